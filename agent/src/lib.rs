@@ -1,0 +1,7 @@
+//! ballast: a node resource manager. See `agent/ARCHITECTURE.md` for the map; modules are listed
+//! here in reading order.
+
+pub mod units;
+
+pub mod config;
+pub mod model;

@@ -1,0 +1,7 @@
+//! Plain data and the kernel's and Kubernetes' text formats. No IO, no clock, no log.
+
+pub mod cgroup_name;
+pub mod event;
+pub mod pod;
+pub mod quantity;
+pub mod resources;

@@ -1,0 +1,4 @@
+//! `resource.Quantity` of the Kubernetes API.
+
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Quantity;

@@ -1,0 +1,33 @@
+//! What is written to a cgroup, as data. `None` means "no opinion": the file is left alone, which
+//! is never the same as zero.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Limit, Micros};
+
+/// `cpu.max` / `cpu.cfs_*`: the bandwidth of one period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuBandwidth {
+    /// CPU time per period in microseconds; `Max` lifts the quota.
+    pub quota: Limit,
+    /// 1 ms to 1 s.
+    pub period: Micros,
+}
+
+/// The resources of one cgroup (spec cgroups-qos 3.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupResources {
+    /// 2..=262144. Written as `cpu.weight` on v2.
+    pub cpu_shares: Option<u64>,
+    pub cpu_bandwidth: Option<CpuBandwidth>,
+    /// Bytes.
+    pub memory_max: Option<Limit>,
+    pub pids_max: Option<Limit>,
+    /// Page size in bytes to limit in bytes. `None`: leave every size alone; a size that is absent
+    /// from a present map is set to 0.
+    pub hugetlb: Option<BTreeMap<u64, Limit>>,
+    /// cgroup v2 interface file to value, written verbatim (`memory.min`, `memory.oom.group`, ...).
+    pub unified: BTreeMap<String, String>,
+}
