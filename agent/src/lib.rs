@@ -3,5 +3,8 @@
 
 pub mod units;
 
-pub mod config;
 pub mod model;
+
+pub mod sys;
+
+pub mod config;

@@ -1,0 +1,18 @@
+//! The operating system with names and errors, and without meaning: file trees under one root,
+//! directory descriptors, durable files, clocks. Nothing here knows what a file says.
+//!
+//! Invariant: this is the one module that calls `std::fs` and reads a clock.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the ban on std::fs and clocks sends every other module here"
+)]
+
+pub mod clock;
+pub mod dir;
+pub mod durable;
+mod error;
+pub mod root;
+
+pub use dir::Dir;
+pub use error::{FsError, Operation};
+pub use root::Root;

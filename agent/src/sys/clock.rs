@@ -1,0 +1,20 @@
+//! The two clocks of the agent.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::time::{ClockId, clock_gettime};
+
+/// `CLOCK_BOOTTIME`: time since boot, suspend included. Never steps; the clock of every decision
+/// and of every kernel event.
+pub fn boottime() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME)
+        .map(Duration::from)
+        .expect("CLOCK_BOOTTIME exists since Linux 2.6.39")
+}
+
+/// Wall clock as time since the Unix epoch, for people and for Kubernetes objects; 0 before 1970.
+pub fn wall() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}

@@ -1,0 +1,238 @@
+//! A directory held open: its files are addressed by descriptor, so a path that is removed and
+//! made again between two calls is never confused with the directory that was opened.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::error::{FsError, Operation};
+
+/// An open directory. Names given to its methods are single components; one with a `/` is refused,
+/// and no symlink is followed, so nothing outside the directory can be reached.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    /// For messages only.
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Dir {
+    /// Opens a directory by its path, following symlinks.
+    pub fn open(path: &Path) -> Result<Self, FsError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = nix::fcntl::open(path, flags, Mode::empty())
+            .map_err(|e| FsError::new(Operation::Open, path, e.into()))?;
+        Self::from_fd(fd, path.into())
+    }
+
+    fn from_fd(fd: OwnedFd, path: PathBuf) -> Result<Self, FsError> {
+        let file = File::from(fd);
+        let inode = file
+            .metadata()
+            .map_err(|e| FsError::new(Operation::Stat, &path, e))?
+            .ino();
+        Ok(Self {
+            fd: file.into(),
+            path,
+            inode,
+        })
+    }
+
+    /// The path it was opened by, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Inode number; for a cgroup directory this is the cgroup id.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Whether the directory is still linked at its path: a removed cgroup keeps its descriptor
+    /// and its inode number, but not its name.
+    pub fn is_linked(&self) -> bool {
+        nix::sys::stat::stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
+    }
+
+    pub fn open_dir(&self, name: &str) -> Result<Self, FsError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = self.openat(name, flags, Operation::Open)?;
+        Self::from_fd(fd, self.path.join(name))
+    }
+
+    /// Opens `a/b/c` one component at a time.
+    pub fn descend<'a>(
+        &self,
+        components: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, FsError> {
+        let mut components = components.into_iter();
+        let mut dir = match components.next() {
+            Some(name) => self.open_dir(name)?,
+            None => self.try_clone()?,
+        };
+        for name in components {
+            dir = dir.open_dir(name)?;
+        }
+        Ok(dir)
+    }
+
+    pub fn try_clone(&self) -> Result<Self, FsError> {
+        let fd = self
+            .fd
+            .try_clone()
+            .map_err(|e| FsError::new(Operation::Open, &self.path, e))?;
+        Ok(Self {
+            fd,
+            path: self.path.clone(),
+            inode: self.inode,
+        })
+    }
+
+    /// Opens an interface file for reading, to be read again and again from offset 0.
+    pub fn open_file(&self, name: &str) -> Result<File, FsError> {
+        self.openat(
+            name,
+            OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+            Operation::Open,
+        )
+        .map(File::from)
+    }
+
+    /// Opens an interface file for writing, never creating it.
+    pub fn open_file_for_write(&self, name: &str) -> Result<File, FsError> {
+        self.openat(
+            name,
+            OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+            Operation::Open,
+        )
+        .map(File::from)
+    }
+
+    pub fn read_text(&self, name: &str) -> Result<String, FsError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(self.openat(name, flags, Operation::Read)?);
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)
+            .map_err(|e| self.failed(Operation::Read, name, e))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// As [`Dir::read_text`], `None` where the directory has no such file.
+    pub fn read_text_if_any(&self, name: &str) -> Result<Option<String>, FsError> {
+        match self.read_text(name) {
+            Ok(text) => Ok(Some(text)),
+            Err(FsError::Gone { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes `value` in one call to a file that is there already.
+    pub fn write(&self, name: &str, value: &str) -> Result<(), FsError> {
+        let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(self.openat(name, flags, Operation::Write)?);
+        file.write_all(value.as_bytes())
+            .map_err(|e| self.failed(Operation::Write, name, e))
+    }
+
+    /// Makes a sub-directory, mode 0755. True: it was not there before.
+    pub fn make_dir(&self, name: &str) -> Result<bool, FsError> {
+        self.check_name(name, Operation::CreateDir)?;
+        match mkdirat(&self.fd, name, Mode::from_bits_truncate(0o755)) {
+            Ok(()) => Ok(true),
+            Err(nix::Error::EEXIST) => Ok(false),
+            Err(e) => Err(self.failed(Operation::CreateDir, name, e.into())),
+        }
+    }
+
+    /// Removes an empty sub-directory (for a cgroup: without children and processes).
+    pub fn remove_dir(&self, name: &str) -> Result<(), FsError> {
+        self.check_name(name, Operation::RemoveDir)?;
+        unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir)
+            .map_err(|e| self.failed(Operation::RemoveDir, name, e.into()))
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.check_name(name, Operation::Stat).is_ok()
+            && fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Names of the sub-directories, sorted; names that are not UTF-8 are left out.
+    pub fn list_dirs(&self) -> Result<Vec<String>, FsError> {
+        let failed = |e: nix::Error| FsError::new(Operation::List, &self.path, e.into());
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        // A descriptor of its own: the read position belongs to the open file description.
+        let mut dir = nix::dir::Dir::openat(&self.fd, ".", flags, Mode::empty()).map_err(failed)?;
+        let mut names = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry.map_err(failed)?;
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            if entry.file_type() == Some(nix::dir::Type::Directory) && name != "." && name != ".." {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn openat(&self, name: &str, flags: OFlag, operation: Operation) -> Result<OwnedFd, FsError> {
+        self.check_name(name, operation)?;
+        openat(&self.fd, name, flags, Mode::empty())
+            .map_err(|e| self.failed(operation, name, e.into()))
+    }
+
+    fn check_name(&self, name: &str, operation: Operation) -> Result<(), FsError> {
+        if name.is_empty() || name.contains('/') || name == ".." {
+            let message = "not a single path component";
+            let error = io::Error::new(io::ErrorKind::InvalidInput, message);
+            return Err(self.failed(operation, name, error));
+        }
+        Ok(())
+    }
+
+    fn failed(&self, operation: Operation, name: &str, source: io::Error) -> FsError {
+        FsError::new(operation, &self.path.join(name), source)
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_never_leaves_the_directory() {
+        let base = std::env::temp_dir().join(format!("ballast-dir-{}", std::process::id()));
+        std::fs::create_dir_all(base.join("in")).unwrap();
+        std::fs::write(base.join("outside"), "secret").unwrap();
+        std::os::unix::fs::symlink("../outside", base.join("in/link")).unwrap();
+        let dir = Dir::open(&base.join("in")).unwrap();
+        for name in ["../outside", "..", "link", "", "a/b"] {
+            assert!(dir.read_text(name).is_err(), "{name:?} was read");
+            assert!(dir.write(name, "x").is_err(), "{name:?} was written");
+        }
+        assert!(dir.make_dir("child").unwrap());
+        assert!(!dir.make_dir("child").unwrap());
+        assert_eq!(dir.list_dirs().unwrap(), ["child"]);
+        let child = dir.open_dir("child").unwrap();
+        assert!(child.is_linked());
+        dir.remove_dir("child").unwrap();
+        assert!(!child.is_linked());
+        assert!(dir.remove_dir("child").unwrap_err().is_gone());
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+}

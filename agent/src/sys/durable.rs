@@ -1,0 +1,70 @@
+//! Files that survive a crash: written whole to a temporary, synced, renamed, and the directory
+//! synced, so that a reader sees the old bytes or the new ones and nothing between.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::error::{FsError, Operation};
+
+/// Replaces `path` by `bytes`, mode 0600. Costs two `fsync` calls.
+///
+/// One writer per path: the temporary is `path` with `.tmp` appended.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FsError> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = Path::new(&temporary);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(temporary)
+        .map_err(|e| FsError::new(Operation::Open, temporary, e))?;
+    file.write_all(bytes)
+        .map_err(|e| FsError::new(Operation::Write, temporary, e))?;
+    file.sync_all()
+        .map_err(|e| FsError::new(Operation::Sync, temporary, e))?;
+    fs::rename(temporary, path).map_err(|e| FsError::new(Operation::Rename, path, e))?;
+    sync_parent(path)
+}
+
+/// Removes `path` durably; a file that is not there is fine.
+pub fn remove(path: &Path) -> Result<(), FsError> {
+    match fs::remove_file(path) {
+        Ok(()) => sync_parent(path),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(FsError::new(Operation::RemoveFile, path, e)),
+    }
+}
+
+fn sync_parent(path: &Path) -> Result<(), FsError> {
+    let Some(parent) = path.parent() else {
+        return Ok(());
+    };
+    File::open(parent)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|e| FsError::new(Operation::Sync, parent, e))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leftover_temporary_does_not_hinder_the_next_write() {
+        let dir = std::env::temp_dir().join(format!("ballast-durable-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("state");
+        fs::write(dir.join("state.tmp"), "half of a longer rec").unwrap();
+        write(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert!(!dir.join("state.tmp").exists());
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        assert!(!path.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,129 @@
+//! Absolute paths of the node, below a root that tests can move.
+
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use super::error::{FsError, Operation};
+
+/// The tree in which `/proc`, `/sys` and the rest are looked up: the node itself, a mount of the
+/// host's root in a container, or a directory shaped like a node in a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root(PathBuf);
+
+impl Root {
+    /// The node itself.
+    pub fn host() -> Self {
+        Self(PathBuf::from("/"))
+    }
+
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Where `path`, absolute in the node, is for this process.
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.0.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, FsError> {
+        let path = self.path(path);
+        fs::read(&path).map_err(|e| FsError::new(Operation::Read, &path, e))
+    }
+
+    /// At most `limit` bytes, for files whose size others decide.
+    pub fn read_at_most(&self, path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>, FsError> {
+        let path = self.path(path);
+        let mut bytes = Vec::new();
+        fs::File::open(&path)
+            .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+            .map_err(|e| FsError::new(Operation::Read, &path, e))?;
+        Ok(bytes)
+    }
+
+    /// The file as UTF-8; other bytes become U+FFFD, since the kernel lets a process put anything
+    /// into its own name.
+    pub fn read_text(&self, path: impl AsRef<Path>) -> Result<String, FsError> {
+        self.read(path)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// As [`Root::read_text`], `None` where the file is not there.
+    pub fn read_text_if_any(&self, path: impl AsRef<Path>) -> Result<Option<String>, FsError> {
+        match self.read_text(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(FsError::Gone { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes to a file that is there already, in one call, without creating it: the form of
+    /// every kernel interface file.
+    pub fn write_existing(&self, path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FsError> {
+        use std::io::Write;
+        let path = self.path(path);
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(bytes))
+            .map_err(|e| FsError::new(Operation::Write, &path, e))
+    }
+
+    /// Names in a directory, sorted; names that are not UTF-8 are left out.
+    pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<String>, FsError> {
+        let path = self.path(path);
+        let failed = |e| FsError::new(Operation::List, &path, e);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Whether something is there; an error of the lookup counts as absent.
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.path(path).exists()
+    }
+
+    pub fn is_dir(&self, path: impl AsRef<Path>) -> bool {
+        self.path(path).is_dir()
+    }
+
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, FsError> {
+        let path = self.path(path);
+        fs::read_link(&path).map_err(|e| FsError::new(Operation::Read, &path, e))
+    }
+
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        let path = self.path(path);
+        fs::create_dir_all(&path).map_err(|e| FsError::new(Operation::CreateDir, &path, e))
+    }
+
+    /// Removes a file; a file that is not there is fine.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        let path = self.path(path);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            other => other.map_err(|e| FsError::new(Operation::RemoveFile, &path, e)),
+        }
+    }
+
+    /// Removes a directory with all that is in it, never following a symlink; a directory that is
+    /// not there is fine.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        let path = self.path(path);
+        match fs::remove_dir_all(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            other => other.map_err(|e| FsError::new(Operation::RemoveDir, &path, e)),
+        }
+    }
+
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<fs::Metadata, FsError> {
+        let path = self.path(path);
+        fs::metadata(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))
+    }
+}
