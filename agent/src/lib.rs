@@ -9,4 +9,6 @@ pub mod sys;
 
 pub mod config;
 
+pub mod decide;
+
 pub mod runtime;

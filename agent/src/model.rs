@@ -5,3 +5,4 @@ pub mod event;
 pub mod pod;
 pub mod quantity;
 pub mod resources;
+pub mod status;
