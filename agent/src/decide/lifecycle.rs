@@ -30,11 +30,11 @@ pub use spec_hash::spec_hash;
 pub use stop::{KILL_RETRY, MINIMUM_GRACE};
 
 use crate::config::Compat;
-use crate::model::pod::{Container, Pod, RestartPolicy};
-use crate::model::status::{
+use crate::model::container::{
     ContainerAction, ContainerKind, ContainerState, ContainerStatus, Deletion, PodPhase, SpecHash,
     StopReason,
 };
+use crate::model::pod::{Container, Pod, RestartPolicy};
 
 /// What a decision is made from.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::status::SpecHash;
+use crate::model::container::SpecHash;
 
 /// Kubelet's `initialBackOff`; not configurable.
 const INITIAL: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 
 use super::start::Progress;
 use super::{ContainerReport, Course, PodConditions, PodView, Slot, Waiting};
-use crate::model::status::{ContainerKind, ContainerState, PodPhase};
+use crate::model::container::{ContainerKind, ContainerState, PodPhase};
 
 /// Terminal only when no container is alive, however sure the end is: kubelet's status manager
 /// holds it back in the same way.

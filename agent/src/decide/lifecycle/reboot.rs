@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::model::pod::{Pod, RestartPolicy};
-use crate::model::status::{
+use crate::model::container::{
     ContainerExit, ContainerState, ContainerStatus, StopReason, Termination,
 };
+use crate::model::pod::{Pod, RestartPolicy};
 
 /// Brings records of an earlier boot into this one, where nothing of them is alive and their times
 /// mean nothing. The back-off state starts empty.

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
+use crate::model::container::SpecHash;
 use crate::model::pod::Container;
-use crate::model::status::SpecHash;
 
 /// Changing what goes in here restarts every container once; say so in the release notes.
 const FORMAT: &str = "v1";

@@ -2,8 +2,8 @@
 //! main containers, each held back by its back-off.
 
 use super::{Draft, PodView, Slot};
+use crate::model::container::{ContainerAction, ContainerKind, ContainerState};
 use crate::model::pod::RestartPolicy;
-use crate::model::status::{ContainerAction, ContainerKind, ContainerState};
 
 /// How far initialization is. Indices are into the slots of the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

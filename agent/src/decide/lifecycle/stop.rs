@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Draft, PodView, Slot};
 use crate::config::Compat;
-use crate::model::status::{
+use crate::model::container::{
     ContainerAction, ContainerKind, ContainerState, ContainerStatus, Deletion, StopReason,
 };
 
