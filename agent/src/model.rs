@@ -1,6 +1,7 @@
 //! Plain data and the kernel's and Kubernetes' text formats. No IO, no clock, no log.
 
 pub mod cgroup_name;
+pub mod cpuset;
 pub mod event;
 pub mod pod;
 pub mod quantity;
