@@ -2,6 +2,7 @@
 
 pub mod cgroup_name;
 pub mod container;
+pub mod cpuset;
 pub mod event;
 pub mod pod;
 pub mod quantity;
