@@ -9,6 +9,9 @@ pub mod sys;
 
 pub mod config;
 
+pub mod sources;
+
 pub mod decide;
 
 pub mod runtime;
+
