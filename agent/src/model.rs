@@ -4,4 +4,7 @@ pub mod cgroup_name;
 pub mod event;
 pub mod pod;
 pub mod quantity;
+pub mod record;
 pub mod resources;
+pub mod status;
+pub mod time;

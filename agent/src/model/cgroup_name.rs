@@ -1,9 +1,9 @@
 //! Names of cgroups, independent of the driver that maps them to directories
 //! (spec cgroups-qos section 1).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriver {
     #[default]
