@@ -8,3 +8,5 @@ pub mod model;
 pub mod sys;
 
 pub mod config;
+
+pub mod observe;
