@@ -6,5 +6,6 @@
 
 pub mod event_log;
 pub mod log;
+pub mod metrics;
 pub mod protocol;
 pub mod shutdown;
