@@ -15,3 +15,4 @@ pub mod decide;
 
 pub mod runtime;
 
+pub mod observe;

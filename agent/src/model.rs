@@ -6,4 +6,7 @@ pub mod cpuset;
 pub mod event;
 pub mod pod;
 pub mod quantity;
+pub mod record;
 pub mod resources;
+pub mod status;
+pub mod time;

@@ -8,7 +8,7 @@ pub mod algebra;
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::algebra::SLICE;
 use super::pod::{PodUid, QosClass};
@@ -20,7 +20,7 @@ pub const POD_PREFIX: &str = "pod";
 /// Longest name of a directory (NAME_MAX).
 const MAX_COMPONENT: usize = 255;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriver {
     #[default]
