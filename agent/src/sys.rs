@@ -12,7 +12,9 @@ pub mod dir;
 pub mod durable;
 mod error;
 pub mod root;
+pub mod trees;
 
 pub use dir::Dir;
 pub use error::{FsError, Operation};
 pub use root::Root;
+pub use trees::{Tree, Trees};

@@ -26,8 +26,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FsError> {
         .map_err(|e| FsError::new(Operation::Write, temporary, e))?;
     file.sync_all()
         .map_err(|e| FsError::new(Operation::Sync, temporary, e))?;
-    fs::rename(temporary, path).map_err(|e| FsError::new(Operation::Rename, path, e))?;
-    sync_parent(path)
+    rename(temporary, path)
 }
 
 /// Removes `path` durably; a file that is not there is fine.
@@ -37,6 +36,12 @@ pub fn remove(path: &Path) -> Result<(), FsError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(FsError::new(Operation::RemoveFile, path, e)),
     }
+}
+
+/// Renames within one directory, durably, replacing what has the new name.
+pub fn rename(from: &Path, to: &Path) -> Result<(), FsError> {
+    fs::rename(from, to).map_err(|e| FsError::new(Operation::Rename, from, e))?;
+    sync_parent(to)
 }
 
 fn sync_parent(path: &Path) -> Result<(), FsError> {

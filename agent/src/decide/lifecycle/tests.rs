@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::pod::{PodOrigin, PodUid, Resources};
-use crate::model::status::{ContainerExit, DeletionReason, StopRequest, Termination};
+use crate::model::container::{ContainerExit, DeletionReason, StopRequest, Termination};
 
 /// Now, unless a test says otherwise.
 const NOW: Duration = Duration::from_secs(1_000);
@@ -37,6 +37,10 @@ fn container(name: &str, is_sidecar: bool) -> Container {
         resources: Resources::default(),
         volume_mounts: Vec::new(),
         is_sidecar,
+        restart_policy: None,
+        run_as_user: None,
+        run_as_group: None,
+        run_as_non_root: false,
     }
 }
 
@@ -58,6 +62,8 @@ fn empty_pod(restart_policy: RestartPolicy) -> Pod {
         overhead: BTreeMap::new(),
         resources: None,
         volumes: Vec::new(),
+        node_name: None,
+        warnings: Vec::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::RestartPolicy::{Always, Never, OnFailure};
 use super::*;
-use crate::model::status::TerminationReason;
+use crate::model::container::TerminationReason;
 
 #[test]
 fn phase_of_a_pod_that_is_to_run() {
