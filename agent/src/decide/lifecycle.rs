@@ -20,6 +20,9 @@ mod spec_hash;
 mod start;
 mod stop;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -72,7 +75,8 @@ pub struct PodDecision {
     /// The pod is over and no container is alive: its cgroup can go. A pod that is over by itself
     /// stays known with its phase; a deleted one can be forgotten.
     pub is_finished: bool,
-    /// When time alone changes the decision; always later than now. `None`: only events do.
+    /// When time alone changes the decision, its own actions taken; always later than now. `None`:
+    /// only events do.
     pub next_wake: Option<Duration>,
     /// Takes effect when the actions are taken; to be stored with their records.
     pub backoff: BackoffState,

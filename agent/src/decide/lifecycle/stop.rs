@@ -178,6 +178,7 @@ fn terminate(status: &ContainerStatus, grace: Duration, reason: StopReason, out:
             grace,
             reason,
         });
+        out.wake(out.now.saturating_add(grace));
     }
 }
 
@@ -186,4 +187,5 @@ fn kill(status: &ContainerStatus, reason: StopReason, out: &mut Draft) {
         container: status.name.clone(),
         reason,
     });
+    out.wake(out.now.saturating_add(KILL_RETRY));
 }
