@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup_name::CgroupDriver;
+use super::container::{ContainerKind, PodPhase};
 use super::pod::{PodUid, QosClass};
 use super::time::WallTime;
 use crate::units::{Bytes, MilliCpu};
@@ -36,7 +37,7 @@ pub struct Status {
     pub agent: AgentStatus,
     pub node: NodeStatus,
     /// By namespace and name.
-    pub pods: Vec<PodStatus>,
+    pub pods: Vec<PodEntry>,
     /// Manifests, or parts of them, that were refused.
     pub manifest_faults: Vec<ManifestFault>,
     /// What an operator should know and can change, one sentence each.
@@ -182,7 +183,7 @@ pub enum ProgramState {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodStatus {
+pub struct PodEntry {
     pub namespace: String,
     pub name: String,
     pub uid: PodUid,
@@ -203,36 +204,8 @@ pub struct PodStatus {
     pub usage: Usage,
     /// OOM kills among all processes of the pod since it started.
     pub oom_kills: u64,
-    /// Init containers in order, then containers in order.
-    pub containers: Vec<ContainerStatus>,
-}
-
-/// `status.phase` of a pod (Kubernetes API).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum PodPhase {
-    Pending,
-    Running,
-    Succeeded,
-    Failed,
-    Unknown,
-}
-
-impl PodPhase {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
-
-impl fmt::Display for PodPhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
+    /// Init containers in the order of the spec, then the others.
+    pub containers: Vec<ContainerEntry>,
 }
 
 /// What a pod or container asked for. `None`: no request, or no limit.
@@ -269,12 +242,12 @@ pub struct Usage {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ContainerStatus {
+pub struct ContainerEntry {
     pub name: String,
-    pub role: ContainerRole,
-    pub state: ContainerState,
-    /// Starts so far; 0 before the first. Restarts are one less.
-    pub attempts: u32,
+    pub kind: ContainerKind,
+    pub state: EntryState,
+    /// `restartCount`: the number of the instance that `state` is about, 0 for the first.
+    pub restarts: u32,
     /// OOM kills among its processes, over all its restarts.
     pub oom_kills: u64,
     /// CPUs it may run on, as the kernel's list format; `None`: not restricted by the agent.
@@ -284,25 +257,10 @@ pub struct ContainerStatus {
     pub usage: Usage,
 }
 
-impl ContainerStatus {
-    pub fn restarts(&self) -> u32 {
-        self.attempts.saturating_sub(1)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ContainerRole {
-    Init,
-    /// An init container with `restartPolicy: Always`.
-    Sidecar,
-    Main,
-}
-
 /// `state` of a container (Kubernetes API), with the reason in CamelCase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
-pub enum ContainerState {
+pub enum EntryState {
     #[serde(rename_all = "camelCase")]
     Waiting {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -314,7 +272,11 @@ pub enum ContainerState {
         until: Option<WallTime>,
     },
     #[serde(rename_all = "camelCase")]
-    Running { pid: u32, started_at: WallTime },
+    Running {
+        /// Of the main process.
+        pid: u32,
+        started_at: WallTime,
+    },
     #[serde(rename_all = "camelCase")]
     Terminated {
         #[serde(default, skip_serializing_if = "Option::is_none")]
