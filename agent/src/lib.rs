@@ -8,3 +8,11 @@ pub mod model;
 pub mod sys;
 
 pub mod config;
+
+pub mod sources;
+
+pub mod decide;
+
+pub mod runtime;
+
+pub mod observe;

@@ -1,0 +1,3 @@
+//! Pure policy: data in, decision out. No IO, no clock, no log, no global state.
+
+pub mod lifecycle;
