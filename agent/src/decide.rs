@@ -3,6 +3,7 @@
 pub mod attribution;
 pub mod cgroup_files;
 pub mod cgroup_plan;
+pub mod env;
 pub mod kernel_records;
 pub mod lifecycle;
 pub mod pod_state;
