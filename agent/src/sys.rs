@@ -12,6 +12,7 @@ pub mod dir;
 pub mod durable;
 mod error;
 pub mod root;
+pub mod unix_socket;
 
 pub use dir::Dir;
 pub use error::{FsError, Operation};
