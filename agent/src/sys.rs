@@ -13,6 +13,7 @@ pub mod durable;
 mod error;
 pub mod root;
 pub mod trees;
+pub mod unix_socket;
 
 pub use dir::Dir;
 pub use error::{FsError, Operation};
