@@ -1,5 +1,6 @@
 //! Plain data and the kernel's and Kubernetes' text formats. No IO, no clock, no log.
 
+pub mod cgroup;
 pub mod cgroup_name;
 pub mod container;
 pub mod cpuset;
@@ -8,5 +9,6 @@ pub mod pod;
 pub mod quantity;
 pub mod record;
 pub mod resources;
+pub mod sealed;
 pub mod status;
 pub mod time;

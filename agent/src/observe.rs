@@ -11,3 +11,4 @@ pub mod log;
 pub mod metrics;
 pub mod protocol;
 pub mod shutdown;
+pub mod socket;

@@ -2,3 +2,5 @@
 //! meaning. Nothing here writes or chooses.
 
 pub mod bpf;
+pub mod cgroupfs;
+pub mod checkpoint;

@@ -7,12 +7,18 @@
     reason = "the ban on std::fs and clocks sends every other module here"
 )]
 
+pub mod append;
 pub mod clock;
 pub mod dir;
 pub mod durable;
 mod error;
+pub mod launch;
 pub mod root;
+pub mod syscall;
+pub mod trees;
+pub mod unix_socket;
 
 pub use dir::Dir;
 pub use error::{FsError, Operation};
 pub use root::Root;
+pub use trees::{Tree, Trees};

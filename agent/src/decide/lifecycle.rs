@@ -121,6 +121,7 @@ pub fn decide_pod(view: &PodView) -> PodDecision {
     let course = course(view, &slots);
     let mut out = Draft::new(view);
 
+    stop::kill_leftovers(view, &mut out);
     match course {
         Course::Delete(deletion) => stop::stop_pod(view, &slots, deletion, &mut out),
         Course::Finish => stop::finish_pod(view, &slots, &mut out),
@@ -150,6 +151,8 @@ struct Slot<'a> {
     kind: ContainerKind,
     name: &'a str,
     status: Option<&'a ContainerStatus>,
+    /// The container's own, or else the pod's; a sidecar's is always `Always`.
+    policy: RestartPolicy,
     /// Of the definition as it is now.
     spec_hash: SpecHash,
 }
@@ -174,6 +177,7 @@ impl<'a> Slot<'a> {
                 kind,
                 name: &container.name,
                 status: view.containers.iter().find(|it| it.name == container.name),
+                policy: restart_policy(view.pod, container),
                 spec_hash: spec_hash(container),
             })
             .collect()
@@ -208,7 +212,7 @@ impl<'a> Slot<'a> {
     }
 
     /// An instance that has ended is to be followed by another.
-    fn wants_restart(&self, policy: RestartPolicy) -> bool {
+    fn wants_restart(&self) -> bool {
         let Some(status) = self.status else {
             return false;
         };
@@ -219,15 +223,20 @@ impl<'a> Slot<'a> {
             .stop
             .is_some_and(|it| it.reason == StopReason::SpecChanged);
         let failed = !termination.exit.is_success();
-        match self.kind {
-            ContainerKind::Sidecar => true,
-            ContainerKind::Init => failed && policy != RestartPolicy::Never,
-            ContainerKind::Main => match policy {
-                RestartPolicy::Always => true,
-                RestartPolicy::OnFailure => failed || was_replaced,
-                RestartPolicy::Never => was_replaced,
-            },
+        match (self.kind, self.policy) {
+            (ContainerKind::Init, policy) => failed && policy != RestartPolicy::Never,
+            (_, RestartPolicy::Always) => true,
+            (_, RestartPolicy::OnFailure) => failed || was_replaced,
+            (_, RestartPolicy::Never) => was_replaced,
         }
+    }
+}
+
+fn restart_policy(pod: &Pod, container: &Container) -> RestartPolicy {
+    if container.is_sidecar {
+        RestartPolicy::Always
+    } else {
+        container.restart_policy.unwrap_or(pod.restart_policy)
     }
 }
 
@@ -245,7 +254,6 @@ fn course(view: &PodView, slots: &[Slot]) -> Course {
     if let Some(deletion) = view.deletion {
         return Course::Delete(deletion);
     }
-    let policy = view.pod.restart_policy;
     let mut mains = slots
         .iter()
         .filter(|it| it.kind == ContainerKind::Main)
@@ -253,11 +261,11 @@ fn course(view: &PodView, slots: &[Slot]) -> Course {
     // Before the init containers are asked: a sidecar that has exited too would look like
     // initialization that is not done.
     if mains.peek().is_some()
-        && mains.all(|it| it.state().termination().is_some() && !it.wants_restart(policy))
+        && mains.all(|it| it.state().termination().is_some() && !it.wants_restart())
     {
         return Course::Finish;
     }
-    match start::progress(slots, policy) {
+    match start::progress(slots) {
         start::Progress::Failed => Course::Finish,
         progress => Course::Run(progress),
     }

@@ -129,6 +129,9 @@ pub enum ContainerState {
     Running {
         started_at: Duration,
     },
+    /// The main process has ended and others of the instance have not. They are killed, as they
+    /// would be with the PID namespace of a container that has one.
+    Ending(Termination),
     /// No process of this instance is left.
     Exited(Termination),
 }
@@ -136,13 +139,17 @@ pub enum ContainerState {
 impl ContainerState {
     /// Processes of the container run or may run.
     pub fn is_alive(&self) -> bool {
-        matches!(self, Self::Starting | Self::Running { .. })
+        matches!(
+            self,
+            Self::Starting | Self::Running { .. } | Self::Ending(_)
+        )
     }
 
     pub fn is_running(&self) -> bool {
         matches!(self, Self::Running { .. })
     }
 
+    /// Of an instance that has ended with all its processes.
     pub fn termination(&self) -> Option<&Termination> {
         match self {
             Self::Exited(termination) => Some(termination),
@@ -173,6 +180,8 @@ pub enum StopReason {
     PodFinished,
     /// Its definition changed; it comes back with the new one.
     SpecChanged,
+    /// It ended by itself and left processes behind.
+    MainProcessEnded,
     /// The pod no longer has this container.
     ContainerRemoved,
 }

@@ -55,7 +55,8 @@ pub struct FieldFault {
 pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// `resources` of a container or of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Resources {
     pub requests: ResourceList,
     pub limits: ResourceList,
@@ -101,13 +102,15 @@ pub struct EnvVar {
 }
 
 /// A volume that the agent can provide without a mount namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Volume {
     pub name: String,
     pub source: VolumeSource,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum VolumeSource {
     /// `None` is the node's default medium; `size_limit` in bytes.
     EmptyDir {
@@ -124,7 +127,8 @@ pub enum VolumeSource {
 }
 
 /// A container of the pod, init containers and sidecars included.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     pub name: String,
     pub image: String,
@@ -149,7 +153,8 @@ pub struct Container {
 }
 
 /// See the module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pod {
     pub uid: PodUid,
     pub namespace: String,

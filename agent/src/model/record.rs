@@ -326,7 +326,7 @@ pub struct StallDetail {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerDetail {
-    /// Starts of this container so far, from 1.
+    /// Number of the instance, 0 for the first.
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup_name::CgroupDriver;
+use super::container::{ContainerKind, PodPhase};
 use super::pod::{PodUid, QosClass};
 use super::time::WallTime;
 use crate::units::{Bytes, MilliCpu};
@@ -36,7 +37,7 @@ pub struct Status {
     pub agent: AgentStatus,
     pub node: NodeStatus,
     /// By namespace and name.
-    pub pods: Vec<PodStatus>,
+    pub pods: Vec<PodEntry>,
     /// Manifests, or parts of them, that were refused.
     pub manifest_faults: Vec<ManifestFault>,
     /// What an operator should know and can change, one sentence each.
@@ -182,7 +183,7 @@ pub enum ProgramState {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodStatus {
+pub struct PodEntry {
     pub namespace: String,
     pub name: String,
     pub uid: PodUid,
@@ -203,36 +204,8 @@ pub struct PodStatus {
     pub usage: Usage,
     /// OOM kills among all processes of the pod since it started.
     pub oom_kills: u64,
-    /// Init containers in order, then containers in order.
-    pub containers: Vec<ContainerStatus>,
-}
-
-/// `status.phase` of a pod (Kubernetes API).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum PodPhase {
-    Pending,
-    Running,
-    Succeeded,
-    Failed,
-    Unknown,
-}
-
-impl PodPhase {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
-
-impl fmt::Display for PodPhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
+    /// Init containers in the order of the spec, then the others.
+    pub containers: Vec<ContainerEntry>,
 }
 
 /// What a pod or container asked for. `None`: no request, or no limit.
@@ -269,12 +242,12 @@ pub struct Usage {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ContainerStatus {
+pub struct ContainerEntry {
     pub name: String,
-    pub role: ContainerRole,
-    pub state: ContainerState,
-    /// Starts so far; 0 before the first. Restarts are one less.
-    pub attempts: u32,
+    pub kind: ContainerKind,
+    pub state: EntryState,
+    /// `restartCount`: the number of the instance that `state` is about, 0 for the first.
+    pub restarts: u32,
     /// OOM kills among its processes, over all its restarts.
     pub oom_kills: u64,
     /// CPUs it may run on, as the kernel's list format; `None`: not restricted by the agent.
@@ -284,25 +257,10 @@ pub struct ContainerStatus {
     pub usage: Usage,
 }
 
-impl ContainerStatus {
-    pub fn restarts(&self) -> u32 {
-        self.attempts.saturating_sub(1)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ContainerRole {
-    Init,
-    /// An init container with `restartPolicy: Always`.
-    Sidecar,
-    Main,
-}
-
 /// `state` of a container (Kubernetes API), with the reason in CamelCase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
-pub enum ContainerState {
+pub enum EntryState {
     #[serde(rename_all = "camelCase")]
     Waiting {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -314,7 +272,11 @@ pub enum ContainerState {
         until: Option<WallTime>,
     },
     #[serde(rename_all = "camelCase")]
-    Running { pid: u32, started_at: WallTime },
+    Running {
+        /// Of the main process.
+        pid: u32,
+        started_at: WallTime,
+    },
     #[serde(rename_all = "camelCase")]
     Terminated {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -339,4 +301,237 @@ pub struct ManifestFault {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     pub message: String,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn at(second: u64) -> WallTime {
+        WallTime::from_epoch(Duration::from_secs(1_763_710_000 + second))
+    }
+
+    fn bounds(cpu: [Option<u64>; 2], memory: [Option<u64>; 2]) -> ResourceBounds {
+        let [cpu_request_milli, cpu_limit_milli] = cpu.map(|it| it.map(MilliCpu));
+        let [memory_request_bytes, memory_limit_bytes] =
+            memory.map(|it| it.map(|mib| Bytes(mib << 20)));
+        ResourceBounds {
+            cpu_request_milli,
+            cpu_limit_milli,
+            memory_request_bytes,
+            memory_limit_bytes,
+        }
+    }
+
+    fn container(name: &str, kind: ContainerKind, state: EntryState) -> ContainerEntry {
+        ContainerEntry {
+            name: name.into(),
+            kind,
+            state,
+            restarts: 0,
+            oom_kills: 0,
+            cpuset: None,
+            resources: ResourceBounds::default(),
+            usage: Usage::default(),
+        }
+    }
+
+    /// A v1 node with a Guaranteed pod, one that crashes, one that waits, a fault and a warning.
+    pub(crate) fn example_status() -> Status {
+        let running = |pid| EntryState::Running {
+            pid,
+            started_at: at(5),
+        };
+        Status {
+            api_version: ApiVersion::V1Alpha1,
+            kind: StatusKind::Status,
+            agent: AgentStatus {
+                version: "0.1.0".into(),
+                pid: 812,
+                mode: "own".into(),
+                started_at: at(0),
+                observed_at: at(3725),
+                passes: 372,
+                last_pass_us: 1840,
+                writes: 96,
+                failed_writes: 0,
+                last_event: 41,
+            },
+            node: example_node(),
+            pods: vec![
+                PodEntry {
+                    namespace: "default".into(),
+                    name: "database".into(),
+                    uid: PodUid("6a1f".into()),
+                    qos: QosClass::Guaranteed,
+                    phase: PodPhase::Running,
+                    reason: None,
+                    message: None,
+                    cgroup_path: Some("/kubepods/pod6a1f".into()),
+                    started_at: Some(at(4)),
+                    resources: bounds([Some(500); 2], [Some(256); 2]),
+                    usage: Usage {
+                        memory_bytes: Some(Bytes(192 << 20)),
+                        cpu_ns: Some(93_000_000_000),
+                        cpu_milli: Some(MilliCpu(25)),
+                        pids: Some(4),
+                    },
+                    oom_kills: 0,
+                    containers: vec![
+                        container(
+                            "prepare",
+                            ContainerKind::Init,
+                            EntryState::Terminated {
+                                reason: Some("Completed".into()),
+                                exit_code: Some(0),
+                                finished_at: Some(at(5)),
+                            },
+                        ),
+                        ContainerEntry {
+                            cpuset: Some("2-3".into()),
+                            ..container("main", ContainerKind::Main, running(901))
+                        },
+                    ],
+                },
+                PodEntry {
+                    namespace: "a-namespace-with-a-long-name".into(),
+                    name: "hungry-7d9c6b5f4-x2x9z".into(),
+                    uid: PodUid("0c4e".into()),
+                    qos: QosClass::Burstable,
+                    phase: PodPhase::Running,
+                    reason: None,
+                    message: None,
+                    cgroup_path: Some("/kubepods/burstable/pod0c4e".into()),
+                    started_at: Some(at(4)),
+                    resources: bounds([Some(100), None], [Some(64), Some(1536)]),
+                    usage: Usage::default(),
+                    oom_kills: 3,
+                    containers: vec![ContainerEntry {
+                        restarts: 3,
+                        oom_kills: 3,
+                        ..container(
+                            "main",
+                            ContainerKind::Main,
+                            EntryState::Waiting {
+                                reason: Some("CrashLoopBackOff".into()),
+                                message: None,
+                                until: Some(at(3745)),
+                            },
+                        )
+                    }],
+                },
+                PodEntry {
+                    namespace: "default".into(),
+                    name: "idle".into(),
+                    uid: PodUid("77".into()),
+                    qos: QosClass::BestEffort,
+                    phase: PodPhase::Failed,
+                    reason: Some("OutOfmemory".into()),
+                    message: Some("the node has 0 of 64 MiB left".into()),
+                    cgroup_path: None,
+                    started_at: None,
+                    resources: ResourceBounds::default(),
+                    usage: Usage::default(),
+                    oom_kills: 0,
+                    containers: Vec::new(),
+                },
+            ],
+            manifest_faults: vec![ManifestFault {
+                file: "/etc/ballast/pods/bad.yaml".into(),
+                pod: Some("default/bad".into()),
+                field: Some("spec.containers[0].name".into()),
+                message: "\"Main\" is not a DNS label".into(),
+            }],
+            warnings: vec!["swap is on and failSwapOn is false".into()],
+        }
+    }
+
+    fn example_node() -> NodeStatus {
+        let amounts = |capacity, reserved, requested, used| ResourceStatus {
+            capacity,
+            reserved,
+            allocatable: capacity - reserved,
+            requested,
+            used,
+        };
+        NodeStatus {
+            name: "worker-1".into(),
+            cgroup: CgroupStatus {
+                version: CgroupVersion::V1,
+                driver: CgroupDriver::Cgroupfs,
+                root: "/".into(),
+            },
+            resources: BTreeMap::from([
+                ("cpu".into(), amounts(4000, 200, 600, Some(25))),
+                (
+                    "memory".into(),
+                    amounts(8 << 30, 612 << 20, 320 << 20, Some(192 << 20)),
+                ),
+                ("hugepages-2Mi".into(), amounts(0, 0, 0, None)),
+                ("pids".into(), amounts(32_768, 0, 0, Some(4))),
+            ]),
+            psi: Some(PsiStatus {
+                cpu: PsiShare {
+                    some_avg10: 1.25,
+                    full_avg10: None,
+                },
+                memory: PsiShare {
+                    some_avg10: 0.0,
+                    full_avg10: Some(0.0),
+                },
+                io: PsiShare {
+                    some_avg10: 12.5,
+                    full_avg10: Some(10.01),
+                },
+            }),
+            ebpf: EbpfStatus {
+                programs: vec![
+                    ProgramStatus {
+                        name: "oom_mark_victim".into(),
+                        state: ProgramState::Attached,
+                        hook: Some("tp_btf/mark_victim".into()),
+                        reason: None,
+                    },
+                    ProgramStatus {
+                        name: "oom_kill_process".into(),
+                        state: ProgramState::Failed,
+                        hook: None,
+                        reason: Some("fentry is refused; the limit is derived".into()),
+                    },
+                ],
+                lost: BTreeMap::from([("oom".into(), 0), ("process".into(), 17)]),
+            },
+        }
+    }
+
+    #[test]
+    fn the_document_reads_back_and_names_its_version() {
+        let status = example_status();
+        let json = serde_json::to_string(&status).expect("the document has string keys");
+        assert_eq!(serde_json::from_str::<Status>(&json).ok(), Some(status));
+        let value: serde_json::Value = serde_json::from_str(&json).expect("just written");
+        for (pointer, expected) in [
+            ("/apiVersion", serde_json::json!("ballast.dev/v1alpha1")),
+            ("/kind", serde_json::json!("Status")),
+            ("/node/resources/cpu/capacity", serde_json::json!(4000)),
+            ("/node/cgroup/version", serde_json::json!("v1")),
+            (
+                "/pods/0/resources/memoryLimitBytes",
+                serde_json::json!(256 << 20),
+            ),
+            (
+                "/pods/0/containers/1/state/type",
+                serde_json::json!("running"),
+            ),
+            (
+                "/pods/0/containers/1/state/startedAt",
+                serde_json::json!("2025-11-21T07:26:45.000000Z"),
+            ),
+        ] {
+            assert_eq!(value.pointer(pointer), Some(&expected), "{pointer}");
+        }
+        let newer = json.replace("v1alpha1", "v2");
+        assert!(serde_json::from_str::<Status>(&newer).is_err());
+    }
 }

@@ -7,6 +7,7 @@
 //! from the first pass that sees the container, and its series stay for [`POD_RETENTION`] after the
 //! pod is gone. Counts per workload, scope and slice outlive every pod.
 
+mod families;
 pub mod labels;
 mod lifetime;
 mod registry;
@@ -17,10 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
-use prometheus::{
-    CounterVec, Encoder, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Registry, TextEncoder,
-};
+use prometheus::{Encoder, GaugeVec, HistogramVec, IntGaugeVec, Registry, TextEncoder};
 
+use self::families::{
+    AgentFamilies, EbpfFamilies, OomFamilies, ProcessFamilies, ReconcileFamilies, StateFamilies,
+};
 use self::labels::{
     CgroupLevel, CgroupOp, DriftCause, ExitHow, FieldHandling, Hook, HostSlice, LagKind,
     LossReason, ObjectKind, Phase, RestoreResult, SaveResult, SourceFault, Stream, Trigger,
@@ -55,82 +57,6 @@ struct Shared {
     workloads: Mutex<WorkloadLifetimes>,
     /// Last value of each counter that the kernel keeps and the agent only repeats.
     kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
-}
-
-struct AgentFamilies {
-    build_info: IntGaugeVec,
-    mode_info: IntGaugeVec,
-    feature_enabled: IntGaugeVec,
-    kernel_feature_available: IntGaugeVec,
-    ready: IntGaugeVec,
-    capabilities_effective: IntGaugeVec,
-    objects: IntGaugeVec,
-    loop_ticks: IntCounterVec,
-    loop_duration: HistogramVec,
-    loop_last_success: GaugeVec,
-    source_age: GaugeVec,
-    source_errors: IntCounterVec,
-    scrape_duration: HistogramVec,
-    scrape_series: IntGaugeVec,
-    scrape_bytes: IntGaugeVec,
-}
-
-struct ProcessFamilies {
-    cpu: CounterVec,
-    open_fds: IntGaugeVec,
-    max_fds: IntGaugeVec,
-    virtual_memory: IntGaugeVec,
-    resident_memory: IntGaugeVec,
-    start_time: GaugeVec,
-    threads: IntGaugeVec,
-    forks: IntCounterVec,
-    execs: IntCounterVec,
-    exits: IntCounterVec,
-}
-
-struct OomFamilies {
-    kills: IntCounterVec,
-    child_kills: IntCounterVec,
-    last_kill: GaugeVec,
-    last_child_kill: GaugeVec,
-    workload_kills: IntCounterVec,
-    scope_kills: IntCounterVec,
-    host_kills: IntCounterVec,
-    last_node_kill: GaugeVec,
-    victim_bytes: HistogramVec,
-    attribution: IntCounterVec,
-    last_unattributed: GaugeVec,
-    detection: HistogramVec,
-}
-
-struct ReconcileFamilies {
-    cgroup_writes: IntCounterVec,
-    cgroup_op_duration: HistogramVec,
-    drift: IntCounterVec,
-    drift_unresolved: IntGaugeVec,
-    lag: HistogramVec,
-    cgroups: IntGaugeVec,
-    cgroups_dying: IntGaugeVec,
-}
-
-struct EbpfFamilies {
-    program_attached: IntGaugeVec,
-    program_runs: IntCounterVec,
-    program_run_seconds: CounterVec,
-    events: IntCounterVec,
-    events_lost: IntCounterVec,
-    last_loss: GaugeVec,
-    ring_high_water: GaugeVec,
-    event_age: HistogramVec,
-    map_entries: IntGaugeVec,
-    map_capacity: IntGaugeVec,
-}
-
-struct StateFamilies {
-    saves: IntCounterVec,
-    save_duration: HistogramVec,
-    restores: IntCounterVec,
-    kubelet_config_fields: IntGaugeVec,
 }
 
 /// What the agent itself uses, from `/proc/self`. `None`: could not be read; the series is left
@@ -648,106 +574,6 @@ impl Metrics {
 
     pub fn scraped(&self, duration: Duration) {
         observe(&self.shared.agent.scrape_duration, &["metrics"], duration);
-    }
-}
-
-impl AgentFamilies {
-    fn new(build: &mut Builder) -> Self {
-        Self {
-            build_info: build.gauge("ballast_build_info"),
-            mode_info: build.gauge("ballast_mode_info"),
-            feature_enabled: build.gauge("ballast_feature_enabled"),
-            kernel_feature_available: build.gauge("ballast_kernel_feature_available"),
-            ready: build.gauge("ballast_ready"),
-            capabilities_effective: build.gauge("ballast_capabilities_effective"),
-            objects: build.gauge("ballast_objects"),
-            loop_ticks: build.counter("ballast_loop_ticks_total"),
-            loop_duration: build.histogram("ballast_loop_duration_seconds"),
-            loop_last_success: build.float_gauge("ballast_loop_last_success_timestamp_seconds"),
-            source_age: build.float_gauge("ballast_source_age_seconds"),
-            source_errors: build.counter("ballast_source_errors_total"),
-            scrape_duration: build.histogram("ballast_scrape_duration_seconds"),
-            scrape_series: build.gauge("ballast_scrape_series"),
-            scrape_bytes: build.gauge("ballast_scrape_bytes"),
-        }
-    }
-}
-
-impl ProcessFamilies {
-    fn new(build: &mut Builder) -> Self {
-        Self {
-            cpu: build.seconds_counter("process_cpu_seconds_total"),
-            open_fds: build.gauge("process_open_fds"),
-            max_fds: build.gauge("process_max_fds"),
-            virtual_memory: build.gauge("process_virtual_memory_bytes"),
-            resident_memory: build.gauge("process_resident_memory_bytes"),
-            start_time: build.float_gauge("process_start_time_seconds"),
-            threads: build.gauge("process_threads"),
-            forks: build.counter("ballast_process_forks_total"),
-            execs: build.counter("ballast_process_execs_total"),
-            exits: build.counter("ballast_process_exits_total"),
-        }
-    }
-}
-
-impl OomFamilies {
-    fn new(build: &mut Builder) -> Self {
-        Self {
-            kills: build.counter("ballast_oom_kills_total"),
-            child_kills: build.counter("ballast_oom_child_kills_total"),
-            last_kill: build.float_gauge("ballast_oom_last_kill_timestamp_seconds"),
-            last_child_kill: build.float_gauge("ballast_oom_last_child_kill_timestamp_seconds"),
-            workload_kills: build.counter("ballast_oom_workload_kills_total"),
-            scope_kills: build.counter("ballast_oom_scope_kills_total"),
-            host_kills: build.counter("ballast_oom_host_kills_total"),
-            last_node_kill: build.float_gauge("ballast_oom_last_node_kill_timestamp_seconds"),
-            victim_bytes: build.histogram("ballast_oom_victim_bytes"),
-            attribution: build.counter("ballast_oom_attribution_total"),
-            last_unattributed: build.float_gauge("ballast_oom_last_unattributed_timestamp_seconds"),
-            detection: build.histogram("ballast_oom_detection_seconds"),
-        }
-    }
-}
-
-impl ReconcileFamilies {
-    fn new(build: &mut Builder) -> Self {
-        Self {
-            cgroup_writes: build.counter("ballast_cgroup_writes_total"),
-            cgroup_op_duration: build.histogram("ballast_cgroup_op_duration_seconds"),
-            drift: build.counter("ballast_reconcile_drift_total"),
-            drift_unresolved: build.gauge("ballast_reconcile_drift_unresolved"),
-            lag: build.histogram("ballast_reconcile_lag_seconds"),
-            cgroups: build.gauge("ballast_cgroups"),
-            cgroups_dying: build.gauge("ballast_cgroups_dying"),
-        }
-    }
-}
-
-impl EbpfFamilies {
-    fn new(build: &mut Builder) -> Self {
-        Self {
-            program_attached: build.gauge("ballast_bpf_program_attached"),
-            program_runs: build.counter("ballast_bpf_program_runs_total"),
-            program_run_seconds: build.seconds_counter("ballast_bpf_program_run_seconds_total"),
-            events: build.counter("ballast_bpf_events_total"),
-            events_lost: build.counter("ballast_bpf_events_lost_total"),
-            last_loss: build.float_gauge("ballast_bpf_last_loss_timestamp_seconds"),
-            ring_high_water: build.float_gauge("ballast_bpf_ring_high_water_ratio"),
-            event_age: build.histogram("ballast_bpf_event_age_seconds"),
-            map_entries: build.gauge("ballast_bpf_map_entries"),
-            map_capacity: build.gauge("ballast_bpf_map_capacity"),
-        }
-    }
-}
-
-impl StateFamilies {
-    fn new(build: &mut Builder) -> Self {
-        Self {
-            saves: build.counter("ballast_state_saves_total"),
-            save_duration: build.histogram("ballast_state_save_duration_seconds"),
-            restores: build.counter("ballast_state_restores_total"),
-            kubelet_config_fields: build.gauge("ballast_kubelet_config_fields"),
-        }
     }
 }
 

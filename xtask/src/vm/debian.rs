@@ -126,20 +126,34 @@ fn fetch_kernel(kernel: &Kernel, directory: &Path) -> Result<()> {
     apt.get("download", &arguments)?;
     let unpacked = directory.join("unpacked");
     apt.unpack(&unpacked)?;
-    let boot = unpacked.join("boot");
-    let images = fs::read_dir(&boot).with_context(|| format!("read {}", boot.display()))?;
-    for entry in images {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(release) = name.to_str().and_then(|it| it.strip_prefix("vmlinuz-")) else {
-            continue;
-        };
-        fs::rename(entry.path(), directory.join("vmlinuz")).context("keep the kernel")?;
-        fs::write(directory.join("release"), release).context("keep the kernel's release")?;
-        remove(&unpacked)?;
-        return apt.remove();
-    }
-    bail!("no vmlinuz-* in the packages {}", parts.join(", "))
+    let (image, release) = find_image(&unpacked)
+        .with_context(|| format!("no kernel image in the packages {}", parts.join(", ")))?;
+    fs::rename(image, directory.join("vmlinuz")).context("keep the kernel")?;
+    fs::write(directory.join("release"), release).context("keep the kernel's release")?;
+    remove(&unpacked)?;
+    apt.remove()
+}
+
+/// The image and its release: `/boot/vmlinuz-RELEASE`, from Linux 7.2 on
+/// `/usr/lib/modules/RELEASE/vmlinuz`.
+fn find_image(root: &Path) -> Option<(PathBuf, String)> {
+    let names = |directory: &str| {
+        let entries = fs::read_dir(root.join(directory))
+            .into_iter()
+            .flatten()
+            .flatten();
+        entries.filter_map(|it| it.file_name().into_string().ok())
+    };
+    let in_boot = names("boot").find_map(|name| {
+        let release = name.strip_prefix("vmlinuz-")?.to_owned();
+        Some((root.join("boot").join(&name), release))
+    });
+    in_boot.or_else(|| {
+        names("usr/lib/modules").find_map(|release| {
+            let image = root.join("usr/lib/modules").join(&release).join("vmlinuz");
+            image.exists().then_some((image, release))
+        })
+    })
 }
 
 /// Unpacks the emulator with every library down to the C library, so that it runs whatever this

@@ -116,7 +116,11 @@ fn run_in(
         kernel.release
     );
     if report.status != 0 {
-        return failed(format!("the tests ended with status {}", report.status));
+        // The guest has shown its log itself.
+        return Ok(Outcome::Failed(format!(
+            "the tests ended with status {}",
+            report.status
+        )));
     }
     let count = report::count_tests(&finished.stdout);
     Ok(match count {
@@ -201,7 +205,9 @@ fn write_initramfs(
     Ok(())
 }
 
-/// Two NUMA nodes with one core of two threads each, no disk, no network, no screen.
+/// Two NUMA nodes with one core of two threads each, no disk, no network, no screen. The processor
+/// is the plainest of Intel's: with those of AMD, and with `max`, Linux before 6.12 finds no sibling
+/// threads.
 fn command(
     emulator: &UnpackedEmulator,
     kernel: &UnpackedKernel,
@@ -235,7 +241,7 @@ fn command(
         "-accel",
         "tcg,thread=multi",
         "-cpu",
-        "max",
+        "Nehalem",
     ]);
     command.args(["-smp", "4,sockets=2,cores=1,threads=2"]);
     command.args(["-m", &format!("{MEMORY_MIB}M")]);

@@ -39,6 +39,10 @@ export BALLAST_BIN=/opt/ballast BALLAST_VM='@KERNEL@'
 cd /root
 /opt/tests @ARGUMENTS@
 status=$?
+if [ "$status" != 0 ]; then
+    printf '\nthe last of the kernel log:\n'
+    dmesg | tail -n 60
+fi
 printf '\n@RESULT@ %s\n' "$status"
 stty -F /dev/ttyS1 cooked
 sync

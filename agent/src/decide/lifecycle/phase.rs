@@ -83,13 +83,13 @@ fn waiting(view: &PodView, index: usize, slot: &Slot, course: Course) -> Option<
         _ => false,
     };
     match slot.state() {
-        ContainerState::Running { .. } => None,
+        ContainerState::Running { .. } | ContainerState::Ending(_) => None,
         ContainerState::NotStarted | ContainerState::Starting if is_blocked => {
             Some(Waiting::PodInitializing)
         }
         ContainerState::NotStarted | ContainerState::Starting => Some(Waiting::ContainerCreating),
         ContainerState::Exited(termination) => {
-            if !matches!(course, Course::Run(_)) || !slot.wants_restart(view.pod.restart_policy) {
+            if !matches!(course, Course::Run(_)) || !slot.wants_restart() {
                 return None;
             }
             let finished_at = termination.finished_at;
@@ -123,7 +123,7 @@ fn is_ready(slot: &Slot) -> bool {
 /// through the main containers that wait.
 fn is_initializing(slot: &Slot) -> bool {
     match (slot.kind, slot.state()) {
-        (ContainerKind::Init, ContainerState::Exited(_)) => false,
+        (ContainerKind::Init, ContainerState::Ending(_) | ContainerState::Exited(_)) => false,
         (ContainerKind::Init, _) => true,
         _ => is_waiting_for_first_run(slot),
     }
@@ -134,6 +134,8 @@ fn is_waiting_for_first_run(slot: &Slot) -> bool {
     let has_run_before = slot.status.is_some_and(|it| it.last_termination.is_some());
     match slot.state() {
         ContainerState::NotStarted | ContainerState::Starting => !has_run_before,
-        ContainerState::Running { .. } | ContainerState::Exited(_) => false,
+        ContainerState::Running { .. } | ContainerState::Ending(_) | ContainerState::Exited(_) => {
+            false
+        }
     }
 }

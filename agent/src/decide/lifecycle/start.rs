@@ -3,7 +3,6 @@
 
 use super::{Draft, PodView, Slot};
 use crate::model::container::{ContainerAction, ContainerKind, ContainerState};
-use crate::model::pod::RestartPolicy;
 
 /// How far initialization is. Indices are into the slots of the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,7 @@ impl Progress {
 /// Reads progress from the last init container that has begun, as kubelet does: records of earlier
 /// ones may be gone, and a main container that is alive proves that all were done, which is what
 /// keeps a restarted agent from running them again.
-pub(super) fn progress(slots: &[Slot], policy: RestartPolicy) -> Progress {
+pub(super) fn progress(slots: &[Slot]) -> Progress {
     let n_init = n_init(slots);
     let (init, mains) = slots.split_at(n_init);
     if mains.iter().any(Slot::is_alive) {
@@ -44,11 +43,11 @@ pub(super) fn progress(slots: &[Slot], policy: RestartPolicy) -> Progress {
     let slot = &init[last];
     match (slot.kind, slot.state()) {
         (ContainerKind::Sidecar, ContainerState::Running { .. }) => step(last + 1, n_init),
-        (_, ContainerState::Starting | ContainerState::Running { .. }) => Progress::Waiting(last),
+        (_, state) if state.is_alive() => Progress::Waiting(last),
         (ContainerKind::Sidecar, _) => Progress::Next(last),
         _ if slot.has_succeeded() => step(last + 1, n_init),
-        _ if policy == RestartPolicy::Never => Progress::Failed,
-        _ => Progress::Next(last),
+        _ if slot.wants_restart() => Progress::Next(last),
+        _ => Progress::Failed,
     }
 }
 
@@ -90,7 +89,7 @@ pub(super) fn start_containers(
         }
         Progress::Done => {
             for slot in mains {
-                if !slot.has_begun() || slot.wants_restart(view.pod.restart_policy) {
+                if !slot.has_begun() || slot.wants_restart() {
                     start(view, slot, out);
                 }
             }
@@ -103,7 +102,9 @@ pub(super) fn start_containers(
 fn start(view: &PodView, slot: &Slot, out: &mut Draft) {
     let attempt = slot.status.map_or(0, |it| it.attempt);
     let attempt = match slot.state() {
-        ContainerState::Starting | ContainerState::Running { .. } => return,
+        ContainerState::Starting | ContainerState::Running { .. } | ContainerState::Ending(_) => {
+            return;
+        }
         ContainerState::NotStarted => attempt,
         ContainerState::Exited(termination) => {
             let (hash, finished_at) = (&slot.spec_hash, termination.finished_at);

@@ -71,6 +71,19 @@ pub(super) fn finish_pod(view: &PodView, slots: &[Slot], out: &mut Draft) {
     stop_in_order(view, slots, stop, out);
 }
 
+/// Kills what is left of containers whose main process has ended, whatever else goes on, as the
+/// end of a PID namespace would.
+pub(super) fn kill_leftovers(view: &PodView, out: &mut Draft) {
+    for status in view.containers {
+        let ContainerState::Ending(_) = status.state else {
+            continue;
+        };
+        let reason = StopReason::MainProcessEnded;
+        let killed_at = status.stop.and_then(|it| it.killed_at);
+        kill_again(status, killed_at, reason, out);
+    }
+}
+
 /// Stops running containers whose definition has changed. Ordinary init containers are left to
 /// finish, as kubelet does.
 pub(super) fn replace_changed(view: &PodView, slots: &[Slot], out: &mut Draft) {
@@ -127,7 +140,8 @@ fn stop_in_order(view: &PodView, slots: &[Slot], stop: PodStop, out: &mut Draft)
 /// Takes a container one step further on its way out.
 fn stop_container(view: &PodView, status: &ContainerStatus, stop: PodStop, out: &mut Draft) {
     match (&status.state, status.stop) {
-        (ContainerState::NotStarted | ContainerState::Exited(_), _) => {}
+        (ContainerState::NotStarted | ContainerState::Ending(_) | ContainerState::Exited(_), _) => {
+        }
         (_, Some(_)) => escalate(view, status, Some(stop), out),
         (_, None) if stop.grace.is_zero() => kill(status, stop.reason, out),
         (ContainerState::Running { .. }, None) => {
@@ -150,21 +164,37 @@ fn stop_container(view: &PodView, status: &ContainerStatus, stop: PodStop, out: 
 /// Kills a container that has used up its grace, and again until it is gone. The pod's own deadline
 /// can only bring that forward.
 fn escalate(view: &PodView, status: &ContainerStatus, pod: Option<PodStop>, out: &mut Draft) {
-    let Some(request) = status.stop.filter(|_| status.state.is_alive()) else {
+    let (ContainerState::Starting | ContainerState::Running { .. }, Some(request)) =
+        (&status.state, status.stop)
+    else {
         return;
     };
     let own = request.requested_at.saturating_add(request.grace);
-    let due = match (request.killed_at, pod) {
-        (Some(killed_at), _) => killed_at.saturating_add(KILL_RETRY),
-        (None, None) => own,
-        (None, Some(pod)) if pod.grace.is_zero() => own.min(pod.since),
-        (None, Some(pod)) => {
+    let due = match pod {
+        None => own,
+        Some(pod) if pod.grace.is_zero() => own.min(pod.since),
+        Some(pod) => {
             let at_least = request.requested_at.saturating_add(MINIMUM_GRACE);
             own.min(pod.deadline().max(at_least))
         }
     };
-    if view.now >= due {
-        kill(status, request.reason, out);
+    if request.killed_at.is_some() || view.now >= due {
+        kill_again(status, request.killed_at, request.reason, out);
+    } else {
+        out.wake(due);
+    }
+}
+
+/// Kills now, or when the last attempt is long enough ago.
+fn kill_again(
+    status: &ContainerStatus,
+    killed_at: Option<Duration>,
+    reason: StopReason,
+    out: &mut Draft,
+) {
+    let due = killed_at.map_or(out.now, |it| it.saturating_add(KILL_RETRY));
+    if out.now >= due {
+        kill(status, reason, out);
     } else {
         out.wake(due);
     }

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
+use crate::model::container::{ContainerExit, DeletionReason, StopRequest, Termination};
 use crate::model::pod::{PodOrigin, PodUid, Resources};
-use crate::model::status::{ContainerExit, DeletionReason, StopRequest, Termination};
 
 /// Now, unless a test says otherwise.
 const NOW: Duration = Duration::from_secs(1_000);
@@ -37,6 +37,10 @@ fn container(name: &str, is_sidecar: bool) -> Container {
         resources: Resources::default(),
         volume_mounts: Vec::new(),
         is_sidecar,
+        restart_policy: None,
+        run_as_user: None,
+        run_as_group: None,
+        run_as_non_root: false,
     }
 }
 
@@ -51,6 +55,7 @@ fn empty_pod(restart_policy: RestartPolicy) -> Pod {
         recorded_qos: None,
         priority: None,
         priority_class_name: None,
+        node_name: None,
         restart_policy,
         termination_grace: POD_GRACE,
         init_containers: Vec::new(),
@@ -58,17 +63,22 @@ fn empty_pod(restart_policy: RestartPolicy) -> Pod {
         overhead: BTreeMap::new(),
         resources: None,
         volumes: Vec::new(),
+        warnings: Vec::new(),
     }
 }
 
-fn ended(exit: ContainerExit) -> ContainerState {
-    ContainerState::Exited(Termination {
+fn termination(exit: ContainerExit) -> Termination {
+    Termination {
         started_at: Some(STARTED),
         finished_at: FINISHED,
         exit,
         oom_killed: false,
         message: None,
-    })
+    }
+}
+
+fn ended(exit: ContainerExit) -> ContainerState {
+    ContainerState::Exited(termination(exit))
 }
 
 /// One call of `decide_pod` in the making.
@@ -83,19 +93,28 @@ struct Story {
 }
 
 /// `KIND:NAME=STATE ...`; states are `new`, `starting`, `run`, `ok` (exit 0), `err` (exit 1),
-/// `unknown`, `startfail`.
+/// `unknown`, `startfail`, `ending` (exit 0, processes left). A kind may be followed by the
+/// container's own policy, as `main/Never:m=ok`.
 fn story(restart_policy: RestartPolicy, text: &str) -> Story {
     let mut pod = empty_pod(restart_policy);
     let mut containers = Vec::new();
     for word in text.split_whitespace() {
         let (kind, rest) = word.split_once(':').expect("KIND:NAME=STATE");
         let (name, state) = rest.split_once('=').expect("KIND:NAME=STATE");
+        let (kind, own_policy) = match kind.split_once('/') {
+            None => (kind, None),
+            Some((kind, "Always")) => (kind, Some(RestartPolicy::Always)),
+            Some((kind, "OnFailure")) => (kind, Some(RestartPolicy::OnFailure)),
+            Some((kind, "Never")) => (kind, Some(RestartPolicy::Never)),
+            Some((_, policy)) => panic!("policy {policy}"),
+        };
         let list = match kind {
             "main" => &mut pod.containers,
             "init" | "sidecar" => &mut pod.init_containers,
             _ => panic!("kind {kind}"),
         };
-        let spec = container(name, kind == "sidecar");
+        let mut spec = container(name, kind == "sidecar");
+        spec.restart_policy = own_policy;
         let hash = spec_hash(&spec);
         list.push(spec);
         let state = match state {
@@ -107,6 +126,7 @@ fn story(restart_policy: RestartPolicy, text: &str) -> Story {
             "ok" => ended(ContainerExit::Code(0)),
             "err" => ended(ContainerExit::Code(1)),
             "unknown" => ended(ContainerExit::Unknown),
+            "ending" => ContainerState::Ending(termination(ContainerExit::Code(0))),
             "startfail" => ended(ContainerExit::StartFailed),
             _ => panic!("state {state}"),
         };

@@ -1,6 +1,6 @@
 use super::RestartPolicy::{Always, Never, OnFailure};
 use super::*;
-use crate::model::status::TerminationReason;
+use crate::model::container::TerminationReason;
 
 #[test]
 fn phase_of_a_pod_that_is_to_run() {
@@ -34,6 +34,15 @@ fn phase_of_a_pod_that_is_to_run() {
         (Always, "sidecar:s=run main:m=run", Running),
         (Always, "sidecar:s=err main:m=run", Running),
         (Always, "sidecar:s=starting main:m=run", Pending),
+        (Always, "main:m=ending", Running),
+        (Never, "main:m=ending", Running),
+        (Never, "init:a=ending main:m=new", Pending),
+        (Never, "main:m=ok sidecar:s=ending", Running),
+        (Always, "main/Never:m=err main/OnFailure:n=ok", Failed),
+        (Always, "main/Never:m=ok main/OnFailure:n=ok", Succeeded),
+        (Never, "main:m=err main/OnFailure:n=err", Running),
+        (Always, "init/Never:a=err main:m=new", Failed),
+        (Never, "init/OnFailure:a=err main:m=new", Pending),
         (Never, "sidecar:s=run main:m=ok", Running),
         (Never, "sidecar:s=err main:m=ok", Succeeded),
         (Never, "sidecar:s=ok main:m=err", Failed),
@@ -50,13 +59,7 @@ fn phase_of_a_pod_that_is_to_run() {
 
 #[test]
 fn a_restart_does_not_send_a_pod_back_to_pending() {
-    let previous = Termination {
-        started_at: Some(STARTED),
-        finished_at: FINISHED,
-        exit: ContainerExit::Code(1),
-        oom_killed: false,
-        message: None,
-    };
+    let previous = termination(ContainerExit::Code(1));
     for pod in [
         "main:m=starting main:n=run",
         "sidecar:s=run main:m=starting",
@@ -190,11 +193,8 @@ fn a_termination_has_the_code_and_reason_of_the_api() {
         (StartFailed, false, 128, TerminationReason::StartError),
     ] {
         let termination = Termination {
-            started_at: None,
-            finished_at: FINISHED,
-            exit,
             oom_killed,
-            message: None,
+            ..termination(exit)
         };
         assert_eq!(exit.exit_code(), code, "{exit:?}");
         assert_eq!(termination.reason(), reason, "{exit:?} {oom_killed}");

@@ -46,6 +46,7 @@ fn a_pod_that_may_not_restart_ends() {
         ("main:m=ok main:n=run", PodPhase::Failed),
         ("main:m=ok sidecar:s=run", PodPhase::Succeeded),
         ("init:a=run main:m=new", PodPhase::Failed),
+        ("main:m=ending", PodPhase::Succeeded),
     ] {
         let story = rebooted(story(Never, pod));
         check(pod, &story, "");
@@ -53,6 +54,17 @@ fn a_pod_that_may_not_restart_ends() {
         assert_eq!(decision.phase, phase, "{pod}");
         assert!(decision.is_finished, "{pod}");
     }
+}
+
+#[test]
+fn a_containers_own_policy_decides_whether_it_comes_back() {
+    let story = rebooted(super::story(
+        Never,
+        "init:a=ok main:m=run main/OnFailure:n=run main/OnFailure:o=ok",
+    ));
+    check("n may", &story, "start a#1");
+    let attempts: Vec<u32> = story.containers.iter().map(|it| it.attempt).collect();
+    assert_eq!(attempts, [1, 0, 1, 0]);
 }
 
 #[test]

@@ -49,6 +49,8 @@ struct Instance {
     ends_at: Duration,
     exit: ContainerExit,
     ignores_sigterm: bool,
+    /// Forks that outlive the main process until they are killed.
+    leaves_children: bool,
 }
 
 /// What has happened to one container so far.
@@ -210,13 +212,18 @@ impl World {
             _ if instance.ends_at <= now => (instance.ends_at, instance.exit),
             _ => return,
         };
-        status.state = ContainerState::Exited(Termination {
+        let termination = Termination {
             started_at: instance.started_at,
             finished_at,
             exit,
             oom_killed: false,
             message: None,
-        });
+        };
+        if instance.leaves_children && instance.started_at.is_some() {
+            status.state = ContainerState::Ending(termination);
+            return;
+        }
+        status.state = ContainerState::Exited(termination);
         history.has_succeeded |= exit.is_success();
         history.last_end = Some(finished_at);
         self.alive.remove(name);
@@ -304,6 +311,7 @@ impl World {
                 ContainerExit::Unknown,
             ]),
             ignores_sigterm: random.chance(30),
+            leaves_children: random.chance(20),
         };
         self.alive.insert(name.to_owned(), instance);
     }
@@ -398,7 +406,9 @@ impl World {
         self.n_kills += 1;
         let status = before.containers.iter().find(|it| it.name == name);
         let status = status.expect("it has a record");
+        let is_left_over = matches!(status.state, ContainerState::Ending(_));
         match status.stop {
+            _ if is_left_over => {}
             Some(stop) => {
                 let since = now - stop.requested_at;
                 let is_at_once = before.deletion.is_some_and(|it| it.grace.is_zero());
@@ -419,8 +429,11 @@ impl World {
             .get_mut(name)
             .expect("only the living are killed");
         assert_eq!(instance.attempt, status.attempt, "seed {seed}: {name}");
+        instance.leaves_children = false;
         instance.shows_at = instance.shows_at.min(now + DEATH);
-        if now + DEATH < instance.ends_at {
+        if is_left_over {
+            instance.ends_at = now + DEATH;
+        } else if now + DEATH < instance.ends_at {
             instance.ends_at = now + DEATH;
             instance.exit = ContainerExit::Signal(9);
         }

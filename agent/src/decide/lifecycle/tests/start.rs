@@ -175,6 +175,51 @@ fn main_containers_restart_by_policy() {
 }
 
 #[test]
+fn a_containers_own_policy_goes_before_the_pods() {
+    for (case, policy, pod, expected) in [
+        ("main, Always", Never, "main/Always:m=ok", "start m#1"),
+        (
+            "main, OnFailure",
+            Never,
+            "main/OnFailure:m=err main/OnFailure:n=ok",
+            "start m#1",
+        ),
+        ("main, Never", Always, "main/Never:m=err main:n=run", ""),
+        (
+            "init, OnFailure",
+            Never,
+            "init/OnFailure:a=err main:m=new",
+            "start a#1",
+        ),
+        ("init, Never", Always, "init/Never:a=err main:m=new", ""),
+        (
+            "one main container keeps the pod",
+            Never,
+            "sidecar:s=run main:m=err main/OnFailure:n=err",
+            "start n#1",
+        ),
+    ] {
+        check(case, &story(policy, pod), expected);
+    }
+}
+
+#[test]
+fn nothing_follows_a_container_whose_processes_are_not_all_gone() {
+    for (case, pod, expected) in [
+        ("restart", "main:m=ending", "kill m"),
+        ("init order", "init:a=ending main:m=new", "kill a"),
+        ("sidecar", "sidecar:s=ending main:m=run", "kill s"),
+        (
+            "sidecar before the next",
+            "sidecar:s=ending init:a=new main:m=new",
+            "kill s",
+        ),
+    ] {
+        check(case, &story(Always, pod), expected);
+    }
+}
+
+#[test]
 fn a_main_container_that_never_ran_starts_under_every_policy() {
     for policy in [Always, OnFailure, Never] {
         check(
@@ -314,4 +359,8 @@ fn spec_hash_changes_with_what_a_process_gets_at_its_start() {
         assert!(!seen.contains(&hash), "{case}");
         seen.push(hash);
     }
+    let mut resized = base.clone();
+    let cpu = crate::model::quantity::Quantity::from_milli(500);
+    resized.resources.limits.insert("cpu".to_owned(), cpu);
+    assert_eq!(spec_hash(&resized), hash, "resources change in place");
 }

@@ -267,6 +267,21 @@ fn a_container_that_the_pod_no_longer_has_is_stopped() {
 }
 
 #[test]
+fn leftovers_are_killed_out_of_turn_and_again() {
+    let waiting = story(Always, "sidecar:s=ending main:m=run").deleted(30);
+    check("not its turn", &waiting, "kill s, term m 30s");
+    let stopped = story(Always, "main:m=ending").stopped("m", 0, 30, StopReason::SpecChanged);
+    check("before its grace has passed", &stopped, "kill m");
+    let mut story = stopped;
+    story.step();
+    assert_eq!(story.decide().next_wake, Some(NOW + KILL_RETRY));
+    check("still there", &story.clone().later(1), "kill m");
+    // Why it was stopped decides whether it comes back.
+    let stop = story.status("m").stop.expect("stopped");
+    assert_eq!(stop.reason, StopReason::SpecChanged);
+}
+
+#[test]
 fn reasons_follow_the_cause() {
     for (story, reason) in [
         (
@@ -281,6 +296,7 @@ fn reasons_follow_the_cause() {
             story(Never, "sidecar:s=run main:m=ok"),
             StopReason::PodFinished,
         ),
+        (story(Always, "main:m=ending"), StopReason::MainProcessEnded),
         (
             story(Always, "main:m=run").changed("m"),
             StopReason::SpecChanged,
