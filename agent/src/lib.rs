@@ -14,4 +14,3 @@ pub mod sources;
 pub mod decide;
 
 pub mod runtime;
-

@@ -1,9 +1,15 @@
 //! Plain data and the kernel's and Kubernetes' text formats. No IO, no clock, no log.
 
+pub mod capacity;
 pub mod cgroup_name;
 pub mod container;
 pub mod cpuset;
 pub mod event;
+pub mod kernel;
+pub mod mounts;
 pub mod pod;
+pub mod psi;
 pub mod quantity;
 pub mod resources;
+pub mod text;
+pub mod topology;

@@ -11,8 +11,18 @@ pub mod clock;
 pub mod dir;
 pub mod durable;
 mod error;
+pub mod filesystem;
 pub mod root;
 
 pub use dir::Dir;
 pub use error::{FsError, Operation};
 pub use root::Root;
+
+/// Size of a memory page, bytes.
+pub fn page_size() -> u64 {
+    nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .and_then(|it| u64::try_from(it).ok())
+        .expect("every Linux tells its page size")
+}
