@@ -18,3 +18,4 @@ pub mod apply;
 pub mod runtime;
 
 pub mod observe;
+
