@@ -18,6 +18,7 @@ use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
 use crate::model::pod::PodUid;
 
 pub mod error;
+pub mod process;
 
 pub use error::{RecordFault, RuntimeError, StartError, StartWarning};
 
@@ -176,10 +177,13 @@ impl HostProcess {
     /// `USER_HZ` is 100 on every architecture that has eBPF.
     pub const NS_PER_TICK: u64 = 10_000_000;
 
-    /// Whether the kernel's exact key means this process. The kernel rounds down
+    /// What `/proc` says of the process of an exact key. The kernel rounds down
     /// (`nsec_to_clock_t`), so does this.
-    pub fn is(self, key: ProcessKey) -> bool {
-        self.pid == key.pid && self.start_ticks == key.start_boottime_ns / Self::NS_PER_TICK
+    pub fn of(key: ProcessKey) -> Self {
+        Self {
+            pid: key.pid,
+            start_ticks: key.start_boottime_ns / Self::NS_PER_TICK,
+        }
     }
 }
 
@@ -334,7 +338,7 @@ mod tests {
                 pid,
                 start_boottime_ns,
             };
-            assert_eq!(process.is(key), is_it, "{key:?}");
+            assert_eq!(HostProcess::of(key) == process, is_it, "{key:?}");
         }
     }
 

@@ -7,11 +7,14 @@
     reason = "the ban on std::fs and clocks sends every other module here"
 )]
 
+pub mod append;
 pub mod clock;
 pub mod dir;
 pub mod durable;
 mod error;
+pub mod launch;
 pub mod root;
+pub mod syscall;
 pub mod trees;
 pub mod unix_socket;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::{ContainerId, HostProcess};
+use super::ContainerId;
 use crate::model::event::ExitStatus;
 use crate::sys::FsError;
 
@@ -43,17 +43,15 @@ pub enum StartError {
     EnvName { name: String },
     #[error("exec {program}: not found in PATH {path}")]
     NotInPath { program: String, path: String },
-    #[error("open log {}", .path.display())]
-    Log { path: PathBuf, source: FsError },
+    #[error("open the standard input")]
+    Stdin(#[source] FsError),
+    #[error("open the log of the container")]
+    Log(#[source] FsError),
     /// The cgroup is missing, or not to be opened.
-    #[error("open cgroup {}", .path.display())]
-    Cgroup { path: PathBuf, source: FsError },
-    /// Something this one start needs could not be had: descriptors, memory, `/proc`.
-    #[error("{what}")]
-    Prepare {
-        what: &'static str,
-        source: io::Error,
-    },
+    #[error("open the cgroup of the container")]
+    Cgroup(#[source] FsError),
+    #[error("listen to the new process")]
+    Listen(#[source] io::Error),
     /// `EAGAIN` is a pids limit, of the cgroup or of the node.
     #[error("clone a process")]
     Clone(#[source] io::Error),
@@ -78,7 +76,7 @@ pub enum StartError {
     #[error("exec {}", .program.display())]
     Exec { program: PathBuf, source: io::Error },
     /// Most often the OOM killer: the memory limit is too small for any process.
-    #[error("the new process ended before its program ran: {exit:?}")]
+    #[error("the new process ended before its program ran, {}", how(*.exit))]
     Died { exit: Option<ExitStatus> },
     /// A frozen cgroup does that.
     #[error("the new process was not ready after {seconds} s, stopped at its cgroups or log")]
@@ -95,11 +93,19 @@ pub enum StartError {
     ShuttingDown,
 }
 
+fn how(exit: Option<ExitStatus>) -> String {
+    match exit {
+        Some(ExitStatus::Code(code)) => format!("with exit code {code}"),
+        Some(ExitStatus::Signal { signal, .. }) => format!("by signal {signal}"),
+        None => "nobody knows how".to_owned(),
+    }
+}
+
 /// What a start did without.
 #[derive(Debug, thiserror::Error)]
 pub enum StartWarning {
     /// Lowering it needs `CAP_SYS_RESOURCE`.
-    #[error("oom_score_adj {wanted} was refused, the process keeps {actual:?}")]
+    #[error("oom_score_adj {wanted} was refused, the process keeps the agent's{}", .actual.map_or_else(String::new, |it| format!(", {it}")))]
     OomScoreAdj {
         wanted: i16,
         /// `None`: not readable either.
@@ -133,9 +139,4 @@ pub enum RecordError {
     Checksum { found: String, want: String },
     #[error("is about container {found}")]
     OtherContainer { found: ContainerId },
-    #[error("process {} cannot be opened", .process.pid)]
-    Process {
-        process: HostProcess,
-        source: io::Error,
-    },
 }
