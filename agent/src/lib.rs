@@ -18,4 +18,3 @@ pub mod apply;
 pub mod runtime;
 
 pub mod observe;
-

@@ -8,10 +8,8 @@ use crate::model::text::ParseError;
 use crate::sys::FsError;
 
 pub mod bpf;
-<<<<<<< HEAD
 pub mod cgroupfs;
 pub mod checkpoint;
-=======
 pub mod mounts;
 pub mod procfs;
 pub mod psi;
@@ -40,4 +38,3 @@ fn parse_at<T: FromStr<Err = ParseError>>(path: &Path, text: &str) -> Result<T, 
         source,
     })
 }
->>>>>>> node
