@@ -5,6 +5,7 @@ pub mod cgroup;
 pub mod cgroup_name;
 pub mod container;
 pub mod cpuset;
+pub mod document;
 pub mod event;
 pub mod kernel;
 pub mod mounts;
