@@ -180,7 +180,7 @@ fn no_nul(text: String, field: impl Fn() -> String) -> Result<String, ProcessFau
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::Resources;
+    use crate::model::pod::{Pod, PodOrigin};
 
     const BASE: BaseEnv<'static> = BaseEnv {
         path: DEFAULT_PATH,
@@ -193,27 +193,32 @@ mod tests {
     }
 
     fn container(env: &[(&str, &str)], command: &[&str], args: &[&str]) -> Container {
-        Container {
-            name: "app".to_owned(),
-            image: String::new(),
-            command: strings(command),
-            args: strings(args),
-            env: env
-                .iter()
-                .map(|&(name, value)| EnvVar {
-                    name: name.to_owned(),
-                    value: value.to_owned(),
-                })
-                .collect(),
-            working_dir: None,
-            resources: Resources::default(),
-            volume_mounts: Vec::new(),
-            is_sidecar: false,
-            restart_policy: None,
-            run_as_user: None,
-            run_as_group: None,
-            run_as_non_root: false,
-        }
+        let mut container = from_json(serde_json::json!({"name": "app"}));
+        container.command = strings(command);
+        container.args = strings(args);
+        container.env = env
+            .iter()
+            .map(|&(name, value)| EnvVar {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            })
+            .collect();
+        container
+    }
+
+    fn from_json(container: serde_json::Value) -> Container {
+        let source = serde_json::json!({
+            "metadata": {
+                "name": "p",
+                "namespace": "ns",
+                "uid": "u",
+                "annotations": {"price": "$(A) $$"},
+            },
+            "spec": {"containers": [container]},
+        });
+        let source = serde_json::from_value(source).expect("a v1.Pod");
+        let mut pod = Pod::from_v1(&source, PodOrigin::Api).expect("a valid pod");
+        pod.containers.remove(0)
     }
 
     /// The container's variables, the base left out.
@@ -276,6 +281,22 @@ mod tests {
         let expected = [("LATER", "$(A)"), ("A", "1+11"), ("B", "11"), ("C", "1+11")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(own_env(&env), expected);
+    }
+
+    #[test]
+    fn what_a_field_holds_is_not_expanded_but_can_be_referred_to() {
+        let container = from_json(serde_json::json!({
+            "name": "app",
+            "command": ["run", "$(F)"],
+            "env": [
+                {"name": "A", "value": "1"},
+                {"name": "F", "valueFrom": {
+                    "fieldRef": {"fieldPath": "metadata.annotations['price']"},
+                }},
+            ],
+        }));
+        let args = process_args(&container, &BASE).expect("valid");
+        assert_eq!(args.argv[1], "$(A) $$");
     }
 
     #[test]
