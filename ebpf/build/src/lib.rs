@@ -12,6 +12,7 @@
 mod compile;
 mod paths;
 mod stamp;
+mod strip;
 mod toolchain;
 
 pub use compile::{BuildError, build};
