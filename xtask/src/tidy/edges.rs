@@ -30,6 +30,8 @@ const MODULES: &[Module] = &[
     effectful("runtime", &["units", "model", "sys"]),
     // Serves what it was told, on sockets and files.
     effectful("observe", &["units", "model", "sys"]),
+    // The client of what `observe` serves.
+    effectful("cli", &["units", "model", "sys", "observe"]),
     Module {
         name: "run",
         may_use: Uses::Everything,
