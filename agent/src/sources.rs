@@ -10,6 +10,7 @@ use crate::sys::FsError;
 pub mod bpf;
 pub mod cgroupfs;
 pub mod checkpoint;
+pub mod manifests;
 pub mod mounts;
 pub mod procfs;
 pub mod psi;
