@@ -22,7 +22,7 @@ pub use toolchain::{LINKER_LLVM, LINKER_VERSION, Missing, Rejected, Toolchain, f
 /// The objects, one binary of `ebpf/src/bin` each, by the kernel feature level that they need. The
 /// agent embeds every one of them as `OUT_DIR/<object>.o`; an object of length 0 means that it was
 /// built without the eBPF tool chain.
-pub const OBJECTS: &[&str] = &["core"];
+pub const OBJECTS: &[&str] = &["oom", "process", "cgroup", "stall", "device"];
 
 /// Names a directory with `<object>.o` for each of [`OBJECTS`]: then nothing is built. For
 /// packagers, who build the objects once with `cargo xtask build-ebpf --out DIR`.
