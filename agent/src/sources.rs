@@ -2,3 +2,4 @@
 //! meaning. Nothing here writes or chooses.
 
 pub mod bpf;
+pub mod btf;
