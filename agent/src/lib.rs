@@ -10,3 +10,13 @@ pub mod sys;
 pub mod config;
 
 pub mod sources;
+
+pub mod decide;
+
+pub mod apply;
+
+pub mod runtime;
+
+pub mod observe;
+
+pub mod cli;

@@ -7,12 +7,28 @@
     reason = "the ban on std::fs and clocks sends every other module here"
 )]
 
+pub mod append;
 pub mod clock;
 pub mod dir;
 pub mod durable;
 mod error;
+pub mod filesystem;
+pub mod launch;
 pub mod root;
+pub mod syscall;
+pub mod trees;
+pub mod unix_socket;
 
 pub use dir::Dir;
 pub use error::{FsError, Operation};
 pub use root::Root;
+pub use trees::{Tree, Trees};
+
+/// Size of a memory page, bytes.
+pub fn page_size() -> u64 {
+    nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .and_then(|it| u64::try_from(it).ok())
+        .expect("every Linux tells its page size")
+}

@@ -1,1 +1,87 @@
-fn main() {}
+//! The project's tasks. One file per verb; a bare `cargo xtask` lists them.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a build tool: it works with files, the environment and the clock"
+)]
+
+mod bench;
+mod build;
+mod build_ebpf;
+mod ci;
+mod demo;
+mod progress;
+mod setup;
+mod test;
+mod tidy;
+mod vm;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Builds, tests and shows ballast.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Setup(setup::Arguments),
+    Build(build::Arguments),
+    BuildEbpf(build_ebpf::Arguments),
+    Demo(demo::Arguments),
+    Test(test::Arguments),
+    Vm(vm::Arguments),
+    Bench(bench::Arguments),
+    Tidy(tidy::Arguments),
+    Ci(ci::Arguments),
+}
+
+fn main() -> ExitCode {
+    let Some(verb) = Arguments::parse().verb else {
+        return match Arguments::command().print_help() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    };
+    match run(verb) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Setup(arguments) => setup::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Build(arguments) => build::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::BuildEbpf(arguments) => build_ebpf::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Demo(arguments) => demo::verb(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Test(arguments) => test::run(&arguments),
+        Verb::Vm(arguments) => vm::run(&arguments),
+        Verb::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Tidy(arguments) => tidy::run(&arguments),
+        Verb::Ci(arguments) => ci::run(&arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_verb_says_what_it_does() {
+        let command = Arguments::command();
+        command.clone().debug_assert();
+        for verb in command.get_subcommands() {
+            assert!(verb.get_about().is_some(), "{}", verb.get_name());
+        }
+    }
+}

@@ -1,13 +1,35 @@
 //! A pod as the agent decides about it: a v1.Pod whose quantities, names and durations have been
-//! checked. Made by `Pod::try_from(&v1::Pod)`, which reports every fault with its field path.
+//! checked. Made by [`Pod::from_v1`], which reports every fault with its field path.
+//!
+//! Invariant: a pod made from a manifest has passed the checks that the API server makes of the
+//! fields used here, and carries its defaults. A pod from the API server is taken as it comes;
+//! only what could not be represented is a fault there.
+
+mod check;
+mod convert;
+mod env;
+mod numbers;
+mod totals;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1;
 use serde::{Deserialize, Serialize};
 
+pub use self::numbers::quote_quantities;
+pub use self::totals::{Overhead, PodLevel, Totals};
 use super::quantity::Quantity;
+
+/// Annotation naming the source of a static pod (`file`, `http`); `api` for all others.
+pub const CONFIG_SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
+/// Annotation of the API server's copy of a static pod.
+pub const CONFIG_MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+/// `spec.terminationGracePeriodSeconds` when it is not given (Kubernetes API).
+pub const DEFAULT_TERMINATION_GRACE: Duration = Duration::from_secs(30);
+/// Priority from which a pod is critical to the system (Kubernetes API).
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// `metadata.uid`: unique over time, unlike the name. Free of `/` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,11 +42,21 @@ impl fmt::Display for PodUid {
     }
 }
 
+/// One thing wrong with a field, or not honoured in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct FieldFault {
+    /// As `spec.containers[1].resources.limits.cpu`.
+    pub path: String,
+    pub message: String,
+}
+
 /// Resource name (`cpu`, `memory`, `hugepages-2Mi`, ...) to amount.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// `resources` of a container or of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Resources {
     pub requests: ResourceList,
     pub limits: ResourceList,
@@ -62,7 +94,7 @@ pub enum PodOrigin {
     Api,
 }
 
-/// One environment variable, after `valueFrom.fieldRef` has been resolved, before `$(VAR)`.
+/// One environment variable before `$(VAR)` is expanded; what came from `valueFrom` is escaped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvVar {
     pub name: String,
@@ -70,13 +102,15 @@ pub struct EnvVar {
 }
 
 /// A volume that the agent can provide without a mount namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Volume {
     pub name: String,
     pub source: VolumeSource,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum VolumeSource {
     /// `None` is the node's default medium; `size_limit` in bytes.
     EmptyDir {
@@ -93,7 +127,8 @@ pub enum VolumeSource {
 }
 
 /// A container of the pod, init containers and sidecars included.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     pub name: String,
     pub image: String,
@@ -106,10 +141,20 @@ pub struct Container {
     pub volume_mounts: Vec<(String, String)>,
     /// Only for init containers: `restartPolicy: Always`, which makes it a sidecar.
     pub is_sidecar: bool,
+    /// `restartPolicy` of the container itself, where it has one that is not that of a sidecar: it
+    /// goes before the pod's.
+    pub restart_policy: Option<RestartPolicy>,
+    /// `securityContext.runAsUser` of the container or else of the pod.
+    pub run_as_user: Option<u32>,
+    /// `securityContext.runAsGroup` of the container or else of the pod.
+    pub run_as_group: Option<u32>,
+    /// The container must not start as user 0.
+    pub run_as_non_root: bool,
 }
 
 /// See the module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pod {
     pub uid: PodUid,
     pub namespace: String,
@@ -121,6 +166,8 @@ pub struct Pod {
     pub recorded_qos: Option<QosClass>,
     pub priority: Option<i32>,
     pub priority_class_name: Option<String>,
+    /// `spec.nodeName`.
+    pub node_name: Option<String>,
     pub restart_policy: RestartPolicy,
     pub termination_grace: Duration,
     /// In declaration order, sidecars among them.
@@ -131,9 +178,46 @@ pub struct Pod {
     /// same as present and empty.
     pub resources: Option<Resources>,
     pub volumes: Vec<Volume>,
+    /// Fields that are set and that the agent does not act on.
+    pub warnings: Vec<FieldFault>,
 }
 
 impl Pod {
+    /// Converts and, for a manifest, defaults and checks. On failure every fault is listed.
+    ///
+    /// `metadata.uid` must be set: whoever read a manifest without one derives it first. So must
+    /// `spec.nodeName` be, if a variable refers to it.
+    pub fn from_v1(pod: &v1::Pod, origin: PodOrigin) -> Result<Self, Vec<FieldFault>> {
+        convert::pod(pod, origin)
+    }
+
+    /// Init containers in order, then the regular ones.
+    pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers.iter().chain(&self.containers)
+    }
+
+    /// From a source on the node and not from the API server.
+    pub fn is_static(&self) -> bool {
+        match self.annotations.get(CONFIG_SOURCE_ANNOTATION) {
+            Some(source) => source != "api",
+            None => self.origin == PodOrigin::Manifest,
+        }
+    }
+
+    /// The API server's copy of a static pod.
+    pub fn is_mirror(&self) -> bool {
+        self.annotations.contains_key(CONFIG_MIRROR_ANNOTATION)
+    }
+
+    /// Static, a mirror, or of system-critical priority: spared by eviction and by swap.
+    pub fn is_critical(&self) -> bool {
+        self.is_static()
+            || self.is_mirror()
+            || self
+                .priority
+                .is_some_and(|it| it >= SYSTEM_CRITICAL_PRIORITY)
+    }
+
     /// `namespace/name`, as Kubernetes prints it.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::cpuset::CpuSet;
 use crate::units::{Limit, Micros};
 
 /// `cpu.max` / `cpu.cfs_*`: the bandwidth of one period.
@@ -19,11 +20,17 @@ pub struct CpuBandwidth {
 /// The resources of one cgroup (spec cgroups-qos 3.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupResources {
-    /// 2..=262144. Written as `cpu.weight` on v2.
+    /// 2..=262144. Written as `cpu.weight` on v2: by kubelet's linear map for the cgroups that
+    /// kubelet writes, by the runtimes' quadratic one for containers.
     pub cpu_shares: Option<u64>,
     pub cpu_bandwidth: Option<CpuBandwidth>,
+    /// `cpuset.cpus`.
+    pub cpuset_cpus: Option<CpuSet>,
     /// Bytes.
     pub memory_max: Option<Limit>,
+    /// v1 only: `memory.memsw.limit_in_bytes`, memory and swap together. On v2 swap has a file of
+    /// its own, in `unified`.
+    pub memory_and_swap_max: Option<Limit>,
     pub pids_max: Option<Limit>,
     /// Page size in bytes to limit in bytes. `None`: leave every size alone; a size that is absent
     /// from a present map is set to 0.

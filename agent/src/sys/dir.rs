@@ -68,17 +68,17 @@ impl Dir {
     }
 
     /// Opens `a/b/c` one component at a time.
-    pub fn descend<'a>(
+    pub fn descend(
         &self,
-        components: impl IntoIterator<Item = &'a str>,
+        components: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<Self, FsError> {
         let mut components = components.into_iter();
         let mut dir = match components.next() {
-            Some(name) => self.open_dir(name)?,
+            Some(name) => self.open_dir(name.as_ref())?,
             None => self.try_clone()?,
         };
         for name in components {
-            dir = dir.open_dir(name)?;
+            dir = dir.open_dir(name.as_ref())?;
         }
         Ok(dir)
     }

@@ -12,6 +12,23 @@ use super::error::{FsError, Operation};
 ///
 /// One writer per path: the temporary is `path` with `.tmp` appended.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FsError> {
+    replace_with(path, bytes, true)?;
+    sync_parent(path)
+}
+
+/// As [`write`], without the two `fsync` calls: survives the death of the agent at any instant,
+/// but after a crash of the node the file may be the old one, or empty.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), FsError> {
+    replace_with(path, bytes, false)
+}
+
+/// Renames a file, durably, over whatever has the new name.
+pub fn rename(from: &Path, to: &Path) -> Result<(), FsError> {
+    fs::rename(from, to).map_err(|e| FsError::new(Operation::Rename, from, e))?;
+    sync_parent(to)
+}
+
+fn replace_with(path: &Path, bytes: &[u8], is_synced: bool) -> Result<(), FsError> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = Path::new(&temporary);
@@ -24,10 +41,11 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FsError> {
         .map_err(|e| FsError::new(Operation::Open, temporary, e))?;
     file.write_all(bytes)
         .map_err(|e| FsError::new(Operation::Write, temporary, e))?;
-    file.sync_all()
-        .map_err(|e| FsError::new(Operation::Sync, temporary, e))?;
-    fs::rename(temporary, path).map_err(|e| FsError::new(Operation::Rename, path, e))?;
-    sync_parent(path)
+    if is_synced {
+        file.sync_all()
+            .map_err(|e| FsError::new(Operation::Sync, temporary, e))?;
+    }
+    fs::rename(temporary, path).map_err(|e| FsError::new(Operation::Rename, path, e))
 }
 
 /// Removes `path` durably; a file that is not there is fine.

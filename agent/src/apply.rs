@@ -1,0 +1,4 @@
+//! The only writers. Each is idempotent, reads back what it wrote, and tells what was refused.
+
+pub mod cgroupfs;
+pub mod checkpoint;

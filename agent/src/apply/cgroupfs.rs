@@ -1,0 +1,545 @@
+//! Writes cgroups: creates, repairs, sets files, kills and removes, on cgroup v1 and v2, by
+//! directory descriptor.
+//!
+//! Every step is idempotent, and every write is read back: what the kernel kept must be what was
+//! asked for, or the step fails and says so.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::model::cgroup::{CgroupStep, Controller, FileValue, InterfaceFile};
+use crate::model::cgroup_name::CgroupName;
+use crate::sys::{Dir, FsError, Tree, Trees};
+
+/// How deep a subtree is removed; deeper nesting is left to the next attempts.
+const MAX_DEPTH: usize = 64;
+
+const EINVAL: i32 = 22;
+const EBUSY: i32 = 16;
+const EEXIST: i32 = 17;
+const ENOTEMPTY: i32 = 39;
+
+/// A step that was not taken, or not as asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The cgroup was removed. The next pass sees it as absent.
+    #[error("cgroup {name} is gone")]
+    Gone { name: CgroupName },
+    #[error("create cgroup {name}")]
+    Create { name: CgroupName, source: FsError },
+    #[error("enable controllers {controllers} below {at} for cgroup {name}{hint}")]
+    Enable {
+        name: CgroupName,
+        at: String,
+        controllers: String,
+        hint: &'static str,
+        source: FsError,
+    },
+    #[error("write {value:?} to {file} of cgroup {name}")]
+    Write {
+        name: CgroupName,
+        file: String,
+        value: String,
+        source: FsError,
+    },
+    /// The kernel took the write and keeps something else.
+    #[error("cgroup {name}: wrote {wrote:?} to {file}, the kernel keeps {kept:?}")]
+    NotKept {
+        name: CgroupName,
+        file: String,
+        wrote: String,
+        kept: String,
+    },
+    #[error("move process {pid} into cgroup {name}")]
+    Move {
+        name: CgroupName,
+        pid: u32,
+        source: FsError,
+    },
+    #[error("kill the processes of cgroup {name}")]
+    Kill { name: CgroupName, source: FsError },
+    #[error("remove cgroup {name}")]
+    Remove { name: CgroupName, source: FsError },
+    #[error("the node has no `{controller}` controller for {file} of cgroup {name}")]
+    NoController {
+        name: CgroupName,
+        file: String,
+        controller: &'static str,
+    },
+}
+
+impl ApplyError {
+    /// The cgroup that it is about.
+    pub fn cgroup(&self) -> &CgroupName {
+        match self {
+            Self::Gone { name }
+            | Self::Create { name, .. }
+            | Self::Enable { name, .. }
+            | Self::Write { name, .. }
+            | Self::NotKept { name, .. }
+            | Self::Move { name, .. }
+            | Self::Kill { name, .. }
+            | Self::Remove { name, .. }
+            | Self::NoController { name, .. } => name,
+        }
+    }
+
+    /// The interface file, where it is about one.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Write { file, .. }
+            | Self::NotKept { file, .. }
+            | Self::NoController { file, .. } => Some(file),
+            _ => None,
+        }
+    }
+}
+
+/// What became of an attempt to remove a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It is gone from every hierarchy.
+    Done,
+    /// Processes are still in it or below it.
+    Populated { pids: BTreeSet<u32> },
+    /// The kernel refuses although no process shows: it is still being emptied.
+    Busy,
+}
+
+/// Writer of the node's cgroups.
+#[derive(Clone, Debug)]
+pub struct CgroupWriter {
+    trees: Arc<Trees>,
+    /// Controllers to enable on v2, as far as the node has them.
+    controllers: BTreeSet<String>,
+    page_size: u64,
+}
+
+impl CgroupWriter {
+    /// `controllers`: those of the v2 root that cgroups shall have; unused on v1.
+    pub fn new(trees: Arc<Trees>, controllers: BTreeSet<String>, page_size: u64) -> Self {
+        Self {
+            trees,
+            controllers,
+            page_size,
+        }
+    }
+
+    /// Executes the steps in order. A failed step does not stop those of other cgroups; a write
+    /// refused with EINVAL or EBUSY is tried once more after the others, since v1 checks CPU and
+    /// memory limits against files that a later step sets.
+    ///
+    /// Returns how many steps took effect and what failed, by cgroup.
+    pub fn apply(&self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
+        let mut n_done = 0;
+        let mut failed = Vec::new();
+        let mut again = Vec::new();
+        let mut broken: BTreeSet<&CgroupName> = BTreeSet::new();
+        for step in steps {
+            if broken.contains(step.name()) {
+                continue;
+            }
+            match self.step(step) {
+                Ok(()) => n_done += 1,
+                Err(ApplyError::Write { source, .. })
+                    if matches!(source.errno(), Some(EINVAL | EBUSY)) =>
+                {
+                    again.push(step);
+                }
+                Err(error) => {
+                    if !matches!(step, CgroupStep::Write { .. }) {
+                        broken.insert(step.name());
+                    }
+                    failed.push(error);
+                }
+            }
+        }
+        for step in again {
+            match self.step(step) {
+                Ok(()) => n_done += 1,
+                Err(error) => failed.push(error),
+            }
+        }
+        (n_done, failed)
+    }
+
+    fn step(&self, step: &CgroupStep) -> Result<(), ApplyError> {
+        match step {
+            CgroupStep::Create { name } => self.create(name),
+            CgroupStep::Repair { name, .. } => self.repair(name),
+            CgroupStep::Write { name, file, to, .. } => self.write(name, file, to),
+        }
+    }
+
+    /// Makes the cgroup and its missing ancestors, with every controller.
+    pub fn create(&self, name: &CgroupName) -> Result<(), ApplyError> {
+        for tree in &self.trees.trees {
+            if self.trees.unified {
+                self.create_unified(&tree.dir, name)?;
+            } else {
+                self.create_legacy(tree, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings back hierarchies (v1) or controllers (v2) that the cgroup lacks. On v1 its processes
+    /// are moved into the directories that were missing.
+    pub fn repair(&self, name: &CgroupName) -> Result<(), ApplyError> {
+        self.create(name)?;
+        if self.trees.unified {
+            return Ok(());
+        }
+        let create = |source| ApplyError::Create {
+            name: name.clone(),
+            source,
+        };
+        let mut dirs = Vec::new();
+        for tree in &self.trees.trees {
+            dirs.push(tree.dir.descend(name.components()).map_err(create)?);
+        }
+        let mut pids = BTreeSet::new();
+        for dir in &dirs {
+            pids.extend(procs(dir).map_err(create)?);
+        }
+        for dir in &dirs {
+            let present = procs(dir).map_err(create)?;
+            for &pid in pids.difference(&present) {
+                match dir.write("cgroup.procs", &pid.to_string()) {
+                    Ok(()) => {}
+                    // ESRCH: it ended meanwhile.
+                    Err(error) if error.errno() == Some(3) => {}
+                    Err(source) => {
+                        return Err(ApplyError::Move {
+                            name: name.clone(),
+                            pid,
+                            source,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn create_unified(&self, root: &Dir, name: &CgroupName) -> Result<(), ApplyError> {
+        let create = |source| ApplyError::Create {
+            name: name.clone(),
+            source,
+        };
+        let mut dir = root.try_clone().map_err(create)?;
+        for component in name.components() {
+            self.enable_controllers(name, &dir)?;
+            dir.make_dir(component).map_err(create)?;
+            dir = dir.open_dir(component).map_err(create)?;
+        }
+        Ok(())
+    }
+
+    /// Turns on for the children of `dir` what is not on yet: all at once, or else one by one so
+    /// that one refused controller does not take the others with it.
+    fn enable_controllers(&self, name: &CgroupName, dir: &Dir) -> Result<(), ApplyError> {
+        let failed = |controllers: &str, source: FsError| ApplyError::Enable {
+            name: name.clone(),
+            at: dir.path().display().to_string(),
+            controllers: controllers.to_owned(),
+            hint: match source.errno() {
+                Some(EBUSY) => {
+                    ": it has processes of its own; choose a cgroupRoot without processes"
+                }
+                _ => "",
+            },
+            source,
+        };
+        let enabled = dir
+            .read_text("cgroup.subtree_control")
+            .map_err(|source| failed("", source))?;
+        let enabled: BTreeSet<&str> = enabled.split_ascii_whitespace().collect();
+        let wanted: Vec<String> = self
+            .controllers
+            .iter()
+            .filter(|controller| !enabled.contains(controller.as_str()))
+            .map(|controller| format!("+{controller}"))
+            .collect();
+        if wanted.is_empty()
+            || dir
+                .write("cgroup.subtree_control", &wanted.join(" "))
+                .is_ok()
+        {
+            return Ok(());
+        }
+        let mut first_failure = None;
+        for controller in &wanted {
+            if let Err(source) = dir.write("cgroup.subtree_control", controller) {
+                first_failure.get_or_insert((controller, source));
+            }
+        }
+        match first_failure {
+            None => Ok(()),
+            Some((controller, source)) => Err(failed(controller, source)),
+        }
+    }
+
+    fn create_legacy(&self, tree: &Tree, name: &CgroupName) -> Result<(), ApplyError> {
+        let create = |source| ApplyError::Create {
+            name: name.clone(),
+            source,
+        };
+        let is_cpuset = tree.controllers.contains("cpuset");
+        let is_memory = tree.controllers.contains("memory");
+        let mut dir = tree.dir.try_clone().map_err(create)?;
+        for component in name.components() {
+            let is_new = dir.make_dir(component).map_err(create)?;
+            let child = dir.open_dir(component).map_err(create)?;
+            if is_cpuset {
+                inherit_cpuset(&dir, &child).map_err(create)?;
+            }
+            // Before Linux 5.11 a v1 memory cgroup does not count its children unless told to.
+            if is_memory && is_new {
+                if let Ok(Some(text)) = child.read_text_if_any("memory.use_hierarchy")
+                    && text.trim() == "0"
+                {
+                    child.write("memory.use_hierarchy", "1").map_err(create)?;
+                }
+            }
+            dir = child;
+        }
+        Ok(())
+    }
+
+    /// Writes one file and reads it back.
+    pub fn write(
+        &self,
+        name: &CgroupName,
+        file: &InterfaceFile,
+        value: &FileValue,
+    ) -> Result<(), ApplyError> {
+        let text = file.kind.format(value);
+        let failed = |source: FsError| match source {
+            FsError::Gone { .. } if !name.is_root() => ApplyError::Gone { name: name.clone() },
+            source => ApplyError::Write {
+                name: name.clone(),
+                file: file.name.clone(),
+                value: text.clone(),
+                source,
+            },
+        };
+        let no_controller = || ApplyError::NoController {
+            name: name.clone(),
+            file: file.name.clone(),
+            controller: file.controller.name(),
+        };
+        let tree = self
+            .trees
+            .of(file.controller.name())
+            .ok_or_else(no_controller)?;
+        let dir = tree.dir.descend(name.components()).map_err(failed)?;
+        match dir.write(&file.name, &text) {
+            Err(FsError::Gone { .. }) if !dir.has(&file.name) && dir.is_linked() => {
+                return Err(no_controller());
+            }
+            other => other.map_err(failed)?,
+        }
+        let kept = dir.read_text(&file.name).map_err(failed)?;
+        let is_kept = file.kind.parse(&kept, self.page_size).as_ref() == Some(value)
+            // A huge page limit above what there can be reads as the kernel's own maximum.
+            || file.controller == Controller::Hugetlb;
+        if !is_kept {
+            return Err(ApplyError::NotKept {
+                name: name.clone(),
+                file: file.name.clone(),
+                wrote: text,
+                kept: kept.trim().to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Sends SIGKILL to every process in and below the cgroup: one round, without waiting.
+    ///
+    /// `cgroup.kill` (Linux 5.14) where it exists. Otherwise the cgroup is frozen first, so that
+    /// no process can fork or end and give its pid away between the listing and the signal.
+    /// A cgroup that is gone is fine. Returns how many processes were signalled; `None` where the
+    /// kernel did it.
+    pub fn kill(&self, name: &CgroupName) -> Result<Option<usize>, ApplyError> {
+        let failed = |source| ApplyError::Kill {
+            name: name.clone(),
+            source,
+        };
+        let mut n_signalled = None;
+        for tree in &self.trees.trees {
+            let dir = match tree.dir.descend(name.components()) {
+                Ok(dir) => dir,
+                Err(FsError::Gone { .. }) => continue,
+                Err(source) => return Err(failed(source)),
+            };
+            if dir.has("cgroup.kill") {
+                match dir.write("cgroup.kill", "1") {
+                    Ok(()) | Err(FsError::Gone { .. }) => {}
+                    Err(source) => return Err(failed(source)),
+                }
+                if self.trees.unified {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let frozen = Frozen::freeze(&dir);
+            let mut pids = BTreeSet::new();
+            for_each_dir(&dir, MAX_DEPTH, &mut |dir| {
+                pids.extend(procs(dir)?);
+                Ok(())
+            })
+            .map_err(failed)?;
+            for pid in pids.iter().filter_map(|&pid| i32::try_from(pid).ok()) {
+                // A process that has ended since is what was wanted.
+                kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+            }
+            drop(frozen);
+            *n_signalled.get_or_insert(0) += pids.len();
+        }
+        Ok(n_signalled)
+    }
+
+    /// Tries once to remove the cgroup and all below it, from every hierarchy. Never waits and
+    /// never kills.
+    pub fn remove(&self, name: &CgroupName) -> Result<Removal, ApplyError> {
+        let failed = |source| ApplyError::Remove {
+            name: name.clone(),
+            source,
+        };
+        let (Some(parent), Some(leaf)) = (name.parent(), name.last()) else {
+            return Ok(Removal::Busy);
+        };
+        let mut removal = Removal::Done;
+        for tree in &self.trees.trees {
+            let parent = match tree.dir.descend(parent.components()) {
+                Ok(dir) => dir,
+                Err(FsError::Gone { .. }) => continue,
+                Err(source) => return Err(failed(source)),
+            };
+            match remove_tree(&parent, leaf, MAX_DEPTH) {
+                Ok(()) | Err(FsError::Gone { .. }) => {}
+                Err(error) if matches!(error.errno(), Some(EBUSY | ENOTEMPTY | EEXIST)) => {
+                    let mut pids = BTreeSet::new();
+                    if let Ok(dir) = parent.open_dir(leaf) {
+                        for_each_dir(&dir, MAX_DEPTH, &mut |dir| {
+                            pids.extend(procs(dir)?);
+                            Ok(())
+                        })
+                        .map_err(failed)?;
+                    }
+                    removal = match (removal, pids.is_empty()) {
+                        (Removal::Populated { pids: mut all }, _) => {
+                            all.extend(pids);
+                            Removal::Populated { pids: all }
+                        }
+                        (_, false) => Removal::Populated { pids },
+                        (_, true) => Removal::Busy,
+                    };
+                }
+                Err(source) => return Err(failed(source)),
+            }
+        }
+        Ok(removal)
+    }
+}
+
+/// A cgroup frozen for the time of one kill round; thawed on drop, whatever happens.
+struct Frozen<'a> {
+    dir: &'a Dir,
+    file: &'static str,
+    thawed: &'static str,
+}
+
+impl<'a> Frozen<'a> {
+    /// `None` where the cgroup has no freezer, or it refuses: the round is then a plain one, and
+    /// the caller's next round catches what was forked meanwhile.
+    fn freeze(dir: &'a Dir) -> Option<Self> {
+        let candidates = [
+            ("cgroup.freeze", "1", "0"),
+            ("freezer.state", "FROZEN", "THAWED"),
+        ];
+        let (file, frozen, thawed) = candidates.into_iter().find(|(file, ..)| dir.has(file))?;
+        dir.write(file, frozen).ok()?;
+        Some(Self { dir, file, thawed })
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        // A cgroup that vanished has nothing left to thaw.
+        if let Err(error) = self.dir.write(self.file, self.thawed)
+            && !error.is_gone()
+        {
+            tracing::error!(cgroup = %self.dir.path().display(), %error, "thaw failed");
+        }
+    }
+}
+
+fn procs(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {
+    let text = match dir.read_text("cgroup.procs") {
+        Err(FsError::Gone { .. }) => return Ok(BTreeSet::new()),
+        // A threaded cgroup (EOPNOTSUPP): its processes show at the domain.
+        Err(error) if error.errno() == Some(95) => return Ok(BTreeSet::new()),
+        other => other?,
+    };
+    // Pid 0 is a process of another pid namespace; kill(0) would hit ourselves.
+    Ok(text
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .filter(|&pid| pid != 0)
+        .collect())
+}
+
+fn for_each_dir(
+    dir: &Dir,
+    depth: usize,
+    visit: &mut dyn FnMut(&Dir) -> Result<(), FsError>,
+) -> Result<(), FsError> {
+    visit(dir)?;
+    if depth == 0 {
+        return Ok(());
+    }
+    let children = match dir.list_dirs() {
+        Err(FsError::Gone { .. }) => return Ok(()),
+        other => other?,
+    };
+    for child in children {
+        match dir.open_dir(&child) {
+            Ok(child) => for_each_dir(&child, depth - 1, visit)?,
+            Err(FsError::Gone { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn remove_tree(parent: &Dir, name: &str, depth: usize) -> Result<(), FsError> {
+    match parent.remove_dir(name) {
+        Err(error) if depth > 0 && matches!(error.errno(), Some(EBUSY | ENOTEMPTY)) => {}
+        other => return other,
+    }
+    let dir = parent.open_dir(name)?;
+    for child in dir.list_dirs()? {
+        match remove_tree(&dir, &child, depth - 1) {
+            Ok(()) | Err(FsError::Gone { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    parent.remove_dir(name)
+}
+
+/// v1: a new cpuset has no CPUs and no memory, and takes no process until it does. Copies both
+/// from the parent where they are empty.
+fn inherit_cpuset(parent: &Dir, child: &Dir) -> Result<(), FsError> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        if child.read_text(file)?.trim().is_empty() {
+            let inherited = parent.read_text(file)?;
+            child.write(file, inherited.trim())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! Stores what the agent needs after its own restart: whole, checksummed, synced.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::model::sealed;
+use crate::sys::{FsError, durable};
+
+/// Replaces the checkpoint at `path`.
+pub fn write<T: Serialize>(
+    path: &Path,
+    kind: &'static str,
+    version: u32,
+    value: &T,
+) -> Result<(), FsError> {
+    durable::write(path, &sealed::seal(kind, version, value))
+}
+
+/// Removes a checkpoint; one that is not there is fine.
+pub fn remove(path: &Path) -> Result<(), FsError> {
+    durable::remove(path)
+}
+
+/// Moves a checkpoint that cannot be used out of the way and keeps it for a look.
+pub fn set_aside(path: &Path) -> Result<(), FsError> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".corrupt");
+    durable::rename(path, Path::new(&aside))
+}

@@ -1,0 +1,19 @@
+//! Pure policy: data in, decision out. No IO, no clock, no log, no global state.
+
+pub mod attribution;
+pub mod cgroup_files;
+pub mod cgroup_plan;
+pub mod container_resources;
+pub mod desired;
+pub mod env;
+pub mod kernel_records;
+pub mod lifecycle;
+pub mod node_allocatable;
+pub mod pleg;
+pub mod pod_resources;
+pub mod pod_state;
+pub mod qos;
+pub mod qos_cgroups;
+pub mod resource_settings;
+#[cfg(test)]
+pub(crate) mod testing;

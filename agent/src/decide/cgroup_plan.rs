@@ -1,0 +1,154 @@
+//! Desired against observed cgroups: the steps that make the difference, and no others.
+//!
+//! In: desired cgroups, parents before children, and what was read of each. Out: steps in an
+//! order that the kernel accepts. A second call on what the steps have made yields none.
+//!
+//! Order: cgroups are created, repaired and loosened from the root down, and tightened from the
+//! leaves up, because v1 refuses a child that may use more CPU than its parent.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use crate::model::cgroup::{
+    CgroupStep, DesiredCgroup, Existence, FileValue, InterfaceFile, ObservedCgroup,
+};
+use crate::model::cgroup_name::CgroupName;
+use crate::units::Limit;
+
+/// A change that is wanted but not taken at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deferred {
+    pub name: CgroupName,
+    pub file: InterfaceFile,
+    /// What is wanted in the end.
+    pub to: FileValue,
+    /// What is set instead until usage has come down, if anything.
+    pub meanwhile: Option<FileValue>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupPlan {
+    pub steps: Vec<CgroupStep>,
+    pub deferred: Vec<Deferred>,
+}
+
+/// Plans the difference. A cgroup without an observation counts as absent; a file that could not
+/// be read in a cgroup that exists is written.
+///
+/// A v2 `memory.max` below the present usage makes the kernel kill inside the cgroup at once
+/// (issue 141609 of Kubernetes). It follows the usage down instead, one pass at a time, and shows
+/// in `deferred` until it is there. An unknown usage defers the whole change.
+pub fn plan_cgroups(
+    desired: &[DesiredCgroup],
+    observed: &BTreeMap<CgroupName, ObservedCgroup>,
+) -> CgroupPlan {
+    let mut plan = CgroupPlan::default();
+    let mut tighten = Vec::new();
+    let absent = ObservedCgroup::absent();
+    for cgroup in desired {
+        let seen = observed.get(&cgroup.name).unwrap_or(&absent);
+        let name = &cgroup.name;
+        match &seen.existence {
+            Existence::Absent => plan.steps.push(CgroupStep::Create { name: name.clone() }),
+            Existence::Degraded { missing } => plan.steps.push(CgroupStep::Repair {
+                name: name.clone(),
+                missing: missing.clone(),
+            }),
+            Existence::Healthy => {}
+        }
+        let mut down = Vec::new();
+        for (file, to) in &cgroup.files {
+            let from = seen.values.get(file);
+            if from == Some(to) {
+                continue;
+            }
+            let mut to = to.clone();
+            if file.name == "memory.max" && seen.existence != Existence::Absent {
+                match soften(&to, from, seen.memory_usage) {
+                    Soften::Write => {}
+                    Soften::Meanwhile(value) => {
+                        let meanwhile = Some(value.clone()).filter(|value| from != Some(value));
+                        plan.deferred.push(Deferred {
+                            name: name.clone(),
+                            file: file.clone(),
+                            to,
+                            meanwhile: meanwhile.clone(),
+                        });
+                        match meanwhile {
+                            Some(value) => to = value,
+                            None => continue,
+                        }
+                    }
+                    Soften::Wait => {
+                        plan.deferred.push(Deferred {
+                            name: name.clone(),
+                            file: file.clone(),
+                            to,
+                            meanwhile: None,
+                        });
+                        continue;
+                    }
+                }
+            }
+            let is_tighter = is_tighter(from, &to);
+            let step = CgroupStep::Write {
+                name: name.clone(),
+                file: file.clone(),
+                from: from.cloned(),
+                to,
+            };
+            if is_tighter {
+                down.push(step);
+            } else {
+                plan.steps.push(step);
+            }
+        }
+        tighten.push(down);
+    }
+    plan.steps.extend(tighten.into_iter().rev().flatten());
+    plan
+}
+
+enum Soften {
+    Write,
+    Meanwhile(FileValue),
+    Wait,
+}
+
+fn soften(to: &FileValue, from: Option<&FileValue>, usage: Option<u64>) -> Soften {
+    let FileValue::Limit(Limit::At(to)) = to else {
+        return Soften::Write;
+    };
+    let current = match from {
+        Some(FileValue::Limit(limit)) => *limit,
+        _ => Limit::Max,
+    };
+    if current <= Limit::At(*to) {
+        return Soften::Write;
+    }
+    match usage {
+        None => Soften::Wait,
+        Some(usage) if usage <= *to => Soften::Write,
+        // A limit never rises here: usage above the current limit is a reading in the past.
+        Some(usage) => Soften::Meanwhile(FileValue::Limit(Limit::At(usage).min(current))),
+    }
+}
+
+/// Whether a write lowers what the cgroup may use. An unknown old value counts as none at all:
+/// the write is done on the way down.
+fn is_tighter(from: Option<&FileValue>, to: &FileValue) -> bool {
+    let ordering = match (from, to) {
+        (Some(FileValue::Number(from)), FileValue::Number(to)) => to.cmp(from),
+        (Some(FileValue::Limit(from)), FileValue::Limit(to)) => to.cmp(from),
+        (Some(FileValue::CpuMax(from)), FileValue::CpuMax(to)) => match (from.quota, to.quota) {
+            (Limit::At(q0), Limit::At(q1)) => (u128::from(q1) * u128::from(from.period.0))
+                .cmp(&(u128::from(q0) * u128::from(to.period.0))),
+            (from, to) => to.cmp(&from),
+        },
+        _ => Ordering::Greater,
+    };
+    ordering == Ordering::Less
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::decide::cgroup_files::{FileRules, WeightMap, files_for};
+use crate::model::resources::{CgroupResources, CpuBandwidth};
+use crate::units::Micros;
+
+fn name(path: &str) -> CgroupName {
+    CgroupName::new(path.split('/')).unwrap()
+}
+
+fn rules(unified: bool) -> FileRules {
+    FileRules {
+        unified,
+        page_size: 4096,
+        hugepage_sizes: vec![2 << 20],
+        memory_and_swap: false,
+        swap_max: true,
+    }
+}
+
+fn desired(path: &str, resources: &CgroupResources, unified: bool) -> DesiredCgroup {
+    DesiredCgroup {
+        name: name(path),
+        files: files_for(resources, WeightMap::Linear, &rules(unified)),
+    }
+}
+
+fn limits(memory: u64, quota: u64) -> CgroupResources {
+    CgroupResources {
+        cpu_shares: Some(1024),
+        cpu_bandwidth: Some(CpuBandwidth {
+            quota: Limit::At(quota),
+            period: Micros(100_000),
+        }),
+        memory_max: Some(Limit::At(memory)),
+        ..CgroupResources::default()
+    }
+}
+
+/// A node that does as it is told.
+#[derive(Default)]
+struct Node {
+    cgroups: BTreeMap<CgroupName, ObservedCgroup>,
+}
+
+impl Node {
+    fn apply(&mut self, steps: &[CgroupStep]) {
+        for step in steps {
+            let seen = self
+                .cgroups
+                .entry(step.name().clone())
+                .or_insert_with(ObservedCgroup::absent);
+            match step {
+                CgroupStep::Create { .. } | CgroupStep::Repair { .. } => {
+                    seen.existence = Existence::Healthy;
+                }
+                CgroupStep::Write { file, to, .. } => {
+                    seen.values.insert(file.clone(), to.clone());
+                }
+            }
+        }
+    }
+
+    fn use_memory(&mut self, path: &str, bytes: u64) {
+        self.cgroups.get_mut(&name(path)).unwrap().memory_usage = Some(bytes);
+    }
+
+    fn writes(&self, desired: &[DesiredCgroup]) -> Vec<String> {
+        plan_cgroups(desired, &self.cgroups)
+            .steps
+            .iter()
+            .map(|step| match step {
+                CgroupStep::Create { name } => format!("create {}", name.last().unwrap()),
+                CgroupStep::Repair { name, .. } => format!("repair {}", name.last().unwrap()),
+                CgroupStep::Write { name, file, to, .. } => {
+                    format!("{} {}={to}", name.last().unwrap(), file.name)
+                }
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn a_second_plan_is_empty() {
+    for unified in [true, false] {
+        let wanted = [
+            desired("kubepods", &limits(1 << 30, 200_000), unified),
+            desired("kubepods/poda", &limits(1 << 20, 50_000), unified),
+        ];
+        let mut node = Node::default();
+        let first = plan_cgroups(&wanted, &node.cgroups);
+        assert!(first.steps.len() >= 8, "{first:?}");
+        node.apply(&first.steps);
+        assert_eq!(
+            plan_cgroups(&wanted, &node.cgroups),
+            CgroupPlan::default(),
+            "unified {unified}"
+        );
+    }
+}
+
+#[test]
+fn growth_goes_down_and_shrinking_goes_up() {
+    let tree = |quota| {
+        [
+            desired("kubepods", &limits(1 << 30, quota), false),
+            desired("kubepods/poda", &limits(1 << 30, quota), false),
+        ]
+    };
+    let mut node = Node::default();
+    node.apply(&plan_cgroups(&tree(100_000), &node.cgroups).steps);
+    assert_eq!(
+        node.writes(&tree(200_000)),
+        [
+            "kubepods cpu.cfs_quota_us=200000",
+            "poda cpu.cfs_quota_us=200000"
+        ]
+    );
+    assert_eq!(
+        node.writes(&tree(50_000)),
+        [
+            "poda cpu.cfs_quota_us=50000",
+            "kubepods cpu.cfs_quota_us=50000"
+        ]
+    );
+}
+
+#[test]
+fn a_degraded_cgroup_is_repaired_and_nothing_else_happens_to_it() {
+    let wanted = [desired("kubepods", &limits(1 << 30, 100_000), true)];
+    let mut node = Node::default();
+    node.apply(&plan_cgroups(&wanted, &node.cgroups).steps);
+    node.cgroups.get_mut(&name("kubepods")).unwrap().existence = Existence::Degraded {
+        missing: BTreeSet::from(["cpuset".to_owned()]),
+    };
+    assert_eq!(node.writes(&wanted), ["repair kubepods"]);
+}
+
+#[test]
+fn a_memory_limit_follows_the_usage_down() {
+    let wanted = |memory| [desired("kubepods", &limits(memory, 100_000), true)];
+    let mut node = Node::default();
+    node.apply(&plan_cgroups(&wanted(100 << 20), &node.cgroups).steps);
+
+    // Nothing is known of the usage: wait.
+    let plan = plan_cgroups(&wanted(10 << 20), &node.cgroups);
+    assert_eq!((plan.steps.len(), plan.deferred.len()), (0, 1));
+
+    node.use_memory("kubepods", 60 << 20);
+    let plan = plan_cgroups(&wanted(10 << 20), &node.cgroups);
+    assert_eq!(
+        node.writes(&wanted(10 << 20)),
+        ["kubepods memory.max=62914560"]
+    );
+    node.apply(&plan.steps);
+    // Still there: nothing to write, and still shown as wanted.
+    let plan = plan_cgroups(&wanted(10 << 20), &node.cgroups);
+    assert_eq!((plan.steps.len(), plan.deferred.len()), (0, 1));
+
+    node.use_memory("kubepods", 5 << 20);
+    let plan = plan_cgroups(&wanted(10 << 20), &node.cgroups);
+    assert_eq!(
+        node.writes(&wanted(10 << 20)),
+        ["kubepods memory.max=10485760"]
+    );
+    assert!(plan.deferred.is_empty());
+    node.apply(&plan.steps);
+    assert_eq!(
+        plan_cgroups(&wanted(10 << 20), &node.cgroups),
+        CgroupPlan::default()
+    );
+}
+
+#[test]
+fn no_opinion_leaves_every_file_alone() {
+    for unified in [true, false] {
+        let nothing = desired("kubepods", &CgroupResources::default(), unified);
+        assert_eq!(nothing.files, [], "unified {unified}");
+        let only_huge = CgroupResources {
+            hugetlb: Some(BTreeMap::new()),
+            ..CgroupResources::default()
+        };
+        let files = desired("kubepods", &only_huge, unified).files;
+        let values: Vec<_> = files.iter().map(|(_, value)| value.clone()).collect();
+        assert_eq!(
+            values,
+            [FileValue::Limit(Limit::At(0))],
+            "unified {unified}"
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! What the agent remembers of a pod across its own restart: the accepted definition, what became
+//! of its containers, and the wish to end it.
+//!
+//! A manifest says what should be; this says what was begun. Without it a pod that has succeeded
+//! would run again, and one whose manifest went away while the agent was down would be killed
+//! without its grace.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::lifecycle::BackoffState;
+use crate::model::container::{ContainerStatus, Deletion, PodPhase};
+use crate::model::pod::Pod;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodState {
+    /// Times in here belong to this boot.
+    pub boot_id: String,
+    pub pod: Pod,
+    /// The file that the definition comes from: one that has a fault now keeps its pods.
+    pub source: Option<PathBuf>,
+    pub containers: Vec<ContainerStatus>,
+    pub deletion: Option<Deletion>,
+    pub backoff: BackoffState,
+    pub phase: PodPhase,
+    /// OOM kills among all processes of a container, over its restarts; by container name.
+    pub oom_kills: BTreeMap<String, u64>,
+}
+
+impl PodState {
+    /// The kind and format version of the file that holds it.
+    pub const KIND: &'static str = "pod";
+    pub const VERSION: u32 = 1;
+
+    pub fn new(pod: Pod, source: Option<PathBuf>, boot_id: String) -> Self {
+        let containers = pod
+            .init_containers
+            .iter()
+            .chain(&pod.containers)
+            .map(|it| ContainerStatus::not_started(&it.name))
+            .collect();
+        Self {
+            boot_id,
+            pod,
+            source,
+            containers,
+            deletion: None,
+            backoff: BackoffState::default(),
+            phase: PodPhase::Pending,
+            oom_kills: BTreeMap::new(),
+        }
+    }
+
+    pub fn container_mut(&mut self, name: &str) -> Option<&mut ContainerStatus> {
+        self.containers.iter_mut().find(|it| it.name == name)
+    }
+}

@@ -1,0 +1,51 @@
+//! Pods for the tests of `decide`, written in one line.
+
+use crate::model::pod::{Container, Pod, PodOrigin, ResourceList, Resources};
+
+/// Blocks of a kind and resources: `app {req cpu=1 lim memory=1Gi} sidecar {} init {} pod {}
+/// overhead {req cpu=1}`. Containers are named by kind and position. No defaults are applied.
+#[track_caller]
+pub(crate) fn pod(spec: &str) -> Pod {
+    let source = serde_json::json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+        "spec": {"containers": [{"name": "x"}]},
+    });
+    let source = serde_json::from_value(source).expect("a v1.Pod");
+    let mut pod = Pod::from_v1(&source, PodOrigin::Api).expect("a valid pod");
+    let blank = pod.containers.remove(0);
+    for (i, block) in spec.split_terminator('}').enumerate() {
+        let (kind, lists) = block.split_once('{').expect("kind {resources}");
+        let resources = resources(lists);
+        let kind = kind.trim();
+        let container = Container {
+            name: format!("{kind}{i}"),
+            resources: resources.clone(),
+            is_sidecar: kind == "sidecar",
+            ..blank.clone()
+        };
+        match kind {
+            "app" => pod.containers.push(container),
+            "init" | "sidecar" => pod.init_containers.push(container),
+            "pod" => pod.resources = Some(resources),
+            "overhead" => pod.overhead = resources.requests,
+            other => panic!("unknown kind {other}"),
+        }
+    }
+    pod
+}
+
+fn resources(text: &str) -> Resources {
+    let mut resources = Resources::default();
+    let mut list: &mut ResourceList = &mut resources.requests;
+    for word in text.split_whitespace() {
+        match word {
+            "req" => list = &mut resources.requests,
+            "lim" => list = &mut resources.limits,
+            word => {
+                let (name, amount) = word.split_once('=').expect("name=amount");
+                list.insert(name.to_owned(), amount.parse().expect("a quantity"));
+            }
+        }
+    }
+    resources
+}

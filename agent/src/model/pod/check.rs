@@ -1,0 +1,246 @@
+//! What must hold of a pod's names and between its fields. Source of the rules: the API server's
+//! validation (Kubernetes 1.36, core/validation), as far as it concerns fields used here.
+
+use std::collections::BTreeSet;
+
+use super::convert::{Findings, key_path};
+use super::totals::is_pod_level_resource;
+use super::{Container, Pod, PodOrigin, ResourceList, Resources};
+
+/// Longest DNS label (RFC 1123).
+const MAX_LABEL: usize = 63;
+/// Longest DNS subdomain that Kubernetes takes.
+const MAX_SUBDOMAIN: usize = 253;
+/// The cgroup directory is `pod<uid>`, below 255 bytes even with the prefixes of a slice name.
+const MAX_UID: usize = 128;
+
+/// Lower-case letters, digits and inner dashes, 1..=63 of them.
+fn is_dns_label(text: &str) -> bool {
+    text.len() <= MAX_LABEL
+        && !text.is_empty()
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && text
+            .bytes()
+            .all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-')
+}
+
+fn is_dns_subdomain(text: &str) -> bool {
+    // A part of a subdomain may be longer than a label; only the whole is bounded.
+    text.len() <= MAX_SUBDOMAIN
+        && text.split('.').all(|part| {
+            !part.is_empty()
+                && !part.starts_with('-')
+                && !part.ends_with('-')
+                && part
+                    .bytes()
+                    .all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-')
+        })
+}
+
+const LABEL_RULE: &str =
+    "must be a DNS label: at most 63 of a-z, 0-9 and -, with - neither first nor last";
+
+/// Names that become paths and keys, whatever the origin.
+pub(super) fn identity(pod: &Pod, found: &mut Findings) {
+    let uid = &pod.uid.0;
+    if uid.is_empty() {
+        found.fault("metadata.uid", "is missing");
+    } else if uid.len() > MAX_UID
+        || !uid
+            .bytes()
+            .all(|it| it.is_ascii_alphanumeric() || it == b'-')
+        || uid.starts_with('-')
+        || uid.ends_with('-')
+    {
+        found.fault(
+            "metadata.uid",
+            format!("`{uid}` must be at most {MAX_UID} letters, digits and inner dashes"),
+        );
+    }
+    if pod.name.is_empty() {
+        found.fault("metadata.name", "is missing");
+    } else if !is_dns_subdomain(&pod.name) {
+        found.fault(
+            "metadata.name",
+            format!(
+                "`{}` must be a DNS subdomain: DNS labels joined by dots",
+                pod.name
+            ),
+        );
+    }
+    if !is_dns_label(&pod.namespace) {
+        found.fault(
+            "metadata.namespace",
+            format!("`{}` {LABEL_RULE}", pod.namespace),
+        );
+    }
+    if pod.containers.is_empty() {
+        found.fault("spec.containers", "must list at least one container");
+    }
+    let mut seen = BTreeSet::new();
+    for (path, container) in containers(pod) {
+        let name = &container.name;
+        if name.is_empty() {
+            found.fault(format!("{path}.name"), "is missing");
+        } else if !is_dns_label(name) {
+            found.fault(format!("{path}.name"), format!("`{name}` {LABEL_RULE}"));
+        } else if !seen.insert(name) {
+            found.fault(
+                format!("{path}.name"),
+                format!("`{name}` is used by another container"),
+            );
+        }
+    }
+}
+
+/// Every container with its field path.
+fn containers(pod: &Pod) -> impl Iterator<Item = (String, &Container)> {
+    [
+        ("initContainers", &pod.init_containers),
+        ("containers", &pod.containers),
+    ]
+    .into_iter()
+    .flat_map(|(field, list)| {
+        list.iter()
+            .enumerate()
+            .map(move |(i, it)| (format!("spec.{field}[{i}]"), it))
+    })
+}
+
+/// Relations between fields, which the API server has checked for its own pods.
+pub(super) fn relations(pod: &Pod, found: &mut Findings) {
+    debug_assert_eq!(pod.origin, PodOrigin::Manifest);
+    let mut volume_names = BTreeSet::new();
+    for (i, volume) in pod.volumes.iter().enumerate() {
+        let path = format!("spec.volumes[{i}].name");
+        if !is_dns_label(&volume.name) {
+            found.fault(path, format!("`{}` {LABEL_RULE}", volume.name));
+        } else if !volume_names.insert(volume.name.as_str()) {
+            found.fault(path, format!("`{}` is used by another volume", volume.name));
+        }
+    }
+    for (path, container) in containers(pod) {
+        resources(&container.resources, &format!("{path}.resources"), found);
+        let mut mount_paths = BTreeSet::new();
+        for (i, (volume, mount_path)) in container.volume_mounts.iter().enumerate() {
+            let path = format!("{path}.volumeMounts[{i}]");
+            if !volume_names.contains(volume.as_str()) {
+                found.fault(
+                    format!("{path}.name"),
+                    format!("no volume `{volume}` in spec.volumes"),
+                );
+            }
+            if mount_path.is_empty() {
+                found.fault(format!("{path}.mountPath"), "is missing");
+            } else if !mount_paths.insert(mount_path) {
+                found.fault(
+                    format!("{path}.mountPath"),
+                    format!("`{mount_path}` is used by another mount"),
+                );
+            }
+        }
+        if container.run_as_non_root && container.run_as_user == Some(0) {
+            found.fault(
+                format!("{path}.securityContext.runAsUser"),
+                "0 is root, which runAsNonRoot forbids",
+            );
+        }
+    }
+    if let Some(own) = &pod.resources {
+        resources(own, "spec.resources", found);
+        for (field, list) in [("requests", &own.requests), ("limits", &own.limits)] {
+            for name in list.keys().filter(|it| !is_pod_level_resource(it)) {
+                found.fault(
+                    key_path(&format!("spec.resources.{field}"), name),
+                    "must be cpu, memory or hugepages-<size> at pod level",
+                );
+            }
+        }
+        for (name, sum) in pod.container_requests() {
+            if let Some(amount) = own.requests.get(&name)
+                && sum > *amount
+            {
+                found.fault(
+                    key_path("spec.resources.requests", &name),
+                    format!("`{amount}` is below what the containers request together, {sum}"),
+                );
+            }
+        }
+        for (path, container) in containers(pod) {
+            for (name, limit) in &container.resources.limits {
+                if let Some(pods) = own.limits.get(name)
+                    && limit > pods
+                {
+                    found.fault(
+                        key_path(&format!("{path}.resources.limits"), name),
+                        format!("`{limit}` is above the pod's limit, {pods}"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn resources(own: &Resources, path: &str, found: &mut Findings) {
+    for (field, list) in [("requests", &own.requests), ("limits", &own.limits)] {
+        amounts(list, &format!("{path}.{field}"), found);
+    }
+    for (name, request) in &own.requests {
+        let path = key_path(&format!("{path}.requests"), name);
+        match own.limits.get(name) {
+            Some(limit) if request > limit => {
+                found.fault(path, format!("`{request}` is above the limit, {limit}"));
+            }
+            Some(limit) if !can_be_overcommitted(name) && request != limit => {
+                found.fault(path, format!("`{request}` must equal the limit, {limit}"));
+            }
+            None if !can_be_overcommitted(name) => {
+                found.fault(path, format!("needs a limit of {request} as well"));
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
+    for (name, amount) in list {
+        let path = key_path(path, name);
+        let is_whole = amount.milli_value() % 1000 == 0 || amount.value() == i64::MAX;
+        if is_extended(name) && !is_whole {
+            found.fault(path, format!("`{amount}` must be a whole number"));
+        } else if let Some(size) = name.strip_prefix("hugepages-") {
+            match size.parse::<crate::model::quantity::Quantity>() {
+                Ok(size) if !size.is_positive() => {
+                    found.fault(path, format!("page size `{size}` must be above 0"));
+                }
+                Ok(size) if amount.units() % size.units() != 0 => {
+                    found.fault(
+                        path,
+                        format!("`{amount}` must be a multiple of the page size, {size}"),
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => found.fault(path, format!("page size: {error}")),
+            }
+        } else if !is_known(name) {
+            found.fault(
+                path,
+                "is neither a standard resource nor one with a domain, as gpu.example/a",
+            );
+        }
+    }
+}
+
+fn is_extended(name: &str) -> bool {
+    name.contains('/')
+}
+
+fn is_known(name: &str) -> bool {
+    matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_extended(name)
+}
+
+/// Only these may have a limit above the request.
+fn can_be_overcommitted(name: &str) -> bool {
+    matches!(name, "cpu" | "memory" | "ephemeral-storage")
+}

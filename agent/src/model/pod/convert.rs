@@ -1,0 +1,466 @@
+//! v1.Pod to [`Pod`]. Goes on after a fault, so that one reading of a manifest shows all of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::api::resource;
+
+use super::{
+    Container, DEFAULT_TERMINATION_GRACE, FieldFault, Pod, PodOrigin, PodUid, QosClass,
+    ResourceList, Resources, RestartPolicy, Volume, VolumeSource, check, env,
+};
+use crate::model::quantity::Quantity;
+
+/// Faults and warnings of one pod as they are found.
+#[derive(Default)]
+pub(super) struct Findings {
+    pub(super) faults: Vec<FieldFault>,
+    pub(super) warnings: Vec<FieldFault>,
+}
+
+impl Findings {
+    pub(super) fn fault(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.faults.push(FieldFault {
+            path: path.into(),
+            message: message.into(),
+        });
+    }
+
+    pub(super) fn warn(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.warnings.push(FieldFault {
+            path: path.into(),
+            message: message.into(),
+        });
+    }
+
+    fn ignored(&mut self, path: &str, fields: &[(&str, bool)]) {
+        for (field, is_set) in fields {
+            if *is_set {
+                self.warn(format!("{path}.{field}"), "is ignored");
+            }
+        }
+    }
+}
+
+/// `path.key`, or `path[key]` where the key itself has dots or slashes.
+pub(super) fn key_path(path: &str, key: &str) -> String {
+    if key.contains(['.', '/']) {
+        format!("{path}[{key}]")
+    } else {
+        format!("{path}.{key}")
+    }
+}
+
+pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldFault>> {
+    let mut found = Findings::default();
+    let no_spec = v1::PodSpec::default();
+    let spec = source.spec.as_ref().unwrap_or_else(|| {
+        found.fault("spec", "is missing");
+        &no_spec
+    });
+    let metadata = &source.metadata;
+    let mut pod = Pod {
+        uid: PodUid(metadata.uid.clone().unwrap_or_default()),
+        namespace: metadata
+            .namespace
+            .clone()
+            .filter(|it| !it.is_empty())
+            .unwrap_or_else(|| "default".to_owned()),
+        name: metadata.name.clone().unwrap_or_default(),
+        labels: metadata.labels.clone().unwrap_or_default(),
+        annotations: metadata.annotations.clone().unwrap_or_default(),
+        origin,
+        recorded_qos: recorded_qos(source, &mut found),
+        priority: spec.priority,
+        priority_class_name: spec.priority_class_name.clone().filter(|it| !it.is_empty()),
+        node_name: spec.node_name.clone().filter(|it| !it.is_empty()),
+        restart_policy: restart_policy("spec", spec.restart_policy.as_deref(), &mut found)
+            .unwrap_or_default(),
+        termination_grace: termination_grace(spec, &mut found),
+        init_containers: containers(source, ContainerKind::Init, &mut found),
+        containers: containers(source, ContainerKind::Regular, &mut found),
+        overhead: resource_list(spec.overhead.as_ref(), "spec.overhead", &mut found),
+        resources: spec
+            .resources
+            .as_ref()
+            .map(|it| resources(Some(it), "spec.resources", &mut found)),
+        volumes: volumes(spec, &mut found),
+        warnings: Vec::new(),
+    };
+    check::identity(&pod, &mut found);
+    if origin == PodOrigin::Manifest {
+        pod.apply_defaults();
+        check::relations(&pod, &mut found);
+    }
+    // Variables may refer to the pod's resources, so they come after the defaults.
+    env::resolve(source, &mut pod, &mut found);
+    ignored_pod_fields(spec, &mut found);
+    if found.faults.is_empty() {
+        pod.warnings = found.warnings;
+        Ok(pod)
+    } else {
+        Err(found.faults)
+    }
+}
+
+impl Pod {
+    /// The API server's defaults for resources: a request that is missing is the limit; a missing
+    /// pod-level request is the containers' sum, or else the pod-level limit.
+    fn apply_defaults(&mut self) {
+        for container in self.init_containers.iter_mut().chain(&mut self.containers) {
+            let Resources { requests, limits } = &mut container.resources;
+            for (name, limit) in limits {
+                requests
+                    .entry(name.clone())
+                    .or_insert_with(|| limit.clone());
+            }
+        }
+        let sums = self.container_requests();
+        if let Some(Resources { requests, limits }) = &mut self.resources
+            && !limits.is_empty()
+        {
+            for (name, amount) in sums.iter().chain(&*limits) {
+                if super::totals::is_pod_level_resource(name) {
+                    requests
+                        .entry(name.clone())
+                        .or_insert_with(|| amount.clone());
+                }
+            }
+        }
+    }
+}
+
+fn recorded_qos(source: &v1::Pod, found: &mut Findings) -> Option<QosClass> {
+    match source.status.as_ref()?.qos_class.as_deref()? {
+        "" => None,
+        "Guaranteed" => Some(QosClass::Guaranteed),
+        "Burstable" => Some(QosClass::Burstable),
+        "BestEffort" => Some(QosClass::BestEffort),
+        other => {
+            found.fault(
+                "status.qosClass",
+                format!("`{other}` is none of Guaranteed, Burstable, BestEffort"),
+            );
+            None
+        }
+    }
+}
+
+fn restart_policy(path: &str, text: Option<&str>, found: &mut Findings) -> Option<RestartPolicy> {
+    match text? {
+        "" => None,
+        "Always" => Some(RestartPolicy::Always),
+        "OnFailure" => Some(RestartPolicy::OnFailure),
+        "Never" => Some(RestartPolicy::Never),
+        other => {
+            found.fault(
+                format!("{path}.restartPolicy"),
+                format!("`{other}` is none of Always, OnFailure, Never"),
+            );
+            None
+        }
+    }
+}
+
+fn termination_grace(spec: &v1::PodSpec, found: &mut Findings) -> Duration {
+    match spec.termination_grace_period_seconds {
+        None => DEFAULT_TERMINATION_GRACE,
+        Some(seconds) => u64::try_from(seconds).map_or_else(
+            |_| {
+                found.fault(
+                    "spec.terminationGracePeriodSeconds",
+                    format!("`{seconds}` must not be negative"),
+                );
+                DEFAULT_TERMINATION_GRACE
+            },
+            Duration::from_secs,
+        ),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ContainerKind {
+    Init,
+    Regular,
+}
+
+impl ContainerKind {
+    /// The containers of this kind, each with its field path.
+    pub(super) fn of(self, pod: &v1::Pod) -> impl Iterator<Item = (String, &v1::Container)> {
+        let spec = pod.spec.as_ref();
+        let (field, list) = match self {
+            Self::Init => (
+                "initContainers",
+                spec.and_then(|it| it.init_containers.as_ref()),
+            ),
+            Self::Regular => ("containers", spec.map(|it| &it.containers)),
+        };
+        list.into_iter()
+            .flatten()
+            .enumerate()
+            .map(move |(i, it)| (format!("spec.{field}[{i}]"), it))
+    }
+}
+
+fn containers(pod: &v1::Pod, kind: ContainerKind, found: &mut Findings) -> Vec<Container> {
+    let defaults = pod
+        .spec
+        .as_ref()
+        .and_then(|it| it.security_context.as_ref());
+    kind.of(pod)
+        .map(|(path, it)| container(it, kind, &path, defaults, found))
+        .collect()
+}
+
+fn container(
+    source: &v1::Container,
+    kind: ContainerKind,
+    path: &str,
+    pod_security: Option<&v1::PodSecurityContext>,
+    found: &mut Findings,
+) -> Container {
+    let restart = restart_policy(path, source.restart_policy.as_deref(), found);
+    let is_sidecar = kind == ContainerKind::Init && restart == Some(RestartPolicy::Always);
+    let security = source.security_context.as_ref();
+    let security_path = format!("{path}.securityContext");
+    let mut id = |field: &str, own: Option<i64>, pods: Option<i64>| {
+        id(own, &format!("{security_path}.{field}"), found)
+            .or_else(|| id(pods, &format!("spec.securityContext.{field}"), found))
+    };
+    let run_as_user = id(
+        "runAsUser",
+        security.and_then(|it| it.run_as_user),
+        pod_security.and_then(|it| it.run_as_user),
+    );
+    let run_as_group = id(
+        "runAsGroup",
+        security.and_then(|it| it.run_as_group),
+        pod_security.and_then(|it| it.run_as_group),
+    );
+    let run_as_non_root = security
+        .and_then(|it| it.run_as_non_root)
+        .or(pod_security.and_then(|it| it.run_as_non_root))
+        .unwrap_or(false);
+    ignored_container_fields(source, path, found);
+    Container {
+        name: source.name.clone(),
+        image: source.image.clone().unwrap_or_default(),
+        command: source.command.clone().unwrap_or_default(),
+        args: source.args.clone().unwrap_or_default(),
+        env: Vec::new(),
+        working_dir: source.working_dir.clone().filter(|it| !it.is_empty()),
+        resources: resources(
+            source.resources.as_ref(),
+            &format!("{path}.resources"),
+            found,
+        ),
+        volume_mounts: source
+            .volume_mounts
+            .iter()
+            .flatten()
+            .map(|it| (it.name.clone(), it.mount_path.clone()))
+            .collect(),
+        is_sidecar,
+        restart_policy: restart.filter(|_| !is_sidecar),
+        run_as_user,
+        run_as_group,
+        run_as_non_root,
+    }
+}
+
+/// A user or group id: 0..=2147483647, as the API server takes it.
+fn id(value: Option<i64>, path: &str, found: &mut Findings) -> Option<u32> {
+    let value = value?;
+    match i32::try_from(value)
+        .ok()
+        .and_then(|it| u32::try_from(it).ok())
+    {
+        Some(id) => Some(id),
+        None => {
+            found.fault(path, format!("`{value}` is not in 0..=2147483647"));
+            None
+        }
+    }
+}
+
+fn resources(
+    source: Option<&v1::ResourceRequirements>,
+    path: &str,
+    found: &mut Findings,
+) -> Resources {
+    let Some(source) = source else {
+        return Resources::default();
+    };
+    found.ignored(
+        path,
+        &[(
+            "claims",
+            source.claims.as_ref().is_some_and(|it| !it.is_empty()),
+        )],
+    );
+    Resources {
+        requests: resource_list(source.requests.as_ref(), &format!("{path}.requests"), found),
+        limits: resource_list(source.limits.as_ref(), &format!("{path}.limits"), found),
+    }
+}
+
+fn resource_list(
+    source: Option<&BTreeMap<String, resource::Quantity>>,
+    path: &str,
+    found: &mut Findings,
+) -> ResourceList {
+    source
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, text)| {
+            let amount = quantity(text, &key_path(path, name), found)?;
+            Some((name.clone(), amount))
+        })
+        .collect()
+}
+
+/// An amount that is not negative.
+pub(super) fn quantity(
+    source: &resource::Quantity,
+    path: &str,
+    found: &mut Findings,
+) -> Option<Quantity> {
+    match source.0.trim().parse::<Quantity>() {
+        Ok(amount) if amount.is_negative() => {
+            found.fault(path, format!("`{}` must not be negative", source.0));
+            None
+        }
+        Ok(amount) => Some(amount),
+        Err(error) => {
+            found.fault(path, error.to_string());
+            None
+        }
+    }
+}
+
+fn volumes(spec: &v1::PodSpec, found: &mut Findings) -> Vec<Volume> {
+    spec.volumes
+        .iter()
+        .flatten()
+        .enumerate()
+        .map(|(i, it)| Volume {
+            name: it.name.clone(),
+            source: volume_source(it, &format!("spec.volumes[{i}]"), found),
+        })
+        .collect()
+}
+
+fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> VolumeSource {
+    if let Some(it) = &volume.host_path {
+        if !it.path.starts_with('/') {
+            found.fault(
+                format!("{path}.hostPath.path"),
+                format!("`{}` must be an absolute path", it.path),
+            );
+        }
+        return VolumeSource::HostPath {
+            path: it.path.clone(),
+        };
+    }
+    let empty_dir = |it: Option<&v1::EmptyDirVolumeSource>, found: &mut Findings| {
+        let size_limit = it
+            .and_then(|it| it.size_limit.as_ref())
+            .and_then(|it| quantity(it, &format!("{path}.emptyDir.sizeLimit"), found))
+            .map(|it| it.units());
+        match it.and_then(|it| it.medium.as_deref()).unwrap_or_default() {
+            "" => VolumeSource::EmptyDir {
+                memory: false,
+                size_limit,
+            },
+            "Memory" => VolumeSource::EmptyDir {
+                memory: true,
+                size_limit,
+            },
+            other => VolumeSource::Other {
+                kind: format!("emptyDir of medium {other}"),
+            },
+        }
+    };
+    if let Some(it) = &volume.empty_dir {
+        return empty_dir(Some(it), found);
+    }
+    // The kind is the one other field that is set; without any the API server makes it emptyDir.
+    let fields = serde_json::to_value(volume).unwrap_or_default();
+    match fields
+        .as_object()
+        .and_then(|it| it.keys().find(|it| *it != "name"))
+    {
+        Some(kind) => VolumeSource::Other { kind: kind.clone() },
+        None => empty_dir(None, found),
+    }
+}
+
+fn ignored_container_fields(source: &v1::Container, path: &str, found: &mut Findings) {
+    found.ignored(
+        path,
+        &[
+            ("livenessProbe", source.liveness_probe.is_some()),
+            ("readinessProbe", source.readiness_probe.is_some()),
+            ("startupProbe", source.startup_probe.is_some()),
+            ("lifecycle", source.lifecycle.is_some()),
+            ("restartPolicyRules", source.restart_policy_rules.is_some()),
+            ("volumeDevices", source.volume_devices.is_some()),
+            ("stdin", source.stdin == Some(true)),
+            ("tty", source.tty == Some(true)),
+        ],
+    );
+    if let Some(it) = &source.security_context {
+        found.ignored(
+            &format!("{path}.securityContext"),
+            &[
+                (
+                    "allowPrivilegeEscalation",
+                    it.allow_privilege_escalation == Some(false),
+                ),
+                ("appArmorProfile", it.app_armor_profile.is_some()),
+                ("capabilities", it.capabilities.is_some()),
+                ("privileged", it.privileged == Some(true)),
+                ("procMount", it.proc_mount.is_some()),
+                (
+                    "readOnlyRootFilesystem",
+                    it.read_only_root_filesystem == Some(true),
+                ),
+                ("seLinuxOptions", it.se_linux_options.is_some()),
+                ("seccompProfile", it.seccomp_profile.is_some()),
+            ],
+        );
+    }
+}
+
+fn ignored_pod_fields(spec: &v1::PodSpec, found: &mut Findings) {
+    found.ignored(
+        "spec",
+        &[
+            (
+                "activeDeadlineSeconds",
+                spec.active_deadline_seconds.is_some(),
+            ),
+            ("ephemeralContainers", spec.ephemeral_containers.is_some()),
+            ("resourceClaims", spec.resource_claims.is_some()),
+            ("schedulingGates", spec.scheduling_gates.is_some()),
+            (
+                "shareProcessNamespace",
+                spec.share_process_namespace == Some(true),
+            ),
+        ],
+    );
+    if let Some(it) = &spec.security_context {
+        found.ignored(
+            "spec.securityContext",
+            &[
+                ("appArmorProfile", it.app_armor_profile.is_some()),
+                ("fsGroup", it.fs_group.is_some()),
+                ("seLinuxOptions", it.se_linux_options.is_some()),
+                ("seccompProfile", it.seccomp_profile.is_some()),
+                ("supplementalGroups", it.supplemental_groups.is_some()),
+                ("sysctls", it.sysctls.is_some()),
+            ],
+        );
+    }
+}

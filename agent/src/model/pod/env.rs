@@ -1,0 +1,284 @@
+//! Environment variables of containers: `value`, `fieldRef` and `resourceFieldRef` become text;
+//! `$(NAME)` is left to whoever starts the container.
+//!
+//! There is no API server to ask for config maps and secrets. A manifest that needs one is at
+//! fault, unless the reference is optional; of an API server's pod the variable is left out with a
+//! warning, since such a pod is only looked at.
+
+use k8s_openapi::api::core::v1;
+
+use super::convert::{ContainerKind, Findings, quantity};
+use super::{Container, EnvVar, Pod, PodOrigin};
+use crate::model::quantity::Quantity;
+
+/// Fills `env` of every container of `pod`, which is otherwise complete.
+pub(super) fn resolve(source: &v1::Pod, pod: &mut Pod, found: &mut Findings) {
+    let env = |kind: ContainerKind, found: &mut Findings| -> Vec<Vec<EnvVar>> {
+        let resolver = Resolver {
+            source,
+            pod,
+            own: kind,
+        };
+        kind.of(source)
+            .map(|(path, it)| resolver.container(it, &path, found))
+            .collect()
+    };
+    let init = env(ContainerKind::Init, found);
+    let regular = env(ContainerKind::Regular, found);
+    let containers = pod.init_containers.iter_mut().chain(&mut pod.containers);
+    for (container, env) in containers.zip(init.into_iter().chain(regular)) {
+        container.env = env;
+    }
+}
+
+struct Resolver<'a> {
+    source: &'a v1::Pod,
+    pod: &'a Pod,
+    own: ContainerKind,
+}
+
+impl Resolver<'_> {
+    fn container(
+        &self,
+        container: &v1::Container,
+        path: &str,
+        found: &mut Findings,
+    ) -> Vec<EnvVar> {
+        for (i, it) in container.env_from.iter().flatten().enumerate() {
+            let path = format!("{path}.envFrom[{i}]");
+            if let Some(it) = &it.config_map_ref {
+                self.external(&path, "configMapRef", it.optional, found);
+            }
+            if let Some(it) = &it.secret_ref {
+                self.external(&path, "secretRef", it.optional, found);
+            }
+        }
+        container
+            .env
+            .iter()
+            .flatten()
+            .enumerate()
+            .filter_map(|(i, it)| self.variable(container, it, &format!("{path}.env[{i}]"), found))
+            .collect()
+    }
+
+    fn variable(
+        &self,
+        container: &v1::Container,
+        variable: &v1::EnvVar,
+        path: &str,
+        found: &mut Findings,
+    ) -> Option<EnvVar> {
+        let name = variable.name.clone();
+        if name.is_empty() || name.contains(['=', '\0']) {
+            found.fault(
+                format!("{path}.name"),
+                format!("`{name}` must be non-empty, without ="),
+            );
+        }
+        let value = match &variable.value_from {
+            None => variable.value.clone().unwrap_or_default(),
+            Some(_) if variable.value.as_ref().is_some_and(|it| !it.is_empty()) => {
+                found.fault(path, "has both value and valueFrom");
+                return None;
+            }
+            // Kubelet expands `$(NAME)` in `value` alone: what a field holds is taken as it is.
+            Some(from) => self
+                .value_from(container, from, &format!("{path}.valueFrom"), found)?
+                .replace('$', "$$"),
+        };
+        if value.contains('\0') {
+            found.fault(format!("{path}.value"), "must not hold a NUL byte");
+        }
+        Some(EnvVar { name, value })
+    }
+
+    fn value_from(
+        &self,
+        container: &v1::Container,
+        from: &v1::EnvVarSource,
+        path: &str,
+        found: &mut Findings,
+    ) -> Option<String> {
+        if let Some(it) = &from.field_ref {
+            return self.field(&it.field_path, &format!("{path}.fieldRef.fieldPath"), found);
+        }
+        if let Some(it) = &from.resource_field_ref {
+            return self.resource(container, it, &format!("{path}.resourceFieldRef"), found);
+        }
+        if let Some(it) = &from.config_map_key_ref {
+            self.external(path, "configMapKeyRef", it.optional, found);
+        } else if let Some(it) = &from.secret_key_ref {
+            self.external(path, "secretKeyRef", it.optional, found);
+        } else if let Some(it) = &from.file_key_ref {
+            self.external(path, "fileKeyRef", it.optional, found);
+        } else {
+            found.fault(path, "names no source");
+        }
+        None
+    }
+
+    /// A value that only the API server or a volume could give.
+    fn external(&self, path: &str, field: &str, optional: Option<bool>, found: &mut Findings) {
+        let path = format!("{path}.{field}");
+        if optional == Some(true) || self.pod.origin == PodOrigin::Api {
+            found.warn(path, "is not resolved; its variables are left out");
+        } else {
+            found.fault(
+                path,
+                "cannot be resolved without an API server; give a value, or mark it optional",
+            );
+        }
+    }
+
+    fn field(&self, field: &str, path: &str, found: &mut Findings) -> Option<String> {
+        let pod = self.pod;
+        let status = self.source.status.as_ref();
+        let mut or_empty = |value: Option<String>| {
+            if value.is_none() {
+                found.warn(path, format!("{field} is not known; the variable is empty"));
+            }
+            Some(value.unwrap_or_default())
+        };
+        match field {
+            "metadata.name" => Some(pod.name.clone()),
+            "metadata.namespace" => Some(pod.namespace.clone()),
+            "metadata.uid" => Some(pod.uid.0.clone()),
+            "spec.nodeName" => or_empty(pod.node_name.clone()),
+            "spec.serviceAccountName" => Some(
+                self.source
+                    .spec
+                    .as_ref()
+                    .and_then(|it| it.service_account_name.clone())
+                    .unwrap_or_default(),
+            ),
+            "status.hostIP" => or_empty(status.and_then(|it| it.host_ip.clone())),
+            "status.podIP" => or_empty(status.and_then(|it| it.pod_ip.clone())),
+            "status.hostIPs" => or_empty(status.and_then(|it| {
+                Some(joined(
+                    it.host_ips.as_ref()?.iter().map(|it| it.ip.as_str()),
+                ))
+            })),
+            "status.podIPs" => {
+                or_empty(status.and_then(|it| {
+                    Some(joined(it.pod_ips.as_ref()?.iter().map(|it| it.ip.as_str())))
+                }))
+            }
+            _ => match subscript(field) {
+                // A key that is missing gives an empty variable, as with kubelet.
+                Some(("metadata.labels", key)) => {
+                    Some(pod.labels.get(key).cloned().unwrap_or_default())
+                }
+                Some(("metadata.annotations", key)) => {
+                    Some(pod.annotations.get(key).cloned().unwrap_or_default())
+                }
+                _ => {
+                    found.fault(path, format!("`{field}` is not a field for variables"));
+                    None
+                }
+            },
+        }
+    }
+
+    fn resource(
+        &self,
+        container: &v1::Container,
+        from: &v1::ResourceFieldSelector,
+        path: &str,
+        found: &mut Findings,
+    ) -> Option<String> {
+        let Some(container) = self.container_named(from.container_name.as_deref(), container)
+        else {
+            let name = from.container_name.as_deref().unwrap_or_default();
+            found.fault(
+                format!("{path}.containerName"),
+                format!("no container `{name}`"),
+            );
+            return None;
+        };
+        let divisor = match &from.divisor {
+            Some(it) if !it.0.is_empty() => quantity(it, &format!("{path}.divisor"), found)?,
+            _ => Quantity::ZERO,
+        };
+        let (list, name) = match from.resource.split_once('.') {
+            Some(("limits", name)) if is_exposed(name) => (&container.resources.limits, name),
+            Some(("requests", name)) if is_exposed(name) => (&container.resources.requests, name),
+            _ => {
+                found.fault(
+                    format!("{path}.resource"),
+                    format!(
+                        "`{}` must be limits or requests of cpu, memory, ephemeral-storage or hugepages-<size>",
+                        from.resource
+                    ),
+                );
+                return None;
+            }
+        };
+        match list.get(name) {
+            Some(amount) => Some(divided(amount, &divisor, name)),
+            None if from.resource.starts_with("limits.")
+                && self.pod.origin == PodOrigin::Manifest =>
+            {
+                // Kubelet falls back to the node's allocatable, which is no property of the pod.
+                found.fault(
+                    format!("{path}.resource"),
+                    format!("container `{}` has no {}", container.name, from.resource),
+                );
+                None
+            }
+            None => Some("0".to_owned()),
+        }
+    }
+
+    /// A container of the pod: the one named, else the one that holds the variable.
+    fn container_named(&self, name: Option<&str>, own: &v1::Container) -> Option<&Container> {
+        match name.filter(|it| !it.is_empty()) {
+            Some(name) => self.pod.all_containers().find(|it| it.name == name),
+            None => {
+                let list = match self.own {
+                    ContainerKind::Init => &self.pod.init_containers,
+                    ContainerKind::Regular => &self.pod.containers,
+                };
+                list.iter().find(|it| it.name == own.name)
+            }
+        }
+    }
+}
+
+fn joined<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+    parts.collect::<Vec<_>>().join(",")
+}
+
+/// `metadata.labels['app']` to `("metadata.labels", "app")`.
+fn subscript(field: &str) -> Option<(&str, &str)> {
+    let (name, rest) = field.split_once("['")?;
+    Some((name, rest.strip_suffix("']")?))
+}
+
+fn is_exposed(name: &str) -> bool {
+    matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-")
+}
+
+/// In units of the divisor, rounded up; 0 divides by 1. CPU is counted in thousandths first.
+fn divided(amount: &Quantity, divisor: &Quantity, resource: &str) -> String {
+    let (amount, divisor) = if resource == "cpu" {
+        (
+            amount.millis(),
+            if divisor.is_zero() {
+                1000
+            } else {
+                divisor.millis()
+            },
+        )
+    } else {
+        (
+            amount.units(),
+            if divisor.is_zero() {
+                1
+            } else {
+                divisor.units()
+            },
+        )
+    };
+    amount.div_ceil(divisor).to_string()
+}

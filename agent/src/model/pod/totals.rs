@@ -1,0 +1,156 @@
+//! What a pod as a whole requests and is limited to: regular containers, init containers and
+//! sidecars, pod-level values and overhead (spec cgroups-qos 5.5; component-helpers of Kubernetes
+//! 1.36). One running sum serves requests and limits.
+
+use super::{Container, Pod, ResourceList, Resources};
+use crate::model::quantity::Quantity;
+
+/// Whether pod-level values (`spec.resources`, KEP-2837) go before the containers' sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodLevel {
+    Honoured,
+    Ignored,
+}
+
+/// Whether `spec.overhead` is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overhead {
+    Added,
+    Left,
+}
+
+/// Requests or limits of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Totals {
+    pub amounts: ResourceList,
+    /// Every container, at its turn, has a value for `cpu`: only then is the sum a bound for the
+    /// pod. A pod-level value is one as well.
+    pub is_cpu_declared: bool,
+    /// The same for `memory`.
+    pub is_memory_declared: bool,
+}
+
+/// The resources that `spec.resources` may carry.
+pub(super) fn is_pod_level_resource(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
+}
+
+fn add(total: &mut ResourceList, other: &ResourceList) {
+    for (name, amount) in other {
+        match total.get_mut(name) {
+            Some(sum) => *sum = sum.plus(amount),
+            None => {
+                total.insert(name.clone(), amount.clone());
+            }
+        }
+    }
+}
+
+fn raise(total: &mut ResourceList, other: &ResourceList) {
+    for (name, amount) in other {
+        match total.get_mut(name) {
+            Some(peak) if *peak >= *amount => {}
+            _ => {
+                total.insert(name.clone(), amount.clone());
+            }
+        }
+    }
+}
+
+fn is_positive(list: &ResourceList, name: &str) -> bool {
+    list.get(name).is_some_and(|it| !it.is_zero())
+}
+
+impl Pod {
+    /// What the pod requests.
+    pub fn requests(&self, pod_level: PodLevel, overhead: Overhead) -> ResourceList {
+        let mut total = self.container_requests();
+        // Unlike limits, requests are replaced only where pod-level requests are given.
+        if pod_level == PodLevel::Honoured
+            && let Some(own) = &self.resources
+            && !own.requests.is_empty()
+        {
+            replace(&mut total, &own.requests);
+        }
+        if overhead == Overhead::Added {
+            add(&mut total, &self.overhead);
+        }
+        total
+    }
+
+    /// What the pod is limited to, as far as it is.
+    pub fn limits(&self, pod_level: PodLevel, overhead: Overhead) -> Totals {
+        let mut total = self.sum(|it| &it.limits);
+        if pod_level == PodLevel::Honoured
+            && let Some(own) = &self.resources
+        {
+            replace(&mut total.amounts, &own.limits);
+            total.is_cpu_declared |= is_positive(&own.limits, "cpu");
+            total.is_memory_declared |= is_positive(&own.limits, "memory");
+        }
+        if overhead == Overhead::Added {
+            // Overhead alone does not make an unlimited pod limited.
+            for (name, amount) in &self.overhead {
+                if let Some(limit) = total.amounts.get_mut(name)
+                    && !limit.is_zero()
+                {
+                    *limit = limit.plus(amount);
+                }
+            }
+        }
+        total
+    }
+
+    /// What the containers request together, without pod-level values and overhead.
+    pub fn container_requests(&self) -> ResourceList {
+        self.sum(|it| &it.requests).amounts
+    }
+
+    /// The pod-level request, where it counts at all.
+    pub fn pod_level_request(&self, name: &str) -> Option<&Quantity> {
+        self.resources.as_ref()?.requests.get(name)
+    }
+
+    fn sum<'a>(&'a self, list: impl Fn(&'a Resources) -> &'a ResourceList) -> Totals {
+        let mut total = ResourceList::new();
+        let mut sidecars = ResourceList::new();
+        let mut peak = ResourceList::new();
+        let mut is_declared = [true; 2];
+        let mut note = |list: &ResourceList| {
+            for (is_declared, name) in is_declared.iter_mut().zip(["cpu", "memory"]) {
+                *is_declared &= is_positive(list, name);
+            }
+        };
+        let of = |it: &'a Container| list(&it.resources);
+        for container in &self.containers {
+            add(&mut total, of(container));
+            note(of(container));
+        }
+        for container in &self.init_containers {
+            // An init container runs beside the sidecars that were started before it.
+            let mut need = of(container).clone();
+            add(&mut need, &sidecars);
+            if container.is_sidecar {
+                add(&mut total, of(container));
+                add(&mut sidecars, of(container));
+            }
+            note(&need);
+            raise(&mut peak, &need);
+        }
+        raise(&mut total, &peak);
+        let [is_cpu_declared, is_memory_declared] = is_declared;
+        Totals {
+            amounts: total,
+            is_cpu_declared,
+            is_memory_declared,
+        }
+    }
+}
+
+fn replace(total: &mut ResourceList, pod_level: &ResourceList) {
+    for (name, amount) in pod_level {
+        if is_pod_level_resource(name) {
+            total.insert(name.clone(), amount.clone());
+        }
+    }
+}

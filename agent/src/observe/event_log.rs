@@ -1,0 +1,376 @@
+//! The last events, in memory. Any thread appends; readers of the socket follow at their own pace.
+//!
+//! Two rings share one numbering: frequent kinds (process, cgroup, stall) and rare ones. So a fork
+//! storm pushes out old forks, never the OOM kill that somebody wants to read.
+//!
+//! Invariant: appending takes a short lock and never waits for a reader. A reader that falls
+//! behind is told how many records it missed.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::model::record::{Event, EventDetail, EventKind, EventRecord};
+use crate::model::time::WallTime;
+
+/// Records that each ring keeps. An OOM record takes about 1 KiB, others half of that: both rings
+/// full are about 4 MiB.
+pub const DEFAULT_CAPACITY: usize = 4096;
+
+/// Which records a reader wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Empty: every kind.
+    pub kinds: BTreeSet<EventKind>,
+    /// Only what happened at this time or later.
+    pub since: Option<WallTime>,
+    /// Only records with a higher sequence number, to resume after a lost connection.
+    pub after: Option<u64>,
+}
+
+impl EventFilter {
+    fn wants(&self, record: &EventRecord) -> bool {
+        self.wants_kind(record.event.kind)
+            && self.since.is_none_or(|since| record.event.time >= since)
+            && self.after.is_none_or(|after| record.sequence > after)
+    }
+
+    fn wants_kind(&self, kind: EventKind) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&kind)
+    }
+
+    fn wants_any(&self, frequent: bool) -> bool {
+        EventKind::ALL
+            .into_iter()
+            .any(|kind| kind.is_frequent() == frequent && self.wants_kind(kind))
+    }
+}
+
+/// The log; clones share it.
+#[derive(Clone, Debug)]
+pub struct EventLog {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rings: Mutex<Rings>,
+    /// The newest sequence number, to wake followers.
+    newest: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Rings {
+    rare: Ring,
+    frequent: Ring,
+    last_sequence: u64,
+}
+
+#[derive(Debug)]
+struct Ring {
+    records: VecDeque<Arc<EventRecord>>,
+    capacity: usize,
+    /// Records that this ring has dropped since it was made: the position of its oldest record.
+    n_dropped: u64,
+}
+
+impl Ring {
+    fn new(capacity: usize) -> Self {
+        Self {
+            records: VecDeque::new(),
+            capacity: capacity.max(1),
+            n_dropped: 0,
+        }
+    }
+
+    fn push(&mut self, record: Arc<EventRecord>) {
+        if self.records.len() == self.capacity {
+            self.records.pop_front();
+            self.n_dropped += 1;
+        }
+        self.records.push_back(record);
+    }
+
+    /// The record at `position`, counted from the first that the ring ever held.
+    fn at(&self, position: u64) -> Option<&Arc<EventRecord>> {
+        let index = usize::try_from(position.checked_sub(self.n_dropped)?).ok()?;
+        self.records.get(index)
+    }
+
+    /// Moves a position that the ring has left behind to its oldest record; returns how far.
+    fn catch_up(&self, position: &mut u64) -> u64 {
+        let missed = self.n_dropped.saturating_sub(*position);
+        *position += missed;
+        missed
+    }
+}
+
+impl EventLog {
+    /// A log whose first record gets number `last_sequence + 1`: 0 for a new log, the last number
+    /// of the log before a restart where that is known.
+    pub fn new(capacity: usize, last_sequence: u64) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                rings: Mutex::new(Rings {
+                    rare: Ring::new(capacity),
+                    frequent: Ring::new(capacity),
+                    last_sequence,
+                }),
+                newest: watch::channel(last_sequence).0,
+            }),
+        }
+    }
+
+    /// Numbers and keeps an event; returns its sequence number.
+    pub fn append(&self, event: Event) -> u64 {
+        let frequent = event.kind.is_frequent();
+        let sequence = {
+            let mut rings = self.lock();
+            rings.last_sequence += 1;
+            let sequence = rings.last_sequence;
+            let record = Arc::new(EventRecord { sequence, event });
+            if frequent {
+                rings.frequent.push(record);
+            } else {
+                rings.rare.push(record);
+            }
+            sequence
+        };
+        self.shared.newest.send_if_modified(|newest| {
+            let is_newer = sequence > *newest;
+            *newest = sequence.max(*newest);
+            is_newer
+        });
+        sequence
+    }
+
+    /// Number of the newest record; the starting number before the first.
+    pub fn last_sequence(&self) -> u64 {
+        self.lock().last_sequence
+    }
+
+    /// The kept records that the filter wants, oldest first.
+    pub fn snapshot(&self, filter: &EventFilter) -> Vec<Arc<EventRecord>> {
+        let mut follower = self.subscribe(filter.clone());
+        let mut records = Vec::new();
+        while follower.read_into(&mut records, usize::MAX) > 0 {}
+        records
+    }
+
+    /// A reader that begins with the oldest kept record.
+    pub fn subscribe(&self, filter: EventFilter) -> Follower {
+        let rings = self.lock();
+        Follower {
+            rare: filter.wants_any(false).then_some(rings.rare.n_dropped),
+            frequent: filter.wants_any(true).then_some(rings.frequent.n_dropped),
+            newest: self.shared.newest.subscribe(),
+            log: self.clone(),
+            filter,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rings> {
+        // The rings are consistent after every statement, so a panic elsewhere spoils nothing.
+        self.shared
+            .rings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One reader's place in the log. It holds positions, not records: a follower that nobody reads
+/// costs nothing.
+#[derive(Debug)]
+pub struct Follower {
+    log: EventLog,
+    filter: EventFilter,
+    newest: watch::Receiver<u64>,
+    /// Position in each ring; `None`: the filter wants none of its kinds.
+    rare: Option<u64>,
+    frequent: Option<u64>,
+}
+
+impl Follower {
+    /// Waits until something is there to read, then returns at most `limit` records, oldest first.
+    /// May be empty when the filter wants none of them.
+    pub async fn next_batch(&mut self, limit: usize) -> Vec<Arc<EventRecord>> {
+        let mut batch = Vec::new();
+        self.newest.borrow_and_update();
+        if self.read_into(&mut batch, limit) == 0 {
+            // The sender lives in the log that this follower holds, so this does not fail.
+            let _ = self.newest.changed().await;
+            self.read_into(&mut batch, limit);
+        }
+        batch
+    }
+
+    /// Looks at up to `limit` records and appends those that the filter wants; returns how many it
+    /// looked at. Records that the rings have already dropped become one record that counts them.
+    fn read_into(&mut self, batch: &mut Vec<Arc<EventRecord>>, limit: usize) -> usize {
+        let rings = self.log.lock();
+        let mut missed = 0;
+        for (position, ring) in [
+            (&mut self.rare, &rings.rare),
+            (&mut self.frequent, &rings.frequent),
+        ] {
+            missed += position.as_mut().map_or(0, |it| ring.catch_up(it));
+        }
+        let mut n_read = 0;
+        while n_read < limit {
+            let rare = self.rare.and_then(|it| rings.rare.at(it));
+            let frequent = self.frequent.and_then(|it| rings.frequent.at(it));
+            let (record, position) = match (rare, frequent) {
+                (Some(a), Some(b)) if a.sequence < b.sequence => (a, &mut self.rare),
+                (Some(a), None) => (a, &mut self.rare),
+                (_, Some(b)) => (b, &mut self.frequent),
+                (None, None) => break,
+            };
+            if let Some(position) = position {
+                *position += 1;
+            }
+            n_read += 1;
+            if missed > 0 {
+                batch.push(Arc::new(dropped(missed, record)));
+                missed = 0;
+            }
+            if self.filter.wants(record) {
+                batch.push(Arc::clone(record));
+            }
+        }
+        n_read
+    }
+}
+
+/// Stands for `count` records before `next`, of any kind.
+fn dropped(count: u64, next: &EventRecord) -> EventRecord {
+    EventRecord {
+        sequence: next.sequence.saturating_sub(1),
+        event: Event {
+            time: next.event.time,
+            boottime_ns: next.event.boottime_ns,
+            kind: EventKind::Agent,
+            reason: Cow::Borrowed("EventsDropped"),
+            pod: None,
+            container: None,
+            method: None,
+            message: format!("{count} records were dropped because this reader was too slow"),
+            detail: Some(EventDetail::Dropped { count }),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn event(kind: EventKind, second: u64) -> Event {
+        Event {
+            time: WallTime::from_epoch(Duration::from_secs(second)),
+            boottime_ns: second * 1_000_000_000,
+            kind,
+            reason: Cow::Borrowed("Test"),
+            pod: None,
+            container: None,
+            method: None,
+            message: String::new(),
+            detail: None,
+        }
+    }
+
+    fn sequences(records: &[Arc<EventRecord>]) -> Vec<u64> {
+        records.iter().map(|it| it.sequence).collect()
+    }
+
+    fn filter(kinds: &[EventKind]) -> EventFilter {
+        EventFilter {
+            kinds: kinds.iter().copied().collect(),
+            ..EventFilter::default()
+        }
+    }
+
+    #[test]
+    fn a_storm_of_processes_leaves_the_oom_kill_in_the_log() {
+        let log = EventLog::new(4, 0);
+        log.append(event(EventKind::Oom, 1));
+        for second in 2..100 {
+            log.append(event(EventKind::Process, second));
+        }
+        assert_eq!(
+            sequences(&log.snapshot(&EventFilter::default())),
+            [1, 96, 97, 98, 99]
+        );
+    }
+
+    #[test]
+    fn filters_select_by_kind_time_and_sequence() {
+        let log = EventLog::new(8, 10);
+        for (second, kind) in [EventKind::Oom, EventKind::Process, EventKind::Pod]
+            .into_iter()
+            .cycle()
+            .take(6)
+            .enumerate()
+        {
+            log.append(event(kind, second as u64));
+        }
+        let since = WallTime::from_epoch(Duration::from_secs(3));
+        for (name, filter, expected) in [
+            ("all", EventFilter::default(), vec![11, 12, 13, 14, 15, 16]),
+            ("one kind", filter(&[EventKind::Oom]), vec![11, 14]),
+            (
+                "one kind of each ring",
+                filter(&[EventKind::Process, EventKind::Pod]),
+                vec![12, 13, 15, 16],
+            ),
+            (
+                "since",
+                EventFilter {
+                    since: Some(since),
+                    ..EventFilter::default()
+                },
+                vec![14, 15, 16],
+            ),
+            (
+                "after",
+                EventFilter {
+                    after: Some(15),
+                    ..EventFilter::default()
+                },
+                vec![16],
+            ),
+        ] {
+            assert_eq!(sequences(&log.snapshot(&filter)), expected, "{name}");
+        }
+        assert_eq!(log.last_sequence(), 16);
+    }
+
+    #[tokio::test]
+    async fn a_slow_follower_is_told_how_many_records_it_missed() {
+        let log = EventLog::new(4, 0);
+        let mut follower = log.subscribe(filter(&[EventKind::Process]));
+        log.append(event(EventKind::Process, 1));
+        assert_eq!(sequences(&follower.next_batch(16).await), [1]);
+        for second in 2..12 {
+            log.append(event(EventKind::Process, second));
+        }
+        let batch = follower.next_batch(16).await;
+        assert_eq!(sequences(&batch), [7, 8, 9, 10, 11]);
+        assert_eq!(
+            batch[0].event.detail,
+            Some(EventDetail::Dropped { count: 6 })
+        );
+    }
+
+    #[tokio::test]
+    async fn a_follower_wakes_for_an_event_of_another_thread() {
+        let log = EventLog::new(4, 0);
+        let mut follower = log.subscribe(EventFilter::default());
+        let appender = log.clone();
+        let thread = std::thread::spawn(move || appender.append(event(EventKind::Oom, 1)));
+        let batch = tokio::time::timeout(Duration::from_secs(10), follower.next_batch(16)).await;
+        assert_eq!(batch.map(|it| sequences(&it)), Ok(vec![1]));
+        assert_eq!(thread.join().ok(), Some(1));
+    }
+}

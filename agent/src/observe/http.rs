@@ -1,0 +1,205 @@
+//! The HTTP endpoint: `/metrics`, `/healthz`, `/readyz`. HTTP/1.1, GET and HEAD, no TLS: it binds
+//! where the configuration says, by default the loopback address.
+//!
+//! Invariant: a client can take one of [`MAX_CONNECTIONS`] places and the time of one encoding,
+//! nothing more. Headers must arrive within [`HEADER_TIMEOUT`], requests have no body.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::health::Health;
+use super::metrics::{self, Metrics};
+use super::shutdown::Shutdown;
+use crate::sys::clock;
+
+/// Connections served at a time; more wait in the backlog. A node has a handful of scrapers.
+pub const MAX_CONNECTIONS: usize = 32;
+
+/// From the connection, or from the last answer on it, to the end of the next request's headers.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long requests in progress may take to end at shutdown.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+
+/// The whole life of one connection, so that a peer that stops reading gives its place back.
+const CONNECTION_LIFETIME: Duration = Duration::from_secs(10 * 60);
+
+/// Pause after a failed accept, which happens when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error(
+        "listen on {address}: is another agent running, or is metrics.address not of this node?"
+    )]
+    Bind {
+        address: SocketAddr,
+        source: io::Error,
+    },
+}
+
+/// What the pages are made from.
+#[derive(Clone)]
+pub struct Pages {
+    pub metrics: Metrics,
+    pub health: Health,
+}
+
+/// A running endpoint.
+#[derive(Debug)]
+pub struct HttpServer {
+    /// Where it listens: the port is the real one when port 0 was asked for.
+    pub address: SocketAddr,
+    /// Ends after the shutdown was requested and every connection is closed.
+    pub task: JoinHandle<()>,
+}
+
+/// Binds and serves on the current runtime until `shutdown`.
+pub async fn serve(
+    address: SocketAddr,
+    pages: Pages,
+    shutdown: Shutdown,
+) -> Result<HttpServer, ServeError> {
+    let failed = |source| ServeError::Bind { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let task = tokio::spawn(accept_loop(listener, Arc::new(pages), shutdown));
+    Ok(HttpServer { address, task })
+}
+
+async fn accept_loop(listener: TcpListener, pages: Arc<Pages>, mut shutdown: Shutdown) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, place) = tokio::select! {
+            () = shutdown.requested() => break,
+            accepted = accept(&listener, &places) => match accepted {
+                Ok(it) => it,
+                Err(error) => {
+                    tracing::warn!(%error, "accept of an HTTP connection failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        let (pages, shutdown) = (Arc::clone(&pages), shutdown.clone());
+        connections.spawn(async move {
+            serve_connection(stream, pages, shutdown).await;
+            drop(place);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    let all_done = async { while connections.join_next().await.is_some() {} };
+    // Whatever has not ended by then is aborted when the set is dropped.
+    let _ = tokio::time::timeout(SHUTDOWN_GRACE, all_done).await;
+}
+
+/// Takes a place first, so that what cannot be served yet stays in the kernel's backlog.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places)
+        .acquire_owned()
+        .await
+        .map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, place))
+}
+
+async fn serve_connection(stream: TcpStream, pages: Arc<Pages>, mut shutdown: Shutdown) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = answer(request.method(), request.uri().path(), &pages);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = tokio::time::sleep(CONNECTION_LIFETIME) => return,
+        () = shutdown.requested() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "an HTTP connection ended early");
+    }
+}
+
+fn answer(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> {
+    let page: fn(&Pages) -> Response<Full<Bytes>> = match path {
+        "/metrics" => metrics_page,
+        "/healthz" => |pages| verdict(pages.health.alive(clock::boottime())),
+        "/readyz" => |pages| verdict(pages.health.ready()),
+        _ => return text(StatusCode::NOT_FOUND, "not found\n"),
+    };
+    if method != Method::GET && method != Method::HEAD {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
+        let allowed = HeaderValue::from_static("GET, HEAD");
+        response.headers_mut().insert(ALLOW, allowed);
+        return response;
+    }
+    page(pages)
+}
+
+fn metrics_page(pages: &Pages) -> Response<Full<Bytes>> {
+    let begun = clock::boottime();
+    match pages.metrics.encode() {
+        Ok(body) => {
+            pages
+                .metrics
+                .scraped(clock::boottime().saturating_sub(begun));
+            let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
+            respond(StatusCode::OK, content_type, body.into())
+        }
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "no metrics");
+            text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "metrics cannot be encoded\n",
+            )
+        }
+    }
+}
+
+fn verdict(state: Result<(), String>) -> Response<Full<Bytes>> {
+    match state {
+        Ok(()) => text(StatusCode::OK, "ok\n"),
+        Err(reasons) => text(StatusCode::SERVICE_UNAVAILABLE, reasons),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    respond(status, content_type, body.into())
+}
+
+fn respond(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+#[cfg(test)]
+mod tests;

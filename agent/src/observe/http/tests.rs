@@ -1,0 +1,119 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::observe::shutdown::{self, ShutdownTrigger};
+
+async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
+    let pages = Pages {
+        metrics: Metrics::new(),
+        health: Health::new(Duration::from_secs(60), ["pods"], clock::boottime()),
+    };
+    let (trigger, shutdown) = shutdown::channel();
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = serve(address, pages.clone(), shutdown).await.unwrap();
+    (server, pages, trigger)
+}
+
+async fn send(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+fn request(method: &str, path: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+}
+
+#[tokio::test]
+async fn each_page_answers_as_its_state_says() {
+    let (server, pages, _trigger) = start().await;
+    for (method, path, status, body) in [
+        ("GET", "/metrics", "200 OK", "# TYPE ballast_ready gauge\n"),
+        ("HEAD", "/metrics", "200 OK", ""),
+        ("GET", "/healthz", "200 OK", "ok\n"),
+        (
+            "GET",
+            "/readyz",
+            "503 Service Unavailable",
+            "pods: not yet\n",
+        ),
+        (
+            "GET",
+            "/readyz?verbose",
+            "503 Service Unavailable",
+            "pods: not yet\n",
+        ),
+        ("GET", "/", "404 Not Found", "not found\n"),
+        ("GET", "/metrics/", "404 Not Found", "not found\n"),
+        (
+            "POST",
+            "/metrics",
+            "405 Method Not Allowed",
+            "method not allowed\n",
+        ),
+        ("DELETE", "/other", "404 Not Found", "not found\n"),
+    ] {
+        let answer = send(server.address, &request(method, path)).await;
+        let (head, got) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status}")),
+            "{method} {path}: {head}"
+        );
+        assert!(got.contains(body), "{method} {path}: {got}");
+        if method == "HEAD" {
+            assert_eq!(got, "", "{path}");
+        }
+    }
+    pages.health.unblock("pods");
+    let answer = send(server.address, &request("GET", "/readyz")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_refused_and_the_server_goes_on() {
+    let (server, _pages, _trigger) = start().await;
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(64 * 1024));
+    for garbage in ["\0\x01\x02\r\n\r\n", "hello\r\n\r\n", &long] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        // The server may close before it has read all of it.
+        let _ = stream.write_all(garbage.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
+            "{answer}"
+        );
+    }
+    let answer = send(server.address, &request("GET", "/healthz")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn shutdown_closes_idle_connections() {
+    let (server, _pages, trigger) = start().await;
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    let keep_alive = "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n";
+    idle.write_all(keep_alive.as_bytes()).await.unwrap();
+    let mut first = [0; 12];
+    idle.read_exact(&mut first).await.unwrap();
+    trigger.fire();
+    let ended = tokio::time::timeout(Duration::from_secs(10), server.task).await;
+    ended.unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named() {
+    let (server, pages, _trigger) = start().await;
+    let (_second, shutdown) = shutdown::channel();
+    let error = serve(server.address, pages, shutdown).await.unwrap_err();
+    assert!(
+        error.to_string().contains(&server.address.to_string()),
+        "{error}"
+    );
+}

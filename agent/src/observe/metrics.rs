@@ -1,0 +1,619 @@
+//! The agent's metrics. In: what the loop and the event handlers saw. Out: Prometheus text.
+//!
+//! Everything is set when it happens or once a pass; encoding reads no file and takes no lock that
+//! a pass holds for long.
+//!
+//! Invariant: [`table`] is the only definition of a family. A counter of a container exists at 0
+//! from the first pass that sees the container, and its series stay for [`POD_RETENTION`] after the
+//! pod is gone. Counts per workload, scope and slice outlive every pod.
+
+mod families;
+pub mod labels;
+mod lifetime;
+mod registry;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
+use prometheus::{Encoder, GaugeVec, HistogramVec, IntGaugeVec, Registry, TextEncoder};
+
+use self::families::{
+    AgentFamilies, EbpfFamilies, OomFamilies, ProcessFamilies, ReconcileFamilies, StateFamilies,
+};
+use self::labels::{
+    CgroupLevel, CgroupOp, DriftCause, ExitHow, FieldHandling, Hook, HostSlice, LagKind,
+    LossReason, ObjectKind, Phase, RestoreResult, SaveResult, SourceFault, Stream, Trigger,
+    WriteResult,
+};
+use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
+pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
+use self::registry::Builder;
+pub use self::table::{Area, Buckets, Cardinality, Family, PREFIX, Type, Unit, table};
+use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
+use crate::model::record::{Event, OomDetail, OomScope};
+use crate::model::time::WallTime;
+
+/// `Content-Type` of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
+
+/// Handles of every family; clones share them.
+#[derive(Clone)]
+pub struct Metrics {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    registry: Registry,
+    agent: AgentFamilies,
+    process: ProcessFamilies,
+    oom: OomFamilies,
+    reconcile: ReconcileFamilies,
+    ebpf: EbpfFamilies,
+    state: StateFamilies,
+    pods: Mutex<PodLifetimes>,
+    workloads: Mutex<WorkloadLifetimes>,
+    /// Last value of each counter that the kernel keeps and the agent only repeats.
+    kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
+}
+
+/// What the agent itself uses, from `/proc/self`. `None`: could not be read; the series is left
+/// out.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProcessUsage {
+    /// User and system time since the start.
+    pub cpu: Option<Duration>,
+    pub open_fds: Option<u64>,
+    pub max_fds: Option<u64>,
+    pub virtual_bytes: Option<u64>,
+    pub resident_bytes: Option<u64>,
+    pub threads: Option<u64>,
+    pub started_at: Option<WallTime>,
+    /// Capabilities in the effective set.
+    pub n_capabilities: Option<u32>,
+}
+
+/// The text could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("encode metrics")]
+pub struct EncodeError {
+    source: prometheus::Error,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All families of the table, those with fixed labels at 0.
+    pub fn new() -> Self {
+        let mut build = Builder::new();
+        let agent = AgentFamilies::new(&mut build);
+        let process = ProcessFamilies::new(&mut build);
+        let oom = OomFamilies::new(&mut build);
+        let reconcile = ReconcileFamilies::new(&mut build);
+        let ebpf = EbpfFamilies::new(&mut build);
+        let state = StateFamilies::new(&mut build);
+        let metrics = Self {
+            shared: Arc::new(Shared {
+                registry: build.finish(),
+                agent,
+                process,
+                oom,
+                reconcile,
+                ebpf,
+                state,
+                pods: Mutex::default(),
+                workloads: Mutex::default(),
+                kernel_counts: Mutex::default(),
+            }),
+        };
+        metrics.begin_at_zero();
+        metrics
+    }
+
+    /// Counters whose labels are all known exist before anything happens, so that a rate over the
+    /// first event is right.
+    fn begin_at_zero(&self) {
+        let Shared {
+            agent,
+            oom,
+            ebpf,
+            state,
+            ..
+        } = &*self.shared;
+        agent.ready.with_label_values::<&str>(&[]).set(0);
+        for it in Trigger::ALL {
+            agent.loop_ticks.with_label_values(&[it.as_str()]);
+        }
+        for it in Stream::ALL {
+            ebpf.events.with_label_values(&[it.as_str()]);
+        }
+        for it in SaveResult::ALL {
+            state.saves.with_label_values(&[it.as_str()]);
+        }
+        for it in HostSlice::ALL {
+            oom.host_kills.with_label_values(&[it.as_str()]);
+        }
+        for it in ["exact", "derived", "none"] {
+            oom.attribution.with_label_values(&[it]);
+        }
+    }
+
+    // The agent.
+
+    /// `revision` is the commit, `target` the target triple of the build.
+    pub fn set_build(&self, version: &str, revision: &str, target: &str) {
+        let labels = [version, revision, target];
+        self.shared
+            .agent
+            .build_info
+            .with_label_values(&labels)
+            .set(1);
+    }
+
+    /// `mode`, cgroup version, driver and whether nothing is written, once at start.
+    pub fn set_mode(&self, mode: &str, cgroup: &str, driver: &str, is_dry_run: bool) {
+        let labels = [
+            mode,
+            cgroup,
+            driver,
+            if is_dry_run { "true" } else { "false" },
+        ];
+        self.shared
+            .agent
+            .mode_info
+            .with_label_values(&labels)
+            .set(1);
+    }
+
+    pub fn set_feature(&self, feature: &'static str, is_enabled: bool) {
+        set_flag(&self.shared.agent.feature_enabled, &[feature], is_enabled);
+    }
+
+    pub fn set_kernel_feature(&self, feature: &'static str, is_available: bool) {
+        let family = &self.shared.agent.kernel_feature_available;
+        set_flag(family, &[feature], is_available);
+    }
+
+    pub fn set_ready(&self, is_ready: bool) {
+        set_flag(&self.shared.agent.ready, &[], is_ready);
+    }
+
+    pub fn set_objects(&self, kind: ObjectKind, n: usize) {
+        set_count(&self.shared.agent.objects, &[kind.as_str()], n as u64);
+    }
+
+    pub fn loop_tick(&self, trigger: Trigger) {
+        let family = &self.shared.agent.loop_ticks;
+        family.with_label_values(&[trigger.as_str()]).inc();
+    }
+
+    pub fn loop_phase(&self, phase: Phase, duration: Duration) {
+        observe(
+            &self.shared.agent.loop_duration,
+            &[phase.as_str()],
+            duration,
+        );
+    }
+
+    pub fn loop_succeeded(&self, at: WallTime) {
+        set_time(&self.shared.agent.loop_last_success, &[], at);
+    }
+
+    pub fn set_source_age(&self, source: &'static str, age: Duration) {
+        let family = &self.shared.agent.source_age;
+        family.with_label_values(&[source]).set(age.as_secs_f64());
+    }
+
+    pub fn source_error(&self, source: &'static str, fault: SourceFault) {
+        let family = &self.shared.agent.source_errors;
+        family.with_label_values(&[source, fault.as_str()]).inc();
+    }
+
+    pub fn set_process_usage(&self, usage: &ProcessUsage) {
+        let family = &self.shared.process;
+        if let Some(cpu) = usage.cpu {
+            let counter = family.cpu.with_label_values::<&str>(&[]);
+            counter.inc_by((cpu.as_secs_f64() - counter.get()).max(0.0));
+        }
+        for (gauge, value) in [
+            (&family.open_fds, usage.open_fds),
+            (&family.max_fds, usage.max_fds),
+            (&family.virtual_memory, usage.virtual_bytes),
+            (&family.resident_memory, usage.resident_bytes),
+            (&family.threads, usage.threads),
+            (
+                &self.shared.agent.capabilities_effective,
+                usage.n_capabilities.map(u64::from),
+            ),
+        ] {
+            set_or_leave_out(gauge, value);
+        }
+        if let Some(at) = usage.started_at {
+            set_time(&family.start_time, &[], at);
+        }
+    }
+
+    // Pods.
+
+    /// Takes the containers that exist now as (namespace, pod, container): begins their series at
+    /// 0, and removes those of pods that are gone for [`POD_RETENTION`] and of workloads unused for
+    /// [`WORKLOAD_RETENTION`]. Once a pass; `now` is boottime.
+    pub fn sync_pods<'a>(
+        &self,
+        containers: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
+        now: Duration,
+    ) {
+        let mut pods = lock(&self.shared.pods);
+        let changes = pods.sync(containers, now);
+        for it in &changes.begun {
+            self.begin_container(&it.namespace, &it.pod, &it.container);
+        }
+        for it in &changes.ended {
+            self.end_container(it);
+        }
+        drop(pods);
+        for Workload {
+            namespace,
+            kind,
+            name,
+        } in lock(&self.shared.workloads).expire(now)
+        {
+            remove(&self.shared.oom.workload_kills, &[&namespace, &kind, &name]);
+        }
+    }
+
+    fn begin_container(&self, namespace: &str, pod: &str, container: &str) {
+        let labels = [namespace, pod, container];
+        let Shared { oom, process, .. } = &*self.shared;
+        for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
+            family.with_label_values(&labels);
+        }
+        for how in ExitHow::ALL {
+            let labels = [namespace, pod, container, how.as_str()];
+            process.exits.with_label_values(&labels);
+        }
+    }
+
+    fn end_container(&self, key: &ContainerKey) {
+        let ContainerKey {
+            namespace,
+            pod,
+            container,
+        } = key;
+        let labels = [namespace.as_str(), pod, container];
+        let Shared { oom, process, .. } = &*self.shared;
+        for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
+            remove(family, &labels);
+        }
+        remove(&oom.last_kill, &labels);
+        remove(&oom.last_child_kill, &labels);
+        for how in ExitHow::ALL {
+            remove(
+                &process.exits,
+                &[namespace.as_str(), pod, container, how.as_str()],
+            );
+        }
+    }
+
+    /// Begins the series of the container that an event names, if it has none.
+    fn touch(&self, namespace: &str, pod: &str, container: &str, now: Duration) {
+        let mut pods = lock(&self.shared.pods);
+        if pods.touch(namespace, pod, container, now) {
+            self.begin_container(namespace, pod, container);
+        }
+    }
+
+    // OOM kills and processes.
+
+    /// Counts one kill. `workload`: the controller of the pod; `None` counts the pod itself.
+    ///
+    /// A victim that was exiting already counts for attribution and latency only, as in the
+    /// kernel's own counters.
+    pub fn oom_kill(&self, event: &Event, detail: &OomDetail, workload: Option<&Workload>) {
+        let oom = &self.shared.oom;
+        let method = event.method.unwrap_or(AttributionMethod::None);
+        oom.attribution
+            .with_label_values(&[labels::method(method)])
+            .inc();
+        if method == AttributionMethod::None {
+            set_time(&oom.last_unattributed, &[], event.time);
+        }
+        observe(
+            &oom.detection,
+            &[],
+            Duration::from_micros(detail.handling_latency_us),
+        );
+        if detail.was_exiting {
+            return;
+        }
+        let qos = labels::qos(detail.qos);
+        let scope = detail.scope.as_str();
+        oom.scope_kills.with_label_values(&[scope, qos]).inc();
+        if !matches!(detail.scope, OomScope::Container | OomScope::Pod) {
+            set_time(&oom.last_node_kill, &[scope], event.time);
+        }
+        oom.victim_bytes
+            .with_label_values(&[qos])
+            .observe(detail.victim.memory.anon_bytes as f64);
+        match &event.pod {
+            Some(_) => self.oom_kill_in_pod(event, detail, workload),
+            None => {
+                let slice = HostSlice::of_path(detail.victim.cgroup_path.as_deref());
+                oom.host_kills.with_label_values(&[slice.as_str()]).inc();
+            }
+        }
+    }
+
+    fn oom_kill_in_pod(&self, event: &Event, detail: &OomDetail, workload: Option<&Workload>) {
+        let Some(pod) = &event.pod else { return };
+        let oom = &self.shared.oom;
+        let now = Duration::from_nanos(event.boottime_ns);
+        let container = event.container.as_deref().unwrap_or_default();
+        let labels = [pod.namespace.as_str(), &pod.name, container];
+        self.touch(&pod.namespace, &pod.name, container, now);
+        oom.kills.with_label_values(&labels).inc();
+        set_time(&oom.last_kill, &labels, event.time);
+        if detail.victim.is_main_process == Some(false) {
+            oom.child_kills.with_label_values(&labels).inc();
+            set_time(&oom.last_child_kill, &labels, event.time);
+        }
+        let itself = || Workload {
+            namespace: pod.namespace.clone(),
+            kind: "Pod".to_owned(),
+            name: pod.name.clone(),
+        };
+        let workload = workload.cloned().unwrap_or_else(itself);
+        let counted = lock(&self.shared.workloads).touch(&workload, now);
+        oom.workload_kills
+            .with_label_values(&[&counted.namespace, &counted.kind, &counted.name])
+            .inc();
+    }
+
+    /// Counts a fork, exec or exit in a container. `now` is boottime.
+    pub fn process_change(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        change: &ProcessChange,
+        now: Duration,
+    ) {
+        self.touch(namespace, pod, container, now);
+        let labels = [namespace, pod, container];
+        let process = &self.shared.process;
+        match change {
+            ProcessChange::Fork { .. } => process.forks.with_label_values(&labels).inc(),
+            ProcessChange::Exec => process.execs.with_label_values(&labels).inc(),
+            ProcessChange::Exit { status, .. } => {
+                self.process_exit(labels, *status);
+            }
+        }
+    }
+
+    fn process_exit(&self, [namespace, pod, container]: [&str; 3], status: ExitStatus) {
+        let how = ExitHow::of(status).as_str();
+        let labels = [namespace, pod, container, how];
+        self.shared.process.exits.with_label_values(&labels).inc();
+    }
+
+    // Cgroups.
+
+    /// `file` is the name of the interface file; names that are not on the closed list count as
+    /// `other`.
+    pub fn cgroup_write(&self, file: &str, result: WriteResult) {
+        let labels = [labels::file(file), result.as_str()];
+        self.shared
+            .reconcile
+            .cgroup_writes
+            .with_label_values(&labels)
+            .inc();
+    }
+
+    pub fn cgroup_op(&self, op: CgroupOp, duration: Duration) {
+        let family = &self.shared.reconcile.cgroup_op_duration;
+        observe(family, &[op.as_str()], duration);
+    }
+
+    pub fn drift(&self, file: &str, cause: DriftCause) {
+        let labels = [labels::file(file), cause.as_str()];
+        self.shared.reconcile.drift.with_label_values(&labels).inc();
+    }
+
+    /// Replaces all counts by those of the last pass: file name to values that still differ.
+    pub fn set_drift_unresolved<'a>(&self, files: impl IntoIterator<Item = (&'a str, u64)>) {
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for (file, n) in files {
+            *counts.entry(labels::file(file)).or_default() += n;
+        }
+        let family = &self.shared.reconcile.drift_unresolved;
+        family.reset();
+        for (file, n) in counts {
+            set_count(family, &[file], n);
+        }
+    }
+
+    pub fn reconcile_lag(&self, kind: LagKind, lag: Duration) {
+        observe(&self.shared.reconcile.lag, &[kind.as_str()], lag);
+    }
+
+    pub fn set_cgroups(&self, level: CgroupLevel, n: usize) {
+        set_count(&self.shared.reconcile.cgroups, &[level.as_str()], n as u64);
+    }
+
+    /// `None`: the kernel does not tell (cgroup v1).
+    pub fn set_cgroups_dying(&self, n: Option<u64>) {
+        set_or_leave_out(&self.shared.reconcile.cgroups_dying, n);
+    }
+
+    // eBPF.
+
+    /// A wanted program and the hook it hangs on; [`Hook::None`]: it could not be attached.
+    pub fn set_program(&self, program: &str, hook: Hook) {
+        let family = &self.shared.ebpf.program_attached;
+        for it in Hook::ALL.iter().filter(|it| **it != hook) {
+            remove(family, &[program, it.as_str()]);
+        }
+        set_flag(family, &[program, hook.as_str()], hook != Hook::None);
+    }
+
+    /// The kernel's own statistics of a program: runs and their time since it was loaded.
+    pub fn set_program_statistics(&self, program: &str, n_runs: u64, run_time: Duration) {
+        let ebpf = &self.shared.ebpf;
+        let more = self.risen(program, "runs", n_runs);
+        ebpf.program_runs.with_label_values(&[program]).inc_by(more);
+        let run_ns = u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX);
+        let more = self.risen(program, "run_ns", run_ns);
+        ebpf.program_run_seconds
+            .with_label_values(&[program])
+            .inc_by(Duration::from_nanos(more).as_secs_f64());
+    }
+
+    /// Counts a handled event; `age` is the time since the kernel made it.
+    pub fn bpf_event(&self, stream: Stream, age: Duration) {
+        let ebpf = &self.shared.ebpf;
+        ebpf.events.with_label_values(&[stream.as_str()]).inc();
+        observe(&ebpf.event_age, &[stream.as_str()], age);
+    }
+
+    /// The kernel's count of lost events, which it keeps since the maps were made. Returns how
+    /// many are new since the last call; the first call tells of no time, so it returns 0.
+    pub fn set_bpf_lost(
+        &self,
+        stream: Stream,
+        reason: LossReason,
+        n_lost: u64,
+        at: WallTime,
+    ) -> u64 {
+        let ebpf = &self.shared.ebpf;
+        let is_first = !lock(&self.shared.kernel_counts)
+            .contains_key(&(stream.as_str().to_owned(), reason.as_str()));
+        let more = self.risen(stream.as_str(), reason.as_str(), n_lost);
+        ebpf.events_lost
+            .with_label_values(&[stream.as_str(), reason.as_str()])
+            .inc_by(more);
+        if is_first || more == 0 {
+            return 0;
+        }
+        set_time(&ebpf.last_loss, &[stream.as_str()], at);
+        more
+    }
+
+    /// Takes how full a ring was, 0 to 1; the fullest since the last scrape is shown.
+    pub fn ring_fill(&self, stream: Stream, ratio: f64) {
+        let family = &self.shared.ebpf.ring_high_water;
+        let gauge = family.with_label_values(&[stream.as_str()]);
+        gauge.set(gauge.get().max(ratio.clamp(0.0, 1.0)));
+    }
+
+    pub fn set_map(&self, map: &'static str, n_entries: u64, capacity: u64) {
+        set_count(&self.shared.ebpf.map_entries, &[map], n_entries);
+        set_count(&self.shared.ebpf.map_capacity, &[map], capacity);
+    }
+
+    /// How far a counter of the kernel has risen since the last call; all of it when it began anew.
+    fn risen(&self, object: &str, counter: &'static str, value: u64) -> u64 {
+        let key = (object.to_owned(), counter);
+        let before = lock(&self.shared.kernel_counts).insert(key, value);
+        match before {
+            Some(before) if before <= value => value - before,
+            _ => value,
+        }
+    }
+
+    // State and configuration.
+
+    pub fn state_saved(&self, result: SaveResult, duration: Duration) {
+        let state = &self.shared.state;
+        state.saves.with_label_values(&[result.as_str()]).inc();
+        observe(&state.save_duration, &[], duration);
+    }
+
+    pub fn state_restored(&self, result: RestoreResult) {
+        let family = &self.shared.state.restores;
+        family.with_label_values(&[result.as_str()]).inc();
+    }
+
+    pub fn set_kubelet_config_fields(&self, handling: FieldHandling, n: usize) {
+        let family = &self.shared.state.kubelet_config_fields;
+        set_count(family, &[handling.as_str()], n as u64);
+    }
+
+    // Output.
+
+    /// Everything in the Prometheus text format 0.0.4.
+    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        let families = self.shared.registry.gather();
+        let last_bytes = self
+            .shared
+            .agent
+            .scrape_bytes
+            .with_label_values(&["metrics"]);
+        let capacity = usize::try_from(last_bytes.get()).unwrap_or(0) + 4096;
+        let mut text = Vec::with_capacity(capacity);
+        TextEncoder::new()
+            .encode(&families, &mut text)
+            .map_err(|source| EncodeError { source })?;
+        let n_samples = families.iter().map(|it| it.get_metric().len() as u64).sum();
+        let agent = &self.shared.agent;
+        set_count(&agent.scrape_series, &["metrics"], n_samples);
+        set_count(&agent.scrape_bytes, &["metrics"], text.len() as u64);
+        // A high-water mark lasts from one scrape to the next.
+        self.shared.ebpf.ring_high_water.reset();
+        Ok(text)
+    }
+
+    pub fn scraped(&self, duration: Duration) {
+        observe(&self.shared.agent.scrape_duration, &["metrics"], duration);
+    }
+}
+
+fn set_flag(family: &IntGaugeVec, labels: &[&str], value: bool) {
+    family.with_label_values(labels).set(i64::from(value));
+}
+
+/// Past `i64::MAX` it saturates.
+fn set_count(family: &IntGaugeVec, labels: &[&str], n: u64) {
+    let n = i64::try_from(n).unwrap_or(i64::MAX);
+    family.with_label_values(labels).set(n);
+}
+
+/// For a family without labels: what is not known is absent, never an old value.
+fn set_or_leave_out(family: &IntGaugeVec, n: Option<u64>) {
+    match n {
+        Some(n) => set_count(family, &[], n),
+        None => remove(family, &[]),
+    }
+}
+
+fn set_time(family: &GaugeVec, labels: &[&str], at: WallTime) {
+    let seconds = at.since_epoch().as_secs_f64();
+    family.with_label_values(labels).set(seconds);
+}
+
+fn observe(family: &HistogramVec, labels: &[&str], duration: Duration) {
+    family
+        .with_label_values(labels)
+        .observe(duration.as_secs_f64());
+}
+
+/// Removes one series; that it was not there is fine.
+fn remove<T: MetricVecBuilder>(family: &MetricVec<T>, labels: &[&str])
+where
+    MetricVec<T>: Collector,
+{
+    let _ = family.remove_label_values(labels);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each critical section leaves the maps whole, so a panic elsewhere spoils nothing.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! One handle for each row of the table, by area.
+
+use prometheus::{CounterVec, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec};
+
+use super::registry::Builder;
+
+pub(super) struct AgentFamilies {
+    pub(super) build_info: IntGaugeVec,
+    pub(super) mode_info: IntGaugeVec,
+    pub(super) feature_enabled: IntGaugeVec,
+    pub(super) kernel_feature_available: IntGaugeVec,
+    pub(super) ready: IntGaugeVec,
+    pub(super) capabilities_effective: IntGaugeVec,
+    pub(super) objects: IntGaugeVec,
+    pub(super) loop_ticks: IntCounterVec,
+    pub(super) loop_duration: HistogramVec,
+    pub(super) loop_last_success: GaugeVec,
+    pub(super) source_age: GaugeVec,
+    pub(super) source_errors: IntCounterVec,
+    pub(super) scrape_duration: HistogramVec,
+    pub(super) scrape_series: IntGaugeVec,
+    pub(super) scrape_bytes: IntGaugeVec,
+}
+
+impl AgentFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            build_info: build.gauge("ballast_build_info"),
+            mode_info: build.gauge("ballast_mode_info"),
+            feature_enabled: build.gauge("ballast_feature_enabled"),
+            kernel_feature_available: build.gauge("ballast_kernel_feature_available"),
+            ready: build.gauge("ballast_ready"),
+            capabilities_effective: build.gauge("ballast_capabilities_effective"),
+            objects: build.gauge("ballast_objects"),
+            loop_ticks: build.counter("ballast_loop_ticks_total"),
+            loop_duration: build.histogram("ballast_loop_duration_seconds"),
+            loop_last_success: build.float_gauge("ballast_loop_last_success_timestamp_seconds"),
+            source_age: build.float_gauge("ballast_source_age_seconds"),
+            source_errors: build.counter("ballast_source_errors_total"),
+            scrape_duration: build.histogram("ballast_scrape_duration_seconds"),
+            scrape_series: build.gauge("ballast_scrape_series"),
+            scrape_bytes: build.gauge("ballast_scrape_bytes"),
+        }
+    }
+}
+
+pub(super) struct ProcessFamilies {
+    pub(super) cpu: CounterVec,
+    pub(super) open_fds: IntGaugeVec,
+    pub(super) max_fds: IntGaugeVec,
+    pub(super) virtual_memory: IntGaugeVec,
+    pub(super) resident_memory: IntGaugeVec,
+    pub(super) start_time: GaugeVec,
+    pub(super) threads: IntGaugeVec,
+    pub(super) forks: IntCounterVec,
+    pub(super) execs: IntCounterVec,
+    pub(super) exits: IntCounterVec,
+}
+
+impl ProcessFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            cpu: build.seconds_counter("process_cpu_seconds_total"),
+            open_fds: build.gauge("process_open_fds"),
+            max_fds: build.gauge("process_max_fds"),
+            virtual_memory: build.gauge("process_virtual_memory_bytes"),
+            resident_memory: build.gauge("process_resident_memory_bytes"),
+            start_time: build.float_gauge("process_start_time_seconds"),
+            threads: build.gauge("process_threads"),
+            forks: build.counter("ballast_process_forks_total"),
+            execs: build.counter("ballast_process_execs_total"),
+            exits: build.counter("ballast_process_exits_total"),
+        }
+    }
+}
+
+pub(super) struct OomFamilies {
+    pub(super) kills: IntCounterVec,
+    pub(super) child_kills: IntCounterVec,
+    pub(super) last_kill: GaugeVec,
+    pub(super) last_child_kill: GaugeVec,
+    pub(super) workload_kills: IntCounterVec,
+    pub(super) scope_kills: IntCounterVec,
+    pub(super) host_kills: IntCounterVec,
+    pub(super) last_node_kill: GaugeVec,
+    pub(super) victim_bytes: HistogramVec,
+    pub(super) attribution: IntCounterVec,
+    pub(super) last_unattributed: GaugeVec,
+    pub(super) detection: HistogramVec,
+}
+
+impl OomFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            kills: build.counter("ballast_oom_kills_total"),
+            child_kills: build.counter("ballast_oom_child_kills_total"),
+            last_kill: build.float_gauge("ballast_oom_last_kill_timestamp_seconds"),
+            last_child_kill: build.float_gauge("ballast_oom_last_child_kill_timestamp_seconds"),
+            workload_kills: build.counter("ballast_oom_workload_kills_total"),
+            scope_kills: build.counter("ballast_oom_scope_kills_total"),
+            host_kills: build.counter("ballast_oom_host_kills_total"),
+            last_node_kill: build.float_gauge("ballast_oom_last_node_kill_timestamp_seconds"),
+            victim_bytes: build.histogram("ballast_oom_victim_bytes"),
+            attribution: build.counter("ballast_oom_attribution_total"),
+            last_unattributed: build.float_gauge("ballast_oom_last_unattributed_timestamp_seconds"),
+            detection: build.histogram("ballast_oom_detection_seconds"),
+        }
+    }
+}
+
+pub(super) struct ReconcileFamilies {
+    pub(super) cgroup_writes: IntCounterVec,
+    pub(super) cgroup_op_duration: HistogramVec,
+    pub(super) drift: IntCounterVec,
+    pub(super) drift_unresolved: IntGaugeVec,
+    pub(super) lag: HistogramVec,
+    pub(super) cgroups: IntGaugeVec,
+    pub(super) cgroups_dying: IntGaugeVec,
+}
+
+impl ReconcileFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            cgroup_writes: build.counter("ballast_cgroup_writes_total"),
+            cgroup_op_duration: build.histogram("ballast_cgroup_op_duration_seconds"),
+            drift: build.counter("ballast_reconcile_drift_total"),
+            drift_unresolved: build.gauge("ballast_reconcile_drift_unresolved"),
+            lag: build.histogram("ballast_reconcile_lag_seconds"),
+            cgroups: build.gauge("ballast_cgroups"),
+            cgroups_dying: build.gauge("ballast_cgroups_dying"),
+        }
+    }
+}
+
+pub(super) struct EbpfFamilies {
+    pub(super) program_attached: IntGaugeVec,
+    pub(super) program_runs: IntCounterVec,
+    pub(super) program_run_seconds: CounterVec,
+    pub(super) events: IntCounterVec,
+    pub(super) events_lost: IntCounterVec,
+    pub(super) last_loss: GaugeVec,
+    pub(super) ring_high_water: GaugeVec,
+    pub(super) event_age: HistogramVec,
+    pub(super) map_entries: IntGaugeVec,
+    pub(super) map_capacity: IntGaugeVec,
+}
+
+impl EbpfFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            program_attached: build.gauge("ballast_bpf_program_attached"),
+            program_runs: build.counter("ballast_bpf_program_runs_total"),
+            program_run_seconds: build.seconds_counter("ballast_bpf_program_run_seconds_total"),
+            events: build.counter("ballast_bpf_events_total"),
+            events_lost: build.counter("ballast_bpf_events_lost_total"),
+            last_loss: build.float_gauge("ballast_bpf_last_loss_timestamp_seconds"),
+            ring_high_water: build.float_gauge("ballast_bpf_ring_high_water_ratio"),
+            event_age: build.histogram("ballast_bpf_event_age_seconds"),
+            map_entries: build.gauge("ballast_bpf_map_entries"),
+            map_capacity: build.gauge("ballast_bpf_map_capacity"),
+        }
+    }
+}
+
+pub(super) struct StateFamilies {
+    pub(super) saves: IntCounterVec,
+    pub(super) save_duration: HistogramVec,
+    pub(super) restores: IntCounterVec,
+    pub(super) kubelet_config_fields: IntGaugeVec,
+}
+
+impl StateFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            saves: build.counter("ballast_state_saves_total"),
+            save_duration: build.histogram("ballast_state_save_duration_seconds"),
+            restores: build.counter("ballast_state_restores_total"),
+            kubelet_config_fields: build.gauge("ballast_kubelet_config_fields"),
+        }
+    }
+}

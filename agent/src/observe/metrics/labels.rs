@@ -1,0 +1,360 @@
+//! Values of enumerated labels. Each is known before it happens, so no input can make a new series.
+
+use crate::model::event::{AttributionMethod, ExitStatus, KernelEvent};
+use crate::model::pod::QosClass;
+
+/// An enum whose variants are the values of one label.
+macro_rules! label {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $text:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+        }
+    };
+}
+
+label!(
+    /// What woke the loop.
+    Trigger {
+        Timer => "timer",
+        Event => "event",
+        Config => "config",
+        Api => "api",
+    }
+);
+
+label!(
+    /// A phase of one pass.
+    Phase {
+        Gather => "gather",
+        Decide => "decide",
+        Apply => "apply",
+        Observe => "observe",
+    }
+);
+
+label!(
+    /// What `ballast_objects` counts.
+    ObjectKind {
+        Pod => "pod",
+        Container => "container",
+        Cgroup => "cgroup",
+        Workload => "workload",
+    }
+);
+
+label!(
+    /// Why a reading failed.
+    SourceFault {
+        /// The file or object is not there.
+        Gone => "gone",
+        /// The kernel or the peer refused or failed.
+        Io => "io",
+        /// It was read and not understood.
+        Parse => "parse",
+    }
+);
+
+label!(
+    /// Outcome of one write of a cgroup file.
+    WriteResult {
+        Changed => "changed",
+        /// The value was there already, so nothing was written.
+        Same => "same",
+        /// The kernel answered with an error that says no: EINVAL, EPERM, EBUSY.
+        Refused => "refused",
+        /// The cgroup went away.
+        Gone => "gone",
+        Error => "error",
+    }
+);
+
+label!(
+    /// A cgroup operation whose duration is measured.
+    CgroupOp {
+        Write => "write",
+        Mkdir => "mkdir",
+        Rmdir => "rmdir",
+        Kill => "kill",
+        Freeze => "freeze",
+        /// A call to systemd.
+        Unit => "unit",
+    }
+);
+
+label!(
+    /// Why a value differs from what was decided.
+    DriftCause {
+        /// Another program wrote it.
+        Foreign => "foreign",
+        /// The agent was away.
+        Restart => "restart",
+        /// The cgroup or the decision is new.
+        New => "new",
+        /// The kernel keeps a rounded value.
+        Rounding => "rounding",
+    }
+);
+
+label!(
+    /// What `ballast_reconcile_lag_seconds` measures.
+    LagKind {
+        Pod => "pod",
+        Container => "container",
+    }
+);
+
+label!(
+    /// Level of a cgroup below the agent's root.
+    CgroupLevel {
+        Kubepods => "kubepods",
+        Qos => "qos",
+        Pod => "pod",
+        Container => "container",
+        /// Made by a container below itself.
+        Nested => "nested",
+    }
+);
+
+label!(
+    /// An eBPF event stream.
+    Stream {
+        Oom => "oom",
+        Process => "process",
+        Cgroup => "cgroup",
+        Pressure => "pressure",
+    }
+);
+
+impl Stream {
+    pub const fn of(event: &KernelEvent) -> Self {
+        match event {
+            KernelEvent::Oom(_) => Self::Oom,
+            KernelEvent::Process(_) => Self::Process,
+            KernelEvent::Cgroup(_) => Self::Cgroup,
+            KernelEvent::Stall(_) => Self::Pressure,
+        }
+    }
+}
+
+label!(
+    /// Why the kernel side lost an event.
+    LossReason {
+        RingFull => "ring_full",
+        MapFull => "map_full",
+        Fault => "fault",
+    }
+);
+
+label!(
+    /// How an eBPF program hangs in the kernel.
+    Hook {
+        TpBtf => "tp_btf",
+        RawTracepoint => "raw_tp",
+        Fentry => "fentry",
+        Kprobe => "kprobe",
+        Iterator => "iter",
+        /// On a cgroup.
+        Cgroup => "cgroup",
+        /// Wanted, and not attached.
+        None => "none",
+    }
+);
+
+label!(
+    /// How a process ended.
+    ExitHow {
+        Ok => "ok",
+        Error => "error",
+        Signal => "signal",
+    }
+);
+
+impl ExitHow {
+    pub const fn of(status: ExitStatus) -> Self {
+        match status {
+            ExitStatus::Code(0) => Self::Ok,
+            ExitStatus::Code(_) => Self::Error,
+            ExitStatus::Signal { .. } => Self::Signal,
+        }
+    }
+}
+
+label!(
+    /// Outcome of saving the state.
+    SaveResult {
+        Ok => "ok",
+        Error => "error",
+    }
+);
+
+label!(
+    /// How the state file was read at start.
+    RestoreResult {
+        Loaded => "loaded",
+        /// Of an older format.
+        Migrated => "migrated",
+        /// Unusable; made anew from the kernel.
+        Rebuilt => "rebuilt",
+        /// There was none.
+        Empty => "empty",
+    }
+);
+
+label!(
+    /// What the agent does with a field of the kubelet configuration.
+    FieldHandling {
+        Honoured => "honoured",
+        Ignored => "ignored",
+        Refused => "refused",
+    }
+);
+
+label!(
+    /// Where a process outside pods lives.
+    HostSlice {
+        System => "system",
+        User => "user",
+        /// A container runtime or kubelet.
+        Runtime => "runtime",
+        /// This agent.
+        Agent => "agent",
+        Other => "other",
+    }
+);
+
+impl HostSlice {
+    /// By the path from the cgroup mount, as systemd lays a host out.
+    pub fn of_path(cgroup_path: Option<&str>) -> Self {
+        const RUNTIMES: [&str; 6] = [
+            "containerd.service",
+            "crio.service",
+            "docker.service",
+            "kubelet.service",
+            "runtime.slice",
+            "kubelet.slice",
+        ];
+        let Some(path) = cgroup_path else {
+            return Self::Other;
+        };
+        let mut components = path.split('/').filter(|it| !it.is_empty());
+        if components.clone().any(|it| it == "ballast.service") {
+            return Self::Agent;
+        }
+        if components.clone().any(|it| RUNTIMES.contains(&it)) {
+            return Self::Runtime;
+        }
+        match components.next() {
+            Some("system.slice" | "init.scope") => Self::System,
+            Some("user.slice") => Self::User,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// `qos` of a victim; `none` outside pods.
+pub(super) const fn qos(class: Option<QosClass>) -> &'static str {
+    match class {
+        Some(QosClass::Guaranteed) => "guaranteed",
+        Some(QosClass::Burstable) => "burstable",
+        Some(QosClass::BestEffort) => "besteffort",
+        None => "none",
+    }
+}
+
+pub(super) const fn method(method: AttributionMethod) -> &'static str {
+    match method {
+        AttributionMethod::Exact => "exact",
+        AttributionMethod::Derived => "derived",
+        AttributionMethod::None => "none",
+    }
+}
+
+/// The cgroup files that the agent writes, v1 and v2.
+const FILES: &[&str] = &[
+    "cgroup.freeze",
+    "cgroup.kill",
+    "cgroup.procs",
+    "cgroup.subtree_control",
+    "cpu.cfs_period_us",
+    "cpu.cfs_quota_us",
+    "cpu.max",
+    "cpu.max.burst",
+    "cpu.shares",
+    "cpu.weight",
+    "cpuset.cpus",
+    "cpuset.mems",
+    "cpuset.sched_load_balance",
+    "freezer.state",
+    "memory.high",
+    "memory.limit_in_bytes",
+    "memory.low",
+    "memory.max",
+    "memory.memsw.limit_in_bytes",
+    "memory.min",
+    "memory.oom.group",
+    "memory.oom_control",
+    "memory.swap.max",
+    "memory.use_hierarchy",
+    "pids.max",
+];
+
+/// Label `file` of a cgroup interface file: its name, `hugetlb` for every page size, `other` for a
+/// name that is not on the list.
+pub fn file(name: &str) -> &'static str {
+    if name.starts_with("hugetlb.") {
+        return "hugetlb";
+    }
+    FILES
+        .iter()
+        .find(|it| **it == name)
+        .copied()
+        .unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_outside_the_list_makes_no_new_value() {
+        for (name, expected) in [
+            ("memory.max", "memory.max"),
+            ("hugetlb.2MB.max", "hugetlb"),
+            ("hugetlb.1GB.limit_in_bytes", "hugetlb"),
+            ("io.weight", "other"),
+            ("", "other"),
+        ] {
+            assert_eq!(file(name), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn host_processes_are_told_apart_by_their_slice() {
+        for (path, expected) in [
+            (Some("/system.slice/sshd.service"), HostSlice::System),
+            (Some("/system.slice/containerd.service"), HostSlice::Runtime),
+            (Some("/system.slice/ballast.service"), HostSlice::Agent),
+            (
+                Some("/user.slice/user-0.slice/session-1.scope"),
+                HostSlice::User,
+            ),
+            (Some("/"), HostSlice::Other),
+            (Some("/mine/system.slice"), HostSlice::Other),
+            (None, HostSlice::Other),
+        ] {
+            assert_eq!(HostSlice::of_path(path), expected, "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The table turned into handles of the `prometheus` crate.
+
+use std::collections::BTreeMap;
+
+use prometheus::core::Collector;
+use prometheus::{
+    CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+};
+
+use super::table::{Family, Type, Unit, table};
+
+/// Hands out each family of the table once, registered.
+///
+/// A name that the table lacks, or has with another type, is a mistake in this program: building
+/// panics, and so does every test that makes metrics.
+pub(super) struct Builder {
+    registry: Registry,
+    left: BTreeMap<&'static str, &'static Family>,
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            registry: Registry::new(),
+            left: table().iter().map(|it| (it.name, it)).collect(),
+        }
+    }
+
+    /// A counter of things.
+    pub(super) fn counter(&mut self, name: &str) -> IntCounterVec {
+        let family = self.take(name, |it| {
+            it.kind == Type::Counter && it.unit != Unit::Seconds
+        });
+        self.register(IntCounterVec::new(opts(family), family.labels))
+    }
+
+    /// A counter of seconds.
+    pub(super) fn seconds_counter(&mut self, name: &str) -> CounterVec {
+        let family = self.take(name, |it| {
+            it.kind == Type::Counter && it.unit == Unit::Seconds
+        });
+        self.register(CounterVec::new(opts(family), family.labels))
+    }
+
+    /// A gauge of whole numbers.
+    pub(super) fn gauge(&mut self, name: &str) -> IntGaugeVec {
+        let family = self.take(name, |it| it.kind == Type::Gauge && !is_fractional(it.unit));
+        self.register(IntGaugeVec::new(opts(family), family.labels))
+    }
+
+    /// A gauge of seconds or of a ratio.
+    pub(super) fn float_gauge(&mut self, name: &str) -> GaugeVec {
+        let family = self.take(name, |it| it.kind == Type::Gauge && is_fractional(it.unit));
+        self.register(GaugeVec::new(opts(family), family.labels))
+    }
+
+    pub(super) fn histogram(&mut self, name: &str) -> HistogramVec {
+        let family = self.take(name, |it| matches!(it.kind, Type::Histogram(_)));
+        let bounds = match family.kind {
+            Type::Histogram(buckets) => buckets.bounds(),
+            Type::Counter | Type::Gauge => &[],
+        };
+        let opts = HistogramOpts::new(family.name, family.help).buckets(bounds.to_vec());
+        self.register(HistogramVec::new(opts, family.labels))
+    }
+
+    /// The registry; every family of the table has been handed out.
+    pub(super) fn finish(self) -> Registry {
+        assert!(
+            self.left.is_empty(),
+            "families of the metrics table that nothing sets: {:?}",
+            self.left.keys()
+        );
+        self.registry
+    }
+
+    fn take(&mut self, name: &str, fits: impl Fn(&Family) -> bool) -> &'static Family {
+        let family = self.left.remove(name);
+        family
+            .filter(|it| fits(it))
+            .unwrap_or_else(|| panic!("{name} is not in the metrics table with this type"))
+    }
+
+    fn register<C: Collector + Clone + 'static>(&self, family: prometheus::Result<C>) -> C {
+        let family = family.expect("the table holds valid names, its tests say");
+        self.registry
+            .register(Box::new(family.clone()))
+            .expect("the table holds each name once, its tests say");
+        family
+    }
+}
+
+const fn is_fractional(unit: Unit) -> bool {
+    matches!(unit, Unit::Seconds | Unit::Timestamp | Unit::Ratio)
+}
+
+fn opts(family: &Family) -> Opts {
+    Opts::new(family.name, family.help)
+}

@@ -1,0 +1,401 @@
+//! The one table of metrics: what exists, what it means, how it is labelled. The registry is built
+//! from it, the reference text is printed from it, and dashboards and alerts are checked against
+//! it.
+//!
+//! Names are an interface: a change needs one release with both names.
+
+/// Prefix of every family that this project owns.
+pub const PREFIX: &str = "ballast_";
+
+/// How a value behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// Only rises while the agent runs.
+    Counter,
+    Gauge,
+    Histogram(Buckets),
+}
+
+/// Upper bounds of a histogram's classic buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buckets {
+    /// 100 µs to 10 s, in seconds.
+    Latency,
+    /// 1 MiB to 64 GiB, powers of 4, in bytes.
+    Size,
+}
+
+impl Buckets {
+    pub const fn bounds(self) -> &'static [f64] {
+        const MIB: f64 = 1_048_576.0;
+        match self {
+            Self::Latency => &[
+                0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                0.5, 1.0, 2.5, 5.0, 10.0,
+            ],
+            Self::Size => &[
+                MIB,
+                4.0 * MIB,
+                16.0 * MIB,
+                64.0 * MIB,
+                256.0 * MIB,
+                1024.0 * MIB,
+                4096.0 * MIB,
+                16384.0 * MIB,
+                65536.0 * MIB,
+            ],
+        }
+    }
+}
+
+/// Base unit of a value; every unit but `Count`, `Flag` and `Info` shows in the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// How many.
+    Count,
+    /// 0 or 1.
+    Flag,
+    /// Always 1; the labels are the value.
+    Info,
+    Seconds,
+    /// Seconds since the Unix epoch.
+    Timestamp,
+    Bytes,
+    /// 0 to 1.
+    Ratio,
+}
+
+/// What bounds the number of series of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cardinality {
+    /// Fixed by this program: enumerated labels or none.
+    Agent,
+    /// One set per container of this node. Removed `POD_RETENTION` after the pod is gone.
+    Container,
+    /// One per workload. Removed `WORKLOAD_RETENTION` after last use; at most `MAX_WORKLOADS`.
+    Workload,
+}
+
+/// The part of the agent that a family tells about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Area {
+    Agent,
+    /// The standard set of every Prometheus client.
+    Process,
+    Oom,
+    Reconcile,
+    Ebpf,
+    State,
+}
+
+/// One metric family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Family {
+    pub name: &'static str,
+    pub kind: Type,
+    pub unit: Unit,
+    pub labels: &'static [&'static str],
+    pub cardinality: Cardinality,
+    pub area: Area,
+    /// One sentence, also the `# HELP` line.
+    pub help: &'static str,
+}
+
+/// Labels that name one container.
+const CONTAINER: &[&str] = &["namespace", "pod", "container"];
+const LATENCY: Type = Type::Histogram(Buckets::Latency);
+
+const fn agent(
+    name: &'static str,
+    kind: Type,
+    unit: Unit,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Family {
+    Family {
+        name,
+        kind,
+        unit,
+        labels,
+        cardinality: Cardinality::Agent,
+        area: Area::Agent,
+        help,
+    }
+}
+
+impl Family {
+    const fn area(mut self, area: Area) -> Self {
+        self.area = area;
+        self
+    }
+
+    const fn per(mut self, cardinality: Cardinality) -> Self {
+        self.cardinality = cardinality;
+        self
+    }
+}
+
+/// A counter of things per container.
+const fn per_container(
+    name: &'static str,
+    area: Area,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Family {
+    agent(name, Type::Counter, Unit::Count, labels, help)
+        .area(area)
+        .per(Cardinality::Container)
+}
+
+/// Every family, in the order of the reference text.
+pub fn table() -> &'static [Family] {
+    TABLE
+}
+
+use Area::{Ebpf, Oom, Process, Reconcile, State};
+use Type::{Counter, Gauge};
+use Unit::{Bytes, Count, Flag, Info, Ratio, Seconds, Timestamp};
+
+#[rustfmt::skip]
+const TABLE: &[Family] = &[
+    agent("ballast_build_info", Gauge, Info, &["version", "revision", "target"],
+        "The running build; always 1."),
+    agent("ballast_mode_info", Gauge, Info, &["mode", "cgroup", "driver", "dry_run"],
+        "What the agent may write and on which cgroup version and driver; always 1."),
+    agent("ballast_feature_enabled", Gauge, Flag, &["feature"],
+        "Whether a feature of the agent is on."),
+    agent("ballast_kernel_feature_available", Gauge, Flag, &["feature"],
+        "Whether the running kernel has a feature, as probed at start."),
+    agent("ballast_ready", Gauge, Flag, &[],
+        "Whether /readyz answers 200."),
+    agent("ballast_capabilities_effective", Gauge, Count, &[],
+        "Capabilities that the agent holds in its effective set."),
+    agent("ballast_objects", Gauge, Count, &["kind"],
+        "Objects in the agent's model of the node."),
+    agent("ballast_loop_ticks_total", Counter, Count, &["trigger"],
+        "Passes of the reconcile loop by what woke it."),
+    agent("ballast_loop_duration_seconds", LATENCY, Seconds, &["phase"],
+        "Duration of each phase of a pass."),
+    agent("ballast_loop_last_success_timestamp_seconds", Gauge, Timestamp, &[],
+        "End of the last complete pass; absent until the first."),
+    agent("ballast_source_age_seconds", Gauge, Seconds, &["source"],
+        "Age of the newest reading of a source at the last pass."),
+    agent("ballast_source_errors_total", Counter, Count, &["source", "reason"],
+        "Failed readings."),
+    agent("ballast_scrape_duration_seconds", LATENCY, Seconds, &["endpoint"],
+        "Time to encode one answer."),
+    agent("ballast_scrape_series", Gauge, Count, &["endpoint"],
+        "Samples in the previous answer."),
+    agent("ballast_scrape_bytes", Gauge, Bytes, &["endpoint"],
+        "Size of the previous answer."),
+
+    agent("process_cpu_seconds_total", Counter, Seconds, &[],
+        "User and system CPU time of the agent.").area(Process),
+    agent("process_open_fds", Gauge, Count, &[],
+        "Open file descriptors of the agent.").area(Process),
+    agent("process_max_fds", Gauge, Count, &[],
+        "Limit of open file descriptors of the agent.").area(Process),
+    agent("process_virtual_memory_bytes", Gauge, Bytes, &[],
+        "Virtual memory of the agent.").area(Process),
+    agent("process_resident_memory_bytes", Gauge, Bytes, &[],
+        "Resident memory of the agent.").area(Process),
+    agent("process_start_time_seconds", Gauge, Timestamp, &[],
+        "Start of the agent.").area(Process),
+    agent("process_threads", Gauge, Count, &[],
+        "Threads of the agent.").area(Process),
+
+    per_container("ballast_oom_kills_total", Oom, CONTAINER,
+        "Processes of the container that the OOM killer killed, whoever's limit it was."),
+    per_container("ballast_oom_child_kills_total", Oom, CONTAINER,
+        "Kills of a process other than the main one, which no restart shows."),
+    agent("ballast_oom_last_kill_timestamp_seconds", Gauge, Timestamp, CONTAINER,
+        "Time of the last kill in the container; absent until the first.")
+        .area(Oom).per(Cardinality::Container),
+    agent("ballast_oom_last_child_kill_timestamp_seconds", Gauge, Timestamp, CONTAINER,
+        "Time of the last kill of a process other than the main one; absent until the first.")
+        .area(Oom).per(Cardinality::Container),
+    agent("ballast_oom_workload_kills_total", Counter, Count,
+        &["namespace", "workload_kind", "workload"],
+        "Kills by workload, which outlives its pods.").area(Oom).per(Cardinality::Workload),
+    agent("ballast_oom_scope_kills_total", Counter, Count, &["scope", "qos"],
+        "Kills by whose limit was reached and the QoS class of the victim.").area(Oom),
+    agent("ballast_oom_host_kills_total", Counter, Count, &["slice"],
+        "Kills of processes outside pods.").area(Oom),
+    agent("ballast_oom_last_node_kill_timestamp_seconds", Gauge, Timestamp, &["scope"],
+        "Time of the last kill by a limit above the pod; absent until the first.").area(Oom),
+    agent("ballast_oom_victim_bytes", Type::Histogram(Buckets::Size), Bytes, &["qos"],
+        "Anonymous memory of the victim at the kill.").area(Oom),
+    agent("ballast_oom_attribution_total", Counter, Count, &["method"],
+        "Kills by how the limiting cgroup is known.").area(Oom),
+    agent("ballast_oom_last_unattributed_timestamp_seconds", Gauge, Timestamp, &[],
+        "Time of the last kill whose limit nobody could name; absent until the first.").area(Oom),
+    agent("ballast_oom_detection_seconds", LATENCY, Seconds, &[],
+        "From the kill in the kernel to the handled event.").area(Oom),
+
+    agent("ballast_cgroup_writes_total", Counter, Count, &["file", "result"],
+        "Writes of cgroup files by outcome.").area(Reconcile),
+    agent("ballast_cgroup_op_duration_seconds", LATENCY, Seconds, &["op"],
+        "Duration of cgroup operations.").area(Reconcile),
+    agent("ballast_reconcile_drift_total", Counter, Count, &["file", "cause"],
+        "Values found different from what was decided.").area(Reconcile),
+    agent("ballast_reconcile_drift_unresolved", Gauge, Count, &["file"],
+        "Values that differed from what was decided after the last pass.").area(Reconcile),
+    agent("ballast_reconcile_lag_seconds", LATENCY, Seconds, &["kind"],
+        "From the first sight of a pod or container to its cgroup being right.").area(Reconcile),
+    agent("ballast_cgroups", Gauge, Count, &["level"],
+        "Cgroups below the agent's root by level.").area(Reconcile),
+    agent("ballast_cgroups_dying", Gauge, Count, &[],
+        "Removed cgroups that the kernel still holds; absent where it does not tell.")
+        .area(Reconcile),
+
+    agent("ballast_bpf_program_attached", Gauge, Flag, &["program", "hook"],
+        "Whether an eBPF program that is wanted on this kernel is attached.").area(Ebpf),
+    agent("ballast_bpf_program_runs_total", Counter, Count, &["program"],
+        "Runs of an eBPF program; only with the kernel's run statistics on.").area(Ebpf),
+    agent("ballast_bpf_program_run_seconds_total", Counter, Seconds, &["program"],
+        "Run time of an eBPF program; only with the kernel's run statistics on.").area(Ebpf),
+    agent("ballast_bpf_events_total", Counter, Count, &["stream"],
+        "Events handled.").area(Ebpf),
+    agent("ballast_bpf_events_lost_total", Counter, Count, &["stream", "reason"],
+        "Events lost in the kernel since the maps were made.").area(Ebpf),
+    agent("ballast_bpf_last_loss_timestamp_seconds", Gauge, Timestamp, &["stream"],
+        "When a loss was last seen; absent until the first.").area(Ebpf),
+    agent("ballast_bpf_ring_high_water_ratio", Gauge, Ratio, &["stream"],
+        "Fullest state of a ring since the last scrape.").area(Ebpf),
+    agent("ballast_bpf_event_age_seconds", LATENCY, Seconds, &["stream"],
+        "From the event in the kernel to its handling.").area(Ebpf),
+    agent("ballast_bpf_map_entries", Gauge, Count, &["map"],
+        "Entries in an eBPF map.").area(Ebpf),
+    agent("ballast_bpf_map_capacity", Gauge, Count, &["map"],
+        "Entries that fit into an eBPF map.").area(Ebpf),
+    per_container("ballast_process_forks_total", Ebpf, CONTAINER,
+        "Processes begun in the container."),
+    per_container("ballast_process_execs_total", Ebpf, CONTAINER,
+        "Programs begun in the container."),
+    per_container("ballast_process_exits_total", Ebpf, &["namespace", "pod", "container", "how"],
+        "Processes ended in the container."),
+
+    agent("ballast_state_saves_total", Counter, Count, &["result"],
+        "Saves of the agent's state file.").area(State),
+    agent("ballast_state_save_duration_seconds", LATENCY, Seconds, &[],
+        "Duration of a save, both syncs included.").area(State),
+    agent("ballast_state_restores_total", Counter, Count, &["result"],
+        "How the state file was read at start; one per start.").area(State),
+    agent("ballast_kubelet_config_fields", Gauge, Count, &["handling"],
+        "Fields of the kubelet configuration in use by what the agent does with them.")
+        .area(State),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Labels that are unbounded or belong to records (pid, path, error text) or to the scrape.
+    const FORBIDDEN_LABELS: &[&str] = &[
+        "pid",
+        "comm",
+        "container_id",
+        "id",
+        "uid",
+        "pod_uid",
+        "path",
+        "cgroup_path",
+        "image",
+        "address",
+        "error",
+        "node",
+        "cluster",
+        "job",
+        "instance",
+        "le",
+    ];
+
+    fn is_snake_case(word: &str) -> bool {
+        !word.is_empty()
+            && !word.starts_with('_')
+            && !word.ends_with('_')
+            && !word.contains("__")
+            && word
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    }
+
+    #[test]
+    fn names_follow_the_rules() {
+        let mut names = BTreeSet::new();
+        for family in table() {
+            let Family {
+                name, kind, unit, ..
+            } = family;
+            assert!(names.insert(*name), "{name} is there twice");
+            assert!(is_snake_case(name), "{name}");
+            let prefix = match family.area {
+                Area::Process => "process_",
+                _ => PREFIX,
+            };
+            assert!(name.starts_with(prefix), "{name} lacks {prefix}");
+            assert_eq!(
+                name.ends_with("_total"),
+                *kind == Type::Counter,
+                "{name}: counters and only they end in _total"
+            );
+            let stem = name.strip_suffix("_total").unwrap_or(name);
+            let suffix = match unit {
+                Unit::Count | Unit::Flag => "",
+                Unit::Info => "_info",
+                Unit::Seconds => "_seconds",
+                Unit::Timestamp if family.area == Area::Process => "_time_seconds",
+                Unit::Timestamp => "_timestamp_seconds",
+                Unit::Bytes => "_bytes",
+                Unit::Ratio => "_ratio",
+            };
+            assert!(stem.ends_with(suffix), "{name} lacks {suffix}");
+            for taken in ["_count", "_sum", "_bucket"] {
+                assert!(!name.ends_with(taken), "{name} ends in {taken}");
+            }
+        }
+    }
+
+    #[test]
+    fn labels_are_bounded_and_allowed() {
+        for Family {
+            name,
+            labels,
+            cardinality,
+            ..
+        } in table()
+        {
+            let distinct: BTreeSet<_> = labels.iter().collect();
+            assert_eq!(distinct.len(), labels.len(), "{name} repeats a label");
+            for label in *labels {
+                assert!(is_snake_case(label), "{name}{{{label}}}");
+                assert!(!FORBIDDEN_LABELS.contains(label), "{name}{{{label}}}");
+            }
+            let names_pods = ["namespace", "pod", "container", "workload"]
+                .iter()
+                .any(|label| labels.contains(label));
+            assert_eq!(
+                names_pods,
+                *cardinality != Cardinality::Agent,
+                "{name}: labels that name pods need a lifetime"
+            );
+        }
+    }
+
+    #[test]
+    fn every_family_is_documented_by_one_sentence() {
+        for Family { name, help, .. } in table() {
+            assert!(help.ends_with('.') && help.len() > 10, "{name}: {help:?}");
+            assert!(!help.contains('\n'), "{name}");
+            assert!(help.starts_with(|c: char| c.is_uppercase()), "{name}");
+        }
+    }
+
+    #[test]
+    fn bucket_bounds_rise() {
+        for buckets in [Buckets::Latency, Buckets::Size] {
+            assert!(buckets.bounds().is_sorted_by(|a, b| a < b), "{buckets:?}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::model::record::tests::oom_record;
+use crate::model::record::{EventDetail, EventRecord};
+
+fn text(metrics: &Metrics) -> String {
+    let bytes = metrics.encode().expect("the families are whole");
+    String::from_utf8(bytes).expect("the text format is UTF-8")
+}
+
+/// Value of the sample written exactly so; `None` when there is no such line.
+fn value(text: &str, sample: &str) -> Option<f64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '))?;
+    line.parse().ok()
+}
+
+#[track_caller]
+fn check(metrics: &Metrics, samples: &[(&str, Option<f64>)]) {
+    let text = text(metrics);
+    for (sample, expected) in samples {
+        assert_eq!(value(&text, sample), *expected, "{sample} in\n{text}");
+    }
+}
+
+fn oom_parts(record: &EventRecord) -> (&Event, &OomDetail) {
+    match &record.event.detail {
+        Some(EventDetail::Oom(detail)) => (&record.event, detail),
+        other => panic!("the fixture has {other:?}"),
+    }
+}
+
+/// Sets every family once.
+fn everything() -> Metrics {
+    let metrics = Metrics::new();
+    let at = WallTime::from_epoch(Duration::from_secs(1_763_710_000));
+    let second = Duration::from_secs(1);
+    metrics.set_build("0.1.0", "abc", "x86_64-unknown-linux-musl");
+    metrics.set_mode("own", "v2", "cgroupfs", false);
+    metrics.set_feature("memory_qos", true);
+    metrics.set_kernel_feature("tp_btf", true);
+    metrics.set_objects(ObjectKind::Pod, 1);
+    metrics.loop_phase(Phase::Gather, second);
+    metrics.loop_succeeded(at);
+    metrics.set_source_age("manifests", second);
+    metrics.source_error("manifests", SourceFault::Parse);
+    metrics.set_process_usage(&ProcessUsage {
+        cpu: Some(second),
+        open_fds: Some(20),
+        max_fds: Some(1024),
+        virtual_bytes: Some(1 << 30),
+        resident_bytes: Some(1 << 24),
+        threads: Some(3),
+        started_at: Some(at),
+        n_capabilities: Some(0),
+    });
+    let mut record = oom_record(1);
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, None);
+    record.event.pod = None;
+    record.event.method = Some(AttributionMethod::None);
+    if let Some(EventDetail::Oom(detail)) = &mut record.event.detail {
+        detail.scope = OomScope::Node;
+    }
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, None);
+    metrics.cgroup_write("memory.max", WriteResult::Changed);
+    metrics.cgroup_op(CgroupOp::Mkdir, second);
+    metrics.drift("memory.max", DriftCause::Foreign);
+    metrics.set_drift_unresolved([("memory.max", 1)]);
+    metrics.reconcile_lag(LagKind::Pod, second);
+    metrics.set_cgroups(CgroupLevel::Pod, 1);
+    metrics.set_cgroups_dying(Some(0));
+    metrics.set_program("oom_mark_victim", Hook::TpBtf);
+    metrics.set_program_statistics("oom_mark_victim", 1, second);
+    metrics.bpf_event(Stream::Oom, second);
+    metrics.set_bpf_lost(Stream::Oom, LossReason::RingFull, 0, at);
+    metrics.set_bpf_lost(Stream::Oom, LossReason::RingFull, 1, at);
+    metrics.ring_fill(Stream::Oom, 0.5);
+    metrics.set_map("oom_slots", 1, 64);
+    metrics.state_saved(SaveResult::Ok, second);
+    metrics.state_restored(RestoreResult::Empty);
+    metrics.set_kubelet_config_fields(FieldHandling::Honoured, 3);
+    metrics.scraped(second);
+    metrics
+}
+
+#[test]
+fn a_scrape_holds_the_families_of_the_table_and_no_other() {
+    let metrics = everything();
+    text(&metrics); // The sizes of an answer show in the next one.
+    metrics.ring_fill(Stream::Oom, 0.5);
+    let text = text(&metrics);
+    let scraped: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    let listed: BTreeSet<&str> = table().iter().map(|it| it.name).collect();
+    assert_eq!(scraped, listed);
+    for family in table() {
+        let word = match family.kind {
+            Type::Counter => "counter",
+            Type::Gauge => "gauge",
+            Type::Histogram(_) => "histogram",
+        };
+        let header = format!("# TYPE {} {word}\n", family.name);
+        assert!(text.contains(&header), "{header}");
+        let help = format!("# HELP {} {}\n", family.name, family.help);
+        assert!(text.contains(&help), "{help}");
+    }
+}
+
+#[test]
+fn a_kill_is_counted_for_container_workload_and_scope() {
+    let metrics = Metrics::new();
+    let record = oom_record(1);
+    let (event, detail) = oom_parts(&record);
+    let workload = Workload {
+        namespace: "default".into(),
+        kind: "Deployment".into(),
+        name: "hungry".into(),
+    };
+    metrics.oom_kill(event, detail, Some(&workload));
+    let container = r#"{container="main",namespace="default",pod="hungry"}"#;
+    check(
+        &metrics,
+        &[
+            (&format!("ballast_oom_kills_total{container}"), Some(1.0)),
+            (
+                &format!("ballast_oom_child_kills_total{container}"),
+                Some(1.0),
+            ),
+            (
+                &format!("ballast_oom_last_kill_timestamp_seconds{container}"),
+                Some(1_763_710_000.123_456),
+            ),
+            (
+                r#"ballast_oom_workload_kills_total{namespace="default",workload="hungry",workload_kind="Deployment"}"#,
+                Some(1.0),
+            ),
+            (
+                r#"ballast_oom_scope_kills_total{qos="besteffort",scope="container"}"#,
+                Some(1.0),
+            ),
+            (
+                r#"ballast_oom_attribution_total{method="exact"}"#,
+                Some(1.0),
+            ),
+            (r#"ballast_oom_attribution_total{method="none"}"#, Some(0.0)),
+            ("ballast_oom_last_unattributed_timestamp_seconds", None),
+            (r#"ballast_oom_host_kills_total{slice="system"}"#, Some(0.0)),
+            (
+                r#"ballast_oom_victim_bytes_bucket{qos="besteffort",le="67108864"}"#,
+                Some(1.0),
+            ),
+            (
+                r#"ballast_oom_detection_seconds_bucket{le="0.0001"}"#,
+                Some(1.0),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_victim_that_was_exiting_is_no_kill() {
+    let metrics = Metrics::new();
+    let mut record = oom_record(1);
+    if let Some(EventDetail::Oom(detail)) = &mut record.event.detail {
+        detail.was_exiting = true;
+    }
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, None);
+    let text = text(&metrics);
+    assert!(!text.contains("ballast_oom_kills_total{"), "{text}");
+    let attributed = r#"ballast_oom_attribution_total{method="exact"}"#;
+    assert_eq!(value(&text, attributed), Some(1.0));
+}
+
+#[test]
+fn counts_of_a_container_begin_at_zero_and_end_after_the_pod() {
+    let metrics = Metrics::new();
+    let at = Duration::from_secs;
+    let live = [("default", "web", "main")];
+    let kills = r#"ballast_oom_kills_total{container="main",namespace="default",pod="web"}"#;
+    let exits = r#"ballast_process_exits_total{container="main",how="signal",namespace="default",pod="web"}"#;
+    metrics.sync_pods(live, at(0));
+    check(&metrics, &[(kills, Some(0.0)), (exits, Some(0.0))]);
+    let change = ProcessChange::Exit {
+        status: ExitStatus::Signal {
+            signal: 9,
+            core_dumped: false,
+        },
+        by_oom: false,
+    };
+    metrics.process_change("default", "web", "main", &change, at(1));
+    metrics.sync_pods([], at(10));
+    check(&metrics, &[(kills, Some(0.0)), (exits, Some(1.0))]);
+    metrics.sync_pods([], at(10) + POD_RETENTION);
+    check(&metrics, &[(kills, None), (exits, None)]);
+}
+
+#[test]
+fn totals_outlive_the_pod() {
+    let metrics = Metrics::new();
+    let record = oom_record(1);
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, None);
+    let now = Duration::from_nanos(event.boottime_ns);
+    let pod = r#"ballast_oom_kills_total{container="main",namespace="default",pod="hungry"}"#;
+    let last = r#"ballast_oom_last_kill_timestamp_seconds{container="main",namespace="default",pod="hungry"}"#;
+    let workload = r#"ballast_oom_workload_kills_total{namespace="default",workload="hungry",workload_kind="Pod"}"#;
+    metrics.sync_pods([], now + POD_RETENTION);
+    check(
+        &metrics,
+        &[(pod, None), (last, None), (workload, Some(1.0))],
+    );
+    metrics.sync_pods([], now + WORKLOAD_RETENTION);
+    check(&metrics, &[(workload, None)]);
+}
+
+#[test]
+fn counters_of_the_kernel_are_repeated_and_a_new_start_adds_up() {
+    let metrics = Metrics::new();
+    let at = WallTime::from_epoch(Duration::from_secs(100));
+    for (n_lost, new) in [(5, 0), (5, 0), (8, 3), (2, 2)] {
+        let lost = metrics.set_bpf_lost(Stream::Process, LossReason::RingFull, n_lost, at);
+        assert_eq!(lost, new, "after {n_lost}");
+    }
+    check(
+        &metrics,
+        &[(
+            r#"ballast_bpf_events_lost_total{reason="ring_full",stream="process"}"#,
+            Some(10.0),
+        )],
+    );
+}
+
+#[test]
+fn a_high_water_mark_lasts_until_the_scrape() {
+    let metrics = Metrics::new();
+    let sample = r#"ballast_bpf_ring_high_water_ratio{stream="oom"}"#;
+    for ratio in [0.2, 0.7, 0.4, f64::NAN] {
+        metrics.ring_fill(Stream::Oom, ratio);
+    }
+    check(&metrics, &[(sample, Some(0.7))]);
+    check(&metrics, &[(sample, None)]);
+}
+
+#[test]
+fn what_is_not_known_is_absent() {
+    let metrics = Metrics::new();
+    metrics.set_cgroups_dying(Some(3));
+    check(&metrics, &[("ballast_cgroups_dying", Some(3.0))]);
+    metrics.set_cgroups_dying(None);
+    metrics.set_process_usage(&ProcessUsage::default());
+    check(
+        &metrics,
+        &[
+            ("ballast_cgroups_dying", None),
+            ("process_resident_memory_bytes", None),
+            ("process_cpu_seconds_total", None),
+        ],
+    );
+}
+
+#[test]
+fn a_program_that_is_detached_has_one_series() {
+    let metrics = Metrics::new();
+    metrics.set_program("exec", Hook::TpBtf);
+    metrics.set_program("exec", Hook::None);
+    check(
+        &metrics,
+        &[
+            (
+                r#"ballast_bpf_program_attached{hook="tp_btf",program="exec"}"#,
+                None,
+            ),
+            (
+                r#"ballast_bpf_program_attached{hook="none",program="exec"}"#,
+                Some(0.0),
+            ),
+        ],
+    );
+}
+
+/// metrics.md B: at most 2 500 own series with classic buckets, 30 per container, 6 per pod.
+#[test]
+fn series_stay_within_budget() {
+    for n_pods in [0, 110, 250] {
+        let metrics = everything();
+        let names: Vec<String> = (0..n_pods).map(|n| format!("pod-{n}")).collect();
+        let containers = names
+            .iter()
+            .flat_map(|pod| [("default", pod.as_str(), "main"), ("default", pod, "side")]);
+        metrics.sync_pods(containers, Duration::ZERO);
+        let n_series = text(&metrics)
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .count();
+        let budget = 2500 + 2 * n_pods * 30 + n_pods * 6;
+        assert!(n_series <= budget, "{n_pods} pods: {n_series} > {budget}");
+    }
+}

@@ -1,0 +1,158 @@
+//! What goes over the Unix socket: one request as a line of JSON, then answers, one line each. The
+//! server closes the connection after the last answer.
+//!
+//! Unknown fields of a request are refused, so that an older agent never ignores a filter that a
+//! newer client relies on. Unknown fields of an answer are ignored.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::record::{EventKind, EventRecord};
+use crate::model::status::{ApiVersion, Status};
+use crate::model::time::WallTime;
+use crate::observe::event_log::EventFilter;
+
+/// Where the agent listens when the configuration does not say otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/ballast/ballast.sock";
+
+/// The longest request line in bytes, newline included; every sensible request is far below.
+pub const MAX_REQUEST_BYTES: usize = 16 * 1024;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StatusRequest {
+    pub api_version: ApiVersion,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EventsRequest {
+    pub api_version: ApiVersion,
+    /// Stay and send what happens from now on.
+    #[serde(default)]
+    pub follow: bool,
+    /// Empty: every kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kind: Vec<EventKind>,
+    /// Only what happened at this time or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<WallTime>,
+    /// Only records with a higher sequence number. A number that the agent has not reached, as
+    /// after its restart, counts as none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase")]
+pub enum Request {
+    Status(StatusRequest),
+    Events(EventsRequest),
+}
+
+impl Request {
+    pub fn status() -> Self {
+        Self::Status(StatusRequest {
+            api_version: ApiVersion::V1Alpha1,
+        })
+    }
+}
+
+impl EventsRequest {
+    /// The filter, given the newest sequence number of the log.
+    pub fn filter(&self, last_sequence: u64) -> EventFilter {
+        EventFilter {
+            kinds: self.kind.iter().copied().collect(),
+            since: self.since,
+            after: self.after.filter(|after| *after <= last_sequence),
+        }
+    }
+}
+
+/// One line of the server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    Status(Box<Status>),
+    Event(Box<EventRecord>),
+    /// The request was not served; the message says why.
+    Error(String),
+}
+
+/// The same as [`Answer`], borrowed, so that sending copies nothing.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AnswerRef<'a> {
+    Status(&'a Status),
+    Event(&'a EventRecord),
+    Error(&'a str),
+}
+
+impl AnswerRef<'_> {
+    /// The line with its newline.
+    pub fn to_line(self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(&self)
+            .expect("answers are maps with string keys and finite or null numbers");
+        line.push(b'\n');
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::record::tests::oom_record;
+
+    #[test]
+    fn requests_read_as_documented() {
+        let events = |text: &str| match serde_json::from_str(text) {
+            Ok(Request::Events(request)) => request,
+            other => panic!("{text} gave {other:?}"),
+        };
+        assert_eq!(
+            serde_json::from_str::<Request>(
+                r#"{"apiVersion":"ballast.dev/v1alpha1","command":"status"}"#
+            )
+            .ok(),
+            Some(Request::status())
+        );
+        let request = events(
+            r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events","follow":true,
+                "kind":["oom","process"],"since":"2025-01-31T12:00:00Z","after":7}"#,
+        );
+        assert!(request.follow);
+        assert_eq!(request.kind, [EventKind::Oom, EventKind::Process]);
+        assert_eq!(request.filter(7).after, Some(7));
+        assert_eq!(request.filter(6).after, None, "the agent began anew");
+        let plain = events(r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events"}"#);
+        assert!(!plain.follow && plain.kind.is_empty() && plain.since.is_none());
+    }
+
+    #[test]
+    fn other_requests_are_refused() {
+        for text in [
+            r#"{"command":"status"}"#,
+            r#"{"apiVersion":"ballast.dev/v2","command":"status"}"#,
+            r#"{"apiVersion":"ballast.dev/v1alpha1","command":"reboot"}"#,
+            r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events","pod":"x"}"#,
+            r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events","kind":["all"]}"#,
+            "GET / HTTP/1.1",
+            "",
+        ] {
+            assert!(serde_json::from_str::<Request>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_one_line_that_reads_back() {
+        let record = oom_record(3);
+        let line = AnswerRef::Event(&record).to_line();
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        assert_eq!(
+            serde_json::from_slice::<Answer>(&line).ok(),
+            Some(Answer::Event(Box::new(record)))
+        );
+        let line = AnswerRef::Error("two\nlines").to_line();
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+    }
+}

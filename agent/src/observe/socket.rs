@@ -1,0 +1,247 @@
+//! The Unix socket behind `ballast status` and `ballast events`; see [`super::protocol`] for what
+//! goes over it.
+//!
+//! Invariant: a client takes a place and the memory of one batch, never the time of the agent. It
+//! may be root or the agent's own user, nobody else. A reader that stops reading holds its own
+//! connection only; the places of followers and of everybody are limited apart, so that paused
+//! followers cannot keep `ballast status` out.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::event_log::EventLog;
+use super::protocol::{AnswerRef, EventsRequest, MAX_REQUEST_BYTES, Request};
+use super::shutdown::Shutdown;
+use crate::model::record::EventRecord;
+use crate::model::status::Status;
+use crate::sys::unix_socket::{self, ListenError, SocketFile};
+
+/// Connections served at a time; more wait in the backlog.
+pub const MAX_CONNECTIONS: usize = 32;
+
+/// Of them, those that follow events; more are refused.
+pub const MAX_FOLLOWERS: usize = 16;
+
+/// How long a client may take to send its request, or to read an answer that is not followed.
+pub const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Records written at a time.
+const BATCH: usize = 64;
+
+/// Pause after a failed accept, which happens when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the answers are made from.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The document of the last pass; `None` until the first is complete.
+    pub status: watch::Receiver<Option<Arc<Status>>>,
+    pub events: EventLog,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("listen for ballast status and ballast events")]
+    Listen {
+        #[from]
+        source: ListenError,
+    },
+    #[error("hand {path} to the runtime")]
+    Register { path: String, source: io::Error },
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct SocketServer {
+    /// Ends after the shutdown was requested; the socket file is removed then.
+    pub task: JoinHandle<()>,
+}
+
+/// Binds `path` and serves on the current runtime until `shutdown`.
+pub fn serve(
+    path: &Path,
+    sources: Sources,
+    shutdown: Shutdown,
+) -> Result<SocketServer, ServeError> {
+    let (listener, file) = unix_socket::listen(path)?;
+    let registered = listener
+        .set_nonblocking(true)
+        .and_then(|()| UnixListener::from_std(listener));
+    let listener = registered.map_err(|source| ServeError::Register {
+        path: path.display().to_string(),
+        source,
+    })?;
+    let task = tokio::spawn(accept_loop(listener, file, sources, shutdown));
+    Ok(SocketServer { task })
+}
+
+async fn accept_loop(
+    listener: UnixListener,
+    file: SocketFile,
+    sources: Sources,
+    mut shutdown: Shutdown,
+) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let server = Arc::new(Server {
+        sources,
+        follower_places: Arc::new(Semaphore::new(MAX_FOLLOWERS)),
+        own_uid: nix::unistd::geteuid().as_raw(),
+    });
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, place) = tokio::select! {
+            () = shutdown.requested() => break,
+            accepted = accept(&listener, &places) => match accepted {
+                Ok(it) => it,
+                Err(error) => {
+                    tracing::warn!(%error, "accept on the agent's socket failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        let server = Arc::clone(&server);
+        connections.spawn(async move {
+            if let Err(error) = server.serve_connection(stream).await {
+                tracing::debug!(%error, "a client of the agent's socket went away");
+            }
+            drop(place);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+    // Clients are told nothing they could not ask again: the tasks end with the set.
+    connections.shutdown().await;
+    drop(listener);
+    file.remove();
+}
+
+/// Takes a place first, so that what cannot be served yet stays in the kernel's backlog.
+async fn accept(
+    listener: &UnixListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(UnixStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places)
+        .acquire_owned()
+        .await
+        .map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, place))
+}
+
+struct Server {
+    sources: Sources,
+    follower_places: Arc<Semaphore>,
+    own_uid: u32,
+}
+
+impl Server {
+    async fn serve_connection(&self, stream: UnixStream) -> io::Result<()> {
+        let uid = stream.peer_cred()?.uid();
+        let (reader, mut writer) = stream.into_split();
+        if !is_allowed(uid, self.own_uid) {
+            let message = format!("user {uid} may not talk to the agent: only root may");
+            return send(&mut writer, AnswerRef::Error(&message)).await;
+        }
+        let mut reader = BufReader::new(reader);
+        let line = tokio::time::timeout(CLIENT_TIMEOUT, read_request_line(&mut reader)).await??;
+        match parse(&line) {
+            Err(message) => send(&mut writer, AnswerRef::Error(&message)).await,
+            Ok(Request::Status(_)) => self.send_status(&mut writer).await,
+            Ok(Request::Events(request)) if request.follow => {
+                self.follow(&request, reader, writer).await
+            }
+            Ok(Request::Events(request)) => self.send_events(&request, &mut writer).await,
+        }
+    }
+
+    async fn send_status(&self, writer: &mut OwnedWriteHalf) -> io::Result<()> {
+        let status = self.sources.status.borrow().clone();
+        let answer = match &status {
+            Some(status) => AnswerRef::Status(status),
+            None => AnswerRef::Error("the agent is starting: its first pass is not complete"),
+        };
+        send(writer, answer).await
+    }
+
+    async fn send_events(
+        &self,
+        request: &EventsRequest,
+        writer: &mut OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let events = &self.sources.events;
+        let records = events.snapshot(&request.filter(events.last_sequence()));
+        for batch in records.chunks(BATCH) {
+            within_timeout(writer.write_all(&lines(batch))).await?;
+        }
+        Ok(())
+    }
+
+    async fn follow(
+        &self,
+        request: &EventsRequest,
+        mut reader: BufReader<OwnedReadHalf>,
+        mut writer: OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let Ok(_place) = self.follower_places.try_acquire() else {
+            let message = format!("{MAX_FOLLOWERS} clients follow events already");
+            return send(&mut writer, AnswerRef::Error(&message)).await;
+        };
+        let events = &self.sources.events;
+        let mut follower = events.subscribe(request.filter(events.last_sequence()));
+        let mut from_client = [0; 1];
+        loop {
+            let batch = tokio::select! {
+                batch = follower.next_batch(BATCH) => batch,
+                // A client has nothing more to say: this is its end.
+                _ = reader.read(&mut from_client) => return Ok(()),
+            };
+            // Without a timeout: a pager that waits for its user is a good reader.
+            writer.write_all(&lines(&batch)).await?;
+        }
+    }
+}
+
+fn is_allowed(uid: u32, own_uid: u32) -> bool {
+    uid == 0 || uid == own_uid
+}
+
+/// The first line, without its newline; at most one byte more than a request may have.
+async fn read_request_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let limit = u64::try_from(MAX_REQUEST_BYTES).map_err(io::Error::other)? + 1;
+    reader.take(limit).read_until(b'\n', &mut line).await?;
+    Ok(line)
+}
+
+fn parse(line: &[u8]) -> Result<Request, String> {
+    if line.len() > MAX_REQUEST_BYTES {
+        return Err(format!("a request has at most {MAX_REQUEST_BYTES} bytes"));
+    }
+    serde_json::from_slice(line).map_err(|error| {
+        format!("not a request of version ballast.dev/v1alpha1 as one line of JSON: {error}")
+    })
+}
+
+fn lines(records: &[Arc<EventRecord>]) -> Vec<u8> {
+    let to_line = |it: &Arc<EventRecord>| AnswerRef::Event(it).to_line();
+    records.iter().flat_map(to_line).collect()
+}
+
+async fn send(writer: &mut OwnedWriteHalf, answer: AnswerRef<'_>) -> io::Result<()> {
+    within_timeout(writer.write_all(&answer.to_line())).await
+}
+
+async fn within_timeout(write: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+    tokio::time::timeout(CLIENT_TIMEOUT, write).await?
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "sockets need a real directory, which std::env names"
+)]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::model::record::{EventDetail, EventKind, tests::oom_record};
+use crate::model::status::tests::example_status;
+use crate::observe::protocol::Answer;
+use crate::observe::shutdown::{self, ShutdownTrigger};
+
+/// A server with three events and a status document, in a directory of its own.
+struct Fixture {
+    path: PathBuf,
+    events: EventLog,
+    status: watch::Sender<Option<Arc<Status>>>,
+    server: SocketServer,
+    shutdown: ShutdownTrigger,
+}
+
+impl Fixture {
+    fn start(capacity: usize) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ballast-socket-{}-{n}", std::process::id());
+        let path = std::env::temp_dir().join(name).join("ballast.sock");
+        let events = EventLog::new(capacity, 0);
+        for kind in [EventKind::Oom, EventKind::Process, EventKind::Pod] {
+            append(&events, kind, "first");
+        }
+        let (status, receiver) = watch::channel(Some(Arc::new(example_status())));
+        let (trigger, shutdown) = shutdown::channel();
+        let sources = Sources {
+            status: receiver,
+            events: events.clone(),
+        };
+        let server = serve(&path, sources, shutdown).unwrap();
+        Self {
+            path,
+            events,
+            status,
+            server,
+            shutdown: trigger,
+        }
+    }
+
+    async fn connect(&self) -> BufReader<UnixStream> {
+        BufReader::new(UnixStream::connect(&self.path).await.unwrap())
+    }
+
+    /// All answers to `request`.
+    async fn ask(&self, request: &[u8]) -> Vec<Answer> {
+        let mut stream = self.connect().await;
+        // The server may close before it has read all of it.
+        let _ = stream.write_all(request).await;
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text).await;
+        let answers = text.lines().map(serde_json::from_str);
+        answers.collect::<Result<_, _>>().unwrap()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.path.parent().unwrap());
+    }
+}
+
+fn append(events: &EventLog, kind: EventKind, message: &str) {
+    let mut event = oom_record(0).event;
+    event.kind = kind;
+    event.message = message.to_owned();
+    events.append(event);
+}
+
+fn request(rest: &str) -> Vec<u8> {
+    format!("{{\"apiVersion\":\"ballast.dev/v1alpha1\",{rest}}}\n").into_bytes()
+}
+
+async fn next_event(stream: &mut BufReader<UnixStream>) -> EventRecord {
+    let mut line = String::new();
+    let read = tokio::time::timeout(Duration::from_secs(10), stream.read_line(&mut line));
+    read.await.unwrap().unwrap();
+    match serde_json::from_str(&line).unwrap() {
+        Answer::Event(record) => *record,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sequences(answers: &[Answer]) -> Vec<u64> {
+    let of = |it: &Answer| match it {
+        Answer::Event(record) => record.sequence,
+        other => panic!("{other:?}"),
+    };
+    answers.iter().map(of).collect()
+}
+
+#[tokio::test]
+async fn status_and_events_are_answered() {
+    let fixture = Fixture::start(16);
+    let answers = fixture.ask(&request(r#""command":"status""#)).await;
+    assert_eq!(answers, [Answer::Status(Box::new(example_status()))]);
+    for (rest, expected) in [
+        (r#""command":"events""#, vec![1, 2, 3]),
+        (r#""command":"events","kind":["oom","pod"]"#, vec![1, 3]),
+        (r#""command":"events","after":2"#, vec![3]),
+        (r#""command":"events","after":99"#, vec![1, 2, 3]),
+    ] {
+        let answers = fixture.ask(&request(rest)).await;
+        assert_eq!(sequences(&answers), expected, "{rest}");
+    }
+}
+
+#[tokio::test]
+async fn before_the_first_pass_status_says_so() {
+    let fixture = Fixture::start(16);
+    fixture.status.send_replace(None);
+    let answers = fixture.ask(&request(r#""command":"status""#)).await;
+    assert!(
+        matches!(&answers[..], [Answer::Error(message)] if message.contains("starting")),
+        "{answers:?}"
+    );
+}
+
+#[tokio::test]
+async fn garbage_gets_one_error_and_the_server_goes_on() {
+    let fixture = Fixture::start(16);
+    let oversized = [
+        b"{\"apiVersion\":\"",
+        vec![b'x'; 1 << 20].as_slice(),
+        b"\"}\n",
+    ]
+    .concat();
+    for garbage in [
+        b"GET / HTTP/1.1\r\n\r\n".as_slice(),
+        b"\n",
+        b"\xff\xfe\0\n",
+        b"{}\n",
+        br#"{"apiVersion":"ballast.dev/v2","command":"status"}"#.as_slice(),
+        b"[[[[[[[[\n",
+    ] {
+        let mut request = garbage.to_vec();
+        request.push(b'\n');
+        let answers = fixture.ask(&request).await;
+        assert!(
+            matches!(&answers[..], [Answer::Error(_)]),
+            "{garbage:?}: {answers:?}"
+        );
+    }
+    // The answer may be lost with the unread rest, but the connection ends.
+    fixture.ask(&oversized).await;
+    let answers = fixture.ask(&request(r#""command":"status""#)).await;
+    assert_eq!(answers.len(), 1);
+}
+
+#[tokio::test]
+async fn a_follower_sees_what_comes_and_resumes_after_a_reconnect() {
+    let fixture = Fixture::start(16);
+    let mut stream = fixture.connect().await;
+    let follow = request(r#""command":"events","follow":true,"kind":["oom"]"#);
+    stream.write_all(&follow).await.unwrap();
+    assert_eq!(next_event(&mut stream).await.sequence, 1);
+    append(&fixture.events, EventKind::Pod, "not wanted");
+    append(&fixture.events, EventKind::Oom, "second");
+    assert_eq!(next_event(&mut stream).await.sequence, 5);
+    drop(stream);
+    append(&fixture.events, EventKind::Oom, "while away");
+    let mut stream = fixture.connect().await;
+    let resume = request(r#""command":"events","follow":true,"kind":["oom"],"after":5"#);
+    stream.write_all(&resume).await.unwrap();
+    assert_eq!(next_event(&mut stream).await.sequence, 6);
+}
+
+#[tokio::test]
+async fn a_slow_reader_holds_up_nobody_and_learns_what_it_missed() {
+    let fixture = Fixture::start(8);
+    let mut slow = fixture.connect().await;
+    let follow = request(r#""command":"events","follow":true"#);
+    slow.write_all(&follow).await.unwrap();
+    assert_eq!(next_event(&mut slow).await.sequence, 1);
+
+    // More than the socket buffers hold, while the reader does not read.
+    let message = "x".repeat(64 * 1024);
+    for _ in 0..200 {
+        append(&fixture.events, EventKind::Process, &message);
+        tokio::task::yield_now().await;
+    }
+    let answers = fixture.ask(&request(r#""command":"status""#)).await;
+    assert_eq!(answers.len(), 1, "others are served meanwhile");
+
+    let mut n_missed = 0;
+    let mut last = 1;
+    let mut n_read = 1;
+    while last < 203 {
+        let record = next_event(&mut slow).await;
+        match record.event.detail {
+            Some(EventDetail::Dropped { count }) => n_missed += count,
+            _ => {
+                assert!(record.sequence > last, "{} after {last}", record.sequence);
+                last = record.sequence;
+                n_read += 1;
+            }
+        }
+    }
+    assert!(n_missed > 0);
+    assert_eq!(n_read + n_missed, 203, "every record is read or counted");
+}
+
+#[tokio::test]
+async fn followers_have_places_of_their_own() {
+    let fixture = Fixture::start(16);
+    let follow = request(r#""command":"events","follow":true"#);
+    let mut followers = Vec::new();
+    for _ in 0..MAX_FOLLOWERS {
+        let mut stream = fixture.connect().await;
+        stream.write_all(&follow).await.unwrap();
+        next_event(&mut stream).await;
+        followers.push(stream);
+    }
+    let answers = fixture.ask(&follow).await;
+    assert!(matches!(&answers[..], [Answer::Error(_)]), "{answers:?}");
+    let answers = fixture.ask(&request(r#""command":"status""#)).await;
+    assert!(matches!(&answers[..], [Answer::Status(_)]), "{answers:?}");
+}
+
+#[tokio::test]
+async fn shutdown_ends_followers_and_removes_the_socket() {
+    let mut fixture = Fixture::start(16);
+    let mut stream = fixture.connect().await;
+    let follow = request(r#""command":"events","follow":true"#);
+    stream.write_all(&follow).await.unwrap();
+    next_event(&mut stream).await;
+    fixture.shutdown.fire();
+    let ended = tokio::time::timeout(Duration::from_secs(10), &mut fixture.server.task).await;
+    ended.unwrap().unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert!(!fixture.path.exists());
+}
+
+#[test]
+fn only_root_and_the_agents_user_are_allowed() {
+    for (uid, own_uid, expected) in [
+        (0, 0, true),
+        (0, 1000, true),
+        (1000, 1000, true),
+        (1000, 0, false),
+        (1001, 1000, false),
+    ] {
+        assert_eq!(is_allowed(uid, own_uid), expected, "{uid} to {own_uid}");
+    }
+}

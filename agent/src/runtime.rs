@@ -1,0 +1,351 @@
+//! What runs containers: the trait the loop drives, and the plain data it exchanges with it.
+//!
+//! A runtime starts one process per container inside cgroups that exist already, says when it
+//! started and how it ended, and remembers both across a restart of the agent. It owns no policy:
+//! which container runs, when it is stopped and what follows its end is the loop's business. It
+//! makes and removes no cgroup, and kills nothing that has started by itself.
+//!
+//! Invariant: an accepted [`Runtime::start`] ends in exactly one `Started` or `StartFailed`, and
+//! a `Started` or adopted container in exactly one `Exited`, in this order.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
+use crate::model::pod::PodUid;
+
+pub mod error;
+pub mod process;
+
+pub use error::{RecordFault, RuntimeError, StartError, StartWarning};
+
+/// Runs containers. Methods return at once unless they say otherwise; what takes time is told to
+/// the sink given to the implementation's constructor, on a thread of the runtime. The sink must
+/// not block and must not call the runtime.
+pub trait Runtime: Send {
+    /// Reads what an earlier agent left behind and adopts what still runs. Called once, before any
+    /// [`Runtime::start`]; reads one file per container, so it may take some milliseconds.
+    fn recover(&mut self) -> Result<Recovered, RuntimeError>;
+
+    /// Queues a start. Refused when the id is known already or the runtime cannot take starts;
+    /// every other failure arrives as [`RuntimeEvent::StartFailed`].
+    fn start(&mut self, spec: ContainerSpec) -> Result<(), RuntimeError>;
+
+    /// Sends a signal to the first process of a running container, and to nothing else. A
+    /// container that is still starting gives [`RuntimeError::NotRunning`]: ask again after
+    /// `Started`.
+    fn signal(&mut self, id: &ContainerId, signal: Signal) -> Result<(), RuntimeError>;
+
+    /// How a process ended, from the kernel's event stream. Needed for adopted containers only,
+    /// whose exit status the kernel tells their parent and nobody else; every other process is
+    /// ignored, so the whole stream may be passed. Reports made before [`Runtime::recover`] are
+    /// kept for it.
+    fn report_exit(&mut self, key: ProcessKey, status: ExitStatus);
+
+    /// Removes the record of a container that has ended, once the caller has stored the outcome.
+    /// Until then every recovery reports it again. An unknown id is fine.
+    fn forget(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
+}
+
+/// One attempt to run one container; never reused. Also the name of its cgroup directory and of
+/// its record.
+///
+/// Lower case letters, digits and `-`, starting with a letter or digit, at most
+/// [`ContainerId::MAX_LEN`] bytes: valid for both cgroup drivers (no `_`, no `/`) and never the
+/// name of an interface file, since those have a dot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ContainerId(String);
+
+impl ContainerId {
+    /// A file name is at most 255 bytes; this leaves room for suffixes.
+    pub const MAX_LEN: usize = 200;
+
+    pub fn new(text: impl Into<String>) -> Result<Self, InvalidContainerId> {
+        let text = text.into();
+        let is_alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let is_valid = text.bytes().all(|b| is_alphanumeric(b) || b == b'-')
+            && text.bytes().next().is_some_and(is_alphanumeric)
+            && text.len() <= Self::MAX_LEN;
+        if is_valid {
+            Ok(Self(text))
+        } else {
+            Err(InvalidContainerId { text })
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for ContainerId {
+    type Error = InvalidContainerId;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::new(text)
+    }
+}
+
+impl From<ContainerId> for String {
+    fn from(id: ContainerId) -> Self {
+        id.0
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "container id {text:?}: want 1 to {max} lower case letters, digits and '-', \
+     not starting with '-'",
+    max = ContainerId::MAX_LEN
+)]
+pub struct InvalidContainerId {
+    pub text: String,
+}
+
+/// Whose container it is; what logs and events call it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerOwner {
+    pub pod_uid: PodUid,
+    pub pod_namespace: String,
+    pub pod_name: String,
+    pub container: String,
+    /// Counts the starts of this container of this pod, from 0.
+    pub attempt: u32,
+}
+
+/// All that one start needs, decided before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerSpec {
+    pub id: ContainerId,
+    pub owner: ContainerOwner,
+    /// Program and arguments. A program without `/` is searched in `PATH` of `env`, as a shell
+    /// does; a relative one counts from `working_dir`.
+    pub argv: Vec<String>,
+    /// The whole environment: nothing of the agent's own is passed on.
+    pub env: Vec<(String, String)>,
+    pub working_dir: PathBuf,
+    pub cgroup: ContainerCgroup,
+    /// `None`: as the agent.
+    pub run_as: Option<RunAs>,
+    /// -1000..=1000.
+    pub oom_score_adj: i16,
+    /// Standard output and error are appended here; made, with its directories, if need be.
+    pub log_path: PathBuf,
+    /// Kept in the record, so that the caller can tell whether an adopted container still is what
+    /// the pod asks for.
+    pub spec_hash: String,
+}
+
+/// The cgroup directories the container's first process is in before its program runs. They exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContainerCgroup {
+    /// The one directory of cgroup v2.
+    Unified(PathBuf),
+    /// One directory per hierarchy to join; empty leaves the process in the agent's cgroups.
+    Split(Vec<PathBuf>),
+}
+
+/// `securityContext.runAsUser` and `runAsGroup`; supplementary groups are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunAs {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A process as `/proc` tells it, which knows its start to a clock tick only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostProcess {
+    pub pid: u32,
+    /// Start since boot in clock ticks of [`HostProcess::NS_PER_TICK`]: field 22 of
+    /// `/proc/PID/stat`.
+    pub start_ticks: u64,
+}
+
+impl HostProcess {
+    /// `USER_HZ` is 100 on every architecture that has eBPF.
+    pub const NS_PER_TICK: u64 = 10_000_000;
+
+    /// What `/proc` says of the process of an exact key. The kernel rounds down
+    /// (`nsec_to_clock_t`), so does this.
+    pub fn of(key: ProcessKey) -> Self {
+        Self {
+            pid: key.pid,
+            start_ticks: key.start_boottime_ns / Self::NS_PER_TICK,
+        }
+    }
+}
+
+/// A cgroup the container's first process is in before its program runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinedCgroup {
+    pub path: PathBuf,
+    pub cgroup_id: CgroupId,
+}
+
+/// What outlives the agent about a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerRecord {
+    pub id: ContainerId,
+    pub owner: ContainerOwner,
+    pub spec_hash: String,
+    pub log_path: PathBuf,
+    pub oom_score_adj: i16,
+    pub cgroups: Vec<JoinedCgroup>,
+    /// `/proc/sys/kernel/random/boot_id`: pids and times mean nothing under another one.
+    pub boot_id: String,
+    pub process: HostProcess,
+    /// `CLOCK_BOOTTIME`, just before the program was let go.
+    pub started_at: Duration,
+    /// `None` while it runs.
+    pub end: Option<ContainerEnd>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerEnd {
+    pub exit: ContainerExit,
+    /// `CLOCK_BOOTTIME` when the end was seen; `None` when nobody was there to see it.
+    pub finished_at: Option<Duration>,
+}
+
+/// How the first process of a container ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ContainerExit {
+    Known(ExitStatus),
+    Unknown(UnknownExit),
+}
+
+/// Why an exit status is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum UnknownExit {
+    /// The node was restarted while it ran.
+    NodeRestarted,
+    /// It ended while no agent watched, and neither the kernel nor its event stream told how.
+    Unobserved,
+}
+
+/// What [`Runtime::recover`] found.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// Adopted: each will end in an `Exited`.
+    pub running: Vec<ContainerRecord>,
+    /// Each with its `end`; to be forgotten by the caller.
+    pub ended: Vec<ContainerRecord>,
+    /// Starts that the death of the earlier agent cut short: the program never ran. Their records
+    /// are gone already.
+    pub never_started: Vec<ContainerRecord>,
+    /// Records that could not be read, set aside.
+    pub faults: Vec<RecordFault>,
+}
+
+/// What a runtime tells by itself.
+#[derive(Debug)]
+pub enum RuntimeEvent {
+    /// The program runs.
+    Started {
+        id: ContainerId,
+        process: HostProcess,
+        /// `CLOCK_BOOTTIME`.
+        started_at: Duration,
+        /// What was asked for and could not be done, without stopping the start.
+        warnings: Vec<StartWarning>,
+    },
+    /// The program never ran; nothing is left of the attempt.
+    StartFailed { id: ContainerId, error: StartError },
+    /// The first process ended; others may be left in its cgroup. The record stays until
+    /// [`Runtime::forget`].
+    Exited {
+        id: ContainerId,
+        exit: ContainerExit,
+        /// `CLOCK_BOOTTIME`.
+        finished_at: Duration,
+    },
+}
+
+/// A signal number, 1..=64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Signal(u8);
+
+impl Signal {
+    pub const KILL: Self = Self(9);
+    pub const TERM: Self = Self(15);
+
+    /// `None` outside 1..=64.
+    pub fn new(number: u8) -> Option<Self> {
+        (1..=64).contains(&number).then_some(Self(number))
+    }
+
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_id_is_a_safe_name_for_a_directory() {
+        let long = "a".repeat(ContainerId::MAX_LEN + 1);
+        for (text, is_valid) in [
+            ("app-0-1f2e3d4c", true),
+            ("0", true),
+            (&long[1..], true),
+            (&long, false),
+            ("", false),
+            ("-a", false),
+            ("..", false),
+            ("a.b", false),
+            ("a_b", false),
+            ("a/b", false),
+            ("A", false),
+            ("é", false),
+        ] {
+            assert_eq!(ContainerId::new(text).is_ok(), is_valid, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_exact_start_time_is_rounded_down_to_the_tick() {
+        let process = HostProcess {
+            pid: 7,
+            start_ticks: 123,
+        };
+        for (pid, start_boottime_ns, is_it) in [
+            (7, 1_230_000_000, true),
+            (7, 1_239_999_999, true),
+            (7, 1_240_000_000, false),
+            (7, 1_229_999_999, false),
+            (8, 1_230_000_000, false),
+        ] {
+            let key = ProcessKey {
+                pid,
+                start_boottime_ns,
+            };
+            assert_eq!(HostProcess::of(key) == process, is_it, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_signal_number_has_a_range() {
+        assert_eq!(Signal::new(0), None);
+        assert_eq!(Signal::new(65), None);
+        assert_eq!(Signal::new(15), Some(Signal::TERM));
+    }
+}

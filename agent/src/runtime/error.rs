@@ -1,0 +1,142 @@
+//! What can go wrong with a container, said so that the owner of the pod can act on it.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::ContainerId;
+use crate::model::event::ExitStatus;
+use crate::sys::FsError;
+
+/// A call to the runtime that could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The same attempt twice; ids are never reused.
+    #[error("container {id} is known already")]
+    Duplicate { id: ContainerId },
+    /// Not started yet, ended, or never heard of. Normal when a stop and an exit cross.
+    #[error("container {id} is not running")]
+    NotRunning { id: ContainerId },
+    /// Only what has ended can be forgotten.
+    #[error("container {id} still runs")]
+    StillRunning { id: ContainerId },
+    #[error("signal {signal} to container {id}")]
+    Signal {
+        id: ContainerId,
+        signal: u8,
+        source: io::Error,
+    },
+    /// Threads, descriptors or memory ran out.
+    #[error("set up the process runtime")]
+    Setup(#[source] io::Error),
+    #[error(transparent)]
+    File(#[from] FsError),
+}
+
+/// Why a program never ran.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("no command: the pod gives neither command nor args, and images are not used")]
+    EmptyCommand,
+    #[error("{what} {text:?} has a NUL byte")]
+    NulByte { what: &'static str, text: String },
+    #[error("environment variable name {name:?} is empty or has a '='")]
+    EnvName { name: String },
+    #[error("exec {program}: not found in PATH {path}")]
+    NotInPath { program: String, path: String },
+    #[error("open the standard input")]
+    Stdin(#[source] FsError),
+    #[error("open the log of the container")]
+    Log(#[source] FsError),
+    /// The cgroup is missing, or not to be opened.
+    #[error("open the cgroup of the container")]
+    Cgroup(#[source] FsError),
+    #[error("listen to the new process")]
+    Listen(#[source] io::Error),
+    /// `EAGAIN` is a pids limit, of the cgroup or of the node.
+    #[error("clone a process")]
+    Clone(#[source] io::Error),
+    #[error("join cgroup {}", .path.display())]
+    Join { path: PathBuf, source: io::Error },
+    #[error("change to working directory {}", .path.display())]
+    WorkingDir { path: PathBuf, source: io::Error },
+    #[error("run as uid {uid} gid {gid}: {call}")]
+    RunAs {
+        uid: u32,
+        gid: u32,
+        call: &'static str,
+        source: io::Error,
+    },
+    /// Another step of the new process before its program.
+    #[error("{call} in the new process")]
+    Setup {
+        call: &'static str,
+        source: io::Error,
+    },
+    /// `ENOENT` for a file that is there: its interpreter or loader is missing.
+    #[error("exec {}", .program.display())]
+    Exec { program: PathBuf, source: io::Error },
+    /// Most often the OOM killer: the memory limit is too small for any process.
+    #[error("the new process ended before its program ran, {}", how(*.exit))]
+    Died { exit: Option<ExitStatus> },
+    /// A frozen cgroup does that.
+    #[error("the new process does not get on, given up after {seconds} s")]
+    Stuck { seconds: u64 },
+    /// It is not where it was put, so no limit would hold.
+    #[error("the new process is not in cgroup {}", .path.display())]
+    NotMember { path: PathBuf },
+    #[error("read the cgroup or the start time of the new process")]
+    Inspect(#[source] FsError),
+    #[error("write the record of the container")]
+    Record(#[source] FsError),
+    /// The agent stops; the attempt was not made.
+    #[error("the runtime is shutting down")]
+    ShuttingDown,
+}
+
+fn how(exit: Option<ExitStatus>) -> String {
+    match exit {
+        Some(ExitStatus::Code(code)) => format!("with exit code {code}"),
+        Some(ExitStatus::Signal { signal, .. }) => format!("by signal {signal}"),
+        None => "nobody knows how".to_owned(),
+    }
+}
+
+/// What a start did without.
+#[derive(Debug, thiserror::Error)]
+pub enum StartWarning {
+    /// Lowering it needs `CAP_SYS_RESOURCE`.
+    #[error("oom_score_adj {wanted} was refused, the process keeps the agent's{}", .actual.map_or_else(String::new, |it| format!(", {it}")))]
+    OomScoreAdj {
+        wanted: i16,
+        /// `None`: not readable either.
+        actual: Option<i16>,
+        source: FsError,
+    },
+    /// The process was moved into its cgroup after it was made, not born there.
+    #[error("the kernel refused clone3 into a cgroup, joined before exec")]
+    JoinedAfterClone { source: io::Error },
+}
+
+/// A record that says nothing reliable.
+#[derive(Debug, thiserror::Error)]
+#[error("record {}, set aside with the suffix .corrupt", .path.display())]
+pub struct RecordFault {
+    pub path: PathBuf,
+    pub source: RecordError,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error(transparent)]
+    File(#[from] FsError),
+    #[error("no header line")]
+    NoHeader,
+    #[error("parse")]
+    Parse(#[from] serde_json::Error),
+    #[error("format {found}, want {want}")]
+    Format { found: u32, want: u32 },
+    #[error("checksum {found}, want {want}")]
+    Checksum { found: String, want: String },
+    #[error("is about container {found}")]
+    OtherContainer { found: ContainerId },
+}

@@ -1,0 +1,102 @@
+//! From the command of a container to what `execve` takes: program, arguments, environment.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::runtime::{ContainerSpec, StartError};
+use crate::sys::Root;
+
+/// Where a program is searched when the container sets no `PATH`, as container runtimes do.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A command that can be given to the kernel as it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Command {
+    /// What is executed; a relative path counts from `working_dir`.
+    pub(super) program: PathBuf,
+    pub(super) program_c: CString,
+    pub(super) argv: Vec<CString>,
+    pub(super) envp: Vec<CString>,
+    pub(super) working_dir: CString,
+}
+
+impl Command {
+    pub(super) fn resolve(spec: &ContainerSpec) -> Result<Self, StartError> {
+        let env = last_of_each(&spec.env);
+        let program = spec.argv.first().filter(|it| !it.is_empty());
+        let program = program.ok_or(StartError::EmptyCommand)?;
+        let program = if program.contains('/') {
+            PathBuf::from(program)
+        } else {
+            let path = env
+                .iter()
+                .find(|(name, _)| name == "PATH")
+                .map_or(DEFAULT_PATH, |(_, value)| value);
+            search(program, path, &spec.working_dir)?
+        };
+        let argv = spec
+            .argv
+            .iter()
+            .map(|it| c_string("argument", it.clone()))
+            .collect::<Result<_, _>>()?;
+        let envp = env
+            .iter()
+            .map(|(name, value)| {
+                if name.is_empty() || name.contains('=') {
+                    return Err(StartError::EnvName { name: name.clone() });
+                }
+                c_string("environment variable", format!("{name}={value}"))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            program_c: c_path("program", &program)?,
+            program,
+            argv,
+            envp,
+            working_dir: c_path("working directory", &spec.working_dir)?,
+        })
+    }
+}
+
+/// The last value of each variable wins, as in Kubernetes; most programs would take the first.
+fn last_of_each(env: &[(String, String)]) -> Vec<&(String, String)> {
+    let mut seen = BTreeSet::new();
+    let mut env: Vec<_> = env
+        .iter()
+        .rev()
+        .filter(|(name, _)| seen.insert(name))
+        .collect();
+    env.reverse();
+    env
+}
+
+/// The first regular file in `path` that anyone may execute. Whether the container's user may, the
+/// kernel says.
+fn search(program: &str, path: &str, working_dir: &Path) -> Result<PathBuf, StartError> {
+    path.split(':')
+        // An empty entry is the current directory (POSIX, 8.3), a relative one counts from it.
+        .map(|dir| working_dir.join(dir).join(program))
+        .find(|candidate| {
+            Root::host()
+                .metadata(candidate)
+                .is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+        })
+        .ok_or_else(|| StartError::NotInPath {
+            program: program.to_owned(),
+            path: path.to_owned(),
+        })
+}
+
+fn c_string(what: &'static str, text: impl Into<Vec<u8>>) -> Result<CString, StartError> {
+    CString::new(text).map_err(|error| {
+        let text = String::from_utf8_lossy(&error.into_vec()).into_owned();
+        StartError::NulByte { what, text }
+    })
+}
+
+fn c_path(what: &'static str, path: &Path) -> Result<CString, StartError> {
+    c_string(what, path.as_os_str().to_owned().into_vec())
+}

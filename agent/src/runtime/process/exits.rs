@@ -1,0 +1,203 @@
+//! Waits for the end of processes: one thread for all of them.
+//!
+//! The exit status of a child comes from `waitid`. The kernel tells that of any other process, one
+//! that an earlier agent started, to its parent alone; it comes from the event stream or, where the
+//! kernel has it, from the process descriptor, or stays unknown.
+//!
+//! Invariant: the status of a child is in its record before the child is reaped, so an agent
+//! killed in between finds it in one of the two places.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::Sink;
+use super::records::Records;
+use super::state::{State, Token, Watched, lock};
+use crate::model::event::ExitStatus;
+use crate::runtime::{ContainerEnd, ContainerExit, ContainerRecord, RuntimeEvent, UnknownExit};
+use crate::sys::clock;
+use crate::sys::syscall::{Reap, pidfd_exit, wait_child};
+
+/// How long the status of a process that is not a child may take to arrive after its end. The
+/// event stream needs about a millisecond; an exit is not worth holding up for longer than people
+/// notice.
+const LINGER: Duration = Duration::from_millis(200);
+/// How often the process descriptor is asked meanwhile: it knows once the parent has reaped.
+const LINGER_STEP_MILLIS: u8 = 5;
+
+/// Token of the descriptor that wakes the thread.
+const WAKE: u64 = 0;
+
+pub(super) struct Exits {
+    epoll: Epoll,
+    wake: EventFd,
+    is_stopping: AtomicBool,
+    state: Arc<Mutex<State>>,
+    records: Records,
+    sink: Arc<Sink>,
+}
+
+impl Exits {
+    pub(super) fn new(
+        state: Arc<Mutex<State>>,
+        records: Records,
+        sink: Arc<Sink>,
+    ) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        Ok(Self {
+            epoll,
+            wake,
+            is_stopping: AtomicBool::new(false),
+            state,
+            records,
+            sink,
+        })
+    }
+
+    /// Starts to wait for the end of a process of the state, which may have ended already.
+    pub(super) fn arm(&self, token: Token) -> io::Result<()> {
+        let Some(watched) = lock(&self.state).watched.get(&token).cloned() else {
+            return Ok(());
+        };
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, token.0);
+        self.epoll.add(&watched.pidfd, event)?;
+        Ok(())
+    }
+
+    /// Reaps the leftover of a start that failed, when it ends.
+    pub(super) fn discard(&self, watched: Watched) {
+        let token = lock(&self.state).watch(watched);
+        if let Err(error) = self.arm(token) {
+            tracing::warn!(%error, "a process that failed to start is not reaped");
+            lock(&self.state).settle(token);
+        }
+    }
+
+    /// Looks again at the processes whose status is missing.
+    pub(super) fn wake(&self) {
+        // Fails only when 2^64 - 2 wakes are unread; then the thread is awake.
+        let _ = self.wake.write(1);
+    }
+
+    pub(super) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// The thread.
+    pub(super) fn run(&self) {
+        let mut events = [EpollEvent::empty(); 64];
+        while !self.is_stopping.load(Ordering::Acquire) {
+            let timeout = if lock(&self.state).lingering.is_empty() {
+                EpollTimeout::NONE
+            } else {
+                EpollTimeout::from(LINGER_STEP_MILLIS)
+            };
+            let n = match self.epoll.wait(&mut events, timeout) {
+                Ok(n) => n,
+                Err(nix::Error::EINTR) => continue,
+                Err(error) => {
+                    // EBADF, EFAULT or EINVAL: none can come from outside.
+                    tracing::error!(%error, "the ends of containers are no longer seen");
+                    return;
+                }
+            };
+            for event in events.iter().take(n) {
+                match event.data() {
+                    WAKE => {
+                        // Empty when two wakes were read as one.
+                        let _ = self.wake.read();
+                    }
+                    token => self.ended(Token(token)),
+                }
+            }
+            self.look_at_lingering();
+        }
+    }
+
+    /// A process has ended.
+    fn ended(&self, token: Token) {
+        let Some(watched) = lock(&self.state).watched.get(&token).cloned() else {
+            return;
+        };
+        match wait_child(watched.pidfd.as_fd(), Reap::Later) {
+            Ok(Some(exit)) => self.settle(token, &watched, ContainerExit::Known(exit.into())),
+            // Readable, and not to be waited for yet: epoll tells it again.
+            Ok(None) => {}
+            // ECHILD: not a child of ours.
+            Err(_) => {
+                // It stays readable for ever; from here on the clock leads.
+                let _ = self.epoll.delete(&watched.pidfd);
+                lock(&self.state)
+                    .lingering
+                    .insert(token, clock::boottime() + LINGER);
+            }
+        }
+    }
+
+    fn look_at_lingering(&self) {
+        let lingering: Vec<_> = {
+            let state = lock(&self.state);
+            let watched = |token: &Token| state.watched.get(token).cloned();
+            state
+                .lingering
+                .iter()
+                .filter_map(|(token, until)| Some((*token, *until, watched(token)?)))
+                .collect()
+        };
+        for (token, until, watched) in lingering {
+            let reported = watched
+                .record
+                .as_ref()
+                .and_then(|it| lock(&self.state).reports.get(it.process));
+            let told = || pidfd_exit(watched.pidfd.as_fd()).map(ExitStatus::from);
+            if let Some(status) = reported.or_else(told) {
+                self.settle(token, &watched, ContainerExit::Known(status));
+            } else if clock::boottime() >= until {
+                let exit = ContainerExit::Unknown(UnknownExit::Unobserved);
+                self.settle(token, &watched, exit);
+            }
+        }
+    }
+
+    /// Records, reaps and tells the end, in this order.
+    fn settle(&self, token: Token, watched: &Watched, exit: ContainerExit) {
+        let finished_at = clock::boottime();
+        if let Some(record) = &watched.record {
+            let end = ContainerEnd {
+                exit,
+                finished_at: Some(finished_at),
+            };
+            let record = ContainerRecord {
+                end: Some(end),
+                ..record.clone()
+            };
+            if let Err(error) = self.records.update(&record) {
+                // The loop is told all the same; only a restart before it has stored the outcome
+                // loses the status.
+                tracing::warn!(container = %record.id, %error, "the end is not recorded");
+            }
+        }
+        // Closing the descriptor would not do: the epoll entry belongs to the open file, of which
+        // a child that is just being made may have a copy.
+        let _ = self.epoll.delete(&watched.pidfd);
+        // ECHILD where it was no child.
+        let _ = wait_child(watched.pidfd.as_fd(), Reap::Yes);
+        lock(&self.state).settle(token);
+        if let Some(record) = &watched.record {
+            (self.sink)(RuntimeEvent::Exited {
+                id: record.id.clone(),
+                exit,
+                finished_at,
+            });
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! One file per container under `<state>/containers`: what a later agent needs to adopt it.
+//!
+//! A record is born as `ID.starting` and becomes `ID.json` by the hand of the container's own
+//! process, in its last step before its program. So `ID.json` means that the program ran, and
+//! `ID.starting` that it never did, at whatever instant the agent was killed. Only a crash of the
+//! node can lose that rename, and then the boot id tells.
+//!
+//! A file is two lines of JSON: a header with format and checksum, and the record.
+
+use std::ffi::CString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::runtime::error::RecordError;
+use crate::runtime::{ContainerId, ContainerRecord, RecordFault};
+use crate::sys::launch::Rename;
+use crate::sys::{Dir, FsError, Operation, Root, durable};
+
+/// Changes with every change of [`ContainerRecord`] that an older agent would misread.
+const FORMAT: u32 = 1;
+
+const RAN: &str = ".json";
+const STARTING: &str = ".starting";
+const CORRUPT: &str = ".corrupt";
+/// Left by a write that was cut short (`sys::durable`).
+const TEMPORARY: &str = ".tmp";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    format: u32,
+    /// Of the second line without its line end, hexadecimal.
+    sha256: String,
+}
+
+/// A record with what its name says.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) record: ContainerRecord,
+    pub(super) has_run: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Records {
+    dir: PathBuf,
+}
+
+impl Records {
+    /// Makes the directory where it is not there.
+    pub(super) fn open(state_dir: &Path) -> Result<Self, FsError> {
+        let dir = state_dir.join("containers");
+        Root::host().create_dir_all(&dir)?;
+        Ok(Self { dir })
+    }
+
+    /// Writes the record of a container whose program has not run, to survive a crash of the node.
+    pub(super) fn write_starting(&self, record: &ContainerRecord) -> Result<(), FsError> {
+        let path = self.path(&record.id, STARTING);
+        durable::write(&path, &encode(record, &path)?)
+    }
+
+    /// The rename that says that the program runs.
+    pub(super) fn mark_run(&self, id: &ContainerId) -> Result<Rename, FsError> {
+        let name =
+            |suffix| CString::new(format!("{id}{suffix}")).expect("a container id has no NUL byte");
+        Ok(Rename {
+            dir: Dir::open(&self.dir)?,
+            from: name(STARTING),
+            to: name(RAN),
+        })
+    }
+
+    /// Replaces the record of a container whose program has run. Not synced: it adds how it
+    /// ended, which a crash of the node makes worthless for all but its own containers.
+    pub(super) fn update(&self, record: &ContainerRecord) -> Result<(), FsError> {
+        let path = self.path(&record.id, RAN);
+        durable::replace(&path, &encode(record, &path)?)
+    }
+
+    /// Removes all there is about a container.
+    pub(super) fn remove(&self, id: &ContainerId) -> Result<(), FsError> {
+        self.remove_starting(id)?;
+        Root::host().remove_file(self.path(id, RAN))
+    }
+
+    pub(super) fn remove_starting(&self, id: &ContainerId) -> Result<(), FsError> {
+        Root::host().remove_file(self.path(id, STARTING))
+    }
+
+    /// Whether the program has run since the record was found as one that has not.
+    pub(super) fn has_run(&self, id: &ContainerId) -> bool {
+        Root::host().exists(self.path(id, RAN))
+    }
+
+    /// Every record, by id. What cannot be read is set aside and reported; leftovers are removed.
+    pub(super) fn load(&self) -> Result<(Vec<Found>, Vec<RecordFault>), FsError> {
+        let host = Root::host();
+        let mut found = Vec::new();
+        let mut faults = Vec::new();
+        for name in host.list(&self.dir)? {
+            let path = self.dir.join(&name);
+            let (id, has_run) = match (name.strip_suffix(RAN), name.strip_suffix(STARTING)) {
+                (Some(id), _) => (id, true),
+                (None, Some(id)) => (id, false),
+                (None, None) => {
+                    if name.ends_with(TEMPORARY) {
+                        host.remove_file(&path)?;
+                    }
+                    continue;
+                }
+            };
+            match read(&path, id) {
+                Ok(record) => found.push(Found { record, has_run }),
+                // The container's process renamed it after the list was made.
+                Err(RecordError::File(error)) if error.is_gone() => {
+                    let path = self.dir.join(format!("{id}{RAN}"));
+                    match read(&path, id) {
+                        Ok(record) => found.push(Found {
+                            record,
+                            has_run: true,
+                        }),
+                        Err(source) => faults.push(RecordFault { path, source }),
+                    }
+                }
+                Err(source) => {
+                    let mut aside = path.clone().into_os_string();
+                    aside.push(CORRUPT);
+                    durable::rename(&path, Path::new(&aside))?;
+                    faults.push(RecordFault { path, source });
+                }
+            }
+        }
+        found.sort_by(|a, b| a.record.id.cmp(&b.record.id));
+        // Under both names: left by an agent killed between writing the one and removing the
+        // other.
+        found.dedup_by(|later, kept| {
+            let is_same = later.record.id == kept.record.id;
+            if is_same && later.has_run {
+                std::mem::swap(later, kept);
+            }
+            is_same
+        });
+        Ok((found, faults))
+    }
+
+    fn path(&self, id: &ContainerId, suffix: &str) -> PathBuf {
+        self.dir.join(format!("{id}{suffix}"))
+    }
+}
+
+fn read(path: &Path, id: &str) -> Result<ContainerRecord, RecordError> {
+    let record = decode(&Root::host().read(path)?)?;
+    if record.id.as_str() != id {
+        return Err(RecordError::OtherContainer { found: record.id });
+    }
+    Ok(record)
+}
+
+/// `path` is for the message: a path in the record that is not UTF-8 cannot be written.
+fn encode(record: &ContainerRecord, path: &Path) -> Result<Vec<u8>, FsError> {
+    let failed = |e| FsError::new(Operation::Write, path, io::Error::other(e));
+    let body = serde_json::to_vec(record).map_err(failed)?;
+    let header = Header {
+        format: FORMAT,
+        sha256: checksum(&body),
+    };
+    let header = serde_json::to_vec(&header).map_err(failed)?;
+    Ok([header.as_slice(), b"\n", body.as_slice(), b"\n"].concat())
+}
+
+fn decode(bytes: &[u8]) -> Result<ContainerRecord, RecordError> {
+    let mut lines = bytes.splitn(2, |byte| *byte == b'\n');
+    let (Some(header), Some(body)) = (lines.next(), lines.next()) else {
+        return Err(RecordError::NoHeader);
+    };
+    let header: Header = serde_json::from_slice(header)?;
+    if header.format != FORMAT {
+        return Err(RecordError::Format {
+            found: header.format,
+            want: FORMAT,
+        });
+    }
+    let body = body.strip_suffix(b"\n").unwrap_or(body);
+    let found = checksum(body);
+    if found != header.sha256 {
+        return Err(RecordError::Checksum {
+            found,
+            want: header.sha256,
+        });
+    }
+    Ok(serde_json::from_slice(body)?)
+}
+
+fn checksum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

@@ -1,0 +1,150 @@
+//! What an earlier agent left: containers to adopt, ends to tell, starts that were cut short.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use nix::libc;
+
+use super::records::Found;
+use super::state::{Watched, lock};
+use super::{Shared, proc_file};
+use crate::runtime::{
+    ContainerEnd, ContainerExit, ContainerRecord, HostProcess, Recovered, RuntimeError, UnknownExit,
+};
+use crate::sys::launch::is_readable_within;
+use crate::sys::syscall::{pidfd_open, pidfd_send_signal};
+
+/// How long a process at its gate may take to see that the gate is closed, or to pass it if the
+/// gate was opened in the last moment. A loaded node may not run it for a while.
+const GATE_TIMEOUT: Duration = Duration::from_secs(5);
+const GATE_STEP: Duration = Duration::from_millis(2);
+
+/// What became of the process of a record.
+enum Fate {
+    Runs(OwnedFd),
+    Ended,
+    NeverRan,
+}
+
+impl Shared {
+    pub(super) fn recover(&self) -> Result<Recovered, RuntimeError> {
+        let (found, faults) = self.records.load()?;
+        let mut recovered = Recovered {
+            faults,
+            ..Recovered::default()
+        };
+        let mut adopted = Vec::new();
+        for Found { record, has_run } in found {
+            if record.end.is_some() {
+                recovered.ended.push(record);
+                continue;
+            }
+            if record.boot_id != self.boot_id {
+                // Whether it ran is not known for sure: the rename may be lost with the node.
+                let exit = ContainerExit::Unknown(UnknownExit::NodeRestarted);
+                recovered.ended.push(self.end(record, exit)?);
+                continue;
+            }
+            match self.fate(&record, has_run)? {
+                Fate::Runs(pidfd) => adopted.push((record, pidfd)),
+                Fate::NeverRan => {
+                    self.records.remove(&record.id)?;
+                    recovered.never_started.push(record);
+                }
+                Fate::Ended => {
+                    let known = lock(&self.state).reports.early(record.process);
+                    let unknown = ContainerExit::Unknown(UnknownExit::Unobserved);
+                    let exit = known.map_or(unknown, ContainerExit::Known);
+                    recovered.ended.push(self.end(record, exit)?);
+                }
+            }
+        }
+        // Nothing fails from here on, so a recovery that failed can be tried again.
+        for (record, pidfd) in adopted {
+            let watched = Watched {
+                pidfd,
+                record: Some(record.clone()),
+            };
+            let token = lock(&self.state).watch(watched);
+            self.arm(token);
+            recovered.running.push(record);
+        }
+        let mut state = lock(&self.state);
+        state.reports.end_early();
+        let ended = recovered.ended.iter().map(|it| it.id.clone());
+        state.ended.extend(ended);
+        Ok(recovered)
+    }
+
+    fn end(
+        &self,
+        record: ContainerRecord,
+        exit: ContainerExit,
+    ) -> Result<ContainerRecord, RuntimeError> {
+        let record = ContainerRecord {
+            end: Some(ContainerEnd {
+                exit,
+                finished_at: None,
+            }),
+            ..record
+        };
+        self.records.update(&record)?;
+        self.records.remove_starting(&record.id)?;
+        Ok(record)
+    }
+
+    fn fate(&self, record: &ContainerRecord, has_run: bool) -> Result<Fate, RuntimeError> {
+        let pidfd = open_process(record.process)?;
+        if has_run {
+            return Ok(pidfd.map_or(Fate::Ended, Fate::Runs));
+        }
+        let Some(pidfd) = pidfd else {
+            // It may have passed the gate, run and ended since the records were listed.
+            return Ok(if self.records.has_run(&record.id) {
+                Fate::Ended
+            } else {
+                Fate::NeverRan
+            });
+        };
+        // The earlier agent died a moment ago, and the process is about to end, or to go on if it
+        // had its permission already.
+        let mut waited = Duration::ZERO;
+        while waited < GATE_TIMEOUT {
+            let has_ended =
+                is_readable_within(pidfd.as_fd(), GATE_STEP).map_err(RuntimeError::Setup)?;
+            match (has_ended, self.records.has_run(&record.id)) {
+                // The end of one that ran is told as any other.
+                (_, true) => return Ok(Fate::Runs(pidfd)),
+                (true, false) => return Ok(Fate::NeverRan),
+                (false, false) => waited += GATE_STEP,
+            }
+        }
+        // It does not run at all; its cgroup may be frozen.
+        pidfd_send_signal(pidfd.as_fd(), 9).map_err(RuntimeError::Setup)?;
+        Ok(Fate::NeverRan)
+    }
+}
+
+/// The process, if it is still there and still the same.
+fn open_process(process: HostProcess) -> Result<Option<OwnedFd>, RuntimeError> {
+    let pidfd = match pidfd_open(process.pid) {
+        Ok(pidfd) => pidfd,
+        // The pid is free, or a thread's.
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(RuntimeError::Setup(error)),
+    };
+    // Read after the open: if the pid was reused in between, this start is a later one.
+    match proc_file::start_ticks(process.pid) {
+        Ok(ticks) => Ok((ticks == process.start_ticks).then_some(pidfd)),
+        Err(error) if error.is_gone() || error.errno() == Some(libc::ESRCH) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ESRCH | libc::ENOENT | libc::EINVAL)
+    )
+}

@@ -1,0 +1,307 @@
+//! One start, from the specification to the running program.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::libc;
+
+use super::command::Command;
+use super::exits::Exits;
+use super::proc_file;
+use super::records::Records;
+use super::state::Watched;
+use crate::model::event::{CgroupId, ExitStatus};
+use crate::runtime::{
+    ContainerCgroup, ContainerRecord, ContainerSpec, HostProcess, JoinedCgroup, StartError,
+    StartWarning,
+};
+use crate::sys::launch::{Child, Launch, Progress, is_readable_within, launch};
+use crate::sys::syscall::{Reap, Step, pidfd_send_signal, wait_child};
+use crate::sys::{Dir, Root, append, clock};
+
+/// Joining waits for RCU, some 15 ms for each hierarchy; a node at its limits may take far longer.
+/// What takes this long never ends.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// A child that has closed its pipe is at its very end.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What every start uses.
+pub(super) struct Starter<'a> {
+    pub(super) records: &'a Records,
+    pub(super) exits: &'a Exits,
+    pub(super) boot_id: &'a str,
+    pub(super) open_files: Option<u64>,
+}
+
+/// A program that runs and whose end nobody waits for yet.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) record: ContainerRecord,
+    pub(super) pidfd: OwnedFd,
+    pub(super) warnings: Vec<StartWarning>,
+}
+
+impl Starter<'_> {
+    pub(super) fn start(&self, spec: &ContainerSpec) -> Result<Started, StartError> {
+        let command = Command::resolve(spec)?;
+        let cgroups = open_cgroups(&spec.cgroup)?;
+        let mut warnings = Vec::new();
+        let child = self.clone_child(spec, &command, &cgroups, &mut warnings)?;
+        match self.bring_up(spec, &command, &cgroups, &child, &mut warnings) {
+            Ok(record) => Ok(Started {
+                record,
+                pidfd: child.into_pidfd(),
+                warnings,
+            }),
+            Err(error) => {
+                // Its gate closes with this, and it ends unless it is stuck or past the gate.
+                let pidfd = child.into_pidfd();
+                let _ = pidfd_send_signal(pidfd.as_fd(), 9);
+                self.exits.discard(Watched {
+                    pidfd,
+                    record: None,
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// A child in its cgroups, or about to join them.
+    fn clone_child(
+        &self,
+        spec: &ContainerSpec,
+        command: &Command,
+        cgroups: &[Dir],
+        warnings: &mut Vec<StartWarning>,
+    ) -> Result<Child, StartError> {
+        let unified = match (&spec.cgroup, cgroups) {
+            (ContainerCgroup::Unified(_), [dir]) => Some(dir.as_fd()),
+            _ => None,
+        };
+        let mut plan = Launch {
+            program: command.program_c.clone(),
+            argv: command.argv.clone(),
+            envp: command.envp.clone(),
+            working_dir: command.working_dir.clone(),
+            stdin: append::open_null().map_err(StartError::Stdin)?,
+            output: open_log(&spec.log_path)?,
+            join: Vec::new(),
+            open_files: self.open_files,
+            rename: self
+                .records
+                .mark_run(&spec.id)
+                .map_err(StartError::Record)?,
+            identity: spec.run_as.map(|it| (it.uid, it.gid)),
+        };
+        if let Some(dir) = unified {
+            match launch(&plan, Some(dir)) {
+                // A kernel, or a filter in front of it, that does not know the flag. Whatever else
+                // stops the clone would stop the joining too, or is a limit of the cgroup that
+                // joining would get round.
+                Err(source)
+                    if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)) =>
+                {
+                    warnings.push(StartWarning::JoinedAfterClone { source });
+                }
+                other => return other.map_err(StartError::Clone),
+            }
+        }
+        plan.join = open_procs(cgroups)?;
+        launch(&plan, None).map_err(StartError::Clone)
+    }
+
+    /// From the clone to the running program.
+    fn bring_up(
+        &self,
+        spec: &ContainerSpec,
+        command: &Command,
+        cgroups: &[Dir],
+        child: &Child,
+        warnings: &mut Vec<StartWarning>,
+    ) -> Result<ContainerRecord, StartError> {
+        let record = ContainerRecord {
+            id: spec.id.clone(),
+            owner: spec.owner.clone(),
+            spec_hash: spec.spec_hash.clone(),
+            log_path: spec.log_path.clone(),
+            oom_score_adj: spec.oom_score_adj,
+            cgroups: cgroups
+                .iter()
+                .map(|dir| JoinedCgroup {
+                    path: dir.path().into(),
+                    cgroup_id: CgroupId(dir.inode()),
+                })
+                .collect(),
+            boot_id: self.boot_id.to_owned(),
+            process: HostProcess {
+                pid: child.pid,
+                start_ticks: proc_file::start_ticks(child.pid).map_err(StartError::Inspect)?,
+            },
+            started_at: clock::boottime(),
+            end: None,
+        };
+        // While the child joins its cgroups: the disk and RCU take their time together.
+        self.records
+            .write_starting(&record)
+            .map_err(StartError::Record)
+            .and_then(|()| let_go(spec, command, cgroups, child, warnings))
+            .inspect_err(|_| {
+                if let Err(error) = self.records.remove(&spec.id) {
+                    let container = &spec.id;
+                    tracing::warn!(%container, %error, "the record of a failed start is left");
+                }
+            })?;
+        Ok(record)
+    }
+}
+
+/// Waits for the child at its gate, looks at it, and opens the gate.
+fn let_go(
+    spec: &ContainerSpec,
+    command: &Command,
+    cgroups: &[Dir],
+    child: &Child,
+    warnings: &mut Vec<StartWarning>,
+) -> Result<(), StartError> {
+    let stuck = StartError::Stuck {
+        seconds: READY_TIMEOUT.as_secs(),
+    };
+    let died = || StartError::Died {
+        exit: exit_of(child),
+    };
+    let failed = |step, index, source| failed(spec, command, cgroups, step, index, source);
+    match told(child)? {
+        Progress::Ready => {}
+        Progress::Closed => return Err(died()),
+        Progress::Silent => return Err(stuck),
+        Progress::Failed {
+            step,
+            index,
+            source,
+        } => return Err(failed(step, index, source)),
+    }
+    check_membership(cgroups, child.pid)?;
+    warnings.extend(set_oom_score_adj(child.pid, spec.oom_score_adj));
+    // An error means that nobody is behind the gate.
+    child.open_gate().map_err(|_gone| died())?;
+    match told(child)? {
+        // The pipe closes with the exec. A child killed just then looks the same, and its end is
+        // told as any other.
+        Progress::Closed | Progress::Ready => Ok(()),
+        Progress::Silent => Err(stuck),
+        Progress::Failed {
+            step,
+            index,
+            source,
+        } => Err(failed(step, index, source)),
+    }
+}
+
+fn told(child: &Child) -> Result<Progress, StartError> {
+    child.progress(READY_TIMEOUT).map_err(StartError::Listen)
+}
+
+/// How a child that has closed its pipes ended.
+fn exit_of(child: &Child) -> Option<ExitStatus> {
+    let pidfd = child.pidfd.as_fd();
+    is_readable_within(pidfd, END_TIMEOUT).ok()?;
+    let exit = wait_child(pidfd, Reap::Later).ok()??;
+    Some(exit.into())
+}
+
+fn failed(
+    spec: &ContainerSpec,
+    command: &Command,
+    cgroups: &[Dir],
+    step: Step,
+    index: usize,
+    source: io::Error,
+) -> StartError {
+    match (step, spec.run_as) {
+        (Step::JoinCgroup, _) => StartError::Join {
+            path: cgroups
+                .get(index)
+                .map_or_else(PathBuf::new, |dir| dir.path().into()),
+            source,
+        },
+        (Step::WorkingDir, _) => StartError::WorkingDir {
+            path: spec.working_dir.clone(),
+            source,
+        },
+        (Step::SetGroups | Step::SetGid | Step::SetUid, Some(run_as)) => StartError::RunAs {
+            uid: run_as.uid,
+            gid: run_as.gid,
+            call: step.call(),
+            source,
+        },
+        (Step::Exec, _) => StartError::Exec {
+            program: command.program.clone(),
+            source,
+        },
+        _ => StartError::Setup {
+            call: step.call(),
+            source,
+        },
+    }
+}
+
+fn open_cgroups(cgroup: &ContainerCgroup) -> Result<Vec<Dir>, StartError> {
+    let paths = match cgroup {
+        ContainerCgroup::Unified(path) => std::slice::from_ref(path),
+        ContainerCgroup::Split(paths) => paths,
+    };
+    paths
+        .iter()
+        .map(|path| Dir::open(path).map_err(StartError::Cgroup))
+        .collect()
+}
+
+fn open_procs(cgroups: &[Dir]) -> Result<Vec<OwnedFd>, StartError> {
+    let open = |dir: &Dir| {
+        dir.open_file_for_write("cgroup.procs")
+            .map(OwnedFd::from)
+            .map_err(StartError::Cgroup)
+    };
+    cgroups.iter().map(open).collect()
+}
+
+/// Looks into the very directories that were opened, so that the answer holds for them and not for
+/// others of the same name.
+fn check_membership(cgroups: &[Dir], pid: u32) -> Result<(), StartError> {
+    let pid = pid.to_string();
+    for dir in cgroups {
+        let procs = dir.read_text("cgroup.procs").map_err(StartError::Inspect)?;
+        if !procs.lines().any(|line| line == pid) {
+            return Err(StartError::NotMember {
+                path: dir.path().into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn open_log(path: &Path) -> Result<OwnedFd, StartError> {
+    let make_dirs = match path.parent() {
+        Some(dir) => Root::host().create_dir_all(dir),
+        None => Ok(()),
+    };
+    make_dirs
+        .and_then(|()| append::open(path))
+        .map_err(StartError::Log)
+}
+
+fn set_oom_score_adj(pid: u32, wanted: i16) -> Option<StartWarning> {
+    let path = format!("/proc/{pid}/oom_score_adj");
+    let host = Root::host();
+    let source = host
+        .write_existing(&path, wanted.to_string().as_bytes())
+        .err()?;
+    let actual = host.read_text(&path).ok();
+    Some(StartWarning::OomScoreAdj {
+        wanted,
+        actual: actual.and_then(|text| text.trim().parse().ok()),
+        source,
+    })
+}

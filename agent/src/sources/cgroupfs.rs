@@ -1,0 +1,321 @@
+//! Reads cgroups: whether they exist with what they need, the values of their interface files,
+//! their processes and children. On v1 a cgroup is one directory in each hierarchy.
+//!
+//! Every read is by directory descriptor. Never writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::model::cgroup::{
+    CgroupIds, Controller, Existence, FileValue, InterfaceFile, ObservedCgroup,
+};
+use crate::model::cgroup_name::CgroupName;
+use crate::model::event::CgroupId;
+use crate::sys::{Dir, FsError, Trees};
+
+/// How deep a subtree is walked for processes and children. Deeper nesting is reported, not
+/// followed: a container may nest cgroups without end.
+const MAX_DEPTH: usize = 32;
+
+/// Why the state of a cgroup could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("observe cgroup {name}")]
+    Fs { name: CgroupName, source: FsError },
+    #[error("cgroup {name}: {file} says {text:?}, not a {kind:?}")]
+    Parse {
+        name: CgroupName,
+        file: String,
+        text: String,
+        kind: crate::model::cgroup::FileKind,
+    },
+    #[error("the cgroup mount has no `{controller}` controller")]
+    NoController { controller: String },
+}
+
+/// Reader of the node's cgroups.
+#[derive(Clone, Debug)]
+pub struct CgroupReader {
+    trees: Arc<Trees>,
+    /// Controllers that a healthy cgroup has: those that the agent needs, as far as the node has
+    /// them (spec cgroups-qos 2.4).
+    needed: BTreeSet<String>,
+    page_size: u64,
+}
+
+impl CgroupReader {
+    /// `needed`: controllers without which a cgroup counts as degraded; `page_size` in bytes.
+    pub fn new(trees: Arc<Trees>, needed: BTreeSet<String>, page_size: u64) -> Self {
+        Self {
+            trees,
+            needed,
+            page_size,
+        }
+    }
+
+    /// The directory of a cgroup in the tree that carries `controller`.
+    pub fn dir(&self, name: &CgroupName, controller: &str) -> Result<Dir, ReadError> {
+        let tree = self
+            .trees
+            .of(controller)
+            .ok_or_else(|| ReadError::NoController {
+                controller: controller.to_owned(),
+            })?;
+        tree.dir
+            .descend(name.components())
+            .map_err(|source| failed(name, source))
+    }
+
+    /// The directory in the cgroup2 hierarchy: the only one on v2, the one beside v1 on a hybrid
+    /// node, `None` without any.
+    pub fn unified_dir(&self, name: &CgroupName) -> Result<Option<Dir>, ReadError> {
+        let tree = self
+            .trees
+            .trees
+            .iter()
+            .find(|tree| self.trees.unified || tree.controllers.is_empty());
+        match tree.map(|tree| tree.dir.descend(name.components())) {
+            None => Ok(None),
+            Some(Ok(dir)) => Ok(Some(dir)),
+            Some(Err(error)) if error.is_gone() => Ok(None),
+            Some(Err(source)) => Err(failed(name, source)),
+        }
+    }
+
+    /// Three states; an error is none of them and must not be taken for `Absent`.
+    pub fn existence(&self, name: &CgroupName) -> Result<Existence, ReadError> {
+        if self.trees.unified {
+            let Some(dir) = gone_is_none(self.dir(name, ""))? else {
+                return Ok(Existence::Absent);
+            };
+            let enabled = dir
+                .read_text("cgroup.controllers")
+                .map_err(|source| failed(name, source))?;
+            let enabled: BTreeSet<&str> = enabled.split_ascii_whitespace().collect();
+            let missing = self
+                .needed
+                .iter()
+                .filter(|controller| !enabled.contains(controller.as_str()))
+                .cloned()
+                .collect::<BTreeSet<_>>();
+            return Ok(match missing.is_empty() {
+                true => Existence::Healthy,
+                false => Existence::Degraded { missing },
+            });
+        }
+        let mut missing = BTreeSet::new();
+        let mut n_found = 0_usize;
+        for tree in &self.trees.trees {
+            match tree.dir.descend(name.components()) {
+                Ok(_) => n_found += 1,
+                Err(error) if error.is_gone() => {
+                    missing.insert(tree.label());
+                }
+                Err(source) => return Err(failed(name, source)),
+            }
+        }
+        Ok(match (n_found, missing.is_empty()) {
+            (0, _) => Existence::Absent,
+            (_, true) => Existence::Healthy,
+            (_, false) => Existence::Degraded { missing },
+        })
+    }
+
+    /// Existence, and the present values of `files`.
+    pub fn observe(
+        &self,
+        name: &CgroupName,
+        files: &[(InterfaceFile, FileValue)],
+    ) -> Result<ObservedCgroup, ReadError> {
+        let existence = self.existence(name)?;
+        let mut observed = ObservedCgroup {
+            existence,
+            ..ObservedCgroup::absent()
+        };
+        if observed.existence == Existence::Absent {
+            return Ok(observed);
+        }
+        let mut dirs: BTreeMap<Controller, Option<Dir>> = BTreeMap::new();
+        for (file, _) in files {
+            let dir = match dirs.entry(file.controller) {
+                std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    entry.insert(gone_is_none(self.dir(name, file.controller.name()))?)
+                }
+            };
+            let Some(dir) = dir else { continue };
+            if let Some(value) = self.value(name, dir, file)? {
+                observed.values.insert(file.clone(), value);
+            }
+            if file.name == "memory.max" {
+                observed.memory_usage =
+                    number(dir, "memory.current").map_err(|source| failed(name, source))?;
+            }
+        }
+        Ok(observed)
+    }
+
+    /// The value of one file; `None` where the cgroup or the file is not there.
+    fn value(
+        &self,
+        name: &CgroupName,
+        dir: &Dir,
+        file: &InterfaceFile,
+    ) -> Result<Option<FileValue>, ReadError> {
+        let Some(text) = dir
+            .read_text_if_any(&file.name)
+            .map_err(|source| failed(name, source))?
+        else {
+            return Ok(None);
+        };
+        match file.kind.parse(&text, self.page_size) {
+            Some(value) => Ok(Some(value)),
+            None => Err(ReadError::Parse {
+                name: name.clone(),
+                file: file.name.clone(),
+                text,
+                kind: file.kind,
+            }),
+        }
+    }
+
+    /// The ids of a cgroup in every tree that has it.
+    pub fn ids(&self, name: &CgroupName) -> Result<CgroupIds, ReadError> {
+        let mut ids = CgroupIds::new();
+        for tree in &self.trees.trees {
+            match tree.dir.descend(name.components()) {
+                Ok(dir) => {
+                    ids.insert(tree.label(), CgroupId(dir.inode()));
+                }
+                Err(error) if error.is_gone() => {}
+                Err(source) => return Err(failed(name, source)),
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The id in the hierarchy that OOM kills and reclaim are accounted in.
+    pub fn memory_id(&self, name: &CgroupName) -> Result<Option<CgroupId>, ReadError> {
+        Ok(gone_is_none(self.dir(name, Controller::Memory.name()))?
+            .map(|dir| CgroupId(dir.inode())))
+    }
+
+    /// Names of the sub-cgroups, over all trees, sorted. Empty for a cgroup that is not there.
+    pub fn children(&self, name: &CgroupName) -> Result<BTreeSet<String>, ReadError> {
+        let mut children = BTreeSet::new();
+        for tree in &self.trees.trees {
+            match tree
+                .dir
+                .descend(name.components())
+                .and_then(|dir| dir.list_dirs())
+            {
+                Ok(names) => children.extend(names),
+                Err(error) if error.is_gone() => {}
+                Err(source) => return Err(failed(name, source)),
+            }
+        }
+        Ok(children)
+    }
+
+    /// Processes of a cgroup and of all below it, over all trees, sorted. Sub-cgroups that vanish
+    /// under the walk are skipped.
+    pub fn pids(&self, name: &CgroupName) -> Result<BTreeSet<u32>, ReadError> {
+        let mut pids = BTreeSet::new();
+        for tree in &self.trees.trees {
+            match tree.dir.descend(name.components()) {
+                Ok(dir) => {
+                    collect_pids(&dir, MAX_DEPTH, &mut pids)
+                        .map_err(|source| failed(name, source))?;
+                }
+                Err(error) if error.is_gone() => {}
+                Err(source) => return Err(failed(name, source)),
+            }
+        }
+        Ok(pids)
+    }
+
+    /// Memory charged to a cgroup, in bytes.
+    pub fn memory_usage(&self, name: &CgroupName) -> Result<Option<u64>, ReadError> {
+        let file = match self.trees.unified {
+            true => "memory.current",
+            false => "memory.usage_in_bytes",
+        };
+        self.number_of(name, Controller::Memory, file)
+    }
+
+    /// Tasks in a cgroup, threads included.
+    pub fn n_tasks(&self, name: &CgroupName) -> Result<Option<u64>, ReadError> {
+        self.number_of(name, Controller::Pids, "pids.current")
+    }
+
+    fn number_of(
+        &self,
+        name: &CgroupName,
+        controller: Controller,
+        file: &str,
+    ) -> Result<Option<u64>, ReadError> {
+        if self.trees.of(controller.name()).is_none() {
+            return Ok(None);
+        }
+        match gone_is_none(self.dir(name, controller.name()))? {
+            Some(dir) => number(&dir, file).map_err(|source| failed(name, source)),
+            None => Ok(None),
+        }
+    }
+
+    /// Memory pressure files exist only in the cgroup2 hierarchy; see `sources::psi`.
+    pub fn open_pressure(&self, name: &CgroupName, file: &str) -> Option<OwnedFd> {
+        let dir = self.unified_dir(name).ok()??;
+        dir.open_file(file).ok().map(OwnedFd::from)
+    }
+
+    pub fn trees(&self) -> &Arc<Trees> {
+        &self.trees
+    }
+}
+
+fn collect_pids(dir: &Dir, depth: usize, pids: &mut BTreeSet<u32>) -> Result<(), FsError> {
+    // A threaded cgroup refuses to list processes (EOPNOTSUPP); they show at its domain.
+    match dir.read_text("cgroup.procs") {
+        Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok())),
+        Err(FsError::Gone { .. }) => return Ok(()),
+        Err(_) => {}
+    }
+    if depth == 0 {
+        return Ok(());
+    }
+    let children = match dir.list_dirs() {
+        Err(FsError::Gone { .. }) => return Ok(()),
+        other => other?,
+    };
+    for child in children {
+        match dir.open_dir(&child) {
+            Ok(child) => collect_pids(&child, depth - 1, pids)?,
+            Err(FsError::Gone { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn number(dir: &Dir, file: &str) -> Result<Option<u64>, FsError> {
+    Ok(dir
+        .read_text_if_any(file)?
+        .and_then(|text| text.trim().parse().ok()))
+}
+
+fn gone_is_none(dir: Result<Dir, ReadError>) -> Result<Option<Dir>, ReadError> {
+    match dir {
+        Ok(dir) => Ok(Some(dir)),
+        Err(ReadError::Fs { source, .. }) if source.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn failed(name: &CgroupName, source: FsError) -> ReadError {
+    ReadError::Fs {
+        name: name.clone(),
+        source,
+    }
+}

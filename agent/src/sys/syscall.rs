@@ -1,0 +1,541 @@
+//! System calls that have no safe wrapper: processes by descriptor, and the birth of one.
+//!
+//! Invariant: between `clone3` and `execve` the child makes system calls on memory that was
+//! prepared before, and nothing else. The agent has many threads and the child has one: a lock
+//! that another thread held at the clone, the allocator's above all, stays locked for ever.
+#![expect(
+    unsafe_code,
+    reason = "the one file for calls that neither std nor nix wraps, or not for use after a clone"
+)]
+
+use std::convert::Infallible;
+use std::ffi::{CStr, CString, c_char, c_long};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+// setgroups, setresgid and setresuid take 16 bit ids on old 32 bit architectures.
+const _: () = assert!(size_of::<usize>() == 8, "a 64 bit architecture");
+
+/// How a process ended, as `wait` tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessExit {
+    Code(u8),
+    Signal { signal: u8, core_dumped: bool },
+}
+
+impl ProcessExit {
+    /// From the kernel's `exit_code`: the signal in the low 7 bits, then the core dump flag, then
+    /// the status in the second byte.
+    fn from_wait_status(status: i32) -> Self {
+        let [low, code, ..] = status.to_le_bytes();
+        match low & 0x7f {
+            0 => Self::Code(code),
+            signal => Self::Signal {
+                signal,
+                core_dumped: low & 0x80 != 0,
+            },
+        }
+    }
+}
+
+/// A descriptor for the process `pid`, thread group leader of it (Linux 5.3). `ESRCH`: there is
+/// none.
+pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two integers and touches no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = descriptor(fd)?;
+    // SAFETY: the kernel just made this descriptor for us, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends a signal to the process of `pidfd`; never to another one with the same pid.
+pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: u8) -> io::Result<()> {
+    let info = ptr::null::<libc::siginfo_t>();
+    let signal = i32::from(signal);
+    // SAFETY: a null info asks the kernel to fill in its own; the other arguments are integers.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            info,
+            0,
+        )
+    };
+    check(result)
+}
+
+/// What becomes of the process that [`wait_child`] looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reap {
+    /// It goes away.
+    Yes,
+    /// It stays a zombie, to be waited for again.
+    Later,
+}
+
+/// How the child behind `pidfd` ended, `None` while it runs. `ECHILD`: not a child of this
+/// process, or reaped already.
+pub fn wait_child(pidfd: BorrowedFd<'_>, reap: Reap) -> io::Result<Option<ProcessExit>> {
+    let options = libc::WEXITED
+        | libc::WNOHANG
+        | match reap {
+            Reap::Yes => 0,
+            Reap::Later => libc::WNOWAIT,
+        };
+    // SAFETY: siginfo_t holds integers, pointers and unions of them; all zero is a value of it.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let fd = libc::id_t::try_from(pidfd.as_raw_fd()).expect("an open descriptor is not negative");
+    // SAFETY: `info` is a siginfo_t of ours, written by the call and not kept by it.
+    let result = unsafe { libc::waitid(libc::P_PIDFD, fd, &raw mut info, options) };
+    check(c_long::from(result))?;
+    // SAFETY: waitid left the structure as it was, zero, or filled in the fields of SIGCHLD.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    if pid == 0 {
+        return Ok(None);
+    }
+    let [number, ..] = status.to_le_bytes();
+    Ok(Some(match info.si_code {
+        libc::CLD_EXITED => ProcessExit::Code(number),
+        code => ProcessExit::Signal {
+            signal: number,
+            core_dumped: code == libc::CLD_DUMPED,
+        },
+    }))
+}
+
+/// How the process behind `pidfd` ended, whoever reaped it: `PIDFD_GET_INFO` with
+/// `PIDFD_INFO_EXIT` (Linux 6.15, include/uapi/linux/pidfd.h). `None` before it is reaped, and
+/// always on an older kernel.
+pub fn pidfd_exit(pidfd: BorrowedFd<'_>) -> Option<ProcessExit> {
+    /// `struct pidfd_info`, its first published form.
+    #[repr(C)]
+    #[derive(Default)]
+    struct PidfdInfo {
+        mask: u64,
+        cgroup_id: u64,
+        ids: [u32; 11],
+        exit_code: i32,
+    }
+    const SIZE: usize = size_of::<PidfdInfo>();
+    const _: () = assert!(SIZE == 64);
+    const PIDFD_GET_INFO: nix::sys::ioctl::ioctl_num_type =
+        nix::request_code_readwrite!(0xff, 11, SIZE);
+    const PIDFD_INFO_EXIT: u64 = 1 << 3;
+
+    let mut info = PidfdInfo {
+        mask: PIDFD_INFO_EXIT,
+        ..PidfdInfo::default()
+    };
+    // SAFETY: the request carries the size of the structure, so the kernel writes no more than it,
+    // and it keeps no pointer.
+    let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
+    (result == 0 && info.mask & PIDFD_INFO_EXIT != 0)
+        .then(|| ProcessExit::from_wait_status(info.exit_code))
+}
+
+/// What the child does on its way to its program, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Step {
+    CloseDescriptors,
+    ResetSignals,
+    NewSession,
+    JoinCgroup,
+    StandardStreams,
+    OpenFilesLimit,
+    WorkingDir,
+    /// All of the above is done; the child waits at the gate.
+    Ready,
+    Rename,
+    SetGroups,
+    SetGid,
+    SetUid,
+    Exec,
+}
+
+impl Step {
+    pub const ALL: [Self; 13] = [
+        Self::CloseDescriptors,
+        Self::ResetSignals,
+        Self::NewSession,
+        Self::JoinCgroup,
+        Self::StandardStreams,
+        Self::OpenFilesLimit,
+        Self::WorkingDir,
+        Self::Ready,
+        Self::Rename,
+        Self::SetGroups,
+        Self::SetGid,
+        Self::SetUid,
+        Self::Exec,
+    ];
+
+    /// The system call of the step.
+    pub fn call(self) -> &'static str {
+        match self {
+            Self::CloseDescriptors => "close_range",
+            Self::ResetSignals => "rt_sigaction",
+            Self::NewSession => "setsid",
+            Self::JoinCgroup => "write cgroup.procs",
+            Self::StandardStreams => "dup3",
+            Self::OpenFilesLimit => "prlimit64",
+            Self::WorkingDir => "chdir",
+            Self::Ready => "write",
+            Self::Rename => "renameat2",
+            Self::SetGroups => "setgroups",
+            Self::SetGid => "setresgid",
+            Self::SetUid => "setresuid",
+            Self::Exec => "execve",
+        }
+    }
+}
+
+/// The one message of the child, whole in one `write` (far below `PIPE_BUF`).
+#[repr(C)]
+pub(super) struct Message {
+    pub(super) step: u32,
+    /// Which of several, for [`Step::JoinCgroup`].
+    pub(super) index: u32,
+    /// 0 for [`Step::Ready`].
+    pub(super) errno: i32,
+}
+
+impl Message {
+    pub(super) const SIZE: usize = size_of::<Self>();
+}
+
+/// All that the child needs, in memory that stays as it is until the child has gone on to its
+/// program.
+pub(super) struct ChildImage<'a> {
+    pub(super) program: &'a CStr,
+    pub(super) argv: PointerList<'a>,
+    pub(super) envp: PointerList<'a>,
+    pub(super) working_dir: &'a CStr,
+    pub(super) stdin: BorrowedFd<'a>,
+    pub(super) output: BorrowedFd<'a>,
+    /// `cgroup.procs` files to write to.
+    pub(super) join: Vec<BorrowedFd<'a>>,
+    pub(super) gate: BorrowedFd<'a>,
+    pub(super) progress: BorrowedFd<'a>,
+    pub(super) open_files: Option<libc::rlimit64>,
+    pub(super) rename: RenameImage<'a>,
+    pub(super) identity: Option<(libc::uid_t, libc::gid_t)>,
+    /// Ranges of descriptors to close, both ends included: all from 3 but the ones above.
+    pub(super) close: Vec<(u32, u32)>,
+}
+
+/// A rename inside one directory.
+pub(super) struct RenameImage<'a> {
+    pub(super) dir: BorrowedFd<'a>,
+    pub(super) from: &'a CStr,
+    pub(super) to: &'a CStr,
+}
+
+/// Strings as `execve` wants them: pointers, with a null one at the end.
+pub(super) struct PointerList<'a> {
+    pointers: Vec<*const c_char>,
+    _strings: std::marker::PhantomData<&'a CString>,
+}
+
+impl<'a> PointerList<'a> {
+    pub(super) fn new(strings: &'a [CString]) -> Self {
+        let mut pointers: Vec<_> = strings.iter().map(|s| s.as_ptr()).collect();
+        pointers.push(ptr::null());
+        Self {
+            pointers,
+            _strings: std::marker::PhantomData,
+        }
+    }
+}
+
+/// Makes a child that goes through the steps up to [`Step::Ready`], waits for one byte at the
+/// gate, and goes on to its program. When the gate closes instead, it ends. With `cgroup`, the
+/// directory of a cgroup v2, it is born there (Linux 5.7).
+///
+/// Gives its pid and a descriptor of it. Costs a copy of the page tables of the agent.
+pub(super) fn clone_gated(
+    image: &ChildImage<'_>,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> io::Result<(u32, OwnedFd)> {
+    const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
+    const CLONE_INTO_CGROUP: u64 = 1 << 33;
+    const CLONE_PIDFD: u64 = 1 << 12;
+
+    let unsigned = |fd: RawFd| u64::try_from(fd).expect("an open descriptor is not negative");
+    let mut pidfd: RawFd = -1;
+    let mut args = libc::clone_args {
+        // No handler of the agent ever runs in the child.
+        flags: CLONE_PIDFD | CLONE_CLEAR_SIGHAND,
+        pidfd: (&raw mut pidfd).expose_provenance() as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: u64::from(libc::SIGCHLD.unsigned_abs()),
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: 0,
+    };
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = unsigned(cgroup.as_raw_fd());
+    }
+    // A signal sent to the process group of the agent waits until the child has its own session.
+    let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let size = size_of::<libc::clone_args>();
+    // SAFETY: `args` is a valid clone_args of `size` bytes whose only pointer is to `pidfd`, which
+    // outlives the call. Without CLONE_VM and with no stack given the call is a fork: the child
+    // goes on here on its own copy of this stack. It then only calls `child`, which keeps to what
+    // a child of a process with threads may do (see the head of this file).
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size) };
+    if pid == 0 {
+        child(image);
+    }
+    let result = check(pid);
+    mask.thread_set_mask()?;
+    result?;
+    let pid = u32::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: clone3 succeeded with CLONE_PIDFD, so the kernel stored a new descriptor there.
+    Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+/// A step and its error number.
+struct Failure {
+    step: Step,
+    index: u32,
+    errno: i32,
+}
+
+fn child(image: &ChildImage<'_>) -> ! {
+    let Err(failure) = walk(image);
+    // What a shell makes of it; seen by those who only learn the exit status.
+    let status = if failure.errno == libc::ENOENT {
+        127
+    } else {
+        126
+    };
+    // The parent may be gone. Nobody is left to tell then.
+    let _ = tell(image, failure.step, failure.index, failure.errno);
+    exit(status)
+}
+
+fn walk(image: &ChildImage<'_>) -> Result<Infallible, Failure> {
+    // First of all: a copy of the gate of another child would keep that one waiting after the
+    // agent's death.
+    for (first, last) in &image.close {
+        close_range(*first, *last).at(Step::CloseDescriptors)?;
+    }
+    for signal in 1..=64 {
+        reset_signal(signal).at(Step::ResetSignals)?;
+    }
+    new_session().at(Step::NewSession)?;
+    for (index, procs) in (0..).zip(&image.join) {
+        write(*procs, b"0".as_ptr(), 1).map_err(|errno| Failure {
+            step: Step::JoinCgroup,
+            index,
+            errno,
+        })?;
+    }
+    for (from, to) in [
+        (image.stdin, libc::STDIN_FILENO),
+        (image.output, libc::STDOUT_FILENO),
+        (image.output, libc::STDERR_FILENO),
+    ] {
+        duplicate(from, to).at(Step::StandardStreams)?;
+    }
+    set_umask();
+    if let Some(limit) = &image.open_files {
+        limit_open_files(limit).at(Step::OpenFilesLimit)?;
+    }
+    change_dir(image.working_dir).at(Step::WorkingDir)?;
+
+    tell(image, Step::Ready, 0, 0).at(Step::Ready)?;
+    if !wait_at_gate(image.gate) {
+        exit(126);
+    }
+
+    rename(&image.rename).at(Step::Rename)?;
+    if let Some((uid, gid)) = image.identity {
+        drop_groups().at(Step::SetGroups)?;
+        set_gid(gid).at(Step::SetGid)?;
+        set_uid(uid).at(Step::SetUid)?;
+    }
+    unblock_signals().at(Step::ResetSignals)?;
+    Err(Failure {
+        step: Step::Exec,
+        index: 0,
+        errno: exec(image),
+    })
+}
+
+trait At {
+    fn at(self, step: Step) -> Result<(), Failure>;
+}
+
+impl At for Result<(), i32> {
+    fn at(self, step: Step) -> Result<(), Failure> {
+        self.map_err(|errno| Failure {
+            step,
+            index: 0,
+            errno,
+        })
+    }
+}
+
+fn close_range(first: u32, last: u32) -> Result<(), i32> {
+    // SAFETY: three integers. The child is a process of its own, so the descriptors it closes are
+    // copies; none of those that it goes on to use is in a range.
+    errno_of(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })
+}
+
+/// To the default disposition. `execve` does that for handlers, but keeps what is ignored.
+fn reset_signal(signal: i32) -> Result<(), i32> {
+    /// The kernel's `struct sigaction` with all fields zero, on every 64 bit architecture:
+    /// SIG_DFL, no flags, no restorer, an empty mask.
+    static DEFAULT: [u64; 4] = [0; 4];
+    let old = ptr::null_mut::<u64>();
+    // SAFETY: the kernel reads at most 32 bytes from DEFAULT and, with a null, writes nothing.
+    let result = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), old, 8) };
+    match errno_of(result) {
+        // SIGKILL and SIGSTOP have no other disposition.
+        Err(libc::EINVAL) => Ok(()),
+        other => other,
+    }
+}
+
+fn unblock_signals() -> Result<(), i32> {
+    static NONE: u64 = 0;
+    let (new, old) = (&raw const NONE, ptr::null_mut::<u64>());
+    let how = libc::SIG_SETMASK;
+    // SAFETY: the kernel reads 8 bytes, the size given, from NONE and, with a null, writes nothing.
+    errno_of(unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, new, old, 8) })
+}
+
+fn new_session() -> Result<(), i32> {
+    // SAFETY: no arguments.
+    errno_of(unsafe { libc::syscall(libc::SYS_setsid) })
+}
+
+fn write(fd: BorrowedFd<'_>, bytes: *const u8, len: usize) -> Result<(), i32> {
+    // SAFETY: both callers pass a live object of `len` bytes; the kernel only reads it.
+    errno_of(unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), bytes, len) })
+}
+
+fn duplicate(from: BorrowedFd<'_>, to: RawFd) -> Result<(), i32> {
+    // SAFETY: integers. `to` is a standard stream of the child, which owns it.
+    errno_of(unsafe { libc::syscall(libc::SYS_dup3, from.as_raw_fd(), to, 0) })
+}
+
+/// 022, whatever the agent's is: files that containers make are readable by others, as with
+/// every runtime.
+fn set_umask() {
+    // SAFETY: one integer; the call cannot fail.
+    unsafe { libc::syscall(libc::SYS_umask, 0o022) };
+}
+
+fn limit_open_files(limit: &libc::rlimit64) -> Result<(), i32> {
+    let (new, old) = (&raw const *limit, ptr::null_mut::<libc::rlimit64>());
+    let resource = libc::RLIMIT_NOFILE;
+    // SAFETY: the kernel reads one rlimit64 and, with a null, writes nothing; pid 0 is the caller.
+    errno_of(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, new, old) })
+}
+
+fn change_dir(path: &CStr) -> Result<(), i32> {
+    // SAFETY: a NUL-terminated string that lives on.
+    errno_of(unsafe { libc::syscall(libc::SYS_chdir, path.as_ptr()) })
+}
+
+fn tell(image: &ChildImage<'_>, step: Step, index: u32, errno: i32) -> Result<(), i32> {
+    let message = Message {
+        step: step as u32,
+        index,
+        errno,
+    };
+    let bytes = (&raw const message).cast::<u8>();
+    write(image.progress, bytes, Message::SIZE)
+}
+
+/// True: go. False: the agent is gone or has given up.
+fn wait_at_gate(gate: BorrowedFd<'_>) -> bool {
+    let mut byte = 0u8;
+    loop {
+        // SAFETY: `byte` is one writable byte of this frame.
+        let n = unsafe { libc::syscall(libc::SYS_read, gate.as_raw_fd(), &raw mut byte, 1) };
+        match errno_of(n) {
+            // A stop and a continue of the process: signals are blocked, stops are not.
+            Err(libc::EINTR) => {}
+            Err(_) => return false,
+            Ok(()) => return n == 1,
+        }
+    }
+}
+
+fn rename(image: &RenameImage<'_>) -> Result<(), i32> {
+    let (dir, from, to) = (
+        image.dir.as_raw_fd(),
+        image.from.as_ptr(),
+        image.to.as_ptr(),
+    );
+    // SAFETY: two NUL-terminated strings that live on, below an open directory.
+    errno_of(unsafe { libc::syscall(libc::SYS_renameat2, dir, from, dir, to, 0) })
+}
+
+// The C library's functions for ids change every thread of the process and take locks for that.
+
+fn drop_groups() -> Result<(), i32> {
+    let none = ptr::null::<libc::gid_t>();
+    // SAFETY: a list of length 0 is not read.
+    errno_of(unsafe { libc::syscall(libc::SYS_setgroups, 0, none) })
+}
+
+fn set_gid(gid: libc::gid_t) -> Result<(), i32> {
+    // SAFETY: three integers.
+    errno_of(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })
+}
+
+fn set_uid(uid: libc::uid_t) -> Result<(), i32> {
+    // SAFETY: three integers.
+    errno_of(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })
+}
+
+/// The error number; there is none to return where it works.
+fn exec(image: &ChildImage<'_>) -> i32 {
+    let (argv, envp) = (image.argv.pointers.as_ptr(), image.envp.pointers.as_ptr());
+    // SAFETY: a NUL-terminated path and two lists of NUL-terminated strings, each list ending in a
+    // null (`PointerList`), all borrowed by `image`.
+    unsafe { libc::syscall(libc::SYS_execve, image.program.as_ptr(), argv, envp) };
+    Errno::last_raw()
+}
+
+/// Ends the process without running what the agent registered for its own end.
+fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: one integer; the call does not return.
+        unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    }
+}
+
+/// The error number of a call that failed. Allocates nothing.
+fn errno_of(result: c_long) -> Result<(), i32> {
+    if result == -1 {
+        Err(Errno::last_raw())
+    } else {
+        Ok(())
+    }
+}
+
+fn check(result: c_long) -> io::Result<()> {
+    errno_of(result).map_err(io::Error::from_raw_os_error)
+}
+
+fn descriptor(result: c_long) -> io::Result<RawFd> {
+    check(result)?;
+    RawFd::try_from(result).map_err(io::Error::other)
+}

@@ -1,0 +1,163 @@
+//! A Unix stream socket at a path: bound so that no client ever meets it half made.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody accepts connections there.
+    #[error("{} is in use by another process", .path.display())]
+    InUse { path: PathBuf },
+    /// Never removed: it is somebody's file.
+    #[error("{} is there and is not a socket", .path.display())]
+    NotASocket { path: PathBuf },
+    #[error("{what} {}", .path.display())]
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}
+
+/// The file of a listening socket.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+/// Listens at `path`, mode 0600, in a directory that is made (0755) when it is missing. A socket
+/// left behind by a process that is gone is replaced; at most 107 bytes of path fit.
+///
+/// The socket is bound under another name and renamed, so it is complete and private from the
+/// moment it can be found.
+pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
+    let failed = |what, path: &Path, source| ListenError::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(parent) = path.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(parent)
+            .map_err(|e| failed("create directory", parent, e))?;
+    }
+    check_free(path)?;
+
+    let temporary = temporary_beside(path);
+    match fs::remove_file(&temporary) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            return Err(failed("remove", &temporary, e));
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(&temporary).map_err(|e| failed("bind", &temporary, e))?;
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o600))
+        .map_err(|e| failed("set mode of", &temporary, e))?;
+    let inode = fs::symlink_metadata(&temporary)
+        .map_err(|e| failed("stat", &temporary, e))?
+        .ino();
+    fs::rename(&temporary, path).map_err(|e| failed("rename to", path, e))?;
+    let file = SocketFile {
+        path: path.to_owned(),
+        inode,
+    };
+    Ok((listener, file))
+}
+
+/// A hidden name of the same length, since the length of a socket's path is limited.
+fn temporary_beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut hidden = String::from(if name.starts_with('.') { "_" } else { "." });
+    hidden.extend(name.chars().skip(1));
+    path.with_file_name(hidden)
+}
+
+/// Whether nothing is at `path`, or a socket on which nobody answers.
+fn check_free(path: &Path) -> Result<(), ListenError> {
+    let failed = |source| ListenError::Io {
+        what: "look at",
+        path: path.to_owned(),
+        source,
+    };
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed(e)),
+        Ok(metadata) if metadata.file_type().is_socket() => {}
+        Ok(_) => {
+            return Err(ListenError::NotASocket {
+                path: path.to_owned(),
+            });
+        }
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(ListenError::InUse {
+            path: path.to_owned(),
+        }),
+        // Refused: nobody listens. Not found: it was removed since.
+        Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(()),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+impl SocketFile {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file unless another process has put its own there. Errors are left to the next
+    /// `listen`, which replaces a socket that nobody serves.
+    pub fn remove(self) {
+        let is_ours = fs::symlink_metadata(&self.path).is_ok_and(|it| it.ino() == self.inode);
+        if is_ours {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("ballast-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let base = directory("listen");
+        let path = base.join("run/agent.sock");
+        let (listener, file) = listen(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let error = listen(&path).unwrap_err();
+        assert!(matches!(error, ListenError::InUse { .. }), "{error}");
+        drop(listener);
+        let (_second, second_file) = listen(&path).unwrap();
+        file.remove();
+        assert!(UnixStream::connect(&path).is_ok(), "the newer one stays");
+        second_file.remove();
+        assert!(!path.exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let base = directory("listen-file");
+        fs::create_dir_all(&base).unwrap();
+        let path = base.join("precious");
+        fs::write(&path, "data").unwrap();
+        let error = listen(&path).unwrap_err();
+        assert!(matches!(error, ListenError::NotASocket { .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"data");
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

@@ -1,0 +1,108 @@
+//! `cargo xtask build`: the agent, and its size.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::progress::{self, headline};
+use crate::workspace;
+
+/// Megabytes of 10^6 bytes, the agent's budget in the design.
+const BUDGET_BYTES: u64 = 8_000_000;
+
+/// Build the agent; --release links it statically and prints its size
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Optimized and statically linked: what is shipped
+    #[arg(long)]
+    release: bool,
+}
+
+/// A built agent.
+pub(crate) struct Agent {
+    pub(crate) path: PathBuf,
+    pub(crate) size_bytes: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let agent = if arguments.release {
+        release()?
+    } else {
+        debug()?
+    };
+    println!("{}", agent.path.display());
+    if arguments.release {
+        println!("{}", describe_size(agent.size_bytes));
+    }
+    Ok(())
+}
+
+/// The agent as it is shipped.
+pub(crate) fn release() -> Result<Agent> {
+    headline("build the release agent");
+    let mut cargo = workspace::cargo();
+    cargo.args([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "ballast",
+        "--bin",
+        "ballast",
+    ]);
+    progress::run(
+        "build the release agent",
+        workspace::link_statically(&mut cargo),
+    )?;
+    agent(
+        workspace::target()
+            .join(workspace::static_target())
+            .join("release/ballast"),
+    )
+}
+
+fn debug() -> Result<Agent> {
+    headline("build the agent");
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--package", "ballast", "--bin", "ballast"]);
+    progress::run("build the agent", &mut cargo)?;
+    agent(workspace::target().join("debug/ballast"))
+}
+
+fn agent(path: PathBuf) -> Result<Agent> {
+    let size_bytes = fs::metadata(&path)
+        .with_context(|| format!("look at {}", path.display()))?
+        .len();
+    Ok(Agent { path, size_bytes })
+}
+
+fn describe_size(bytes: u64) -> String {
+    let percent = bytes * 100 / BUDGET_BYTES;
+    let tenths = |bytes: u64| format!("{}.{}", bytes / 1_000_000, bytes / 100_000 % 10);
+    let verdict = if bytes > BUDGET_BYTES {
+        ", over budget"
+    } else {
+        ""
+    };
+    format!(
+        "{} MB, {percent} % of the {} MB budget{verdict}",
+        tenths(bytes),
+        tenths(BUDGET_BYTES)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_is_told_beside_the_budget() {
+        for (bytes, text) in [
+            (4_150_000, "4.1 MB, 51 % of the 8.0 MB budget"),
+            (9_000_000, "9.0 MB, 112 % of the 8.0 MB budget, over budget"),
+        ] {
+            assert_eq!(describe_size(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! `cargo xtask ci`: what CI runs.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::test;
+
+/// Run what CI runs: every lane that this machine can run
+#[derive(clap::Args)]
+pub(crate) struct Arguments {}
+
+pub(crate) fn run(_: &Arguments) -> Result<ExitCode> {
+    test::run(&test::Arguments::default())
+}

@@ -1,0 +1,201 @@
+//! `cargo xtask setup`: gets what the build needs and this machine lacks.
+//!
+//! Invariant: nothing is changed on a machine that has everything; elsewhere every command that
+//! changes it is shown first.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use ebpf_build::{LINKER_LLVM, LINKER_VERSION, Layout, Stamp, Toolchain};
+
+use crate::progress::{self, headline, note};
+use crate::{vm, workspace};
+
+/// The newest that fits Rust 1.95.
+const DENY_VERSION: &str = "0.20.2";
+
+/// Get what the build needs: on Debian and Ubuntu as root, packages and bpf-linker
+#[derive(clap::Args)]
+pub(crate) struct Arguments {}
+
+/// A package, and a file that tells that what it brings is there already.
+struct Need {
+    package: &'static str,
+    witness: &'static [&'static str],
+}
+
+/// For the compiler: its library source builds `core` for BPF.
+const COMPILER: [Need; 2] = [
+    Need {
+        package: "rustc-web",
+        witness: &["/usr/bin/rustc"],
+    },
+    Need {
+        package: "rust-web-src",
+        witness: &["/usr/lib/rustlib/src/rust/library/core/src/lib.rs"],
+    },
+];
+
+/// For the linker: what its build needs.
+const LINKER: [Need; 6] = [
+    Need {
+        package: "gcc",
+        witness: &["/usr/bin/cc"],
+    },
+    Need {
+        package: "libc6-dev",
+        witness: &["/usr/include/stdio.h"],
+    },
+    Need {
+        package: "llvm-22-dev",
+        witness: &["/usr/lib/llvm-22/include/llvm-c/Core.h"],
+    },
+    Need {
+        package: "libzstd-dev",
+        witness: &["/usr/include/zstd.h"],
+    },
+    Need {
+        package: "zlib1g-dev",
+        witness: &["/usr/include/zlib.h"],
+    },
+    Need {
+        package: "pkg-config",
+        witness: &["/usr/bin/pkg-config"],
+    },
+];
+
+pub(crate) fn run(_: &Arguments) -> Result<()> {
+    let toolchain = toolchain()?;
+    println!(
+        "compiler  {} ({})",
+        toolchain.rustc.display(),
+        toolchain.version
+    );
+    println!("linker    {}", toolchain.linker.display());
+    println!("virtual machines  {}", virtual_machines());
+    Ok(())
+}
+
+/// The eBPF tool chain. What is missing is installed where that is possible; else the error says
+/// what to install.
+pub(crate) fn toolchain() -> Result<Toolchain> {
+    let missing = match ebpf_build::find() {
+        Ok(toolchain) => return Ok(toolchain),
+        Err(missing) => missing,
+    };
+    headline(format_args!("set up the eBPF tool chain: {missing}"));
+    let mut needs: Vec<&Need> = Vec::new();
+    if !missing.compilers.is_empty() {
+        needs.extend(&COMPILER);
+    }
+    if !missing.linkers.is_empty() {
+        needs.extend(&LINKER);
+    }
+    install(&needs)?;
+    if !missing.linkers.is_empty() {
+        build_linker()?;
+    }
+    let toolchain = ebpf_build::find()?;
+    let stamp = Stamp::of(&Layout::of(&workspace::root()));
+    stamp
+        .renew()
+        .with_context(|| format!("write {}", stamp.path().display()))?;
+    Ok(toolchain)
+}
+
+/// They are needed by one lane of the tests alone, so what they lack is told and is no error.
+fn virtual_machines() -> String {
+    if let Some(why) = vm::cannot_run() {
+        return format!("not here: {why}");
+    }
+    match vm::prepare() {
+        Ok(releases) => format!("Linux {}", releases.join(", ")),
+        Err(error) => format!("not now: {error:#}"),
+    }
+}
+
+/// Installs the packages of which no witness is there.
+fn install(needs: &[&Need]) -> Result<()> {
+    let packages: Vec<_> = needs
+        .iter()
+        .filter(|need| !need.witness.iter().all(|it| Path::new(it).exists()))
+        .map(|need| need.package)
+        .collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.join(" ");
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!(
+            "install a compiler with library source (`rustup toolchain install nightly --component \
+             rust-src`) and what bpf-linker {LINKER_VERSION} is built from: a C compiler, \
+             pkg-config, zlib, zstd and LLVM {LINKER_LLVM} with headers; on Debian: {list}"
+        );
+    }
+    if !workspace::is_root() {
+        bail!("run as root: apt-get update && apt-get install --no-install-recommends {list}");
+    }
+    headline(format_args!("apt-get install {list}"));
+    progress::run("apt-get update", Command::new("apt-get").arg("update"))?;
+    let mut install = Command::new("apt-get");
+    install
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .args(["install", "--yes", "--no-install-recommends"])
+        .args(&packages);
+    progress::run("apt-get install", &mut install)?;
+    Ok(())
+}
+
+/// Builds bpf-linker into the cache: about a minute.
+fn build_linker() -> Result<()> {
+    let linker = ebpf_build::cached_linker().context("no cache directory: HOME is not set")?;
+    if linker.exists() {
+        return Ok(());
+    }
+    let mut cargo = cargo_install("bpf-linker", LINKER_VERSION, root_of(&linker))?;
+    cargo
+        .args(["--no-default-features", "--features"])
+        .arg(format!("llvm-{LINKER_LLVM}"))
+        .env("LLVM_PREFIX", format!("/usr/lib/llvm-{LINKER_LLVM}"));
+    progress::run("build bpf-linker", &mut cargo)?;
+    Ok(())
+}
+
+/// cargo-deny in the cache, built first if it is not there: about two minutes, without
+/// optimization, which would double that and save nothing on a project of this size.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    let root = ebpf_build::tools_dir()
+        .context("no cache directory: HOME is not set")?
+        .join(format!("cargo-deny-{DENY_VERSION}"));
+    let cargo_deny = root.join("bin/cargo-deny");
+    if !cargo_deny.exists() {
+        let mut cargo = cargo_install("cargo-deny", DENY_VERSION, &root)?;
+        progress::run("build cargo-deny", cargo.arg("--debug"))?;
+    }
+    Ok(cargo_deny)
+}
+
+/// The directory that `cargo install` put `bin/program` into.
+fn root_of(program: &Path) -> &Path {
+    program.ancestors().nth(2).unwrap_or(program)
+}
+
+fn cargo_install(package: &str, version: &str, root: &Path) -> Result<Command> {
+    headline(format_args!(
+        "build {package} {version} into {}",
+        root.display()
+    ));
+    note("once per machine");
+    fs::create_dir_all(root).with_context(|| format!("create {}", root.display()))?;
+    let mut cargo = workspace::cargo();
+    cargo
+        .args(["install", package, "--locked", "--version"])
+        .arg(format!("={version}"))
+        .arg("--root")
+        .arg(root)
+        // Results of other tools do not belong among those of the project.
+        .env_remove("CARGO_TARGET_DIR");
+    Ok(cargo)
+}

@@ -1,0 +1,246 @@
+//! What the lanes came to: a table, and one line that can be quoted.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::progress::Elapsed;
+
+/// How a lane ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// With what there is to say about it, such as the number of tests.
+    Passed(String),
+    /// With the reason.
+    Failed(String),
+    /// It cannot run here, with the reason.
+    LeftOut(String),
+}
+
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) outcome: Outcome,
+    pub(crate) took: Duration,
+}
+
+impl Row {
+    pub(crate) fn left_out(name: &str, why: String) -> Self {
+        Self {
+            name: name.to_owned(),
+            outcome: Outcome::LeftOut(why),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// As the row of something that was asked for by name: leaving it out is a failure.
+    pub(crate) fn required(self) -> Self {
+        match self.outcome {
+            Outcome::LeftOut(why) => Self {
+                outcome: Outcome::Failed(format!("cannot run here: {why}")),
+                ..self
+            },
+            _ => self,
+        }
+    }
+}
+
+pub(crate) struct Report {
+    started: Instant,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    pub(crate) fn start() -> Self {
+        Self {
+            started: Instant::now(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    /// Prints the table and the closing line.
+    pub(crate) fn close(&self) -> ExitCode {
+        println!();
+        print!("{}", table(&self.rows));
+        println!("{}", closing_line(&self.rows, self.started.elapsed()));
+        let failed = self
+            .rows
+            .iter()
+            .any(|it| matches!(it.outcome, Outcome::Failed(_)));
+        if failed || self.rows.is_empty() {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let width = rows.iter().map(|it| it.name.len()).max().unwrap_or(0);
+    rows.iter()
+        .map(|row| {
+            let (word, detail) = match &row.outcome {
+                Outcome::Passed(detail) => ("passed", detail),
+                Outcome::Failed(why) => ("FAILED", why),
+                Outcome::LeftOut(why) => ("left out", why),
+            };
+            let took = Elapsed(row.took).to_string();
+            let line = format!("{:width$}  {word:8}  {took:>7}  {detail}", row.name);
+            format!("{}\n", line.trim_end())
+        })
+        .collect()
+}
+
+fn closing_line(rows: &[Row], took: Duration) -> String {
+    let names = |wanted: fn(&Outcome) -> bool| {
+        let names: Vec<_> = rows
+            .iter()
+            .filter(|it| wanted(&it.outcome))
+            .map(|it| it.name.as_str())
+            .collect();
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
+    };
+    let passed = names(|it| matches!(it, Outcome::Passed(_)));
+    let failed = names(|it| matches!(it, Outcome::Failed(_)));
+    let left_out = names(|it| matches!(it, Outcome::LeftOut(_)));
+    let took = Elapsed(took);
+    match (failed.as_str(), left_out.as_str()) {
+        ("none", "none") => format!("ballast: all lanes passed ({passed}); left out: none; {took}"),
+        ("none", _) => format!("ballast: lanes passed ({passed}); left out: {left_out}; {took}"),
+        _ => format!("ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}; {took}"),
+    }
+}
+
+/// `1 test`, `2 tests`.
+pub(crate) fn tests(count: u64) -> String {
+    if count == 1 {
+        "1 test".to_owned()
+    } else {
+        format!("{count} tests")
+    }
+}
+
+/// The sum over the result lines of libtest in `output`; `None` when there is none.
+pub(crate) fn count_tests(output: &str) -> Option<u64> {
+    let counts = output.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("test result: ")?;
+        let (_, rest) = rest.split_once(". ")?;
+        rest.split_once(" passed")?.0.parse::<u64>().ok()
+    });
+    counts.fold(None, |sum, it| Some(sum.unwrap_or(0) + it))
+}
+
+/// The path of the test program of target `name`, from cargo's messages in JSON.
+pub(crate) fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+    #[derive(Deserialize)]
+    struct Message {
+        target: Option<Target>,
+        executable: Option<PathBuf>,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        name: String,
+        kind: Vec<String>,
+    }
+    messages.lines().find_map(|line| {
+        let message: Message = serde_json::from_str(line).ok()?;
+        let target = message.target?;
+        let wanted = target.name == name && target.kind.iter().any(|it| it == "test");
+        if wanted { message.executable } else { None }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, outcome: Outcome) -> Row {
+        Row {
+            name: name.to_owned(),
+            outcome,
+            took: Duration::from_secs(12),
+        }
+    }
+
+    fn passed() -> Outcome {
+        Outcome::Passed(String::new())
+    }
+
+    #[test]
+    fn the_closing_line_names_every_lane_once() {
+        let left_out = || Outcome::LeftOut("needs root".to_owned());
+        let failed = || Outcome::Failed("exit status: 101".to_owned());
+        for (rows, line) in [
+            (
+                vec![row("unit", passed()), row("vm 6.12", passed())],
+                "ballast: all lanes passed (unit, vm 6.12); left out: none; 7m12s",
+            ),
+            (
+                vec![row("unit", passed()), row("host", left_out())],
+                "ballast: lanes passed (unit); left out: host; 7m12s",
+            ),
+            (
+                vec![
+                    row("unit", passed()),
+                    row("host", failed()),
+                    row("vm", left_out()),
+                ],
+                "ballast: FAILED: host; passed: unit; left out: vm; 7m12s",
+            ),
+        ] {
+            assert_eq!(closing_line(&rows, Duration::from_secs(432)), line);
+        }
+    }
+
+    #[test]
+    fn the_table_gives_the_reason() {
+        let rows = [
+            row("unit", passed()),
+            row("host", Outcome::LeftOut("needs root".to_owned())),
+        ];
+        let expected = "unit  passed        12s\nhost  left out      12s  needs root\n";
+        assert_eq!(table(&rows), expected);
+    }
+
+    #[test]
+    fn a_required_lane_cannot_be_left_out() {
+        let row = Row::left_out("host", "needs root".to_owned()).required();
+        assert_eq!(
+            row.outcome,
+            Outcome::Failed("cannot run here: needs root".to_owned())
+        );
+    }
+
+    #[test]
+    fn tests_are_counted_over_all_programs() {
+        let output = "\
+running 3 tests
+test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out
+";
+        assert_eq!(count_tests(output), Some(7));
+        assert_eq!(count_tests("QUANTITY: 3 passed, 0 failed\n"), None);
+    }
+
+    #[test]
+    fn the_test_program_is_found_among_the_messages() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"host","kind":["lib"]},"executable":null}
+not json
+{"reason":"compiler-artifact","target":{"name":"host","kind":["test"]},"executable":"/t/host-1"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(
+            executable(messages, "host"),
+            Some(PathBuf::from("/t/host-1"))
+        );
+        assert_eq!(executable(messages, "replay"), None);
+    }
+}

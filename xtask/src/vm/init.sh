@@ -1,0 +1,49 @@
+#!/bin/busybox sh
+# The guest's first process: makes a system of the bare kernel, runs the tests, tells how they ended
+# and switches the machine off. Standard output of the tests goes to the second serial port, the
+# kernel's log to the first.
+set -u
+/bin/busybox mkdir -p /proc /sys /dev /tmp /run /var/lib /var/log /etc/ballast /root
+/bin/busybox --install -s /bin
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /var/lib
+mount -t tmpfs tmpfs /var/log
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t bpf bpf /sys/fs/bpf
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t securityfs securityfs /sys/kernel/security
+ip link set lo up
+hostname ballast-vm
+printf '127.0.0.1 localhost ballast-vm\n' > /etc/hosts
+printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n' > /etc/passwd
+printf 'root:x:0:\nnogroup:x:65534:\n' > /etc/group
+
+exec < /dev/null > /dev/ttyS1 2>&1
+stty -F /dev/ttyS1 raw
+read -r uptime _ < /proc/uptime
+printf '@START@ %s %s\n' "$uptime" "$(uname -r)"
+
+# A burst of OOM kills writes megabytes to the log; on an emulated port each byte costs an exit.
+echo 1 > /proc/sys/kernel/printk
+
+export PATH=/bin HOME=/root TMPDIR=/tmp TERM=dumb RUST_BACKTRACE=1
+export BALLAST_BIN=/opt/ballast BALLAST_VM='@KERNEL@'
+cd /root
+/opt/tests @ARGUMENTS@
+status=$?
+if [ "$status" != 0 ]; then
+    printf '\nthe last of the kernel log:\n'
+    dmesg | tail -n 60
+fi
+printf '\n@RESULT@ %s\n' "$status"
+stty -F /dev/ttyS1 cooked
+sync
+poweroff -f

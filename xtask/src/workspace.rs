@@ -1,0 +1,69 @@
+//! Where things are in the checkout, and how cargo is called.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    // `..` is resolved so that messages show short paths.
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_owned()
+}
+
+/// Cargo's target directory.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |it| root().join(it))
+}
+
+/// The cargo that runs this, in the root of the checkout.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    // Set by `cargo run` for this very program; in a nested build they would be settings of another
+    // crate, and cargo would build what reads them anew.
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// The target that a statically linked program is built for: this machine's, named, so that the
+/// flags below reach the program and not the build scripts.
+pub(crate) fn static_target() -> String {
+    format!("{}-unknown-linux-gnu", env::consts::ARCH)
+}
+
+/// Makes `command`, a `cargo build` or `cargo test`, link statically. glibc can do so for programs
+/// that load no plugins; the agent resolves no names through NSS.
+pub(crate) fn link_statically(command: &mut Command) -> &mut Command {
+    let target = static_target();
+    let variable = format!(
+        "CARGO_TARGET_{}_RUSTFLAGS",
+        target.to_uppercase().replace('-', "_")
+    );
+    command
+        .args(["--target", &target])
+        // These would replace the flags below.
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env(variable, "-Ctarget-feature=+crt-static")
+}
+
+/// Cached files of this project, outside `target/`, so that `cargo clean` keeps them.
+pub(crate) fn cache() -> Result<PathBuf> {
+    let tools = ebpf_build::tools_dir().context("no cache directory: HOME is not set")?;
+    Ok(tools.parent().unwrap_or(&tools).to_owned())
+}
+
+/// Whether this process belongs to root.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0)
+}
