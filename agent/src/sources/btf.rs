@@ -272,8 +272,7 @@ impl<'a> Btf<'a> {
         }
         for index in 0..one.n_members as usize {
             let at = one.at + index * 12;
-            let (name_at, type_id, raw) =
-                (self.word(at)?, self.word(at + 4)?, self.word(at + 8)?);
+            let (name_at, type_id, raw) = (self.word(at)?, self.word(at + 4)?, self.word(at + 8)?);
             let (bits, bit_size) = if one.has_bit_fields {
                 (raw & 0x00ff_ffff, raw >> 24)
             } else {

@@ -80,7 +80,12 @@ fn sample() -> Vec<u8> {
     btf.structure(
         "task",
         true,
-        &[("flag", 1, 1 << 24 | 3), ("", 5, 128), ("rss", 4, 512), ("pid", 1, 32)],
+        &[
+            ("flag", 1, 1 << 24 | 3),
+            ("", 5, 128),
+            ("rss", 4, 512),
+            ("pid", 1, 32),
+        ],
     ); // 7
     btf.add("", KIND_PTR, 0, 7, &[]); // 8
     btf.add("", KIND_CONST, 0, 8, &[]); // 9
@@ -106,7 +111,11 @@ fn fields_are_found_through_anonymous_members_arrays_and_typedefs() {
         ("rss", 64, 256),
         ("rss[2].count", 64 + 128 + 4, 4),
     ] {
-        assert_eq!(btf.field("task", path), Ok(Field { offset, size }), "{path}");
+        assert_eq!(
+            btf.field("task", path),
+            Ok(Field { offset, size }),
+            "{path}"
+        );
     }
     for path in ["absent", "rss[4].count", "pid.x", "rss[x]", "", "hidden[0]"] {
         let result = btf.field("task", path);
@@ -143,7 +152,11 @@ fn bytes_cut_off_anywhere_are_an_error_or_less_to_find() {
     let bytes = sample();
     for length in 0..bytes.len() {
         if let Ok(btf) = Btf::parse(&bytes[..length], NAMES) {
-            panic!("{length} of {} bytes: {} types", bytes.len(), btf.starts.len());
+            panic!(
+                "{length} of {} bytes: {} types",
+                bytes.len(),
+                btf.starts.len()
+            );
         }
     }
 }
