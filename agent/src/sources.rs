@@ -8,6 +8,7 @@ use crate::model::text::ParseError;
 use crate::sys::FsError;
 
 pub mod bpf;
+pub mod btf;
 pub mod cgroupfs;
 pub mod checkpoint;
 pub mod manifests;
