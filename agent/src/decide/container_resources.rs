@@ -1,6 +1,7 @@
 //! The resources of a container's cgroup and its `oom_score_adj` (spec cgroups-qos 6, 7, 8). With
 //! a CRI runtime they are sent to it; with the process runtime they are written as they are, so CPU
-//! shares become a weight by the runtimes' quadratic map. Pinned by suite `pod_resources`.
+//! shares become a weight by the runtimes' quadratic map
+//! ([`crate::units::cpu_weight_quadratic`]). Pinned by suite `pod_resources`.
 
 mod oom_score;
 
@@ -11,7 +12,7 @@ use super::pod_resources::{hugepages, memory, milli_cpu};
 use super::resource_settings::{CpuLimits, CpuPinning, MemoryQos, OomScope, ResourceSettings};
 use crate::config::{MemoryReservationPolicy, SwapBehavior};
 use crate::model::pod::{Container, Overhead, Pod, PodLevel, QosClass, ResourceList};
-use crate::model::resources::{CgroupResources, CpuBandwidth, WeightMap};
+use crate::model::resources::{CgroupResources, CpuBandwidth};
 use crate::units::{Bytes, Limit, MilliCpu, cpu_quota, cpu_shares};
 
 /// What the container's cgroup is to hold. `pinning` is that of this container.
@@ -98,7 +99,6 @@ impl Basis {
         }
         CgroupResources {
             cpu_shares: Some(cpu_shares(self.cpu_request.unwrap_or(self.cpu_limit))),
-            cpu_weight_map: WeightMap::Quadratic,
             cpu_bandwidth: quota.map(|quota| CpuBandwidth { quota, period }),
             memory_max: (self.memory_limit.0 != 0).then_some(Limit::At(self.memory_limit.0)),
             unified,
