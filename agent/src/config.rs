@@ -1,6 +1,196 @@
 //! Configuration: `raw` is the shape of the file, `checked` what the rest of the agent sees.
-//! In: text. Out: a `Config`, or every fault at once with its field path. Reads no file itself.
+//! In: text. Out: a [`Config`], or every fault at once with its field path.
+//!
+//! Reads no file itself: [`files_needed`] says which, [`Config::from_yaml`] takes their text.
 
+mod agent;
 pub mod checked;
+pub mod duration;
+mod eviction;
+mod fault;
+mod feature_gates;
+mod kubelet;
+pub mod kubelet_fields;
+mod merge;
+mod raw;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
 
 pub use checked::*;
+pub use fault::{ConfigError, Fault, FieldPath};
+
+use crate::model::document::{Budget, parse_yaml};
+use fault::{Faults, suggestion};
+use merge::{Layers, Origin};
+use raw::{RawConfig, ReadField};
+
+const KUBELET_API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KUBELET_KIND: &str = "KubeletConfiguration";
+
+/// A configuration without faults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    pub config: Config,
+    /// What is set and has no effect, a line each.
+    pub warnings: Vec<String>,
+}
+
+/// Files that a configuration refers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilesNeeded {
+    /// `kubeletConfigFile`.
+    pub kubelet_config_file: Option<PathBuf>,
+    /// `kubeletConfigDirectory`: the names that [`is_drop_in`] takes, its sub-directories left out.
+    pub kubelet_config_directory: Option<PathBuf>,
+}
+
+/// Which files [`Config::from_yaml`] wants besides `text`. Faults of other fields are left to it.
+pub fn files_needed(text: &str) -> Result<FilesNeeded, ConfigError> {
+    let mut faults = Faults::default();
+    let mut files = FilesNeeded::default();
+    if let Some(fields) = document(text, None, &mut faults) {
+        let mut path_of = |name: &str| {
+            let at = FieldPath::root().field(name);
+            let value = fields.get(name).filter(|value| !value.is_null())?;
+            let text = String::read(value, &at, &mut faults)?;
+            agent::absolute_path(&text, &at, &mut faults)
+        };
+        files.kubelet_config_file = path_of("kubeletConfigFile");
+        files.kubelet_config_directory = path_of("kubeletConfigDirectory");
+    }
+    finish(files, faults)
+}
+
+/// Whether kubelet would read a file of this name in its drop-in directory.
+pub fn is_drop_in(file_name: &str) -> bool {
+    file_name.ends_with(".conf")
+}
+
+impl Config {
+    /// Checks a configuration. `kubelet_file` and `drop_ins` are the files that [`files_needed`]
+    /// named, each with its path; drop-ins are applied in the order of their paths.
+    ///
+    /// Fields of KubeletConfiguration are merged by name: the file, then the drop-ins, then the
+    /// `kubelet` section.
+    pub fn from_yaml(
+        text: &str,
+        kubelet_file: Option<(&Path, &str)>,
+        drop_ins: &[(PathBuf, String)],
+    ) -> Result<Loaded, ConfigError> {
+        let mut faults = Faults::default();
+        let mut warnings = Vec::new();
+        let root = FieldPath::root();
+        let fields = document(text, None, &mut faults).unwrap_or_default();
+        if !faults.0.is_empty() {
+            return Err(ConfigError { faults: faults.0 });
+        }
+        raw::refuse_unknown(&fields, RawConfig::FIELDS, &root, &mut faults);
+        let raw = RawConfig::from_fields(&fields, &root, &mut faults);
+        if raw.kubelet_config_file.is_some() && kubelet_file.is_none() {
+            faults.add(&root.field("kubeletConfigFile"), "the file was not read");
+        }
+
+        let mut layers = Layers::default();
+        let mut drop_ins: Vec<_> = drop_ins.iter().collect();
+        drop_ins.sort();
+        let files = kubelet_file.into_iter().chain(
+            drop_ins
+                .into_iter()
+                .map(|(path, text)| (path.as_path(), text.as_str())),
+        );
+        for (path, text) in files {
+            if let Some(fields) = document(text, Some(path), &mut faults) {
+                check_type(&fields, Some(path), &mut faults);
+                warnings.extend(unknown_in_file(&fields, path));
+                layers.apply(&fields, &Origin::File(path.to_owned()));
+            }
+        }
+        let inline = raw.kubelet.clone().unwrap_or_default();
+        check_type(&inline, None, &mut faults);
+        let known: Vec<&str> = kubelet_fields::FIELDS
+            .iter()
+            .map(|(name, _)| *name)
+            .collect();
+        raw::refuse_unknown(&inline, &known, &root.field("kubelet"), &mut faults);
+        layers.apply(&inline, &Origin::Inline);
+
+        let agent = agent::check(&raw, &mut faults);
+        let mut kubelet_faults = Faults::default();
+        let kubelet = kubelet::check(
+            &layers.fields,
+            agent.compat,
+            &mut warnings,
+            &mut kubelet_faults,
+        );
+        let located = kubelet_faults.0.into_iter().map(|it| layers.locate(it));
+        faults.0.extend(located);
+        let loaded = Loaded {
+            config: agent.with(kubelet),
+            warnings,
+        };
+        finish(loaded, faults)
+    }
+}
+
+fn finish<T>(value: T, Faults(faults): Faults) -> Result<T, ConfigError> {
+    if faults.is_empty() {
+        Ok(value)
+    } else {
+        Err(ConfigError { faults })
+    }
+}
+
+/// The mapping that a file is, or a fault of the file.
+fn document(text: &str, file: Option<&Path>, faults: &mut Faults) -> Option<Map<String, Value>> {
+    let message = match parse_yaml(text, Budget::default()) {
+        Ok(Value::Object(fields)) => return Some(fields),
+        Ok(Value::Null) => "the file is empty".to_owned(),
+        Ok(_) => "the file is not a mapping of fields".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    faults.0.push(Fault {
+        file: file.map(Path::to_owned),
+        field: FieldPath::root(),
+        message,
+    });
+    None
+}
+
+/// `apiVersion` and `kind`: required of a file, optional in the `kubelet` section.
+fn check_type(fields: &Map<String, Value>, file: Option<&Path>, faults: &mut Faults) {
+    let root = FieldPath::root();
+    for (name, right) in [("apiVersion", KUBELET_API_VERSION), ("kind", KUBELET_KIND)] {
+        let found = match fields.get(name) {
+            Some(Value::String(text)) if text == right => continue,
+            None | Some(Value::Null) if file.is_none() => continue,
+            None | Some(Value::Null) => "is missing".to_owned(),
+            Some(other) => format!("{other} is not understood"),
+        };
+        faults.0.push(Fault {
+            file: file.map(Path::to_owned),
+            field: match file {
+                Some(_) => root.field(name),
+                None => root.field("kubelet").field(name),
+            },
+            message: format!("{found}; right would be {right}"),
+        });
+    }
+}
+
+/// Warnings for names that KubeletConfiguration does not have. Kubelet itself reads such a file
+/// with a warning, and the file of a newer kubelet has fields of its own.
+fn unknown_in_file(fields: &Map<String, Value>, file: &Path) -> Vec<String> {
+    let known = || kubelet_fields::FIELDS.iter().map(|(name, _)| *name);
+    let unknown = fields.keys().filter(|name| !known().any(|it| it == *name));
+    unknown
+        .map(|name| {
+            let near = suggestion(name, known());
+            format!("{}: {name}: unknown field, ignored{near}", file.display())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

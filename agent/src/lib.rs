@@ -18,3 +18,5 @@ pub mod apply;
 pub mod runtime;
 
 pub mod observe;
+
+pub mod cli;

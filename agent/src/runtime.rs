@@ -187,7 +187,7 @@ impl HostProcess {
     }
 }
 
-/// A cgroup the container's first process was seen in before its program ran.
+/// A cgroup the container's first process is in before its program runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinedCgroup {

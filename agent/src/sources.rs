@@ -1,6 +1,40 @@
 //! The only readers: what the node, the kernel and the runtime say, parsed and still without
 //! meaning. Nothing here writes or chooses.
 
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::model::text::ParseError;
+use crate::sys::FsError;
+
 pub mod bpf;
 pub mod cgroupfs;
 pub mod checkpoint;
+pub mod mounts;
+pub mod procfs;
+pub mod psi;
+pub mod sysfs;
+
+/// A kernel file could not be read, or says what its format does not allow.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    #[error("parse {}", .path.display())]
+    Parse { path: PathBuf, source: ParseError },
+}
+
+impl ReadError {
+    /// The file or the cgroup is not there.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Fs(error) if error.is_gone())
+    }
+}
+
+/// Parses the text of the file at `path`, which is for the message only.
+fn parse_at<T: FromStr<Err = ParseError>>(path: &Path, text: &str) -> Result<T, ReadError> {
+    text.parse().map_err(|source| ReadError::Parse {
+        path: path.into(),
+        source,
+    })
+}

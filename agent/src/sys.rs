@@ -12,6 +12,7 @@ pub mod clock;
 pub mod dir;
 pub mod durable;
 mod error;
+pub mod filesystem;
 pub mod launch;
 pub mod root;
 pub mod syscall;
@@ -22,3 +23,12 @@ pub use dir::Dir;
 pub use error::{FsError, Operation};
 pub use root::Root;
 pub use trees::{Tree, Trees};
+
+/// Size of a memory page, bytes.
+pub fn page_size() -> u64 {
+    nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .and_then(|it| u64::try_from(it).ok())
+        .expect("every Linux tells its page size")
+}

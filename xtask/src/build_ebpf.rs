@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use ebpf_build::{Layout, OBJECTS, PREBUILT_VARIABLE};
 
-use crate::progress::{headline, note};
+use crate::progress::{self, headline, note};
 use crate::{setup, workspace};
 
 /// Build the eBPF objects of ebpf/
@@ -25,7 +25,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         toolchain.version,
         toolchain.linker.display()
     ));
-    let objects = ebpf_build::build(&toolchain, &Layout::of(&workspace::root()))?;
+    let layout = Layout::of(&workspace::root());
+    let objects = progress::during("build the eBPF objects", || {
+        ebpf_build::build(&toolchain, &layout)
+    })?;
     for (name, object) in OBJECTS.iter().zip(&objects) {
         let size = fs::metadata(object)?.len();
         println!("{name}: {} ({size} bytes)", object.display());

@@ -6,8 +6,8 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,18 @@ fn check(what: &str, command: &mut Command, stdout: Stdout) -> Result<String> {
     Ok(finished.stdout)
 }
 
+/// Runs `work`, which starts processes that write to standard error themselves, and gives signs of
+/// life meanwhile.
+pub(crate) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| remind(what, &Mutex::new(Instant::now()), &over));
+        let result = work();
+        over.store(true, Ordering::Release);
+        result
+    })
+}
+
 /// Runs `command` quietly: its messages become part of the error. For short commands.
 pub(crate) fn quiet(command: &mut Command) -> Result<String> {
     let output = command
@@ -136,7 +148,7 @@ pub(crate) fn watch(
         scope.spawn(|| {
             copy(out, |bytes| {
                 kept.lock()
-                    .unwrap_or_else(|it| it.into_inner())
+                    .unwrap_or_else(PoisonError::into_inner)
                     .extend_from_slice(bytes);
                 if stdout == Stdout::Show {
                     show(bytes, &last_output);
@@ -144,30 +156,37 @@ pub(crate) fn watch(
             });
         });
         scope.spawn(|| copy(err, |bytes| show(bytes, &last_output)));
-        scope.spawn(|| {
-            while !over.load(Ordering::Acquire) {
-                thread::sleep(POLL);
-                let mut last = last_output.lock().unwrap_or_else(|it| it.into_inner());
-                if last.elapsed() >= SILENCE {
-                    note(format_args!("... {what}, {}", Elapsed(started.elapsed())));
-                    *last = Instant::now();
-                }
-            }
-        });
+        scope.spawn(|| remind(what, &last_output, &over));
         let ended = wait(&mut child, || {
-            let has_written = !kept.lock().unwrap_or_else(|it| it.into_inner()).is_empty();
+            let has_written = !kept
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .is_empty();
             deadline.is_over(started.elapsed(), has_written)
         });
         over.store(true, Ordering::Release);
         ended
     })
     .with_context(|| format!("wait for {}", Shown(command)))?;
-    let kept = kept.into_inner().unwrap_or_else(|it| it.into_inner());
+    let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(Finished {
         status,
         stdout: String::from_utf8_lossy(&kept).into_owned(),
         timed_out,
     })
+}
+
+/// Says that `what` still runs, whenever the last output is too long ago, until it is over.
+fn remind(what: &str, last_output: &Mutex<Instant>, over: &AtomicBool) {
+    let started = Instant::now();
+    while !over.load(Ordering::Acquire) {
+        thread::sleep(POLL);
+        let mut last = last_output.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.elapsed() >= SILENCE {
+            note(format_args!("... {what}, {}", Elapsed(started.elapsed())));
+            *last = Instant::now();
+        }
+    }
 }
 
 /// Waits for the child, and kills it when `is_late`; then the second value is true.
@@ -198,7 +217,7 @@ fn copy(from: Option<impl Read>, mut to: impl FnMut(&[u8])) {
 fn show(bytes: &[u8], last_output: &Mutex<Instant>) {
     let mut err = io::stderr().lock();
     let _ = err.write_all(bytes);
-    *last_output.lock().unwrap_or_else(|it| it.into_inner()) = Instant::now();
+    *last_output.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
 }
 
 /// A command as one would type it.

@@ -13,6 +13,9 @@ use ebpf_build::{LINKER_LLVM, LINKER_VERSION, Layout, Stamp, Toolchain};
 use crate::progress::{self, headline, note};
 use crate::{vm, workspace};
 
+/// The newest that fits Rust 1.95.
+const DENY_VERSION: &str = "0.20.2";
+
 /// Get what the build needs: on Debian and Ubuntu as root, packages and bpf-linker
 #[derive(clap::Args)]
 pub(crate) struct Arguments {}
@@ -151,22 +154,48 @@ fn build_linker() -> Result<()> {
     if linker.exists() {
         return Ok(());
     }
-    let root: PathBuf = linker.ancestors().nth(2).unwrap_or(&linker).to_owned();
-    headline(format_args!(
-        "build bpf-linker {LINKER_VERSION} into {}",
-        root.display()
-    ));
-    note("once per machine, about a minute");
-    fs::create_dir_all(&root).with_context(|| format!("create {}", root.display()))?;
-    let mut cargo = workspace::cargo();
+    let mut cargo = cargo_install("bpf-linker", LINKER_VERSION, root_of(&linker))?;
     cargo
-        .args(["install", "bpf-linker", "--locked", "--version"])
-        .arg(format!("={LINKER_VERSION}"))
         .args(["--no-default-features", "--features"])
         .arg(format!("llvm-{LINKER_LLVM}"))
-        .arg("--root")
-        .arg(&root)
         .env("LLVM_PREFIX", format!("/usr/lib/llvm-{LINKER_LLVM}"));
     progress::run("build bpf-linker", &mut cargo)?;
     Ok(())
+}
+
+/// cargo-deny in the cache, built first if it is not there: about two minutes, without
+/// optimization, which would double that and save nothing on a project of this size.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    let root = ebpf_build::tools_dir()
+        .context("no cache directory: HOME is not set")?
+        .join(format!("cargo-deny-{DENY_VERSION}"));
+    let cargo_deny = root.join("bin/cargo-deny");
+    if !cargo_deny.exists() {
+        let mut cargo = cargo_install("cargo-deny", DENY_VERSION, &root)?;
+        progress::run("build cargo-deny", cargo.arg("--debug"))?;
+    }
+    Ok(cargo_deny)
+}
+
+/// The directory that `cargo install` put `bin/program` into.
+fn root_of(program: &Path) -> &Path {
+    program.ancestors().nth(2).unwrap_or(program)
+}
+
+fn cargo_install(package: &str, version: &str, root: &Path) -> Result<Command> {
+    headline(format_args!(
+        "build {package} {version} into {}",
+        root.display()
+    ));
+    note("once per machine");
+    fs::create_dir_all(root).with_context(|| format!("create {}", root.display()))?;
+    let mut cargo = workspace::cargo();
+    cargo
+        .args(["install", package, "--locked", "--version"])
+        .arg(format!("={version}"))
+        .arg("--root")
+        .arg(root)
+        // Results of other tools do not belong among those of the project.
+        .env_remove("CARGO_TARGET_DIR");
+    Ok(cargo)
 }

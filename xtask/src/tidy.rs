@@ -1,38 +1,129 @@
 //! `cargo xtask tidy`: what can be checked without running anything.
 
+mod deny;
+mod edges;
+mod house_rules;
+mod metrics;
+mod source;
+
+use std::fmt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use crate::progress::{self, headline};
+use crate::progress::{self, headline, note};
 use crate::test::report::Outcome;
 use crate::workspace;
 
-/// Check formatting and lints
+/// Check formatting, lints, module edges, house rules, metric names and dependencies
 #[derive(clap::Args)]
 pub(crate) struct Arguments {}
 
-pub(crate) fn run(_: &Arguments) -> Result<ExitCode> {
-    lane().map(|_| ExitCode::SUCCESS)
+/// Something that a rule forbids, and where.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    /// Relative to the root of the checkout.
+    path: PathBuf,
+    /// Counted from 1.
+    line: usize,
+    what: String,
 }
 
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}: {}", self.path.display(), self.line, self.what)
+    }
+}
+
+pub(crate) fn run(_: &Arguments) -> Result<ExitCode> {
+    match lane()? {
+        Outcome::Passed(detail) => println!("tidy: {detail}"),
+        Outcome::Failed(why) | Outcome::LeftOut(why) => bail!("{why}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every check runs, also after one that failed.
 pub(crate) fn lane() -> Result<Outcome> {
-    headline("formatting");
+    let files = source::read_all(&workspace::root())?;
+    let checks: [(&str, &dyn Fn() -> Result<Verdict>); 6] = [
+        ("module edges", &|| findings(edges::check(&files))),
+        ("house rules", &|| findings(house_rules::check(&files))),
+        ("metric names", &|| {
+            findings(metrics::check(&workspace::root(), &files)?)
+        }),
+        ("formatting", &formatting),
+        ("dependencies", &deny::check),
+        ("lints", &lints),
+    ];
+    let (mut failed, mut passed, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, check) in checks {
+        headline(name);
+        match check() {
+            Ok(Verdict::Good) => passed.push(name.to_owned()),
+            Ok(Verdict::LeftOut(why)) => {
+                note(format_args!("left out: {why}"));
+                left_out.push(format!("{name}: {why}"));
+            }
+            Err(error) => {
+                note(format_args!("{error:#}"));
+                failed.push(name);
+            }
+        }
+    }
+    if !failed.is_empty() {
+        return Ok(Outcome::Failed(failed.join(", ")));
+    }
+    let left_out = match left_out.as_slice() {
+        [] => String::new(),
+        some => format!("; left out: {}", some.join(", ")),
+    };
+    Ok(Outcome::Passed(format!("{}{left_out}", passed.join(", "))))
+}
+
+/// How a check ended that did not fail.
+enum Verdict {
+    Good,
+    /// What it needs is not here.
+    LeftOut(String),
+}
+
+fn findings(mut findings: Vec<Finding>) -> Result<Verdict> {
+    if findings.is_empty() {
+        return Ok(Verdict::Good);
+    }
+    findings.sort();
+    for it in &findings {
+        note(it);
+    }
+    bail!("{} found", findings.len())
+}
+
+fn formatting() -> Result<Verdict> {
     progress::run(
         "cargo fmt",
         workspace::cargo().args(["fmt", "--all", "--check"]),
     )?;
-    headline("lints");
+    // A workspace of its own.
+    let mut ebpf = workspace::cargo();
+    ebpf.args(["fmt", "--check", "--manifest-path", "ebpf/Cargo.toml"]);
+    progress::run("cargo fmt in ebpf/", &mut ebpf)?;
+    Ok(Verdict::Good)
+}
+
+fn lints() -> Result<Verdict> {
     let mut clippy = workspace::cargo();
-    clippy.args([
-        "clippy",
-        "--locked",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]);
+    // With the feature, so that the host tests are looked at as they run.
+    clippy
+        .args(["clippy", "--locked", "--workspace", "--all-targets"])
+        .args([
+            "--features",
+            "ballast-tests/privileged",
+            "--",
+            "-D",
+            "warnings",
+        ]);
     progress::run("cargo clippy", &mut clippy)?;
-    Ok(Outcome::Passed(String::new()))
+    Ok(Verdict::Good)
 }

@@ -1,16 +1,19 @@
 //! The configuration after every check: past this line nothing is validated again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::pod::ResourceList;
 use crate::units::Micros;
 
-/// See design.md section 2: what the agent may write.
+use super::duration;
+
+/// What the agent may write on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -55,8 +58,47 @@ pub struct Config {
     pub socket: PathBuf,
     /// `None`: no HTTP endpoint.
     pub metrics_address: Option<SocketAddr>,
+    pub log: LogConfig,
+    pub bpf: BpfConfig,
     pub compat: Compat,
     pub kubelet: KubeletConfig,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LogConfig {
+    pub format: LogFormat,
+    pub level: LogLevel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BpfConfig {
+    /// On a bpffs; links and maps that outlive the agent are pinned here.
+    pub pin_directory: PathBuf,
+    /// Programs log about themselves; off in production.
+    pub diagnostics: bool,
 }
 
 /// `memoryReservationPolicy` (KEP-2570).
@@ -85,6 +127,43 @@ pub enum Enforcement {
     KubeReservedCompressible,
 }
 
+/// `cpuManagerPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CpuManagerPolicy {
+    #[default]
+    None,
+    Static,
+}
+
+/// `memoryManagerPolicy`; upstream writes it with a capital.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum MemoryManagerPolicy {
+    #[default]
+    None,
+    Static,
+}
+
+/// `topologyManagerPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TopologyManagerPolicy {
+    #[default]
+    None,
+    BestEffort,
+    Restricted,
+    SingleNumaNode,
+}
+
+/// `topologyManagerScope`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TopologyManagerScope {
+    #[default]
+    Container,
+    Pod,
+}
+
 /// The fields of KubeletConfiguration that decisions use, under the same names, with kubelet 1.36
 /// defaults. Which fields are honoured, ignored or refused: `config::kubelet_fields`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -92,34 +171,75 @@ pub enum Enforcement {
 pub struct KubeletConfig {
     pub cgroup_root: CgroupName,
     pub cgroup_driver: CgroupDriver,
+    /// False: no QoS cgroups, no pod cgroups, nothing enforced.
     pub cgroups_per_qos: bool,
+    /// `cpu`, `memory`, `ephemeral-storage` and `pid` only, none negative. With
+    /// `reservedSystemCPUs` it has no `cpu`.
     pub kube_reserved: ResourceList,
+    /// As `kube_reserved`; with `reservedSystemCPUs` its `cpu` is the number of listed CPUs.
     pub system_reserved: ResourceList,
     /// CPU list as written (`0-1,4`), already checked for form.
     pub reserved_system_cpus: Option<String>,
     pub kube_reserved_cgroup: Option<String>,
     pub system_reserved_cgroup: Option<String>,
-    pub enforce_node_allocatable: std::collections::BTreeSet<Enforcement>,
-    /// Signal to threshold text; parsed by `decide::eviction` rules.
+    pub enforce_node_allocatable: BTreeSet<Enforcement>,
+    /// Signal to threshold text, already checked; what reserves memory and storage.
     pub eviction_hard: BTreeMap<String, String>,
+    pub eviction_soft: BTreeMap<String, String>,
+    #[serde(serialize_with = "durations_as_text")]
+    pub eviction_soft_grace_period: BTreeMap<String, Duration>,
+    pub eviction_minimum_reclaim: BTreeMap<String, String>,
+    #[serde(serialize_with = "as_text")]
+    pub eviction_pressure_transition_period: Duration,
+    #[serde(serialize_with = "as_text")]
+    pub eviction_max_pod_grace_period: Duration,
+    /// Above 0; `None` leaves `pids.max` of pods alone.
     pub pod_pids_limit: Option<u64>,
     pub cpu_cfs_quota: bool,
+    /// 1 ms to 1 s.
     pub cpu_cfs_quota_period: Micros,
+    pub cpu_manager_policy: CpuManagerPolicy,
+    pub memory_manager_policy: MemoryManagerPolicy,
+    pub topology_manager_policy: TopologyManagerPolicy,
+    pub topology_manager_scope: TopologyManagerScope,
     pub fail_swap_on: bool,
+    /// Refuse to start on cgroup v1. Kubelet's default is true, ours false unless `compat` is
+    /// `kubelet`.
+    pub fail_cgroup_v1: bool,
     pub swap_behavior: SwapBehavior,
-    /// `None`: kubelet's default, on for v1 and off for v2.
+    /// `None`: kubelet's default, on for v1 and off for v2. `false` is not possible on v1.
     pub single_process_oom_kill: Option<bool>,
     pub max_pods: u32,
+    /// 0: no limit by cores.
     pub pods_per_core: u32,
+    /// -1000..=1000, of the agent itself.
     pub oom_score_adj: i16,
+    /// Feature gate `MemoryQoS`.
     pub memory_qos: bool,
     pub memory_reservation_policy: MemoryReservationPolicy,
-    /// In (0, 1], thousandths would lose kubelet's own float; kept as written.
+    /// Kept as written: thousandths would lose kubelet's own float.
     pub memory_throttling_factor: ThrottlingFactor,
-    /// Percent of requests reserved per QoS (`qosReserved.memory`), if set.
+    /// Percent of requests reserved per QoS (`qosReserved.memory`), 0..=100; `None` when the
+    /// feature gate `QOSReserved` is off or nothing is set.
     pub qos_reserved_memory_percent: Option<u8>,
+    /// Feature gate `PodLevelResources`.
+    pub pod_level_resources: bool,
+    /// Bytes, above 0.
     pub max_container_log_bytes: u64,
+    /// The file being written included; 2 or more.
     pub max_container_log_files: u32,
+    /// The longest wait before a container that keeps failing is started again
+    /// (`crashLoopBackOff.maxContainerRestartPeriod`), 1 s to 5 min.
+    #[serde(serialize_with = "as_text")]
+    pub max_container_restart_period: Duration,
+    /// Between two reconcile passes without an event (`syncFrequency`).
+    #[serde(serialize_with = "as_text")]
+    pub sync_frequency: Duration,
+    /// Between two scans of the manifests without an event (`fileCheckFrequency`).
+    #[serde(serialize_with = "as_text")]
+    pub file_check_frequency: Duration,
+    /// Report and reserve local ephemeral storage.
+    pub local_storage_capacity_isolation: bool,
 }
 
 /// `memoryThrottlingFactor`, in (0, 1].
@@ -128,3 +248,18 @@ pub struct KubeletConfig {
 pub struct ThrottlingFactor(pub f64);
 
 impl Eq for ThrottlingFactor {}
+
+fn as_text<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&duration::format(*value))
+}
+
+fn durations_as_text<S: Serializer>(
+    values: &BTreeMap<String, Duration>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    to.collect_map(
+        values
+            .iter()
+            .map(|(name, it)| (name, duration::format(*it))),
+    )
+}

@@ -94,7 +94,7 @@ pub enum PodOrigin {
     Api,
 }
 
-/// One environment variable, after `valueFrom.fieldRef` has been resolved, before `$(VAR)`.
+/// One environment variable before `$(VAR)` is expanded; what came from `valueFrom` is escaped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvVar {
     pub name: String,

@@ -31,9 +31,9 @@ impl WallTime {
         Duration::from_micros(u64::try_from(self.epoch_us).unwrap_or(0))
     }
 
-    /// How long before `now`; zero when it is not before.
-    pub fn age(self, now: WallTime) -> Duration {
-        now.since_epoch().saturating_sub(self.since_epoch())
+    /// From this time to `later`; zero when that is not later.
+    pub fn until(self, later: WallTime) -> Duration {
+        later.since_epoch().saturating_sub(self.since_epoch())
     }
 
     /// `age` before this time, not before the epoch.

@@ -338,10 +338,6 @@ impl Metrics {
         if !matches!(detail.scope, OomScope::Container | OomScope::Pod) {
             set_time(&oom.last_node_kill, &[scope], event.time);
         }
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a histogram sum of bytes needs no more than 53 bits"
-        )]
         oom.victim_bytes
             .with_label_values(&[qos])
             .observe(detail.victim.memory.anon_bytes as f64);

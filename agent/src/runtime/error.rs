@@ -79,7 +79,7 @@ pub enum StartError {
     #[error("the new process ended before its program ran, {}", how(*.exit))]
     Died { exit: Option<ExitStatus> },
     /// A frozen cgroup does that.
-    #[error("the new process was not ready after {seconds} s, stopped at its cgroups or log")]
+    #[error("the new process does not get on, given up after {seconds} s")]
     Stuck { seconds: u64 },
     /// It is not where it was put, so no limit would hold.
     #[error("the new process is not in cgroup {}", .path.display())]

@@ -30,7 +30,7 @@ pub struct SocketFile {
 }
 
 /// Listens at `path`, mode 0600, in a directory that is made (0755) when it is missing. A socket
-/// left behind by a process that is gone is replaced; at most 104 bytes of path fit.
+/// left behind by a process that is gone is replaced; at most 107 bytes of path fit.
 ///
 /// The socket is bound under another name and renamed, so it is complete and private from the
 /// moment it can be found.
@@ -49,9 +49,7 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
     }
     check_free(path)?;
 
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
+    let temporary = temporary_beside(path);
     match fs::remove_file(&temporary) {
         Err(e) if e.kind() != ErrorKind::NotFound => {
             return Err(failed("remove", &temporary, e));
@@ -70,6 +68,14 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
         inode,
     };
     Ok((listener, file))
+}
+
+/// A hidden name of the same length, since the length of a socket's path is limited.
+fn temporary_beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut hidden = String::from(if name.starts_with('.') { "_" } else { "." });
+    hidden.extend(name.chars().skip(1));
+    path.with_file_name(hidden)
 }
 
 /// Whether nothing is at `path`, or a socket on which nobody answers.

@@ -1,11 +1,11 @@
 //! One run of cargo over `ebpf/`.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::{env, fs, io};
 
+use crate::strip::strip;
 use crate::{Layout, OBJECTS, Toolchain};
 
 /// BPF, little endian: every architecture that the agent is built for.
@@ -24,6 +24,10 @@ pub enum BuildError {
     },
     #[error("cargo build in {sources} made no {object}: OBJECTS names it, src/bin does not")]
     NoObject { sources: PathBuf, object: PathBuf },
+    #[error("{path} is no object file of a 64-bit little-endian machine")]
+    NotAnObject { path: PathBuf },
+    #[error("read or write {path}")]
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// Builds every object and returns the path of each, in the order of [`OBJECTS`]. Cargo's messages
@@ -39,21 +43,39 @@ pub fn build(toolchain: &Toolchain, layout: &Layout) -> Result<Vec<PathBuf>, Bui
             cargo: toolchain.cargo.clone(),
             source,
         })?;
-    let sources = &layout.sources;
     if !status.success() {
         return Err(BuildError::Failed {
-            sources: sources.clone(),
+            sources: layout.sources.clone(),
             status,
         });
     }
-    let objects: Vec<_> = OBJECTS.iter().map(|it| layout.object(it)).collect();
-    match objects.iter().find(|it| !it.exists()) {
-        Some(object) => Err(BuildError::NoObject {
-            sources: sources.clone(),
-            object: object.clone(),
-        }),
-        None => Ok(objects),
+    OBJECTS.iter().map(|name| finish(layout, name)).collect()
+}
+
+/// Makes what the agent embeds of what the linker left.
+fn finish(layout: &Layout, name: &str) -> Result<PathBuf, BuildError> {
+    let linked = layout.linked(name);
+    if !linked.exists() {
+        return Err(BuildError::NoObject {
+            sources: layout.sources.clone(),
+            object: linked,
+        });
     }
+    let elf = fs::read(&linked).map_err(io_error(&linked))?;
+    let Some(stripped) = strip(&elf) else {
+        return Err(BuildError::NotAnObject { path: linked });
+    };
+    let object = layout.object(name);
+    if let Some(directory) = object.parent() {
+        fs::create_dir_all(directory).map_err(io_error(directory))?;
+    }
+    fs::write(&object, stripped).map_err(io_error(&object))?;
+    Ok(object)
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> BuildError {
+    let path = path.to_owned();
+    move |source| BuildError::Io { path, source }
 }
 
 fn command(toolchain: &Toolchain, layout: &Layout) -> Command {

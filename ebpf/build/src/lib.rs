@@ -12,6 +12,7 @@
 mod compile;
 mod paths;
 mod stamp;
+mod strip;
 mod toolchain;
 
 pub use compile::{BuildError, build};
@@ -19,10 +20,10 @@ pub use paths::{Layout, cached_linker, tools_dir};
 pub use stamp::Stamp;
 pub use toolchain::{LINKER_LLVM, LINKER_VERSION, Missing, Rejected, Toolchain, find};
 
-/// The objects, one binary of `ebpf/src/bin` each, by the kernel feature level that they need. The
-/// agent embeds every one of them as `OUT_DIR/<object>.o`; an object of length 0 means that it was
-/// built without the eBPF tool chain.
-pub const OBJECTS: &[&str] = &["core"];
+/// The objects, one binary of `ebpf/src/bin` each: what one kernel refuses must not take the rest
+/// with it. The agent embeds every one of them as `OUT_DIR/<object>.o`; an object of length 0 means
+/// that it was built without the eBPF tool chain.
+pub const OBJECTS: &[&str] = &["cgroup", "device", "oom", "process", "stall"];
 
 /// Names a directory with `<object>.o` for each of [`OBJECTS`]: then nothing is built. For
 /// packagers, who build the objects once with `cargo xtask build-ebpf --out DIR`.

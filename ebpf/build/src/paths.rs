@@ -29,12 +29,17 @@ impl Layout {
         }
     }
 
-    /// The object `name` as the linker leaves it.
-    pub fn object(&self, name: &str) -> PathBuf {
+    /// The object `name` as the linker leaves it, with what a debugger reads.
+    pub(crate) fn linked(&self, name: &str) -> PathBuf {
         self.target
             .join(crate::compile::TARGET)
             .join("release")
             .join(name)
+    }
+
+    /// The object `name` as the agent embeds it.
+    pub fn object(&self, name: &str) -> PathBuf {
+        self.target.join("objects").join(format!("{name}.o"))
     }
 }
 

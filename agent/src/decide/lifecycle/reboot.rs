@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use super::restart_policy;
-use crate::model::container::{
-    ContainerExit, ContainerState, ContainerStatus, StopReason, Termination,
-};
+use crate::model::container::{ContainerExit, ContainerState, ContainerStatus, Termination};
 use crate::model::pod::{Pod, RestartPolicy};
 
 /// Brings records of an earlier boot into this one, where nothing of them is alive and their times
@@ -69,10 +67,7 @@ fn ended_with_the_boot(status: &ContainerStatus) -> ContainerStatus {
     ContainerStatus {
         state,
         last_termination: status.last_termination.clone().map(without_times),
-        // Being replaced is the one reason that outlives the instance.
-        stop: status
-            .stop
-            .filter(|it| it.reason == StopReason::SpecChanged),
+        stop: None,
         ..status.clone()
     }
 }

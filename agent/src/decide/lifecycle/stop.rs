@@ -178,7 +178,7 @@ fn escalate(view: &PodView, status: &ContainerStatus, pod: Option<PodStop>, out:
             own.min(pod.deadline().max(at_least))
         }
     };
-    if request.killed_at.is_some() || view.now >= due {
+    if view.now >= due {
         kill_again(status, request.killed_at, request.reason, out);
     } else {
         out.wake(due);

@@ -8,12 +8,11 @@ mod simulate;
 mod start;
 mod stop;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
 use crate::model::container::{ContainerExit, DeletionReason, StopRequest, Termination};
-use crate::model::pod::{PodOrigin, PodUid, Resources};
+use crate::model::pod::PodOrigin;
 
 /// Now, unless a test says otherwise.
 const NOW: Duration = Duration::from_secs(1_000);
@@ -29,42 +28,27 @@ fn secs(n: u64) -> Duration {
 fn container(name: &str, is_sidecar: bool) -> Container {
     Container {
         name: name.to_owned(),
-        image: "image".to_owned(),
-        command: vec!["run".to_owned()],
-        args: Vec::new(),
-        env: Vec::new(),
-        working_dir: None,
-        resources: Resources::default(),
-        volume_mounts: Vec::new(),
         is_sidecar,
-        restart_policy: None,
-        run_as_user: None,
-        run_as_group: None,
-        run_as_non_root: false,
+        ..blank_pod().containers.remove(0)
     }
 }
 
 fn empty_pod(restart_policy: RestartPolicy) -> Pod {
     Pod {
-        uid: PodUid("uid".to_owned()),
-        namespace: "default".to_owned(),
-        name: "pod".to_owned(),
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        origin: PodOrigin::Manifest,
-        recorded_qos: None,
-        priority: None,
-        priority_class_name: None,
-        node_name: None,
         restart_policy,
         termination_grace: POD_GRACE,
-        init_containers: Vec::new(),
         containers: Vec::new(),
-        overhead: BTreeMap::new(),
-        resources: None,
-        volumes: Vec::new(),
-        warnings: Vec::new(),
+        ..blank_pod()
     }
+}
+
+fn blank_pod() -> Pod {
+    let source = serde_json::json!({
+        "metadata": {"name": "pod", "namespace": "default", "uid": "uid"},
+        "spec": {"containers": [{"name": "x", "image": "image", "command": ["run"]}]},
+    });
+    let source = serde_json::from_value(source).expect("a v1.Pod");
+    Pod::from_v1(&source, PodOrigin::Api).expect("a valid pod")
 }
 
 fn termination(exit: ContainerExit) -> Termination {

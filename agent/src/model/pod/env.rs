@@ -82,7 +82,10 @@ impl Resolver<'_> {
                 found.fault(path, "has both value and valueFrom");
                 return None;
             }
-            Some(from) => self.value_from(container, from, &format!("{path}.valueFrom"), found)?,
+            // Kubelet expands `$(NAME)` in `value` alone: what a field holds is taken as it is.
+            Some(from) => self
+                .value_from(container, from, &format!("{path}.valueFrom"), found)?
+                .replace('$', "$$"),
         };
         if value.contains('\0') {
             found.fault(format!("{path}.value"), "must not hold a NUL byte");

@@ -13,9 +13,6 @@ pub const WORKLOAD_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// Workloads with series of their own; more are counted together as `other`.
 pub const MAX_WORKLOADS: usize = 2000;
 
-/// Namespace and name. Not the uid: a pod made again under its name continues its series.
-type PodKey = (String, String);
-
 /// A container of a pod whose series begin or end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ContainerKey {
@@ -24,17 +21,26 @@ pub(super) struct ContainerKey {
     pub(super) container: String,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct PodSeries {
     containers: BTreeSet<String>,
-    /// When the pod was first missed; `None` while it is there.
-    gone_at: Option<Duration>,
+    state: PodState,
 }
 
-/// Pods that have series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodState {
+    /// Seen in the sync of this number.
+    Present { sync: u64 },
+    /// First missed at this time.
+    Gone { at: Duration },
+}
+
+/// Pods that have series, by namespace and name. Not by uid: a pod made again under its name
+/// continues its series. Looking up what is known allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct PodLifetimes {
-    pods: BTreeMap<PodKey, PodSeries>,
+    namespaces: BTreeMap<String, BTreeMap<String, PodSeries>>,
+    n_syncs: u64,
 }
 
 /// What changed: series to make at zero, and series to remove.
@@ -52,28 +58,32 @@ impl PodLifetimes {
         now: Duration,
     ) -> Changes {
         let mut changes = Changes::default();
-        let mut present: BTreeSet<PodKey> = BTreeSet::new();
+        self.n_syncs += 1;
+        let present = PodState::Present { sync: self.n_syncs };
         for (namespace, pod, container) in containers {
-            let key = (namespace.to_owned(), pod.to_owned());
-            let series = self.pods.entry(key.clone()).or_default();
-            series.gone_at = None;
-            if series.containers.insert(container.to_owned()) {
-                changes.begun.push(key_of(&key, container));
+            let series = self.series(namespace, pod, present);
+            series.state = present;
+            if insert(&mut series.containers, container) {
+                changes.begun.push(key(namespace, pod, container));
             }
-            present.insert(key);
         }
-        self.pods.retain(|key, series| {
-            if present.contains(key) {
-                return true;
-            }
-            let gone_at = *series.gone_at.get_or_insert(now);
-            let keep = now.saturating_sub(gone_at) < POD_RETENTION;
-            if !keep {
-                let ended = series.containers.iter().map(|it| key_of(key, it));
-                changes.ended.extend(ended);
-            }
-            keep
-        });
+        for (namespace, pods) in &mut self.namespaces {
+            pods.retain(|pod, series| {
+                let gone_at = match series.state {
+                    state if state == present => return true,
+                    PodState::Present { .. } => now,
+                    PodState::Gone { at } => at,
+                };
+                series.state = PodState::Gone { at: gone_at };
+                let keep = now.saturating_sub(gone_at) < POD_RETENTION;
+                if !keep {
+                    let ended = series.containers.iter().map(|it| key(namespace, pod, it));
+                    changes.ended.extend(ended);
+                }
+                keep
+            });
+        }
+        self.namespaces.retain(|_, pods| !pods.is_empty());
         changes
     }
 
@@ -86,20 +96,40 @@ impl PodLifetimes {
         container: &str,
         now: Duration,
     ) -> bool {
-        let key = (namespace.to_owned(), pod.to_owned());
-        let series = self.pods.entry(key).or_insert_with(|| PodSeries {
-            containers: BTreeSet::new(),
-            // Until the next `sync` says that the pod is there.
-            gone_at: Some(now),
-        });
-        !series.containers.contains(container) && series.containers.insert(container.to_owned())
+        // Gone until the next sync says that the pod is there.
+        let series = self.series(namespace, pod, PodState::Gone { at: now });
+        insert(&mut series.containers, container)
+    }
+
+    fn series(&mut self, namespace: &str, pod: &str, state: PodState) -> &mut PodSeries {
+        // Two lookups instead of an entry, which wants an owned key.
+        if !self.namespaces.contains_key(namespace) {
+            self.namespaces
+                .insert(namespace.to_owned(), BTreeMap::new());
+        }
+        let pods = self.namespaces.get_mut(namespace);
+        let pods = pods.expect("inserted above when it was missing");
+        if !pods.contains_key(pod) {
+            let series = PodSeries {
+                containers: BTreeSet::new(),
+                state,
+            };
+            pods.insert(pod.to_owned(), series);
+        }
+        pods.get_mut(pod)
+            .expect("inserted above when it was missing")
     }
 }
 
-fn key_of((namespace, pod): &PodKey, container: &str) -> ContainerKey {
+/// True: it was not there.
+fn insert(names: &mut BTreeSet<String>, name: &str) -> bool {
+    !names.contains(name) && names.insert(name.to_owned())
+}
+
+fn key(namespace: &str, pod: &str, container: &str) -> ContainerKey {
     ContainerKey {
-        namespace: namespace.clone(),
-        pod: pod.clone(),
+        namespace: namespace.to_owned(),
+        pod: pod.to_owned(),
         container: container.to_owned(),
     }
 }
@@ -158,15 +188,15 @@ mod tests {
 
     const LIVE: [(&str, &str, &str); 2] = [("default", "a", "main"), ("default", "a", "side")];
 
-    fn key((namespace, pod, container): (&str, &str, &str)) -> ContainerKey {
-        key_of(&(namespace.to_owned(), pod.to_owned()), container)
+    fn live_keys() -> [ContainerKey; 2] {
+        LIVE.map(|(namespace, pod, container)| key(namespace, pod, container))
     }
 
     #[test]
     fn series_begin_once_and_end_after_the_retention() {
         let mut pods = PodLifetimes::default();
         let at = Duration::from_secs;
-        assert_eq!(pods.sync(LIVE, at(0)).begun, LIVE.map(key));
+        assert_eq!(pods.sync(LIVE, at(0)).begun, live_keys());
         assert_eq!(pods.sync(LIVE, at(10)), Changes::default());
         assert_eq!(pods.sync([], at(20)), Changes::default());
         assert_eq!(
@@ -174,7 +204,7 @@ mod tests {
             Changes::default(),
             "one second early"
         );
-        assert_eq!(pods.sync([], at(20) + POD_RETENTION).ended, LIVE.map(key));
+        assert_eq!(pods.sync([], at(20) + POD_RETENTION).ended, live_keys());
         assert_eq!(pods.sync([], at(30) + POD_RETENTION), Changes::default());
     }
 
@@ -196,7 +226,7 @@ mod tests {
         assert!(!pods.touch("default", "short", "main", at(2)));
         assert_eq!(pods.sync([], at(3)), Changes::default());
         let ended = pods.sync([], at(1) + POD_RETENTION).ended;
-        assert_eq!(ended, [key(("default", "short", "main"))]);
+        assert_eq!(ended, [key("default", "short", "main")]);
     }
 
     #[test]

@@ -121,33 +121,19 @@ impl Starter<'_> {
         child: &Child,
         warnings: &mut Vec<StartWarning>,
     ) -> Result<ContainerRecord, StartError> {
-        match told(child, READY_TIMEOUT)? {
-            Progress::Ready => {}
-            Progress::Closed => {
-                return Err(StartError::Died {
-                    exit: exit_of(child),
-                });
-            }
-            Progress::Silent => {
-                return Err(StartError::Stuck {
-                    seconds: READY_TIMEOUT.as_secs(),
-                });
-            }
-            Progress::Failed {
-                step,
-                index,
-                source,
-            } => return Err(failed(spec, command, cgroups, step, index, source)),
-        }
-        let cgroups_joined = joined(cgroups, child.pid)?;
-        warnings.extend(set_oom_score_adj(child.pid, spec.oom_score_adj));
         let record = ContainerRecord {
             id: spec.id.clone(),
             owner: spec.owner.clone(),
             spec_hash: spec.spec_hash.clone(),
             log_path: spec.log_path.clone(),
             oom_score_adj: spec.oom_score_adj,
-            cgroups: cgroups_joined,
+            cgroups: cgroups
+                .iter()
+                .map(|dir| JoinedCgroup {
+                    path: dir.path().into(),
+                    cgroup_id: CgroupId(dir.inode()),
+                })
+                .collect(),
             boot_id: self.boot_id.to_owned(),
             process: HostProcess {
                 pid: child.pid,
@@ -156,50 +142,65 @@ impl Starter<'_> {
             started_at: clock::boottime(),
             end: None,
         };
-        self.let_go(spec, command, cgroups, child, &record)
+        // While the child joins its cgroups: the disk and RCU take their time together.
+        self.records
+            .write_starting(&record)
+            .map_err(StartError::Record)
+            .and_then(|()| let_go(spec, command, cgroups, child, warnings))
             .inspect_err(|_| {
                 if let Err(error) = self.records.remove(&spec.id) {
-                    tracing::warn!(container = %spec.id, %error, "the record of a failed start is left");
+                    let container = &spec.id;
+                    tracing::warn!(%container, %error, "the record of a failed start is left");
                 }
             })?;
         Ok(record)
     }
+}
 
-    fn let_go(
-        &self,
-        spec: &ContainerSpec,
-        command: &Command,
-        cgroups: &[Dir],
-        child: &Child,
-        record: &ContainerRecord,
-    ) -> Result<(), StartError> {
-        self.records
-            .write_starting(record)
-            .map_err(StartError::Record)?;
-        if child.open_gate().is_err() {
-            // Nobody is behind it.
-            return Err(StartError::Died {
-                exit: exit_of(child),
-            });
-        }
-        match told(child, READY_TIMEOUT)? {
-            // The pipe closes with the exec. A child killed just then looks the same, and its end
-            // is told as any other.
-            Progress::Closed | Progress::Ready => Ok(()),
-            Progress::Silent => Err(StartError::Stuck {
-                seconds: READY_TIMEOUT.as_secs(),
-            }),
-            Progress::Failed {
-                step,
-                index,
-                source,
-            } => Err(failed(spec, command, cgroups, step, index, source)),
-        }
+/// Waits for the child at its gate, looks at it, and opens the gate.
+fn let_go(
+    spec: &ContainerSpec,
+    command: &Command,
+    cgroups: &[Dir],
+    child: &Child,
+    warnings: &mut Vec<StartWarning>,
+) -> Result<(), StartError> {
+    let stuck = StartError::Stuck {
+        seconds: READY_TIMEOUT.as_secs(),
+    };
+    let died = || StartError::Died {
+        exit: exit_of(child),
+    };
+    let failed = |step, index, source| failed(spec, command, cgroups, step, index, source);
+    match told(child)? {
+        Progress::Ready => {}
+        Progress::Closed => return Err(died()),
+        Progress::Silent => return Err(stuck),
+        Progress::Failed {
+            step,
+            index,
+            source,
+        } => return Err(failed(step, index, source)),
+    }
+    check_membership(cgroups, child.pid)?;
+    warnings.extend(set_oom_score_adj(child.pid, spec.oom_score_adj));
+    // An error means that nobody is behind the gate.
+    child.open_gate().map_err(|_gone| died())?;
+    match told(child)? {
+        // The pipe closes with the exec. A child killed just then looks the same, and its end is
+        // told as any other.
+        Progress::Closed | Progress::Ready => Ok(()),
+        Progress::Silent => Err(stuck),
+        Progress::Failed {
+            step,
+            index,
+            source,
+        } => Err(failed(step, index, source)),
     }
 }
 
-fn told(child: &Child, timeout: Duration) -> Result<Progress, StartError> {
-    child.progress(timeout).map_err(StartError::Listen)
+fn told(child: &Child) -> Result<Progress, StartError> {
+    child.progress(READY_TIMEOUT).map_err(StartError::Listen)
 }
 
 /// How a child that has closed its pipes ended.
@@ -268,22 +269,17 @@ fn open_procs(cgroups: &[Dir]) -> Result<Vec<OwnedFd>, StartError> {
 
 /// Looks into the very directories that were opened, so that the answer holds for them and not for
 /// others of the same name.
-fn joined(cgroups: &[Dir], pid: u32) -> Result<Vec<JoinedCgroup>, StartError> {
+fn check_membership(cgroups: &[Dir], pid: u32) -> Result<(), StartError> {
     let pid = pid.to_string();
-    let look = |dir: &Dir| {
+    for dir in cgroups {
         let procs = dir.read_text("cgroup.procs").map_err(StartError::Inspect)?;
-        if procs.lines().any(|line| line == pid) {
-            Ok(JoinedCgroup {
+        if !procs.lines().any(|line| line == pid) {
+            return Err(StartError::NotMember {
                 path: dir.path().into(),
-                cgroup_id: CgroupId(dir.inode()),
-            })
-        } else {
-            Err(StartError::NotMember {
-                path: dir.path().into(),
-            })
+            });
         }
-    };
-    cgroups.iter().map(look).collect()
+    }
+    Ok(())
 }
 
 fn open_log(path: &Path) -> Result<OwnedFd, StartError> {

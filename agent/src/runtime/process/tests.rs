@@ -23,6 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 struct TestDir(PathBuf);
 
 impl TestDir {
+    #[expect(clippy::disallowed_methods, reason = "a test has no state directory")]
     fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("ballast-{name}-{}", std::process::id()));
         Root::host().remove_dir_all(&dir).unwrap();

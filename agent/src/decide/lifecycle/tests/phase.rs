@@ -123,6 +123,32 @@ fn conditions_follow_init_containers_and_readiness() {
 }
 
 #[test]
+fn a_pod_that_is_to_go_stays_initialized() {
+    for (pod, initialized) in [
+        ("init:a=ok sidecar:s=ok main:m=run", true),
+        ("init:a=ok sidecar:s=ok main:m=ok", true),
+        ("init:a=run main:m=new", false),
+        ("sidecar:s=ok main:m=new", false),
+    ] {
+        let conditions = story(Always, pod)
+            .deleted_for(30, DeletionReason::Evicted)
+            .decide()
+            .conditions;
+        assert_eq!(conditions.initialized, initialized, "{pod}");
+    }
+}
+
+#[test]
+fn a_pod_without_main_containers_is_never_over_by_itself() {
+    for (pod, expected) in [("init:a=new", "start a#0"), ("init:a=ok", ""), ("", "")] {
+        let story = story(Never, pod);
+        check(pod, &story, expected);
+        assert_eq!(story.decide().phase, PodPhase::Pending, "{pod}");
+        assert!(story.deleted(30).decide().is_finished, "{pod}");
+    }
+}
+
+#[test]
 fn a_waiting_container_says_what_it_waits_for() {
     let crash_loop = Waiting::CrashLoopBackOff {
         delay: secs(20),
@@ -148,6 +174,7 @@ fn a_waiting_container_says_what_it_waits_for() {
         (Always, "init:a=err main:m=new", "a", Some(crash_loop)),
         (Always, "init:a=ok main:m=run", "a", None),
         (Always, "sidecar:s=err main:m=run", "s", Some(crash_loop)),
+        (Never, "sidecar:s=ok main:m=run", "s", Some(crash_loop)),
     ] {
         let mut story = story(policy, pod);
         // One restart at STARTED, with 20 s to wait after it: some are held back, some not.

@@ -1,6 +1,8 @@
 //! Whole lives of random pods on a runtime that is only arithmetic. What must hold in every one of
 //! them is asserted at every step; a failure names the seed, which replays it.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 const SEEDS: u64 = 2_000;

@@ -129,6 +129,16 @@ fn grace_only_shrinks() {
 }
 
 #[test]
+fn a_sidecar_that_is_stopping_already_does_not_wait_for_its_turn_to_be_killed() {
+    let story = story(Always, "sidecar:s=run main:m=run")
+        .stopped("s", 25, 30, StopReason::SpecChanged)
+        .stopped("m", 0, 30, StopReason::PodTerminating)
+        .deleted(30);
+    assert_eq!(story.decide().next_wake, Some(NOW + secs(5)));
+    check("its own grace has passed", &story.later(5), "kill s");
+}
+
+#[test]
 fn of_two_deletions_the_earlier_end_counts_and_the_first_reason() {
     let deletion = |at: u64, grace: u64, reason| Deletion {
         requested_at: secs(at),
@@ -229,6 +239,12 @@ fn sidecars_of_a_finished_pod_share_one_grace_from_the_first_stop() {
     let pod = "sidecar:s=run sidecar:t=ok main:m=ok";
     let story = story(Never, pod).stopped("t", 12, 30, StopReason::PodFinished);
     check("t took 12 s", &story, "term s 18s");
+    // Of several stops the first counts.
+    let pod = "sidecar:s=run sidecar:t=ok sidecar:u=ok main:m=ok";
+    let story = super::story(Never, pod)
+        .stopped("t", 5, 30, StopReason::PodFinished)
+        .stopped("u", 12, 30, StopReason::PodFinished);
+    check("u and t took 12 s", &story, "term s 18s");
     // A restart for a new definition long ago does not count.
     let story = super::story(Never, pod).stopped("t", 500, 30, StopReason::SpecChanged);
     check("other stop", &story, "term s 30s");

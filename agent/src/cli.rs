@@ -1,0 +1,251 @@
+//! The command line: its arguments, and the verbs that talk to a running agent. In: arguments and
+//! answers of the agent's socket. Out: text or JSON on stdout.
+//!
+//! Invariant: rendering is pure, from a document to text, so golden tests pin it. Text that came
+//! from processes is made harmless before it reaches a terminal.
+
+mod client;
+mod events;
+mod format;
+mod status;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use self::client::ClientError;
+pub use self::events::{events, render_event};
+pub use self::status::{render_status, status};
+use crate::model::record::EventKind;
+use crate::model::time::WallTime;
+
+/// Node resource manager for Kubernetes nodes and for nodes without Kubernetes.
+#[derive(Debug, Parser)]
+#[command(name = "ballast", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the agent.
+    Run(RunArgs),
+    /// Say whether this node can run the agent, and what it would lack.
+    Check(CheckArgs),
+    /// Show the node's budget, and its pods with QoS class, state and usage.
+    Status(StatusArgs),
+    /// Show what happened: OOM kills, processes, cgroups, stalls, pods, containers.
+    Events(EventsArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The agent's configuration.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// How log lines look; wins over `log.format` of the configuration.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormatArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormatArg {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Check this configuration too, and the node against it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Form of the answer.
+    #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub socket: SocketArgs,
+    /// Form of the answer.
+    #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    pub socket: SocketArgs,
+    /// Form of the answer; JSON is one object per line.
+    #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+    /// Stay, and show what happens from now on.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only these kinds: oom, process, cgroup, stall, pod, container, node, agent.
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
+    pub kind: Vec<EventKind>,
+    /// Only what happened since then: 30s, 10m, 2h, 1d, or a time as 2025-01-31T12:00:00Z.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Since>,
+    /// Only records after the one with this sequence number.
+    #[arg(long, value_name = "SEQUENCE")]
+    pub after: Option<u64>,
+}
+
+/// Which agent to talk to.
+#[derive(Debug, Args)]
+pub struct SocketArgs {
+    /// The agent's socket [default: /run/ballast/ballast.sock].
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    pub socket: Option<PathBuf>,
+    /// Take the socket from this configuration.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    Json,
+}
+
+/// Beginning of a span that ends now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    Ago(Duration),
+    At(WallTime),
+}
+
+/// The text is neither an age nor a time.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is neither an age as 30s, 10m, 2h, 1d nor a time as 2025-01-31T12:00:00Z")]
+pub struct ParseSinceError {
+    text: String,
+}
+
+impl Since {
+    pub fn time(self, now: WallTime) -> WallTime {
+        match self {
+            Self::Ago(age) => now.before(age),
+            Self::At(time) => time,
+        }
+    }
+}
+
+impl FromStr for Since {
+    type Err = ParseSinceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let at = || text.parse().map(Self::At).ok();
+        parse_age(text).map(Self::Ago).or_else(at).ok_or_else(|| {
+            let text = text.to_owned();
+            ParseSinceError { text }
+        })
+    }
+}
+
+fn parse_age(text: &str) -> Option<Duration> {
+    let unit = text.chars().next_back()?;
+    let seconds_per_unit = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 60 * 60,
+        'd' => 24 * 60 * 60,
+        _ => return None,
+    };
+    let digits = text.strip_suffix(unit)?;
+    if !digits.bytes().all(|it| it.is_ascii_digit()) {
+        return None;
+    }
+    let n: u64 = digits.parse().ok()?;
+    n.checked_mul(seconds_per_unit).map(Duration::from_secs)
+}
+
+/// Reads the command line; prints help or a usage error and ends the process where that is due
+/// (status 0 and 2).
+pub fn parse() -> Cli {
+    Cli::parse()
+}
+
+/// Why a verb failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("write the answer")]
+    Write { source: io::Error },
+}
+
+impl CliError {
+    /// Exit status: 2 for a configuration that cannot be used, else 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Client(ClientError::Config { .. } | ClientError::ConfigForm { .. }) => 2,
+            Self::Client(_) | Self::Write { .. } => 1,
+        }
+    }
+}
+
+/// Where an answer is written.
+pub struct Screen<'a> {
+    pub out: &'a mut dyn Write,
+    /// Columns; tables try to fit.
+    pub width: usize,
+    pub has_colour: bool,
+}
+
+/// Columns where the output is no terminal or does not tell.
+pub const DEFAULT_WIDTH: usize = 80;
+
+impl<'a> Screen<'a> {
+    /// Stdout: in colour and as wide as the terminal if it is one.
+    pub fn stdout(out: &'a mut io::StdoutLock<'static>) -> Self {
+        let has_colour = out.is_terminal();
+        let size = rustix::termios::tcgetwinsize(&mut *out).ok();
+        let width = size
+            .map(|it| usize::from(it.ws_col))
+            .filter(|columns| has_colour && *columns > 0)
+            .unwrap_or(DEFAULT_WIDTH);
+        Self {
+            out,
+            width,
+            has_colour,
+        }
+    }
+
+    /// Writes and flushes. `false`: the reader has gone away, which ends a verb without a word.
+    fn write(&mut self, text: &str) -> Result<bool, CliError> {
+        let written = self
+            .out
+            .write_all(text.as_bytes())
+            .and_then(|()| self.out.flush());
+        match written {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            Err(source) => Err(CliError::Write { source }),
+        }
+    }
+}
+
+impl SocketArgs {
+    /// The socket to use: as given, or of the configuration, or the default.
+    pub fn path(&self) -> Result<PathBuf, ClientError> {
+        match (&self.socket, &self.config) {
+            (Some(path), _) => Ok(path.clone()),
+            (None, Some(config)) => client::socket_of_config(config),
+            (None, None) => Ok(Path::new(crate::observe::protocol::DEFAULT_SOCKET).to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! The client's side of the agent's socket.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::observe::protocol::{Answer, DEFAULT_SOCKET, Request};
+use crate::observe::socket::CLIENT_TIMEOUT;
+use crate::sys::{FsError, Root};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("no agent listens on {}: start it with ballast run, or name its socket with --socket or --config", .path.display())]
+    NotRunning { path: PathBuf },
+    #[error("only root may talk to the agent on {}", .path.display())]
+    Forbidden { path: PathBuf },
+    #[error("talk to the agent on {}", .path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("the agent closed the connection without an answer")]
+    NoAnswer,
+    /// In the middle of a followed stream.
+    #[error("the agent ended the connection")]
+    Ended,
+    #[error("the agent says: {message}")]
+    Refused { message: String },
+    #[error("the agent's answer is not understood: is it of another version than this program?")]
+    Answer { source: serde_json::Error },
+    #[error("read the configuration")]
+    Config {
+        #[from]
+        source: FsError,
+    },
+    #[error("{} is not a configuration", .path.display())]
+    ConfigForm {
+        path: PathBuf,
+        source: serde_yaml_ng::Error,
+    },
+}
+
+/// The one field of a configuration that a client needs. The others are the agent's to check: a
+/// newer configuration does not keep an older client out.
+#[derive(Debug, Deserialize)]
+struct SocketField {
+    socket: Option<PathBuf>,
+}
+
+pub(super) fn socket_of_config(config: &Path) -> Result<PathBuf, ClientError> {
+    // Relative paths are relative to where the program was called, so no root is put before it.
+    let text = Root::at("").read_text(config)?;
+    socket_in(&text).map_err(|source| ClientError::ConfigForm {
+        path: config.to_owned(),
+        source,
+    })
+}
+
+fn socket_in(text: &str) -> Result<PathBuf, serde_yaml_ng::Error> {
+    let field: SocketField = serde_yaml_ng::from_str(text)?;
+    Ok(field.socket.unwrap_or_else(|| DEFAULT_SOCKET.into()))
+}
+
+/// One request on one connection.
+pub(super) struct Client {
+    stream: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+impl Client {
+    /// Connects and sends `request`. Each answer must come within [`CLIENT_TIMEOUT`] unless
+    /// `is_patient`.
+    pub(super) fn ask(
+        path: &Path,
+        request: &Request,
+        is_patient: bool,
+    ) -> Result<Self, ClientError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning {
+                path: path.to_owned(),
+            },
+            io::ErrorKind::PermissionDenied => ClientError::Forbidden {
+                path: path.to_owned(),
+            },
+            _ => ClientError::Io {
+                path: path.to_owned(),
+                source,
+            },
+        };
+        let mut stream = UnixStream::connect(path).map_err(failed)?;
+        let timeout = (!is_patient).then_some(CLIENT_TIMEOUT);
+        stream.set_read_timeout(timeout).map_err(failed)?;
+        stream
+            .set_write_timeout(Some(CLIENT_TIMEOUT))
+            .map_err(failed)?;
+        let mut line = serde_json::to_vec(request).map_err(|e| failed(e.into()))?;
+        line.push(b'\n');
+        stream.write_all(&line).map_err(failed)?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            path: path.to_owned(),
+        })
+    }
+
+    /// The next answer; `None` after the last. An answer that refuses is an error.
+    pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, ClientError> {
+        let mut line = Vec::new();
+        let n_bytes =
+            self.stream
+                .read_until(b'\n', &mut line)
+                .map_err(|source| ClientError::Io {
+                    path: self.path.clone(),
+                    source,
+                })?;
+        if n_bytes == 0 {
+            return Ok(None);
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Answer::Error(message)) => Err(ClientError::Refused { message }),
+            Ok(answer) => Ok(Some(answer)),
+            // Cut short: the agent went away while it wrote.
+            Err(source) if source.is_eof() => Err(ClientError::Ended),
+            Err(source) => Err(ClientError::Answer { source }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_of_a_configuration_is_found_whatever_else_it_holds() {
+        for (text, expected) in [
+            (
+                "socket: /run/mine.sock\nkubelet: {future: 1}",
+                "/run/mine.sock",
+            ),
+            ("mode: own", DEFAULT_SOCKET),
+        ] {
+            assert_eq!(socket_in(text).ok(), Some(expected.into()), "{text}");
+        }
+        assert!(socket_in("socket: [").is_err());
+        assert!(socket_in("socket: {a: 1}").is_err());
+    }
+
+    #[test]
+    fn an_agent_that_does_not_run_is_named_by_its_socket() {
+        let path = Path::new("/nonexistent/ballast.sock");
+        let error = Client::ask(path, &Request::status(), false).err();
+        let text = error.map(|it| it.to_string()).unwrap_or_default();
+        assert!(text.contains("/nonexistent/ballast.sock"), "{text}");
+    }
+}

@@ -1,0 +1,83 @@
+//! `ballast events`.
+
+use std::fmt::Write;
+
+use super::client::{Client, ClientError};
+use super::format::{self, Paint, Tone, printable};
+use super::{CliError, EventsArgs, Output, Screen};
+use crate::model::event::AttributionMethod;
+use crate::model::record::{EventDetail, EventKind, EventRecord};
+use crate::model::status::ApiVersion;
+use crate::model::time::WallTime;
+use crate::observe::protocol::{Answer, EventsRequest, Request};
+use crate::sys::clock;
+
+/// Shows the records that the agent keeps and, with `--follow`, what happens from now on.
+///
+/// A followed stream ends with [`ClientError::Ended`] when the agent stops.
+pub fn events(args: &EventsArgs, screen: &mut Screen) -> Result<(), CliError> {
+    let path = args.socket.path()?;
+    let now = WallTime::from_epoch(clock::wall());
+    let request = Request::Events(EventsRequest {
+        api_version: ApiVersion::V1Alpha1,
+        follow: args.follow,
+        kind: args.kind.clone(),
+        since: args.since.map(|it| it.time(now)),
+        after: args.after,
+    });
+    let mut client = Client::ask(&path, &request, args.follow)?;
+    while let Some(answer) = client.next_answer()? {
+        let Answer::Event(record) = answer else {
+            return Err(ClientError::NoAnswer.into());
+        };
+        let mut line = match args.output {
+            Output::Text => render_event(&record, screen.has_colour),
+            Output::Json => {
+                serde_json::to_string(&record).map_err(|source| ClientError::Answer { source })?
+            }
+        };
+        line.push('\n');
+        if !screen.write(&line)? {
+            return Ok(());
+        }
+    }
+    if args.follow {
+        return Err(ClientError::Ended.into());
+    }
+    Ok(())
+}
+
+/// One line without its newline: time (UTC, without the year), kind, reason, pod and container,
+/// message, and for an OOM kill how its limit is known and how fast it was handled.
+pub fn render_event(record: &EventRecord, has_colour: bool) -> String {
+    let paint = Paint { has_colour };
+    let event = &record.event;
+    let time = event.time.to_string();
+    let day = time.get(5..10).unwrap_or_default();
+    let mut line = format!("{day} {} {:<9} ", event.time.time_of_day(), event.kind);
+    let tone = match event.kind {
+        EventKind::Oom => Tone::Bad,
+        EventKind::Agent if matches!(event.detail, Some(EventDetail::Dropped { .. })) => {
+            Tone::Warning
+        }
+        _ => Tone::Plain,
+    };
+    line.push_str(&paint.apply(tone, &printable(&event.reason)));
+    if let Some(pod) = &event.pod {
+        let _ = write!(line, " {}", printable(&pod.to_string()));
+        if let Some(container) = &event.container {
+            let _ = write!(line, "/{}", printable(container));
+        }
+    }
+    let _ = write!(line, ": {}", printable(&event.message));
+    if let Some(EventDetail::Oom(detail)) = &event.detail {
+        let method = match event.method {
+            Some(AttributionMethod::Exact) => "exact",
+            Some(AttributionMethod::Derived) => "derived",
+            Some(AttributionMethod::None) | None => "limit unknown",
+        };
+        let latency = format::micros(detail.handling_latency_us);
+        let _ = write!(line, " ({method}, after {latency})");
+    }
+    line
+}

@@ -1,0 +1,362 @@
+//! `ballast status`.
+
+use std::fmt::Write;
+
+use super::client::{Client, ClientError};
+use super::format::{self, Align, NOTHING, Paint, Table, Tone, count, printable};
+use super::{CliError, Output, Screen, StatusArgs};
+use crate::model::cgroup_name::CgroupDriver;
+use crate::model::container::{ContainerKind, PodPhase};
+use crate::model::status::{
+    ContainerEntry, EbpfStatus, EntryState, NodeStatus, PodEntry, ProgramState, PsiShare,
+    ResourceBounds, ResourceStatus, Status, Usage,
+};
+use crate::model::time::WallTime;
+use crate::observe::protocol::{Answer, Request};
+use crate::sys::clock;
+use crate::units::{Bytes, MilliCpu};
+
+/// A document older than this is called old: a pass runs at least every 10 s.
+const OLD_SECONDS: u64 = 30;
+
+/// Asks the agent for its status document and shows it.
+pub fn status(args: &StatusArgs, screen: &mut Screen) -> Result<(), CliError> {
+    let path = args.socket.path()?;
+    let mut client = Client::ask(&path, &Request::status(), false)?;
+    let Some(Answer::Status(status)) = client.next_answer()? else {
+        return Err(ClientError::NoAnswer.into());
+    };
+    let text = match args.output {
+        Output::Text => {
+            let now = WallTime::from_epoch(clock::wall());
+            render_status(&status, now, screen.width, screen.has_colour)
+        }
+        Output::Json => {
+            let json = serde_json::to_string_pretty(&status)
+                .map_err(|source| ClientError::Answer { source })?;
+            json + "\n"
+        }
+    };
+    screen.write(&text).map(|_| ())
+}
+
+/// The document as text of at most `width` columns where names allow it.
+pub fn render_status(status: &Status, now: WallTime, width: usize, has_colour: bool) -> String {
+    let paint = Paint { has_colour };
+    let mut out = String::new();
+    render_head(status, now, paint, &mut out);
+    out.push('\n');
+    render_resources(&status.node, width, paint, &mut out);
+    if let Some(psi) = &status.node.psi {
+        out.push('\n');
+        let mut table = Table::new([
+            ("STALLED, LAST 10 s", Align::Left),
+            ("SOME", Align::Right),
+            ("FULL", Align::Right),
+        ]);
+        for (name, share) in [("cpu", psi.cpu), ("memory", psi.memory), ("io", psi.io)] {
+            table.row(psi_cells(name, share), Tone::Plain);
+        }
+        table.render(width, paint, &mut out);
+    }
+    out.push('\n');
+    render_ebpf(&status.node.ebpf, paint, &mut out);
+    out.push('\n');
+    render_pods(
+        &status.pods,
+        status.agent.observed_at,
+        width,
+        paint,
+        &mut out,
+    );
+    render_faults(status, paint, &mut out);
+    out
+}
+
+/// Adds one line. Writing to a string does not fail.
+macro_rules! line {
+    ($out:expr, $($arg:tt)*) => {
+        let _ = writeln!($out, $($arg)*);
+    };
+}
+
+fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
+    let Status { agent, node, .. } = status;
+    line!(
+        out,
+        "{}: {} mode, cgroup {} ({} driver, root {})",
+        paint.apply(Tone::Heading, &printable(&node.name)),
+        printable(&agent.mode),
+        node.cgroup.version,
+        driver_name(node.cgroup.driver),
+        printable(&node.cgroup.root),
+    );
+    line!(
+        out,
+        "agent {} (pid {}) up {}, reconciled {}, the last in {}",
+        printable(&agent.version),
+        agent.pid,
+        format::age(agent.started_at.until(agent.observed_at)),
+        count(agent.passes, "time"),
+        format::micros(agent.last_pass_us),
+    );
+    line!(
+        out,
+        "{}, {} refused; {}",
+        count(agent.writes, "write"),
+        agent.failed_writes,
+        count(agent.last_event, "event"),
+    );
+    let old = agent.observed_at.until(now);
+    if old.as_secs() >= OLD_SECONDS {
+        let text = format!(
+            "this is {} old: the loop does not complete",
+            format::age(old)
+        );
+        line!(out, "{}", paint.apply(Tone::Bad, &text));
+    }
+}
+
+fn driver_name(driver: CgroupDriver) -> &'static str {
+    match driver {
+        CgroupDriver::Cgroupfs => "cgroupfs",
+        CgroupDriver::Systemd => "systemd",
+    }
+}
+
+fn render_resources(node: &NodeStatus, width: usize, paint: Paint, out: &mut String) {
+    let mut table = Table::new([
+        ("RESOURCE", Align::Left),
+        ("CAPACITY", Align::Right),
+        ("RESERVED", Align::Right),
+        ("ALLOCATABLE", Align::Right),
+        ("REQUESTED", Align::Right),
+        ("USED", Align::Right),
+    ]);
+    for (name, amounts) in &node.resources {
+        // Huge page sizes that the node has none of.
+        if amounts.capacity == 0 && amounts.requested == 0 {
+            continue;
+        }
+        table.row(resource_cells(name, amounts), Tone::Plain);
+    }
+    table.render(width, paint, out);
+}
+
+fn resource_cells(name: &str, amounts: &ResourceStatus) -> [String; 6] {
+    let show = |n: u64| match name {
+        "cpu" => format::cpu(MilliCpu(n)),
+        "pids" => n.to_string(),
+        _ => format::bytes(Bytes(n)),
+    };
+    let requested = match format::percent(amounts.requested, amounts.allocatable) {
+        Some(percent) => format!("{} ({percent}%)", show(amounts.requested)),
+        None => show(amounts.requested),
+    };
+    [
+        printable(name).into_owned(),
+        show(amounts.capacity),
+        show(amounts.reserved),
+        show(amounts.allocatable),
+        requested,
+        amounts.used.map_or_else(|| NOTHING.to_owned(), show),
+    ]
+}
+
+fn psi_cells(name: &str, share: PsiShare) -> [String; 3] {
+    let full = share.full_avg10.map(|it| format!("{it:.2}%"));
+    [
+        name.to_owned(),
+        format!("{:.2}%", share.some_avg10),
+        full.unwrap_or_else(|| NOTHING.to_owned()),
+    ]
+}
+
+fn render_ebpf(ebpf: &EbpfStatus, paint: Paint, out: &mut String) {
+    let wanted = ebpf
+        .programs
+        .iter()
+        .filter(|it| it.state != ProgramState::Skipped);
+    let n_wanted = wanted.clone().count();
+    let missing: Vec<_> = wanted
+        .filter(|it| it.state != ProgramState::Attached)
+        .collect();
+    let lost: Vec<String> = ebpf
+        .lost
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(stream, n)| format!("{n} {}", printable(stream)))
+        .collect();
+    let lost = match lost.as_slice() {
+        [] => "no event lost".to_owned(),
+        some => paint.apply(Tone::Warning, &format!("events lost: {}", some.join(", "))),
+    };
+    line!(
+        out,
+        "eBPF: {} of {} attached; {lost}",
+        n_wanted - missing.len(),
+        count(n_wanted as u64, "program"),
+    );
+    for program in missing {
+        let reason = program.reason.as_deref().unwrap_or("no reason is known");
+        let text = format!("  {}: {}", printable(&program.name), printable(reason));
+        line!(out, "{}", paint.apply(Tone::Warning, &text));
+    }
+}
+
+fn render_pods(pods: &[PodEntry], now: WallTime, width: usize, paint: Paint, out: &mut String) {
+    if pods.is_empty() {
+        out.push_str("no pods\n");
+        return;
+    }
+    let mut table = Table::new([
+        ("POD", Align::Left),
+        ("QOS", Align::Left),
+        ("PHASE", Align::Left),
+        ("CPU use/req/lim", Align::Right),
+        ("MEMORY use/req/lim", Align::Right),
+    ]);
+    for pod in pods {
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let cells = [
+            printable(&name).into_owned(),
+            pod.qos.to_string(),
+            pod.phase.to_string(),
+            cpu_cell(&pod.usage, &pod.resources),
+            memory_cell(&pod.usage, &pod.resources),
+        ];
+        let tone = if pod.phase == PodPhase::Failed {
+            Tone::Bad
+        } else {
+            Tone::Plain
+        };
+        table.row_with(cells, tone, lines_of_pod(pod, now, paint));
+    }
+    table.render(width, paint, out);
+}
+
+fn cpu_cell(usage: &Usage, bounds: &ResourceBounds) -> String {
+    three_parts(
+        [
+            usage.cpu_milli,
+            bounds.cpu_request_milli,
+            bounds.cpu_limit_milli,
+        ]
+        .map(|it| it.map(format::cpu)),
+    )
+}
+
+fn memory_cell(usage: &Usage, bounds: &ResourceBounds) -> String {
+    three_parts(
+        [
+            usage.memory_bytes,
+            bounds.memory_request_bytes,
+            bounds.memory_limit_bytes,
+        ]
+        .map(|it| it.map(format::bytes)),
+    )
+}
+
+fn three_parts(parts: [Option<String>; 3]) -> String {
+    parts
+        .map(|it| it.unwrap_or_else(|| NOTHING.to_owned()))
+        .join("/")
+}
+
+fn lines_of_pod(pod: &PodEntry, now: WallTime, paint: Paint) -> Vec<String> {
+    let mut lines = Vec::new();
+    let why: Vec<&str> = [&pod.reason, &pod.message]
+        .into_iter()
+        .filter_map(|it| it.as_deref())
+        .collect();
+    if !why.is_empty() {
+        let text = format!("  {}", printable(&why.join(": ")));
+        lines.push(paint.apply(Tone::Warning, &text));
+    }
+    let width = pod
+        .containers
+        .iter()
+        .map(|it| label(it).chars().count())
+        .max()
+        .unwrap_or(0);
+    for container in &pod.containers {
+        let (text, tone) = state_of_container(container, now);
+        let text = format!("  {:<width$}  {text}", label(container));
+        lines.push(paint.apply(tone, &text));
+    }
+    lines
+}
+
+fn label(container: &ContainerEntry) -> String {
+    let name = printable(&container.name);
+    match container.kind {
+        ContainerKind::Init => format!("{name} (init)"),
+        ContainerKind::Sidecar => format!("{name} (sidecar)"),
+        ContainerKind::Main => name.into_owned(),
+    }
+}
+
+fn state_of_container(container: &ContainerEntry, now: WallTime) -> (String, Tone) {
+    let mut tone = Tone::Plain;
+    let mut parts = Vec::new();
+    match &container.state {
+        EntryState::Waiting { reason, until, .. } => {
+            tone = Tone::Warning;
+            parts.push(printable(reason.as_deref().unwrap_or("waiting")).into_owned());
+            if let Some(until) = until {
+                parts.push(format!("next start in {}", format::age(now.until(*until))));
+            }
+        }
+        EntryState::Running { pid, started_at } => {
+            let up = format::age(started_at.until(now));
+            parts.push(format!("running {up}, pid {pid}"));
+        }
+        EntryState::Terminated {
+            reason, exit_code, ..
+        } => {
+            if *exit_code != Some(0) {
+                tone = Tone::Bad;
+            }
+            parts.push(printable(reason.as_deref().unwrap_or("ended")).into_owned());
+            if let Some(code) = exit_code {
+                parts.push(format!("exit code {code}"));
+            }
+        }
+    }
+    if let Some(cpuset) = &container.cpuset {
+        parts.push(format!("cpus {}", printable(cpuset)));
+    }
+    if container.restarts > 0 {
+        parts.push(count(container.restarts.into(), "restart"));
+    }
+    if container.oom_kills > 0 {
+        tone = Tone::Bad;
+        parts.push(count(container.oom_kills, "OOM kill"));
+    }
+    (parts.join(", "), tone)
+}
+
+fn render_faults(status: &Status, paint: Paint, out: &mut String) {
+    if !status.manifest_faults.is_empty() {
+        line!(out, "\n{}", paint.apply(Tone::Heading, "REFUSED MANIFESTS"));
+    }
+    for fault in &status.manifest_faults {
+        let place: Vec<&str> = [Some(&fault.file), fault.pod.as_ref(), fault.field.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        line!(
+            out,
+            "{}",
+            paint.apply(Tone::Bad, &printable(&place.join(" ")))
+        );
+        line!(out, "  {}", printable(&fault.message));
+    }
+    if !status.warnings.is_empty() {
+        line!(out, "\n{}", paint.apply(Tone::Heading, "WARNINGS"));
+    }
+    for warning in &status.warnings {
+        line!(out, "{}", paint.apply(Tone::Warning, &printable(warning)));
+    }
+}

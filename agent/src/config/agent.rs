@@ -1,0 +1,292 @@
+//! Checks of the agent's own fields: everything but the `kubelet` section.
+
+use std::net::SocketAddr;
+use std::path::{Component, Path, PathBuf};
+
+use super::checked::*;
+use super::fault::{Faults, FieldPath};
+use super::raw::RawConfig;
+
+const API_VERSION: &str = "ballast.dev/v1alpha1";
+const KIND: &str = "AgentConfiguration";
+
+/// Beside the configuration itself, where an operator looks first.
+const DEFAULT_MANIFEST_DIRECTORY: &str = "/etc/ballast/pods";
+/// Survives a restart of the node, as FHS has it for state.
+const DEFAULT_STATE_DIRECTORY: &str = "/var/lib/ballast";
+/// Gone after a restart of the node, as FHS has it for sockets.
+const DEFAULT_SOCKET: &str = "/run/ballast/ballast.sock";
+/// 9464 is the port registered for exporters of OpenTelemetry; local until someone opens it.
+const DEFAULT_METRICS_ADDRESS: &str = "127.0.0.1:9464";
+/// Below the usual mount point of the bpffs.
+const DEFAULT_PIN_DIRECTORY: &str = "/sys/fs/bpf/ballast";
+/// `sun_path` has 108 bytes, the last one a NUL (unix(7)).
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// A [`Config`] that still lacks its kubelet part.
+pub(super) struct Agent {
+    mode: Mode,
+    pods: PodsConfig,
+    runtime: RuntimeConfig,
+    state_directory: PathBuf,
+    socket: PathBuf,
+    metrics_address: Option<SocketAddr>,
+    log: LogConfig,
+    bpf: BpfConfig,
+    pub(super) compat: Compat,
+}
+
+impl Agent {
+    pub(super) fn with(self, kubelet: KubeletConfig) -> Config {
+        Config {
+            mode: self.mode,
+            pods: self.pods,
+            runtime: self.runtime,
+            state_directory: self.state_directory,
+            socket: self.socket,
+            metrics_address: self.metrics_address,
+            log: self.log,
+            bpf: self.bpf,
+            compat: self.compat,
+            kubelet,
+        }
+    }
+}
+
+/// What stands in a field with a fault is its default; the caller throws all of it away.
+pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
+    let root = FieldPath::root();
+    for (name, found, right) in [
+        ("apiVersion", &raw.api_version, API_VERSION),
+        ("kind", &raw.kind, KIND),
+    ] {
+        match found.as_deref() {
+            Some(text) if text == right => {}
+            Some(text) => faults.add(
+                &root.field(name),
+                format!("`{text}` is not understood; right would be {right}"),
+            ),
+            None => faults.add(
+                &root.field(name),
+                format!("is missing; right would be {right}"),
+            ),
+        }
+    }
+    check_mode(raw, faults);
+    check_pod_source(raw, faults);
+    check_runtime(raw, faults);
+    let pods = raw.pods.clone().unwrap_or_default();
+    let log = raw.log.clone().unwrap_or_default();
+    let bpf = raw.bpf.clone().unwrap_or_default();
+    let mut path = |text: &Option<String>, default: &str, at: FieldPath| {
+        text.as_deref()
+            .and_then(|text| absolute_path(text, &at, faults))
+            .unwrap_or_else(|| default.into())
+    };
+    for (name, text) in [
+        ("kubeletConfigFile", &raw.kubelet_config_file),
+        ("kubeletConfigDirectory", &raw.kubelet_config_directory),
+    ] {
+        path(text, "", root.field(name));
+    }
+    let manifest_directory = path(
+        &pods.manifest_directory,
+        DEFAULT_MANIFEST_DIRECTORY,
+        root.field("pods").field("manifestDirectory"),
+    );
+    let state_directory = path(
+        &raw.state_directory,
+        DEFAULT_STATE_DIRECTORY,
+        root.field("stateDirectory"),
+    );
+    let socket = path(&raw.socket, DEFAULT_SOCKET, root.field("socket"));
+    let pin_directory = path(
+        &bpf.pin_directory,
+        DEFAULT_PIN_DIRECTORY,
+        root.field("bpf").field("pinDirectory"),
+    );
+    if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
+        faults.add(
+            &root.field("socket"),
+            format!("the path is longer than the {LONGEST_SOCKET_PATH} bytes of a socket address"),
+        );
+    }
+    let log_at = root.field("log");
+    Agent {
+        mode: Mode::Own,
+        pods: PodsConfig::Manifests { manifest_directory },
+        runtime: RuntimeConfig::Process,
+        state_directory,
+        socket,
+        metrics_address: metrics_address(raw, faults),
+        log: LogConfig {
+            format: choose(
+                log.format.as_deref(),
+                LOG_FORMATS,
+                &log_at.field("format"),
+                faults,
+            ),
+            level: choose(
+                log.level.as_deref(),
+                LOG_LEVELS,
+                &log_at.field("level"),
+                faults,
+            ),
+        },
+        bpf: BpfConfig {
+            pin_directory,
+            diagnostics: bpf.diagnostics.unwrap_or(false),
+        },
+        compat: choose(
+            raw.compat.as_deref(),
+            COMPATS,
+            &root.field("compat"),
+            faults,
+        ),
+    }
+}
+
+const LOG_FORMATS: &[(&str, LogFormat)] = &[
+    ("auto", LogFormat::Auto),
+    ("text", LogFormat::Text),
+    ("json", LogFormat::Json),
+];
+
+const LOG_LEVELS: &[(&str, LogLevel)] = &[
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+];
+
+const COMPATS: &[(&str, Compat)] = &[("ballast", Compat::Ballast), ("kubelet", Compat::Kubelet)];
+
+/// The named value; the default where the field is absent or empty.
+pub(super) fn choose<T: Copy + Default>(
+    text: Option<&str>,
+    choices: &[(&str, T)],
+    at: &FieldPath,
+    faults: &mut Faults,
+) -> T {
+    let Some(text) = text.filter(|text| !text.is_empty()) else {
+        return T::default();
+    };
+    let named = choices.iter().find(|(name, _)| *name == text);
+    named.map_or_else(
+        || {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            let right = names.join(", ");
+            faults.add(
+                at,
+                format!("`{text}` is not known; right would be one of {right}"),
+            );
+            T::default()
+        },
+        |(_, value)| *value,
+    )
+}
+
+/// The mode says what may be written on the node, so it is never guessed.
+fn check_mode(raw: &RawConfig, faults: &mut Faults) {
+    let at = FieldPath::root().field("mode");
+    match raw.mode.as_deref() {
+        Some("own") => {}
+        Some(mode @ ("observe" | "assist")) => {
+            faults.add(
+                &at,
+                format!("this build does not have mode {mode} yet; right would be own"),
+            );
+        }
+        Some(mode) => faults.add(&at, format!("`{mode}` is not a mode; right would be own")),
+        None => faults.add(&at, "is missing; right would be own"),
+    }
+}
+
+fn check_pod_source(raw: &RawConfig, faults: &mut Faults) {
+    let at = FieldPath::root().field("pods").field("source");
+    match raw.pods.as_ref().and_then(|pods| pods.source.as_deref()) {
+        None | Some("manifests") => {}
+        Some(source @ ("kubelet" | "apiserver")) => faults.add(
+            &at,
+            format!(
+                "this build does not read pods from the {source} yet; right would be manifests"
+            ),
+        ),
+        Some(source) => faults.add(
+            &at,
+            format!("`{source}` is not a source of pods; right would be manifests"),
+        ),
+    }
+}
+
+fn check_runtime(raw: &RawConfig, faults: &mut Faults) {
+    let at = FieldPath::root().field("runtime");
+    let runtime = raw.runtime.clone().unwrap_or_default();
+    match runtime.kind.as_deref() {
+        None | Some("process") => {
+            if runtime.endpoint.is_some() {
+                faults.add(
+                    &at.field("endpoint"),
+                    "only a runtime of type cri has an endpoint",
+                );
+            }
+        }
+        Some("cri") => faults.add(
+            &at.field("type"),
+            "this build does not speak to CRI runtimes yet; right would be process",
+        ),
+        Some(kind) => faults.add(
+            &at.field("type"),
+            format!("`{kind}` is not a runtime; right would be process"),
+        ),
+    }
+}
+
+/// `None` where the address is empty.
+fn metrics_address(raw: &RawConfig, faults: &mut Faults) -> Option<SocketAddr> {
+    let metrics = raw.metrics.as_ref();
+    let text = metrics
+        .and_then(|it| it.address.as_deref())
+        .unwrap_or(DEFAULT_METRICS_ADDRESS);
+    if text.is_empty() {
+        return None;
+    }
+    let at = FieldPath::root().field("metrics").field("address");
+    text.parse()
+        .inspect_err(|_| {
+            faults.add(
+                &at,
+                format!(
+                    "`{text}` is not an address; right would be IP:PORT as in \
+                     {DEFAULT_METRICS_ADDRESS} or [::1]:9464, or an empty string for none"
+                ),
+            );
+        })
+        .ok()
+}
+
+/// A path that means the same wherever the agent was started.
+pub(super) fn absolute_path(text: &str, at: &FieldPath, faults: &mut Faults) -> Option<PathBuf> {
+    let path = Path::new(text);
+    let climbs = path
+        .components()
+        .any(|it| matches!(it, Component::ParentDir | Component::CurDir));
+    let problem = if !path.is_absolute() {
+        "is not an absolute path"
+    } else if climbs {
+        "has a `.` or `..` in it"
+    } else if text.contains('\0') {
+        "has a NUL byte in it"
+    } else {
+        return Some(path.into());
+    };
+    faults.add(
+        at,
+        format!(
+            "`{}` {problem}; right would be as /etc/ballast/pods",
+            text.escape_debug()
+        ),
+    );
+    None
+}

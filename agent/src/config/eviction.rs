@@ -1,0 +1,153 @@
+//! Checks of eviction thresholds (spec eviction 1.3). Their text is kept as it is; the decisions
+//! give it meaning.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::duration::{self, SignedDuration};
+use super::fault::{Faults, FieldPath, suggestion};
+use super::raw::{RawKubelet, TextMap};
+use crate::model::quantity::Quantity;
+
+/// Signals that kubelet 1.36 takes in its configuration.
+const SIGNALS: &[&str] = &[
+    "memory.available",
+    "allocatableMemory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "containerfs.available",
+    "containerfs.inodesFree",
+    "pid.available",
+];
+
+/// `evictionHard` where it is absent. A present map replaces all of it, also an empty one, unless
+/// `mergeDefaultEvictionSettings` is true.
+const DEFAULT_HARD: [(&str, &str); 5] = [
+    ("memory.available", "100Mi"),
+    ("nodefs.available", "10%"),
+    ("nodefs.inodesFree", "5%"),
+    ("imagefs.available", "15%"),
+    ("imagefs.inodesFree", "5%"),
+];
+
+pub(super) struct Eviction {
+    pub(super) hard: TextMap,
+    pub(super) soft: TextMap,
+    pub(super) soft_grace_period: BTreeMap<String, Duration>,
+    pub(super) minimum_reclaim: TextMap,
+}
+
+pub(super) fn check(raw: &RawKubelet, faults: &mut Faults) -> Eviction {
+    let root = FieldPath::root();
+    let soft = raw.eviction_soft.clone().unwrap_or_default();
+    let graces = raw.eviction_soft_grace_period.clone().unwrap_or_default();
+    let minimum_reclaim = raw.eviction_minimum_reclaim.clone().unwrap_or_default();
+    let mut hard = raw.eviction_hard.clone();
+    if hard.is_none() || raw.merge_default_eviction_settings == Some(true) {
+        let fields = hard.get_or_insert_default();
+        for (signal, threshold) in DEFAULT_HARD {
+            fields
+                .entry(signal.into())
+                .or_insert_with(|| threshold.into());
+        }
+    }
+    let hard = hard.unwrap_or_default();
+
+    let soft_at = root.field("evictionSoft");
+    thresholds(&hard, &root.field("evictionHard"), faults);
+    thresholds(&soft, &soft_at, faults);
+    for signal in soft.keys().filter(|signal| !graces.contains_key(*signal)) {
+        let message = "a soft threshold needs a grace period in evictionSoftGracePeriod";
+        faults.add(&soft_at.field(signal), message);
+    }
+    let reclaim_at = root.field("evictionMinimumReclaim");
+    for (signal, amount) in &minimum_reclaim {
+        let at = reclaim_at.field(signal);
+        check_signal(signal, &at, faults);
+        check_reclaim(amount, &at, faults);
+    }
+    Eviction {
+        soft_grace_period: grace_periods(&graces, &root.field("evictionSoftGracePeriod"), faults),
+        hard,
+        soft,
+        minimum_reclaim,
+    }
+}
+
+fn check_signal(signal: &str, at: &FieldPath, faults: &mut Faults) {
+    if !SIGNALS.contains(&signal) {
+        let near = suggestion(signal, SIGNALS.iter().copied());
+        let right = SIGNALS.join(", ");
+        faults.add(
+            at,
+            format!("unknown signal{near}; right would be one of {right}"),
+        );
+    }
+}
+
+fn thresholds(values: &TextMap, at: &FieldPath, faults: &mut Faults) {
+    for (signal, value) in values {
+        let at = at.field(signal);
+        check_signal(signal, &at, faults);
+        let is_right = match percent(value) {
+            Some(percent) => percent.is_some_and(|it| (0.0..=100.0).contains(&it)),
+            None => value.parse::<Quantity>().is_ok_and(|it| it.is_positive()),
+        };
+        if !is_right {
+            faults.add(
+                &at,
+                format!("`{value}` is not a threshold; right would be an amount above 0 as in 100Mi, or 0% to 100%"),
+            );
+        }
+    }
+}
+
+fn check_reclaim(value: &str, at: &FieldPath, faults: &mut Faults) {
+    let is_right = match percent(value) {
+        Some(percent) => percent.is_some_and(|it| it > 0.0),
+        None => value.parse::<Quantity>().is_ok_and(|it| !it.is_negative()),
+    };
+    if !is_right {
+        faults.add(
+            at,
+            format!(
+                "`{value}` is not an amount to reclaim; right would be as in 500Mi, or above 0%"
+            ),
+        );
+    }
+}
+
+/// `None`: not written as a percentage. `Some(None)`: written as one, but not a number.
+///
+/// Kubelet takes `NaN%` too, a threshold that is never met; nobody means that.
+fn percent(value: &str) -> Option<Option<f32>> {
+    let number = value.strip_suffix('%')?;
+    Some(number.parse().ok().filter(|it: &f32| it.is_finite()))
+}
+
+fn grace_periods(
+    values: &TextMap,
+    at: &FieldPath,
+    faults: &mut Faults,
+) -> BTreeMap<String, Duration> {
+    let mut periods = BTreeMap::new();
+    for (signal, text) in values {
+        let at = at.field(signal);
+        check_signal(signal, &at, faults);
+        match duration::parse(text) {
+            Ok(SignedDuration::Positive(period)) => {
+                periods.insert(signal.clone(), period);
+            }
+            Ok(SignedDuration::Negative(_)) => {
+                faults.add(
+                    &at,
+                    format!("`{text}` is negative; right would be 0s or more"),
+                );
+            }
+            Err(error) => faults.add(&at, error.to_string()),
+        }
+    }
+    periods
+}

@@ -1,0 +1,126 @@
+//! `featureGates` of Kubernetes 1.36, those that decisions here depend on.
+
+use std::collections::BTreeMap;
+
+use super::fault::{Faults, FieldPath};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    CustomCpuCfsQuotaPeriod,
+    CrashLoopBackOffMax,
+    MemoryQos,
+    PodLevelResources,
+    QosReserved,
+}
+
+/// Maturity, which gives the default: alpha is off, the others are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Alpha,
+    Beta,
+    Stable,
+    /// On for good; upstream refuses to turn it off.
+    Locked,
+}
+
+/// Name, stage, and what here depends on it; a locked gate needs no dependant.
+const GATES: &[(&str, Stage, Option<Gate>)] = &[
+    (
+        "CustomCPUCFSQuotaPeriod",
+        Stage::Stable,
+        Some(Gate::CustomCpuCfsQuotaPeriod),
+    ),
+    ("InPlacePodVerticalScaling", Stage::Locked, None),
+    ("KubeletCgroupDriverFromCRI", Stage::Locked, None),
+    (
+        "KubeletCrashLoopBackOffMax",
+        Stage::Beta,
+        Some(Gate::CrashLoopBackOffMax),
+    ),
+    ("MemoryQoS", Stage::Alpha, Some(Gate::MemoryQos)),
+    ("NodeSwap", Stage::Locked, None),
+    (
+        "PodLevelResources",
+        Stage::Beta,
+        Some(Gate::PodLevelResources),
+    ),
+    ("QOSReserved", Stage::Alpha, Some(Gate::QosReserved)),
+];
+
+/// The gates as configured.
+pub(super) struct FeatureGates<'a>(&'a BTreeMap<String, bool>);
+
+impl<'a> FeatureGates<'a> {
+    pub(super) fn new(
+        configured: &'a BTreeMap<String, bool>,
+        warnings: &mut Vec<String>,
+        faults: &mut Faults,
+    ) -> Self {
+        let mut unknown = Vec::new();
+        for (name, is_on) in configured {
+            match GATES.iter().find(|(known, ..)| known == name) {
+                Some((_, Stage::Locked, _)) if !is_on => faults.add(
+                    &FieldPath::root().field("featureGates").field(name),
+                    "the feature is always on in Kubernetes 1.36; right would be true",
+                ),
+                Some(_) => {}
+                None if name == "AllAlpha" || name == "AllBeta" => {}
+                None => unknown.push(name.as_str()),
+            }
+        }
+        if !unknown.is_empty() {
+            warnings.push(format!(
+                "feature gates without effect, nothing in this build depends on them: {}",
+                unknown.join(", ")
+            ));
+        }
+        Self(configured)
+    }
+
+    /// The gate's own setting, else that of its stage, else the default.
+    pub(super) fn is_on(&self, gate: Gate) -> bool {
+        let entry = GATES.iter().find(|(.., it)| *it == Some(gate));
+        let (name, stage, _) = entry.expect("the table has a row for each gate");
+        let of_stage = match stage {
+            Stage::Alpha => self.0.get("AllAlpha").copied(),
+            Stage::Beta => self.0.get("AllBeta").copied(),
+            Stage::Stable | Stage::Locked => None,
+        };
+        self.0
+            .get(*name)
+            .copied()
+            .or(of_stage)
+            .unwrap_or(*stage != Stage::Alpha)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_follows_itself_then_its_stage_then_the_default() {
+        for (configured, gate, right) in [
+            (&[][..], Gate::MemoryQos, false),
+            (&[], Gate::PodLevelResources, true),
+            (&[], Gate::CustomCpuCfsQuotaPeriod, true),
+            (&[], Gate::CrashLoopBackOffMax, true),
+            (&[("AllAlpha", true)], Gate::MemoryQos, true),
+            (&[("AllAlpha", true)], Gate::QosReserved, true),
+            (
+                &[("AllAlpha", true), ("MemoryQoS", false)],
+                Gate::MemoryQos,
+                false,
+            ),
+            (&[("AllBeta", false)], Gate::PodLevelResources, false),
+            (&[("AllBeta", false)], Gate::CustomCpuCfsQuotaPeriod, true),
+        ] {
+            let map = configured
+                .iter()
+                .map(|(name, on)| ((*name).to_owned(), *on))
+                .collect();
+            let gates = FeatureGates::new(&map, &mut Vec::new(), &mut Faults::default());
+            assert_eq!(gates.is_on(gate), right, "{configured:?} {gate:?}");
+        }
+    }
+}

@@ -1,0 +1,571 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::kubelet_fields::{FIELDS, Treatment};
+use super::raw::RawKubelet;
+use super::*;
+use crate::model::cgroup_name::CgroupName;
+use crate::units::Micros;
+
+const HEAD: &str = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n";
+const KUBELET_HEAD: &str =
+    "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn load(rest: &str) -> Result<Loaded, ConfigError> {
+    Config::from_yaml(&format!("{HEAD}{rest}"), None, &[])
+}
+
+#[track_caller]
+fn good(rest: &str) -> Loaded {
+    match load(rest) {
+        Ok(loaded) => loaded,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A `kubelet` section without faults, given as a flow mapping.
+#[track_caller]
+fn kubelet(fields: &str) -> KubeletConfig {
+    good(&format!("kubelet: {{{fields}}}\n")).config.kubelet
+}
+
+#[track_caller]
+fn faults(rest: &str) -> Vec<String> {
+    let error = load(rest).expect_err("the fixture has faults");
+    error.faults.iter().map(Fault::to_string).collect()
+}
+
+#[test]
+fn an_empty_configuration_has_the_documented_defaults() {
+    let Loaded { config, warnings } = good("");
+    assert_eq!(warnings, [""; 0]);
+    assert_eq!(config.mode, Mode::Own);
+    let manifest_directory = "/etc/ballast/pods".into();
+    assert_eq!(config.pods, PodsConfig::Manifests { manifest_directory });
+    assert_eq!(config.state_directory, Path::new("/var/lib/ballast"));
+    assert_eq!(config.socket, Path::new("/run/ballast/ballast.sock"));
+    let address = config.metrics_address.map(|it| it.to_string());
+    assert_eq!(address.as_deref(), Some("127.0.0.1:9464"));
+    assert_eq!(config.log, LogConfig::default());
+    assert_eq!(config.bpf.pin_directory, Path::new("/sys/fs/bpf/ballast"));
+    assert!(!config.bpf.diagnostics);
+    assert_eq!(config.compat, Compat::Ballast);
+
+    let kubelet = config.kubelet;
+    assert_eq!(kubelet.cgroup_root, CgroupName::root());
+    assert!(kubelet.cgroups_per_qos && kubelet.cpu_cfs_quota && kubelet.fail_swap_on);
+    assert!(!kubelet.fail_cgroup_v1 && !kubelet.memory_qos);
+    assert_eq!(kubelet.enforce_node_allocatable, [Enforcement::Pods].into());
+    assert_eq!(kubelet.eviction_hard["memory.available"], "100Mi");
+    assert_eq!(kubelet.eviction_hard.len(), 5);
+    assert_eq!(kubelet.pod_pids_limit, None);
+    assert_eq!(kubelet.cpu_cfs_quota_period, Micros(100_000));
+    assert_eq!(kubelet.max_pods, 110);
+    assert_eq!(kubelet.oom_score_adj, -999);
+    assert_eq!(kubelet.memory_throttling_factor, ThrottlingFactor(0.9));
+    assert_eq!(kubelet.max_container_log_bytes, 10 << 20);
+    assert_eq!(kubelet.max_container_log_files, 5);
+    assert_eq!(
+        kubelet.max_container_restart_period,
+        Duration::from_secs(300)
+    );
+    assert_eq!(kubelet.sync_frequency, Duration::from_secs(60));
+    assert_eq!(kubelet.file_check_frequency, Duration::from_secs(20));
+}
+
+#[test]
+fn every_fault_of_the_agent_section_names_its_field() {
+    for (rest, right) in [
+        ("mod: own\n", "mod: unknown field; did you mean \"mode\"?"),
+        ("pods: 5\n", "pods: expected a mapping, found the number 5"),
+        (
+            "pods: {manifestDir: /x}\n",
+            "pods.manifestDir: unknown field; did you mean \"manifestDirectory\"?",
+        ),
+        (
+            "pods: {manifestDirectory: pods}\n",
+            "pods.manifestDirectory: `pods` is not an absolute path; right would be as /etc/ballast/pods",
+        ),
+        (
+            "pods: {source: kubelet}\n",
+            "pods.source: this build does not read pods from the kubelet yet; right would be manifests",
+        ),
+        (
+            "runtime: {type: cri, endpoint: unix:///run/x.sock}\n",
+            "runtime.type: this build does not speak to CRI runtimes yet; right would be process",
+        ),
+        (
+            "runtime: {endpoint: unix:///run/x.sock}\n",
+            "runtime.endpoint: only a runtime of type cri has an endpoint",
+        ),
+        (
+            "stateDirectory: /var/../lib\n",
+            "stateDirectory: `/var/../lib` has a `.` or `..` in it; right would be as /etc/ballast/pods",
+        ),
+        (
+            "metrics: {address: localhost:9464}\n",
+            "metrics.address: `localhost:9464` is not an address; right would be IP:PORT as in \
+             127.0.0.1:9464 or [::1]:9464, or an empty string for none",
+        ),
+        (
+            "log: {level: verbose}\n",
+            "log.level: `verbose` is not known; right would be one of error, warn, info, debug, trace",
+        ),
+        (
+            "bpf: {diagnostics: \"yes\"}\n",
+            "bpf.diagnostics: expected true or false, found the string \"yes\"",
+        ),
+        (
+            "compat: upstream\n",
+            "compat: `upstream` is not known; right would be one of ballast, kubelet",
+        ),
+        (
+            "kubeletConfigFile: /k/config.yaml\n",
+            "kubeletConfigFile: the file was not read",
+        ),
+        ("kubelet: []\n", "kubelet: expected a mapping, found a list"),
+        (
+            "kubelet: {kind: Pod}\n",
+            "kubelet.kind: \"Pod\" is not understood; right would be KubeletConfiguration",
+        ),
+    ] {
+        assert_eq!(faults(rest), [right], "{rest}");
+    }
+    let long = format!("socket: /{}\n", "s".repeat(107));
+    assert_eq!(
+        faults(&long),
+        ["socket: the path is longer than the 107 bytes of a socket address"]
+    );
+    assert_eq!(
+        good("metrics: {address: \"\"}\n").config.metrics_address,
+        None
+    );
+}
+
+#[test]
+fn the_head_is_required_and_modes_to_come_are_named() {
+    let message = |text: &str| {
+        let error = Config::from_yaml(text, None, &[]).expect_err("the fixture has faults");
+        error.to_string()
+    };
+    assert_eq!(
+        message("{}"),
+        "3 faults in the configuration\n  \
+         apiVersion: is missing; right would be ballast.dev/v1alpha1\n  \
+         kind: is missing; right would be AgentConfiguration\n  \
+         mode: is missing; right would be own"
+    );
+    assert_eq!(message(""), "the file is empty");
+    assert_eq!(message("- a"), "the file is not a mapping of fields");
+    assert_eq!(
+        message("a: 1\na: 2"),
+        "line 1, column 1: the key \"a\" stands twice"
+    );
+    let assist = HEAD.replace("own", "assist");
+    assert_eq!(
+        message(&assist),
+        "mode: this build does not have mode assist yet; right would be own"
+    );
+}
+
+#[test]
+fn every_fault_of_the_kubelet_section_names_its_field() {
+    for (fields, right) in [
+        (
+            "evictionHrad: {}",
+            "kubelet.evictionHrad: unknown field; did you mean \"evictionHard\"?",
+        ),
+        (
+            "maxPods: -1",
+            "kubelet.maxPods: -1 is out of range; right would be 0 to 2147483647",
+        ),
+        (
+            "maxPods: many",
+            "kubelet.maxPods: expected a whole number, found the string \"many\"",
+        ),
+        (
+            "oomScoreAdj: -1001",
+            "kubelet.oomScoreAdj: -1001 is out of range; right would be -1000 to 1000",
+        ),
+        (
+            "memoryThrottlingFactor: 0",
+            "kubelet.memoryThrottlingFactor: 0 is out of range; right would be above 0 and at most 1",
+        ),
+        (
+            "cpuCFSQuotaPeriod: 2s",
+            "kubelet.cpuCFSQuotaPeriod: `2s` is out of range; right would be 1ms to 1s",
+        ),
+        (
+            "cpuCFSQuotaPeriod: 10ms, featureGates: {CustomCPUCFSQuotaPeriod: false}",
+            "kubelet.cpuCFSQuotaPeriod: needs the feature gate CustomCPUCFSQuotaPeriod; right would be 100ms",
+        ),
+        (
+            "syncFrequency: 1 minute",
+            "kubelet.syncFrequency: \"1 minute\" is not a duration; right would be a number with a \
+             unit, as in \"100ms\", \"20s\" or \"1h30m\"",
+        ),
+        (
+            "fileCheckFrequency: -1s",
+            "kubelet.fileCheckFrequency: `-1s` is negative; right would be as 20s",
+        ),
+        (
+            "kubeReserved: {hugepages-2Mi: 1Gi}",
+            "kubelet.kubeReserved.hugepages-2Mi: cannot be reserved; right would be one of cpu, \
+             memory, ephemeral-storage, pid",
+        ),
+        (
+            "systemReserved: {memory: -1Gi}",
+            "kubelet.systemReserved.memory: `-1Gi` is negative; right would be 0 or more",
+        ),
+        (
+            "evictionHard: {memory.available: 0}",
+            "kubelet.evictionHard[\"memory.available\"]: `0` is not a threshold; right would be an \
+             amount above 0 as in 100Mi, or 0% to 100%",
+        ),
+        (
+            "evictionHard: {memory.available: 101%}",
+            "kubelet.evictionHard[\"memory.available\"]: `101%` is not a threshold; right would be an \
+             amount above 0 as in 100Mi, or 0% to 100%",
+        ),
+        (
+            "evictionSoft: {memory.available: 1Gi}",
+            "kubelet.evictionSoft[\"memory.available\"]: a soft threshold needs a grace period in \
+             evictionSoftGracePeriod",
+        ),
+        (
+            "evictionSoftGracePeriod: {memory.available: -1s}",
+            "kubelet.evictionSoftGracePeriod[\"memory.available\"]: `-1s` is negative; right would be \
+             0s or more",
+        ),
+        (
+            "evictionMinimumReclaim: {memory.available: 0%}",
+            "kubelet.evictionMinimumReclaim[\"memory.available\"]: `0%` is not an amount to reclaim; \
+             right would be as in 500Mi, or above 0%",
+        ),
+        (
+            "enforceNodeAllocatable: [pods, pods]",
+            "kubelet.enforceNodeAllocatable[1]: `pods` stands twice",
+        ),
+        (
+            "enforceNodeAllocatable: [none, pods]",
+            "kubelet.enforceNodeAllocatable[0]: `none` must stand alone",
+        ),
+        (
+            "enforceNodeAllocatable: [kube-reserved]",
+            "kubelet.enforceNodeAllocatable[0]: `kube-reserved` needs kubeReservedCgroup",
+        ),
+        (
+            "enforceNodeAllocatable: [system-reserved, system-reserved-compressible], systemReservedCgroup: /system",
+            "kubelet.enforceNodeAllocatable: has both `system-reserved` and \
+             `system-reserved-compressible`; right would be one",
+        ),
+        (
+            "cgroupsPerQOS: false, enforceNodeAllocatable: [pods]",
+            "kubelet.enforceNodeAllocatable[0]: `pods` needs cgroupsPerQOS; right would be [none]",
+        ),
+        (
+            "reservedSystemCPUs: \"0-1\", kubeReservedCgroup: /kube",
+            "kubelet.reservedSystemCPUs: cannot be combined with systemReservedCgroup or kubeReservedCgroup",
+        ),
+        (
+            "qosReserved: {memory: 50%}",
+            "kubelet.qosReserved: needs the feature gate QOSReserved; leave it out",
+        ),
+        (
+            "qosReserved: {memory: 101%}, featureGates: {QOSReserved: true}",
+            "kubelet.qosReserved.memory: `101%` is not a percentage; right would be 0% to 100%",
+        ),
+        (
+            "qosReserved: {cpu: 50%}, featureGates: {QOSReserved: true}",
+            "kubelet.qosReserved.cpu: only memory can be reserved by QoS class",
+        ),
+        (
+            "memoryReservationPolicy: TieredReservation",
+            "kubelet.memoryReservationPolicy: TieredReservation needs the feature gate MemoryQoS; \
+             right would be None",
+        ),
+        (
+            "memorySwap: {swapBehavior: UnlimitedSwap}",
+            "kubelet.memorySwap.swapBehavior: `UnlimitedSwap` is not known; right would be one of \
+             NoSwap, LimitedSwap",
+        ),
+        (
+            "featureGates: {NodeSwap: false}",
+            "kubelet.featureGates.NodeSwap: the feature is always on in Kubernetes 1.36; right would be true",
+        ),
+        (
+            "containerLogMaxFiles: 1",
+            "kubelet.containerLogMaxFiles: 1 leaves no room to rotate; right would be 2 or more",
+        ),
+        (
+            "containerLogMaxSize: -1",
+            "kubelet.containerLogMaxSize: expected a string, found the number -1",
+        ),
+        (
+            "crashLoopBackOff: {maxContainerRestartPeriod: 301s}",
+            "kubelet.crashLoopBackOff.maxContainerRestartPeriod: `301s` is out of range; right would \
+             be 1s to 5m",
+        ),
+        (
+            "cpuManagerPolicy: static",
+            "kubelet.cpuManagerPolicy: static is refused: this build does not pin CPUs yet; right would be none",
+        ),
+        (
+            "cgroupDriver: systemd",
+            "kubelet.cgroupDriver: systemd is refused: this build does not drive systemd; right would be cgroupfs",
+        ),
+        (
+            "seccompDefault: true",
+            "kubelet.seccompDefault: true is refused: the process runtime applies no seccomp profile; \
+             right would be false",
+        ),
+    ] {
+        assert_eq!(
+            faults(&format!("kubelet: {{{fields}}}\n")),
+            [right],
+            "{fields}"
+        );
+    }
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let found = faults(
+        "log: {level: loud, fromat: text}\nkubelet:\n  maxPods: -1\n  evictionHard: {disk: 1%}\n  podsPerCore: x\n",
+    );
+    assert_eq!(found.len(), 5, "{found:#?}");
+}
+
+#[test]
+fn zero_values_stand_for_defaults_as_in_kubelet() {
+    let zero = kubelet(
+        "maxPods: 0, syncFrequency: 0s, fileCheckFrequency: \"\", evictionPressureTransitionPeriod: 0s, \
+         cgroupRoot: \"\", cpuManagerPolicy: \"\", cpuManagerReconcilePeriod: 0s, memorySwap: {}, \
+         reservedMemory: [], containerLogMaxSize: \"\", podPidsLimit: -1, systemCgroups: \"\"",
+    );
+    assert_eq!(zero, good("").config.kubelet);
+}
+
+#[test]
+fn honoured_fields_arrive() {
+    let config = kubelet(
+        "cgroupRoot: /demo, kubeReserved: {cpu: 500m, memory: 1Gi, pid: \"100\"}, podPidsLimit: 64, \
+         enforceNodeAllocatable: [pods, kube-reserved-compressible], kubeReservedCgroup: /kube, \
+         featureGates: {MemoryQoS: true, QOSReserved: true}, qosReserved: {memory: 50%}, \
+         memoryReservationPolicy: TieredReservation, memorySwap: {swapBehavior: LimitedSwap}, \
+         failCgroupV1: true, singleProcessOOMKill: false, cpuCFSQuotaPeriod: 10ms, \
+         evictionSoft: {memory.available: 10%}, evictionSoftGracePeriod: {memory.available: 1m30s}",
+    );
+    assert_eq!(config.cgroup_root.components(), ["demo"]);
+    assert_eq!(config.kube_reserved["cpu"].millis(), 500);
+    assert_eq!(config.pod_pids_limit, Some(64));
+    assert_eq!(config.enforce_node_allocatable.len(), 2);
+    assert_eq!(config.qos_reserved_memory_percent, Some(50));
+    assert_eq!(
+        config.memory_reservation_policy,
+        MemoryReservationPolicy::TieredReservation
+    );
+    assert_eq!(config.swap_behavior, SwapBehavior::LimitedSwap);
+    assert!(config.fail_cgroup_v1);
+    assert_eq!(config.single_process_oom_kill, Some(false));
+    assert_eq!(config.cpu_cfs_quota_period, Micros(10_000));
+    let grace = config.eviction_soft_grace_period["memory.available"];
+    assert_eq!(grace, Duration::from_secs(90));
+}
+
+#[test]
+fn listed_cpus_take_the_place_of_reserved_amounts() {
+    let config = kubelet(
+        "reservedSystemCPUs: \"0-2,8\", kubeReserved: {cpu: 1, memory: 1Gi}, systemReserved: {cpu: 7}",
+    );
+    assert!(!config.kube_reserved.contains_key("cpu"));
+    assert_eq!(config.kube_reserved["memory"].units(), 1 << 30);
+    assert_eq!(config.system_reserved["cpu"].units(), 4);
+    assert_eq!(config.reserved_system_cpus.as_deref(), Some("0-2,8"));
+}
+
+#[test]
+fn given_thresholds_replace_the_defaults_unless_merged() {
+    let hard = |fields: &str| kubelet(fields).eviction_hard;
+    assert!(hard("evictionHard: {}").is_empty());
+    let one = hard("evictionHard: {nodefs.available: 5%}");
+    assert_eq!(
+        one.into_iter().collect::<Vec<_>>(),
+        [("nodefs.available".into(), "5%".into())]
+    );
+    let merged = hard("evictionHard: {nodefs.available: 0%}, mergeDefaultEvictionSettings: true");
+    assert_eq!(
+        (merged.len(), merged["nodefs.available"].as_str()),
+        (5, "0%")
+    );
+}
+
+#[test]
+fn compat_restores_kubelets_refusal_of_cgroup_v1() {
+    let config = |rest: &str| good(rest).config.kubelet.fail_cgroup_v1;
+    assert!(!config(""));
+    assert!(config("compat: kubelet\n"));
+    assert!(!config("compat: kubelet\nkubelet: {failCgroupV1: false}\n"));
+}
+
+#[test]
+fn files_merge_in_order_and_inline_wins() {
+    let text = format!(
+        "{HEAD}kubeletConfigFile: /k/config.yaml\nkubeletConfigDirectory: /k/conf.d\nkubelet: {{maxPods: 3}}\n"
+    );
+    let needed = files_needed(&text).expect("the fixture has no faults");
+    assert_eq!(
+        needed.kubelet_config_file.as_deref(),
+        Some(Path::new("/k/config.yaml"))
+    );
+    assert_eq!(
+        needed.kubelet_config_directory.as_deref(),
+        Some(Path::new("/k/conf.d"))
+    );
+    assert!(is_drop_in("10-a.conf") && !is_drop_in("10-a.conf.bak"));
+
+    let base = format!(
+        "{KUBELET_HEAD}maxPods: 1\npodsPerCore: 1\nevictionHard: {{memory.available: 1Gi}}\n"
+    );
+    let drop_in = |rest: &str| format!("{KUBELET_HEAD}{rest}");
+    let drop_ins = [
+        ("/k/conf.d/20.conf".into(), drop_in("podsPerCore: 20\n")),
+        (
+            "/k/conf.d/10.conf".into(),
+            drop_in("maxPods: 2\npodsPerCore: 10\nevictionHard: {nodefs.available: 5%}\n"),
+        ),
+    ];
+    let file = Some((Path::new("/k/config.yaml"), base.as_str()));
+    let loaded = Config::from_yaml(&text, file, &drop_ins).expect("the fixture has no faults");
+    let kubelet = loaded.config.kubelet;
+    assert_eq!((kubelet.max_pods, kubelet.pods_per_core), (3, 20));
+    assert_eq!(kubelet.eviction_hard.len(), 2);
+}
+
+#[test]
+fn faults_of_files_name_the_file() {
+    let text = format!("{HEAD}kubeletConfigFile: /k/config.yaml\nkubelet: {{oomScoreAdj: 2000}}\n");
+    let base = format!("{KUBELET_HEAD}maxPods: -1\noomScoreAdj: 5\n");
+    let drop_ins = [
+        (
+            "/k/a.conf".into(),
+            "kind: KubeletConfiguration\npodsPerCore: -5\n".to_owned(),
+        ),
+        ("/k/b.conf".into(), "a: [".to_owned()),
+    ];
+    let file = Some((Path::new("/k/config.yaml"), base.as_str()));
+    let error = Config::from_yaml(&text, file, &drop_ins).expect_err("the fixture has faults");
+    let found: Vec<String> = error.faults.iter().map(Fault::to_string).collect();
+    for right in [
+        "/k/config.yaml: maxPods: -1 is out of range",
+        "/k/a.conf: apiVersion: is missing",
+        "/k/a.conf: podsPerCore: -5 is out of range",
+        "/k/b.conf: line 2",
+        "kubelet.oomScoreAdj: 2000 is out of range",
+    ] {
+        assert!(
+            found.iter().any(|it| it.starts_with(right)),
+            "{right} is not in {found:#?}"
+        );
+    }
+    assert_eq!(found.len(), 5, "{found:#?}");
+}
+
+/// What kubeadm writes on a node, shortened; the cgroup driver is the one thing to change.
+#[test]
+fn a_kubelet_file_is_read_as_it_is_and_tells_what_it_ignores() {
+    let text = format!("{HEAD}kubeletConfigFile: /k/config.yaml\n");
+    let base = format!(
+        "{KUBELET_HEAD}\
+         authentication: {{anonymous: {{enabled: false}}, webhook: {{cacheTTL: 0s, enabled: true}}}}\n\
+         cgroupDriver: cgroupfs\nclusterDNS: [10.96.0.10]\nclusterDomain: cluster.local\n\
+         containerRuntimeEndpoint: \"\"\ncpuManagerReconcilePeriod: 0s\ncrashLoopBackOff: {{}}\n\
+         evictionPressureTransitionPeriod: 0s\nhealthzPort: 10248\nimageMinimumGCAge: 0s\n\
+         logging: {{flushFrequency: 0, options: {{json: {{infoBufferSize: \"0\"}}}}}}\nmemorySwap: {{}}\n\
+         rotateCertificates: true\nstaticPodPath: /etc/kubernetes/manifests\n\
+         featureGates: {{DynamicResourceAllocation: true}}\nevictionSoft: {{}}\nfieldOf138: 1\n"
+    );
+    let file = Some((Path::new("/k/config.yaml"), base.as_str()));
+    let loaded = Config::from_yaml(&text, file, &[]).expect("the fixture has no faults");
+    assert_eq!(
+        loaded.warnings,
+        [
+            "/k/config.yaml: fieldOf138: unknown field, ignored",
+            "kubelet fields ignored, ballast does not serve kubelet's HTTP API: authentication, healthzPort",
+            "kubelet fields ignored, pods come from manifests, no API server is spoken to: rotateCertificates",
+            "kubelet fields ignored, pod networking is left alone: clusterDNS, clusterDomain",
+            "kubelet fields ignored, pods.manifestDirectory names the manifests: staticPodPath",
+            "kubelet fields ignored, the agent's own `log` section applies: logging",
+            "feature gates without effect, nothing in this build depends on them: DynamicResourceAllocation",
+        ]
+    );
+    let soft = "kubelet: {evictionSoft: {memory.available: 1Gi}, evictionSoftGracePeriod: {memory.available: 1m}}\n";
+    assert_eq!(
+        good(soft).warnings,
+        [
+            "kubelet fields without effect, this build does not evict yet: evictionSoft, evictionSoftGracePeriod"
+        ]
+    );
+}
+
+#[test]
+fn the_table_of_fields_and_the_fields_read_are_the_same() {
+    let names: BTreeSet<&str> = FIELDS.iter().map(|(name, _)| *name).collect();
+    // 125 of the type itself in Kubernetes 1.36, and the two of every typed object.
+    assert_eq!((names.len(), FIELDS.len()), (127, 127));
+    let used = FIELDS
+        .iter()
+        .filter(|(_, it)| matches!(it, Treatment::Honoured | Treatment::Later))
+        .map(|(name, _)| *name)
+        .filter(|name| !["apiVersion", "kind"].contains(name));
+    let used: BTreeSet<&str> = used.collect();
+    let read: BTreeSet<&str> = RawKubelet::FIELDS.iter().copied().collect();
+    assert_eq!(used, read);
+}
+
+#[test]
+fn the_effective_configuration_reads_like_the_file() {
+    let config = good("kubelet: {syncFrequency: 90s}\n").config;
+    let json = serde_json::to_value(&config).expect("a configuration is representable");
+    assert_eq!(json["mode"], "own");
+    assert_eq!(json["pods"]["source"], "manifests");
+    assert_eq!(json["kubelet"]["syncFrequency"], "1m30s");
+}
+
+#[test]
+fn damaged_configurations_never_panic() {
+    let text = include_str!("../../../deploy/config.yaml");
+    let mut state: u64 = 0x5eed;
+    let mut next = |bound: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(state >> 33).expect("31 bits fit") % bound
+    };
+    for _ in 0..300 {
+        let mut bytes = text.as_bytes().to_vec();
+        for _ in 0..=next(4) {
+            let at = next(bytes.len());
+            match next(3) {
+                0 => bytes[at] = b"-0%9:{}[]\"' \n#aZ"[next(16)],
+                1 => drop(bytes.drain(at..(at + next(20)).min(bytes.len()))),
+                _ => bytes.insert(at, b"-0%9:{}[]\"' \n#aZ"[next(16)]),
+            }
+        }
+        let damaged = String::from_utf8_lossy(&bytes);
+        drop(files_needed(&damaged));
+        drop(Config::from_yaml(
+            &damaged,
+            Some((Path::new("/k"), &damaged)),
+            &[],
+        ));
+    }
+}
+
+#[test]
+fn the_shipped_configuration_is_the_default_one() {
+    let shipped = include_str!("../../../deploy/config.yaml");
+    let loaded = Config::from_yaml(shipped, None, &[]).expect("the shipped file has no faults");
+    assert_eq!(loaded.warnings, [""; 0]);
+    assert_eq!(loaded.config, good("").config);
+}

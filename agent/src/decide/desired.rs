@@ -1,0 +1,113 @@
+//! The cgroups that shall be: the node's, and those of a pod, with the files that carry their
+//! limits. In: what the node is, the configuration, the pods. Out: desired cgroups, parents first.
+
+use std::collections::BTreeSet;
+
+use super::cgroup_files::{FileRules, WeightMap, files_for};
+use super::container_resources::container_resources;
+use super::node_allocatable::NodeAllocatable;
+use super::pod_resources::pod_resources;
+use super::qos_cgroups::{QosReserved, qos_cgroups};
+use super::resource_settings::{CpuPinning, ResourceSettings};
+use crate::config::KubeletConfig;
+use crate::model::cgroup::DesiredCgroup;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::pod::{Container, Pod, QosClass};
+use crate::model::resources::CgroupResources;
+
+/// What desired cgroups depend on beside pods. Changes only with the machine or the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodePlan {
+    /// The cgroup of all pods.
+    pub kubepods: CgroupName,
+    pub rules: FileRules,
+    pub settings: ResourceSettings,
+    pub allocatable: NodeAllocatable,
+    pub qos_reserved: Option<QosReserved>,
+}
+
+impl NodePlan {
+    /// The parents of pod cgroups: kubepods itself and the two QoS cgroups.
+    pub fn qos_cgroups(&self) -> [CgroupName; 3] {
+        [
+            QosClass::Guaranteed,
+            QosClass::Burstable,
+            QosClass::BestEffort,
+        ]
+        .map(|class| self.kubepods.qos(class))
+    }
+
+    /// kubepods and the QoS cgroups. `active` are the pods that count for the budgets.
+    pub fn node_cgroups<'a>(
+        &self,
+        kubelet: &KubeletConfig,
+        active: impl IntoIterator<Item = &'a Pod>,
+    ) -> Vec<DesiredCgroup> {
+        let sizes: BTreeSet<u64> = self.rules.hugepage_sizes.iter().copied().collect();
+        let qos = qos_cgroups(active, &self.settings, self.qos_reserved, &sizes);
+        let limits = self.allocatable.kubepods(kubelet, None);
+        vec![
+            self.cgroup(
+                self.kubepods.clone(),
+                &with_node_limits(limits, &qos.kubepods),
+                WeightMap::Linear,
+            ),
+            self.cgroup(
+                self.kubepods.qos(QosClass::Burstable),
+                &qos.burstable,
+                WeightMap::Linear,
+            ),
+            self.cgroup(
+                self.kubepods.qos(QosClass::BestEffort),
+                &qos.besteffort,
+                WeightMap::Linear,
+            ),
+        ]
+    }
+
+    pub fn pod_cgroup(&self, pod: &Pod, class: QosClass, name: CgroupName) -> DesiredCgroup {
+        let resources = pod_resources(pod, class, &self.settings, CpuPinning::Shared);
+        self.cgroup(name, &resources, WeightMap::Linear)
+    }
+
+    pub fn container_cgroup(
+        &self,
+        pod: &Pod,
+        class: QosClass,
+        container: &Container,
+        name: CgroupName,
+    ) -> DesiredCgroup {
+        let pinning = CpuPinning::Shared;
+        let resources = container_resources(pod, class, container, &self.settings, pinning);
+        self.cgroup(name, &resources, WeightMap::Quadratic)
+    }
+
+    fn cgroup(
+        &self,
+        name: CgroupName,
+        resources: &CgroupResources,
+        weights: WeightMap,
+    ) -> DesiredCgroup {
+        DesiredCgroup {
+            name,
+            files: files_for(resources, weights, &self.rules),
+        }
+    }
+}
+
+/// kubepods carries both the node's limits and what the QoS update says of it; where both have an
+/// opinion the update, which kubelet writes later, wins.
+fn with_node_limits(limits: CgroupResources, qos: &CgroupResources) -> CgroupResources {
+    let mut unified = limits.unified;
+    unified.extend(qos.unified.clone());
+    CgroupResources {
+        cpu_shares: qos.cpu_shares.or(limits.cpu_shares),
+        cpu_bandwidth: qos.cpu_bandwidth.or(limits.cpu_bandwidth),
+        cpuset_cpus: qos.cpuset_cpus.clone().or(limits.cpuset_cpus),
+        memory_max: qos.memory_max.or(limits.memory_max),
+        memory_and_swap_max: qos.memory_and_swap_max.or(limits.memory_and_swap_max),
+        pids_max: qos.pids_max.or(limits.pids_max),
+        hugetlb: qos.hugetlb.clone().or(limits.hugetlb),
+        unified,
+    }
+}

@@ -1,0 +1,259 @@
+//! What a kernel says of itself and of this process: its version, its lockdown state, the
+//! capabilities it grants.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::text::ParseError;
+
+/// The leading numbers of a kernel release (`/proc/sys/kernel/osrelease`).
+///
+/// Good for saying what a kernel should have; whether it has it is asked of the kernel where that
+/// is possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KernelVersion {
+    pub major: u32,
+    pub minor: u32,
+    /// 0 where the release has none (`7.2-rc1`).
+    pub patch: u32,
+}
+
+impl KernelVersion {
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self {
+            major,
+            minor,
+            patch: 0,
+        }
+    }
+}
+
+impl fmt::Display for KernelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+impl FromStr for KernelVersion {
+    type Err = ParseError;
+
+    /// Reads `6.18.44-fc-v657`, `7.2-rc1`, `5.10.0+`: numbers up to the first other character.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        let end = text
+            .find(|it: char| it != '.' && !it.is_ascii_digit())
+            .unwrap_or(text.len());
+        let mut numbers = text[..end].split('.').map(str::parse);
+        match (numbers.next(), numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor)), patch) => Ok(Self {
+                major,
+                minor,
+                patch: patch.and_then(Result::ok).unwrap_or(0),
+            }),
+            _ => Err(ParseError::invalid(text, "a kernel release, as 6.12.1")),
+        }
+    }
+}
+
+/// `/sys/kernel/security/lockdown` (kernel_lockdown(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Lockdown {
+    None,
+    Integrity,
+    Confidentiality,
+}
+
+impl FromStr for Lockdown {
+    type Err = ParseError;
+
+    /// The word in brackets: `none [integrity] confidentiality`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let current = text
+            .split_whitespace()
+            .find_map(|it| it.strip_prefix('[')?.strip_suffix(']'));
+        match current {
+            Some("none") => Ok(Self::None),
+            Some("integrity") => Ok(Self::Integrity),
+            Some("confidentiality") => Ok(Self::Confidentiality),
+            _ => Err(ParseError::invalid(text, "a lockdown state")),
+        }
+    }
+}
+
+/// The capabilities that the agent uses (capabilities(7)); numbers of
+/// include/uapi/linux/capability.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Capability {
+    #[serde(rename = "CAP_DAC_READ_SEARCH")]
+    DacReadSearch = 2,
+    #[serde(rename = "CAP_KILL")]
+    Kill = 5,
+    #[serde(rename = "CAP_SETGID")]
+    SetGid = 6,
+    #[serde(rename = "CAP_SETUID")]
+    SetUid = 7,
+    #[serde(rename = "CAP_NET_ADMIN")]
+    NetAdmin = 12,
+    #[serde(rename = "CAP_SYS_PTRACE")]
+    SysPtrace = 19,
+    #[serde(rename = "CAP_SYS_ADMIN")]
+    SysAdmin = 21,
+    #[serde(rename = "CAP_SYS_RESOURCE")]
+    SysResource = 24,
+    #[serde(rename = "CAP_PERFMON")]
+    Perfmon = 38,
+    #[serde(rename = "CAP_BPF")]
+    Bpf = 39,
+}
+
+impl Capability {
+    pub const ALL: [Self; 10] = [
+        Self::DacReadSearch,
+        Self::Kill,
+        Self::SetGid,
+        Self::SetUid,
+        Self::NetAdmin,
+        Self::SysPtrace,
+        Self::SysAdmin,
+        Self::SysResource,
+        Self::Perfmon,
+        Self::Bpf,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DacReadSearch => "CAP_DAC_READ_SEARCH",
+            Self::Kill => "CAP_KILL",
+            Self::SetGid => "CAP_SETGID",
+            Self::SetUid => "CAP_SETUID",
+            Self::NetAdmin => "CAP_NET_ADMIN",
+            Self::SysPtrace => "CAP_SYS_PTRACE",
+            Self::SysAdmin => "CAP_SYS_ADMIN",
+            Self::SysResource => "CAP_SYS_RESOURCE",
+            Self::Perfmon => "CAP_PERFMON",
+            Self::Bpf => "CAP_BPF",
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The effective capabilities among [`Capability::ALL`].
+pub fn capabilities_of_mask(mask: u64) -> BTreeSet<Capability> {
+    let has = |it: &Capability| mask & (1 << (*it as u32)) != 0;
+    Capability::ALL.into_iter().filter(has).collect()
+}
+
+/// The value of a `Name:\tvalue` line of `/proc/PID/status`.
+pub fn status_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|it| it.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
+/// The effective capability mask of `/proc/PID/status`.
+pub fn effective_capabilities(status: &str) -> Option<BTreeSet<Capability>> {
+    let mask = u64::from_str_radix(status_field(status, "CapEff")?, 16).ok()?;
+    Some(capabilities_of_mask(mask))
+}
+
+/// The effective user id of `/proc/PID/status`.
+pub fn effective_uid(status: &str) -> Option<u32> {
+    status_field(status, "Uid")?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+/// Whether `/proc/self/uid_map` is anything but the initial namespace's, which maps every id to
+/// itself.
+pub fn is_user_namespace(uid_map: &str) -> bool {
+    let numbers: Vec<u64> = uid_map
+        .split_whitespace()
+        .filter_map(|it| it.parse().ok())
+        .collect();
+    numbers != [0, 0, u64::from(u32::MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_all_kinds_have_a_version() {
+        for (text, expected) in [
+            ("6.18.44-fc-v657\n", Some((6, 18, 44))),
+            ("7.2-rc1", Some((7, 2, 0))),
+            ("5.10.0+", Some((5, 10, 0))),
+            ("6.1.0-37-cloud-amd64", Some((6, 1, 0))),
+            ("4.18.0-553.el8.x86_64", Some((4, 18, 0))),
+            ("6.1", Some((6, 1, 0))),
+            ("6.1.", Some((6, 1, 0))),
+            ("6", None),
+            ("6.", None),
+            ("", None),
+            ("6..1", None),
+            ("v6.1", None),
+            ("99999999999.1", None),
+        ] {
+            let version = text.parse::<KernelVersion>().ok();
+            let expected = expected.map(|(major, minor, patch)| KernelVersion {
+                major,
+                minor,
+                patch,
+            });
+            assert_eq!(version, expected, "{text:?}");
+        }
+        assert!(KernelVersion::new(5, 14) < KernelVersion::new(6, 1));
+    }
+
+    #[test]
+    fn the_lockdown_state_is_the_one_in_brackets() {
+        for (text, expected) in [
+            ("[none] integrity confidentiality\n", Some(Lockdown::None)),
+            (
+                "none [integrity] confidentiality",
+                Some(Lockdown::Integrity),
+            ),
+            (
+                "none integrity [confidentiality]",
+                Some(Lockdown::Confidentiality),
+            ),
+            ("none integrity confidentiality", None),
+            ("[other]", None),
+            ("[", None),
+            ("", None),
+        ] {
+            assert_eq!(text.parse::<Lockdown>().ok(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn status_gives_capabilities_and_the_user() {
+        let status = "Name:\tballast\nUid:\t1000\t0\t0\t0\nCapEff:\t000001fffeffffff\n";
+        let missing: Vec<_> = Capability::ALL
+            .into_iter()
+            .filter(|it| !effective_capabilities(status).is_some_and(|all| all.contains(it)))
+            .collect();
+        assert_eq!(missing, [Capability::SysResource]);
+        assert_eq!(effective_uid(status), Some(0));
+        assert_eq!(effective_capabilities("CapEff:\tnone\n"), None);
+        assert_eq!(effective_uid("Uid:\t0\n"), None);
+    }
+
+    #[test]
+    fn a_user_namespace_maps_other_than_the_identity() {
+        assert!(!is_user_namespace("         0          0 4294967295\n"));
+        assert!(is_user_namespace("0 100000 65536\n"));
+        assert!(is_user_namespace("0 0 1\n1 1 4294967294\n"));
+    }
+}

@@ -1,0 +1,114 @@
+//! What the kernel's text files have in common: one error, numbers, and the `key value` lines of
+//! flat files.
+//!
+//! Invariant: any text gives a value or a [`ParseError`]; nothing panics and nothing wraps.
+
+use std::str::FromStr;
+
+/// A kernel file says something that its format does not allow. The path is added by whoever
+/// opened the file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    #[error("`{text}` is not {expected}")]
+    Invalid {
+        text: String,
+        expected: &'static str,
+    },
+    #[error("no `{key}`")]
+    Missing { key: String },
+}
+
+impl ParseError {
+    pub fn invalid(text: &str, expected: &'static str) -> Self {
+        // A message is read by people: a hostile text is cut, at a character.
+        Self::Invalid {
+            text: text.chars().take(80).collect(),
+            expected,
+        }
+    }
+
+    pub fn missing(key: &str) -> Self {
+        Self::Missing {
+            key: key.to_owned(),
+        }
+    }
+}
+
+/// A decimal number with blanks around it; `expected` is for the message.
+pub fn number<T: FromStr>(text: &str, expected: &'static str) -> Result<T, ParseError> {
+    let text = text.trim();
+    // `FromStr` of integers takes a leading `+`, which the kernel never writes.
+    match text.parse() {
+        Ok(number) if !text.starts_with('+') => Ok(number),
+        _ => Err(ParseError::invalid(text, expected)),
+    }
+}
+
+/// The `key value` lines of a flat keyed file (`memory.stat`, `cgroup.events`), in file order.
+/// Lines without a value are left out.
+pub fn flat_keyed(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| {
+        let (key, value) = line.trim().split_once([' ', '\t'])?;
+        Some((key, value.trim()))
+    })
+}
+
+/// A field of `/proc/meminfo`, or of `meminfo` of a NUMA node, whose lines begin with `Node 0`;
+/// `None` where the file has no such line or its value is no number of kB.
+pub fn meminfo_bytes(text: &str, field: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        if name.split_whitespace().next_back()? != field {
+            return None;
+        }
+        let kilobytes: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kilobytes.checked_mul(1024)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_allow_blanks_and_nothing_else() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            (" 42\n", Some(42)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("+1", None),
+            ("-1", None),
+            ("", None),
+            ("1 2", None),
+            ("max", None),
+        ] {
+            assert_eq!(number::<u64>(text, "a number").ok(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn meminfo_is_read_for_the_machine_and_for_one_node() {
+        for (text, bytes) in [
+            ("MemTotal:       24684092 kB\n", Some(25_276_510_208)),
+            ("MemFree: 1 kB\nMemTotal: 2 kB\n", Some(2048)),
+            ("Node 0 MemTotal:        8349908 kB\n", Some(8_550_305_792)),
+            ("MemTotal: 18446744073709551615 kB\n", None),
+            ("MemTotal: 12\n", None),
+            ("MemTotal 12 kB\n", None),
+            (": 1 kB\n", None),
+            ("", None),
+        ] {
+            assert_eq!(meminfo_bytes(text, "MemTotal"), bytes, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_shows_a_hostile_text_cut() {
+        let error = ParseError::invalid(&"é".repeat(1000), "a number");
+        assert_eq!(
+            error.to_string().chars().count(),
+            80 + "`` is not a number".len()
+        );
+    }
+}

@@ -1,0 +1,45 @@
+//! What a mounted filesystem is and how large it is.
+
+use std::path::Path;
+
+use nix::sys::statfs::{self, statfs};
+
+use super::error::{FsError, Operation};
+use super::root::Root;
+
+/// The kinds of filesystem that the agent tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilesystemKind {
+    Cgroup,
+    Cgroup2,
+    Bpf,
+    Other,
+}
+
+/// `statfs(2)` of some path on a filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filesystem {
+    pub kind: FilesystemKind,
+    /// The whole filesystem, used or not.
+    pub total_bytes: u64,
+}
+
+impl Root {
+    /// The filesystem that holds `path`.
+    pub fn filesystem(&self, path: impl AsRef<Path>) -> Result<Filesystem, FsError> {
+        let path = self.path(path);
+        let stat = statfs(&path).map_err(|e| FsError::new(Operation::Stat, &path, e.into()))?;
+        let kind = match stat.filesystem_type() {
+            statfs::CGROUP_SUPER_MAGIC => FilesystemKind::Cgroup,
+            statfs::CGROUP2_SUPER_MAGIC => FilesystemKind::Cgroup2,
+            statfs::BPF_FS_MAGIC => FilesystemKind::Bpf,
+            _ => FilesystemKind::Other,
+        };
+        // The width and sign of the block size differ by architecture.
+        let block_bytes = u64::try_from(stat.block_size()).unwrap_or(0);
+        Ok(Filesystem {
+            kind,
+            total_bytes: stat.blocks().saturating_mul(block_bytes),
+        })
+    }
+}

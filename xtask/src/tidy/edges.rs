@@ -1,0 +1,243 @@
+//! Which module of the agent may use which: the data flow of `agent/ARCHITECTURE.md` as a table.
+
+use std::path::Path;
+
+use super::Finding;
+use super::source::{SourceFile, line_of};
+
+struct Module {
+    name: &'static str,
+    may_use: Uses,
+    /// Whether it must compute the same from the same arguments: then it has no input or output, no
+    /// clock, no log and no async.
+    is_pure: bool,
+}
+
+enum Uses {
+    Only(&'static [&'static str]),
+    Everything,
+}
+
+const MODULES: &[Module] = &[
+    pure("units", &[]),
+    pure("model", &["units"]),
+    pure("config", &["units", "model"]),
+    pure("decide", &["units", "model", "config"]),
+    effectful("sys", &["units"]),
+    effectful("sources", &["units", "model", "sys"]),
+    effectful("apply", &["units", "model", "sys"]),
+    // Starts and watches containers: reads and writes are one matter there.
+    effectful("runtime", &["units", "model", "sys"]),
+    // Serves what it was told, on sockets and files.
+    effectful("observe", &["units", "model", "sys"]),
+    // The client of what `observe` serves.
+    effectful("cli", &["units", "model", "sys", "observe"]),
+    Module {
+        name: "run",
+        may_use: Uses::Everything,
+        is_pure: false,
+    },
+    Module {
+        name: "main",
+        may_use: Uses::Everything,
+        is_pure: false,
+    },
+    Module {
+        name: "lib",
+        may_use: Uses::Everything,
+        is_pure: false,
+    },
+];
+
+const fn pure(name: &'static str, may_use: &'static [&'static str]) -> Module {
+    Module {
+        name,
+        may_use: Uses::Only(may_use),
+        is_pure: true,
+    }
+}
+
+const fn effectful(name: &'static str, may_use: &'static [&'static str]) -> Module {
+    Module {
+        name,
+        may_use: Uses::Only(may_use),
+        is_pure: false,
+    }
+}
+
+/// Paths that a pure module has no business with. What `.clippy.toml` bans is not repeated.
+const IMPURE: &[&str] = &[
+    "aya::",
+    "ebpf_abi::",
+    "hyper::",
+    "nix::",
+    "procfs::",
+    "prometheus::",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::os::unix::net::",
+    "std::process::",
+    "std::sync::mpsc",
+    "std::thread::",
+    "tokio::",
+    "tracing::",
+];
+
+pub(super) fn check(files: &[SourceFile]) -> Vec<Finding> {
+    files.iter().flat_map(check_file).collect()
+}
+
+fn check_file(file: &SourceFile) -> Vec<Finding> {
+    let Some((top, depth)) = module_of(&file.path) else {
+        return Vec::new();
+    };
+    let finding = |offset, what| Finding {
+        path: file.path.clone(),
+        line: line_of(&file.code, offset),
+        what,
+    };
+    let Some(module) = MODULES.iter().find(|it| it.name == top) else {
+        return vec![finding(
+            0,
+            format!("module {top} is not in the table of {}", file!()),
+        )];
+    };
+    let mut findings = Vec::new();
+    if let Uses::Only(allowed) = module.may_use {
+        for (offset, used) in uses(&file.code, depth) {
+            let is_module = MODULES.iter().any(|it| it.name == used);
+            if is_module && used != top && !allowed.contains(&used) {
+                findings.push(finding(offset, format!("{top} must not use {used}")));
+            }
+        }
+    }
+    if module.is_pure {
+        for path in IMPURE {
+            for offset in words(&file.code, path) {
+                let what = format!(
+                    "{top} is pure and must not use {}",
+                    path.trim_end_matches(':')
+                );
+                findings.push(finding(offset, what));
+            }
+        }
+    }
+    findings
+}
+
+/// The top-level module that a file of the agent belongs to, and how many modules deep the file is.
+fn module_of(path: &Path) -> Option<(&str, usize)> {
+    let inside = path.strip_prefix("agent/src").ok()?;
+    let top = Path::new(inside.iter().next()?).file_stem()?.to_str()?;
+    Some((top, inside.components().count()))
+}
+
+/// The first segment after each `crate::` and after each chain of `super::` long enough to reach
+/// the root, with its offset.
+fn uses(code: &str, depth: usize) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for at in words(code, "crate::") {
+        found.extend(segments(code, at + "crate::".len()));
+    }
+    let to_root = "super::".repeat(depth);
+    for at in words(code, &to_root) {
+        found.extend(segments(code, at + to_root.len()));
+    }
+    found
+}
+
+/// Offsets of `word` where it does not continue another word or path.
+fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    code.match_indices(word).map(|(at, _)| at).filter(|at| {
+        let before = code[..*at].chars().next_back();
+        !before.is_some_and(|it| it.is_alphanumeric() || it == '_' || it == ':')
+    })
+}
+
+/// The names at `at`: one, or the first segment of each member of a group in braces.
+fn segments(code: &str, at: usize) -> Vec<(usize, &str)> {
+    let Some(group) = code[at..].strip_prefix('{') else {
+        return identifier(code, at).into_iter().collect();
+    };
+    let start = at + 1;
+    let (mut depth, mut member_starts, mut found) = (0, true, Vec::new());
+    for (offset, it) in group.char_indices() {
+        match it {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => member_starts = true,
+            _ if it.is_whitespace() => {}
+            _ if member_starts => {
+                found.extend(identifier(code, start + offset));
+                member_starts = false;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn identifier(code: &str, at: usize) -> Option<(usize, &str)> {
+    let rest = &code[at..];
+    let length = rest
+        .find(|it: char| !it.is_alphanumeric() && it != '_')
+        .unwrap_or(rest.len());
+    (length > 0).then_some((at, &rest[..length]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_text(path: &str, text: &str, expected: &[&str]) {
+        let file = SourceFile::new(path.into(), text.to_owned());
+        let found: Vec<_> = check_file(&file).iter().map(ToString::to_string).collect();
+        let expected: Vec<_> = expected.iter().map(|it| format!("{path}:{it}")).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+
+    #[test]
+    fn an_edge_that_is_not_in_the_table_is_found() {
+        let path = "agent/src/decide/qos.rs";
+        check_text(path, "use crate::model::Pod;", &[]);
+        check_text(path, "\nuse crate::sys;", &["2: decide must not use sys"]);
+        check_text(
+            path,
+            "use crate::{\n  model::{Pod, apply},\n  sources::probe,\n};",
+            &["3: decide must not use sources"],
+        );
+        check_text(
+            path,
+            "fn f(x: crate::apply::Plan)",
+            &["1: decide must not use apply"],
+        );
+        check_text(
+            path,
+            "use super::super::run::Loop;",
+            &["1: decide must not use run"],
+        );
+        check_text(path, "// crate::sys\n\"crate::sys\"", &[]);
+        check_text("agent/src/run.rs", "use crate::sys;", &[]);
+        check_text("tests/src/lib.rs", "use crate::sys;", &[]);
+    }
+
+    #[test]
+    fn a_pure_module_has_no_effects() {
+        let path = "agent/src/model.rs";
+        check_text(
+            path,
+            "use tokio::sync::watch;",
+            &["1: model is pure and must not use tokio"],
+        );
+        check_text(path, "use crate::model::tokio::X;", &[]);
+        check_text("agent/src/observe.rs", "use tokio::sync::watch;", &[]);
+    }
+
+    #[test]
+    fn a_module_has_a_row() {
+        let what = format!("1: module policy is not in the table of {}", file!());
+        check_text("agent/src/policy.rs", "", &[&what]);
+    }
+}
