@@ -6,8 +6,8 @@ use crate::model::quantity::Quantity;
 use crate::units::Bytes;
 
 /// Guaranteed and node-critical pods.
-const GUARANTEED: i32 = -997;
-const BEST_EFFORT: i32 = 1000;
+const GUARANTEED: i16 = -997;
+const BEST_EFFORT: i16 = 1000;
 /// Above any Guaranteed pod that uses all memory there is.
 const BURSTABLE_MIN: i128 = 3;
 const BURSTABLE_MAX: i128 = 999;
@@ -25,7 +25,7 @@ pub fn oom_score_adj(
     container: &Container,
     memory: Bytes,
     compat: Compat,
-) -> i32 {
+) -> i16 {
     let is_node_critical =
         pod.is_critical() && pod.priority_class_name.as_deref() == Some(NODE_CRITICAL_CLASS);
     if is_node_critical {
@@ -38,7 +38,7 @@ pub fn oom_score_adj(
     }
 }
 
-fn burstable(pod: &Pod, container: &Container, memory: Bytes, compat: Compat) -> i32 {
+fn burstable(pod: &Pod, container: &Container, memory: Bytes, compat: Compat) -> i16 {
     let surplus = surplus(pod);
     let by_request = score(request(container) + surplus, memory);
     let by_regulars = pod
@@ -55,7 +55,7 @@ fn burstable(pod: &Pod, container: &Container, memory: Bytes, compat: Compat) ->
         Compat::Kubelet if score > i128::from(BEST_EFFORT) => score,
         Compat::Kubelet | Compat::Ballast => score.min(BURSTABLE_MAX),
     };
-    i32::try_from(score).unwrap_or(i32::MAX)
+    i16::try_from(score).unwrap_or(i16::MAX)
 }
 
 fn score(request: i128, memory: Bytes) -> i128 {
