@@ -15,6 +15,10 @@ use super::psi::{Psi, PsiLine, Stalls};
 use super::time::WallTime;
 use crate::units::{Bytes, MilliCpu};
 
+/// Where the agent answers when the configuration names no other socket. Gone after a restart of
+/// the node, as FHS has it for sockets.
+pub const DEFAULT_SOCKET: &str = "/run/ballast/ballast.sock";
+
 /// Version of this document and of the socket protocol. Anything else is refused by both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ApiVersion {
