@@ -7,6 +7,7 @@ use std::str::FromStr;
 use crate::model::text::ParseError;
 use crate::sys::FsError;
 
+pub mod agent_process;
 pub mod bpf;
 pub mod btf;
 pub mod cgroupfs;

@@ -121,7 +121,7 @@ pids         32768         0        32768      0 (0%)      4
 
 STALLED, LAST 10 s    SOME    FULL
 cpu                  1.25%       -
-memory               0.00%   0.00%
+memory                   -       -
 io                  12.50%  10.01%
 
 eBPF: 1 of 2 programs attached; events lost: 17 process
