@@ -322,7 +322,15 @@ impl Loop {
         }
     }
 
+    /// When the next pass is due without an event; zero when a pass has left something to decide.
     fn next_wake(&self) -> Option<Duration> {
+        if self
+            .pods
+            .values()
+            .any(|entry| entry.is_dirty && entry.blocked.is_none())
+        {
+            return Some(Duration::ZERO);
+        }
         let pods = self
             .pods
             .values()

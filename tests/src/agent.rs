@@ -114,7 +114,10 @@ impl Agent {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("the agent is not ready after {PATIENCE:?}:\n{}", self.log_tail());
+                bail!(
+                    "the agent is not ready after {PATIENCE:?}:\n{}",
+                    self.log_tail()
+                );
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -145,7 +148,10 @@ impl Agent {
             if Instant::now() > deadline {
                 child.kill()?;
                 child.wait()?;
-                bail!("the agent ignored SIGTERM for {PATIENCE:?}:\n{}", self.log_tail());
+                bail!(
+                    "the agent ignored SIGTERM for {PATIENCE:?}:\n{}",
+                    self.log_tail()
+                );
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -355,7 +361,11 @@ fn binary() -> Result<PathBuf> {
     let path = std::env::var_os("BALLAST_BIN")
         .map(PathBuf::from)
         .context("BALLAST_BIN must name the agent to test; `cargo xtask test host` sets it")?;
-    ensure!(path.exists(), "BALLAST_BIN: {} is not there", path.display());
+    ensure!(
+        path.exists(),
+        "BALLAST_BIN: {} is not there",
+        path.display()
+    );
     Ok(path)
 }
 
@@ -365,6 +375,10 @@ pub fn hog() -> Result<PathBuf> {
         Some(path) => PathBuf::from(path),
         None => binary()?.with_file_name("hog"),
     };
-    ensure!(path.exists(), "the test program {} is not there", path.display());
+    ensure!(
+        path.exists(),
+        "the test program {} is not there",
+        path.display()
+    );
     Ok(path)
 }

@@ -51,7 +51,10 @@ impl Drop for Watcher {
 
 /// A thread that tells the loop of changes in the directory. Without inotify the rescan of every
 /// full pass is all there is, and that is told.
-pub(super) fn spawn_watcher(directory: &ManifestDirectory, to_loop: Sender) -> Result<Watcher, RunError> {
+pub(super) fn spawn_watcher(
+    directory: &ManifestDirectory,
+    to_loop: Sender,
+) -> Result<Watcher, RunError> {
     let stop = Arc::new(AtomicBool::new(false));
     let watch = match directory.watch() {
         Ok(watch) => watch,

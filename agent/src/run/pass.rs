@@ -386,6 +386,8 @@ impl Loop {
             });
             if let Some((uid, container)) = found {
                 self.finish_instance(&uid, &container);
+            } else if let Some(entry) = self.pods.values_mut().find(|it| it.cgroup == name) {
+                entry.is_dirty = true;
             }
         }
     }

@@ -57,7 +57,10 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(config: &Config, _node: &Node) -> (Self, watch::Receiver<Option<Arc<Status>>>) {
+    pub(super) fn new(
+        config: &Config,
+        _node: &Node,
+    ) -> (Self, watch::Receiver<Option<Arc<Status>>>) {
         let (sender, receiver) = watch::channel(None);
         let publisher = Self {
             sender,
@@ -257,8 +260,8 @@ impl Loop {
                 },
                 resources: self.resources(),
                 psi: psi::node_stalls(&Root::host())
-                    .ok()
-                    .and_then(|it| psi_status(&it)),
+                    .map(|it| psi_status(&it))
+                    .unwrap_or_default(),
                 ebpf: self.publisher.ebpf.clone(),
             },
             pods,
@@ -459,16 +462,16 @@ fn percent(share: StallShare) -> f64 {
     share.as_ratio() * 100.0
 }
 
-fn psi_status(stalls: &Stalls) -> Option<PsiStatus> {
+fn psi_status(stalls: &Stalls) -> PsiStatus {
     let share = |psi: Option<&Psi>| {
         psi.map(|it| PsiShare {
             some_avg10: percent(it.some.avg10),
             full_avg10: it.full.map(|it| percent(it.avg10)),
         })
     };
-    Some(PsiStatus {
-        cpu: share(stalls.cpu.as_ref())?,
-        memory: share(stalls.memory.as_ref())?,
-        io: share(stalls.io.as_ref())?,
-    })
+    PsiStatus {
+        cpu: share(stalls.cpu.as_ref()),
+        memory: share(stalls.memory.as_ref()),
+        io: share(stalls.io.as_ref()),
+    }
 }

@@ -97,7 +97,10 @@ impl Server {
 }
 
 /// The embedded runtime, with its events sent to the loop.
-pub(super) fn process_runtime(config: &Config, to_loop: Sender) -> Result<ProcessRuntime, RuntimeError> {
+pub(super) fn process_runtime(
+    config: &Config,
+    to_loop: Sender,
+) -> Result<ProcessRuntime, RuntimeError> {
     let config = ProcessRuntimeConfig {
         state_dir: config.state_directory.clone(),
         open_files: None,

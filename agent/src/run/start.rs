@@ -102,7 +102,13 @@ pub(super) fn container_spec(
             _ => ContainerCgroup::Split(dirs),
         },
         run_as,
-        oom_score_adj: oom_score_adj(pod, entry.qos, container, node.capacity.memory),
+        oom_score_adj: oom_score_adj(
+            pod,
+            entry.qos,
+            container,
+            node.capacity.memory,
+            node.plan.settings.compat,
+        ),
         log_path: paths.log(&entry.pod_ref, name, status.attempt),
         spec_hash: status
             .spec_hash

@@ -101,7 +101,12 @@ impl Told {
     }
 
     /// Back-off is told once when it begins.
-    pub(super) fn waiting_changed(&self, pod: &PodRef, before: Option<&PodDecision>, now: &PodDecision) {
+    pub(super) fn waiting_changed(
+        &self,
+        pod: &PodRef,
+        before: Option<&PodDecision>,
+        now: &PodDecision,
+    ) {
         for report in &now.containers {
             let Some(Waiting::CrashLoopBackOff { delay, until }) = report.waiting else {
                 continue;

@@ -2,6 +2,11 @@
 //!
 //! Sizes are bytes. Every mode ends by itself when nobody kills it.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "it is a workload, and uses the system as workloads do"
+)]
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
