@@ -210,34 +210,32 @@ impl ManifestDirectory {
         scan.n_files = self.files.len();
         let mut names: BTreeMap<String, &str> = BTreeMap::new();
         let mut duplicates = Vec::new();
-        let fresh = |state: &FileState| state.fresh.clone();
-        let held = |state: &FileState| state.held.clone();
-        let passes: [&dyn Fn(&FileState) -> Vec<Definition>; 2] = [&fresh, &held];
-        for definitions in passes {
-            for (file, state) in &self.files {
-                for Definition { document, pod } in definitions(state) {
-                    let name = pod.full_name();
-                    let clash = match names.get(&name) {
-                        Some(first) => Some(format!("is already defined in {first}")),
-                        None if scan.pods.contains_key(&pod.uid) => {
-                            Some(format!("another pod has the UID {} already", pod.uid))
-                        }
-                        None => None,
-                    };
-                    if let Some(message) = clash {
-                        duplicates.push(ManifestFault {
-                            file: self.path.join(file),
-                            document: Some(document),
-                            pod: Some(name),
-                            field: None,
-                            message,
-                        });
-                        continue;
-                    }
-                    names.insert(name, file);
-                    scan.pods.insert(pod.uid.clone(), pod);
+        let fresh = self.files.iter().map(|(file, it)| (file, &it.fresh));
+        let held = self.files.iter().map(|(file, it)| (file, &it.held));
+        let definitions = fresh
+            .chain(held)
+            .flat_map(|(file, list)| list.iter().map(move |it| (file, it)));
+        for (file, Definition { document, pod }) in definitions {
+            let name = pod.full_name();
+            let clash = match names.get(&name) {
+                Some(first) => Some(format!("is already defined in {first}")),
+                None if scan.pods.contains_key(&pod.uid) => {
+                    Some(format!("another pod has the UID {} already", pod.uid))
                 }
+                None => None,
+            };
+            if let Some(message) = clash {
+                duplicates.push(ManifestFault {
+                    file: self.path.join(file),
+                    document: Some(*document),
+                    pod: Some(name),
+                    field: None,
+                    message,
+                });
+                continue;
             }
+            names.insert(name, file);
+            scan.pods.insert(pod.uid.clone(), Arc::clone(pod));
         }
         for state in self.files.values() {
             scan.faults.extend_from_slice(&state.faults);
@@ -367,4 +365,8 @@ fn chain(error: &FsError) -> String {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the tests make the files that are read, in a directory of their own"
+)]
 mod tests;
