@@ -135,8 +135,9 @@ fn render_resources(node: &NodeStatus, width: usize, paint: Paint, out: &mut Str
 fn resource_cells(name: &str, amounts: &ResourceStatus) -> [String; 6] {
     let show = |n: u64| match name {
         "cpu" => format::cpu(MilliCpu(n)),
-        "pids" => n.to_string(),
-        _ => format::bytes(Bytes(n)),
+        "memory" | "ephemeral-storage" => format::bytes(Bytes(n)),
+        _ if name.starts_with("hugepages-") => format::bytes(Bytes(n)),
+        _ => n.to_string(),
     };
     let requested = match format::percent(amounts.requested, amounts.allocatable) {
         Some(percent) => format!("{} ({percent}%)", show(amounts.requested)),

@@ -76,7 +76,7 @@ pub struct AgentStatus {
 pub struct NodeStatus {
     pub name: String,
     pub cgroup: CgroupStatus,
-    /// Resource name to amounts; `cpu`, `memory`, `pids`, `ephemeral-storage`, `hugepages-...`.
+    /// Resource name to amounts: `cpu`, `memory`, `pods`, `ephemeral-storage`, `hugepages-...`.
     pub resources: BTreeMap<String, ResourceStatus>,
     /// Stalls of the whole node.
     pub psi: PsiStatus,
@@ -498,7 +498,7 @@ pub(crate) mod tests {
                     amounts(8 << 30, 612 << 20, 320 << 20, Some(192 << 20)),
                 ),
                 ("hugepages-2Mi".into(), amounts(0, 0, 0, None)),
-                ("pids".into(), amounts(32_768, 0, 0, Some(4))),
+                ("pods".into(), amounts(1100, 0, 3, None)),
             ]),
             psi: PsiStatus {
                 cpu: Some(PsiShare {
