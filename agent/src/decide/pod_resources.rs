@@ -133,4 +133,6 @@ pub(super) fn hugepage_size(name: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
