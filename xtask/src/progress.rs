@@ -5,9 +5,8 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,10 @@ use anyhow::{Context, Result, bail, ensure};
 const SILENCE: Duration = Duration::from_secs(15);
 
 const POLL: Duration = Duration::from_millis(50);
+
+/// How long the output of a child that has ended is read on, while a process that it left behind
+/// keeps it open.
+const REST: Duration = Duration::from_secs(2);
 
 /// Says what happens next.
 pub(crate) fn headline(text: impl fmt::Display) {
@@ -104,11 +107,16 @@ fn check(what: &str, command: &mut Command, stdout: Stdout) -> Result<String> {
 /// Runs `work`, which starts processes that write to standard error themselves, and gives signs of
 /// life meanwhile.
 pub(crate) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    let over = AtomicBool::new(false);
+    let started = Instant::now();
+    let (is_over, over) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        scope.spawn(|| remind(what, &Mutex::new(Instant::now()), &over));
+        scope.spawn(move || {
+            while over.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+                note(format_args!("... {what}, {}", Elapsed(started.elapsed())));
+            }
+        });
         let result = work();
-        over.store(true, Ordering::Release);
+        drop(is_over);
         result
     })
 }
@@ -140,35 +148,52 @@ pub(crate) fn watch(
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("start {}", Shown(command)))?;
-    let last_output = Mutex::new(Instant::now());
-    let over = AtomicBool::new(false);
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let kept = Mutex::new(Vec::new());
-    let (status, timed_out) = thread::scope(|scope| {
-        scope.spawn(|| {
-            copy(out, |bytes| {
-                kept.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .extend_from_slice(bytes);
-                if stdout == Stdout::Show {
-                    show(bytes, &last_output);
-                }
-            });
-        });
-        scope.spawn(|| copy(err, |bytes| show(bytes, &last_output)));
-        scope.spawn(|| remind(what, &last_output, &over));
-        let ended = wait(&mut child, || {
-            let has_written = !kept
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .is_empty();
-            deadline.is_over(started.elapsed(), has_written)
-        });
-        over.store(true, Ordering::Release);
-        ended
-    })
-    .with_context(|| format!("wait for {}", Shown(command)))?;
-    let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (sender, chunks) = mpsc::channel();
+    read_apart(child.stdout.take(), sender.clone(), Chunk::Out);
+    read_apart(child.stderr.take(), sender, Chunk::Err);
+
+    let mut kept = Vec::new();
+    let mut last_output = Instant::now();
+    let mut timed_out = false;
+    let mut ended: Option<(ExitStatus, Instant)> = None;
+    let status = loop {
+        // Also a child that never stops writing has a deadline: every round looks at everything.
+        let (shown, all_was_read) = match chunks.recv_timeout(POLL) {
+            Ok(Chunk::Out(bytes)) => {
+                kept.extend_from_slice(&bytes);
+                ((stdout == Stdout::Show).then_some(bytes), false)
+            }
+            Ok(Chunk::Err(bytes)) => (Some(bytes), false),
+            Err(RecvTimeoutError::Timeout) => (None, false),
+            Err(RecvTimeoutError::Disconnected) => {
+                thread::sleep(POLL);
+                (None, true)
+            }
+        };
+        if let Some(bytes) = shown {
+            show(&bytes);
+            last_output = Instant::now();
+        }
+        if let Some((status, at)) = ended {
+            if all_was_read || at.elapsed() >= REST {
+                break status;
+            }
+        } else if let Some(status) = child
+            .try_wait()
+            .with_context(|| format!("wait for {}", Shown(command)))?
+        {
+            ended = Some((status, Instant::now()));
+        } else if deadline.is_over(started.elapsed(), !kept.is_empty()) {
+            timed_out = true;
+            child
+                .kill()
+                .with_context(|| format!("stop {}", Shown(command)))?;
+        }
+        if last_output.elapsed() >= SILENCE {
+            note(format_args!("... {what}, {}", Elapsed(started.elapsed())));
+            last_output = Instant::now();
+        }
+    };
     Ok(Finished {
         status,
         stdout: String::from_utf8_lossy(&kept).into_owned(),
@@ -176,48 +201,34 @@ pub(crate) fn watch(
     })
 }
 
-/// Says that `what` still runs, whenever the last output is too long ago, until it is over.
-fn remind(what: &str, last_output: &Mutex<Instant>, over: &AtomicBool) {
-    let started = Instant::now();
-    while !over.load(Ordering::Acquire) {
-        thread::sleep(POLL);
-        let mut last = last_output.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.elapsed() >= SILENCE {
-            note(format_args!("... {what}, {}", Elapsed(started.elapsed())));
-            *last = Instant::now();
-        }
-    }
+/// A piece of a child's output.
+enum Chunk {
+    Out(Vec<u8>),
+    Err(Vec<u8>),
 }
 
-/// Waits for the child, and kills it when `is_late`; then the second value is true.
-fn wait(child: &mut Child, is_late: impl Fn() -> bool) -> io::Result<(ExitStatus, bool)> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok((status, false));
-        }
-        if is_late() {
-            child.kill()?;
-            return Ok((child.wait()?, true));
-        }
-        thread::sleep(POLL);
-    }
-}
-
-/// Hands on what `from` yields until it ends.
-fn copy(from: Option<impl Read>, mut to: impl FnMut(&[u8])) {
+/// Sends on what `from` yields, from a thread that ends with it. The thread may outlive the child:
+/// a process that the child started and left behind can hold the other end.
+fn read_apart(
+    from: Option<impl Read + Send + 'static>,
+    to: Sender<Chunk>,
+    chunk: fn(Vec<u8>) -> Chunk,
+) {
     let Some(mut from) = from else { return };
-    let mut buffer = [0; 4096];
-    while let Ok(n @ 1..) = from.read(&mut buffer) {
-        to(&buffer[..n]);
-    }
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            if to.send(chunk(buffer[..n].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
 }
 
 /// Everything goes to standard error, in the order in which it comes. That it cannot be written is
 /// no reason to stop.
-fn show(bytes: &[u8], last_output: &Mutex<Instant>) {
-    let mut err = io::stderr().lock();
-    let _ = err.write_all(bytes);
-    *last_output.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+fn show(bytes: &[u8]) {
+    let _ = io::stderr().lock().write_all(bytes);
 }
 
 /// A command as one would type it.
@@ -253,6 +264,31 @@ mod tests {
         let mut command = Command::new("sleep");
         let finished = watch("sleep", command.arg("60"), Stdout::Keep, deadline).expect("starts");
         assert!(finished.timed_out && !finished.status.success());
+    }
+
+    #[test]
+    fn a_child_that_says_nothing_in_time_is_killed() {
+        let limit = Some(Duration::from_millis(200));
+        let deadline = Deadline {
+            first_output: limit,
+            end: None,
+        };
+        let scripts = [("sleep 9; :", true), ("echo; sleep 0.5", false)];
+        for (script, timed_out) in scripts {
+            let mut command = Command::new("sh");
+            let finished = watch("sh", command.args(["-c", script]), Stdout::Keep, deadline);
+            assert_eq!(finished.expect("starts").timed_out, timed_out, "{script}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_left_behind_does_not_hold_up_the_end() {
+        let started = Instant::now();
+        let mut command = Command::new("sh");
+        let command = command.args(["-c", "echo early; sleep 10 &"]);
+        let finished = watch("sh", command, Stdout::Keep, Deadline::default()).expect("starts");
+        assert_eq!(finished.stdout, "early\n");
+        assert!(finished.status.success() && started.elapsed() < Duration::from_secs(8));
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub(super) fn check() -> Result<Verdict> {
         command
     };
     progress::run("cargo deny", &mut deny(&["bans", "licenses", "sources"]))?;
-    match progress::quiet(&mut deny(&["advisories"])) {
+    let mut advisories = deny(&["advisories"]);
+    match progress::during("fetch advisories", || progress::quiet(&mut advisories)) {
         Ok(_) => Ok(Verdict::Good),
         Err(error) if error.to_string().contains(NO_DATABASE) => Ok(Verdict::LeftOut(
             "advisories, whose database cannot be reached".to_owned(),

@@ -23,6 +23,8 @@ const MODULES: &[Module] = &[
     pure("model", &["units"]),
     pure("config", &["units", "model"]),
     pure("decide", &["units", "model", "config"]),
+    // What `ballast check` says about the facts that `sources` found.
+    pure("check", &["units", "model", "config"]),
     effectful("sys", &["units"]),
     effectful("sources", &["units", "model", "sys"]),
     effectful("apply", &["units", "model", "sys"]),
@@ -31,6 +33,8 @@ const MODULES: &[Module] = &[
     // Serves what it was told, on sockets and files.
     effectful("observe", &["units", "model", "sys"]),
     // The client of what `observe` serves.
+    effectful("cli", &["units", "model", "sys", "observe"]),
+    // Talks to a running agent, in the protocol of `observe`.
     effectful("cli", &["units", "model", "sys", "observe"]),
     Module {
         name: "run",
@@ -71,7 +75,6 @@ const IMPURE: &[&str] = &[
     "ebpf_abi::",
     "hyper::",
     "nix::",
-    "procfs::",
     "prometheus::",
     "std::net::Tcp",
     "std::net::Udp",

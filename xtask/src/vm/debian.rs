@@ -113,8 +113,13 @@ fn build(directory: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()>
     let partial = directory.with_added_extension(format!("partial-{}", std::process::id()));
     remove(&partial)?;
     create(&partial)?;
-    fill(&partial)?;
-    fs::rename(&partial, directory).with_context(|| format!("rename to {}", directory.display()))
+    let filled = fill(&partial).and_then(|()| {
+        fs::rename(&partial, directory).with_context(|| format!("make {}", directory.display()))
+    });
+    if filled.is_err() {
+        remove(&partial)?;
+    }
+    filled
 }
 
 fn fetch_kernel(kernel: &Kernel, directory: &Path) -> Result<()> {
