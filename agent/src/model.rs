@@ -17,6 +17,7 @@ pub mod record;
 pub mod resources;
 pub mod sealed;
 pub mod status;
+pub mod sysctl;
 pub mod text;
 pub mod time;
 pub mod topology;
