@@ -4,6 +4,7 @@ pub mod agent_process;
 pub mod capacity;
 pub mod cgroup;
 pub mod cgroup_name;
+pub mod check;
 pub mod container;
 pub mod cpuset;
 pub mod document;

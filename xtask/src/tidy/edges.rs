@@ -23,6 +23,7 @@ const MODULES: &[Module] = &[
     pure("model", &["units"]),
     pure("config", &["units", "model"]),
     pure("decide", &["units", "model", "config"]),
+    pure("check", &["units", "model", "config"]),
     effectful("sys", &["units"]),
     effectful("sources", &["units", "model", "sys"]),
     effectful("apply", &["units", "model", "sys"]),
