@@ -15,6 +15,6 @@ pub mod pod_state;
 pub mod qos;
 pub mod qos_cgroups;
 pub mod resource_settings;
-pub mod tunables;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod tunables;
