@@ -1,1 +1,3 @@
+//! What the test targets share.
 
+pub mod fake_node;
