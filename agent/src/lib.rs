@@ -13,6 +13,8 @@ pub mod sources;
 
 pub mod decide;
 
+pub mod check;
+
 pub mod apply;
 
 pub mod runtime;

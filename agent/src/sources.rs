@@ -14,6 +14,7 @@ pub mod cgroupfs;
 pub mod checkpoint;
 pub mod manifests;
 pub mod mounts;
+pub mod probe;
 pub mod procfs;
 pub mod psi;
 pub mod sysfs;

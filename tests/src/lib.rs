@@ -1,7 +1,8 @@
-//! Harness of the test targets.
+//! What the test targets share.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests look at the node as anybody does, not through the agent's own eyes"
 )]
 
 pub mod agent;
+pub mod fake_node;

@@ -174,16 +174,6 @@ pub fn effective_uid(status: &str) -> Option<u32> {
         .ok()
 }
 
-/// Whether `/proc/self/uid_map` is anything but the initial namespace's, which maps every id to
-/// itself.
-pub fn is_user_namespace(uid_map: &str) -> bool {
-    let numbers: Vec<u64> = uid_map
-        .split_whitespace()
-        .filter_map(|it| it.parse().ok())
-        .collect();
-    numbers != [0, 0, u64::from(u32::MAX)]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,12 +238,5 @@ mod tests {
         assert_eq!(effective_uid(status), Some(0));
         assert_eq!(effective_capabilities("CapEff:\tnone\n"), None);
         assert_eq!(effective_uid("Uid:\t0\n"), None);
-    }
-
-    #[test]
-    fn a_user_namespace_maps_other_than_the_identity() {
-        assert!(!is_user_namespace("         0          0 4294967295\n"));
-        assert!(is_user_namespace("0 100000 65536\n"));
-        assert!(is_user_namespace("0 0 1\n1 1 4294967294\n"));
     }
 }

@@ -1,16 +1,13 @@
 //! Where the cgroup hierarchies are: from the mount table to one [`CgroupLayout`].
 //!
-//! In: texts of `/proc/self/mountinfo`, `/proc/self/cgroup`, `/proc/cgroups`. Out: for every
-//! controller one mount point. Invariant: the same texts give the same layout; a line that cannot
-//! be read is left out, and never hides the others.
+//! In: the mounts, and which controllers there are. Out: for every controller one mount point.
+//! Invariant: the same table gives the same layout.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use procfs::FromBufRead;
 use serde::{Deserialize, Serialize};
 
 /// Where a node's hierarchies are expected: systemd and every container runtime put them there.
@@ -26,21 +23,21 @@ pub const REQUIRED_V2: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
 /// controllers (`systemd` for `name=systemd`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Controller(pub String);
+pub struct ControllerName(pub String);
 
-impl Borrow<str> for Controller {
+impl Borrow<str> for ControllerName {
     fn borrow(&self) -> &str {
         &self.0
     }
 }
 
-impl From<&str> for Controller {
+impl From<&str> for ControllerName {
     fn from(name: &str) -> Self {
         Self(name.to_owned())
     }
 }
 
-impl fmt::Display for Controller {
+impl fmt::Display for ControllerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -58,58 +55,6 @@ pub struct Mount {
     pub super_options: BTreeSet<String>,
 }
 
-/// The mounts in the order of the table. Lines that do not parse are left out: a mount with a
-/// strange name must not hide the cgroup hierarchies.
-pub fn parse_mountinfo(text: &str) -> Vec<Mount> {
-    text.lines()
-        .filter_map(|line| {
-            let mount = procfs::process::MountInfo::from_line(line).ok()?;
-            let option = |(name, value): (String, Option<String>)| match value {
-                // `name=systemd`: the hierarchy is known by that name.
-                Some(value) if name == "name" => value,
-                _ => name,
-            };
-            Some(Mount {
-                root: mount.root,
-                mount_point: unescape(&mount.mount_point.into_os_string().into_vec()),
-                fs_type: mount.fs_type,
-                super_options: mount.super_options.into_iter().map(option).collect(),
-            })
-        })
-        .collect()
-}
-
-/// Undoes the octal escapes of blank, tab, line feed, `#` and backslash (`\040`; fs/proc_namespace.c,
-/// `mangle`). What is no escape stays as it is.
-fn unescape(escaped: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(escaped.len());
-    let mut rest = escaped;
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail
-            .first_chunk()
-            .filter(|_| first == b'\\')
-            .and_then(octal);
-        match octal {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
-fn octal(digits: &[u8; 3]) -> Option<u8> {
-    digits.iter().try_fold(0_u8, |value, digit| {
-        let digit = digit.checked_sub(b'0').filter(|it| *it < 8)?;
-        value.checked_mul(8)?.checked_add(digit)
-    })
-}
-
 /// One line of `/proc/self/cgroup`: this process in one hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -117,43 +62,14 @@ pub struct Membership {
     /// 0 for cgroup v2.
     pub hierarchy_id: u32,
     /// Empty for cgroup v2.
-    pub controllers: Vec<Controller>,
+    pub controllers: Vec<ControllerName>,
     /// Below the root of the hierarchy, as seen from the reader's cgroup namespace.
     pub path: String,
 }
 
-/// The lines that parse, in file order.
-pub fn parse_membership(text: &str) -> Vec<Membership> {
-    text.lines()
-        .filter_map(|line| {
-            let parsed = procfs::ProcessCGroups::from_buf_read(line.as_bytes()).ok()?;
-            let line = parsed.into_iter().next()?;
-            let name = |it: String| match it.strip_prefix("name=") {
-                Some(name) => Controller::from(name),
-                None => Controller(it),
-            };
-            Some(Membership {
-                hierarchy_id: line.hierarchy,
-                controllers: line.controllers.into_iter().map(name).collect(),
-                path: line.pathname,
-            })
-        })
-        .collect()
-}
-
-/// The controllers that `/proc/cgroups` lists as enabled.
-pub fn parse_enabled_controllers(text: &str) -> BTreeSet<Controller> {
-    text.lines()
-        .filter_map(|line| procfs::CGroupControllers::from_buf_read(line.as_bytes()).ok())
-        .flat_map(|it| it.0)
-        .filter(|it| it.enabled)
-        .map(|it| Controller(it.name))
-        .collect()
-}
-
 /// `cgroup.controllers` or `cgroup.subtree_control`: names between blanks.
-pub fn parse_controllers(text: &str) -> BTreeSet<Controller> {
-    text.split_whitespace().map(Controller::from).collect()
+pub fn parse_controllers(text: &str) -> BTreeSet<ControllerName> {
+    text.split_whitespace().map(ControllerName::from).collect()
 }
 
 /// How the hierarchies are laid out.
@@ -164,7 +80,7 @@ pub enum CgroupLayout {
     Unified { mount: PathBuf },
     /// cgroup v1: a mount point per controller; controllers of one hierarchy share theirs.
     Legacy {
-        controllers: BTreeMap<Controller, PathBuf>,
+        controllers: BTreeMap<ControllerName, PathBuf>,
         /// A cgroup v2 mount beside it, mostly without controllers.
         hybrid: Option<PathBuf>,
     },
@@ -185,7 +101,7 @@ impl CgroupLayout {
     /// whole hierarchy (root `/`) rather than a part, below `/sys/fs/cgroup` rather than elsewhere,
     /// then the shortest path, then the first. Kubelet looks at the length alone, and a bind mount
     /// of some container can then win and later vanish (kubernetes/kubernetes 125943).
-    pub fn choose(mounts: &[Mount], known: &BTreeSet<Controller>) -> Result<Self, NoHierarchy> {
+    pub fn choose(mounts: &[Mount], known: &BTreeSet<ControllerName>) -> Result<Self, NoHierarchy> {
         // A later mount covers an earlier one at the same place.
         let seen_at_root = mounts
             .iter()
@@ -234,7 +150,7 @@ impl CgroupLayout {
 
     /// Every mount point once, with its controllers (none listed for v2). The v2 mount of a hybrid
     /// node is not among them: its controllers are elsewhere.
-    pub fn mount_points(&self) -> BTreeMap<&Path, BTreeSet<&Controller>> {
+    pub fn mount_points(&self) -> BTreeMap<&Path, BTreeSet<&ControllerName>> {
         match self {
             Self::Unified { mount } => BTreeMap::from([(mount.as_path(), BTreeSet::new())]),
             Self::Legacy { controllers, .. } => {
@@ -276,27 +192,27 @@ fn best<'a>(mounts: impl Iterator<Item = &'a Mount>) -> Option<&'a Mount> {
 pub struct CgroupFacts {
     pub layout: CgroupLayout,
     /// What can be used: on v2 `cgroup.controllers` of the root, on v1 what is mounted.
-    pub controllers: BTreeSet<Controller>,
+    pub controllers: BTreeSet<ControllerName>,
     /// Controllers on the v2 mount of a hybrid node; mostly none.
-    pub hybrid_controllers: BTreeSet<Controller>,
+    pub hybrid_controllers: BTreeSet<ControllerName>,
     /// v1: controller to the first column of `/proc/self/cgroup`. Empty on v2, where it is 0.
-    pub hierarchy_ids: BTreeMap<Controller, u32>,
+    pub hierarchy_ids: BTreeMap<ControllerName, u32>,
     /// This process: controller to its path in that hierarchy; on v2 and for the v2 half of a
     /// hybrid node under the empty name.
-    pub own_paths: BTreeMap<Controller, String>,
+    pub own_paths: BTreeMap<ControllerName, String>,
 }
 
 impl CgroupFacts {
     pub fn new(
         layout: CgroupLayout,
-        controllers_of_cgroup2: BTreeSet<Controller>,
+        controllers_of_cgroup2: BTreeSet<ControllerName>,
         membership: &[Membership],
     ) -> Self {
         let mut hierarchy_ids = BTreeMap::new();
         let mut own_paths = BTreeMap::new();
         for line in membership {
             if line.hierarchy_id == 0 {
-                own_paths.insert(Controller::from(""), line.path.clone());
+                own_paths.insert(ControllerName::from(""), line.path.clone());
             }
             for controller in &line.controllers {
                 hierarchy_ids.insert(controller.clone(), line.hierarchy_id);
@@ -323,7 +239,7 @@ impl CgroupFacts {
     }
 
     /// Required controllers that this node does not have, sorted.
-    pub fn missing_controllers(&self) -> Vec<Controller> {
+    pub fn missing_controllers(&self) -> Vec<ControllerName> {
         let required = if self.layout.is_unified() {
             REQUIRED_V2
         } else {
@@ -332,7 +248,7 @@ impl CgroupFacts {
         required
             .into_iter()
             .filter(|it| !self.controllers.contains(*it))
-            .map(Controller::from)
+            .map(ControllerName::from)
             .collect()
     }
 }

@@ -1,13 +1,20 @@
 //! Reader of the cgroup hierarchies of the node.
+//!
+//! Invariant: a line that cannot be parsed is left out, and never hides the others: anyone can
+//! mount something under a strange name.
 
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use procfs::FromBufRead;
+
 use crate::model::mounts::{
-    CGROUP_ROOT, CgroupFacts, CgroupLayout, Mount, NoHierarchy, parse_controllers,
-    parse_enabled_controllers, parse_membership, parse_mountinfo,
+    CGROUP_ROOT, CgroupFacts, CgroupLayout, ControllerName, Membership, Mount, NoHierarchy,
+    parse_controllers,
 };
 use crate::sys::filesystem::FilesystemKind;
-use crate::sys::{FsError, Root};
+use crate::sys::{FsError, Root, Tree, Trees};
 
 /// Why the hierarchies are not known.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +61,24 @@ pub fn cgroup_facts(root: &Root) -> Result<CgroupFacts, LayoutError> {
     ))
 }
 
+/// Opens every hierarchy; on a hybrid node the v2 mount too, as the tree without controllers.
+pub fn open_trees(root: &Root, layout: &CgroupLayout) -> Result<Trees, FsError> {
+    let hybrid = layout.cgroup2_mount().filter(|_| !layout.is_unified());
+    let trees = layout
+        .mount_points()
+        .into_iter()
+        .chain(hybrid.map(|it| (it, BTreeSet::new())))
+        .map(|(mount, controllers)| {
+            let controllers = controllers.into_iter().map(|it| it.0.clone()).collect();
+            Tree::open(controllers, &root.path(mount))
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Trees {
+        unified: layout.is_unified(),
+        trees,
+    })
+}
+
 /// Mount points as paths of the node. Where the node's root is mounted elsewhere (`/host` in a
 /// container), its mounts are those below that place, and the container's own are left out.
 fn below(root: &Root, mounts: Vec<Mount>) -> Vec<Mount> {
@@ -74,3 +99,87 @@ fn below(root: &Root, mounts: Vec<Mount>) -> Vec<Mount> {
 fn absolute(relative: &Path) -> PathBuf {
     Path::new("/").join(relative)
 }
+
+/// The mounts in the order of the table. Lines that do not parse are left out: a mount with a
+/// strange name must not hide the cgroup hierarchies.
+pub fn parse_mountinfo(text: &str) -> Vec<Mount> {
+    text.lines()
+        .filter_map(|line| {
+            let mount = procfs::process::MountInfo::from_line(line).ok()?;
+            let option = |(name, value): (String, Option<String>)| match value {
+                // `name=systemd`: the hierarchy is known by that name.
+                Some(value) if name == "name" => value,
+                _ => name,
+            };
+            Some(Mount {
+                root: mount.root,
+                mount_point: unescape(&mount.mount_point.into_os_string().into_vec()),
+                fs_type: mount.fs_type,
+                super_options: mount.super_options.into_iter().map(option).collect(),
+            })
+        })
+        .collect()
+}
+
+/// Undoes the octal escapes of blank, tab, line feed, `#` and backslash (`\040`; fs/proc_namespace.c,
+/// `mangle`). What is no escape stays as it is.
+fn unescape(escaped: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(escaped.len());
+    let mut rest = escaped;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail
+            .first_chunk()
+            .filter(|_| first == b'\\')
+            .and_then(octal);
+        match octal {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+fn octal(digits: &[u8; 3]) -> Option<u8> {
+    digits.iter().try_fold(0_u8, |value, digit| {
+        let digit = digit.checked_sub(b'0').filter(|it| *it < 8)?;
+        value.checked_mul(8)?.checked_add(digit)
+    })
+}
+
+/// The lines that parse, in file order.
+pub fn parse_membership(text: &str) -> Vec<Membership> {
+    text.lines()
+        .filter_map(|line| {
+            let parsed = procfs::ProcessCGroups::from_buf_read(line.as_bytes()).ok()?;
+            let line = parsed.into_iter().next()?;
+            let name = |it: String| match it.strip_prefix("name=") {
+                Some(name) => ControllerName::from(name),
+                None => ControllerName(it),
+            };
+            Some(Membership {
+                hierarchy_id: line.hierarchy,
+                controllers: line.controllers.into_iter().map(name).collect(),
+                path: line.pathname,
+            })
+        })
+        .collect()
+}
+
+/// The controllers that `/proc/cgroups` lists as enabled.
+pub fn parse_enabled_controllers(text: &str) -> BTreeSet<ControllerName> {
+    text.lines()
+        .filter_map(|line| procfs::CGroupControllers::from_buf_read(line.as_bytes()).ok())
+        .flat_map(|it| it.0)
+        .filter(|it| it.enabled)
+        .map(|it| ControllerName(it.name))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

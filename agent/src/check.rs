@@ -1,0 +1,507 @@
+//! `ballast check`: what the facts about a node mean for the agent in the configured mode.
+//!
+//! In: a [`FactSheet`], the configuration, what became of the eBPF programs. Out: a
+//! [`CheckReport`]. Invariants: pure; the items and their order depend on the mode and on the
+//! cgroup version alone, so that two reports can be compared line by line. A fact that is not
+//! known is said to be unknown, and never fatal.
+
+use std::collections::BTreeSet;
+
+use crate::config::{Config, Mode};
+use crate::model::check::{
+    AgentPresence, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport, FactSheet,
+    ProgramCheck,
+};
+use crate::model::kernel::{Capability, KernelVersion, Lockdown};
+use crate::model::mounts::{CgroupFacts, CgroupLayout, ControllerName};
+
+/// Ring buffers of eBPF and `cpu.stat` of the cgroup v2 root, which kubelet asks for, came with it.
+const OLDEST_KERNEL: KernelVersion = KernelVersion::new(5, 8);
+/// `cgroup.kill`.
+const CGROUP_KILL: KernelVersion = KernelVersion::new(5, 14);
+/// `memory.oom.group`.
+const OOM_GROUP: KernelVersion = KernelVersion::new(4, 19);
+/// Mount option `noswap` of tmpfs, which keeps secrets in memory.
+const TMPFS_NOSWAP: KernelVersion = KernelVersion::new(6, 4);
+
+/// Judges a node. `programs` is empty where no program was tried.
+pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> CheckReport {
+    let mut items = vec![
+        kernel(facts),
+        cgroup_hierarchy(facts, config),
+        cgroup_controllers(facts, config.mode),
+    ];
+    if config.mode == Mode::Own {
+        items.extend([
+            cpu_bandwidth(facts),
+            cgroup_kill(facts),
+            oom_group(facts),
+            tunables(facts),
+        ]);
+    }
+    items.extend([
+        swap(facts, config),
+        stalls(facts),
+        namespaces(facts),
+        capabilities(facts, config.mode),
+        btf(facts),
+        bpffs(facts),
+        lockdown(facts),
+        kubelet(facts, config.mode),
+        agent(facts, config),
+    ]);
+    items.extend(programs.iter().map(program));
+    CheckReport { items }
+}
+
+fn kernel(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "kernel";
+    let found = facts.kernel_release.as_deref().unwrap_or("unknown");
+    match facts.kernel {
+        None => CheckItem::degraded(
+            NAME,
+            found,
+            "what a kernel of this version can do is taken for absent",
+        ),
+        Some(version) if version < OLDEST_KERNEL => CheckItem::degraded(
+            NAME,
+            found,
+            "no kernel events: programs need the ring buffers of Linux 5.8",
+        )
+        .with_remedy("use Linux 5.10 or newer"),
+        Some(_) => CheckItem::ok(NAME, found),
+    }
+}
+
+fn layout(facts: &FactSheet) -> Option<&CgroupFacts> {
+    match &facts.cgroups {
+        CgroupDetection::Found(found) => Some(found),
+        CgroupDetection::Failed(_) => None,
+    }
+}
+
+fn is_unified(facts: &FactSheet) -> bool {
+    layout(facts).is_some_and(|it| it.layout.is_unified())
+}
+
+fn cgroup_hierarchy(facts: &FactSheet, config: &Config) -> CheckItem {
+    const NAME: &str = "cgroup-hierarchy";
+    let found = match &facts.cgroups {
+        CgroupDetection::Found(found) => found,
+        CgroupDetection::Failed(reason) => {
+            return CheckItem::fatal(NAME, reason, "nothing can be limited or measured")
+                .with_remedy("mount cgroup2 at /sys/fs/cgroup");
+        }
+    };
+    match &found.layout {
+        CgroupLayout::Unified { mount } => {
+            CheckItem::ok(NAME, format!("cgroup v2 at {}", mount.display()))
+        }
+        CgroupLayout::Legacy { hybrid, .. } => {
+            let n = found.layout.mount_points().len();
+            let beside = match hybrid {
+                Some(mount) => format!(", cgroup v2 beside it at {}", mount.display()),
+                None => String::new(),
+            };
+            let found = format!("cgroup v1 in {n} hierarchies{beside}");
+            let remedy = "boot with systemd.unified_cgroup_hierarchy=1";
+            if config.mode == Mode::Own && config.kubelet.fail_cgroup_v1 {
+                return CheckItem::fatal(NAME, found, "failCgroupV1 forbids cgroup v1")
+                    .with_remedy(format!("{remedy}, or set failCgroupV1 to false"));
+            }
+            CheckItem::degraded(
+                NAME,
+                found,
+                "no memory.high, no stall times per pod, no memory protection, no swap limits",
+            )
+            .with_remedy(remedy)
+        }
+    }
+}
+
+fn cgroup_controllers(facts: &FactSheet, mode: Mode) -> CheckItem {
+    const NAME: &str = "cgroup-controllers";
+    let Some(found) = layout(facts) else {
+        return unknown(NAME, "no hierarchy to look at");
+    };
+    let missing = found.missing_controllers();
+    if missing.is_empty() {
+        return CheckItem::ok(NAME, join(&found.controllers));
+    }
+    let consequence = format!("pods have no limits and no figures for {}", join(&missing));
+    // Without these two a pod has no limits worth the name.
+    let is_vital = |it: &ControllerName| {
+        !found.layout.is_unified() || ["cpu", "memory"].contains(&it.0.as_str())
+    };
+    let item = if mode == Mode::Own && missing.iter().any(is_vital) {
+        CheckItem::fatal(NAME, format!("without {}", join(&missing)), consequence)
+    } else {
+        CheckItem::degraded(NAME, format!("without {}", join(&missing)), consequence)
+    };
+    let is_memory = missing.iter().any(|it| it.0 == "memory");
+    item.with_remedy(if is_memory {
+        "boot with cgroup_enable=memory, or use a kernel with the missing controllers"
+    } else {
+        "use a kernel with the missing controllers, and see that none is taken by another hierarchy"
+    })
+}
+
+fn cpu_bandwidth(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "cpu-bandwidth";
+    match facts.has_cpu_bandwidth {
+        Some(true) => CheckItem::ok(NAME, "CPU time can be limited"),
+        Some(false) => CheckItem::degraded(
+            NAME,
+            "the kernel has no CPU bandwidth control",
+            "CPU limits of pods are not enforced",
+        )
+        .with_remedy("use a kernel with CONFIG_CFS_BANDWIDTH"),
+        None => unknown(NAME, "no cgroup with the CPU controller to look at"),
+    }
+}
+
+/// Whether the kernel is at least `version`; an unknown one is not.
+fn is_at_least(facts: &FactSheet, version: KernelVersion) -> bool {
+    facts.kernel.is_some_and(|it| it >= version)
+}
+
+/// Presence of a v2 interface file: as seen in cgroups that have `beside`, which came with the
+/// same controller; without such a cgroup by the kernel's version.
+fn has_file(facts: &FactSheet, name: &str, beside: &str, since: KernelVersion) -> bool {
+    match facts
+        .cgroup2_files
+        .as_ref()
+        .filter(|it| it.contains(beside))
+    {
+        Some(files) => files.contains(name),
+        None => is_at_least(facts, since),
+    }
+}
+
+fn cgroup_kill(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "cgroup-kill";
+    let consequence = "a pod is killed process by process, and a fork bomb takes several rounds";
+    if !is_unified(facts) {
+        return CheckItem::degraded(NAME, "cgroup v1 has no cgroup.kill", consequence);
+    }
+    if has_file(facts, "cgroup.kill", "cgroup.procs", CGROUP_KILL) {
+        return CheckItem::ok(NAME, "cgroup.kill");
+    }
+    CheckItem::degraded(NAME, "no cgroup.kill", consequence).with_remedy("use Linux 5.14 or newer")
+}
+
+fn oom_group(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "oom-group";
+    if !is_unified(facts) {
+        return CheckItem::degraded(
+            NAME,
+            "cgroup v1 has no memory.oom.group",
+            "an OOM kill takes one process and may leave a container half alive",
+        );
+    }
+    if has_file(facts, "memory.oom.group", "memory.max", OOM_GROUP) {
+        return CheckItem::ok(NAME, "memory.oom.group");
+    }
+    CheckItem::degraded(
+        NAME,
+        "no memory.oom.group",
+        "an OOM kill takes one process and may leave a container half alive",
+    )
+}
+
+fn tunables(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "kernel-tunables";
+    let unreadable: Vec<_> = facts
+        .sysctls
+        .iter()
+        .filter(|(_, found)| found.is_none())
+        .map(|(sysctl, _)| sysctl)
+        .collect();
+    if !unreadable.is_empty() {
+        return CheckItem::degraded(
+            NAME,
+            format!("cannot read {}", join(&unreadable)),
+            "these settings stay as they are",
+        );
+    }
+    let differing: Vec<_> = facts
+        .sysctls
+        .iter()
+        .filter_map(|(sysctl, found)| {
+            let found = found.filter(|it| *it != sysctl.wanted())?;
+            Some(format!("{sysctl}={found} (wanted {})", sysctl.wanted()))
+        })
+        .collect();
+    if differing.is_empty() {
+        return CheckItem::ok(NAME, "as kubelet sets them");
+    }
+    CheckItem::degraded(
+        NAME,
+        join(&differing),
+        "until they are set, the kernel may refuse memory, or stay down after a panic",
+    )
+    .with_remedy("set them with sysctl")
+}
+
+fn swap(facts: &FactSheet, config: &Config) -> CheckItem {
+    const NAME: &str = "swap";
+    if !facts.is_swap_on {
+        return CheckItem::ok(NAME, "off");
+    }
+    if config.kubelet.fail_swap_on {
+        let consequence = "pods may be swapped, and failSwapOn forbids that";
+        let item = if config.mode == Mode::Own {
+            CheckItem::fatal(NAME, "on", consequence)
+        } else {
+            CheckItem::degraded(NAME, "on", consequence)
+        };
+        return item.with_remedy("swapoff -a, or set failSwapOn to false");
+    }
+    if facts.has_swap_limit == Some(false) {
+        return CheckItem::degraded(
+            NAME,
+            "on, and swap of a cgroup cannot be limited",
+            "any pod may fill the swap",
+        )
+        .with_remedy("boot with swapaccount=1");
+    }
+    if !is_at_least(facts, TMPFS_NOSWAP) {
+        return CheckItem::degraded(
+            NAME,
+            "on",
+            "memory-backed volumes, secrets among them, may be written to disk",
+        )
+        .with_remedy("use Linux 6.4 or newer, or encrypt the swap");
+    }
+    CheckItem::ok(NAME, "on, as failSwapOn allows")
+}
+
+fn stalls(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "psi";
+    if facts.has_psi {
+        return CheckItem::ok(NAME, "pressure stall information is kept");
+    }
+    CheckItem::degraded(
+        NAME,
+        "no pressure stall information",
+        "stalls are seen by kernel events alone, or not at all",
+    )
+    .with_remedy("boot with psi=1")
+}
+
+fn namespaces(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "namespaces";
+    let all = [
+        ("PID", facts.namespaces.is_initial_pid),
+        ("user", facts.namespaces.is_initial_user),
+        ("cgroup", facts.namespaces.is_initial_cgroup),
+    ];
+    let own: Vec<_> = all
+        .iter()
+        .filter(|(_, is_initial)| *is_initial == Some(false))
+        .map(|(name, _)| *name)
+        .collect();
+    if own.is_empty() {
+        return CheckItem::ok(NAME, "those of the node");
+    }
+    let mut consequences = Vec::new();
+    if own.contains(&"PID") {
+        consequences.push("processes of kernel events cannot be looked up");
+    }
+    if own.contains(&"user") {
+        consequences.push("limits and kernel settings may be refused");
+    }
+    if own.contains(&"cgroup") {
+        consequences.push("only the cgroups below this process are seen");
+    }
+    CheckItem::degraded(
+        NAME,
+        format!("this process has its own {} namespace", own.join(", ")),
+        consequences.join("; "),
+    )
+    .with_remedy("in a pod, set hostPID and privileged")
+}
+
+/// What is lost without a capability. `SysAdmin` stands in for `Bpf` and `Perfmon`.
+fn loss(capability: Capability, mode: Mode, held: &BTreeSet<Capability>) -> Option<&'static str> {
+    let is_own = mode == Mode::Own;
+    let is_admin = held.contains(&Capability::SysAdmin);
+    match capability {
+        Capability::Bpf if !is_admin => Some("no eBPF program loads"),
+        Capability::Perfmon if !is_admin => Some("no tracing program loads"),
+        Capability::NetAdmin => Some("no program attaches to a cgroup"),
+        Capability::SysAdmin => Some("bpffs cannot be mounted and programs are not timed"),
+        Capability::SysResource if is_own => Some("an oom_score_adj cannot be lowered"),
+        Capability::SysPtrace => Some("files of processes of other users stay closed"),
+        Capability::DacReadSearch => Some("files of other users stay closed"),
+        Capability::Kill if is_own => Some("containers of other users cannot be ended"),
+        Capability::SetUid | Capability::SetGid if is_own => {
+            Some("containers cannot run as another user")
+        }
+        _ => None,
+    }
+}
+
+fn capabilities(facts: &FactSheet, mode: Mode) -> CheckItem {
+    const NAME: &str = "capabilities";
+    let Some(held) = &facts.capabilities else {
+        return unknown(NAME, "no status of this process");
+    };
+    let mut missing = Vec::new();
+    let mut consequences = Vec::new();
+    for capability in Capability::ALL {
+        if held.contains(&capability) {
+            continue;
+        }
+        if let Some(loss) = loss(capability, mode, held) {
+            missing.push(capability);
+            if !consequences.contains(&loss) {
+                consequences.push(loss);
+            }
+        }
+    }
+    if missing.is_empty() {
+        return CheckItem::ok(NAME, "all that are used");
+    }
+    CheckItem::degraded(
+        NAME,
+        format!("without {}", join(&missing)),
+        consequences.join("; "),
+    )
+    .with_remedy("run as root with these capabilities")
+}
+
+fn btf(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "btf";
+    if facts.has_btf {
+        return CheckItem::ok(NAME, "the kernel describes its types");
+    }
+    CheckItem::degraded(
+        NAME,
+        "no /sys/kernel/btf/vmlinux",
+        "no kernel events: events are found by polling files",
+    )
+    .with_remedy("use a kernel with CONFIG_DEBUG_INFO_BTF")
+}
+
+fn bpffs(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "bpffs";
+    let consequence = "kills while the agent is down are not reported";
+    match &facts.bpffs {
+        Bpffs::Mounted(path) => CheckItem::ok(NAME, path.display().to_string()),
+        Bpffs::Mountable => {
+            let held = facts.capabilities.as_ref();
+            if held.is_some_and(|it| it.contains(&Capability::SysAdmin)) {
+                CheckItem::ok(NAME, "not mounted; the agent mounts it")
+            } else {
+                CheckItem::degraded(NAME, "not mounted", consequence)
+                    .with_remedy("mount -t bpf bpf /sys/fs/bpf")
+            }
+        }
+        Bpffs::Absent => CheckItem::degraded(NAME, "not in this kernel", consequence),
+    }
+}
+
+fn lockdown(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "lockdown";
+    match facts.lockdown {
+        Some(Lockdown::Confidentiality) => CheckItem::degraded(
+            NAME,
+            "confidentiality",
+            "kprobes and classic tracepoints are refused; programs with typed pointers run",
+        ),
+        Some(Lockdown::Integrity) => CheckItem::ok(NAME, "integrity"),
+        Some(Lockdown::None) => CheckItem::ok(NAME, "none"),
+        None => CheckItem::ok(NAME, "not visible, securityfs is not mounted"),
+    }
+}
+
+fn kubelet(facts: &FactSheet, mode: Mode) -> CheckItem {
+    const NAME: &str = "kubelet";
+    let found = &facts.kubelet;
+    let processes: Vec<_> = found
+        .processes
+        .iter()
+        .map(|(pid, name)| format!("{name} (pid {pid})"))
+        .collect();
+    let is_own = mode == Mode::Own;
+    if !processes.is_empty() {
+        let found = format!("{} runs", join(&processes));
+        return if is_own {
+            CheckItem::fatal(
+                NAME,
+                found,
+                "two managers would fight over the same cgroups",
+            )
+            .with_remedy("stop it, or set mode to assist")
+        } else {
+            CheckItem::ok(NAME, found)
+        };
+    }
+    if found.is_port_taken {
+        let found = "something listens on its port, 10250";
+        return if is_own {
+            CheckItem::degraded(
+                NAME,
+                found,
+                "if it is a kubelet, two managers fight over the same cgroups",
+            )
+        } else {
+            CheckItem::ok(NAME, found)
+        };
+    }
+    let found = if found.is_configured {
+        "configured, and not running"
+    } else {
+        "none"
+    };
+    if is_own {
+        CheckItem::ok(NAME, found)
+    } else {
+        CheckItem::degraded(NAME, found, "there are no pods to watch over")
+            .with_remedy("start kubelet, or set mode to own")
+    }
+}
+
+fn agent(facts: &FactSheet, config: &Config) -> CheckItem {
+    const NAME: &str = "agent";
+    let socket = config.socket.display();
+    match facts.agent {
+        AgentPresence::Absent => CheckItem::ok(NAME, "no other one"),
+        AgentPresence::Stale => CheckItem::ok(NAME, format!("{socket} is left of one that ended")),
+        AgentPresence::Running => CheckItem::degraded(
+            NAME,
+            format!("one answers at {socket}"),
+            "a second one would not start",
+        ),
+    }
+}
+
+fn program(program: &ProgramCheck) -> CheckItem {
+    let name = format!("ebpf/{}", program.program);
+    if program.is_running {
+        return CheckItem::ok(&name, &program.state);
+    }
+    let consequence = match &program.fallback {
+        Some(fallback) => format!("{fallback} stands in"),
+        None => "nothing stands in".to_owned(),
+    };
+    CheckItem::degraded(&name, &program.state, consequence)
+}
+
+/// A fact that could not be had: something to look into, and no reason not to start.
+fn unknown(name: &str, reason: &str) -> CheckItem {
+    CheckItem {
+        level: CheckLevel::Degraded,
+        consequence: Some("treated as absent".to_owned()),
+        ..CheckItem::ok(name, format!("unknown: {reason}"))
+    }
+}
+
+fn join<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<_> = items.into_iter().map(|it| it.to_string()).collect();
+    items.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

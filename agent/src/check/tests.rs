@@ -1,0 +1,333 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::*;
+use crate::model::check::{KubeletFacts, Namespaces};
+use crate::model::mounts::parse_controllers;
+use crate::model::sysctl::Sysctl;
+
+fn config(mode: Mode, rest: &str) -> Config {
+    let text =
+        format!("apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n{rest}\n");
+    let config = Config::from_yaml(&text, None, &[]).unwrap().config;
+    Config { mode, ..config }
+}
+
+fn v2(controllers: &str) -> CgroupDetection {
+    let layout = CgroupLayout::Unified {
+        mount: "/sys/fs/cgroup".into(),
+    };
+    CgroupDetection::Found(CgroupFacts::new(
+        layout,
+        parse_controllers(controllers),
+        &[],
+    ))
+}
+
+fn v1(controllers: &str) -> CgroupDetection {
+    let layout = CgroupLayout::Legacy {
+        controllers: parse_controllers(controllers)
+            .into_iter()
+            .map(|it| (it.clone(), PathBuf::from("/sys/fs/cgroup").join(it.0)))
+            .collect(),
+        hybrid: None,
+    };
+    CgroupDetection::Found(CgroupFacts::new(layout, BTreeSet::new(), &[]))
+}
+
+/// A node that lacks nothing, without a kubelet.
+fn good() -> FactSheet {
+    let files = "cgroup.procs cgroup.kill cpu.weight cpu.max memory.max memory.oom.group";
+    FactSheet {
+        kernel_release: Some("6.12.1".to_owned()),
+        kernel: Some(KernelVersion::new(6, 12)),
+        cgroups: v2("cpu cpuset io memory hugetlb pids"),
+        cgroup2_files: Some(files.split(' ').map(str::to_owned).collect()),
+        has_cpu_bandwidth: Some(true),
+        has_swap_limit: Some(true),
+        namespaces: Namespaces {
+            is_initial_pid: Some(true),
+            is_initial_user: Some(true),
+            is_initial_cgroup: Some(true),
+        },
+        capabilities: Some(Capability::ALL.into()),
+        has_btf: true,
+        bpffs: Bpffs::Mounted("/sys/fs/bpf".into()),
+        lockdown: Some(Lockdown::None),
+        security_modules: None,
+        has_psi: true,
+        is_swap_on: false,
+        kubelet: KubeletFacts::default(),
+        agent: AgentPresence::Absent,
+        sysctls: Sysctl::ALL.map(|it| (it, Some(it.wanted()))).into(),
+    }
+}
+
+#[track_caller]
+fn level(report: &CheckReport, name: &str) -> CheckLevel {
+    let item = report.items.iter().find(|it| it.name == name);
+    item.unwrap_or_else(|| panic!("no item {name} in\n{report}"))
+        .level
+}
+
+/// Takes one thing away from the good node; exactly one item may change, to `expected`.
+#[track_caller]
+fn check_one(
+    config: &Config,
+    take: impl FnOnce(&mut FactSheet),
+    name: &str,
+    expected: CheckLevel,
+) -> CheckItem {
+    let mut facts = good();
+    if config.mode != Mode::Own {
+        facts.kubelet.processes = BTreeMap::from([(7, "kubelet".to_owned())]);
+    }
+    let before = report(&facts, config, &[]);
+    assert_eq!(before.level(), CheckLevel::Ok, "{before}");
+    take(&mut facts);
+    let after = report(&facts, config, &[]);
+    assert_eq!(level(&after, name), expected, "{after}");
+    let changed: Vec<_> = before
+        .items
+        .iter()
+        .zip(&after.items)
+        .filter(|(before, after)| before != after)
+        .collect();
+    assert_eq!(changed.len(), 1, "{after}");
+    let item = changed[0].1.clone();
+    assert_eq!(item.consequence.is_some(), expected != CheckLevel::Ok);
+    item
+}
+
+#[test]
+fn each_missing_thing_changes_its_own_item() {
+    let own = config(Mode::Own, "");
+    type Take = fn(&mut FactSheet);
+    let rows: [(&str, CheckLevel, Take); 20] = [
+        ("kernel", CheckLevel::Degraded, |it| it.kernel = None),
+        ("kernel", CheckLevel::Degraded, |it| {
+            it.kernel = Some(KernelVersion::new(5, 7));
+        }),
+        ("cgroup-controllers", CheckLevel::Fatal, |it| {
+            it.cgroups = v2("cpu cpuset pids");
+        }),
+        ("cgroup-controllers", CheckLevel::Degraded, |it| {
+            it.cgroups = v2("cpu memory pids");
+        }),
+        ("cpu-bandwidth", CheckLevel::Degraded, |it| {
+            it.has_cpu_bandwidth = Some(false);
+        }),
+        ("cpu-bandwidth", CheckLevel::Degraded, |it| {
+            it.has_cpu_bandwidth = None;
+        }),
+        ("cgroup-kill", CheckLevel::Degraded, |it| {
+            it.cgroup2_files.as_mut().unwrap().remove("cgroup.kill");
+        }),
+        ("oom-group", CheckLevel::Degraded, |it| {
+            it.cgroup2_files
+                .as_mut()
+                .unwrap()
+                .remove("memory.oom.group");
+        }),
+        ("kernel-tunables", CheckLevel::Degraded, |it| {
+            it.sysctls.insert(Sysctl::Panic, Some(0));
+        }),
+        ("kernel-tunables", CheckLevel::Degraded, |it| {
+            it.sysctls.insert(Sysctl::Panic, None);
+        }),
+        ("swap", CheckLevel::Fatal, |it| it.is_swap_on = true),
+        ("psi", CheckLevel::Degraded, |it| it.has_psi = false),
+        ("namespaces", CheckLevel::Degraded, |it| {
+            it.namespaces.is_initial_pid = Some(false);
+        }),
+        ("btf", CheckLevel::Degraded, |it| it.has_btf = false),
+        ("bpffs", CheckLevel::Degraded, |it| it.bpffs = Bpffs::Absent),
+        ("bpffs", CheckLevel::Ok, |it| it.bpffs = Bpffs::Mountable),
+        ("lockdown", CheckLevel::Degraded, |it| {
+            it.lockdown = Some(Lockdown::Confidentiality);
+        }),
+        ("kubelet", CheckLevel::Fatal, |it| {
+            it.kubelet.processes = BTreeMap::from([(7, "kubelet".to_owned())]);
+        }),
+        ("kubelet", CheckLevel::Degraded, |it| {
+            it.kubelet.is_port_taken = true;
+        }),
+        ("agent", CheckLevel::Degraded, |it| {
+            it.agent = AgentPresence::Running;
+        }),
+    ];
+    for (name, expected, take) in rows {
+        check_one(&own, take, name, expected);
+    }
+}
+
+#[test]
+fn each_missing_capability_is_named_with_what_is_lost() {
+    let own = config(Mode::Own, "");
+    for capability in Capability::ALL {
+        let take = |it: &mut FactSheet| {
+            it.capabilities.as_mut().unwrap().remove(&capability);
+        };
+        // CAP_SYS_ADMIN contains these two.
+        if [Capability::Bpf, Capability::Perfmon].contains(&capability) {
+            let mut facts = good();
+            take(&mut facts);
+            let report = report(&facts, &own, &[]);
+            assert_eq!(level(&report, "capabilities"), CheckLevel::Ok);
+            continue;
+        }
+        let item = check_one(&own, take, "capabilities", CheckLevel::Degraded);
+        assert!(item.found.contains(capability.name()), "{}", item.found);
+    }
+    check_one(
+        &own,
+        |it| it.capabilities = None,
+        "capabilities",
+        CheckLevel::Degraded,
+    );
+}
+
+#[test]
+fn without_any_capability_no_program_loads() {
+    let mut facts = good();
+    facts.capabilities = Some(BTreeSet::new());
+    let report = report(&facts, &config(Mode::Observe, ""), &[]);
+    let item = report.items.iter().find(|it| it.name == "capabilities");
+    let consequence = item.unwrap().consequence.as_deref().unwrap();
+    assert!(consequence.contains("no eBPF program loads"));
+    assert!(
+        !consequence.contains("oom_score_adj"),
+        "observe writes none"
+    );
+}
+
+#[test]
+fn an_observer_wants_a_kubelet_and_bears_the_rest() {
+    let observe = config(Mode::Observe, "");
+    let facts = good();
+    let without = report(&facts, &observe, &[]);
+    assert_eq!(level(&without, "kubelet"), CheckLevel::Degraded);
+
+    for take in [
+        (|it| it.is_swap_on = true) as fn(&mut FactSheet),
+        |it| it.cgroups = v2("cpu"),
+        |it| it.cgroups = v1("cpu cpuacct cpuset memory"),
+    ] {
+        let mut facts = good();
+        take(&mut facts);
+        let report = report(&facts, &observe, &[]);
+        assert_eq!(report.level(), CheckLevel::Degraded, "{report}");
+    }
+}
+
+#[test]
+fn cgroup_v1_is_a_supported_node() {
+    let mut facts = good();
+    facts.cgroups = v1("cpu cpuacct cpuset memory pids systemd");
+    facts.cgroup2_files = None;
+    let report_v1 = report(&facts, &config(Mode::Own, ""), &[]);
+    for (name, expected) in [
+        ("cgroup-hierarchy", CheckLevel::Degraded),
+        ("cgroup-controllers", CheckLevel::Ok),
+        ("cgroup-kill", CheckLevel::Degraded),
+        ("oom-group", CheckLevel::Degraded),
+    ] {
+        assert_eq!(level(&report_v1, name), expected, "{report_v1}");
+    }
+    assert_eq!(report_v1.exit_status(), 0);
+
+    facts.cgroups = v1("cpu cpuacct memory");
+    let without_cpuset = report(&facts, &config(Mode::Own, ""), &[]);
+    assert_eq!(
+        level(&without_cpuset, "cgroup-controllers"),
+        CheckLevel::Fatal
+    );
+
+    facts.cgroups = v1("cpu cpuacct cpuset memory");
+    let refused = report(
+        &facts,
+        &config(Mode::Own, "kubelet: {failCgroupV1: true}"),
+        &[],
+    );
+    assert_eq!(level(&refused, "cgroup-hierarchy"), CheckLevel::Fatal);
+}
+
+#[test]
+fn without_a_hierarchy_nothing_works() {
+    let mut facts = good();
+    facts.cgroups = CgroupDetection::Failed("none mounted".to_owned());
+    for mode in [Mode::Own, Mode::Observe] {
+        let report = report(&facts, &config(mode, ""), &[]);
+        assert_eq!(report.exit_status(), 1, "{report}");
+    }
+}
+
+#[test]
+fn files_that_no_cgroup_shows_are_judged_by_the_version() {
+    let own = config(Mode::Own, "");
+    for (version, expected) in [
+        (KernelVersion::new(5, 13), CheckLevel::Degraded),
+        (KernelVersion::new(5, 14), CheckLevel::Ok),
+    ] {
+        let mut facts = good();
+        facts.cgroup2_files = None;
+        facts.kernel = Some(version);
+        let report = report(&facts, &own, &[]);
+        assert_eq!(level(&report, "cgroup-kill"), expected, "{version}");
+        assert_eq!(level(&report, "oom-group"), CheckLevel::Ok, "{version}");
+    }
+}
+
+#[test]
+fn swap_that_is_allowed_must_be_limited_and_kept_off_secrets() {
+    let allowed = config(Mode::Own, "kubelet: {failSwapOn: false}");
+    for (has_limit, minor, expected) in [
+        (Some(true), 4, CheckLevel::Ok),
+        (Some(true), 3, CheckLevel::Degraded),
+        (Some(false), 4, CheckLevel::Degraded),
+    ] {
+        let mut facts = good();
+        facts.is_swap_on = true;
+        facts.has_swap_limit = has_limit;
+        facts.kernel = Some(KernelVersion::new(6, minor));
+        let report = report(&facts, &allowed, &[]);
+        assert_eq!(level(&report, "swap"), expected, "{report}");
+    }
+}
+
+#[test]
+fn programs_are_listed_with_what_stands_in() {
+    let program = |name: &str, is_running: bool, fallback: Option<&str>| ProgramCheck {
+        program: name.to_owned(),
+        state: "tp_btf".to_owned(),
+        is_running,
+        fallback: fallback.map(str::to_owned),
+    };
+    let report = report(
+        &good(),
+        &config(Mode::Own, ""),
+        &[
+            program("oom_victim", true, None),
+            program("stall_begin", false, Some("polling of memory.pressure")),
+        ],
+    );
+    assert_eq!(level(&report, "ebpf/oom_victim"), CheckLevel::Ok);
+    let item = report.items.last().unwrap();
+    assert_eq!(item.level, CheckLevel::Degraded);
+    assert_eq!(
+        item.consequence.as_deref(),
+        Some("polling of memory.pressure stands in")
+    );
+}
+
+#[test]
+fn a_report_survives_json() {
+    let report = report(&good(), &config(Mode::Own, ""), &[]);
+    let json = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<CheckReport>(&json).unwrap(), report);
+    let facts = good();
+    let json = serde_json::to_string(&facts).unwrap();
+    assert_eq!(serde_json::from_str::<FactSheet>(&json).unwrap(), facts);
+}

@@ -1,0 +1,242 @@
+//! `ballast check` as data: what was found out about a node ([`FactSheet`]) and what it means
+//! ([`CheckReport`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::kernel::{Capability, KernelVersion, Lockdown};
+use super::mounts::CgroupFacts;
+use super::sysctl::Sysctl;
+
+/// What the node lets this process do. `None` is what could not be found out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FactSheet {
+    pub kernel_release: Option<String>,
+    pub kernel: Option<KernelVersion>,
+    pub cgroups: CgroupDetection,
+    /// v2: interface files that cgroups below the root have. `None`: there is no such cgroup.
+    pub cgroup2_files: Option<BTreeSet<String>>,
+    /// The kernel can limit CPU time (CONFIG_CFS_BANDWIDTH).
+    pub has_cpu_bandwidth: Option<bool>,
+    /// Swap of a cgroup can be limited.
+    pub has_swap_limit: Option<bool>,
+    pub namespaces: Namespaces,
+    pub capabilities: Option<BTreeSet<Capability>>,
+    /// `/sys/kernel/btf/vmlinux` is there.
+    pub has_btf: bool,
+    pub bpffs: Bpffs,
+    /// `None`: no lockdown, or securityfs is not mounted.
+    pub lockdown: Option<Lockdown>,
+    /// Active security modules. `None`: securityfs is not mounted.
+    pub security_modules: Option<Vec<String>>,
+    pub has_psi: bool,
+    pub is_swap_on: bool,
+    pub kubelet: KubeletFacts,
+    pub agent: AgentPresence,
+    /// `None`: the setting cannot be read.
+    pub sysctls: BTreeMap<Sysctl, Option<i64>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CgroupDetection {
+    Found(CgroupFacts),
+    /// Why not.
+    Failed(String),
+}
+
+/// Whether this process lives in the namespaces that the kernel began with. `None`: unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Namespaces {
+    pub is_initial_pid: Option<bool>,
+    pub is_initial_user: Option<bool>,
+    pub is_initial_cgroup: Option<bool>,
+}
+
+/// Where eBPF links and maps can outlive the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Bpffs {
+    Mounted(PathBuf),
+    /// The kernel has it.
+    Mountable,
+    Absent,
+}
+
+/// Signs of a kubelet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletFacts {
+    /// Processes of root that are called like kubelet or like a binary that contains one, by pid.
+    /// Empty also where this process sees another PID namespace.
+    pub processes: BTreeMap<u32, String>,
+    /// Something listens on kubelet's port 10250 in this network namespace.
+    pub is_port_taken: bool,
+    /// `/var/lib/kubelet/config.yaml` is there: installed, running or not.
+    pub is_configured: bool,
+}
+
+/// Whether another agent serves the configured socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AgentPresence {
+    Absent,
+    /// A socket is left of an agent that ended.
+    Stale,
+    Running,
+}
+
+/// What became of one eBPF program, whoever tried it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgramCheck {
+    pub program: String,
+    /// As `tp_btf/mark_victim`, or why not.
+    pub state: String,
+    pub is_running: bool,
+    /// What does its work instead.
+    pub fallback: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CheckLevel {
+    Ok,
+    /// The agent runs and can do less.
+    Degraded,
+    /// The agent does not start, or could not do what its mode is for.
+    Fatal,
+}
+
+impl fmt::Display for CheckLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Fatal => "fatal",
+        })
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckItem {
+    pub name: String,
+    pub level: CheckLevel,
+    pub found: String,
+    /// What the agent cannot do because of it. `None` when the level is ok.
+    pub consequence: Option<String>,
+    /// What an operator can do about it, where something can be done.
+    pub remedy: Option<String>,
+}
+
+impl CheckItem {
+    pub fn ok(name: &str, found: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            level: CheckLevel::Ok,
+            found: found.into(),
+            consequence: None,
+            remedy: None,
+        }
+    }
+
+    pub fn degraded(name: &str, found: impl Into<String>, consequence: impl Into<String>) -> Self {
+        Self {
+            level: CheckLevel::Degraded,
+            consequence: Some(consequence.into()),
+            ..Self::ok(name, found)
+        }
+    }
+
+    pub fn fatal(name: &str, found: impl Into<String>, consequence: impl Into<String>) -> Self {
+        Self {
+            level: CheckLevel::Fatal,
+            ..Self::degraded(name, found, consequence)
+        }
+    }
+
+    pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+/// Everything that was looked at, in a fixed order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckReport {
+    pub items: Vec<CheckItem>,
+}
+
+impl CheckReport {
+    /// The worst of the items.
+    pub fn level(&self) -> CheckLevel {
+        let levels = self.items.iter().map(|it| it.level);
+        levels.max().unwrap_or(CheckLevel::Ok)
+    }
+
+    /// 1 if anything is fatal, else 0: a degraded node is a supported one.
+    pub fn exit_status(&self) -> u8 {
+        u8::from(self.level() == CheckLevel::Fatal)
+    }
+
+    fn count(&self, level: CheckLevel) -> usize {
+        self.items.iter().filter(|it| it.level == level).count()
+    }
+}
+
+impl fmt::Display for CheckReport {
+    /// One line an item, what follows from it below, and a summary.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.items.iter().map(|it| it.name.len()).max().unwrap_or(0);
+        for item in &self.items {
+            writeln!(f, "{:8}  {:width$}  {}", item.level, item.name, item.found)?;
+            let notes = [("so", &item.consequence), ("try", &item.remedy)];
+            for (label, note) in notes {
+                if let Some(note) = note {
+                    writeln!(f, "{:8}  {:width$}  {label}: {note}", "", "")?;
+                }
+            }
+        }
+        write!(
+            f,
+            "{} ok, {} degraded, {} fatal",
+            self.count(CheckLevel::Ok),
+            self.count(CheckLevel::Degraded),
+            self.count(CheckLevel::Fatal)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_shows_what_follows_and_fails_on_fatal_alone() {
+        let mut report = CheckReport {
+            items: vec![
+                CheckItem::ok("btf", "present"),
+                CheckItem::degraded("cgroup", "v1", "no memory.high").with_remedy("boot with v2"),
+            ],
+        };
+        assert_eq!(
+            report.to_string(),
+            "ok        btf     present\n\
+             degraded  cgroup  v1\n\
+             \x20                 so: no memory.high\n\
+             \x20                 try: boot with v2\n\
+             1 ok, 1 degraded, 0 fatal"
+        );
+        assert_eq!(report.exit_status(), 0);
+        report.items.push(CheckItem::fatal("memory", "none", "no"));
+        assert_eq!(report.exit_status(), 1);
+    }
+}

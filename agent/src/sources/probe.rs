@@ -1,0 +1,226 @@
+//! Finds out what the node lets this process do. Looks and never tries: nothing is loaded, mounted
+//! or written here; what only trying can tell, such as eBPF programs, their loader reports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use crate::model::capacity::is_swap_on;
+use crate::model::check::{
+    AgentPresence, Bpffs, CgroupDetection, FactSheet, KubeletFacts, Namespaces,
+};
+use crate::model::kernel::{effective_capabilities, effective_uid};
+use crate::model::mounts::{CgroupFacts, CgroupLayout};
+use crate::model::sysctl::Sysctl;
+use crate::model::text::number;
+use crate::sources::mounts::{cgroup_facts, parse_mountinfo};
+use crate::sources::psi::node_stalls;
+use crate::sys::Root;
+
+/// Names that the kubelet process, or a binary with a kubelet inside, goes by: k3s and MicroK8s.
+const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
+const KUBELET_PORT: u16 = 10250;
+
+/// Gathers the facts; some hundred file reads, most of them names of processes. What cannot be
+/// read is unknown in the sheet, never an error.
+pub fn facts(root: &Root, socket: &Path) -> FactSheet {
+    let text = |path: &str| root.read_text(path).ok();
+    let detected = cgroup_facts(root);
+    let found = detected.as_ref().ok();
+    let kernel_release = text("/proc/sys/kernel/osrelease").map(|it| it.trim().to_owned());
+    let status = text("/proc/self/status");
+    let cgroup2_files = found.and_then(|it| cgroup2_files(root, it));
+    FactSheet {
+        kernel: kernel_release.as_deref().and_then(|it| it.parse().ok()),
+        kernel_release,
+        has_cpu_bandwidth: found.and_then(|it| has_cpu_bandwidth(root, it, cgroup2_files.as_ref())),
+        has_swap_limit: found.and_then(|it| has_swap_limit(root, it, cgroup2_files.as_ref())),
+        cgroup2_files,
+        cgroups: match detected {
+            Ok(facts) => CgroupDetection::Found(facts),
+            Err(error) => CgroupDetection::Failed(error.to_string()),
+        },
+        namespaces: namespaces(root),
+        capabilities: status.as_deref().and_then(effective_capabilities),
+        has_btf: root.exists("/sys/kernel/btf/vmlinux"),
+        bpffs: bpffs(root),
+        lockdown: text("/sys/kernel/security/lockdown").and_then(|it| it.parse().ok()),
+        security_modules: text("/sys/kernel/security/lsm")
+            .map(|it| it.trim().split(',').map(str::to_owned).collect()),
+        has_psi: node_stalls(root).is_ok_and(|it| it.memory.is_some()),
+        is_swap_on: text("/proc/swaps").is_some_and(|it| is_swap_on(&it)),
+        kubelet: kubelet(root),
+        agent: agent(root, socket),
+        sysctls: sysctls(root),
+    }
+}
+
+/// The settings of [`Sysctl::ALL`]; `None` for one that cannot be read.
+pub fn sysctls(root: &Root) -> BTreeMap<Sysctl, Option<i64>> {
+    Sysctl::ALL
+        .into_iter()
+        .map(|it| {
+            let text = root.read_text(it.path()).ok();
+            (it, text.and_then(|it| number(&it, "a setting").ok()))
+        })
+        .collect()
+}
+
+/// Names of the files of the cgroups right below the v2 root, over all of them: the root itself
+/// lacks the files that limit, and one child may lack a controller.
+fn cgroup2_files(root: &Root, facts: &CgroupFacts) -> Option<BTreeSet<String>> {
+    let mount = facts.layout.cgroup2_mount()?;
+    let children = root.list(mount).ok()?;
+    let mut files = BTreeSet::new();
+    for child in children {
+        let child = mount.join(child);
+        if root.is_dir(&child) {
+            // A cgroup that vanishes meanwhile tells nothing.
+            files.extend(root.list(&child).unwrap_or_default());
+        }
+    }
+    files.retain(|it| it.contains('.'));
+    (!files.is_empty()).then_some(files)
+}
+
+fn has_cpu_bandwidth(
+    root: &Root,
+    facts: &CgroupFacts,
+    cgroup2_files: Option<&BTreeSet<String>>,
+) -> Option<bool> {
+    match &facts.layout {
+        // Without a child that has the CPU controller nothing can be said.
+        CgroupLayout::Unified { .. } => {
+            let files = cgroup2_files.filter(|it| it.contains("cpu.weight"))?;
+            Some(files.contains("cpu.max"))
+        }
+        CgroupLayout::Legacy { .. } => {
+            let mount = facts.layout.mount_of("cpu")?;
+            Some(root.exists(mount.join("cpu.cfs_quota_us")))
+        }
+    }
+}
+
+fn has_swap_limit(
+    root: &Root,
+    facts: &CgroupFacts,
+    cgroup2_files: Option<&BTreeSet<String>>,
+) -> Option<bool> {
+    match &facts.layout {
+        CgroupLayout::Unified { .. } => {
+            let files = cgroup2_files.filter(|it| it.contains("memory.max"))?;
+            Some(files.contains("memory.swap.max"))
+        }
+        CgroupLayout::Legacy { .. } => {
+            let mount = facts.layout.mount_of("memory")?;
+            Some(root.exists(mount.join("memory.memsw.limit_in_bytes")))
+        }
+    }
+}
+
+/// The initial namespaces have fixed numbers (include/linux/proc_ns.h, `PROC_PID_INIT_INO` and
+/// its like).
+fn namespaces(root: &Root) -> Namespaces {
+    let is = |kind: &str, inode: u32| {
+        let link = root.read_link(format!("/proc/self/ns/{kind}")).ok()?;
+        Some(link == Path::new(&format!("{kind}:[{inode}]")))
+    };
+    Namespaces {
+        is_initial_pid: is("pid", 0xEFFF_FFFC),
+        is_initial_user: is("user", 0xEFFF_FFFD),
+        is_initial_cgroup: is("cgroup", 0xEFFF_FFFB),
+    }
+}
+
+fn bpffs(root: &Root) -> Bpffs {
+    let mounts = parse_mountinfo(&root.read_text("/proc/self/mountinfo").unwrap_or_default());
+    let mounted = mounts
+        .into_iter()
+        .filter(|it| it.fs_type == "bpf")
+        .map(|it| it.mount_point)
+        .min_by_key(|it| (it != Path::new("/sys/fs/bpf"), it.clone()));
+    let filesystems = root.read_text("/proc/filesystems").unwrap_or_default();
+    let is_known = filesystems
+        .lines()
+        .any(|it| it.split_whitespace().next_back() == Some("bpf"));
+    match mounted {
+        Some(mount_point) => Bpffs::Mounted(mount_point),
+        None if is_known => Bpffs::Mountable,
+        None => Bpffs::Absent,
+    }
+}
+
+/// A kubelet shows as a process, unless this one lives in a PID namespace of its own; then its
+/// port may show. Only processes of root count: anyone can take the name.
+fn kubelet(root: &Root) -> KubeletFacts {
+    let mut processes = BTreeMap::new();
+    for pid in root.list("/proc").unwrap_or_default() {
+        let Ok(id) = pid.parse() else { continue };
+        let Ok(comm) = root.read_text(format!("/proc/{pid}/comm")) else {
+            continue;
+        };
+        let comm = comm.trim_end();
+        if !KUBELETS.contains(&comm) {
+            continue;
+        }
+        let status = root.read_text(format!("/proc/{pid}/status"));
+        if status.is_ok_and(|it| effective_uid(&it) == Some(0)) {
+            processes.insert(id, comm.to_owned());
+        }
+    }
+    let is_port_taken = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .filter_map(|it| root.read_text(it).ok())
+        .any(|it| has_listener(&it, KUBELET_PORT));
+    KubeletFacts {
+        processes,
+        is_port_taken,
+        is_configured: root.exists("/var/lib/kubelet/config.yaml"),
+    }
+}
+
+/// Whether a socket of `/proc/net/tcp` listens (state 0A) on a port.
+fn has_listener(table: &str, port: u16) -> bool {
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next().and_then(|it| it.rsplit_once(':'));
+        let is_port = local.is_some_and(|(_, it)| u16::from_str_radix(it, 16) == Ok(port));
+        is_port && fields.nth(1) == Some("0A")
+    })
+}
+
+/// Connects to the socket and hangs up: an agent that runs accepts.
+fn agent(root: &Root, socket: &Path) -> AgentPresence {
+    if !root.exists(socket) {
+        return AgentPresence::Absent;
+    }
+    match UnixStream::connect(root.path(socket)) {
+        Ok(_) => AgentPresence::Running,
+        Err(_) => AgentPresence::Stale,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_a_socket_in_state_0a_on_the_port() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
+                     0: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n   \
+                     1: 0100007F:280A 0100007F:9999 01 00000000:00000000\n";
+        assert!(has_listener(table, 0x1F90));
+        assert!(!has_listener(table, KUBELET_PORT));
+        let v6 = "head\n 0: 00000000000000000000000000000000:280A 0:0 0A\n";
+        assert!(has_listener(v6, KUBELET_PORT));
+        for hostile in [
+            "",
+            "x",
+            "head\n:",
+            "head\n0: : : 0A",
+            "head\n0: a:FFFFF b 0A",
+        ] {
+            assert!(!has_listener(hostile, KUBELET_PORT), "{hostile:?}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Recorded inputs to golden results. Nothing here needs privileges, a network or this machine's
+//! own files.
+//!
+//! `BALLAST_UPDATE_GOLDEN=1 cargo test -p ballast-tests --test replay` writes the golden files
+//! anew; the diff is reviewed like code.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a program of its own: it finds its own files"
+)]
+
+mod node;
+mod topology;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Below `tests/data`.
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("data")
+        .join(path)
+}
+
+/// Compares with a golden file, or writes it when that is asked for.
+fn check_golden(path: &Path, found: &str) -> Result<()> {
+    if std::env::var_os("BALLAST_UPDATE_GOLDEN").is_some() {
+        return std::fs::write(path, found).with_context(|| format!("write {}", path.display()));
+    }
+    let golden =
+        std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let differing = golden
+        .lines()
+        .zip(found.lines())
+        .position(|(golden, found)| golden != found);
+    match differing {
+        None if golden.lines().count() == found.lines().count() => Ok(()),
+        None => anyhow::bail!("{} has another length than what was found", path.display()),
+        Some(n) => anyhow::bail!(
+            "{}, line {}:\n  golden: {}\n  found:  {}",
+            path.display(),
+            n + 1,
+            golden.lines().nth(n).unwrap_or_default(),
+            found.lines().nth(n).unwrap_or_default()
+        ),
+    }
+}

@@ -1,0 +1,74 @@
+//! What the readers make of whole nodes: each `tests/data/node/NAME.tree` to `NAME.json`.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use ballast::check::report;
+use ballast::config::{Config, Mode};
+use ballast::sources::{probe, procfs, psi, sysfs};
+use ballast::units::Bytes;
+use ballast_tests::fake_node::FakeNode;
+use serde_json::json;
+
+use super::{check_golden, data};
+
+const CONFIG: &str = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n";
+
+#[test]
+fn captured_nodes_give_the_golden_facts() -> Result<()> {
+    let directory = data("node");
+    let mut trees: Vec<_> = std::fs::read_dir(&directory)?
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .map(|it| it.path())
+        .filter(|it| it.extension().is_some_and(|it| it == "tree"))
+        .collect();
+    trees.sort();
+    ensure!(!trees.is_empty(), "no tree in {}", directory.display());
+    let faults: Vec<String> = trees
+        .iter()
+        .filter_map(|it| check(it).err())
+        .map(|it| format!("{it:#}"))
+        .collect();
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+fn check(tree: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(tree)?;
+    let found = facts(&text).with_context(|| format!("replay {}", tree.display()))?;
+    check_golden(&tree.with_extension("json"), &found)
+}
+
+fn facts(tree: &str) -> Result<String> {
+    let node = FakeNode::from_tree(tree)?;
+    let root = node.root();
+    let config = Config::from_yaml(CONFIG, None, &[])?.config;
+    let topology = sysfs::topology(&root)?;
+    let n_cpus = u32::try_from(topology.cpus.len())?;
+    let mut capacity = procfs::capacity(&root, n_cpus, &config.state_directory)?;
+    let mut identity = procfs::identity(&root)?;
+    // These two are of the machine that runs the test.
+    capacity.ephemeral_storage = None;
+    identity.page_size = Bytes(4096);
+    let facts = probe::facts(&root, &config.socket);
+    let verdict = |mode| {
+        let config = Config {
+            mode,
+            ..config.clone()
+        };
+        let report = report(&facts, &config, &[]).to_string();
+        report.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let found = json!({
+        "shape": topology.shape(),
+        "identity": identity,
+        "capacity": capacity,
+        "topology": topology,
+        "stalls": psi::node_stalls(&root)?,
+        "facts": facts,
+        "checkOwn": verdict(Mode::Own),
+        "checkObserve": verdict(Mode::Observe),
+    });
+    Ok(serde_json::to_string_pretty(&found)? + "\n")
+}
