@@ -181,7 +181,7 @@ pub struct StallEvent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "stream", rename_all = "camelCase")]
 pub enum KernelEvent {
-    Oom(OomKill),
+    Oom(Box<OomKill>),
     Process(ProcessEvent),
     Cgroup(CgroupEvent),
     Stall(StallEvent),
