@@ -73,7 +73,7 @@ fn without_a_field_the_duties_that_read_it_are_off_and_name_it() {
         for duty in DUTIES {
             let plan = plan(duty, &support);
             if duty.needs.contains(&name) {
-                assert_eq!(plan.fit, [], "{name}");
+                assert!(plan.fit.is_empty(), "{name}");
                 assert!(plan.unfit.iter().all(|it| it.1.contains(name)), "{plan:?}");
             } else {
                 assert!(!plan.fit.is_empty(), "{name}: {duty:?}");
