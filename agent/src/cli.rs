@@ -47,14 +47,14 @@ pub struct RunArgs {
     /// The agent's configuration.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// How log lines look; wins over `log.format` of the configuration.
+    /// How log lines look: auto is text on a terminal, JSON otherwise. Wins over log.format of the
+    /// configuration.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<LogFormatArg>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormatArg {
-    /// Text on a terminal, JSON otherwise.
     Auto,
     Text,
     Json,
@@ -113,7 +113,6 @@ pub struct SocketArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
     Text,
     Json,
 }

@@ -20,3 +20,5 @@ pub mod runtime;
 pub mod observe;
 
 pub mod cli;
+
+pub mod run;

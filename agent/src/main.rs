@@ -1,1 +1,129 @@
-fn main() {}
+//! The `ballast` program: arguments, the files that the configuration names, the exit status. No
+//! logic.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the configuration and its environment are read here, so that `config` reads nothing"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs, io};
+
+use anyhow::{Context, Result};
+use ballast::cli::{self, Command, LogFormatArg, RunArgs, Screen};
+use ballast::config::{self, Config, Loaded, LogFormat, LogLevel};
+use ballast::observe::log::{self, LogStyle};
+use ballast::{observe, run};
+
+/// Bad usage or configuration.
+const BAD_CONFIG: u8 = 2;
+
+fn main() -> ExitCode {
+    match cli::parse().command {
+        Command::Run(args) => run_agent(&args),
+        Command::Status(args) => {
+            let mut out = io::stdout().lock();
+            finish(cli::status(&args, &mut Screen::stdout(&mut out)))
+        }
+        Command::Events(args) => {
+            let mut out = io::stdout().lock();
+            finish(cli::events(&args, &mut Screen::stdout(&mut out)))
+        }
+        Command::Check(_) => ExitCode::FAILURE,
+    }
+}
+
+fn finish(result: Result<(), cli::CliError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ballast: {}", observe::chain(&error));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run_agent(args: &RunArgs) -> ExitCode {
+    let loaded = match load(&args.config) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            eprintln!("ballast: {error:#}");
+            return ExitCode::from(BAD_CONFIG);
+        }
+    };
+    let config = loaded.config;
+    let style = match (args.log_format, config.log.format) {
+        (Some(LogFormatArg::Text), _) | (None, LogFormat::Text) => LogStyle::Text,
+        (Some(LogFormatArg::Json), _) | (None, LogFormat::Json) => LogStyle::Json,
+        (Some(LogFormatArg::Auto), _) | (None, LogFormat::Auto) => LogStyle::for_stderr(),
+    };
+    let filter = env::var("BALLAST_LOG").unwrap_or_else(|_| level(config.log.level).to_owned());
+    if let Err(error) = log::init(style, &filter) {
+        eprintln!(
+            "ballast: BALLAST_LOG or log.level: {}",
+            observe::chain(&error)
+        );
+        return ExitCode::from(BAD_CONFIG);
+    }
+    for warning in &loaded.warnings {
+        tracing::warn!(config = %args.config.display(), "{warning}");
+    }
+    match serde_json::to_string(&config) {
+        Ok(text) => tracing::info!(config = text, "effective configuration"),
+        Err(error) => tracing::warn!(%error, "the effective configuration cannot be shown"),
+    }
+    match run::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = observe::chain(&error), "the agent cannot run");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn level(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    }
+}
+
+/// The configuration with the files that it names.
+fn load(path: &Path) -> Result<Loaded> {
+    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let in_file = || format!("configuration {}", path.display());
+    let needed = config::files_needed(&text).with_context(in_file)?;
+    let kubelet = match &needed.kubelet_config_file {
+        Some(path) => Some((path, read_named(path, "kubeletConfigFile")?)),
+        None => None,
+    };
+    let mut drop_ins: Vec<(PathBuf, String)> = Vec::new();
+    if let Some(directory) = &needed.kubelet_config_directory {
+        let entries = fs::read_dir(directory)
+            .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+            .with_context(|| format!("kubeletConfigDirectory: list {}", directory.display()))?;
+        for entry in entries {
+            let path = entry.path();
+            let is_drop_in = path.is_file()
+                && path
+                    .file_name()
+                    .and_then(|name| name.to_str())
+                    .is_some_and(config::is_drop_in);
+            if is_drop_in {
+                let text = read_named(&path, "kubeletConfigDirectory")?;
+                drop_ins.push((path, text));
+            }
+        }
+    }
+    let kubelet = kubelet
+        .as_ref()
+        .map(|(path, text)| (path.as_path(), text.as_str()));
+    Config::from_yaml(&text, kubelet, &drop_ins).with_context(in_file)
+}
+
+fn read_named(path: &Path, field: &str) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("{field}: read {}", path.display()))
+}

@@ -18,6 +18,7 @@ use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
 use crate::model::pod::PodUid;
 
 pub mod error;
+pub mod logs;
 pub mod process;
 
 pub use error::{RecordFault, RuntimeError, StartError, StartWarning};

@@ -7,9 +7,12 @@ use std::str::FromStr;
 use crate::model::text::ParseError;
 use crate::sys::FsError;
 
+pub mod agent_process;
 pub mod bpf;
+pub mod btf;
 pub mod cgroupfs;
 pub mod checkpoint;
+pub mod manifests;
 pub mod mounts;
 pub mod procfs;
 pub mod psi;

@@ -14,6 +14,8 @@ pub mod durable;
 mod error;
 pub mod filesystem;
 pub mod launch;
+pub mod lock;
+pub mod regular;
 pub mod root;
 pub mod syscall;
 pub mod trees;

@@ -30,11 +30,11 @@ pub enum ApplyError {
     Gone { name: CgroupName },
     #[error("create cgroup {name}")]
     Create { name: CgroupName, source: FsError },
-    #[error("enable controllers {controllers} below {at} for cgroup {name}{hint}")]
+    #[error("enable {what} for cgroup {name}{hint}")]
     Enable {
         name: CgroupName,
-        at: String,
-        controllers: String,
+        /// Controllers, and below which directory.
+        what: String,
         hint: &'static str,
         source: FsError,
     },
@@ -244,8 +244,7 @@ impl CgroupWriter {
     fn enable_controllers(&self, name: &CgroupName, dir: &Dir) -> Result<(), ApplyError> {
         let failed = |controllers: &str, source: FsError| ApplyError::Enable {
             name: name.clone(),
-            at: dir.path().display().to_string(),
-            controllers: controllers.to_owned(),
+            what: format!("controllers {controllers} below {}", dir.path().display()),
             hint: match source.errno() {
                 Some(EBUSY) => {
                     ": it has processes of its own; choose a cgroupRoot without processes"

@@ -23,7 +23,8 @@ pub enum ClientError {
     /// In the middle of a followed stream.
     #[error("the agent ended the connection")]
     Ended,
-    #[error("the agent says: {message}")]
+    /// In the agent's words.
+    #[error("{message}")]
     Refused { message: String },
     #[error("the agent's answer is not understood: is it of another version than this program?")]
     Answer { source: serde_json::Error },

@@ -8,7 +8,7 @@ use super::{CliError, Output, Screen, StatusArgs};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::container::{ContainerKind, PodPhase};
 use crate::model::status::{
-    ContainerEntry, EbpfStatus, EntryState, NodeStatus, PodEntry, ProgramState, PsiShare,
+    ContainerEntry, EbpfStatus, EntryState, NodeStatus, PodEntry, ProgramState, PsiStatus,
     ResourceBounds, ResourceStatus, Status, Usage,
 };
 use crate::model::time::WallTime;
@@ -47,18 +47,7 @@ pub fn render_status(status: &Status, now: WallTime, width: usize, has_colour: b
     render_head(status, now, paint, &mut out);
     out.push('\n');
     render_resources(&status.node, width, paint, &mut out);
-    if let Some(psi) = &status.node.psi {
-        out.push('\n');
-        let mut table = Table::new([
-            ("STALLED, LAST 10 s", Align::Left),
-            ("SOME", Align::Right),
-            ("FULL", Align::Right),
-        ]);
-        for (name, share) in [("cpu", psi.cpu), ("memory", psi.memory), ("io", psi.io)] {
-            table.row(psi_cells(name, share), Tone::Plain);
-        }
-        table.render(width, paint, &mut out);
-    }
+    render_psi(&status.node.psi, width, paint, &mut out);
     out.push('\n');
     render_ebpf(&status.node.ebpf, paint, &mut out);
     out.push('\n');
@@ -146,8 +135,9 @@ fn render_resources(node: &NodeStatus, width: usize, paint: Paint, out: &mut Str
 fn resource_cells(name: &str, amounts: &ResourceStatus) -> [String; 6] {
     let show = |n: u64| match name {
         "cpu" => format::cpu(MilliCpu(n)),
-        "pids" => n.to_string(),
-        _ => format::bytes(Bytes(n)),
+        "memory" | "ephemeral-storage" => format::bytes(Bytes(n)),
+        _ if name.starts_with("hugepages-") => format::bytes(Bytes(n)),
+        _ => n.to_string(),
     };
     let requested = match format::percent(amounts.requested, amounts.allocatable) {
         Some(percent) => format!("{} ({percent}%)", show(amounts.requested)),
@@ -163,13 +153,27 @@ fn resource_cells(name: &str, amounts: &ResourceStatus) -> [String; 6] {
     ]
 }
 
-fn psi_cells(name: &str, share: PsiShare) -> [String; 3] {
-    let full = share.full_avg10.map(|it| format!("{it:.2}%"));
-    [
-        name.to_owned(),
-        format!("{:.2}%", share.some_avg10),
-        full.unwrap_or_else(|| NOTHING.to_owned()),
-    ]
+fn render_psi(psi: &PsiStatus, width: usize, paint: Paint, out: &mut String) {
+    let mut table = Table::new([
+        ("STALLED, LAST 10 s", Align::Left),
+        ("SOME", Align::Right),
+        ("FULL", Align::Right),
+    ]);
+    let resources = [("cpu", psi.cpu), ("memory", psi.memory), ("io", psi.io)];
+    if resources.iter().all(|(_, share)| share.is_none()) {
+        return;
+    }
+    for (name, share) in resources {
+        let percent = |it: Option<f64>| match it {
+            Some(it) => format!("{it:.2}%"),
+            None => NOTHING.to_owned(),
+        };
+        let some = percent(share.map(|it| it.some_avg10));
+        let full = percent(share.and_then(|it| it.full_avg10));
+        table.row([name.to_owned(), some, full], Tone::Plain);
+    }
+    out.push('\n');
+    table.render(width, paint, out);
 }
 
 fn render_ebpf(ebpf: &EbpfStatus, paint: Paint, out: &mut String) {

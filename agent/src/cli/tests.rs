@@ -117,11 +117,11 @@ agent 0.1.0 (pid 812) up 1h2m, reconciled 372 times, the last in 1.8 ms
 RESOURCE  CAPACITY  RESERVED  ALLOCATABLE   REQUESTED   USED
 cpu              4      200m        3800m  600m (16%)    25m
 memory       8.0Gi     612Mi        7.4Gi  320Mi (4%)  192Mi
-pids         32768         0        32768      0 (0%)      4
+pods          1100         0         1100      3 (0%)      -
 
 STALLED, LAST 10 s    SOME    FULL
 cpu                  1.25%       -
-memory               0.00%   0.00%
+memory                   -       -
 io                  12.50%  10.01%
 
 eBPF: 1 of 2 programs attached; events lost: 17 process

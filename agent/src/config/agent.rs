@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use super::checked::*;
 use super::fault::{Faults, FieldPath};
 use super::raw::RawConfig;
+use crate::model::status::DEFAULT_SOCKET;
 
 const API_VERSION: &str = "ballast.dev/v1alpha1";
 const KIND: &str = "AgentConfiguration";
@@ -14,8 +15,6 @@ const KIND: &str = "AgentConfiguration";
 const DEFAULT_MANIFEST_DIRECTORY: &str = "/etc/ballast/pods";
 /// Survives a restart of the node, as FHS has it for state.
 const DEFAULT_STATE_DIRECTORY: &str = "/var/lib/ballast";
-/// Gone after a restart of the node, as FHS has it for sockets.
-const DEFAULT_SOCKET: &str = "/run/ballast/ballast.sock";
 /// 9464 is the port registered for exporters of OpenTelemetry; local until someone opens it.
 const DEFAULT_METRICS_ADDRESS: &str = "127.0.0.1:9464";
 /// Below the usual mount point of the bpffs.

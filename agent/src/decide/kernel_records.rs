@@ -99,7 +99,7 @@ pub fn oom_record(
         handling_latency_us: handled.micros_since(kill.at_ns),
     };
     let message = format!(
-        "{} {} (pid {}, {} MiB anonymous), {}",
+        "{} {} (pid {}, {} MiB anonymous) {}",
         match kill.was_exiting {
             true => "let go of exiting",
             false => "killed",

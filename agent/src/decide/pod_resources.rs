@@ -102,12 +102,12 @@ pub(super) fn unmentioned_hugepages(compat: Compat) -> Option<BTreeMap<u64, Limi
 }
 
 /// CPU of a list; 0 when absent.
-pub(super) fn milli_cpu(list: &ResourceList) -> MilliCpu {
+pub fn milli_cpu(list: &ResourceList) -> MilliCpu {
     MilliCpu(list.get("cpu").map_or(0, Quantity::millis))
 }
 
 /// Memory of a list; 0 when absent.
-pub(super) fn memory(list: &ResourceList) -> Bytes {
+pub fn memory(list: &ResourceList) -> Bytes {
     Bytes(list.get("memory").map_or(0, Quantity::units))
 }
 
@@ -132,5 +132,7 @@ pub(super) fn hugepage_size(name: &str) -> Option<u64> {
     Some(size.units()).filter(|it| *it > 0)
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,6 @@
 //! without its grace.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +20,6 @@ pub struct PodState {
     /// Times in here belong to this boot.
     pub boot_id: String,
     pub pod: Pod,
-    /// The file that the definition comes from: one that has a fault now keeps its pods.
-    pub source: Option<PathBuf>,
     pub containers: Vec<ContainerStatus>,
     pub deletion: Option<Deletion>,
     pub backoff: BackoffState,
@@ -36,7 +33,7 @@ impl PodState {
     pub const KIND: &'static str = "pod";
     pub const VERSION: u32 = 1;
 
-    pub fn new(pod: Pod, source: Option<PathBuf>, boot_id: String) -> Self {
+    pub fn new(pod: Pod, boot_id: String) -> Self {
         let containers = pod
             .init_containers
             .iter()
@@ -46,7 +43,6 @@ impl PodState {
         Self {
             boot_id,
             pod,
-            source,
             containers,
             deletion: None,
             backoff: BackoffState::default(),

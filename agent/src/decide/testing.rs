@@ -1,6 +1,10 @@
 //! Pods for the tests of `decide`, written in one line.
 
+use super::resource_settings::{CpuLimits, NodeFacts, OomScope, ResourceSettings};
+use crate::config::{Compat, SwapBehavior};
 use crate::model::pod::{Container, Pod, PodOrigin, ResourceList, Resources};
+use crate::model::status::CgroupVersion;
+use crate::units::{Bytes, DEFAULT_CPU_PERIOD};
 
 /// Blocks of a kind and resources: `app {req cpu=1 lim memory=1Gi} sidecar {} init {} pod {}
 /// overhead {req cpu=1}`. Containers are named by kind and position. No defaults are applied.
@@ -48,4 +52,25 @@ fn resources(text: &str) -> Resources {
         }
     }
     resources
+}
+
+/// A v2 node of 16 GiB with every switch at its default.
+pub(crate) fn settings(compat: Compat) -> ResourceSettings {
+    ResourceSettings {
+        compat,
+        node: NodeFacts {
+            version: CgroupVersion::V2,
+            memory: Bytes(16 << 30),
+            allocatable_memory: Some(Bytes(14 << 30)),
+            swap: Bytes(4 << 30),
+            is_swap_limitable: true,
+            page_size: Bytes(4096),
+        },
+        cpu_limits: CpuLimits::Enforced,
+        cpu_period: DEFAULT_CPU_PERIOD,
+        pod_pids_limit: None,
+        memory_qos: None,
+        swap_behavior: SwapBehavior::NoSwap,
+        oom_scope: OomScope::Container,
+    }
 }

@@ -223,3 +223,6 @@ impl Pod {
         format!("{}/{}", self.namespace, self.name)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -127,6 +127,9 @@ impl Amount {
 
 /// `value · 10^power`, if it fits.
 fn scaled_up(value: i64, power: u32) -> Option<i64> {
+    if value == 0 {
+        return Some(0);
+    }
     value.checked_mul(10_i64.checked_pow(power)?)
 }
 
@@ -232,6 +235,12 @@ impl Quantity {
             Amount::Fast { value, scale } if scale >= 0 => scaled_up(value, scale.unsigned_abs()),
             _ => None,
         }
+    }
+
+    /// Whether the reference holds the amount as an exact decimal and not in 64 bits (`1.5Gi`, 30
+    /// digits). Nothing but its own slips depends on that.
+    pub fn is_exact_form(&self) -> bool {
+        matches!(self.amount, Amount::Exact(_))
     }
 
     /// `self + other`. Zero takes over the other's format.

@@ -428,6 +428,39 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn every_field_name_is_camel_case() {
+        let change = ProcessChange::Fork { parent_pid: 1 };
+        let exit = ExitStatus::Signal {
+            signal: 11,
+            core_dumped: true,
+        };
+        let detail = EventDetail::Container(ContainerDetail {
+            exit: Some(exit),
+            back_off_ms: Some(10_000),
+            ..ContainerDetail::default()
+        });
+        for value in [
+            serde_json::to_string(&change),
+            serde_json::to_string(&detail),
+            serde_json::to_string(&oom_record(1)),
+        ] {
+            let json = value.expect("records have string keys");
+            let values: serde_json::Value = serde_json::from_str(&json).expect("just written");
+            assert!(!has_underscore(&values), "{json}");
+        }
+    }
+
+    fn has_underscore(value: &serde_json::Value) -> bool {
+        match value {
+            serde_json::Value::Object(fields) => fields
+                .iter()
+                .any(|(name, value)| name.contains('_') || has_underscore(value)),
+            serde_json::Value::Array(values) => values.iter().any(has_underscore),
+            _ => false,
+        }
+    }
+
+    #[test]
     fn the_words_of_a_kind_are_those_of_its_json() {
         for kind in EventKind::ALL {
             let json = serde_json::to_value(kind).expect("a kind is a string");

@@ -11,8 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::cgroup_name::CgroupDriver;
 use super::container::{ContainerKind, PodPhase};
 use super::pod::{PodUid, QosClass};
+use super::psi::{Psi, PsiLine, Stalls};
 use super::time::WallTime;
 use crate::units::{Bytes, MilliCpu};
+
+/// Where the agent answers when the configuration names no other socket. Gone after a restart of
+/// the node, as FHS has it for sockets.
+pub const DEFAULT_SOCKET: &str = "/run/ballast/ballast.sock";
 
 /// Version of this document and of the socket protocol. Anything else is refused by both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,11 +76,10 @@ pub struct AgentStatus {
 pub struct NodeStatus {
     pub name: String,
     pub cgroup: CgroupStatus,
-    /// Resource name to amounts; `cpu`, `memory`, `pids`, `ephemeral-storage`, `hugepages-...`.
+    /// Resource name to amounts: `cpu`, `memory`, `pods`, `ephemeral-storage`, `hugepages-...`.
     pub resources: BTreeMap<String, ResourceStatus>,
-    /// Stalls of the whole node; `None`: the kernel does not measure them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub psi: Option<PsiStatus>,
+    /// Stalls of the whole node.
+    pub psi: PsiStatus,
     pub ebpf: EbpfStatus,
 }
 
@@ -136,17 +140,42 @@ pub struct ResourceStatus {
 #[serde(rename_all = "camelCase")]
 pub struct PsiShare {
     pub some_avg10: f64,
-    /// `None`: the kernel gives no `full` here (CPU of the node).
+    /// `None`: the kernel does not keep it (CPU before Linux 5.13).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_avg10: Option<f64>,
 }
 
+impl From<&Psi> for PsiShare {
+    fn from(psi: &Psi) -> Self {
+        let percent = |it: &PsiLine| f64::from(it.avg10.0) / 100.0;
+        Self {
+            some_avg10: percent(&psi.some),
+            full_avg10: psi.full.as_ref().map(percent),
+        }
+    }
+}
+
+/// Stalls by resource; `None`: the kernel does not account them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PsiStatus {
-    pub cpu: PsiShare,
-    pub memory: PsiShare,
-    pub io: PsiShare,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<PsiShare>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<PsiShare>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io: Option<PsiShare>,
+}
+
+impl From<&Stalls> for PsiStatus {
+    fn from(stalls: &Stalls) -> Self {
+        let share = |it: &Option<Psi>| it.as_ref().map(PsiShare::from);
+        Self {
+            cpu: share(&stalls.cpu),
+            memory: share(&stalls.memory),
+            io: share(&stalls.io),
+        }
+    }
 }
 
 /// What the eBPF part gives on this kernel.
@@ -469,22 +498,19 @@ pub(crate) mod tests {
                     amounts(8 << 30, 612 << 20, 320 << 20, Some(192 << 20)),
                 ),
                 ("hugepages-2Mi".into(), amounts(0, 0, 0, None)),
-                ("pids".into(), amounts(32_768, 0, 0, Some(4))),
+                ("pods".into(), amounts(1100, 0, 3, None)),
             ]),
-            psi: Some(PsiStatus {
-                cpu: PsiShare {
+            psi: PsiStatus {
+                cpu: Some(PsiShare {
                     some_avg10: 1.25,
                     full_avg10: None,
-                },
-                memory: PsiShare {
-                    some_avg10: 0.0,
-                    full_avg10: Some(0.0),
-                },
-                io: PsiShare {
+                }),
+                memory: None,
+                io: Some(PsiShare {
                     some_avg10: 12.5,
                     full_avg10: Some(10.01),
-                },
-            }),
+                }),
+            },
             ebpf: EbpfStatus {
                 programs: vec![
                     ProgramStatus {
@@ -503,6 +529,21 @@ pub(crate) mod tests {
                 lost: BTreeMap::from([("oom".into(), 0), ("process".into(), 17)]),
             },
         }
+    }
+
+    #[test]
+    fn stalls_are_shown_in_percent() {
+        let text = "some avg10=46.27 avg60=0.92 avg300=0.00 total=5\n";
+        let stalls = Stalls {
+            memory: text.parse().ok(),
+            ..Stalls::default()
+        };
+        let shown = PsiStatus::from(&stalls);
+        assert_eq!(
+            shown.memory.map(|it| (it.some_avg10, it.full_avg10)),
+            Some((46.27, None))
+        );
+        assert_eq!(shown.cpu, None);
     }
 
     #[test]

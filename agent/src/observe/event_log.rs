@@ -57,8 +57,10 @@ pub struct EventLog {
 #[derive(Debug)]
 struct Shared {
     rings: Mutex<Rings>,
-    /// The newest sequence number, to wake followers.
-    newest: watch::Sender<u64>,
+    /// The newest sequence number of each ring, to wake its followers: who waits for an OOM kill
+    /// sleeps through a fork storm.
+    newest_rare: watch::Sender<u64>,
+    newest_frequent: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -118,31 +120,33 @@ impl EventLog {
                     frequent: Ring::new(capacity),
                     last_sequence,
                 }),
-                newest: watch::channel(last_sequence).0,
+                newest_rare: watch::channel(last_sequence).0,
+                newest_frequent: watch::channel(last_sequence).0,
             }),
         }
     }
 
     /// Numbers and keeps an event; returns its sequence number.
     pub fn append(&self, event: Event) -> u64 {
-        let frequent = event.kind.is_frequent();
+        let is_frequent = event.kind.is_frequent();
         let sequence = {
             let mut rings = self.lock();
             rings.last_sequence += 1;
             let sequence = rings.last_sequence;
             let record = Arc::new(EventRecord { sequence, event });
-            if frequent {
+            if is_frequent {
                 rings.frequent.push(record);
             } else {
                 rings.rare.push(record);
             }
             sequence
         };
-        self.shared.newest.send_if_modified(|newest| {
-            let is_newer = sequence > *newest;
-            *newest = sequence.max(*newest);
-            is_newer
-        });
+        let newest = if is_frequent {
+            &self.shared.newest_frequent
+        } else {
+            &self.shared.newest_rare
+        };
+        newest.send_modify(|it| *it = sequence.max(*it));
         sequence
     }
 
@@ -162,12 +166,20 @@ impl EventLog {
     /// A reader that begins with the oldest kept record.
     pub fn subscribe(&self, filter: EventFilter) -> Follower {
         let rings = self.lock();
+        let cursor = |is_frequent, ring: &Ring, newest: &watch::Sender<u64>| {
+            filter.wants_any(is_frequent).then(|| Cursor {
+                position: ring.n_dropped,
+                newest: newest.subscribe(),
+            })
+        };
+        let rare = cursor(false, &rings.rare, &self.shared.newest_rare);
+        let frequent = cursor(true, &rings.frequent, &self.shared.newest_frequent);
+        drop(rings);
         Follower {
-            rare: filter.wants_any(false).then_some(rings.rare.n_dropped),
-            frequent: filter.wants_any(true).then_some(rings.frequent.n_dropped),
-            newest: self.shared.newest.subscribe(),
             log: self.clone(),
             filter,
+            rare,
+            frequent,
         }
     }
 
@@ -186,10 +198,27 @@ impl EventLog {
 pub struct Follower {
     log: EventLog,
     filter: EventFilter,
+    /// `None`: the filter wants no kind of this ring.
+    rare: Option<Cursor>,
+    frequent: Option<Cursor>,
+}
+
+#[derive(Debug)]
+struct Cursor {
+    /// Of the next record to read, counted from the first that the ring ever held.
+    position: u64,
     newest: watch::Receiver<u64>,
-    /// Position in each ring; `None`: the filter wants none of its kinds.
-    rare: Option<u64>,
-    frequent: Option<u64>,
+}
+
+impl Cursor {
+    /// Waits for a record after the last that was marked as seen; for ever without a cursor.
+    async fn changed(cursor: Option<&mut Self>) {
+        match cursor {
+            // The sender lives in the log that the follower holds, so this does not fail.
+            Some(cursor) => drop(cursor.newest.changed().await),
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Follower {
@@ -197,10 +226,15 @@ impl Follower {
     /// May be empty when the filter wants none of them.
     pub async fn next_batch(&mut self, limit: usize) -> Vec<Arc<EventRecord>> {
         let mut batch = Vec::new();
-        self.newest.borrow_and_update();
+        // Marked before the rings are read, so what comes in between wakes.
+        for cursor in [&mut self.rare, &mut self.frequent].into_iter().flatten() {
+            cursor.newest.mark_unchanged();
+        }
         if self.read_into(&mut batch, limit) == 0 {
-            // The sender lives in the log that this follower holds, so this does not fail.
-            let _ = self.newest.changed().await;
+            tokio::select! {
+                () = Cursor::changed(self.rare.as_mut()) => {}
+                () = Cursor::changed(self.frequent.as_mut()) => {}
+            }
             self.read_into(&mut batch, limit);
         }
         batch
@@ -211,24 +245,28 @@ impl Follower {
     fn read_into(&mut self, batch: &mut Vec<Arc<EventRecord>>, limit: usize) -> usize {
         let rings = self.log.lock();
         let mut missed = 0;
-        for (position, ring) in [
+        for (cursor, ring) in [
             (&mut self.rare, &rings.rare),
             (&mut self.frequent, &rings.frequent),
         ] {
-            missed += position.as_mut().map_or(0, |it| ring.catch_up(it));
+            missed += cursor
+                .as_mut()
+                .map_or(0, |it| ring.catch_up(&mut it.position));
         }
         let mut n_read = 0;
         while n_read < limit {
-            let rare = self.rare.and_then(|it| rings.rare.at(it));
-            let frequent = self.frequent.and_then(|it| rings.frequent.at(it));
-            let (record, position) = match (rare, frequent) {
+            let rare = self.rare.as_ref();
+            let rare = rare.and_then(|it| rings.rare.at(it.position));
+            let frequent = self.frequent.as_ref();
+            let frequent = frequent.and_then(|it| rings.frequent.at(it.position));
+            let (record, cursor) = match (rare, frequent) {
                 (Some(a), Some(b)) if a.sequence < b.sequence => (a, &mut self.rare),
                 (Some(a), None) => (a, &mut self.rare),
                 (_, Some(b)) => (b, &mut self.frequent),
                 (None, None) => break,
             };
-            if let Some(position) = position {
-                *position += 1;
+            if let Some(cursor) = cursor {
+                cursor.position += 1;
             }
             n_read += 1;
             if missed > 0 {
@@ -264,6 +302,8 @@ fn dropped(count: u64, next: &EventRecord) -> EventRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::poll_fn;
+    use std::task::Poll;
     use std::time::Duration;
 
     fn event(kind: EventKind, second: u64) -> Event {
@@ -361,6 +401,22 @@ mod tests {
             batch[0].event.detail,
             Some(EventDetail::Dropped { count: 6 })
         );
+    }
+
+    #[tokio::test]
+    async fn a_follower_of_rare_kinds_sleeps_through_a_storm() {
+        let log = EventLog::new(4, 0);
+        let mut follower = log.subscribe(filter(&[EventKind::Oom]));
+        {
+            let mut next = std::pin::pin!(follower.next_batch(16));
+            for second in 0..10 {
+                log.append(event(EventKind::Process, second));
+                let polled = poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await;
+                assert!(polled.is_pending(), "woken by a process");
+            }
+        }
+        log.append(event(EventKind::Oom, 10));
+        assert_eq!(sequences(&follower.next_batch(16).await), [11]);
     }
 
     #[tokio::test]

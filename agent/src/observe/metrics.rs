@@ -32,6 +32,7 @@ use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
 use self::registry::Builder;
 pub use self::table::{Area, Buckets, Cardinality, Family, PREFIX, Type, Unit, table};
+use crate::model::agent_process::ProcessUsage;
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::record::{Event, OomDetail, OomScope};
 use crate::model::time::WallTime;
@@ -57,22 +58,6 @@ struct Shared {
     workloads: Mutex<WorkloadLifetimes>,
     /// Last value of each counter that the kernel keeps and the agent only repeats.
     kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
-}
-
-/// What the agent itself uses, from `/proc/self`. `None`: could not be read; the series is left
-/// out.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ProcessUsage {
-    /// User and system time since the start.
-    pub cpu: Option<Duration>,
-    pub open_fds: Option<u64>,
-    pub max_fds: Option<u64>,
-    pub virtual_bytes: Option<u64>,
-    pub resident_bytes: Option<u64>,
-    pub threads: Option<u64>,
-    pub started_at: Option<WallTime>,
-    /// Capabilities in the effective set.
-    pub n_capabilities: Option<u32>,
 }
 
 /// The text could not be made.
@@ -215,12 +200,14 @@ impl Metrics {
         family.with_label_values(&[source, fault.as_str()]).inc();
     }
 
-    pub fn set_process_usage(&self, usage: &ProcessUsage) {
+    /// `started_at`: start of the agent.
+    pub fn set_process_usage(&self, usage: &ProcessUsage, started_at: WallTime) {
         let family = &self.shared.process;
         if let Some(cpu) = usage.cpu {
             let counter = family.cpu.with_label_values::<&str>(&[]);
             counter.inc_by((cpu.as_secs_f64() - counter.get()).max(0.0));
         }
+        set_time(&family.start_time, &[], started_at);
         for (gauge, value) in [
             (&family.open_fds, usage.open_fds),
             (&family.max_fds, usage.max_fds),
@@ -233,9 +220,6 @@ impl Metrics {
             ),
         ] {
             set_or_leave_out(gauge, value);
-        }
-        if let Some(at) = usage.started_at {
-            set_time(&family.start_time, &[], at);
         }
     }
 

@@ -7,12 +7,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::record::{EventKind, EventRecord};
+pub use crate::model::status::DEFAULT_SOCKET;
 use crate::model::status::{ApiVersion, Status};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventFilter;
-
-/// Where the agent listens when the configuration does not say otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/ballast/ballast.sock";
 
 /// The longest request line in bytes, newline included; every sensible request is far below.
 pub const MAX_REQUEST_BYTES: usize = 16 * 1024;

@@ -6,11 +6,35 @@
 //! Invariants: a program that the kernel refuses is a row of [`Streams::reports`], never a failed
 //! start. No record is interpreted here beyond its layout, and no cgroup id is resolved.
 
+mod decode;
+mod device;
+mod diagnostics;
+mod load;
+mod objects;
+mod offsets;
+mod pins;
+mod probe;
+mod stats;
+
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use crate::model::event::{CgroupId, CgroupLineage, KernelEvent};
+use aya::maps::MapError;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::{SysconfVar, sysconf};
+
+use self::device::DeviceCounter;
+use self::load::Running;
+use self::pins::Pins;
+use super::btf::BtfError;
+use crate::model::event::{CgroupId, KernelEvent};
+use crate::sys::{FsError, Root};
+
+pub use self::device::{DeviceAccess, DeviceKind};
+pub use self::pins::PinsError;
+pub use self::probe::KernelSupport;
+pub use self::stats::{ProgramStats, StallTotals};
 
 /// One ring buffer, with the programs that write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,41 +116,82 @@ pub struct Drained {
     pub malformed: usize,
 }
 
-/// Time that the tasks of one cgroup, without its children, have waited for memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StallTotals {
-    pub cgroup: CgroupLineage,
-    pub memcg_reclaim_ns: u64,
-    pub memcg_reclaims: u64,
-    pub direct_reclaim_ns: u64,
-    pub direct_reclaims: u64,
+/// Whether the streams that should outlive the agent do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pinning {
+    /// [`LoadOptions::pin_directory`] was `None`.
+    Off,
+    On,
+    /// Events from the time between two agents are lost.
+    Failed {
+        reason: String,
+    },
 }
 
-/// The kernel's own account of one program, while `kernel.bpf_stats_enabled` is 1; else zeros.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProgramStats {
-    pub program: &'static str,
-    pub run_count: u64,
-    pub run_time_ns: u64,
-}
-
-/// Nothing at all can be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("this agent was built without the eBPF tool chain: it contains no programs")]
     NoObject,
+    /// The kernel was built without `CONFIG_DEBUG_INFO_BTF`, or the file is hidden.
+    #[error("the kernel's types are not readable, which every program needs")]
+    NoBtf { source: FsError },
+    #[error("read the kernel's types")]
+    Btf { source: BtfError },
+    /// As [`LoadError::Btf`], by aya, which attaches programs.
+    #[error("read the kernel's types for attaching")]
+    AttachBtf { source: aya::BtfError },
+    #[error("the {map} map of stream {}", .stream.name())]
+    Map {
+        stream: Stream,
+        map: &'static str,
+        source: MapError,
+    },
+    #[error("unpin")]
+    Unpin { source: PinsError },
+    #[error("count device accesses: {reason}")]
+    Device { reason: String },
 }
 
 /// The running programs. Dropping it detaches those that are not pinned.
-#[derive(Debug)]
 pub struct Streams {
+    running: BTreeMap<Stream, Running>,
     reports: Vec<ProgramReport>,
+    pinning: Pinning,
+    device: Option<DeviceCounter>,
+    page_bytes: u64,
 }
 
+/// The streams whose programs and rings outlive the agent: kills, and what became of processes, are
+/// to be known whole. Cgroups are found by a scan at start, stall totals are counters.
+const PINNED: [Stream; 2] = [Stream::Oom, Stream::Process];
+
 impl Streams {
-    /// Loads and attaches whatever this kernel takes, adopting pinned streams first.
-    pub fn load(_options: &LoadOptions) -> Result<Self, LoadError> {
-        Err(LoadError::NoObject)
+    /// Loads and attaches whatever this kernel takes, adopting pinned streams first. Takes 100 to
+    /// 300 ms when nothing is adopted.
+    pub fn load(options: &LoadOptions) -> Result<Self, LoadError> {
+        if !objects::are_built() {
+            return Err(LoadError::NoObject);
+        }
+        // Up to 5.10 maps count against this limit, which is small by default; raising it may be
+        // refused, and then the kernel says so per map.
+        let infinity = nix::sys::resource::RLIM_INFINITY;
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, infinity, infinity);
+        let mut streams = Self {
+            running: BTreeMap::new(),
+            reports: Vec::new(),
+            pinning: Pinning::Off,
+            device: None,
+            page_bytes: page_bytes(),
+        };
+        let pins = streams.open_pins(options);
+        if let Some(pins) = &pins {
+            streams.adopt(pins);
+        }
+        streams.load_missing(options, pins.as_ref())?;
+        if let Some(root) = options.watched {
+            streams.watch(root)?;
+        }
+        Ok(streams)
     }
 
     /// One row per program that was tried, in the order of trying.
@@ -134,46 +199,191 @@ impl Streams {
         &self.reports
     }
 
+    pub fn pinning(&self) -> &Pinning {
+        &self.pinning
+    }
+
     /// Sets the watched root in every stream; takes effect with the next event.
-    pub fn watch(&mut self, _root: WatchedRoot) -> Result<(), LoadError> {
-        Ok(())
+    pub fn watch(&mut self, root: WatchedRoot) -> Result<(), LoadError> {
+        self.update(|it| it.set_root(root))
+    }
+
+    /// Reports processes, cgroups and stalls of the whole node. For tests.
+    pub fn watch_everything(&mut self) -> Result<(), LoadError> {
+        self.update(Running::set_everything)
     }
 
     /// The rings, to be polled for reading.
     pub fn rings(&self) -> impl Iterator<Item = (Stream, BorrowedFd<'_>)> {
-        std::iter::empty()
+        self.running
+            .iter()
+            .map(|(stream, it)| (*stream, it.ring.as_fd()))
     }
 
     /// Hands at most `max` waiting events of one stream to `sink`, oldest first.
     pub fn drain(
         &mut self,
-        _stream: Stream,
-        _max: usize,
-        _sink: &mut dyn FnMut(KernelEvent),
+        stream: Stream,
+        max: usize,
+        sink: &mut dyn FnMut(KernelEvent),
     ) -> Drained {
-        Drained::default()
+        let mut drained = Drained::default();
+        let Some(running) = self.running.get_mut(&stream) else {
+            return drained;
+        };
+        while drained.n + drained.malformed < max
+            && let Some(record) = running.ring.next()
+        {
+            match decode::decode(stream, &record, self.page_bytes) {
+                Some(event) => {
+                    drained.n += 1;
+                    sink(event);
+                }
+                None => drained.malformed += 1,
+            }
+        }
+        if let Some(diagnostics) = &mut running.diagnostics {
+            diagnostics.flush();
+        }
+        drained
     }
 
-    /// Events lost since the stream was first loaded, because its ring was full.
-    pub fn losses(&self) -> Result<BTreeMap<Stream, u64>, LoadError> {
-        Ok(BTreeMap::new())
-    }
-
-    pub fn stall_totals(&self) -> Result<BTreeMap<CgroupId, StallTotals>, LoadError> {
-        Ok(BTreeMap::new())
-    }
-
-    pub fn program_stats(&self) -> Vec<ProgramStats> {
-        Vec::new()
-    }
-
-    /// Attaches the device access counter, which allows everything, to a cgroup v2 directory.
-    pub fn attach_device_counter(&mut self, _cgroup2_dir: BorrowedFd<'_>) -> Result<(), LoadError> {
+    /// Attaches the device access counter, which allows everything, to a cgroup v2 directory; a
+    /// second call moves it.
+    pub fn attach_device_counter(&mut self, cgroup2_dir: BorrowedFd<'_>) -> Result<(), LoadError> {
+        self.device = Some(DeviceCounter::attach(cgroup2_dir)?);
         Ok(())
     }
 
     /// Detaches and removes whatever is pinned below `pin_directory`, of every version.
-    pub fn unpin_all(_pin_directory: &Path) -> Result<(), LoadError> {
+    pub fn unpin_all(pin_directory: &Path) -> Result<(), LoadError> {
+        Pins::remove_all(pin_directory).map_err(|source| LoadError::Unpin { source })
+    }
+
+    fn update(
+        &mut self,
+        change: impl Fn(&mut Running) -> Result<(), MapError>,
+    ) -> Result<(), LoadError> {
+        for (stream, running) in &mut self.running {
+            change(running).map_err(|source| LoadError::Map {
+                stream: *stream,
+                map: "watch",
+                source,
+            })?;
+        }
         Ok(())
     }
+
+    fn open_pins(&mut self, options: &LoadOptions) -> Option<Pins> {
+        let directory = options.pin_directory.as_deref()?;
+        let names = PINNED.map(set_name);
+        match Pins::open(directory).and_then(|pins| pins.retain(&names).map(|()| pins)) {
+            Ok(pins) => {
+                self.pinning = Pinning::On;
+                Some(pins)
+            }
+            Err(error) => {
+                self.pinning = Pinning::Failed {
+                    reason: load::chain(&error),
+                };
+                None
+            }
+        }
+    }
+
+    /// A set that cannot be adopted is removed, and its stream loaded anew.
+    fn adopt(&mut self, pins: &Pins) {
+        for stream in PINNED {
+            let name = set_name(stream);
+            let n_reports = self.reports.len();
+            let adopted = match pins.adopt(&name) {
+                Ok(None) => continue,
+                Ok(Some(pinned)) => load::adopt(stream, pinned, &mut self.reports)
+                    .map_err(|error| load::chain(&error)),
+                Err(error) => Err(load::chain(&error)),
+            };
+            match adopted {
+                Ok(running) => {
+                    self.running.insert(stream, running);
+                }
+                Err(reason) => {
+                    self.reports.truncate(n_reports);
+                    tracing::warn!(%reason, pins = name, "pinned programs cannot be adopted");
+                    if let Err(error) = pins.remove(&name) {
+                        let reason = load::chain(&error);
+                        self.pinning = Pinning::Failed { reason };
+                    }
+                }
+            }
+        }
+    }
+
+    fn load_missing(
+        &mut self,
+        options: &LoadOptions,
+        pins: Option<&Pins>,
+    ) -> Result<(), LoadError> {
+        let missing: Vec<_> = Stream::ALL
+            .into_iter()
+            .filter(|it| !self.running.contains_key(it))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let root = Root::host();
+        let support = {
+            let bytes = root
+                .read(BTF_PATH)
+                .map_err(|source| LoadError::NoBtf { source })?;
+            KernelSupport::from_btf(&bytes, memory_is_unified(&root))
+                .map_err(|source| LoadError::Btf { source })?
+        };
+        // 21 MB while it lives.
+        let btf = aya::Btf::from_sys_fs().map_err(|source| LoadError::AttachBtf { source })?;
+        for stream in missing {
+            let load = |reports: &mut Vec<ProgramReport>| {
+                load::load(stream, &support, &btf, options, reports)
+            };
+            let n_reports = self.reports.len();
+            let Some(mut attached) = load(&mut self.reports)? else {
+                continue;
+            };
+            if let Some(pins) = pins.filter(|_| PINNED.contains(&stream)) {
+                attached = match attached.pin(pins, &set_name(stream)) {
+                    Ok(attached) => attached,
+                    Err(error) => {
+                        let reason = load::chain(&error);
+                        self.pinning = Pinning::Failed { reason };
+                        self.reports.truncate(n_reports);
+                        match load(&mut self.reports)? {
+                            Some(again) => again,
+                            None => continue,
+                        }
+                    }
+                };
+            }
+            self.running.insert(stream, attached.run()?);
+        }
+        Ok(())
+    }
+}
+
+const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
+
+fn set_name(stream: Stream) -> String {
+    Pins::set_name(stream, objects::of(stream))
+}
+
+/// Whether the memory controller lives on cgroup v2. `/proc/cgroups` gives the hierarchy of each
+/// controller, 0 for v2, and lists only controllers that v1 still knows (6.11 and newer).
+fn memory_is_unified(root: &Root) -> bool {
+    let text = root.read_text("/proc/cgroups").unwrap_or_default();
+    text.lines()
+        .filter_map(|it| it.strip_prefix("memory"))
+        .all(|it| it.split_whitespace().next() == Some("0"))
+}
+
+fn page_bytes() -> u64 {
+    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    size.and_then(|it| u64::try_from(it).ok()).unwrap_or(4096)
 }

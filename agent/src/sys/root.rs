@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::{FsError, Operation};
@@ -101,6 +102,14 @@ impl Root {
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
         let path = self.path(path);
         fs::create_dir_all(&path).map_err(|e| FsError::new(Operation::CreateDir, &path, e))
+    }
+
+    /// Makes a directory that every user may use, mode 0777.
+    pub fn create_shared_dir(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        self.create_dir_all(&path)?;
+        let path = self.path(path);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))
+            .map_err(|e| FsError::new(Operation::CreateDir, &path, e))
     }
 
     /// Removes a file; a file that is not there is fine.

@@ -8,7 +8,7 @@ use crate::model::quantity::{Format, Quantity, QuantityError};
 pub enum ThresholdValue {
     /// Above 0.
     Quantity(Quantity),
-    /// Above 0 and below 1. A 32-bit float, as in kubelet: 5 % of 10 Gi is 536870920.
+    /// 0 to 1. A 32-bit float, as in kubelet: 5 % of 10 Gi is 536870920.
     Fraction(f32),
 }
 

@@ -117,3 +117,42 @@ async fn an_address_in_use_is_named() {
         "{error}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_ends_its_headers_loses_its_connection() {
+    let (server, _pages, _trigger) = start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nX: ")
+        .await
+        .unwrap();
+    let begun = tokio::time::Instant::now();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+    assert!(begun.elapsed() >= HEADER_TIMEOUT);
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_wait_for_a_place() {
+    let (server, _pages, _trigger) = start().await;
+    let mut idle = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let keep_alive = "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n";
+        stream.write_all(keep_alive.as_bytes()).await.unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        idle.push(stream);
+    }
+    let address = server.address;
+    let waiting = tokio::spawn(async move { send(address, &request("GET", "/healthz")).await });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!waiting.is_finished());
+    idle.pop();
+    let answer = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    let answer = answer.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}

@@ -46,16 +46,16 @@ fn everything() -> Metrics {
     metrics.loop_succeeded(at);
     metrics.set_source_age("manifests", second);
     metrics.source_error("manifests", SourceFault::Parse);
-    metrics.set_process_usage(&ProcessUsage {
+    let usage = ProcessUsage {
         cpu: Some(second),
         open_fds: Some(20),
         max_fds: Some(1024),
         virtual_bytes: Some(1 << 30),
         resident_bytes: Some(1 << 24),
         threads: Some(3),
-        started_at: Some(at),
         n_capabilities: Some(0),
-    });
+    };
+    metrics.set_process_usage(&usage, at);
     let mut record = oom_record(1);
     let (event, detail) = oom_parts(&record);
     metrics.oom_kill(event, detail, None);
@@ -254,7 +254,7 @@ fn what_is_not_known_is_absent() {
     metrics.set_cgroups_dying(Some(3));
     check(&metrics, &[("ballast_cgroups_dying", Some(3.0))]);
     metrics.set_cgroups_dying(None);
-    metrics.set_process_usage(&ProcessUsage::default());
+    metrics.set_process_usage(&ProcessUsage::default(), WallTime::default());
     check(
         &metrics,
         &[

@@ -242,6 +242,17 @@ async fn shutdown_ends_followers_and_removes_the_socket() {
     assert!(!fixture.path.exists());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_asks_loses_its_connection() {
+    let fixture = Fixture::start(16);
+    let mut silent = fixture.connect().await;
+    let begun = tokio::time::Instant::now();
+    let mut answer = String::new();
+    silent.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "");
+    assert!(begun.elapsed() >= CLIENT_TIMEOUT);
+}
+
 #[test]
 fn only_root_and_the_agents_user_are_allowed() {
     for (uid, own_uid, expected) in [

@@ -1,0 +1,374 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn convert(source: Value, origin: PodOrigin) -> Result<Pod, Vec<FieldFault>> {
+    let mut source = source;
+    quote_quantities(&mut source);
+    Pod::from_v1(&serde_json::from_value(source).expect("a v1.Pod"), origin)
+}
+
+/// A manifest around `spec`.
+fn manifest(spec: Value) -> Value {
+    json!({
+        "metadata": {
+            "name": "web",
+            "namespace": "shop",
+            "uid": "0a1b",
+            "labels": {"app": "web"},
+            "annotations": {"example.org/note": "hello"},
+        },
+        "spec": spec,
+    })
+}
+
+#[track_caller]
+fn good(spec: Value) -> Pod {
+    convert(manifest(spec), PodOrigin::Manifest).unwrap_or_else(|faults| panic!("{faults:?}"))
+}
+
+#[track_caller]
+fn faults(spec: Value) -> Vec<String> {
+    let faults = convert(manifest(spec), PodOrigin::Manifest).expect_err("a fault");
+    faults.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_manifest_becomes_a_pod_with_its_defaults() {
+    let pod = good(json!({
+        "initContainers": [
+            {"name": "proxy", "image": "p", "restartPolicy": "Always"},
+            {"name": "prepare", "image": "p", "workingDir": "/tmp"},
+        ],
+        "containers": [{
+            "name": "app",
+            "image": "i",
+            "command": ["sleep"],
+            "args": ["1"],
+            "resources": {"limits": {"cpu": 2, "memory": "1Gi"}, "requests": {"memory": "512Mi"}},
+            "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+        }],
+        "volumes": [
+            {"name": "scratch"},
+            {"name": "ram", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+            {"name": "host", "hostPath": {"path": "/srv"}},
+            {"name": "conf", "configMap": {"name": "c"}},
+        ],
+        "securityContext": {"runAsUser": 1000},
+        "priority": 7,
+    }));
+    assert_eq!(pod.full_name(), "shop/web");
+    assert_eq!(pod.restart_policy, RestartPolicy::Always);
+    assert_eq!(pod.termination_grace, Duration::from_secs(30));
+    assert_eq!(
+        pod.init_containers
+            .iter()
+            .map(|it| it.is_sidecar)
+            .collect::<Vec<_>>(),
+        [true, false]
+    );
+    let app = &pod.containers[0];
+    assert_eq!(
+        app.resources.requests["cpu"].milli_value(),
+        2000,
+        "a missing request is the limit"
+    );
+    assert_eq!(app.resources.requests["memory"].to_string(), "512Mi");
+    assert_eq!((app.run_as_user, app.run_as_group), (Some(1000), None));
+    assert_eq!(
+        app.volume_mounts,
+        [("scratch".to_owned(), "/scratch".to_owned())]
+    );
+    let sources: Vec<&VolumeSource> = pod.volumes.iter().map(|it| &it.source).collect();
+    assert_eq!(
+        sources,
+        [
+            &VolumeSource::EmptyDir {
+                memory: false,
+                size_limit: None
+            },
+            &VolumeSource::EmptyDir {
+                memory: true,
+                size_limit: Some(64 << 20)
+            },
+            &VolumeSource::HostPath {
+                path: "/srv".to_owned()
+            },
+            &VolumeSource::Other {
+                kind: "configMap".to_owned()
+            },
+        ]
+    );
+    assert!(pod.is_static() && pod.is_critical() && !pod.is_mirror());
+    assert!(pod.warnings.is_empty(), "{:?}", pod.warnings);
+}
+
+#[test]
+fn every_fault_is_reported_with_its_path() {
+    let mut source = manifest(json!({
+        "restartPolicy": "Sometimes",
+        "terminationGracePeriodSeconds": -1,
+        "initContainers": [{"name": "app"}],
+        "containers": [
+            {"name": "app", "resources": {"requests": {"cpu": "2", "memory": "-1"}, "limits": {"cpu": "1"}}},
+            {"name": "Not_A_Label", "resources": {"limits": {"cpu": "1 core", "gpu.example/a": "1"}}},
+            {"resources": {"requests": {"gpu.example/a": "500m", "widgets": "1"}}, "name": ""},
+            {"name": "mounts", "volumeMounts": [{"name": "none", "mountPath": ""}]},
+            {"name": "user", "securityContext": {"runAsUser": -1}},
+        ],
+        "volumes": [{"name": "v", "hostPath": {"path": "srv"}}, {"name": "v"}],
+    }));
+    source["metadata"] = json!({"namespace": "a.b", "uid": "a_b"});
+    let faults = convert(source, PodOrigin::Manifest).expect_err("faults");
+    let paths: Vec<&str> = faults.iter().map(|it| it.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "spec.restartPolicy",
+            "spec.terminationGracePeriodSeconds",
+            "spec.containers[0].resources.requests.memory",
+            "spec.containers[1].resources.limits.cpu",
+            "spec.containers[4].securityContext.runAsUser",
+            "spec.volumes[0].hostPath.path",
+            "metadata.uid",
+            "metadata.name",
+            "metadata.namespace",
+            "spec.containers[0].name",
+            "spec.containers[1].name",
+            "spec.containers[2].name",
+            "spec.volumes[1].name",
+            "spec.containers[0].resources.requests.cpu",
+            "spec.containers[2].resources.requests[gpu.example/a]",
+            "spec.containers[2].resources.requests.widgets",
+            "spec.containers[2].resources.requests[gpu.example/a]",
+            "spec.containers[2].resources.requests.widgets",
+            "spec.containers[3].volumeMounts[0].name",
+            "spec.containers[3].volumeMounts[0].mountPath",
+        ]
+    );
+    let cpu = "spec.containers[0].resources.requests.cpu: `2` is above the limit, 1";
+    assert!(faults.iter().any(|it| it.to_string() == cpu), "{faults:?}");
+}
+
+#[test]
+fn a_pod_without_containers_or_spec_is_at_fault() {
+    assert_eq!(
+        faults(json!({"containers": []})),
+        ["spec.containers: must list at least one container"]
+    );
+    let bare = convert(
+        json!({"metadata": {"name": "a", "uid": "u"}}),
+        PodOrigin::Manifest,
+    );
+    let paths: Vec<String> = bare
+        .expect_err("faults")
+        .into_iter()
+        .map(|it| it.path)
+        .collect();
+    assert_eq!(paths, ["spec", "spec.containers"]);
+}
+
+#[test]
+fn hugepages_need_equal_whole_pages() {
+    let of = |request: &str, limit: &str| {
+        faults(json!({"containers": [{"name": "a", "resources": {
+            "requests": {"hugepages-2Mi": request}, "limits": {"hugepages-2Mi": limit},
+        }}]}))
+    };
+    assert!(of("2Mi", "4Mi")[0].contains("must equal the limit, 4Mi"));
+    assert!(of("3Mi", "3Mi")[0].contains("must be a multiple of the page size, 2Mi"));
+}
+
+#[test]
+fn pod_level_values_must_hold_the_containers() {
+    let spec = |resources: Value| {
+        json!({
+            "containers": [{"name": "a", "resources": {
+                "requests": {"cpu": "2"}, "limits": {"cpu": "4"},
+            }}],
+            "resources": resources,
+        })
+    };
+    let low = faults(spec(
+        json!({"requests": {"cpu": "1"}, "limits": {"cpu": "3"}}),
+    ));
+    assert_eq!(
+        low,
+        [
+            "spec.resources.requests.cpu: `1` is below what the containers request together, 2",
+            "spec.containers[0].resources.limits.cpu: `4` is above the pod's limit, 3",
+        ]
+    );
+    let other = faults(spec(
+        json!({"limits": {"cpu": "4", "ephemeral-storage": "1Gi"}}),
+    ));
+    assert!(
+        other[0].starts_with("spec.resources.limits.ephemeral-storage: "),
+        "{other:?}"
+    );
+    // Missing pod-level requests are the containers' sum, else the pod-level limit.
+    let pod = good(spec(json!({"limits": {"cpu": "5", "memory": "1Gi"}})));
+    let requests = &pod.resources.expect("pod-level resources").requests;
+    assert_eq!(
+        (requests["cpu"].value(), requests["memory"].value()),
+        (2, 1 << 30)
+    );
+}
+
+#[test]
+fn a_pod_of_the_api_server_is_taken_as_it_is() {
+    let source = manifest(json!({"containers": [{
+        "name": "a",
+        "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1", "memory": "1Gi"}},
+        "env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+    }]}));
+    let pod = convert(source, PodOrigin::Api).expect("no relation is checked");
+    assert_eq!(
+        pod.containers[0].resources.requests.get("memory"),
+        None,
+        "no defaults"
+    );
+    assert!(pod.containers[0].env.is_empty());
+    assert_eq!(
+        pod.warnings[0].path,
+        "spec.containers[0].env[0].valueFrom.secretKeyRef"
+    );
+    assert!(!pod.is_static());
+}
+
+#[test]
+fn a_static_pod_shows_by_its_annotation_too() {
+    let mut source = manifest(json!({"containers": [{"name": "a"}]}));
+    source["metadata"]["annotations"] = json!({"kubernetes.io/config.source": "file"});
+    assert!(
+        convert(source.clone(), PodOrigin::Api)
+            .expect("a pod")
+            .is_static()
+    );
+    source["metadata"]["annotations"] = json!({"kubernetes.io/config.source": "api"});
+    assert!(
+        !convert(source, PodOrigin::Manifest)
+            .expect("a pod")
+            .is_static()
+    );
+}
+
+fn variables(env: Value, status: Value) -> Result<Pod, Vec<FieldFault>> {
+    let mut source = manifest(json!({
+        "nodeName": "n1",
+        "serviceAccountName": "sa",
+        "containers": [
+            {"name": "a", "env": env, "resources": {
+                "limits": {"cpu": "1500m", "memory": "1Gi"}, "requests": {"cpu": "250m"},
+            }},
+            {"name": "b", "resources": {"limits": {"memory": "2Gi"}}},
+        ],
+    }));
+    source["status"] = status;
+    convert(source, PodOrigin::Manifest)
+}
+
+#[test]
+fn variables_are_resolved_from_the_pod() {
+    let field = |path: &str| json!({"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let resource = |name: &str, divisor: Value, container: &str| {
+        let from = json!({"resource": name, "divisor": divisor, "containerName": container});
+        json!({"name": "X", "valueFrom": {"resourceFieldRef": from}})
+    };
+    let status = json!({"podIP": "10.0.0.1", "hostIPs": [{"ip": "1.1.1.1"}, {"ip": "::1"}]});
+    for (variable, value) in [
+        (json!({"name": "X", "value": "$(HOME)/x"}), "$(HOME)/x"),
+        (json!({"name": "X"}), ""),
+        (field("metadata.name"), "web"),
+        (field("metadata.namespace"), "shop"),
+        (field("metadata.uid"), "0a1b"),
+        (field("metadata.labels['app']"), "web"),
+        (field("metadata.labels['none']"), ""),
+        (field("metadata.annotations['example.org/note']"), "hello"),
+        (field("spec.nodeName"), "n1"),
+        (field("spec.serviceAccountName"), "sa"),
+        (field("status.podIP"), "10.0.0.1"),
+        (field("status.hostIPs"), "1.1.1.1,::1"),
+        (resource("limits.cpu", json!(null), ""), "2"),
+        (resource("limits.cpu", json!("1m"), ""), "1500"),
+        (resource("limits.cpu", json!(0), ""), "2"),
+        (resource("requests.cpu", json!("100m"), "a"), "3"),
+        (resource("limits.memory", json!("1Mi"), "a"), "1024"),
+        (resource("requests.memory", json!("1"), "b"), "2147483648"),
+        (resource("requests.cpu", json!("1"), "b"), "0"),
+    ] {
+        let pod = variables(json!([variable]), status.clone())
+            .unwrap_or_else(|faults| panic!("{variable}: {faults:?}"));
+        assert_eq!(pod.containers[0].env[0].value, value, "{variable}");
+        assert!(pod.warnings.is_empty(), "{variable}: {:?}", pod.warnings);
+    }
+}
+
+#[test]
+fn variables_that_cannot_be_resolved_say_so() {
+    let from = |source: Value| json!([{"name": "X", "valueFrom": source}]);
+    let no_status = || json!({});
+    for (env, path) in [
+        (json!([{"name": "A=B"}]), "name"),
+        (json!([{"name": "X", "value": "a\0b"}]), "value"),
+        (from(json!({})), "valueFrom"),
+        (
+            from(json!({"fieldRef": {"fieldPath": "spec.x"}})),
+            "valueFrom.fieldRef.fieldPath",
+        ),
+        (
+            from(json!({"configMapKeyRef": {"name": "c", "key": "k"}})),
+            "valueFrom.configMapKeyRef",
+        ),
+        (
+            from(json!({"resourceFieldRef": {"resource": "limits.pods"}})),
+            "valueFrom.resourceFieldRef.resource",
+        ),
+        (
+            from(json!({"resourceFieldRef": {"resource": "limits.cpu", "containerName": "b"}})),
+            "valueFrom.resourceFieldRef.resource",
+        ),
+        (
+            from(json!({"resourceFieldRef": {"resource": "limits.cpu", "containerName": "c"}})),
+            "valueFrom.resourceFieldRef.containerName",
+        ),
+    ] {
+        let faults = variables(env.clone(), no_status()).expect_err("a fault");
+        assert_eq!(
+            faults[0].path,
+            format!("spec.containers[0].env[0].{path}"),
+            "{env}"
+        );
+    }
+    let optional = json!({"secretKeyRef": {"name": "s", "key": "k", "optional": true}});
+    let pod = variables(from(optional), no_status()).expect("left out");
+    assert!(pod.containers[0].env.is_empty() && pod.warnings.len() == 1);
+    let unknown = json!({"fieldRef": {"fieldPath": "status.podIP"}});
+    let pod = variables(from(unknown), no_status()).expect("empty");
+    assert_eq!(pod.containers[0].env[0].value, "");
+    assert_eq!(
+        pod.warnings[0].path,
+        "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath"
+    );
+}
+
+#[test]
+fn what_is_not_honoured_is_a_warning() {
+    let pod = good(json!({
+        "activeDeadlineSeconds": 5,
+        "containers": [{
+            "name": "a",
+            "livenessProbe": {"exec": {"command": ["true"]}},
+            "securityContext": {"privileged": true, "allowPrivilegeEscalation": true},
+        }],
+    }));
+    let paths: Vec<&str> = pod.warnings.iter().map(|it| it.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "spec.containers[0].livenessProbe",
+            "spec.containers[0].securityContext.privileged",
+            "spec.activeDeadlineSeconds",
+        ]
+    );
+}

@@ -1,0 +1,344 @@
+//! The agent at work: everything is put together here, and the reconcile loop runs.
+//!
+//! The loop is one thread that owns all state and does blocking file IO; it takes events from one
+//! bounded channel and makes a pass when something happened or time is up. Beside it: the kernel
+//! listener (`kernel`), the threads of the runtime, a watcher of the manifest directory, and a
+//! small tokio runtime for the HTTP endpoint, the socket and signals.
+//!
+//! Invariants: an event only says where to look. A second pass over an unchanged node writes
+//! nothing. Nothing on the node depends on an orderly shutdown.
+
+mod adopt;
+pub mod event;
+pub mod kernel;
+mod manifests;
+pub mod node;
+mod pass;
+pub mod pods;
+mod publish;
+pub mod removals;
+mod serve;
+mod start;
+mod told;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use self::event::{Event, Receiver};
+use self::kernel::Shared;
+use self::node::{Node, NodeError};
+use self::pass::Scope;
+use self::pods::{PodEntry, StatePaths};
+use self::publish::{Counters, Publisher};
+use self::removals::Removals;
+use self::told::Told;
+use crate::config::{Config, PodsConfig};
+use crate::decide::cgroup_plan::Deferred;
+use crate::decide::lifecycle::{BackoffPolicy, Settings};
+use crate::model::cgroup_name::CgroupName;
+use crate::model::event::CgroupId;
+use crate::model::pod::PodUid;
+use crate::observe::event_log::EventLog;
+use crate::observe::health::Health;
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::labels::Trigger;
+use crate::runtime::{ContainerId, Runtime, RuntimeError, RuntimeEvent};
+use crate::sources::manifests::ManifestDirectory;
+use crate::sys::{FsError, Root, clock};
+
+/// Every file is read back at least this often, and the manifest directory is read again: the
+/// safety net under the events. Kubelet's housekeeping runs every 2 s and costs for it; its QoS
+/// update every 60 s.
+const FULL_PASS: Duration = Duration::from_secs(10);
+
+/// Events that come together are worked in one pass: what follows the first one for this long is
+/// part of it.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// Most events taken into one pass, so that a storm of them does not put it off for ever.
+const GATHER_MAX: usize = 1024;
+
+/// Event records kept for `ballast events`; of the frequent kinds as many again.
+const EVENT_LOG: usize = 4096;
+
+/// No pass for this long means that the loop is stuck.
+const MAX_PASS_AGE: Duration = Duration::from_secs(60);
+
+/// Why the agent cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error("prepare the state directory")]
+    State(#[source] FsError),
+    #[error("another agent uses the state directory {}", .0.display())]
+    Locked(PathBuf),
+    #[error("set up the process runtime")]
+    Runtime(#[from] RuntimeError),
+    #[error("start a thread")]
+    Thread(#[source] std::io::Error),
+    #[error(transparent)]
+    Serve(#[from] serve::ServeError),
+    #[error("watch the manifest directory")]
+    Manifests(#[source] crate::sources::manifests::WatchError),
+}
+
+/// The reconcile loop with all that it owns.
+pub struct Loop {
+    config: Arc<Config>,
+    node: Node,
+    paths: StatePaths,
+    settings: Settings,
+    runtime: Box<dyn Runtime>,
+    manifests: ManifestDirectory,
+    pods: BTreeMap<PodUid, PodEntry>,
+    /// Instance ids to the pod and container they belong to.
+    instances: BTreeMap<ContainerId, (PodUid, String)>,
+    removals: Removals,
+    shared: Arc<Shared>,
+    /// Ids of the registered cgroups.
+    ids: BTreeMap<CgroupName, CgroupId>,
+    /// Limits that wait for usage to come down.
+    deferred: Vec<Deferred>,
+    /// What failed at kubepods and the QoS cgroups in the last pass.
+    node_faults: BTreeMap<CgroupName, String>,
+    manifest_state: manifests::ManifestState,
+    told: Told,
+    metrics: Metrics,
+    health: Health,
+    counters: Counters,
+    publisher: Publisher,
+}
+
+/// Runs the agent until it is told to stop. Containers go on when it returns.
+pub fn run(config: Config) -> Result<(), RunError> {
+    let config = Arc::new(config);
+    let root = Root::host();
+    root.create_dir_all(config.state_directory.join("pods"))
+        .map_err(RunError::State)?;
+    let _lock = lock_state(&config)?;
+    let (to_loop, events) = event::channel();
+    let log = EventLog::new(EVENT_LOG, 0);
+    let metrics = Metrics::new();
+    let health = Health::new(
+        MAX_PASS_AGE,
+        ["node", "recovery", "first pass"],
+        clock::boottime(),
+    );
+    let mut node = Node::detect(&root, &config)?;
+    let prepared = node.prepare();
+    health.unblock("node");
+
+    let runtime = serve::process_runtime(&config, to_loop.clone())?;
+    let shared = Arc::new(Shared::default());
+    let (publisher, status) = Publisher::new(&config, &node);
+    let server = serve::Server::start(
+        &config,
+        metrics.clone(),
+        health.clone(),
+        &log,
+        status,
+        &to_loop,
+    )?;
+
+    let PodsConfig::Manifests { manifest_directory } = &config.pods;
+    let mut state = Loop {
+        settings: Settings {
+            backoff: BackoffPolicy::with_max(config.kubelet.max_container_restart_period),
+            compat: config.compat,
+        },
+        paths: StatePaths(config.state_directory.clone()),
+        manifests: ManifestDirectory::new(manifest_directory).with_node_name(node.name.as_str()),
+        config: Arc::clone(&config),
+        node,
+        runtime: Box::new(runtime),
+        pods: BTreeMap::new(),
+        instances: BTreeMap::new(),
+        removals: Removals::default(),
+        shared: Arc::clone(&shared),
+        ids: BTreeMap::new(),
+        deferred: Vec::new(),
+        node_faults: BTreeMap::new(),
+        manifest_state: manifests::ManifestState::default(),
+        told: Told::new(log.clone()),
+        metrics: metrics.clone(),
+        health,
+        counters: Counters::default(),
+        publisher,
+    };
+    if let Err(error) = prepared {
+        state
+            .told
+            .node("KubepodsFailed", crate::observe::chain(&error));
+    }
+    state.told.agent(
+        "AgentStarted",
+        format!(
+            "ballast {} on {}",
+            env!("CARGO_PKG_VERSION"),
+            state.node.identity.kernel_release
+        ),
+    );
+    let listener = state.start_listening(&root, &log, to_loop.clone());
+    state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
+    let _listener = listener
+        .map(|it| it.spawn())
+        .transpose()
+        .map_err(RunError::Thread)?;
+    let _watcher = manifests::spawn_watcher(&state.manifests, to_loop.clone())?;
+    drop(to_loop);
+
+    state.turn(&events);
+    state
+        .told
+        .agent("AgentStopping", "containers go on".to_owned());
+    state.save_pods();
+    server.stop();
+    Ok(())
+}
+
+/// Holds the state directory against a second agent until dropped.
+fn lock_state(config: &Config) -> Result<crate::sys::lock::Lock, RunError> {
+    let path = config.state_directory.join("lock");
+    crate::sys::lock::Lock::take(&path)
+        .map_err(RunError::State)?
+        .ok_or_else(|| RunError::Locked(config.state_directory.clone()))
+}
+
+impl Loop {
+    /// Passes until shutdown.
+    fn turn(&mut self, events: &Receiver) {
+        self.read_manifests();
+        self.pass(Scope::All);
+        self.remove_orphans(clock::boottime());
+        self.health.unblock("first pass");
+        let mut last_full = clock::boottime();
+        loop {
+            let now = clock::boottime();
+            let next_full = last_full + FULL_PASS;
+            let wake = self.next_wake().map_or(next_full, |it| it.min(next_full));
+            let (is_due, trigger) = match events.recv_timeout(wake.saturating_sub(now)) {
+                Ok(Event::Shutdown) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(event) => {
+                    let mut is_shutdown = false;
+                    let mut scope = self.take(event);
+                    let mut n_taken = 1;
+                    while n_taken < GATHER_MAX
+                        && let Ok(event) = events.recv_timeout(GATHER)
+                    {
+                        if matches!(event, Event::Shutdown) {
+                            is_shutdown = true;
+                            break;
+                        }
+                        scope = scope.max(self.take(event));
+                        n_taken += 1;
+                    }
+                    if is_shutdown {
+                        return;
+                    }
+                    (scope, Trigger::Event)
+                }
+                Err(RecvTimeoutError::Timeout) => (None, Trigger::Timer),
+            };
+            let now = clock::boottime();
+            self.wake_pods(now);
+            let scope = if now >= next_full || is_due == Some(Scope::All) {
+                last_full = now;
+                self.read_manifests();
+                Scope::All
+            } else {
+                Scope::Dirty
+            };
+            self.metrics.loop_tick(trigger);
+            self.pass(scope);
+            if scope == Scope::All {
+                self.remove_orphans(now);
+            }
+        }
+    }
+
+    /// Notes what an event says to look at.
+    fn take(&mut self, event: Event) -> Option<Scope> {
+        match event {
+            Event::Runtime(event) => self.take_runtime(event),
+            Event::ManifestsChanged => self.read_manifests(),
+            Event::MainExit { process, status } => self.runtime.report_exit(process, status),
+            Event::OomKill {
+                pod,
+                container,
+                victim,
+            } => {
+                if let Some(entry) = self.pods.get_mut(&pod) {
+                    entry.note_oom_kill(&container, victim);
+                }
+            }
+            Event::Emptied => self.removals.hurry(),
+            Event::Lost => return Some(Scope::All),
+            Event::Shutdown => {}
+        }
+        None
+    }
+
+    fn take_runtime(&mut self, event: RuntimeEvent) {
+        let (RuntimeEvent::Started { id, .. }
+        | RuntimeEvent::StartFailed { id, .. }
+        | RuntimeEvent::Exited { id, .. }) = &event;
+        let Some((uid, container)) = self.instances.get(id).cloned() else {
+            // Of a pod whose record was lost; its cgroup goes as an orphan.
+            if let RuntimeEvent::Exited { id, .. } = &event
+                && let Err(error) = self.runtime.forget(id)
+            {
+                tracing::warn!(%id, error = crate::observe::chain(&error), "forget");
+            }
+            return;
+        };
+        match event {
+            RuntimeEvent::Started {
+                process,
+                started_at,
+                warnings,
+                ..
+            } => self.started(&uid, &container, process, started_at, &warnings),
+            RuntimeEvent::StartFailed { error, .. } => {
+                let message = crate::observe::chain(&error);
+                self.start_failed(&uid, &container, message, clock::boottime());
+            }
+            RuntimeEvent::Exited {
+                exit, finished_at, ..
+            } => self.exited(&uid, &container, exit, finished_at),
+        }
+    }
+
+    /// Pods whose own clock has run out are decided upon again.
+    fn wake_pods(&mut self, now: Duration) {
+        for entry in self.pods.values_mut() {
+            let wake = entry.decision.as_ref().and_then(|it| it.next_wake);
+            if wake.is_some_and(|it| it <= now) {
+                entry.is_dirty = true;
+            }
+        }
+    }
+
+    /// When the next pass is due without an event; zero when a pass has left something to decide.
+    fn next_wake(&self) -> Option<Duration> {
+        if self
+            .pods
+            .values()
+            .any(|entry| entry.is_dirty && entry.blocked.is_none())
+        {
+            return Some(Duration::ZERO);
+        }
+        let pods = self
+            .pods
+            .values()
+            .filter_map(|entry| entry.decision.as_ref()?.next_wake)
+            .min();
+        [pods, self.removals.next_wake(), self.publisher.next_wake()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}

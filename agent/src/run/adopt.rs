@@ -1,0 +1,380 @@
+//! What an earlier agent left: stored pods, running containers, events that waited in the pinned
+//! rings. Also the words of the runtime about containers, which are the same after a restart.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::event::Sender;
+use super::kernel::{Listener, ListenerHandle};
+use super::pods::{self, Instance, PodEntry};
+use super::{Loop, RunError};
+use crate::apply::checkpoint;
+use crate::decide::pod_state::PodState;
+use crate::decide::qos::qos_class;
+use crate::model::cgroup::Existence;
+use crate::model::container::{self, ContainerState, Termination};
+use crate::model::event::{ExitStatus, KernelEvent, ProcessChange};
+use crate::model::pod::PodUid;
+use crate::observe::event_log::EventLog;
+use crate::observe::metrics::labels::RestoreResult;
+use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
+use crate::sources::bpf::{LoadOptions, Streams};
+use crate::sources::checkpoint as stored;
+use crate::sys::{Root, clock};
+
+/// A listener that has its first events and does not run yet.
+pub struct Prepared {
+    listener: Listener,
+    /// What had waited while no agent ran, in the order of the rings.
+    pub drained: Vec<KernelEvent>,
+}
+
+impl Prepared {
+    pub fn spawn(self) -> std::io::Result<ListenerHandle> {
+        self.listener.spawn(self.drained)
+    }
+}
+
+impl Loop {
+    /// Loads the eBPF programs and takes what waits in adopted rings. `None`, with the reason told,
+    /// where there is nothing to listen to: the loop then lives by its timers.
+    pub fn start_listening(
+        &mut self,
+        _root: &Root,
+        log: &EventLog,
+        to_loop: Sender,
+    ) -> Option<Prepared> {
+        let watched = match self.node.watched_root() {
+            Ok(watched) => watched,
+            Err(error) => {
+                tracing::warn!(error = crate::observe::chain(&error), "watched root");
+                None
+            }
+        };
+        let options = LoadOptions {
+            pin_directory: Some(self.config.bpf.pin_directory.clone()),
+            watched,
+            diagnostics: self.config.bpf.diagnostics,
+        };
+        let mut streams = match Streams::load(&options) {
+            Ok(streams) => streams,
+            Err(error) => {
+                let why = crate::observe::chain(&error);
+                self.publisher.no_streams(&why);
+                self.told.node("KernelEventsOff", why);
+                return None;
+            }
+        };
+        self.attach_device_counter(&mut streams);
+        self.publisher.programs(streams.reports(), &self.metrics);
+        let mut listener = Listener::new(
+            streams,
+            self.shared.clone(),
+            log.clone(),
+            self.metrics.clone(),
+            to_loop,
+        );
+        let drained = listener.take_waiting();
+        Some(Prepared { listener, drained })
+    }
+
+    /// The one program that hangs on a cgroup: counts device accesses below kubepods, where a
+    /// cgroup2 hierarchy has it.
+    fn attach_device_counter(&self, streams: &mut Streams) {
+        use std::os::fd::AsFd;
+        match self.node.reader.unified_dir(&self.node.plan.kubepods) {
+            Ok(Some(dir)) => {
+                if let Err(error) = streams.attach_device_counter(dir.as_fd()) {
+                    tracing::warn!(error = crate::observe::chain(&error), "device counter");
+                }
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(error = crate::observe::chain(&error), "device counter"),
+        }
+    }
+
+    /// Reads the stored pods, adopts what runs, and settles what ended meanwhile. `waiting`: the
+    /// kernel's events since the last agent.
+    pub fn recover(&mut self, waiting: Option<&[KernelEvent]>) -> Result<(), RunError> {
+        let now = clock::boottime();
+        self.load_pods();
+        // Exits first: the runtime wants to know how containers ended before it is asked.
+        for event in waiting.into_iter().flatten() {
+            if let KernelEvent::Process(process) = event
+                && let ProcessChange::Exit { status, .. } = process.change
+            {
+                self.runtime.report_exit(process.process, status);
+            }
+        }
+        let victims: BTreeSet<HostProcess> = waiting
+            .into_iter()
+            .flatten()
+            .filter_map(|event| match event {
+                KernelEvent::Oom(kill) => Some(HostProcess::of(kill.victim)),
+                _ => None,
+            })
+            .collect();
+        let recovered = self.runtime.recover()?;
+        for fault in &recovered.faults {
+            self.told
+                .node("ContainerRecordUnusable", crate::observe::chain(fault));
+        }
+        for record in &recovered.never_started {
+            self.reset_start(record);
+        }
+        for record in recovered.running {
+            self.adopt(&record, &victims);
+        }
+        for record in recovered.ended {
+            let id = record.id.clone();
+            let Some((uid, container)) = self.adopt(&record, &victims) else {
+                if let Err(error) = self.runtime.forget(&id) {
+                    tracing::warn!(%id, error = crate::observe::chain(&error), "forget");
+                }
+                continue;
+            };
+            let end = record.end;
+            let exit = end.map_or(ContainerExit::Unknown(UnknownExit::Unobserved), |it| {
+                it.exit
+            });
+            let finished_at = end.and_then(|it| it.finished_at).unwrap_or(now);
+            self.exited(&uid, &container, exit, finished_at);
+        }
+        self.settle(now);
+        self.register_all();
+        self.health.unblock("recovery");
+        Ok(())
+    }
+
+    fn load_pods(&mut self) {
+        let kind = PodState::KIND;
+        let stored = match stored::read_all(&self.paths.pods(), ".json", kind, PodState::VERSION) {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.told
+                    .node("StateUnreadable", crate::observe::chain(&error));
+                return;
+            }
+        };
+        if stored.is_empty() {
+            self.metrics.state_restored(RestoreResult::Empty);
+        }
+        let boot_id = self.boot_id();
+        for (path, state) in stored {
+            match state {
+                Ok(state) => {
+                    let state = pods::revive(state, &boot_id);
+                    if let Some(entry) = self.entry_of(state) {
+                        self.pods.insert(entry.uid().clone(), entry);
+                    }
+                    self.metrics.state_restored(RestoreResult::Loaded);
+                }
+                Err(error) => {
+                    self.metrics.state_restored(RestoreResult::Rebuilt);
+                    self.told.node(
+                        "PodRecordUnusable",
+                        format!("{}; it is set aside", crate::observe::chain(&error)),
+                    );
+                    if let Err(error) = checkpoint::set_aside(&path) {
+                        tracing::warn!(error = crate::observe::chain(&error), "set aside");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A pod in the loop's form; `None`, told, for one whose UID makes no cgroup name.
+    pub fn entry_of(&self, state: PodState) -> Option<PodEntry> {
+        let qos = qos_class(&state.pod);
+        match self.node.plan.kubepods.pod(qos, &state.pod.uid) {
+            Ok(cgroup) => Some(PodEntry::new(state, qos, cgroup)),
+            Err(error) => {
+                self.told.manifest_fault(format!(
+                    "pod {}: metadata.uid: {error}",
+                    state.pod.full_name()
+                ));
+                None
+            }
+        }
+    }
+
+    pub fn boot_id(&self) -> String {
+        self.node.identity.boot_id.clone().unwrap_or_default()
+    }
+
+    /// Ties a record of the runtime to the pod that it belongs to.
+    fn adopt(
+        &mut self,
+        record: &ContainerRecord,
+        oom_victims: &BTreeSet<HostProcess>,
+    ) -> Option<(PodUid, String)> {
+        let owner = &record.owner;
+        let entry = self.pods.get_mut(&owner.pod_uid)?;
+        let cgroup = entry.cgroup.join(record.id.as_str()).ok()?;
+        let status = entry.state.container_mut(&owner.container)?;
+        if status.attempt != owner.attempt || status.state.termination().is_some() {
+            return None;
+        }
+        status.state = ContainerState::Running {
+            started_at: record.started_at,
+        };
+        entry.is_dirty = true;
+        entry.is_unsaved = true;
+        entry.instances.insert(
+            owner.container.clone(),
+            Instance {
+                id: record.id.clone(),
+                cgroup,
+                process: Some(record.process),
+                oom_killed: oom_victims.contains(&record.process),
+                ended: None,
+            },
+        );
+        self.shared.add_main(record.process);
+        let key = (owner.pod_uid.clone(), owner.container.clone());
+        self.instances.insert(record.id.clone(), key.clone());
+        Some(key)
+    }
+
+    /// The start was decided and stored, and the program never ran: as if it had not been decided.
+    fn reset_start(&mut self, record: &ContainerRecord) {
+        let owner = &record.owner;
+        if let Some(entry) = self.pods.get_mut(&owner.pod_uid)
+            && let Some(status) = entry.state.container_mut(&owner.container)
+            && status.attempt == owner.attempt
+            && status.state == ContainerState::Starting
+        {
+            status.state = ContainerState::NotStarted;
+            entry.is_unsaved = true;
+        }
+    }
+
+    /// Containers that should be alive and that the runtime does not know: a start that was decided
+    /// and not begun is taken back; one that ran is over, and nobody can say how.
+    fn settle(&mut self, now: Duration) {
+        for entry in self.pods.values_mut() {
+            let mut n_running = 0;
+            for status in &mut entry.state.containers {
+                if entry.instances.contains_key(&status.name) {
+                    n_running += 1;
+                    continue;
+                }
+                match status.state {
+                    ContainerState::Starting => status.state = ContainerState::NotStarted,
+                    ContainerState::Running { .. } => {
+                        status.state = ContainerState::Exited(pods::unknown_end(now));
+                    }
+                    ContainerState::Ending(ref termination) => {
+                        status.state = ContainerState::Exited(termination.clone());
+                    }
+                    ContainerState::NotStarted | ContainerState::Exited(_) => continue,
+                }
+                entry.is_unsaved = true;
+            }
+            self.told.pod_adopted(&entry.pod_ref, n_running);
+        }
+    }
+
+    /// Every cgroup of the loop's own that exists, before the first event is attributed.
+    fn register_all(&mut self) {
+        let mut names = Vec::from(self.node.plan.qos_cgroups());
+        for entry in self.pods.values() {
+            names.push(entry.cgroup.clone());
+            names.extend(entry.instances.values().map(|it| it.cgroup.clone()));
+        }
+        for name in names {
+            if matches!(self.node.reader.existence(&name), Ok(Existence::Absent)) {
+                continue;
+            }
+            self.register(&name);
+        }
+    }
+
+    /// The runtime says that a program runs.
+    pub fn started(
+        &mut self,
+        uid: &PodUid,
+        container: &str,
+        process: HostProcess,
+        started_at: Duration,
+        warnings: &[StartWarning],
+    ) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let Some(instance) = entry.instances.get_mut(container) else {
+            return;
+        };
+        instance.process = Some(process);
+        self.shared.add_main(process);
+        let mut attempt = 0;
+        if let Some(status) = entry.state.container_mut(container) {
+            status.state = ContainerState::Running { started_at };
+            attempt = status.attempt;
+        }
+        entry.is_dirty = true;
+        entry.is_unsaved = true;
+        self.told
+            .container_started(&entry.pod_ref, container, attempt, process);
+        for warning in warnings {
+            self.told
+                .start_warning(&entry.pod_ref, container, warning.to_string());
+        }
+    }
+
+    /// The runtime says that the first process ended: what is left of the container is killed, and
+    /// it counts as ended when its cgroup is gone.
+    pub fn exited(
+        &mut self,
+        uid: &PodUid,
+        container: &str,
+        exit: ContainerExit,
+        finished_at: Duration,
+    ) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let started_at = entry
+            .state
+            .containers
+            .iter()
+            .find(|it| it.name == container)
+            .and_then(|it| match it.state {
+                ContainerState::Running { started_at } => Some(started_at),
+                _ => None,
+            });
+        let Some(instance) = entry.instances.get_mut(container) else {
+            return;
+        };
+        let (exit, message) = match exit {
+            ContainerExit::Known(ExitStatus::Code(code)) => {
+                (container::ContainerExit::Code(code), None)
+            }
+            ContainerExit::Known(ExitStatus::Signal { signal, .. }) => {
+                (container::ContainerExit::Signal(signal), None)
+            }
+            ContainerExit::Unknown(UnknownExit::NodeRestarted) => (
+                container::ContainerExit::Unknown,
+                Some("the node was restarted while it ran".to_owned()),
+            ),
+            ContainerExit::Unknown(UnknownExit::Unobserved) => (
+                container::ContainerExit::Unknown,
+                Some("it ended while no agent was there to see how".to_owned()),
+            ),
+        };
+        let termination = Termination {
+            started_at,
+            finished_at,
+            exit,
+            oom_killed: instance.oom_killed,
+            message,
+        };
+        instance.ended = Some(termination.clone());
+        if let Some(status) = entry.state.container_mut(container) {
+            status.state = ContainerState::Ending(termination);
+        }
+        entry.is_dirty = true;
+        self.removals
+            .insert(instance.cgroup.clone(), clock::boottime());
+    }
+}

@@ -1,0 +1,41 @@
+//! What wakes the reconcile loop. One closed list; an event says where to look, not what is true.
+
+use std::sync::mpsc;
+
+use crate::model::event::{ExitStatus, ProcessKey};
+use crate::model::pod::PodUid;
+use crate::runtime::RuntimeEvent;
+
+/// Capacity of the channel to the loop. A full channel blocks the runtime's and the kernel
+/// listener's threads, never the kernel: its records wait in their rings meanwhile.
+pub const QUEUE: usize = 4096;
+
+#[derive(Debug)]
+pub enum Event {
+    Runtime(RuntimeEvent),
+    /// Something in the manifest directory changed.
+    ManifestsChanged,
+    /// The first process of a container ended, as the kernel's own event stream tells it.
+    MainExit {
+        process: ProcessKey,
+        status: ExitStatus,
+    },
+    /// The OOM killer killed a process of a container.
+    OomKill {
+        pod: PodUid,
+        container: String,
+        victim: ProcessKey,
+    },
+    /// A cgroup below kubepods became empty.
+    Emptied,
+    /// Kernel events were lost: look at everything.
+    Lost,
+    Shutdown,
+}
+
+pub type Sender = mpsc::SyncSender<Event>;
+pub type Receiver = mpsc::Receiver<Event>;
+
+pub fn channel() -> (Sender, Receiver) {
+    mpsc::sync_channel(QUEUE)
+}

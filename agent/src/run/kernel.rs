@@ -1,0 +1,341 @@
+//! The thread that listens to the kernel: drains the rings, attributes, records, counts, and tells
+//! the reconcile loop what it must look at.
+//!
+//! It shares only the cgroup index and the table of first processes with the loop, and never waits
+//! for it: an OOM kill is on record before the loop hears of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::event::{Event, Sender};
+use crate::decide::attribution::CgroupIndex;
+use crate::decide::kernel_records::{
+    Handled, cgroup_record, oom_record, process_record, stall_record,
+};
+use crate::model::event::{CgroupChange, KernelEvent, OomKill, ProcessChange, ProcessKey};
+use crate::model::record::EventDetail;
+use crate::model::time::WallTime;
+use crate::observe::event_log::EventLog;
+use crate::observe::metrics::labels::{self, LossReason};
+use crate::observe::metrics::{Metrics, Workload};
+use crate::runtime::HostProcess;
+use crate::sources::bpf::{Stream, Streams};
+use crate::sys::clock;
+
+/// Events taken from one ring before the OOM ring is looked at again.
+const BATCH: usize = 512;
+
+/// How often losses are read when nothing happens.
+const IDLE_MS: u16 = 1_000;
+
+/// What the listener and the loop both know.
+#[derive(Debug, Default)]
+pub struct Shared {
+    index: RwLock<CgroupIndex>,
+    /// The first processes of the running containers, by pid.
+    mains: RwLock<BTreeMap<u32, HostProcess>>,
+}
+
+impl Shared {
+    pub fn index(&self) -> RwLockReadGuard<'_, CgroupIndex> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn index_mut(&self) -> RwLockWriteGuard<'_, CgroupIndex> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn add_main(&self, process: HostProcess) {
+        let mut mains = self.mains.write().unwrap_or_else(PoisonError::into_inner);
+        mains.insert(process.pid, process);
+    }
+
+    pub fn remove_main(&self, process: HostProcess) {
+        let mut mains = self.mains.write().unwrap_or_else(PoisonError::into_inner);
+        if mains.get(&process.pid) == Some(&process) {
+            mains.remove(&process.pid);
+        }
+    }
+
+    fn is_main(&self, process: ProcessKey) -> bool {
+        let mains = self.mains.read().unwrap_or_else(PoisonError::into_inner);
+        mains.get(&process.pid) == Some(&HostProcess::of(process))
+    }
+}
+
+/// See the module.
+pub struct Listener {
+    streams: Streams,
+    shared: Arc<Shared>,
+    log: EventLog,
+    metrics: Metrics,
+    to_loop: Sender,
+    /// Pid of the agent: the first process of a container that is just starting is its child.
+    agent_pid: u32,
+    /// Losses already told, by stream.
+    losses: BTreeMap<Stream, u64>,
+    /// Something was lost, and the loop is still to be told.
+    owes_lost: bool,
+}
+
+/// Stops the listener when dropped; pinned streams go on in the kernel.
+pub struct ListenerHandle {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for ListenerHandle {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by then.
+            thread.join().ok();
+        }
+    }
+}
+
+impl Listener {
+    pub fn new(
+        streams: Streams,
+        shared: Arc<Shared>,
+        log: EventLog,
+        metrics: Metrics,
+        to_loop: Sender,
+    ) -> Self {
+        Self {
+            streams,
+            shared,
+            log,
+            metrics,
+            to_loop,
+            agent_pid: std::process::id(),
+            losses: BTreeMap::new(),
+            owes_lost: false,
+        }
+    }
+
+    /// Takes what waits in the rings now, without handling it.
+    pub fn take_waiting(&mut self) -> Vec<KernelEvent> {
+        let mut waiting = Vec::new();
+        for stream in Stream::ALL {
+            while self
+                .streams
+                .drain(stream, BATCH, &mut |event| waiting.push(event))
+                .n
+                == BATCH
+            {}
+        }
+        waiting
+    }
+
+    /// Handles `waiting`, then listens on a thread of its own.
+    pub fn spawn(mut self, waiting: Vec<KernelEvent>) -> std::io::Result<ListenerHandle> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("kernel".to_owned())
+            .spawn(move || {
+                for event in &waiting {
+                    self.handle(event);
+                }
+                drop(waiting);
+                while !is_stopped.load(Ordering::Relaxed) {
+                    self.wait();
+                    while self.drain_all() {}
+                    self.check_losses();
+                }
+            })?;
+        Ok(ListenerHandle {
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    fn wait(&self) {
+        let mut fds: Vec<PollFd> = self
+            .streams
+            .rings()
+            .map(|(_, fd)| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        // An interrupted wait is a short one.
+        poll(&mut fds, PollTimeout::from(IDLE_MS)).ok();
+    }
+
+    /// One batch of every ring, OOM kills before each of them. True: there may be more.
+    fn drain_all(&mut self) -> bool {
+        let mut is_more = false;
+        for stream in [Stream::Process, Stream::Cgroup, Stream::Stall] {
+            while self.drain(Stream::Oom) == BATCH {}
+            is_more |= self.drain(stream) == BATCH;
+        }
+        is_more
+    }
+
+    fn drain(&mut self, stream: Stream) -> usize {
+        let mut events = Vec::new();
+        let drained = self
+            .streams
+            .drain(stream, BATCH, &mut |event| events.push(event));
+        if drained.malformed > 0 {
+            tracing::error!(
+                stream = stream.name(),
+                n = drained.malformed,
+                "malformed records"
+            );
+        }
+        for event in events {
+            self.handle(&event);
+        }
+        drained.n
+    }
+
+    /// Attributes and records one event.
+    fn handle(&mut self, event: &KernelEvent) {
+        let handled = Handled {
+            boottime: clock::boottime(),
+            wall: clock::wall(),
+        };
+        match event {
+            KernelEvent::Oom(kill) => {
+                self.handle_oom(kill, handled);
+                self.count(event, kill.at_ns, handled);
+            }
+            KernelEvent::Process(process) => {
+                let record = process_record(process, &self.shared.index(), handled);
+                if let ProcessChange::Exit { status, .. } = &process.change
+                    && self.shared.is_main(process.process)
+                {
+                    self.tell(Event::MainExit {
+                        process: process.process,
+                        status: *status,
+                    });
+                }
+                if let Some(record) = record {
+                    if let (Some(pod), Some(container)) = (&record.pod, &record.container) {
+                        self.metrics.process_change(
+                            &pod.namespace,
+                            &pod.name,
+                            container,
+                            &process.change,
+                            handled.boottime,
+                        );
+                    }
+                    self.log.append(record);
+                }
+                self.count(event, process.at_ns, handled);
+            }
+            KernelEvent::Cgroup(cgroup) => {
+                let record = cgroup_record(cgroup, &self.shared.index(), handled);
+                if cgroup.change == (CgroupChange::Populated { populated: false }) {
+                    // A full channel means that the loop has enough reason to look.
+                    self.to_loop.try_send(Event::Emptied).ok();
+                }
+                self.log.append(record);
+                self.count(event, cgroup.at_ns, handled);
+            }
+            KernelEvent::Stall(stall) => {
+                if let Some(record) = stall_record(stall, &self.shared.index(), handled) {
+                    self.log.append(record);
+                }
+                self.count(event, stall.at_ns, handled);
+            }
+        }
+    }
+
+    fn handle_oom(&mut self, kill: &OomKill, handled: Handled) {
+        // A victim that was exiting anyway is no kill for the kernel's own counters either.
+        let (record, owner) = {
+            let index = self.shared.index();
+            let owner = index.attribute(&kill.victim_cgroup);
+            let is_main = owner.owner().and_then(|it| it.container()).map(|_| {
+                self.shared.is_main(kill.victim) || kill.victim_parent_pid == self.agent_pid
+            });
+            (oom_record(kill, &index, is_main, handled), owner)
+        };
+        if let Some(EventDetail::Oom(detail)) = &record.detail {
+            let workload = record.pod.as_ref().map(|pod| Workload {
+                namespace: pod.namespace.clone(),
+                kind: "Pod".to_owned(),
+                name: pod.name.clone(),
+            });
+            self.metrics.oom_kill(&record, detail, workload.as_ref());
+        }
+        tracing::warn!(
+            pod = record.pod.as_ref().map(tracing::field::display),
+            container = record.container,
+            pid = kill.victim.pid,
+            comm = kill.victim_comm,
+            "{}",
+            record.message
+        );
+        self.log.append(record);
+        if let Some(owner) = owner.owner()
+            && let (Some(pod), Some(container), false) =
+                (owner.pod(), owner.container(), kill.was_exiting)
+        {
+            self.tell(Event::OomKill {
+                pod: pod.uid.clone(),
+                container: container.to_owned(),
+                victim: kill.victim,
+            });
+        }
+    }
+
+    fn count(&self, event: &KernelEvent, at_ns: u64, handled: Handled) {
+        let age = handled.boottime.saturating_sub(Duration::from_nanos(at_ns));
+        self.metrics.bpf_event(labels::Stream::of(event), age);
+    }
+
+    /// Tells the loop what it must not miss, waiting for it if need be: the rings hold what comes
+    /// meanwhile, and the loop never waits for this thread.
+    fn tell(&self, event: Event) {
+        // The loop ends before this thread does; what it has not taken, the next start reads from
+        // the pinned rings or from the cgroups.
+        self.to_loop.send(event).ok();
+    }
+
+    fn check_losses(&mut self) {
+        match self.streams.losses() {
+            Ok(losses) => {
+                for (&stream, &n) in &losses {
+                    let told = self.losses.get(&stream).copied().unwrap_or(0);
+                    if n > told {
+                        tracing::warn!(
+                            stream = stream.name(),
+                            n = n - told,
+                            "kernel events lost, looking at everything"
+                        );
+                        self.owes_lost = true;
+                    }
+                    self.metrics.set_bpf_lost(
+                        metric_stream(stream),
+                        LossReason::RingFull,
+                        n,
+                        WallTime::from_epoch(clock::wall()),
+                    );
+                }
+                self.losses = losses;
+            }
+            Err(error) => {
+                tracing::warn!(error = crate::observe::chain(&error), "read loss counters");
+            }
+        }
+        if self.owes_lost && self.to_loop.try_send(Event::Lost).is_ok() {
+            self.owes_lost = false;
+        }
+    }
+}
+
+fn metric_stream(stream: Stream) -> labels::Stream {
+    match stream {
+        Stream::Oom => labels::Stream::Oom,
+        Stream::Process => labels::Stream::Process,
+        Stream::Cgroup => labels::Stream::Cgroup,
+        Stream::Stall => labels::Stream::Pressure,
+    }
+}

@@ -1,0 +1,163 @@
+//! Manifests to pods: which are new, which go, and which stay because nobody can say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::event::{Event, Sender};
+use super::{Loop, RunError};
+use crate::decide::pod_state::PodState;
+use crate::model::container::{Deletion, DeletionReason};
+use crate::model::pod::{Pod, PodUid};
+use crate::sources::manifests::{ManifestDirectory, ManifestFault};
+use crate::sys::clock;
+
+/// An editor or a copy writes a file in several steps: what follows the first change for this long
+/// is read with it.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// How long the watcher may take to notice that the agent stops.
+const STOP_CHECK_MS: u16 = 500;
+
+/// What the last reading said beside the pods.
+#[derive(Debug, Default)]
+pub(super) struct ManifestState {
+    pub faults: Vec<ManifestFault>,
+    pub warnings: Vec<String>,
+    /// Faults already told, so that each is told once.
+    told: BTreeSet<String>,
+}
+
+/// Stops the watcher when dropped.
+pub(super) struct Watcher {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by then.
+            thread.join().ok();
+        }
+    }
+}
+
+/// A thread that tells the loop of changes in the directory. Without inotify the rescan of every
+/// full pass is all there is, and that is told.
+pub(super) fn spawn_watcher(
+    directory: &ManifestDirectory,
+    to_loop: Sender,
+) -> Result<Watcher, RunError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let watch = match directory.watch() {
+        Ok(watch) => watch,
+        Err(error) => {
+            tracing::warn!(
+                error = crate::observe::chain(&error),
+                "manifest changes are noticed by the timer only"
+            );
+            return Ok(Watcher { stop, thread: None });
+        }
+    };
+    let is_stopped = Arc::clone(&stop);
+    let thread = thread::Builder::new()
+        .name("manifests".to_owned())
+        .spawn(move || {
+            while !is_stopped.load(Ordering::Relaxed) {
+                let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN)];
+                match poll(&mut fds, PollTimeout::from(STOP_CHECK_MS)) {
+                    Ok(n) if n > 0 => {
+                        thread::sleep(DEBOUNCE);
+                        let news = match watch.drain() {
+                            Ok(news) => news,
+                            Err(error) => {
+                                let error = crate::observe::chain(&error);
+                                tracing::warn!(error, "manifest changes are noticed by the timer");
+                                return;
+                            }
+                        };
+                        if (news.changed || news.lost)
+                            && to_loop.send(Event::ManifestsChanged).is_err()
+                        {
+                            return;
+                        }
+                    }
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        })
+        .map_err(RunError::Thread)?;
+    Ok(Watcher {
+        stop,
+        thread: Some(thread),
+    })
+}
+
+impl Loop {
+    /// Reads the manifests and notes what changed.
+    ///
+    /// A file with a fault keeps the pods of its last good version in the reading. What that was
+    /// before this agent started nobody knows, so a pod that only an earlier agent has seen goes
+    /// when a reading without any fault lacks it.
+    pub fn read_manifests(&mut self) {
+        let now = clock::boottime();
+        let scan = self.manifests.scan();
+        self.tell_faults(&scan.faults);
+        let mut wanted: BTreeMap<PodUid, Arc<Pod>> = scan.pods;
+        let mut going = Vec::new();
+        for (uid, entry) in &mut self.pods {
+            if wanted.remove(uid).is_some() {
+                entry.is_confirmed = true;
+            } else if entry.state.deletion.is_none() && (scan.is_complete || entry.is_confirmed) {
+                going.push(uid.clone());
+            }
+        }
+        for uid in going {
+            self.delete_pod(&uid, now);
+        }
+        let boot_id = self.boot_id();
+        for pod in wanted.into_values() {
+            let state = PodState::new(Pod::clone(&pod), boot_id.clone());
+            if let Some(mut entry) = self.entry_of(state) {
+                entry.is_confirmed = true;
+                self.told.pod_added(
+                    &entry.pod_ref,
+                    format!("{} pod from {}", entry.qos, self.manifests.path().display()),
+                );
+                self.pods.insert(entry.uid().clone(), entry);
+            }
+        }
+        self.manifest_state.faults = scan.faults;
+        self.manifest_state.warnings = scan.warnings.iter().map(ToString::to_string).collect();
+    }
+
+    fn delete_pod(&mut self, uid: &PodUid, now: Duration) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let deletion = Deletion {
+            requested_at: now,
+            grace: entry.state.pod.termination_grace,
+            reason: DeletionReason::Removed,
+        };
+        self.told.pod_deletion(&entry.pod_ref, deletion.grace);
+        entry.state.deletion = Some(deletion);
+        entry.is_dirty = true;
+        entry.is_unsaved = true;
+    }
+
+    fn tell_faults(&mut self, faults: &[ManifestFault]) {
+        let now: BTreeSet<String> = faults.iter().map(ToString::to_string).collect();
+        for fault in now.difference(&self.manifest_state.told) {
+            self.told.manifest_fault(fault.clone());
+        }
+        self.manifest_state.told = now;
+    }
+}

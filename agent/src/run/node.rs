@@ -1,0 +1,312 @@
+//! The node as the agent found it at its start: hierarchies, capacity, budgets, and the handles to
+//! read and write its cgroups.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
+use crate::config::{Config, Enforcement};
+use crate::decide::cgroup_files::FileRules;
+use crate::decide::desired::NodePlan;
+use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations};
+use crate::decide::qos_cgroups::QosReserved;
+use crate::decide::resource_settings::{NodeFacts, ResourceSettings};
+use crate::model::capacity::{NodeCapacity, NodeIdentity};
+use crate::model::cgroup::Controller;
+use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::mounts::CgroupFacts;
+use crate::model::status::CgroupVersion;
+use crate::model::topology::Topology;
+use crate::sources::bpf::WatchedRoot;
+use crate::sources::cgroupfs::{CgroupReader, ReadError};
+use crate::sources::mounts::LayoutError;
+use crate::sources::sysfs::TopologyError;
+use crate::sources::{ReadError as FileError, mounts, procfs, sysfs};
+use crate::sys::{FsError, Root, Tree, Trees};
+use crate::units::Bytes;
+
+/// v2 controllers that the agent turns on for its cgroups, where the node has them.
+const ENABLED: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
+
+/// Of them, those without which a cgroup counts as degraded (spec cgroups-qos 2.4).
+const NEEDED: [&str; 5] = ["cpu", "cpuset", "hugetlb", "memory", "pids"];
+
+/// Why the node cannot be run by this agent as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error("find the cgroup hierarchies")]
+    Layout(#[from] LayoutError),
+    #[error("read the node")]
+    Read(#[from] FileError),
+    #[error("read the topology")]
+    Topology(#[from] TopologyError),
+    #[error("open the cgroup hierarchies")]
+    Open(#[source] FsError),
+    #[error(
+        "cgroups lack the controllers {0}; mount them, or enable them on the kernel command line"
+    )]
+    MissingControllers(String),
+    #[error(
+        "the cgroup driver `systemd` is not in this version of ballast; set kubelet.cgroupDriver to cgroupfs"
+    )]
+    SystemdDriver,
+    #[error("failCgroupV1 is set and this node runs cgroup v1")]
+    CgroupV1,
+    #[error(
+        "swap is on; turn it off, or set kubelet.failSwapOn to false and choose a swapBehavior"
+    )]
+    SwapOn,
+    #[error("more {resource} is reserved ({reserved}) than the node has ({capacity})")]
+    OverReserved {
+        resource: String,
+        reserved: String,
+        capacity: String,
+    },
+    #[error("kubelet.{field}: {message}")]
+    Setting {
+        field: &'static str,
+        message: String,
+    },
+    #[error("observe kubepods")]
+    Kubepods(#[from] ReadError),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Node {
+    pub name: String,
+    pub identity: NodeIdentity,
+    pub capacity: NodeCapacity,
+    pub topology: Topology,
+    pub cgroups: CgroupFacts,
+    pub plan: NodePlan,
+    pub reader: CgroupReader,
+    pub writer: CgroupWriter,
+}
+
+impl Node {
+    /// Reads the node and checks that the configuration fits it. Writes nothing.
+    pub fn detect(root: &Root, config: &Config) -> Result<Self, NodeError> {
+        let kubelet = &config.kubelet;
+        if kubelet.cgroup_driver == CgroupDriver::Systemd {
+            return Err(NodeError::SystemdDriver);
+        }
+        let cgroups = mounts::cgroup_facts(root)?;
+        let is_unified = cgroups.layout.is_unified();
+        if kubelet.fail_cgroup_v1 && !is_unified {
+            return Err(NodeError::CgroupV1);
+        }
+        let missing = cgroups.missing_controllers();
+        if !missing.is_empty() {
+            let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+            return Err(NodeError::MissingControllers(names.join(", ")));
+        }
+        let topology = sysfs::topology(root)?;
+        let identity = procfs::identity(root)?;
+        let n_cpus = u32::try_from(topology.online().len()).unwrap_or(u32::MAX);
+        let capacity = procfs::capacity(root, n_cpus, &config.state_directory)?;
+        if capacity.swap.is_some() && kubelet.fail_swap_on {
+            return Err(NodeError::SwapOn);
+        }
+        let trees = Arc::new(open_trees(root, &cgroups)?);
+        let names = |wanted: &[&str]| -> BTreeSet<String> {
+            wanted
+                .iter()
+                .filter(|it| cgroups.controllers.contains(**it))
+                .map(|it| (*it).to_owned())
+                .collect()
+        };
+        let page_size = identity.page_size.0;
+        let reader = CgroupReader::new(Arc::clone(&trees), names(&NEEDED), page_size);
+        let writer = CgroupWriter::new(Arc::clone(&trees), names(&ENABLED), page_size);
+        let plan = node_plan(config, &cgroups, &capacity, &identity, &trees)?;
+        Ok(Self {
+            name: nix::unistd::gethostname()
+                .ok()
+                .and_then(|name| name.into_string().ok())
+                .unwrap_or_else(|| "localhost".to_owned()),
+            identity,
+            capacity,
+            topology,
+            cgroups,
+            plan,
+            reader,
+            writer,
+        })
+    }
+
+    /// Makes kubepods and the QoS cgroups, and learns from them what only a cgroup can tell.
+    pub fn prepare(&mut self) -> Result<(), ApplyError> {
+        for name in self.plan.qos_cgroups() {
+            self.writer.create(&name)?;
+        }
+        // The root of v2 has no swap files; a cgroup has them where the kernel counts swap.
+        let memory = Controller::Memory.name();
+        if self.is_unified()
+            && let Ok(dir) = self.reader.dir(&self.plan.kubepods, memory)
+        {
+            let swap_max = dir.has("memory.swap.max");
+            self.plan.rules.swap_max = swap_max;
+            self.plan.settings.node.is_swap_limitable = swap_max;
+        }
+        Ok(())
+    }
+
+    pub fn is_unified(&self) -> bool {
+        self.cgroups.layout.is_unified()
+    }
+
+    pub fn version(&self) -> CgroupVersion {
+        version(&self.cgroups)
+    }
+
+    /// The path of a cgroup from the mount.
+    pub fn path_of(&self, name: &CgroupName) -> String {
+        name.path(CgroupDriver::Cgroupfs)
+    }
+
+    /// kubepods or a QoS cgroup.
+    pub fn is_node_level(&self, name: &CgroupName) -> bool {
+        self.plan.qos_cgroups().contains(name)
+    }
+
+    /// The directories of a cgroup, one per hierarchy, for a process to join.
+    pub fn dirs_of(&self, name: &CgroupName) -> Vec<PathBuf> {
+        self.reader
+            .trees()
+            .trees
+            .iter()
+            .map(|tree| {
+                let mut path = tree.dir.path().to_owned();
+                path.extend(name.components());
+                path
+            })
+            .collect()
+    }
+
+    /// What the eBPF programs are to report; `None` until kubepods exists.
+    pub fn watched_root(&self) -> Result<Option<WatchedRoot>, ReadError> {
+        let kubepods = &self.plan.kubepods;
+        let Some(cgroup_id) = self.reader.memory_id(kubepods)? else {
+            return Ok(None);
+        };
+        let memory = Controller::Memory.name();
+        Ok(Some(WatchedRoot {
+            cgroup_id,
+            level: u32::try_from(kubepods.components().len()).unwrap_or(u32::MAX),
+            hierarchy_id: match self.is_unified() {
+                true => 0,
+                false => self.cgroups.hierarchy_ids.get(memory).copied().unwrap_or(0),
+            },
+            unified: self.is_unified(),
+        }))
+    }
+}
+
+fn version(cgroups: &CgroupFacts) -> CgroupVersion {
+    match (
+        cgroups.layout.is_unified(),
+        cgroups.layout.cgroup2_mount().is_some(),
+    ) {
+        (true, _) => CgroupVersion::V2,
+        (false, true) => CgroupVersion::Hybrid,
+        (false, false) => CgroupVersion::V1,
+    }
+}
+
+fn open_trees(root: &Root, cgroups: &CgroupFacts) -> Result<Trees, NodeError> {
+    let mut trees = Vec::new();
+    for (mount, controllers) in cgroups.layout.mount_points() {
+        let controllers = controllers.iter().map(ToString::to_string).collect();
+        trees.push(Tree::open(controllers, &root.path(mount)).map_err(NodeError::Open)?);
+    }
+    if !cgroups.layout.is_unified()
+        && let Some(mount) = cgroups.layout.cgroup2_mount()
+    {
+        let tree = Tree::open(BTreeSet::new(), &root.path(mount));
+        trees.push(tree.map_err(NodeError::Open)?);
+    }
+    Ok(Trees {
+        unified: cgroups.layout.is_unified(),
+        trees,
+    })
+}
+
+fn node_plan(
+    config: &Config,
+    cgroups: &CgroupFacts,
+    capacity: &NodeCapacity,
+    identity: &NodeIdentity,
+    trees: &Trees,
+) -> Result<NodePlan, NodeError> {
+    let kubelet = &config.kubelet;
+    let hugepages: BTreeMap<u64, u64> = capacity
+        .hugepages
+        .iter()
+        .map(|(size, n)| (size.0, *n))
+        .collect();
+    let machine = Machine {
+        n_cpus: capacity.n_cpus,
+        memory: capacity.memory,
+        hugepages: hugepages.clone(),
+        ephemeral_storage: capacity.ephemeral_storage,
+        max_pid: capacity.pids,
+    };
+    let reservations = Reservations::new(kubelet).map_err(|error| NodeError::Setting {
+        field: "evictionHard",
+        message: error.to_string(),
+    })?;
+    let allocatable = NodeAllocatable::new(&machine, &reservations);
+    if let Some((resource, reserved, capacity)) = allocatable.overcommitted().first() {
+        return Err(NodeError::OverReserved {
+            resource: (*resource).to_owned(),
+            reserved: reserved.to_string(),
+            capacity: capacity.to_string(),
+        });
+    }
+    let memory_dir = trees.of(Controller::Memory.name()).map(|tree| &tree.dir);
+    let has = |file: &str| memory_dir.is_some_and(|dir| dir.has(file));
+    let version = version(cgroups);
+    let memory_and_swap = has("memory.memsw.limit_in_bytes");
+    let settings = ResourceSettings::new(
+        config,
+        NodeFacts {
+            version,
+            memory: capacity.memory,
+            allocatable_memory: Some(allocatable.absolute_memory()),
+            swap: capacity.swap.unwrap_or(Bytes(0)),
+            // On v2 `prepare` knows.
+            is_swap_limitable: memory_and_swap,
+            page_size: identity.page_size,
+        },
+    );
+    let kubepods = CgroupName::kubepods(&kubelet.cgroup_root);
+    Ok(NodePlan {
+        kubepods,
+        rules: FileRules {
+            unified: cgroups.layout.is_unified(),
+            page_size: identity.page_size.0,
+            hugepage_sizes: match cgroups.controllers.contains("hugetlb") {
+                true => hugepages.keys().copied().collect(),
+                false => Vec::new(),
+            },
+            memory_and_swap,
+            swap_max: false,
+        },
+        settings,
+        qos_reserved: kubelet
+            .qos_reserved_memory_percent
+            .map(|percent| QosReserved {
+                percent,
+                allocatable: match kubelet
+                    .enforce_node_allocatable
+                    .contains(&Enforcement::Pods)
+                {
+                    true => allocatable.absolute_memory(),
+                    false => capacity.memory,
+                },
+            }),
+        allocatable,
+    })
+}

@@ -1,0 +1,529 @@
+//! One pass of the reconcile loop: what is wanted against what is there, and the difference done.
+//!
+//! Order, and why: decisions first; then they are stored, so that a start which is lost in a crash
+//! is known to have been meant; then cgroups, so that a process never runs outside its limits;
+//! then starts and stops.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::pods::{self, Instance, PodEntry};
+use super::{Loop, start};
+use crate::decide::attribution::{Level, Owner};
+use crate::decide::cgroup_plan::plan_cgroups;
+use crate::decide::lifecycle::{PodView, decide_pod};
+use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
+use crate::model::cgroup_name::CgroupName;
+use crate::model::container::{ContainerAction, ContainerExit, Termination};
+use crate::model::pod::PodUid;
+use crate::observe::metrics::labels::{SaveResult, WriteResult};
+use crate::runtime::Signal;
+use crate::sys::clock;
+
+/// What a pass looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Pods that something happened to.
+    Dirty,
+    /// The whole node, every file read back.
+    All,
+}
+
+impl Loop {
+    /// One pass. Never fails as a whole: what could not be done is counted, told and tried again
+    /// with the next one.
+    pub fn pass(&mut self, scope: Scope) {
+        let started = clock::boottime();
+        self.work_removals(started);
+        let uids: Vec<PodUid> = self
+            .pods
+            .iter()
+            .filter(|(_, entry)| scope == Scope::All || entry.is_dirty)
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        self.unblock();
+        let mut starts = Vec::new();
+        for uid in &uids {
+            self.decide(uid, started, &mut starts);
+        }
+        self.save_pods();
+        self.reconcile_cgroups(&uids);
+        for (uid, action) in starts {
+            self.act(&uid, &action, started);
+        }
+        self.save_pods();
+        self.retire_pods(started);
+        self.work_removals(clock::boottime());
+        self.count_pass(scope, started);
+    }
+
+    /// A pod whose name is still taken by another one waits; the longer known one goes first.
+    fn unblock(&mut self) {
+        for (name, uids) in pods::by_name(&self.pods) {
+            if uids.len() < 2 {
+                for uid in uids {
+                    if let Some(entry) = self.pods.get_mut(&uid)
+                        && entry.blocked.take().is_some()
+                    {
+                        entry.is_dirty = true;
+                    }
+                }
+                continue;
+            }
+            // Those that have begun, or are to go, keep the name until they are gone.
+            for uid in &uids {
+                let is_taken = uids.iter().any(|other| {
+                    other != uid
+                        && self
+                            .pods
+                            .get(other)
+                            .is_some_and(|it| it.state.deletion.is_some())
+                });
+                if let Some(entry) = self.pods.get_mut(uid)
+                    && entry.state.deletion.is_none()
+                {
+                    entry.blocked =
+                        is_taken.then(|| format!("waits until the earlier pod {name} is gone"));
+                }
+            }
+        }
+    }
+
+    fn decide(
+        &mut self,
+        uid: &PodUid,
+        now: Duration,
+        actions: &mut Vec<(PodUid, ContainerAction)>,
+    ) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        entry.is_dirty = false;
+        if entry.blocked.is_some() {
+            return;
+        }
+        let decision = decide_pod(&PodView {
+            pod: &entry.state.pod,
+            containers: &entry.state.containers,
+            deletion: entry.state.deletion,
+            backoff: &entry.state.backoff,
+            settings: &self.settings,
+            now,
+        });
+        for action in &decision.actions {
+            if let ContainerAction::Start {
+                container, attempt, ..
+            } = action
+            {
+                let id = start::container_id(uid, container, *attempt);
+                let cgroup = entry
+                    .cgroup
+                    .join(id.as_str())
+                    .expect("a container id is a valid component");
+                self.instances
+                    .insert(id.clone(), (uid.clone(), container.clone()));
+                let instance = Instance {
+                    cgroup: cgroup.clone(),
+                    id,
+                    process: None,
+                    oom_killed: false,
+                    ended: None,
+                };
+                entry.instances.insert(container.clone(), instance);
+            }
+            if let Some(status) = entry.state.container_mut(action.container()) {
+                status.record(action, now);
+            }
+            actions.push((uid.clone(), action.clone()));
+        }
+        if !decision.actions.is_empty() || entry.state.phase != decision.phase {
+            entry.is_unsaved = true;
+        }
+        if entry.state.phase != decision.phase {
+            self.told
+                .phase_changed(&entry.pod_ref, entry.state.phase, decision.phase);
+        }
+        self.told
+            .waiting_changed(&entry.pod_ref, entry.decision.as_ref(), &decision);
+        entry.state.phase = decision.phase;
+        entry.state.backoff = decision.backoff.clone();
+        entry.decision = Some(decision);
+    }
+
+    /// Creates, repairs and corrects cgroups: the node's, and those of the pods in `uids`.
+    fn reconcile_cgroups(&mut self, uids: &[PodUid]) {
+        let mut wanted = self.node_cgroups();
+        for uid in uids {
+            let Some(entry) = self.pods.get(uid) else {
+                continue;
+            };
+            if entry.is_active() && !self.removals.contains(&entry.cgroup) {
+                wanted.extend(self.pod_cgroups(entry));
+            }
+        }
+        let mut observed = BTreeMap::new();
+        let mut faults: BTreeMap<CgroupName, String> = BTreeMap::new();
+        wanted.retain(
+            |cgroup| match self.node.reader.observe(&cgroup.name, &cgroup.files) {
+                Ok(seen) => {
+                    observed.insert(cgroup.name.clone(), seen);
+                    true
+                }
+                // Not known is not absent: leave it alone until it can be read.
+                Err(error) => {
+                    faults.insert(cgroup.name.clone(), crate::observe::chain(&error));
+                    false
+                }
+            },
+        );
+        let plan = plan_cgroups(&wanted, &observed);
+        self.count_plan(&plan, &observed);
+        let (n_done, errors) = self.node.writer.apply(&plan.steps);
+        self.counters.writes += n_done as u64;
+        self.counters.failed_writes += errors.len() as u64;
+        for error in errors {
+            let text = crate::observe::chain(&error);
+            if let Some(file) = error.file() {
+                self.metrics.cgroup_write(file, WriteResult::Refused);
+            }
+            tracing::warn!(error = text, "cgroup");
+            faults.insert(error.cgroup().clone(), text);
+        }
+        self.register_created(&plan.steps);
+        self.deferred = plan.deferred;
+        self.node_faults = faults
+            .iter()
+            .filter(|(name, _)| self.node.is_node_level(name))
+            .map(|(name, text)| (name.clone(), text.clone()))
+            .collect();
+        for uid in uids {
+            if let Some(entry) = self.pods.get_mut(uid) {
+                entry.cgroup_faults = faults
+                    .iter()
+                    .filter(|(name, _)| name.below(&entry.cgroup).is_some())
+                    .map(|(name, text)| (name.clone(), text.clone()))
+                    .collect();
+            }
+        }
+    }
+
+    fn node_cgroups(&self) -> Vec<DesiredCgroup> {
+        let active: Vec<_> = self
+            .pods
+            .values()
+            .filter(|entry| entry.is_active())
+            .map(|entry| &entry.state.pod)
+            .collect();
+        self.node.plan.node_cgroups(&self.config.kubelet, active)
+    }
+
+    fn pod_cgroups(&self, entry: &PodEntry) -> Vec<DesiredCgroup> {
+        let plan = &self.node.plan;
+        let pod = &entry.state.pod;
+        let mut cgroups = vec![plan.pod_cgroup(pod, entry.qos, entry.cgroup.clone())];
+        for container in pod.all_containers() {
+            if let Some(instance) = entry.instances.get(&container.name)
+                && instance.ended.is_none()
+            {
+                let name = instance.cgroup.clone();
+                cgroups.push(plan.container_cgroup(pod, entry.qos, container, name));
+            }
+        }
+        cgroups
+    }
+
+    /// New cgroups are in the index before a process can be in them.
+    fn register_created(&mut self, steps: &[CgroupStep]) {
+        for step in steps {
+            let (CgroupStep::Create { name } | CgroupStep::Repair { name, .. }) = step else {
+                continue;
+            };
+            self.register(name);
+        }
+    }
+
+    /// Puts a cgroup of the loop's own into the index that events are attributed by.
+    pub fn register(&mut self, name: &CgroupName) {
+        let Ok(Some(id)) = self.node.reader.memory_id(name) else {
+            return;
+        };
+        let Some(level) = self.level_of(name) else {
+            return;
+        };
+        if let Level::Pod { pod, .. } = &level
+            && let Some(entry) = self.pods.get_mut(&pod.uid)
+        {
+            entry.cgroup_id = Some(id);
+        }
+        let path = self.node.path_of(name);
+        self.shared.index_mut().insert(id, Owner { level, path });
+        self.ids.insert(name.clone(), id);
+    }
+
+    fn level_of(&self, name: &CgroupName) -> Option<Level> {
+        if *name == self.node.plan.kubepods {
+            return Some(Level::Kubepods);
+        }
+        if self.node.is_node_level(name) {
+            return Some(Level::Qos);
+        }
+        let entry = self
+            .pods
+            .values()
+            .find(|entry| name.below(&entry.cgroup).is_some())?;
+        let (pod, qos) = (entry.pod_ref.clone(), entry.qos);
+        if *name == entry.cgroup {
+            return Some(Level::Pod { pod, qos });
+        }
+        let (container, _) = entry
+            .instances
+            .iter()
+            .find(|(_, instance)| instance.cgroup == *name)?;
+        Some(Level::Container {
+            pod,
+            qos,
+            container: container.clone(),
+        })
+    }
+
+    fn act(&mut self, uid: &PodUid, action: &ContainerAction, now: Duration) {
+        match action {
+            ContainerAction::Start { container, .. } => {
+                if let Err(message) = self.start(uid, container) {
+                    self.start_failed(uid, container, message, now);
+                }
+            }
+            ContainerAction::Terminate { container, .. } => {
+                self.signal(uid, container, Signal::TERM);
+            }
+            ContainerAction::Kill { container, .. } => self.kill(uid, container),
+        }
+    }
+
+    fn start(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
+        let entry = self
+            .pods
+            .get(uid)
+            .ok_or_else(|| "the pod is gone".to_owned())?;
+        if let Some(fault) = entry.cgroup_faults.values().next() {
+            return Err(fault.clone());
+        }
+        let spec = start::container_spec(&self.node, &self.paths, entry, container)?;
+        self.runtime
+            .start(spec)
+            .map_err(|error| crate::observe::chain(&error))
+    }
+
+    /// The program never ran: the instance is over, and its cgroup goes.
+    pub fn start_failed(&mut self, uid: &PodUid, container: &str, message: String, now: Duration) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let Some(instance) = entry.instances.get_mut(container) else {
+            return;
+        };
+        self.told.start_failed(&entry.pod_ref, container, &message);
+        instance.ended = Some(Termination {
+            started_at: None,
+            finished_at: now,
+            exit: ContainerExit::StartFailed,
+            oom_killed: instance.oom_killed,
+            message: Some(message),
+        });
+        self.removals.insert(instance.cgroup.clone(), now);
+    }
+
+    fn signal(&mut self, uid: &PodUid, container: &str, signal: Signal) {
+        let Some(instance) = self
+            .pods
+            .get(uid)
+            .and_then(|it| it.instances.get(container))
+        else {
+            return;
+        };
+        if let Err(error) = self.runtime.signal(&instance.id, signal) {
+            // Starting or ended: the next decision sees which, and asks again or has no need to.
+            tracing::debug!(%uid, container, error = crate::observe::chain(&error), "signal");
+        }
+    }
+
+    /// SIGKILL to everything in the container's cgroup, which reaches a process that is only just
+    /// starting too.
+    fn kill(&mut self, uid: &PodUid, container: &str) {
+        let Some(instance) = self
+            .pods
+            .get(uid)
+            .and_then(|it| it.instances.get(container))
+        else {
+            return;
+        };
+        if let Err(error) = self.node.writer.kill(&instance.cgroup) {
+            tracing::warn!(%uid, container, error = crate::observe::chain(&error), "kill");
+        }
+    }
+
+    /// Cgroups on their way out; instances and pods whose cgroup is gone are over.
+    fn work_removals(&mut self, now: Duration) {
+        let round = self.removals.round(&self.node.writer, now);
+        for (name, why) in round.slow {
+            tracing::warn!(
+                cgroup = self.node.path_of(&name),
+                why,
+                "cgroup cannot be removed"
+            );
+            self.told.removal_slow(&self.node.path_of(&name), &why);
+        }
+        for name in round.done {
+            if let Some(id) = self.ids.remove(&name) {
+                self.shared.index_mut().retire(id);
+            }
+            let found = self.pods.iter().find_map(|(uid, entry)| {
+                let (container, _) = entry
+                    .instances
+                    .iter()
+                    .find(|(_, it)| it.cgroup == name && it.ended.is_some())?;
+                Some((uid.clone(), container.clone()))
+            });
+            if let Some((uid, container)) = found {
+                self.finish_instance(&uid, &container);
+            } else if let Some(entry) = self.pods.values_mut().find(|it| it.cgroup == name) {
+                entry.is_dirty = true;
+            }
+        }
+    }
+
+    fn finish_instance(&mut self, uid: &PodUid, container: &str) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let Some((instance, termination)) = entry.finish_instance(container) else {
+            return;
+        };
+        let attempt = entry
+            .state
+            .containers
+            .iter()
+            .find(|it| it.name == container)
+            .map_or(0, |it| it.attempt);
+        let kills = entry.state.oom_kills.get(container).copied().unwrap_or(0);
+        self.told.container_ended(
+            &entry.pod_ref,
+            container,
+            attempt,
+            instance.process,
+            &termination,
+            kills,
+        );
+        if let Some(process) = instance.process {
+            self.shared.remove_main(process);
+        }
+        // The outcome is stored before the runtime forgets it, so that a crash between the two
+        // tells it twice rather than never.
+        self.save_pods();
+        if let Err(error) = self.runtime.forget(&instance.id) {
+            tracing::warn!(id = %instance.id, error = crate::observe::chain(&error), "forget");
+        }
+    }
+
+    /// Stores what changed. A failure is told and tried again with the next pass.
+    pub fn save_pods(&mut self) {
+        for entry in self.pods.values_mut().filter(|it| it.is_unsaved) {
+            let started = clock::boottime();
+            let saved = pods::save(&self.paths, &entry.state);
+            let result = match saved {
+                Ok(()) => SaveResult::Ok,
+                Err(_) => SaveResult::Error,
+            };
+            let took = clock::boottime().saturating_sub(started);
+            self.metrics.state_saved(result, took);
+            match saved {
+                Ok(()) => entry.is_unsaved = false,
+                Err(error) => {
+                    tracing::error!(
+                        pod = %entry.pod_ref,
+                        error = crate::observe::chain(&error),
+                        "store the state of a pod"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Pods that are over: their cgroup goes, and a deleted one is forgotten when it is gone.
+    fn retire_pods(&mut self, now: Duration) {
+        let mut gone = Vec::new();
+        for (uid, entry) in &mut self.pods {
+            if !entry.is_finished() || !entry.instances.is_empty() {
+                continue;
+            }
+            match self.node.reader.existence(&entry.cgroup) {
+                Ok(Existence::Absent) if entry.state.deletion.is_some() => gone.push(uid.clone()),
+                Ok(Existence::Absent) | Err(_) => {}
+                Ok(_) => self.removals.insert(entry.cgroup.clone(), now),
+            }
+        }
+        for uid in gone {
+            let Some(entry) = self.pods.remove(&uid) else {
+                continue;
+            };
+            match pods::forget(&self.paths, &entry.pod_ref) {
+                Ok(()) => {
+                    self.told.pod_removed(&entry.pod_ref);
+                }
+                Err(error) => {
+                    tracing::error!(
+                        pod = %entry.pod_ref,
+                        error = crate::observe::chain(&error),
+                        "remove what is stored of a pod"
+                    );
+                    self.pods.insert(uid, entry);
+                }
+            }
+        }
+    }
+
+    /// Cgroups below kubepods that belong to nothing the loop knows: left by an agent that is no
+    /// more. Killed and removed.
+    pub fn remove_orphans(&mut self, now: Duration) {
+        let known: BTreeSet<CgroupName> = self
+            .pods
+            .values()
+            .flat_map(|entry| {
+                let instances = entry.instances.values().map(|it| it.cgroup.clone());
+                instances.chain([entry.cgroup.clone()])
+            })
+            .collect();
+        for parent in self.node.plan.qos_cgroups() {
+            for pod in self.children(&parent) {
+                if pod.pod_cgroup(&self.node.plan.kubepods).is_none() {
+                    continue;
+                }
+                if !known.contains(&pod) {
+                    self.told.orphan(&self.node.path_of(&pod));
+                    self.removals.insert(pod, now);
+                    continue;
+                }
+                for container in self.children(&pod) {
+                    if !known.contains(&container) {
+                        self.told.orphan(&self.node.path_of(&container));
+                        self.removals.insert(container, now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn children(&self, parent: &CgroupName) -> Vec<CgroupName> {
+        match self.node.reader.children(parent) {
+            Ok(children) => children
+                .iter()
+                // A name that is none of ours cannot be of ours.
+                .filter_map(|child| parent.join(child).ok())
+                .collect(),
+            Err(error) => {
+                tracing::warn!(error = crate::observe::chain(&error), "list cgroups");
+                Vec::new()
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The pods that the loop knows, with what is stored of them and what is only held.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::apply::checkpoint;
+use crate::decide::lifecycle::{PodDecision, after_reboot};
+use crate::decide::pod_state::PodState;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::container::{ContainerExit, ContainerState, Termination};
+use crate::model::event::{CgroupId, ProcessKey};
+use crate::model::pod::{PodUid, QosClass};
+use crate::model::record::PodRef;
+use crate::runtime::{ContainerId, HostProcess};
+use crate::sys::FsError;
+
+/// One start of a container, from the decision to start it until its cgroup is gone.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    pub id: ContainerId,
+    pub cgroup: CgroupName,
+    /// `None` until it runs.
+    pub process: Option<HostProcess>,
+    /// The OOM killer killed its first process.
+    pub oom_killed: bool,
+    /// Its first process ended; the cgroup is being emptied and removed.
+    pub ended: Option<Termination>,
+}
+
+/// A pod in the loop.
+#[derive(Debug)]
+pub struct PodEntry {
+    pub state: PodState,
+    pub pod_ref: Arc<PodRef>,
+    pub qos: QosClass,
+    pub cgroup: CgroupName,
+    /// Id of the pod's cgroup in the hierarchy that accounts memory, once it exists.
+    pub cgroup_id: Option<CgroupId>,
+    /// By container name.
+    pub instances: BTreeMap<String, Instance>,
+    /// First processes of the instances that ended last: the word of an OOM kill may come later
+    /// than that of the exit.
+    ended: BTreeMap<String, HostProcess>,
+    pub decision: Option<PodDecision>,
+    /// Something happened since the last decision.
+    pub is_dirty: bool,
+    /// The stored state is behind.
+    pub is_unsaved: bool,
+    /// A reading of the manifests in this life of the agent had it.
+    pub is_confirmed: bool,
+    /// Why it is not acted upon yet.
+    pub blocked: Option<String>,
+    /// Containers whose cgroup could not be made as it should be, with the error.
+    pub cgroup_faults: BTreeMap<CgroupName, String>,
+}
+
+impl PodEntry {
+    pub fn new(state: PodState, qos: QosClass, cgroup: CgroupName) -> Self {
+        let pod_ref = Arc::new(PodRef {
+            namespace: state.pod.namespace.clone(),
+            name: state.pod.name.clone(),
+            uid: state.pod.uid.clone(),
+        });
+        Self {
+            state,
+            pod_ref,
+            qos,
+            cgroup,
+            cgroup_id: None,
+            instances: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            decision: None,
+            is_dirty: true,
+            is_unsaved: true,
+            is_confirmed: false,
+            blocked: None,
+            cgroup_faults: BTreeMap::new(),
+        }
+    }
+
+    pub fn uid(&self) -> &PodUid {
+        &self.state.pod.uid
+    }
+
+    /// Nothing of it runs and nothing will.
+    pub fn is_finished(&self) -> bool {
+        self.decision.as_ref().is_some_and(|it| it.is_finished)
+    }
+
+    /// Counts for the budgets: it runs or will run.
+    pub fn is_active(&self) -> bool {
+        self.blocked.is_none() && !self.is_finished() && !self.state.phase.is_terminal()
+    }
+
+    /// The kernel killed a process of `container`, its first one or another.
+    pub fn note_oom_kill(&mut self, container: &str, victim: ProcessKey) {
+        *self
+            .state
+            .oom_kills
+            .entry(container.to_owned())
+            .or_default() += 1;
+        self.is_unsaved = true;
+        let victim = HostProcess::of(victim);
+        if let Some(instance) = self.instances.get_mut(container)
+            && instance.process == Some(victim)
+        {
+            instance.oom_killed = true;
+            if let Some(ended) = &mut instance.ended {
+                ended.oom_killed = true;
+            }
+        } else if self.ended.get(container) == Some(&victim)
+            && let Some(status) = self.state.container_mut(container)
+            && let ContainerState::Exited(termination) = &mut status.state
+        {
+            termination.oom_killed = true;
+        }
+    }
+
+    /// The instance is over and nothing of it is left.
+    pub fn finish_instance(&mut self, container: &str) -> Option<(Instance, Termination)> {
+        let instance = self.instances.remove(container)?;
+        let termination = instance.ended.clone()?;
+        if let Some(process) = instance.process {
+            self.ended.insert(container.to_owned(), process);
+        }
+        if let Some(status) = self.state.container_mut(container) {
+            status.state = ContainerState::Exited(termination.clone());
+        }
+        self.is_dirty = true;
+        self.is_unsaved = true;
+        Some((instance, termination))
+    }
+}
+
+/// Where things are below the state directory.
+#[derive(Clone, Debug)]
+pub struct StatePaths(pub PathBuf);
+
+impl StatePaths {
+    pub fn pods(&self) -> PathBuf {
+        self.0.join("pods")
+    }
+
+    pub fn pod_record(&self, uid: &PodUid) -> PathBuf {
+        self.pods().join(format!("{uid}.json"))
+    }
+
+    /// The directory of a pod: its containers' default working directory, with its volumes.
+    pub fn pod_dir(&self, uid: &PodUid) -> PathBuf {
+        self.pods().join(&uid.0)
+    }
+
+    pub fn volume(&self, uid: &PodUid, name: &str) -> PathBuf {
+        self.pod_dir(uid).join("volumes").join(name)
+    }
+
+    pub fn pod_logs(&self, pod: &PodRef) -> PathBuf {
+        let PodRef {
+            namespace,
+            name,
+            uid,
+        } = pod;
+        self.0
+            .join("logs")
+            .join(format!("{namespace}_{name}_{uid}"))
+    }
+
+    pub fn log(&self, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
+        self.pod_logs(pod)
+            .join(container)
+            .join(format!("{attempt}.log"))
+    }
+}
+
+/// Stores the state of a pod.
+pub fn save(paths: &StatePaths, state: &PodState) -> Result<(), FsError> {
+    let path = paths.pod_record(&state.pod.uid);
+    checkpoint::write(&path, PodState::KIND, PodState::VERSION, state)
+}
+
+/// Brings a stored state into this boot.
+pub fn revive(mut state: PodState, boot_id: &str) -> PodState {
+    if state.boot_id != boot_id {
+        state.containers = after_reboot(&state.pod, &state.containers);
+        state.backoff = crate::decide::lifecycle::BackoffState::default();
+        state.boot_id = boot_id.to_owned();
+        // What was left of its grace counted on the clock of the earlier boot; nothing runs now.
+        if let Some(deletion) = &mut state.deletion {
+            deletion.requested_at = Duration::ZERO;
+        }
+    }
+    state
+}
+
+/// A termination of an instance of which no one knows more.
+pub fn unknown_end(now: Duration) -> Termination {
+    Termination {
+        started_at: None,
+        finished_at: now,
+        exit: ContainerExit::Unknown,
+        oom_killed: false,
+        message: Some("it ended while the agent was not there to see how".to_owned()),
+    }
+}
+
+/// Removes what is stored of pods that are gone.
+pub fn forget(paths: &StatePaths, pod: &PodRef) -> Result<(), FsError> {
+    let root = crate::sys::Root::host();
+    root.remove_dir_all(paths.pod_dir(&pod.uid))?;
+    root.remove_dir_all(paths.pod_logs(pod))?;
+    checkpoint::remove(&paths.pod_record(&pod.uid))
+}
+
+/// Pods by `namespace/name`; more than one while a replaced pod is on its way out.
+pub fn by_name(pods: &BTreeMap<PodUid, PodEntry>) -> BTreeMap<String, BTreeSet<PodUid>> {
+    let mut names: BTreeMap<String, BTreeSet<PodUid>> = BTreeMap::new();
+    for (uid, entry) in pods {
+        names
+            .entry(entry.state.pod.full_name())
+            .or_default()
+            .insert(uid.clone());
+    }
+    names
+}
+
+/// Whether `path` lies below the directory of stored pods; used before anything is removed.
+pub fn is_below(path: &Path, directory: &Path) -> bool {
+    path.starts_with(directory) && path != directory
+}

@@ -1,0 +1,121 @@
+//! Cgroups on their way out: killed, waited for, removed. At most one removal per cgroup, never
+//! blocking, with a bounded back-off and no end until it is done.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::apply::cgroupfs::{ApplyError, CgroupWriter, Removal};
+use crate::model::cgroup_name::CgroupName;
+
+/// First wait after an attempt: a killed process needs about this long to leave its cgroup.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+/// Longest wait between attempts.
+const MAX_WAIT: Duration = Duration::from_secs(2);
+/// A removal that takes longer is worth a person's attention.
+const SLOW_AFTER: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct Entry {
+    since: Duration,
+    next: Duration,
+    wait: Duration,
+    was_reported: bool,
+}
+
+/// What a round of removals found.
+#[derive(Debug, Default)]
+pub struct Round {
+    pub done: Vec<CgroupName>,
+    /// Cgroups that resist for a long time, told once each, with what is known of the reason.
+    pub slow: Vec<(CgroupName, String)>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Removals {
+    entries: BTreeMap<CgroupName, Entry>,
+}
+
+impl Removals {
+    /// Asks for the removal of a cgroup with all processes in it; asking again changes nothing.
+    pub fn insert(&mut self, name: CgroupName, now: Duration) {
+        self.entries.entry(name).or_insert(Entry {
+            since: now,
+            next: now,
+            wait: FIRST_WAIT,
+            was_reported: false,
+        });
+    }
+
+    pub fn contains(&self, name: &CgroupName) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// When the next attempt is due.
+    pub fn next_wake(&self) -> Option<Duration> {
+        self.entries.values().map(|it| it.next).min()
+    }
+
+    /// A cgroup became empty: try all at once instead of waiting.
+    pub fn hurry(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.next = Duration::ZERO;
+        }
+    }
+
+    /// One attempt for every cgroup that is due.
+    pub fn round(&mut self, writer: &CgroupWriter, now: Duration) -> Round {
+        let mut round = Round::default();
+        let due: BTreeSet<CgroupName> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.next <= now)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in due {
+            let why = match attempt(writer, &name) {
+                Ok(Removal::Done) => {
+                    self.entries.remove(&name);
+                    round.done.push(name);
+                    continue;
+                }
+                Ok(Removal::Populated { pids }) => {
+                    let pids: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
+                    format!("processes are still in it: {}", pids.join(", "))
+                }
+                Ok(Removal::Busy) => "the kernel says it is busy".to_owned(),
+                Err(error) => crate::observe::chain(&error),
+            };
+            let Some(entry) = self.entries.get_mut(&name) else {
+                continue;
+            };
+            entry.next = now + entry.wait;
+            entry.wait = (entry.wait * 2).min(MAX_WAIT);
+            if !entry.was_reported && now.saturating_sub(entry.since) > SLOW_AFTER {
+                entry.was_reported = true;
+                round.slow.push((name, why));
+            }
+        }
+        round
+    }
+}
+
+/// Most cgroups are empty when their turn comes, so a plain removal is tried before the kill.
+fn attempt(writer: &CgroupWriter, name: &CgroupName) -> Result<Removal, ApplyError> {
+    match writer.remove(name)? {
+        Removal::Done => Ok(Removal::Done),
+        Removal::Busy => Ok(Removal::Busy),
+        Removal::Populated { .. } => {
+            writer.kill(name)?;
+            writer.remove(name)
+        }
+    }
+}

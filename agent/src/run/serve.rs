@@ -1,0 +1,113 @@
+//! What runs beside the loop: the HTTP endpoint, the socket and signal handling on a small tokio
+//! runtime, and the container runtime whose events go to the loop.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime as Tokio};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::event::{Event, Sender};
+use crate::config::Config;
+use crate::model::status::Status;
+use crate::observe::event_log::EventLog;
+use crate::observe::health::Health;
+use crate::observe::http::{self, Pages};
+use crate::observe::metrics::Metrics;
+use crate::observe::shutdown::{self, ShutdownTrigger};
+use crate::observe::socket::{self, Sources};
+use crate::runtime::RuntimeError;
+use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
+
+/// How long open connections may take at the end.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("start the threads that serve")]
+    Tokio(#[source] io::Error),
+    #[error("handle signals")]
+    Signals(#[source] io::Error),
+    #[error(transparent)]
+    Http(#[from] http::ServeError),
+    #[error(transparent)]
+    Socket(#[from] socket::ServeError),
+}
+
+/// The running servers.
+pub(super) struct Server {
+    tokio: Tokio,
+    shutdown: ShutdownTrigger,
+}
+
+impl Server {
+    /// Binds everything that the configuration names, and sends `Shutdown` to the loop at SIGTERM
+    /// or SIGINT.
+    pub(super) fn start(
+        config: &Config,
+        metrics: Metrics,
+        health: Health,
+        log: &EventLog,
+        status: watch::Receiver<Option<Arc<Status>>>,
+        to_loop: &Sender,
+    ) -> Result<Self, ServeError> {
+        let tokio = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("serve")
+            .enable_all()
+            .build()
+            .map_err(ServeError::Tokio)?;
+        let (trigger, shutdown) = shutdown::channel();
+        let entered = tokio.enter();
+        let sources = Sources {
+            status,
+            events: log.clone(),
+        };
+        socket::serve(&config.socket, sources, shutdown.clone())?;
+        if let Some(address) = config.metrics_address {
+            let pages = Pages { metrics, health };
+            let server = tokio.block_on(http::serve(address, pages, shutdown))?;
+            tracing::info!(address = %server.address, "serving /metrics, /healthz and /readyz");
+        }
+        let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+        let to_loop = to_loop.clone();
+        tokio.spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            // Blocking is right: the process is to end. A loop that is gone needs no word.
+            tokio::task::spawn_blocking(move || to_loop.send(Event::Shutdown).ok());
+        });
+        drop(entered);
+        Ok(Self {
+            tokio,
+            shutdown: trigger,
+        })
+    }
+
+    /// Ends the servers; connections have [`STOP_GRACE`] to finish.
+    pub(super) fn stop(self) {
+        self.shutdown.fire();
+        self.tokio.shutdown_timeout(STOP_GRACE);
+    }
+}
+
+/// The embedded runtime, with its events sent to the loop.
+pub(super) fn process_runtime(
+    config: &Config,
+    to_loop: Sender,
+) -> Result<ProcessRuntime, RuntimeError> {
+    let config = ProcessRuntimeConfig {
+        state_dir: config.state_directory.clone(),
+        open_files: None,
+    };
+    // The loop outlives the runtime; at the end nobody is left to be told.
+    let sink = move |event| {
+        to_loop.send(Event::Runtime(event)).ok();
+    };
+    ProcessRuntime::new(&config, Box::new(sink))
+}

@@ -1,0 +1,119 @@
+//! From a container of a pod to all that its start needs.
+
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+
+use super::node::Node;
+use super::pods::{PodEntry, StatePaths};
+use crate::decide::container_resources::oom_score_adj;
+use crate::decide::env::{self, BaseEnv, DEFAULT_PATH};
+use crate::model::container::SpecHash;
+use crate::model::pod::{PodUid, VolumeSource};
+use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
+use crate::sys::Root;
+
+/// The id of one attempt: readable, unique on the node, and valid as the name of a cgroup. The pod
+/// goes in as a hash, since a UID may be long and of any case.
+pub(super) fn container_id(uid: &PodUid, container: &str, attempt: u32) -> ContainerId {
+    let digest = Sha256::digest(uid.0.as_bytes());
+    let hash: String = digest
+        .iter()
+        .take(6)
+        .map(|it| format!("{it:02x}"))
+        .collect();
+    ContainerId::new(format!("{container}-{attempt}-{hash}"))
+        .expect("a container name is a DNS label, and the rest is digits and hex")
+}
+
+/// All that one start needs. Makes the pod's directory and its volumes, with the permissions that
+/// kubelet gives them.
+pub(super) fn container_spec(
+    node: &Node,
+    paths: &StatePaths,
+    entry: &PodEntry,
+    name: &str,
+) -> Result<ContainerSpec, String> {
+    let pod = &entry.state.pod;
+    let container = pod
+        .all_containers()
+        .find(|it| it.name == name)
+        .ok_or_else(|| format!("the pod has no container {name}"))?;
+    let instance = entry
+        .instances
+        .get(name)
+        .ok_or_else(|| format!("container {name} is not to be started"))?;
+    let status = entry
+        .state
+        .containers
+        .iter()
+        .find(|it| it.name == name)
+        .ok_or_else(|| format!("nothing is known of container {name}"))?;
+
+    let pod_dir = paths.pod_dir(&pod.uid);
+    let root = Root::host();
+    root.create_dir_all(&pod_dir)
+        .map_err(|error| crate::observe::chain(&error))?;
+    for volume in &pod.volumes {
+        if let VolumeSource::EmptyDir { .. } = volume.source {
+            // Mode 0777, as kubelet makes an emptyDir: containers of any user share it.
+            root.create_shared_dir(paths.volume(&pod.uid, &volume.name))
+                .map_err(|error| crate::observe::chain(&error))?;
+        }
+    }
+
+    let base = BaseEnv {
+        path: DEFAULT_PATH,
+        hostname: &node.name,
+        home: "/",
+    };
+    let mut process = env::process_args(container, &base).map_err(|error| error.to_string())?;
+    // Paths of volumes are not those that the pod asks for: there is no mount namespace.
+    let own_dir = ("BALLAST_POD_DIR".to_owned(), pod_dir.display().to_string());
+    process.env.push(own_dir);
+    let run_as = match (container.run_as_user, container.run_as_group) {
+        (None, None) => None,
+        (uid, gid) => Some(RunAs {
+            uid: uid.unwrap_or(0),
+            gid: gid.unwrap_or(0),
+        }),
+    };
+    if container.run_as_non_root && run_as.is_none_or(|it| it.uid == 0) {
+        return Err("runAsNonRoot is set and runAsUser is 0 or not set".to_owned());
+    }
+    let dirs = node.dirs_of(&instance.cgroup);
+    Ok(ContainerSpec {
+        id: instance.id.clone(),
+        owner: ContainerOwner {
+            pod_uid: pod.uid.clone(),
+            pod_namespace: pod.namespace.clone(),
+            pod_name: pod.name.clone(),
+            container: name.to_owned(),
+            attempt: status.attempt,
+        },
+        argv: process.argv,
+        env: process.env,
+        working_dir: container
+            .working_dir
+            .as_ref()
+            .map_or(pod_dir, PathBuf::from),
+        cgroup: match (node.is_unified(), dirs.as_slice()) {
+            (true, [dir]) => ContainerCgroup::Unified(dir.clone()),
+            _ => ContainerCgroup::Split(dirs),
+        },
+        run_as,
+        oom_score_adj: oom_score_adj(
+            pod,
+            entry.qos,
+            container,
+            node.capacity.memory,
+            node.plan.settings.compat,
+        ),
+        log_path: paths.log(&entry.pod_ref, name, status.attempt),
+        spec_hash: status
+            .spec_hash
+            .clone()
+            .map(|SpecHash(hash)| hash)
+            .unwrap_or_default(),
+    })
+}

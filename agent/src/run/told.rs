@@ -1,0 +1,243 @@
+//! What the loop itself has to say to people: event records of pods, containers and the agent, and
+//! the same as log lines. Reasons are those of Kubernetes where it has one.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::decide::lifecycle::{PodDecision, Waiting};
+use crate::model::container::{ContainerExit, PodPhase, Termination};
+use crate::model::event::ExitStatus;
+use crate::model::record::{ContainerDetail, Event, EventDetail, EventKind, PodRef};
+use crate::model::time::WallTime;
+use crate::observe::event_log::EventLog;
+use crate::runtime::HostProcess;
+use crate::sys::clock;
+
+/// Writer of the loop's own records.
+#[derive(Clone)]
+pub(super) struct Told {
+    log: EventLog,
+}
+
+impl Told {
+    pub(super) fn new(log: EventLog) -> Self {
+        Self { log }
+    }
+
+    /// Sequence number of the newest record of anyone.
+    pub(super) fn last_event(&self) -> u64 {
+        self.log.last_sequence()
+    }
+
+    fn tell(
+        &self,
+        kind: EventKind,
+        reason: &'static str,
+        pod: Option<&PodRef>,
+        container: Option<&str>,
+        message: String,
+        detail: Option<EventDetail>,
+    ) {
+        let now = clock::boottime();
+        self.log.append(Event {
+            time: WallTime::from_epoch(clock::wall()),
+            boottime_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            kind,
+            reason: Cow::Borrowed(reason),
+            pod: pod.cloned(),
+            container: container.map(str::to_owned),
+            method: None,
+            message,
+            detail,
+        });
+    }
+
+    fn pod(&self, reason: &'static str, pod: &PodRef, message: String) {
+        tracing::info!(%pod, reason, "{message}");
+        self.tell(EventKind::Pod, reason, Some(pod), None, message, None);
+    }
+
+    pub(super) fn agent(&self, reason: &'static str, message: String) {
+        tracing::info!(reason, "{message}");
+        self.tell(EventKind::Agent, reason, None, None, message, None);
+    }
+
+    pub(super) fn node(&self, reason: &'static str, message: String) {
+        tracing::warn!(reason, "{message}");
+        self.tell(EventKind::Node, reason, None, None, message, None);
+    }
+
+    pub(super) fn manifest_fault(&self, message: String) {
+        tracing::warn!(reason = "ManifestFault", "{message}");
+        self.tell(EventKind::Agent, "ManifestFault", None, None, message, None);
+    }
+
+    pub(super) fn pod_added(&self, pod: &PodRef, message: String) {
+        self.pod("PodAdded", pod, message);
+    }
+
+    pub(super) fn pod_adopted(&self, pod: &PodRef, n_running: usize) {
+        let message = format!("adopted with {n_running} running containers");
+        self.pod("PodAdopted", pod, message);
+    }
+
+    pub(super) fn pod_deletion(&self, pod: &PodRef, grace: Duration) {
+        let message = format!("to be removed within {} s", grace.as_secs());
+        self.pod("Killing", pod, message);
+    }
+
+    pub(super) fn pod_removed(&self, pod: &PodRef) {
+        self.pod("PodRemoved", pod, "nothing is left of it".to_owned());
+    }
+
+    pub(super) fn phase_changed(&self, pod: &PodRef, from: PodPhase, to: PodPhase) {
+        let reason = match to {
+            PodPhase::Pending => "PodPending",
+            PodPhase::Running => "PodRunning",
+            PodPhase::Succeeded => "PodSucceeded",
+            PodPhase::Failed => "PodFailed",
+        };
+        self.pod(reason, pod, format!("phase {from} to {to}"));
+    }
+
+    /// Back-off is told once when it begins.
+    pub(super) fn waiting_changed(
+        &self,
+        pod: &PodRef,
+        before: Option<&PodDecision>,
+        now: &PodDecision,
+    ) {
+        for report in &now.containers {
+            let Some(Waiting::CrashLoopBackOff { delay, until }) = report.waiting else {
+                continue;
+            };
+            let was_told = before
+                .into_iter()
+                .flat_map(|it| &it.containers)
+                .any(|it| it.name == report.name && it.waiting == report.waiting);
+            if was_told {
+                continue;
+            }
+            let message = format!("restarts {} s after its end", delay.as_secs());
+            tracing::info!(%pod, container = report.name, reason = "BackOff", "{message}");
+            let detail = ContainerDetail {
+                back_off_ms: u64::try_from(until.saturating_sub(clock::boottime()).as_millis())
+                    .ok(),
+                ..ContainerDetail::default()
+            };
+            self.tell(
+                EventKind::Container,
+                "BackOff",
+                Some(pod),
+                Some(&report.name),
+                message,
+                Some(EventDetail::Container(detail)),
+            );
+        }
+    }
+
+    pub(super) fn container_started(
+        &self,
+        pod: &PodRef,
+        container: &str,
+        attempt: u32,
+        process: HostProcess,
+    ) {
+        let message = format!("started, pid {}", process.pid);
+        tracing::info!(%pod, container, reason = "Started", "{message}");
+        let detail = ContainerDetail {
+            attempt: attempt.saturating_add(1),
+            pid: Some(process.pid),
+            ..ContainerDetail::default()
+        };
+        self.tell(
+            EventKind::Container,
+            "Started",
+            Some(pod),
+            Some(container),
+            message,
+            Some(EventDetail::Container(detail)),
+        );
+    }
+
+    pub(super) fn start_failed(&self, pod: &PodRef, container: &str, message: &str) {
+        tracing::warn!(%pod, container, reason = "Failed", "{message}");
+        self.tell(
+            EventKind::Container,
+            "Failed",
+            Some(pod),
+            Some(container),
+            format!("did not start: {message}"),
+            None,
+        );
+    }
+
+    pub(super) fn start_warning(&self, pod: &PodRef, container: &str, message: String) {
+        tracing::warn!(%pod, container, reason = "StartedWithWarning", "{message}");
+        self.tell(
+            EventKind::Container,
+            "StartedWithWarning",
+            Some(pod),
+            Some(container),
+            message,
+            None,
+        );
+    }
+
+    pub(super) fn container_ended(
+        &self,
+        pod: &PodRef,
+        container: &str,
+        attempt: u32,
+        process: Option<HostProcess>,
+        termination: &Termination,
+        oom_kills: u64,
+    ) {
+        let how = match termination.exit {
+            ContainerExit::Code(code) => format!("exit code {code}"),
+            ContainerExit::Signal(signal) => format!("signal {signal}"),
+            ContainerExit::StartFailed => "never ran".to_owned(),
+            ContainerExit::Unknown => "exit not known".to_owned(),
+        };
+        let reason = termination.reason();
+        let message = format!("ended: {reason}, {how}");
+        tracing::info!(%pod, container, %reason, "{message}");
+        let exit = match termination.exit {
+            ContainerExit::Code(code) => Some(ExitStatus::Code(code)),
+            ContainerExit::Signal(signal) => Some(ExitStatus::Signal {
+                signal,
+                core_dumped: false,
+            }),
+            ContainerExit::StartFailed | ContainerExit::Unknown => None,
+        };
+        let detail = ContainerDetail {
+            attempt: attempt.saturating_add(1),
+            pid: process.map(|it| it.pid),
+            exit,
+            oom_kills,
+            back_off_ms: None,
+        };
+        self.tell(
+            EventKind::Container,
+            "ContainerDied",
+            Some(pod),
+            Some(container),
+            message,
+            Some(EventDetail::Container(detail)),
+        );
+    }
+
+    pub(super) fn removal_slow(&self, path: &str, why: &str) {
+        self.node(
+            "CgroupRemovalSlow",
+            format!("cgroup {path} cannot be removed: {why}"),
+        );
+    }
+
+    pub(super) fn orphan(&self, path: &str) {
+        self.node(
+            "OrphanCgroup",
+            format!("cgroup {path} belongs to no pod of this node; it is killed and removed"),
+        );
+    }
+}

@@ -1,0 +1,389 @@
+//! From an embedded object to attached programs, or from pins to the programs of an earlier agent.
+//!
+//! Invariant: whatever the kernel refuses becomes a row of the report with its reason; the next
+//! program, the next duty and the next stream are tried all the same.
+
+use std::borrow::BorrowMut;
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::programs::links::FdLink;
+use aya::programs::{BtfTracePoint, FEntry, FExit, ProgramError, RawTracePoint};
+use aya::{Btf, Ebpf, EbpfLoader};
+use ebpf_abi as abi;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::pins::{Pinned, Pins, PinsError};
+use super::probe::{DUTIES, Duty, Hook, KernelSupport, Program, plan};
+use super::{
+    LoadError, LoadOptions, ProgramReport, ProgramState, Stream, WatchedRoot, diagnostics, objects,
+};
+
+/// Bytes of a map value; aya asks for plain arrays.
+type WatchBytes = [u8; size_of::<abi::Watch>()];
+pub(super) type TotalBytes = [u8; size_of::<abi::StallTotal>()];
+
+/// A stream with its programs attached. Dropping it detaches what is not pinned.
+pub(super) struct Running {
+    pub(super) ring: RingBuf<MapData>,
+    watch: Array<MapData, WatchBytes>,
+    pub(super) losses: PerCpuArray<MapData, u64>,
+    /// Of the stall stream.
+    pub(super) totals: Option<HashMap<MapData, u64, TotalBytes>>,
+    /// Name and kernel id of each program.
+    pub(super) programs: Vec<(&'static str, u32)>,
+    /// Held, not used: a link that nobody holds or pins is detached.
+    _links: Vec<FdLink>,
+    pub(super) diagnostics: Option<diagnostics::Reader>,
+}
+
+impl Running {
+    pub(super) fn set_root(&mut self, root: WatchedRoot) -> Result<(), MapError> {
+        self.update_watch(|watch| {
+            watch.root_id = root.cgroup_id.0;
+            watch.root_level = root.level;
+            watch.hierarchy_id = root.hierarchy_id;
+        })
+    }
+
+    pub(super) fn set_everything(&mut self) -> Result<(), MapError> {
+        self.update_watch(|watch| watch.flags |= abi::WATCH_EVERYTHING)
+    }
+
+    fn update_watch(&mut self, change: impl FnOnce(&mut abi::Watch)) -> Result<(), MapError> {
+        update_watch(&mut self.watch, change)
+    }
+}
+
+fn update_watch(
+    map: &mut Array<impl BorrowMut<MapData>, WatchBytes>,
+    change: impl FnOnce(&mut abi::Watch),
+) -> Result<(), MapError> {
+    let bytes = map.get(&0, 0)?;
+    let mut watch = abi::Watch::read_from_bytes(&bytes).unwrap_or_default();
+    change(&mut watch);
+    let mut bytes = WatchBytes::default();
+    bytes.copy_from_slice(watch.as_bytes());
+    map.set(0, bytes, 0)
+}
+
+/// Takes over a stream that an earlier agent pinned.
+pub(super) fn adopt(
+    stream: Stream,
+    pinned: Pinned,
+    reports: &mut Vec<ProgramReport>,
+) -> Result<Running, LoadError> {
+    let map_failed = |map| {
+        move |source| LoadError::Map {
+            stream,
+            map,
+            source,
+        }
+    };
+    let mut programs = Vec::new();
+    let mut links = Vec::new();
+    for duty in DUTIES.iter().filter(|it| it.stream == stream) {
+        let found = duty.programs.iter().find_map(|program| {
+            let link = pinned.links.iter().find(|it| it.0 == program.name)?;
+            Some((program, link))
+        });
+        let (program, state, fallback) = match found {
+            Some((program, (_, link))) => {
+                if let Ok(info) = link.info() {
+                    programs.push((program.name, info.program_id()));
+                }
+                (program.name, ProgramState::Adopted, None)
+            }
+            None => {
+                let reason = "not among the pinned programs: refused when they were attached";
+                let reason = reason.to_owned();
+                let program = duty.programs[0].name;
+                (
+                    program,
+                    ProgramState::Refused { reason },
+                    Some(duty.fallback),
+                )
+            }
+        };
+        reports.push(ProgramReport {
+            program,
+            stream,
+            state,
+            fallback,
+        });
+    }
+    links.extend(pinned.links.into_iter().map(|it| it.1));
+    let ring = Map::from_map_data(pinned.ring).and_then(RingBuf::try_from);
+    let watch = Map::from_map_data(pinned.watch).and_then(Array::try_from);
+    let losses = Map::from_map_data(pinned.losses).and_then(PerCpuArray::try_from);
+    Ok(Running {
+        ring: ring.map_err(map_failed("ring"))?,
+        watch: watch.map_err(map_failed("watch"))?,
+        losses: losses.map_err(map_failed("losses"))?,
+        totals: None,
+        programs,
+        _links: links,
+        diagnostics: None,
+    })
+}
+
+/// Loads the object of a stream. `None`: none of its programs runs, as the reports tell.
+pub(super) fn load(
+    stream: Stream,
+    support: &KernelSupport,
+    btf: &Btf,
+    options: &LoadOptions,
+    reports: &mut Vec<ProgramReport>,
+) -> Result<Option<Attached>, LoadError> {
+    let map_failed = |map| {
+        move |source| LoadError::Map {
+            stream,
+            map,
+            source,
+        }
+    };
+    let log_level = diagnostics::level(options.diagnostics);
+    let mut ebpf = match EbpfLoader::new()
+        .btf(Some(btf))
+        .override_global("OFFSETS", support.offsets.as_bytes(), true)
+        .override_global(aya_log::LEVEL, &log_level, false)
+        .load(objects::of(stream))
+    {
+        Ok(ebpf) => ebpf,
+        Err(error) => {
+            let reason = format!("load the object: {}", chain(&error));
+            for duty in DUTIES.iter().filter(|it| it.stream == stream) {
+                reports.push(refused(duty, duty.programs[0].name, reason.clone()));
+            }
+            return Ok(None);
+        }
+    };
+    let diagnostics = options
+        .diagnostics
+        .then(|| diagnostics::Reader::start(&mut ebpf))
+        .flatten();
+    let take = |ebpf: &mut Ebpf, name: &'static str| {
+        let missing = || MapError::InvalidName {
+            name: name.to_owned(),
+        };
+        ebpf.take_map(name).ok_or_else(missing)
+    };
+    let ring = take(&mut ebpf, objects::ring(stream)).map_err(map_failed("ring"))?;
+    let mut watch = take(&mut ebpf, "WATCH").map_err(map_failed("watch"))?;
+    let losses = take(&mut ebpf, "LOSSES").map_err(map_failed("losses"))?;
+    let totals = ebpf.take_map("TOTALS");
+    let mut programs: Vec<(&'static str, u32)> = Vec::new();
+    let mut links = Vec::new();
+    for duty in DUTIES.iter().filter(|it| it.stream == stream) {
+        let needed = duty
+            .after
+            .filter(|after| !programs.iter().any(|it| it.0 == *after));
+        if let Some(needed) = needed {
+            let reason = format!("useless without {needed}");
+            reports.push(refused(duty, duty.programs[0].name, reason));
+            continue;
+        }
+        let Some((program, id, link)) = attach_first(duty, support, &mut ebpf, btf, reports) else {
+            continue;
+        };
+        programs.push((program.name, id));
+        links.push((program.name, link));
+        // Before the program that relies on it is attached.
+        if program.name.starts_with("oom_signal") {
+            let mut watch = Array::try_from(&mut watch).map_err(map_failed("watch"))?;
+            update_watch(&mut watch, |it| it.flags |= abi::WATCH_SIGNALS)
+                .map_err(map_failed("watch"))?;
+        }
+    }
+    if links.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Attached {
+        stream,
+        ring,
+        watch,
+        losses,
+        totals,
+        programs,
+        links,
+        diagnostics,
+    }))
+}
+
+/// A stream whose programs run, before it is decided whether it is pinned.
+pub(super) struct Attached {
+    stream: Stream,
+    ring: Map,
+    watch: Map,
+    losses: Map,
+    totals: Option<Map>,
+    programs: Vec<(&'static str, u32)>,
+    links: Vec<(&'static str, FdLink)>,
+    diagnostics: Option<diagnostics::Reader>,
+}
+
+impl Attached {
+    /// Pins maps and links as one set. After a failure the stream is gone, since pinning takes the
+    /// links; what was pinned of it is removed by the next start.
+    pub(super) fn pin(mut self, pins: &Pins, name: &str) -> Result<Self, PinsError> {
+        let set = pins.begin(name)?;
+        set.maps(&self.ring, &self.watch, &self.losses)?;
+        self.links = self
+            .links
+            .into_iter()
+            .map(|(program, link)| Ok((program, set.link(program, link)?)))
+            .collect::<Result<_, PinsError>>()?;
+        pins.commit(&set, name)?;
+        Ok(self)
+    }
+
+    pub(super) fn run(self) -> Result<Running, LoadError> {
+        let stream = self.stream;
+        let map_failed = |map| {
+            move |source| LoadError::Map {
+                stream,
+                map,
+                source,
+            }
+        };
+        Ok(Running {
+            ring: RingBuf::try_from(self.ring).map_err(map_failed("ring"))?,
+            watch: Array::try_from(self.watch).map_err(map_failed("watch"))?,
+            losses: PerCpuArray::try_from(self.losses).map_err(map_failed("losses"))?,
+            totals: self
+                .totals
+                .map(HashMap::try_from)
+                .transpose()
+                .map_err(map_failed("totals"))?,
+            programs: self.programs,
+            _links: self.links.into_iter().map(|it| it.1).collect(),
+            diagnostics: self.diagnostics,
+        })
+    }
+}
+
+/// Goes down the list of a duty until the kernel takes a program.
+fn attach_first(
+    duty: &'static Duty,
+    support: &KernelSupport,
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+    reports: &mut Vec<ProgramReport>,
+) -> Option<(&'static Program, u32, FdLink)> {
+    let plan = plan(duty, support);
+    let mut failures = Vec::new();
+    for program in plan.fit {
+        match attach(program, ebpf, btf) {
+            Ok((id, link)) => {
+                for (failed, reason) in failures {
+                    let mut report = refused(duty, failed, reason);
+                    report.fallback = Some(program.name);
+                    reports.push(report);
+                }
+                reports.push(ProgramReport {
+                    program: program.name,
+                    stream: duty.stream,
+                    state: ProgramState::Attached {
+                        hook: program.hook.to_string(),
+                    },
+                    fallback: None,
+                });
+                return Some((program, id, link));
+            }
+            Err(error) => failures.push((program.name, refusal(&error))),
+        }
+    }
+    if failures.is_empty() {
+        failures.extend(plan.unfit.into_iter().take(1).map(|it| (it.0.name, it.1)));
+    }
+    for (failed, reason) in failures {
+        reports.push(refused(duty, failed, reason));
+    }
+    None
+}
+
+fn attach(program: &Program, ebpf: &mut Ebpf, btf: &Btf) -> Result<(u32, FdLink), ProgramError> {
+    let loaded = ebpf
+        .program_mut(program.name)
+        .ok_or(ProgramError::NotLoaded)?;
+    let link = match program.hook {
+        Hook::Typed(name) => {
+            let it: &mut BtfTracePoint = loaded.try_into()?;
+            it.load(name, btf)?;
+            let id = it.attach()?;
+            it.take_link(id)?.into()
+        }
+        Hook::Raw(name) => {
+            let it: &mut RawTracePoint = loaded.try_into()?;
+            it.load()?;
+            let id = it.attach(name)?;
+            it.take_link(id)?.into()
+        }
+        Hook::FunctionEntry(name) => {
+            let it: &mut FEntry = loaded.try_into()?;
+            it.load(name, btf)?;
+            let id = it.attach()?;
+            it.take_link(id)?.into()
+        }
+        Hook::FunctionExit(name) => {
+            let it: &mut FExit = loaded.try_into()?;
+            it.load(name, btf)?;
+            let id = it.attach()?;
+            it.take_link(id)?.into()
+        }
+    };
+    let id = ebpf
+        .program(program.name)
+        .ok_or(ProgramError::NotLoaded)?
+        .info()?
+        .id();
+    Ok((id, link))
+}
+
+fn refused(duty: &Duty, program: &'static str, reason: String) -> ProgramReport {
+    ProgramReport {
+        program,
+        stream: duty.stream,
+        state: ProgramState::Refused { reason },
+        fallback: Some(duty.fallback),
+    }
+}
+
+/// Why the kernel refused, without the middle of the verifier's log, which can run to thousands of
+/// lines.
+pub(super) fn refusal(error: &ProgramError) -> String {
+    const KEPT_LINES: usize = 10;
+    let ProgramError::LoadError {
+        io_error,
+        verifier_log,
+    } = error
+    else {
+        return chain(error);
+    };
+    let log = verifier_log.to_string();
+    let lines: Vec<&str> = log.lines().filter(|it| !it.is_empty()).collect();
+    let mut text = format!("load: {io_error}");
+    let last = lines.len().saturating_sub(KEPT_LINES);
+    for (index, line) in lines.iter().enumerate() {
+        if index == 0 || index >= last {
+            text.push_str("; ");
+            text.push_str(line.trim());
+        }
+    }
+    text
+}
+
+/// An error with its sources on one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let message = source.to_string();
+        // aya repeats the source in the message of some errors.
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        next = source.source();
+    }
+    text
+}

@@ -1,0 +1,372 @@
+//! Pods from a directory of manifests: v1.Pod documents in YAML or JSON, watched and read again
+//! when they change. In: files. Out: a [`ManifestScan`], all that the directory defines now.
+//!
+//! A fault never ends a pod. What cannot be read is reported, and what it defined before stays:
+//! - a file with a fault keeps the pods of its last good version that the new one does not define;
+//! - a file that became empty counts as half written;
+//! - a directory that cannot be listed keeps everything.
+//!
+//! Pods go when their document goes from a file without faults, or when their file goes.
+//!
+//! Deliberate absences: no state on disk, so what a file defined before the agent started is not
+//! known ([`ManifestScan::is_complete`]); no choice between pods but the order of file names.
+
+mod parse;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use self::watch::{ManifestWatch, WatchError, WatchNews};
+use crate::model::pod::{Pod, PodUid};
+use crate::sys::regular::{self, Contents, FileVersion, Kind};
+use crate::sys::{FsError, Root};
+
+/// Of one file. A pod's manifest has a few kilobytes, and etcd takes no object above 1.5 MiB.
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
+/// In one directory: four times the pods that Kubernetes supports on a node, one file each.
+pub const MAX_FILES: usize = 1_000;
+/// In one file.
+pub const MAX_DOCUMENTS: usize = 1_000;
+
+/// Endings of files that are read. Others are editors' backups, notes, half-finished copies.
+const ENDINGS: [&str; 3] = [".yaml", ".yml", ".json"];
+
+/// A fault or a warning, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestFault {
+    pub file: PathBuf,
+    /// Counted from 1, documents without content left out; `None` for a fault of the whole file.
+    pub document: Option<usize>,
+    /// `namespace/name`, where it could be read.
+    pub pod: Option<String>,
+    /// As `spec.containers[0].image`; with `items[N].` in front inside a list.
+    pub field: Option<String>,
+    /// Lower case, no final dot.
+    pub message: String,
+}
+
+impl ManifestFault {
+    fn of_file(file: PathBuf, message: impl Into<String>) -> Self {
+        Self {
+            file,
+            document: None,
+            pod: None,
+            field: None,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for ManifestFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.file.display())?;
+        if let Some(document) = self.document {
+            write!(f, "document {document}: ")?;
+        }
+        if let Some(pod) = &self.pod {
+            write!(f, "pod {pod}: ")?;
+        }
+        if let Some(field) = &self.field {
+            write!(f, "{field}: ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// What a directory defines.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ManifestScan {
+    /// Unique by UID and by namespace and name.
+    pub pods: BTreeMap<PodUid, Arc<Pod>>,
+    /// In the order of file names; stay from scan to scan until their cause is gone.
+    pub faults: Vec<ManifestFault>,
+    pub warnings: Vec<ManifestFault>,
+    /// Files read, good or not.
+    pub n_files: usize,
+    /// False: something could not be read that this process has never read, so a pod of an earlier
+    /// run that is missing here may still be wanted. True: it is not.
+    pub is_complete: bool,
+}
+
+/// A directory of manifests and what is known of it.
+#[derive(Debug)]
+pub struct ManifestDirectory {
+    path: PathBuf,
+    node_name: Option<String>,
+    files: BTreeMap<String, FileState>,
+    /// The directory has been listed once.
+    was_listed: bool,
+}
+
+/// One file: what it defines, and how that is known.
+#[derive(Debug, Default)]
+struct FileState {
+    /// The version that was parsed last; `None` after a failed read, which is tried again.
+    version: Option<FileVersion>,
+    /// Of the version parsed last.
+    fresh: Vec<Definition>,
+    /// Of an earlier version, kept because the last one has faults.
+    held: Vec<Definition>,
+    faults: Vec<ManifestFault>,
+    warnings: Vec<ManifestFault>,
+    /// Some version had no fault, so everything it defined is known.
+    was_good: bool,
+}
+
+/// A pod and the document that it comes from.
+#[derive(Clone, Debug)]
+struct Definition {
+    document: usize,
+    pod: Arc<Pod>,
+}
+
+impl ManifestDirectory {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            node_name: None,
+            files: BTreeMap::new(),
+            was_listed: false,
+        }
+    }
+
+    /// Sets `spec.nodeName` of pods that have none. It is no part of their UID.
+    #[must_use]
+    pub fn with_node_name(mut self, name: impl Into<String>) -> Self {
+        self.node_name = Some(name.into());
+        self
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Wakes on changes of the directory; [`scan`](Self::scan) tells what they are.
+    pub fn watch(&self) -> Result<ManifestWatch, WatchError> {
+        ManifestWatch::new(&self.path)
+    }
+
+    /// Reads what has changed since the last scan. Costs a listing and a `stat` per file where
+    /// nothing has. Blocks on the disk.
+    pub fn scan(&mut self) -> ManifestScan {
+        let mut scan = ManifestScan {
+            is_complete: true,
+            ..ManifestScan::default()
+        };
+        match Root::host().list(&self.path) {
+            Ok(names) => {
+                self.was_listed = true;
+                self.update(&names, &mut scan);
+            }
+            Err(error) => {
+                let message = listing_failed(&error);
+                scan.faults
+                    .push(ManifestFault::of_file(self.path.clone(), message));
+                scan.is_complete = self.was_listed;
+            }
+        }
+        self.collect(&mut scan);
+        scan
+    }
+
+    fn update(&mut self, names: &[String], scan: &mut ManifestScan) {
+        let skipped = |name: &&String| !is_temporary(name) && !has_ending(name);
+        for name in names.iter().filter(skipped) {
+            let message = format!(
+                "is not read: its name ends in none of {}",
+                ENDINGS.join(", ")
+            );
+            scan.warnings
+                .push(ManifestFault::of_file(self.path.join(name), message));
+        }
+        let is_manifest = |name: &&String| !is_temporary(name) && has_ending(name);
+        let manifests: Vec<&String> = names.iter().filter(is_manifest).collect();
+        let present: BTreeSet<&String> = manifests.iter().copied().collect();
+        self.files.retain(|name, _| present.contains(name));
+        if manifests.len() > MAX_FILES {
+            let message = format!(
+                "has {} manifests; those after the first {MAX_FILES} by name are not read",
+                manifests.len()
+            );
+            scan.faults
+                .push(ManifestFault::of_file(self.path.clone(), message));
+            scan.is_complete = false;
+        }
+        for name in manifests.into_iter().take(MAX_FILES) {
+            let path = self.path.join(name);
+            let state = self.files.entry(name.clone()).or_default();
+            let is_there = state.refresh(&path, self.node_name.as_deref());
+            if !is_there {
+                self.files.remove(name);
+            }
+        }
+    }
+
+    /// Puts the files together. A pod of a file's last version goes before one that is only held.
+    fn collect(&self, scan: &mut ManifestScan) {
+        scan.n_files = self.files.len();
+        let mut names: BTreeMap<String, &str> = BTreeMap::new();
+        let mut duplicates = Vec::new();
+        let fresh = self.files.iter().map(|(file, it)| (file, &it.fresh));
+        let held = self.files.iter().map(|(file, it)| (file, &it.held));
+        let definitions = fresh
+            .chain(held)
+            .flat_map(|(file, list)| list.iter().map(move |it| (file, it)));
+        for (file, Definition { document, pod }) in definitions {
+            let name = pod.full_name();
+            let clash = match names.get(&name) {
+                Some(first) => Some(format!("is already defined in {first}")),
+                None if scan.pods.contains_key(&pod.uid) => {
+                    Some(format!("another pod has the UID {} already", pod.uid))
+                }
+                None => None,
+            };
+            if let Some(message) = clash {
+                duplicates.push(ManifestFault {
+                    file: self.path.join(file),
+                    document: Some(*document),
+                    pod: Some(name),
+                    field: None,
+                    message,
+                });
+                continue;
+            }
+            names.insert(name, file);
+            scan.pods.insert(pod.uid.clone(), Arc::clone(pod));
+        }
+        for state in self.files.values() {
+            scan.faults.extend_from_slice(&state.faults);
+            scan.warnings.extend_from_slice(&state.warnings);
+            scan.is_complete &= state.was_good;
+        }
+        scan.faults.extend(duplicates);
+    }
+}
+
+impl FileState {
+    /// Reads the file if it has changed. False: it is not there.
+    fn refresh(&mut self, path: &Path, node_name: Option<&str>) -> bool {
+        let version = match regular::look(path) {
+            Ok(Kind::Regular(version)) => version,
+            Ok(Kind::Other) => {
+                self.fail(path, "is not a regular file", None);
+                return true;
+            }
+            Ok(Kind::Dangling) => {
+                self.fail(path, "is a symlink to something that is not there", None);
+                return true;
+            }
+            Err(FsError::Gone { .. }) => return false,
+            Err(error) => {
+                self.fail(path, chain(&error), None);
+                return true;
+            }
+        };
+        if self.version == Some(version) {
+            return true;
+        }
+        match regular::read(path, MAX_FILE_BYTES) {
+            Ok(Contents::Whole { bytes, version }) => {
+                self.replace(path, &bytes, version, node_name)
+            }
+            Ok(Contents::TooLarge { version }) => {
+                let message = format!("is larger than {MAX_FILE_BYTES} bytes");
+                self.fail(path, message, Some(version));
+            }
+            Ok(Contents::Changing) => self.fail(path, "is being written", None),
+            Ok(Contents::Other) => self.fail(path, "is not a regular file", None),
+            Err(FsError::Gone { .. }) => return false,
+            Err(error) => self.fail(path, chain(&error), None),
+        }
+        true
+    }
+
+    fn replace(
+        &mut self,
+        path: &Path,
+        bytes: &[u8],
+        version: FileVersion,
+        node_name: Option<&str>,
+    ) {
+        let had_pods = !self.fresh.is_empty() || !self.held.is_empty();
+        if had_pods && bytes.iter().all(u8::is_ascii_whitespace) {
+            let message = "became empty and counts as half written; remove it to remove its pods";
+            self.fail(path, message, Some(version));
+            return;
+        }
+        let parsed = parse::file(path, bytes, node_name);
+        let mut earlier = std::mem::take(&mut self.fresh);
+        earlier.append(&mut self.held);
+        self.version = Some(version);
+        self.fresh = parsed.pods;
+        self.faults = parsed.faults;
+        self.warnings = parsed.warnings;
+        if self.faults.is_empty() {
+            self.was_good = true;
+            return;
+        }
+        let names: BTreeSet<String> = self.fresh.iter().map(|it| it.pod.full_name()).collect();
+        earlier.retain(|it| !names.contains(&it.pod.full_name()));
+        self.held = earlier;
+        self.warn_of_held(path);
+    }
+
+    /// Keeps every pod and reports why. `version`: this fault lasts as long as the file does.
+    fn fail(&mut self, path: &Path, message: impl Into<String>, version: Option<FileVersion>) {
+        self.version = version;
+        let mut earlier = std::mem::take(&mut self.fresh);
+        self.held.append(&mut earlier);
+        self.faults = vec![ManifestFault::of_file(path.into(), message)];
+        self.warnings.clear();
+        self.warn_of_held(path);
+    }
+
+    fn warn_of_held(&mut self, path: &Path) {
+        let warning = |it: &Definition| ManifestFault {
+            file: path.into(),
+            document: None,
+            pod: Some(it.pod.full_name()),
+            field: None,
+            message: "stays as it was before the fault".into(),
+        };
+        self.warnings.extend(self.held.iter().map(warning));
+    }
+}
+
+fn has_ending(name: &str) -> bool {
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// Hidden files, among them those of vim (`.x.swp`) and of Kubernetes' atomic volumes (`..data`),
+/// and the backups of editors.
+fn is_temporary(name: &str) -> bool {
+    name.starts_with(['.', '#'])
+        || [".swp", ".swx", ".tmp", "~"]
+            .iter()
+            .any(|ending| name.ends_with(ending))
+}
+
+fn listing_failed(error: &FsError) -> String {
+    let kept = "the pods of the last good scan stay";
+    match error {
+        FsError::Gone { .. } => format!("the directory is not there; {kept}"),
+        other => format!("{}; {kept}", chain(other)),
+    }
+}
+
+fn chain(error: &FsError) -> String {
+    match error {
+        FsError::Gone { .. } => error.to_string(),
+        FsError::Io { source, .. } => format!("{error}: {source}"),
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the tests make the files that are read, in a directory of their own"
+)]
+mod tests;

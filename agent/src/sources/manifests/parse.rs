@@ -1,0 +1,377 @@
+//! The text of one manifest file to pods. Reads nothing; goes on after a fault with the next pod.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1;
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{Definition, MAX_DOCUMENTS, ManifestFault};
+use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
+use crate::model::pod::{Pod, PodOrigin, quote_quantities};
+
+#[derive(Debug, Default)]
+pub(super) struct ParsedFile {
+    pub(super) pods: Vec<Definition>,
+    pub(super) faults: Vec<ManifestFault>,
+    pub(super) warnings: Vec<ManifestFault>,
+}
+
+/// `path` is for messages, and its ending tells JSON.
+pub(super) fn file(path: &Path, bytes: &[u8], node_name: Option<&str>) -> ParsedFile {
+    let mut parser = Parser {
+        path,
+        node_name,
+        found: ParsedFile::default(),
+    };
+    match std::str::from_utf8(bytes) {
+        Ok(text) => parser.text(text.strip_prefix('\u{feff}').unwrap_or(text)),
+        Err(error) => {
+            let message = format!("is not UTF-8: byte {} is wrong", error.valid_up_to());
+            parser
+                .found
+                .faults
+                .push(ManifestFault::of_file(path.into(), message));
+        }
+    }
+    parser.found
+}
+
+struct Parser<'a> {
+    path: &'a Path,
+    node_name: Option<&'a str>,
+    found: ParsedFile,
+}
+
+/// Where in a file a pod stands.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    document: usize,
+    /// `items[N].` inside a list, else empty.
+    prefix: &'a str,
+}
+
+impl Parser<'_> {
+    /// JSON by its name or, as Kubernetes guesses, by its first character; YAML otherwise. Most
+    /// JSON is YAML too, but not with tabs.
+    fn text(&mut self, text: &str) {
+        let is_json_by_name = self.path.extension().is_some_and(|it| it == "json");
+        if is_json_by_name || text.trim_start().starts_with('{') {
+            match parse_json_stream(text, Budget::default()) {
+                Ok(values) => return self.documents(values),
+                Err(error) if is_json_by_name => {
+                    let message = error.to_string();
+                    self.found
+                        .faults
+                        .push(ManifestFault::of_file(self.path.into(), message));
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+        let chunks = split_stream(text);
+        let budget = share(chunks.len());
+        for (index, chunk) in chunks.iter().take(MAX_DOCUMENTS).enumerate() {
+            self.chunk(index + 1, *chunk, budget);
+        }
+        self.check_number(chunks.len());
+    }
+
+    fn documents(&mut self, values: Vec<Value>) {
+        let n_documents = values.len();
+        for (index, value) in values.into_iter().take(MAX_DOCUMENTS).enumerate() {
+            self.document(index + 1, value);
+        }
+        self.check_number(n_documents);
+    }
+
+    fn check_number(&mut self, n_documents: usize) {
+        if n_documents > MAX_DOCUMENTS {
+            let message = format!(
+                "has {n_documents} documents; those after the first {MAX_DOCUMENTS} are not read"
+            );
+            self.found
+                .faults
+                .push(ManifestFault::of_file(self.path.into(), message));
+        }
+    }
+
+    fn chunk(&mut self, document: usize, chunk: Chunk<'_>, budget: Budget) {
+        match parse_yaml(chunk.text, budget) {
+            Ok(value) => self.document(document, value),
+            Err(mut error) => {
+                if let Some((line, _)) = &mut error.place {
+                    *line += chunk.lines_before;
+                }
+                let place = Place {
+                    document,
+                    prefix: "",
+                };
+                self.fault(place, None, None, error.to_string());
+            }
+        }
+    }
+
+    fn document(&mut self, document: usize, mut value: Value) {
+        let place = Place {
+            document,
+            prefix: "",
+        };
+        let kind = value
+            .get("kind")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        match kind.as_str() {
+            "Pod" => self.pod(place, value),
+            "PodList" | "List" => {
+                self.check_api_version(place, &value);
+                let items = match value.get_mut("items").map(Value::take) {
+                    Some(Value::Array(items)) => items,
+                    None | Some(Value::Null) => Vec::new(),
+                    Some(_) => {
+                        let message = "is not a list".to_owned();
+                        return self.fault(place, None, Some("items".into()), message);
+                    }
+                };
+                for (index, item) in items.into_iter().enumerate() {
+                    let prefix = format!("items[{index}].");
+                    self.item(document, &prefix, item, kind == "PodList");
+                }
+            }
+            _ if value.is_null() => {}
+            _ => self.wrong_kind(place, &value),
+        }
+    }
+
+    /// The items of a PodList need not say what they are.
+    fn item(&mut self, document: usize, prefix: &str, mut item: Value, is_pod: bool) {
+        let place = Place { document, prefix };
+        if let Some(fields) = item.as_object_mut().filter(|_| is_pod) {
+            fields.entry("apiVersion").or_insert_with(|| "v1".into());
+            fields.entry("kind").or_insert_with(|| "Pod".into());
+        }
+        if item.get("kind").and_then(Value::as_str) == Some("Pod") {
+            self.pod(place, item);
+        } else {
+            self.wrong_kind(place, &item);
+        }
+    }
+
+    fn wrong_kind(&mut self, place: Place<'_>, value: &Value) {
+        let (field, message) = match (value.is_object(), value.get("kind")) {
+            (false, _) => (
+                None,
+                "is not a mapping of fields; right would be a v1 Pod".into(),
+            ),
+            (true, None) => (Some("kind"), "is missing; right would be Pod".into()),
+            (true, Some(kind)) => (
+                Some("kind"),
+                format!("{kind} is not a pod; right would be Pod, PodList or List"),
+            ),
+        };
+        let field = field.map(|it| format!("{}{it}", place.prefix));
+        self.fault(place, full_name(value), field, message);
+    }
+
+    fn check_api_version(&mut self, place: Place<'_>, value: &Value) {
+        if value.get("apiVersion").and_then(Value::as_str) != Some("v1") {
+            let message = "right would be v1".to_owned();
+            self.fault(place, full_name(value), Some("apiVersion".into()), message);
+        }
+    }
+
+    fn pod(&mut self, place: Place<'_>, mut value: Value) {
+        let name = full_name(&value);
+        quote_quantities(&mut value);
+        read_octal_modes(&mut value);
+        let mut unknown = Vec::new();
+        let mut track = serde_path_to_error::Track::new();
+        let deserializer = serde_path_to_error::Deserializer::new(&value, &mut track);
+        let typed: Result<v1::Pod, _> =
+            serde_ignored::deserialize(deserializer, |path| unknown.push(field_path(&path)));
+        for field in unknown {
+            let field = format!("{}{field}", place.prefix);
+            let warning = self.finding(
+                place,
+                name.clone(),
+                Some(field),
+                "unknown field, ignored".into(),
+            );
+            self.found.warnings.push(warning);
+        }
+        let mut typed = match typed {
+            Ok(typed) => typed,
+            Err(error) => {
+                let path = track.path().to_string();
+                let field = (path != ".").then(|| format!("{}{path}", place.prefix));
+                return self.fault(place, name, field, error.to_string());
+            }
+        };
+        self.complete(&mut typed);
+        match Pod::from_v1(&typed, PodOrigin::Manifest) {
+            Ok(pod) => {
+                for it in &pod.warnings {
+                    let field = format!("{}{}", place.prefix, it.path);
+                    let warning =
+                        self.finding(place, name.clone(), Some(field), it.message.clone());
+                    self.found.warnings.push(warning);
+                }
+                self.found.pods.push(Definition {
+                    document: place.document,
+                    pod: Arc::new(pod),
+                });
+            }
+            Err(faults) => {
+                for it in faults {
+                    let field = format!("{}{}", place.prefix, it.path);
+                    self.fault(place, name.clone(), Some(field), it.message);
+                }
+            }
+        }
+    }
+
+    /// What the API server would have filled in before a pod reaches a node.
+    fn complete(&self, pod: &mut v1::Pod) {
+        let metadata = &mut pod.metadata;
+        let namespace = metadata.namespace.get_or_insert_default();
+        if namespace.is_empty() {
+            "default".clone_into(namespace);
+        }
+        if metadata.uid.as_ref().is_none_or(String::is_empty) {
+            let uid = derived_uid(pod);
+            pod.metadata.uid = Some(uid);
+        }
+        if let (Some(spec), Some(name)) = (&mut pod.spec, self.node_name)
+            && spec.node_name.as_ref().is_none_or(String::is_empty)
+        {
+            spec.node_name = Some(name.to_owned());
+        }
+    }
+
+    fn fault(
+        &mut self,
+        place: Place<'_>,
+        pod: Option<String>,
+        field: Option<String>,
+        message: String,
+    ) {
+        let fault = self.finding(place, pod, field, message);
+        self.found.faults.push(fault);
+    }
+
+    fn finding(
+        &self,
+        place: Place<'_>,
+        pod: Option<String>,
+        field: Option<String>,
+        message: String,
+    ) -> ManifestFault {
+        ManifestFault {
+            file: self.path.into(),
+            document: Some(place.document),
+            pod,
+            field,
+            message,
+        }
+    }
+}
+
+/// The budget of one of `n_documents`: enough for any pod, and bounded for all of them together.
+fn share(n_documents: usize) -> Budget {
+    /// More than ten containers with a hundred variables each.
+    const SMALLEST: usize = 10_000;
+    let whole = Budget::default();
+    let part = |all: usize| (all / n_documents.max(1)).max(SMALLEST);
+    Budget {
+        nodes: part(whole.nodes),
+        text_bytes: part(whole.text_bytes),
+    }
+}
+
+/// `namespace/name` of a document that may be anything.
+fn full_name(value: &Value) -> Option<String> {
+    let text = |pointer| {
+        value
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .filter(|it| !it.is_empty())
+    };
+    let namespace = text("/metadata/namespace").unwrap_or("default");
+    text("/metadata/name").map(|name| format!("{namespace}/{name}"))
+}
+
+/// 32 hex digits, as the UIDs of kubelet's static pods have: a hash of what defines the pod. Any
+/// edit of it, labels and annotations included, makes another pod, as it does for kubelet; the
+/// file it stands in and the node it runs on do not.
+fn derived_uid(pod: &v1::Pod) -> String {
+    #[derive(Serialize)]
+    struct Definition<'a> {
+        namespace: &'a Option<String>,
+        name: &'a Option<String>,
+        labels: &'a Option<BTreeMap<String, String>>,
+        annotations: &'a Option<BTreeMap<String, String>>,
+        spec: &'a Option<v1::PodSpec>,
+    }
+    let definition = serde_json::to_value(Definition {
+        namespace: &pod.metadata.namespace,
+        name: &pod.metadata.name,
+        labels: &pod.metadata.labels,
+        annotations: &pod.metadata.annotations,
+        spec: &pod.spec,
+    })
+    .expect("a v1.Pod has string keys and finite numbers only");
+    // The maps of `Value` are sorted, so the text does not depend on the order of declarations.
+    let digest = Sha256::digest(definition.to_string().as_bytes());
+    digest
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Modes such as 0644 are octal numbers to Kubernetes, which reads YAML 1.1, and text to YAML 1.2.
+fn read_octal_modes(pod: &mut Value) {
+    if let Some(volumes) = pod.pointer_mut("/spec/volumes") {
+        read_octal_modes_below(volumes);
+    }
+}
+
+fn read_octal_modes_below(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(read_octal_modes_below),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field.as_str() {
+                    Some(text) if name == "mode" || name == "defaultMode" => {
+                        let digits = text.strip_prefix("0o").or(text.strip_prefix('0'));
+                        if let Some(mode) = digits.and_then(|it| i32::from_str_radix(it, 8).ok()) {
+                            *field = mode.into();
+                        }
+                    }
+                    _ => read_octal_modes_below(field),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// As `spec.containers[0].image`.
+fn field_path(path: &serde_ignored::Path<'_>) -> String {
+    use serde_ignored::Path;
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", field_path(parent)),
+        Path::Map { parent, key } => match field_path(parent) {
+            parent if parent.is_empty() => key.clone(),
+            parent => format!("{parent}.{key}"),
+        },
+        Path::Some { parent }
+        | Path::NewtypeStruct { parent }
+        | Path::NewtypeVariant { parent } => field_path(parent),
+    }
+}

@@ -1,0 +1,572 @@
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::*;
+
+/// A directory of manifests that goes with the test.
+struct Fixture {
+    path: PathBuf,
+}
+
+impl Fixture {
+    fn new(name: &str) -> Self {
+        let name = format!("ballast-manifests-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        drop(fs::remove_dir_all(&path));
+        fs::create_dir_all(&path).expect("the temporary directory can be made");
+        Self { path }
+    }
+
+    /// Replaces the file in one step, so it always has another version.
+    fn put(&self, name: &str, text: impl AsRef<[u8]>) {
+        let path = self.path.join(name);
+        let temporary = self.path.join(format!(".{name}.new"));
+        fs::write(&temporary, text).expect("the fixture can be written");
+        fs::rename(temporary, path).expect("the fixture can be renamed");
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.path.join(name)).expect("the fixture was there");
+    }
+
+    fn directory(&self) -> ManifestDirectory {
+        ManifestDirectory::new(&self.path)
+    }
+
+    fn scan(&self) -> ManifestScan {
+        self.directory().scan()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.path));
+    }
+}
+
+/// A pod with one container, as a flow mapping on one line.
+fn pod(name: &str) -> String {
+    pod_with(name, "")
+}
+
+/// `more` goes into the container, with a comma in front.
+fn pod_with(name: &str, more: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, \
+         spec: {{containers: [{{name: c, image: i, command: [sleep]{more}}}]}}}}\n"
+    )
+}
+
+fn names(scan: &ManifestScan) -> Vec<String> {
+    let mut names: Vec<String> = scan.pods.values().map(|pod| pod.name.clone()).collect();
+    names.sort();
+    names
+}
+
+/// Faults with only the last part of the path.
+fn faults(scan: &ManifestScan) -> Vec<String> {
+    scan.faults.iter().map(short).collect()
+}
+
+fn short(fault: &ManifestFault) -> String {
+    let text = fault.to_string();
+    let directory = fault
+        .file
+        .parent()
+        .unwrap_or(Path::new(""))
+        .display()
+        .to_string();
+    text.replace(&format!("{directory}/"), "")
+}
+
+#[track_caller]
+fn check_fault(text: &str, right: &str) {
+    let fixture = Fixture::new("fault");
+    fixture.put("a.yaml", text);
+    fixture.put("b.yaml", pod("other"));
+    let scan = fixture.scan();
+    assert_eq!(faults(&scan), [right], "{text}");
+    assert!(
+        names(&scan).contains(&"other".into()),
+        "the other file went with it"
+    );
+    assert!(!scan.is_complete);
+}
+
+#[test]
+fn many_documents_lists_and_json_make_pods() {
+    let fixture = Fixture::new("forms");
+    fixture.put(
+        "a.yaml",
+        format!("# head\n---\n{}---\n---\n{}", pod("one"), pod("two")),
+    );
+    let untyped = pod("three").replace("apiVersion: v1, kind: Pod, ", "");
+    fixture.put(
+        "b.yml",
+        format!("{{apiVersion: v1, kind: PodList, items: [{untyped}]}}"),
+    );
+    fixture.put(
+        "c.yaml",
+        format!("{{apiVersion: v1, kind: List, items: [{}]}}", pod("four")),
+    );
+    let json = |name: &str| {
+        format!(
+            "{{\n\t\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\"name\": \"{name}\"}},\n\
+             \t\"spec\": {{\"containers\": [{{\"name\": \"c\", \"image\": \"i\", \"command\": [\"sleep\"]}}]}}}}\n"
+        )
+    };
+    fixture.put("d.json", json("five") + &json("six"));
+    fixture.put("e.yaml", json("seven"));
+    fixture.put("f.yaml", "# nothing\n");
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    assert_eq!(scan.warnings, []);
+    assert_eq!(
+        names(&scan),
+        ["five", "four", "one", "seven", "six", "three", "two"]
+    );
+    assert_eq!((scan.n_files, scan.is_complete), (6, true));
+    assert!(scan.pods.values().all(|pod| pod.namespace == "default"));
+}
+
+#[test]
+fn a_fault_names_file_document_pod_and_field() {
+    for (text, right) in [
+        (
+            "a: [",
+            "a.yaml: document 1: line 2, column 1: did not find expected node content",
+        ),
+        (
+            "5",
+            "a.yaml: document 1: is not a mapping of fields; right would be a v1 Pod",
+        ),
+        (
+            "a: 1",
+            "a.yaml: document 1: kind: is missing; right would be Pod",
+        ),
+        (
+            "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}}",
+            "a.yaml: document 1: pod shop/web: kind: \"Deployment\" is not a pod; right would be Pod, PodList or List",
+        ),
+        (
+            "{apiVersion: v1, kind: List, items: 5}",
+            "a.yaml: document 1: items: is not a list",
+        ),
+        (
+            "{apiVersion: v1, kind: List, items: [{kind: Secret}]}",
+            "a.yaml: document 1: items[0].kind: \"Secret\" is not a pod; right would be Pod, PodList or List",
+        ),
+        (
+            "{kind: List, items: []}",
+            "a.yaml: document 1: apiVersion: right would be v1",
+        ),
+    ] {
+        check_fault(text, right);
+    }
+    let fixture = Fixture::new("field");
+    let bad = pod_with("web", ", env: [{name: A, value: 5}]");
+    fixture.put(
+        "a.yaml",
+        format!("{}---\n{bad}---\n{}", pod("one"), pod("two")),
+    );
+    let scan = fixture.scan();
+    assert_eq!(names(&scan), ["one", "two"]);
+    assert_eq!(
+        faults(&scan),
+        [
+            "a.yaml: document 2: pod default/web: spec.containers[0].env[0].value: \
+          invalid type: integer `5`, expected a string"
+        ]
+    );
+    let bad = pod_with("web", ", resources: {limits: {cpu: lots}}");
+    fixture.put(
+        "a.yaml",
+        format!("{{apiVersion: v1, kind: PodList, items: [{bad}]}}"),
+    );
+    let found = faults(&fixture.scan());
+    assert_eq!(found.len(), 1, "{found:?}");
+    let right = "a.yaml: document 1: pod default/web: items[0].spec.containers[0].resources.limits.cpu: `lots`";
+    assert!(found[0].starts_with(right), "{found:?}");
+}
+
+#[test]
+fn syntax_faults_tell_the_line_of_the_file() {
+    let fixture = Fixture::new("line");
+    fixture.put(
+        "a.yaml",
+        format!("{}---\n\nkind: Pod\nkind: Pod\n", pod("one")),
+    );
+    let scan = fixture.scan();
+    assert_eq!(names(&scan), ["one"]);
+    let found = faults(&scan);
+    assert!(
+        found[0].starts_with("a.yaml: document 2: line 4, "),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn unknown_fields_warn_and_do_not_stop_the_pod() {
+    let fixture = Fixture::new("unknown");
+    fixture.put("a.yaml", pod_with("one", ", imge: x"));
+    let scan = fixture.scan();
+    assert_eq!(names(&scan), ["one"]);
+    assert_eq!(scan.faults, []);
+    let warnings: Vec<String> = scan.warnings.iter().map(short).collect();
+    assert_eq!(
+        warnings,
+        ["a.yaml: document 1: pod default/one: spec.containers[0].imge: unknown field, ignored"]
+    );
+}
+
+#[test]
+fn bare_numbers_are_quantities_and_octal_modes_are_numbers() {
+    let fixture = Fixture::new("numbers");
+    let numbers = pod_with("one", ", resources: {limits: {cpu: 0.5, memory: 1048576}}");
+    let volumes = "volumes: [{name: v, secret: {secretName: s, defaultMode: 0644}}], containers";
+    fixture.put("a.yaml", numbers.replace("containers", volumes));
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    let pod = scan.pods.values().next().expect("the pod is good");
+    let limits = &pod.containers[0].resources.limits;
+    assert_eq!(
+        (limits["cpu"].millis(), limits["memory"].units()),
+        (500, 1 << 20)
+    );
+}
+
+#[test]
+fn a_uid_is_stable_and_follows_the_definition() {
+    let uid = |text: &str| {
+        let fixture = Fixture::new("uid");
+        fixture.put("a.yaml", text);
+        let scan = fixture.scan();
+        assert_eq!(scan.faults, []);
+        scan.pods.keys().next().expect("the pod is good").0.clone()
+    };
+    let base = uid(&pod("one"));
+    // A new agent must find the pods of the one before it.
+    assert_eq!(base, "d6e334d7044f7f89d09c26ce966a48d3");
+    assert_eq!(uid(&format!("# comment\n---\n{}", pod("one"))), base);
+    assert_ne!(uid(&pod("two")), base);
+    assert_ne!(uid(&pod_with("one", ", args: [\"1\"]")), base);
+    assert_ne!(
+        uid(&pod("one").replace("name: one", "name: one, labels: {a: b}")),
+        base
+    );
+    let given = pod("one").replace("name: one", "name: one, uid: 1234-abcd");
+    assert_eq!(uid(&given), "1234-abcd");
+
+    let fixture = Fixture::new("uid-node");
+    fixture.put("a.yaml", pod("one"));
+    let scan = fixture.directory().with_node_name("node-1").scan();
+    let (found, pod) = scan.pods.first_key_value().expect("the pod is good");
+    assert_eq!(
+        (found.0.as_str(), pod.node_name.as_deref()),
+        (base.as_str(), Some("node-1"))
+    );
+}
+
+#[test]
+fn of_two_pods_with_one_name_or_uid_the_first_file_wins() {
+    let fixture = Fixture::new("twice");
+    fixture.put("a.yaml", pod("one"));
+    fixture.put("b.yaml", pod_with("one", ", args: [\"1\"]"));
+    let with_uid =
+        |name: &str| pod(name).replace(&format!("name: {name}"), &format!("name: {name}, uid: u"));
+    fixture.put(
+        "c.yaml",
+        format!("{}---\n{}", with_uid("two"), with_uid("three")),
+    );
+    let scan = fixture.scan();
+    assert_eq!(names(&scan), ["one", "two"]);
+    let one = scan
+        .pods
+        .values()
+        .find(|pod| pod.name == "one")
+        .expect("it is named above");
+    assert!(one.containers[0].args.is_empty());
+    assert_eq!(
+        faults(&scan),
+        [
+            "b.yaml: document 1: pod default/one: is already defined in a.yaml",
+            "c.yaml: document 2: pod default/three: another pod has the UID u already",
+        ]
+    );
+    assert!(scan.is_complete);
+}
+
+#[test]
+fn a_fault_never_ends_a_pod() {
+    let fixture = Fixture::new("hold");
+    let mut directory = fixture.directory();
+    let three = format!("{}---\n{}---\n{}", pod("one"), pod("two"), pod("three"));
+    fixture.put("a.yaml", &three);
+    let good = directory.scan();
+    assert_eq!(names(&good), ["one", "three", "two"]);
+
+    // The second document breaks, the first is edited, the third is taken away.
+    fixture.put(
+        "a.yaml",
+        format!("{}---\na: [\n", pod_with("one", ", args: [\"1\"]")),
+    );
+    let broken = directory.scan();
+    assert_eq!(names(&broken), ["one", "three", "two"]);
+    assert_eq!(broken.faults.len(), 1);
+    assert_eq!(broken.warnings.len(), 2, "{:?}", broken.warnings);
+    assert!(broken.is_complete);
+    let one = broken
+        .pods
+        .values()
+        .find(|pod| pod.name == "one")
+        .expect("it is named above");
+    assert_eq!(one.containers[0].args, ["1"]);
+    assert_eq!(directory.scan(), broken);
+
+    for (text, fault) in [
+        (
+            &b""[..],
+            "a.yaml: became empty and counts as half written; remove it to remove its pods",
+        ),
+        (
+            b" \n",
+            "a.yaml: became empty and counts as half written; remove it to remove its pods",
+        ),
+        (b"\xff", "a.yaml: is not UTF-8: byte 0 is wrong"),
+    ] {
+        fixture.put("a.yaml", text);
+        let scan = directory.scan();
+        assert_eq!(scan.pods, broken.pods);
+        assert_eq!(faults(&scan), [fault]);
+    }
+    fixture.put(
+        "a.yaml",
+        vec![b'#'; 1 + usize::try_from(MAX_FILE_BYTES).expect("it fits")],
+    );
+    let scan = directory.scan();
+    assert_eq!(scan.pods, broken.pods);
+    assert_eq!(faults(&scan), ["a.yaml: is larger than 1048576 bytes"]);
+
+    fixture.put("a.yaml", pod("two"));
+    let mended = directory.scan();
+    assert_eq!(
+        (names(&mended), mended.faults.len()),
+        (vec!["two".to_owned()], 0)
+    );
+    fixture.remove("a.yaml");
+    assert_eq!(directory.scan().pods.len(), 0);
+}
+
+#[test]
+fn a_pod_that_moved_out_of_a_broken_file_is_the_new_one() {
+    let fixture = Fixture::new("move");
+    let mut directory = fixture.directory();
+    fixture.put("a.yaml", pod("one"));
+    directory.scan();
+    fixture.put("a.yaml", "a: [");
+    fixture.put("z.yaml", pod_with("one", ", args: [\"1\"]"));
+    let scan = directory.scan();
+    let one = scan.pods.values().next().expect("the pod is there");
+    assert_eq!((scan.pods.len(), one.containers[0].args.len()), (1, 1));
+}
+
+#[test]
+fn a_directory_that_goes_away_ends_no_pod() {
+    let fixture = Fixture::new("gone");
+    let mut directory = fixture.directory();
+    fixture.put("a.yaml", pod("one"));
+    let good = directory.scan();
+    let away = fixture.path.with_extension("away");
+    fs::rename(&fixture.path, &away).expect("the directory can be renamed");
+    let scan = directory.scan();
+    assert_eq!(scan.pods, good.pods);
+    assert!(
+        scan.is_complete
+            && scan.faults[0]
+                .message
+                .starts_with("the directory is not there")
+    );
+    let never = fixture.directory().scan();
+    assert!(!never.is_complete && never.pods.is_empty() && never.faults.len() == 1);
+    fs::rename(&away, &fixture.path).expect("the directory can be renamed back");
+    assert_eq!(directory.scan(), good);
+}
+
+#[test]
+fn only_regular_manifests_are_read_and_nothing_blocks() {
+    let fixture = Fixture::new("kinds");
+    for name in [
+        ".hidden.yaml",
+        "a.yaml~",
+        "#a.yaml#",
+        ".a.yaml.swp",
+        "a.yaml.swp",
+    ] {
+        fixture.put(name, pod("temporary"));
+    }
+    fixture.put("a.yaml.bak", pod("backup"));
+    fs::create_dir(fixture.path.join("d.yaml")).expect("the fixture can be made");
+    let fifo = fixture.path.join("f.yaml");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("the fixture can be made");
+    symlink("nowhere", fixture.path.join("g.yaml")).expect("the fixture can be made");
+    let scan = fixture.scan();
+    assert_eq!(scan.pods.len(), 0);
+    assert_eq!(
+        faults(&scan),
+        [
+            "d.yaml: is not a regular file",
+            "f.yaml: is not a regular file",
+            "g.yaml: is a symlink to something that is not there",
+        ]
+    );
+    let warnings: Vec<String> = scan.warnings.iter().map(short).collect();
+    assert_eq!(
+        warnings,
+        ["a.yaml.bak: is not read: its name ends in none of .yaml, .yml, .json"]
+    );
+}
+
+/// Kubernetes publishes a ConfigMap by swapping the link `..data`.
+#[test]
+fn an_atomic_volume_is_followed() {
+    let fixture = Fixture::new("atomic");
+    let mut directory = fixture.directory();
+    let publish = |version: &str, text: &str| {
+        let data = fixture.path.join(version);
+        fs::create_dir(&data).expect("the fixture can be made");
+        fs::write(data.join("a.yaml"), text).expect("the fixture can be made");
+        let link = fixture.path.join("..data_tmp");
+        symlink(version, &link).expect("the fixture can be made");
+        fs::rename(link, fixture.path.join("..data")).expect("the fixture can be made");
+    };
+    publish("..1", &pod("one"));
+    symlink("..data/a.yaml", fixture.path.join("a.yaml")).expect("the fixture can be made");
+    assert_eq!(names(&directory.scan()), ["one"]);
+    let watch = directory.watch().expect("the directory can be watched");
+    publish("..2", &pod("two"));
+    assert!(watch.drain().expect("the watch works").changed);
+    assert_eq!(names(&directory.scan()), ["two"]);
+}
+
+#[test]
+fn a_second_scan_gives_the_same_and_parses_nothing() {
+    let fixture = Fixture::new("same");
+    for index in 0..50 {
+        fixture.put(&format!("{index}.yaml"), pod(&format!("pod-{index}")));
+    }
+    fixture.put("bad.yaml", "a: [");
+    let mut directory = fixture.directory();
+    let first = directory.scan();
+    let second = directory.scan();
+    assert_eq!(first, second);
+    let same = |(a, b): (&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(a, b);
+    assert!(first.pods.values().zip(second.pods.values()).all(same));
+    assert_eq!(fixture.scan(), first);
+}
+
+#[test]
+fn a_watch_wakes_on_a_whole_file_and_tells_a_lost_directory() {
+    let fixture = Fixture::new("watch");
+    let watch = fixture
+        .directory()
+        .watch()
+        .expect("the directory can be watched");
+    let is_readable = |timeout: Duration| {
+        let milliseconds = u16::try_from(timeout.as_millis()).expect("timeouts are short");
+        let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::from(milliseconds)).expect("poll works") == 1
+    };
+    assert!(!is_readable(Duration::ZERO));
+    fixture.put("a.yaml", pod("one"));
+    assert!(is_readable(Duration::from_secs(5)));
+    let right = WatchNews {
+        changed: true,
+        lost: false,
+    };
+    assert_eq!(watch.drain().expect("the watch works"), right);
+    assert!(!is_readable(Duration::ZERO));
+    fs::remove_dir_all(&fixture.path).expect("the directory can be removed");
+    assert!(watch.drain().expect("the watch works").lost);
+    assert!(fixture.directory().watch().is_err());
+}
+
+#[test]
+fn hostile_files_are_bounded() {
+    let fixture = Fixture::new("bomb");
+    let megabyte = usize::try_from(MAX_FILE_BYTES).expect("it fits");
+    let aliases = ["*a"; 5_000].join(", ");
+    let bomb = format!("a: &a [{}]\nb: [{aliases}]\n", ["x"; 1_000].join(", "));
+    fixture.put("bomb.yaml", format!("{bomb}---\n").repeat(4));
+    fixture.put("brackets.yaml", "{a: ".repeat(megabyte / 4));
+    fixture.put("documents.yaml", "---\nx\n".repeat(20_000));
+    fixture.put("good.yaml", pod("good"));
+    let start = Instant::now();
+    let scan = fixture.scan();
+    // Generous for a build without optimization on a busy machine; unbounded it takes minutes.
+    assert!(
+        start.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(names(&scan), ["good"]);
+    assert_eq!(scan.faults.len(), 4 + 1 + MAX_DOCUMENTS + 1);
+}
+
+#[test]
+fn damaged_manifests_never_panic() {
+    let text = pod_with(
+        "web",
+        ", env: [{name: A, value: b}], resources: {limits: {cpu: 1, memory: 64Mi}}, volumeMounts: [{name: v, mountPath: /v}]",
+    );
+    let mut state: u64 = 7;
+    let mut next = |bound: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(state >> 33).expect("31 bits fit") % bound
+    };
+    let path = Path::new("a.yaml");
+    for _ in 0..3_000 {
+        let mut bytes = text.as_bytes().to_vec();
+        for _ in 0..=next(3) {
+            let at = next(bytes.len());
+            match next(3) {
+                0 => bytes[at] = b"-0%9:{}[]\"' \n#aZ\xff"[next(17)],
+                1 => drop(bytes.drain(at..(at + next(10)).min(bytes.len()))),
+                _ => bytes.insert(at, b"-0%9:{}[]\"' \n#aZ"[next(16)]),
+            }
+        }
+        let first = parse::file(path, &bytes, Some("node"));
+        let second = parse::file(path, &bytes, Some("node"));
+        assert_eq!(first.faults, second.faults);
+        assert_eq!(first.pods.len(), second.pods.len());
+    }
+}
+
+#[test]
+fn the_shipped_examples_are_good_and_cover_every_class() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples");
+    let scan = ManifestDirectory::new(examples).scan();
+    assert_eq!(scan.faults, []);
+    assert_eq!(scan.warnings, []);
+    assert_eq!(
+        names(&scan),
+        ["best-effort", "burstable", "guaranteed", "init", "oom"]
+    );
+    let limits = |name: &str| {
+        let pod = scan
+            .pods
+            .values()
+            .find(|pod| pod.name == name)
+            .expect("it is named above");
+        let resources = &pod.containers[0].resources;
+        (resources.requests.len(), resources.limits.len())
+    };
+    assert_eq!(limits("guaranteed"), (2, 2));
+    assert_eq!(limits("best-effort"), (0, 0));
+    assert_eq!(limits("oom"), (2, 1));
+}

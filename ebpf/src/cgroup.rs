@@ -1,0 +1,92 @@
+//! Cgroups: made, removed, entered, empty or not. One hierarchy alone, or each event would come
+//! once per controller on v1.
+//!
+//! A process put into its cgroup by `clone3(CLONE_INTO_CGROUP)` fires no attach; its fork carries the
+//! cgroup.
+
+use aya_ebpf::btf_maps::RingBuf;
+use aya_ebpf::helpers::bpf_probe_read_kernel_str_bytes;
+use aya_ebpf::macros::btf_map;
+use ebpf_abi::{
+    CGROUP_ATTACHED, CGROUP_CREATED, CGROUP_NAME_LEN, CGROUP_POPULATED, CGROUP_REMOVED,
+    CgroupRecord, WATCH_EVERYTHING,
+};
+
+use crate::kernel::{Memory, Pointer, hierarchy_of, is_reported, lineage, now, offset, watch};
+use crate::maps::{CGROUP_RING_BYTES, count_loss};
+
+#[btf_map]
+pub(crate) static CGROUP_EVENTS: RingBuf<CgroupRecord, CGROUP_RING_BYTES> = RingBuf::new();
+
+/// # Safety
+/// The first argument of `cgroup_mkdir`, a `cgroup`.
+#[inline(always)]
+pub(crate) unsafe fn created<M: Memory>(cgroup: Pointer) {
+    // SAFETY: as above.
+    unsafe { submit::<M>(cgroup, CGROUP_CREATED, 0, 0) }
+}
+
+/// # Safety
+/// The first argument of `cgroup_rmdir`, a `cgroup`.
+#[inline(always)]
+pub(crate) unsafe fn removed<M: Memory>(cgroup: Pointer) {
+    // SAFETY: as above.
+    unsafe { submit::<M>(cgroup, CGROUP_REMOVED, 0, 0) }
+}
+
+/// # Safety
+/// The first and the third argument of `cgroup_attach_task`: a `cgroup` and a `task_struct`.
+#[inline(always)]
+pub(crate) unsafe fn attached<M: Memory>(cgroup: Pointer, task: Pointer) {
+    // SAFETY: as above.
+    unsafe {
+        let tgid = M::load::<u32>(task, offset!(task_tgid));
+        submit::<M>(cgroup, CGROUP_ATTACHED, tgid, 0);
+    }
+}
+
+/// # Safety
+/// The first and the third argument of `cgroup_notify_populated`; the first is a `cgroup`.
+#[inline(always)]
+pub(crate) unsafe fn populated<M: Memory>(cgroup: Pointer, populated: i32) {
+    // SAFETY: as above.
+    unsafe { submit::<M>(cgroup, CGROUP_POPULATED, 0, u32::from(populated != 0)) }
+}
+
+/// # Safety
+/// `cgroup` is a `cgroup`.
+#[inline(always)]
+unsafe fn submit<M: Memory>(cgroup: Pointer, kind: u32, tgid: u32, populated: u32) {
+    let watch = watch();
+    // SAFETY: the types follow the names of the offsets; every field is written before submitting.
+    unsafe {
+        if watch.flags & WATCH_EVERYTHING == 0 && hierarchy_of::<M>(cgroup) != watch.hierarchy_id {
+            return;
+        }
+        let line = lineage::<M>(cgroup, &watch);
+        if !is_reported(&line, &watch) {
+            return;
+        }
+        let Some(mut entry) = CGROUP_EVENTS.reserve(0) else {
+            count_loss();
+            return;
+        };
+        let record = entry.as_mut_ptr();
+        (*record).at_ns = now();
+        (*record).cgroup = line;
+        (*record).kind = kind;
+        (*record).tgid = tgid;
+        (*record).populated = populated;
+        (*record).reserved = 0;
+        // What lies behind the NUL is not read by the agent.
+        let name = &raw mut (*record).name;
+        (*name)[0] = 0;
+        if kind == CGROUP_CREATED {
+            let kn = M::pointer(cgroup, offset!(cgroup_kn));
+            let from = M::pointer(kn, offset!(kn_name));
+            let to = core::slice::from_raw_parts_mut(name.cast::<u8>(), CGROUP_NAME_LEN);
+            let _ = bpf_probe_read_kernel_str_bytes(from, to);
+        }
+        entry.submit(0);
+    }
+}

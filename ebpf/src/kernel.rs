@@ -1,0 +1,218 @@
+//! Reading kernel memory at offsets that the loader found in the running kernel's BTF.
+
+use aya_ebpf::helpers::{bpf_ktime_get_boot_ns, bpf_probe_read_kernel};
+use ebpf_abi::{COMM_LEN, Lineage, Offsets, WATCH_EVERYTHING, Watch};
+
+use crate::maps::WATCH;
+
+/// The address of a kernel object. What it points to is known to the verifier (typed tracepoints)
+/// or to the caller alone (raw ones).
+pub(crate) type Pointer = *const u8;
+
+/// Replaced by the loader and frozen before any program is verified.
+#[unsafe(no_mangle)]
+static OFFSETS: Offsets = Offsets::NONE;
+
+/// One field of [`OFFSETS`]; volatile, or the compiler folds the zeros of the object file in.
+macro_rules! offset {
+    ($field:ident) => {
+        $crate::kernel::read_offset(|offsets| &raw const offsets.$field)
+    };
+}
+#[allow(unused_imports, reason = "the stall object names no offset itself")]
+pub(crate) use offset;
+
+#[inline(always)]
+pub(crate) fn read_offset(field: impl FnOnce(&'static Offsets) -> *const u32) -> u32 {
+    // SAFETY: `field` takes the address of a field of a live static; an aligned u32.
+    unsafe { core::ptr::read_volatile(field(&OFFSETS)) }
+}
+
+/// How kernel memory is read.
+pub(crate) trait Memory {
+    /// Helpers that read untyped memory may be called.
+    const HELPERS: bool;
+
+    /// A field of the object at `base`; 0 where the memory cannot be read.
+    ///
+    /// # Safety
+    /// `base` points to an object of the type that `offset` belongs to, or to nothing readable.
+    unsafe fn load<T: Copy + Default>(base: Pointer, offset: u32) -> T;
+
+    /// As [`Memory::load`], for a field that is a pointer.
+    ///
+    /// # Safety
+    /// As for [`Memory::load`].
+    unsafe fn pointer(base: Pointer, offset: u32) -> Pointer;
+}
+
+/// Loads through BTF pointers. The verifier checks offset and size against the type; the kernel
+/// turns a fault into 0.
+pub(crate) struct Typed;
+
+/// As [`Typed`], without any memory helper: the form that `lockdown=confidentiality` accepts.
+pub(crate) struct Bare;
+
+/// `bpf_probe_read_kernel` from bare addresses.
+pub(crate) struct Probed;
+
+macro_rules! direct {
+    ($name:ident, $helpers:literal) => {
+        impl Memory for $name {
+            const HELPERS: bool = $helpers;
+
+            #[inline(always)]
+            unsafe fn load<T: Copy + Default>(base: Pointer, offset: u32) -> T {
+                // SAFETY: the verifier accepts the load only inside an object of the pointer's
+                // BTF type, aligned as that type is; a fault reads as 0, valid for integers.
+                unsafe { core::ptr::read_volatile(base.add(offset as usize).cast::<T>()) }
+            }
+
+            #[inline(always)]
+            unsafe fn pointer(base: Pointer, offset: u32) -> Pointer {
+                // SAFETY: as in `load`; a null pointer is a valid `Pointer`.
+                unsafe { core::ptr::read_volatile(base.add(offset as usize).cast::<Pointer>()) }
+            }
+        }
+    };
+}
+direct!(Typed, true);
+direct!(Bare, false);
+
+impl Memory for Probed {
+    const HELPERS: bool = true;
+
+    #[inline(always)]
+    unsafe fn load<T: Copy + Default>(base: Pointer, offset: u32) -> T {
+        // SAFETY: the helper checks the address and fails instead of faulting.
+        unsafe { bpf_probe_read_kernel(base.wrapping_add(offset as usize).cast::<T>()) }
+            .unwrap_or_default()
+    }
+
+    #[inline(always)]
+    unsafe fn pointer(base: Pointer, offset: u32) -> Pointer {
+        // SAFETY: as in `load`.
+        unsafe { Self::load::<u64>(base, offset) as Pointer }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn now() -> u64 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { bpf_ktime_get_boot_ns() }
+}
+
+/// Copies `task.comm` as two words: the verifier counts every step of a byte loop.
+///
+/// # Safety
+/// `task` is a `task_struct`; `to` is valid for writes and aligned to 8.
+#[inline(always)]
+pub(crate) unsafe fn copy_comm<M: Memory>(task: Pointer, to: *mut [u8; COMM_LEN]) {
+    let to = to.cast::<u64>();
+    let comm = offset!(task_comm);
+    // SAFETY: `comm` has 16 bytes, as `to` has.
+    unsafe {
+        to.write(M::load::<u64>(task, comm));
+        to.add(1).write(M::load::<u64>(task, comm + 8));
+    }
+}
+
+/// The cgroup of a task in the hierarchy of the memory controller.
+///
+/// On v2 that is `dfl_cgrp`: the memory css would be an ancestor's where the controller is not
+/// enabled down to the leaf. On v1 `dfl_cgrp` is the root for everything.
+///
+/// # Safety
+/// `task` is a `task_struct`.
+#[inline(always)]
+pub(crate) unsafe fn cgroup_of<M: Memory>(task: Pointer) -> Pointer {
+    // SAFETY: the chain of types is task_struct, css_set, cgroup or css and cgroup.
+    unsafe {
+        let css_set = M::pointer(task, offset!(task_cgroups));
+        if offset!(memory_is_unified) == 1 {
+            M::pointer(css_set, offset!(css_set_dfl_cgrp))
+        } else {
+            M::pointer(
+                M::pointer(css_set, offset!(css_set_memory)),
+                offset!(css_cgroup),
+            )
+        }
+    }
+}
+
+/// # Safety
+/// `cgroup` is a `cgroup`.
+#[inline(always)]
+pub(crate) unsafe fn cgroup_id<M: Memory>(cgroup: Pointer) -> u64 {
+    // SAFETY: `cgroup.kn` is a `kernfs_node`.
+    unsafe { M::load::<u64>(M::pointer(cgroup, offset!(cgroup_kn)), offset!(kn_id)) }
+}
+
+/// # Safety
+/// `cgroup` is a `cgroup`.
+#[inline(always)]
+pub(crate) unsafe fn hierarchy_of<M: Memory>(cgroup: Pointer) -> u32 {
+    // SAFETY: `cgroup.root` is a `cgroup_root`.
+    unsafe {
+        M::load::<u32>(
+            M::pointer(cgroup, offset!(cgroup_root)),
+            offset!(root_hierarchy_id),
+        )
+    }
+}
+
+/// More levels than runtimes and nested init systems make below kubepods; a cgroup deeper than
+/// this counts as outside of the root.
+const MAX_DEPTH: u32 = 16;
+
+/// The ancestors of a cgroup up to the watched root.
+///
+/// # Safety
+/// `cgroup` is a `cgroup` of the watched hierarchy.
+#[inline(always)]
+pub(crate) unsafe fn lineage<M: Memory>(cgroup: Pointer, watch: &Watch) -> Lineage {
+    // SAFETY: `cgroup.self` is the css of a cgroup for no controller; `parent` leads to that of
+    // the parent, `cgroup` back to the cgroup. The root of the hierarchy has no parent.
+    unsafe {
+        let leaf = cgroup_id::<M>(cgroup);
+        let mut lineage = Lineage {
+            cgroup_id: leaf,
+            ..Lineage::default()
+        };
+        if watch.root_id == 0 || M::load::<u32>(cgroup, offset!(cgroup_level)) < watch.root_level {
+            return lineage;
+        }
+        // The last three cgroups on the way up: those below the root once it is reached. A window
+        // and not an index, since each branch in the loop would double the verifier's states.
+        let (mut one, mut two, mut three) = (0, 0, 0);
+        let mut id = leaf;
+        let mut css = M::pointer(cgroup, offset!(cgroup_self) + offset!(css_parent));
+        for _ in 0..MAX_DEPTH {
+            if id == watch.root_id {
+                lineage.below_root = [one, two, three];
+                lineage.in_root = 1;
+                break;
+            }
+            if css.is_null() {
+                break;
+            }
+            three = two;
+            two = one;
+            one = id;
+            id = cgroup_id::<M>(M::pointer(css, offset!(css_cgroup)));
+            css = M::pointer(css, offset!(css_parent));
+        }
+        lineage
+    }
+}
+
+/// What is watched now.
+#[inline(always)]
+pub(crate) fn watch() -> Watch {
+    WATCH.get(0).copied().unwrap_or_default()
+}
+
+#[inline(always)]
+pub(crate) fn is_reported(lineage: &Lineage, watch: &Watch) -> bool {
+    lineage.in_root != 0 || watch.flags & WATCH_EVERYTHING != 0
+}

@@ -1,0 +1,284 @@
+//! OOM kills. Never filtered: a kill outside of the watched root can still be the node's business.
+//!
+//! ```text
+//! oom_kill_process                fentry: why       -> REASON
+//!   signal_generate(SIGKILL)      tp_btf: really    -> PENDING
+//!   mark_victim                   tp_btf: the record, joined with both
+//! oom_kill_process returns        fexit: REASON is stale
+//! ```
+//! All of it runs in one task, the one whose allocation failed (`current`, often not in the
+//! victim's container), under the kernel's `oom_lock`.
+
+use aya_ebpf::btf_maps::{Array, PerCpuArray, RingBuf};
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_task};
+use aya_ebpf::macros::btf_map;
+use ebpf_abi::{
+    ABSENT, CONSTRAINT_MEMCG, CONSTRAINT_UNKNOWN, Lineage, METHOD_DERIVED, METHOD_EXACT,
+    METHOD_NONE, OOM_WAS_EXITING, OomRecord, WATCH_SIGNALS, Watch,
+};
+
+use crate::kernel::{Memory, Pointer, Probed, cgroup_of, copy_comm, lineage, now, offset, watch};
+use crate::maps::{OOM_RING_BYTES, count_loss};
+
+#[btf_map]
+pub(crate) static OOM_EVENTS: RingBuf<OomRecord, OOM_RING_BYTES> = RingBuf::new();
+
+/// The last SIGKILL that the kernel itself sent from this CPU. Between that and `mark_victim` the
+/// kernel holds the victim's `alloc_lock`, a spin lock, so both run on the same CPU.
+#[btf_map]
+static PENDING: PerCpuArray<Pending, 1> = PerCpuArray::new();
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Pending {
+    /// `bpf_get_current_pid_tgid` of the sender.
+    sender: u64,
+    victim: u64,
+    victim_tgid: u64,
+}
+
+/// The decision under way: one slot is enough, since `oom_lock` admits one at a time.
+#[btf_map]
+static REASON: Array<Reason, 1> = Array::new();
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Reason {
+    /// `bpf_get_current_pid_tgid` of the killer; 0: no decision is under way.
+    killer: u64,
+    /// Address of the `mem_cgroup` whose limit was reached; 0 for a kill by the node.
+    memcg: u64,
+    constraint: u64,
+}
+
+/// `SEND_SIG_PRIV`, include/linux/sched/signal.h: the kernel sends, not a process.
+const SEND_SIG_PRIV: u64 = 1;
+const SIGKILL: i32 = 9;
+
+/// # Safety
+/// The arguments of the tracepoint `signal_generate`: `task` is a `task_struct`.
+#[inline(always)]
+pub(crate) unsafe fn signal<M: Memory>(signal: i32, info: u64, task: Pointer) {
+    if signal != SIGKILL || info != SEND_SIG_PRIV {
+        return;
+    }
+    if let Some(pending) = PENDING.get_ptr_mut(0) {
+        // SAFETY: a slot of this CPU, written by nothing else.
+        unsafe {
+            (*pending).sender = bpf_get_current_pid_tgid();
+            (*pending).victim = task as u64;
+            (*pending).victim_tgid = u64::from(M::load::<u32>(task, offset!(task_tgid)));
+        }
+    }
+}
+
+/// # Safety
+/// The argument of `oom_kill_process`, an `oom_control`.
+#[inline(always)]
+pub(crate) unsafe fn decided<M: Memory>(oom_control: Pointer) {
+    if let Some(reason) = REASON.get_ptr_mut(0) {
+        // SAFETY: `oom_lock` is held, so nobody else is in here.
+        unsafe {
+            (*reason).memcg = M::pointer(oom_control, offset!(oom_control_memcg)) as u64;
+            (*reason).constraint =
+                u64::from(M::load::<u32>(oom_control, offset!(oom_control_constraint)));
+            (*reason).killer = bpf_get_current_pid_tgid();
+        }
+    }
+}
+
+/// `oom_kill_process` returned.
+#[inline(always)]
+pub(crate) fn done() {
+    if let Some(reason) = REASON.get_ptr_mut(0) {
+        // SAFETY: as in `decided`.
+        unsafe { (*reason).killer = 0 };
+    }
+}
+
+/// `mark_victim` before it passed the task (up to 6.7 and the stable releases without the backport): the
+/// victim is the one of the last signal. `mark_victim` without a signal marks a process that was
+/// exiting already; only its pid would be known, and its exit is reported anyway.
+#[inline(always)]
+pub(crate) fn victim_by_signal() {
+    if let Some(pending) = PENDING.get_ptr_mut(0) {
+        // SAFETY: the slot is this CPU's. The victim stays allocated: the killer holds a reference
+        // to it. `bpf_get_current_task` returns the address of a `task_struct`.
+        unsafe {
+            if (*pending).sender == bpf_get_current_pid_tgid() {
+                let task = (*pending).victim as Pointer;
+                victim::<Probed>(task, bpf_get_current_task() as Pointer);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `task`, the victim, and `current` are `task_struct`s.
+#[inline(always)]
+pub(crate) unsafe fn victim<M: Memory>(task: Pointer, current: Pointer) {
+    let watch = watch();
+    let Some(mut entry) = OOM_EVENTS.reserve(0) else {
+        count_loss();
+        return;
+    };
+    let record = entry.as_mut_ptr();
+    // SAFETY: `record` is valid for writes; every field is written before it is submitted. The
+    // types follow the names of the offsets.
+    unsafe {
+        let leader = M::pointer(task, offset!(task_group_leader));
+        let tgid = M::load::<u32>(task, offset!(task_tgid));
+        (*record).at_ns = now();
+        (*record).victim_start_ns = M::load::<u64>(leader, offset!(task_start_boottime));
+        (*record).victim_tgid = tgid;
+        (*record).victim_tid = M::load::<u32>(task, offset!(task_pid));
+        (*record).victim_uid =
+            M::load::<u32>(M::pointer(task, offset!(task_cred)), offset!(cred_uid));
+        (*record).victim_parent_tgid = M::load::<u32>(
+            M::pointer(task, offset!(task_real_parent)),
+            offset!(task_tgid),
+        );
+        copy_comm::<M>(task, &raw mut (*record).victim_comm);
+        (*record).oom_score_adj = i32::from(M::load::<i16>(
+            M::pointer(task, offset!(task_signal)),
+            offset!(signal_oom_score_adj),
+        ));
+        let mm = M::pointer(task, offset!(task_mm));
+        (*record).anon_pages = mm_counter::<M>(mm, offset!(mm_anon_pages));
+        (*record).file_pages = mm_counter::<M>(mm, offset!(mm_file_pages));
+        (*record).shmem_pages = mm_counter::<M>(mm, offset!(mm_shmem_pages));
+        (*record).swap_pages = mm_counter::<M>(mm, offset!(mm_swap_pages));
+        (*record).total_vm_pages = M::load::<u64>(mm, offset!(mm_total_vm));
+        (*record).page_table_bytes = if offset!(mm_page_table_bytes) == ABSENT {
+            0
+        } else {
+            M::load::<u64>(mm, offset!(mm_page_table_bytes))
+        };
+        (*record).victim_cgroup = lineage::<M>(cgroup_of::<M>(task), &watch);
+
+        (*record).trigger_tgid = M::load::<u32>(current, offset!(task_tgid));
+        copy_comm::<M>(current, &raw mut (*record).trigger_comm);
+        (*record).trigger_cgroup = lineage::<M>(cgroup_of::<M>(current), &watch);
+
+        (*record).flags = 0;
+        if watch.flags & WATCH_SIGNALS != 0 && !was_signalled(tgid) {
+            (*record).flags = OOM_WAS_EXITING;
+        }
+        (*record).reserved = 0;
+        limit::<M>(record, current, &watch);
+    }
+    entry.submit(0);
+}
+
+/// Whether the kernel has just killed this process from here, and forgets it.
+#[inline(always)]
+fn was_signalled(tgid: u32) -> bool {
+    let Some(pending) = PENDING.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: a slot of this CPU.
+    unsafe {
+        let same = (*pending).sender == bpf_get_current_pid_tgid()
+            && (*pending).victim_tgid == u64::from(tgid);
+        (*pending).sender = 0;
+        same
+    }
+}
+
+/// Up to 6.1 the counters stand in an array of typedefs, which the verifier does not walk.
+///
+/// # Safety
+/// `mm` is an `mm_struct`.
+#[inline(always)]
+unsafe fn mm_counter<M: Memory>(mm: Pointer, offset: u32) -> u64 {
+    // SAFETY: the counter is a `long` in every form.
+    let pages = unsafe {
+        if offset!(mm_counters_are_typed) == 1 {
+            M::load::<i64>(mm, offset)
+        } else if M::HELPERS {
+            Probed::load::<i64>(mm, offset)
+        } else {
+            0
+        }
+    };
+    // The part that is kept per CPU can make the shared one negative.
+    if pages < 0 { 0 } else { pages as u64 }
+}
+
+/// Pages that the kernel may charge in one go before the counter is looked at again: the limit
+/// counts as reached this near to it (`MEMCG_CHARGE_BATCH`, include/linux/memcontrol.h).
+const CHARGE_BATCH: u64 = 64;
+
+/// Ancestors of the allocating task's memory cgroup that are looked at.
+const MAX_MEMCG_DEPTH: u32 = 12;
+
+/// Fills in whose limit was reached: exactly from `oom_control`, else the first full ancestor.
+///
+/// # Safety
+/// `record` is valid for writes; `current` is a `task_struct`.
+#[inline(always)]
+unsafe fn limit<M: Memory>(record: *mut OomRecord, current: Pointer, watch: &Watch) {
+    // SAFETY: the types follow the names of the offsets.
+    unsafe {
+        (*record).constraint = CONSTRAINT_UNKNOWN;
+        (*record).method = METHOD_NONE;
+        (*record).limit_usage_pages = 0;
+        (*record).limit_max_pages = 0;
+        (*record).limit_cgroup = Lineage::default();
+        // What is behind a css is a matter of knowing, not of types.
+        if !M::HELPERS {
+            return;
+        }
+        let offset = offset!(mem_cgroup_css) as usize;
+        let css = if let Some(reason) = REASON.get(0)
+            && reason.killer == bpf_get_current_pid_tgid()
+        {
+            (*record).constraint = reason.constraint as u32;
+            (*record).method = METHOD_EXACT;
+            if reason.memcg == 0 {
+                return;
+            }
+            (reason.memcg as Pointer).wrapping_add(offset)
+        } else {
+            let css = first_full::<M>(current);
+            if css.is_null() {
+                return;
+            }
+            (*record).constraint = CONSTRAINT_MEMCG;
+            (*record).method = METHOD_DERIVED;
+            css
+        };
+        let memcg = css.wrapping_sub(offset);
+        (*record).limit_usage_pages = Probed::load::<u64>(memcg, offset!(mem_cgroup_usage));
+        (*record).limit_max_pages = Probed::load::<u64>(memcg, offset!(mem_cgroup_max));
+        let cgroup = Probed::pointer(css, offset!(css_cgroup));
+        (*record).limit_cgroup = lineage::<Probed>(cgroup, watch);
+    }
+}
+
+/// The css of the first full memory cgroup from a task's own upwards; null when none is.
+///
+/// # Safety
+/// `task` is a `task_struct`.
+#[inline(always)]
+unsafe fn first_full<M: Memory>(task: Pointer) -> Pointer {
+    // SAFETY: the types follow the names of the offsets. A css and its `mem_cgroup` are one object,
+    // which no type says: hence the helper.
+    unsafe {
+        let css_set = M::pointer(task, offset!(task_cgroups));
+        let mut css = M::pointer(css_set, offset!(css_set_memory));
+        for _ in 0..MAX_MEMCG_DEPTH {
+            if css.is_null() {
+                break;
+            }
+            let memcg = css.wrapping_sub(offset!(mem_cgroup_css) as usize);
+            let usage = Probed::load::<u64>(memcg, offset!(mem_cgroup_usage));
+            let max = Probed::load::<u64>(memcg, offset!(mem_cgroup_max));
+            if max != 0 && usage.wrapping_add(CHARGE_BATCH) >= max {
+                return css;
+            }
+            css = M::pointer(css, offset!(css_parent));
+        }
+        core::ptr::null()
+    }
+}

@@ -1,0 +1,116 @@
+//! Processes: begin, exec, end. Threads are left out.
+
+use aya_ebpf::btf_maps::{LruHashMap, RingBuf};
+use aya_ebpf::macros::btf_map;
+use ebpf_abi::{PROCESS_BY_OOM, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, Watch};
+
+use crate::kernel::{
+    Memory, Pointer, cgroup_of, copy_comm, is_reported, lineage, now, offset, watch,
+};
+use crate::maps::{PROCESS_RING_BYTES, count_loss};
+
+#[btf_map]
+pub(crate) static PROCESS_EVENTS: RingBuf<ProcessRecord, PROCESS_RING_BYTES> = RingBuf::new();
+
+/// Processes whose end was reported, by their `signal_struct`, with the start of the process. Before
+/// 6.16 each of the last threads to die together can look like the last one; only processes of
+/// which two threads die within the lifetime of 1 024 others slip through, as a second event.
+#[btf_map]
+static ENDED: LruHashMap<u64, u64, 1024> = LruHashMap::new();
+
+/// `SIGNAL_GROUP_EXIT`, include/linux/sched/signal.h, unchanged from 5.8 to 7.2.
+const SIGNAL_GROUP_EXIT: u32 = 4;
+
+/// # Safety
+/// The second argument of `sched_process_fork`, a `task_struct`.
+#[inline(always)]
+pub(crate) unsafe fn fork<M: Memory>(child: Pointer) {
+    // SAFETY: `child` is a `task_struct`.
+    unsafe {
+        if M::load::<u32>(child, offset!(task_pid)) == M::load::<u32>(child, offset!(task_tgid)) {
+            submit::<M>(child, child, PROCESS_FORK, 0, 0);
+        }
+    }
+}
+
+/// # Safety
+/// The first argument of `sched_process_exec`, a `task_struct`; it leads its thread group by then.
+#[inline(always)]
+pub(crate) unsafe fn exec<M: Memory>(task: Pointer) {
+    // SAFETY: as above.
+    unsafe { submit::<M>(task, task, PROCESS_EXEC, 0, 0) }
+}
+
+/// # Safety
+/// The arguments of `sched_process_exit`: a `task_struct` and, from 6.16 on, whether it is the last
+/// thread of its process.
+#[inline(always)]
+pub(crate) unsafe fn exit<M: Memory>(task: Pointer, group_dead: impl FnOnce() -> bool) {
+    // SAFETY: the types follow the names of the offsets.
+    unsafe {
+        let signal = M::pointer(task, offset!(task_signal));
+        let leader = M::pointer(task, offset!(task_group_leader));
+        if offset!(exit_has_group_dead) == 1 {
+            if !group_dead() {
+                return;
+            }
+        } else {
+            if M::load::<u32>(signal, offset!(signal_live)) != 0 {
+                return;
+            }
+            let start = M::load::<u64>(leader, offset!(task_start_boottime));
+            let key = signal as u64;
+            if ENDED.get(key).is_some_and(|ended| *ended == start) {
+                return;
+            }
+            // A full map evicts; any other failure costs a second event.
+            let _ = ENDED.insert(key, start, 0);
+        }
+        // As wait(2) would say: that of the group where the whole group was told to go, else the
+        // leader's own.
+        let code = if M::load::<u32>(signal, offset!(signal_flags)) & SIGNAL_GROUP_EXIT != 0 {
+            M::load::<u32>(signal, offset!(signal_group_exit_code))
+        } else {
+            M::load::<u32>(leader, offset!(task_exit_code))
+        };
+        let flags = if M::pointer(signal, offset!(signal_oom_mm)).is_null() {
+            0
+        } else {
+            PROCESS_BY_OOM
+        };
+        submit::<M>(task, leader, PROCESS_EXIT, code, flags);
+    }
+}
+
+/// # Safety
+/// `task` and `leader` are `task_struct`s of one process.
+#[inline(always)]
+unsafe fn submit<M: Memory>(task: Pointer, leader: Pointer, kind: u32, exit_code: u32, flags: u32) {
+    let watch: Watch = watch();
+    // SAFETY: the types follow the names of the offsets; every field is written before submitting.
+    unsafe {
+        let cgroup = lineage::<M>(cgroup_of::<M>(task), &watch);
+        if !is_reported(&cgroup, &watch) {
+            return;
+        }
+        let Some(mut entry) = PROCESS_EVENTS.reserve(0) else {
+            count_loss();
+            return;
+        };
+        let record = entry.as_mut_ptr();
+        (*record).at_ns = now();
+        (*record).start_ns = M::load::<u64>(leader, offset!(task_start_boottime));
+        (*record).cgroup = cgroup;
+        copy_comm::<M>(leader, &raw mut (*record).comm);
+        (*record).tgid = M::load::<u32>(leader, offset!(task_tgid));
+        (*record).parent_tgid = M::load::<u32>(
+            M::pointer(leader, offset!(task_real_parent)),
+            offset!(task_tgid),
+        );
+        (*record).kind = kind;
+        (*record).exit_code = exit_code;
+        (*record).flags = flags;
+        (*record).reserved = 0;
+        entry.submit(0);
+    }
+}

@@ -1,0 +1,157 @@
+//! A program that misbehaves on demand, for the host lane and the demo of OOM kills.
+//!
+//! Sizes are bytes. Every mode ends by itself when nobody kills it.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "it is a workload, and uses the system as workloads do"
+)]
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
+use std::thread;
+use std::time::Duration;
+
+const USAGE: &str = "usage: hog MODE
+  alloc BYTES            allocate and touch, then wait to be killed
+  child BYTES            a child process does, this one goes on when it is dead
+  thread BYTES           a thread does
+  two BYTES              two children do at the same time
+  group N BYTES          N idle children, then this process allocates
+  nested MOUNT BYTES     a child does in a cgroup below the own one in the hierarchy at MOUNT
+  burst N BYTES          N children, one after another
+  forks N                N children that end at once; prints how many ended well";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&args) {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("hog: {message}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &[&str]) -> Result<ExitCode, String> {
+    match args {
+        ["alloc", bytes] => allocate(number(bytes)?),
+        ["child", bytes] => {
+            wait(spawn(&["alloc", bytes])?)?;
+            thread::sleep(Duration::from_secs(3600));
+        }
+        ["thread", bytes] => {
+            let bytes = number(bytes)?;
+            let thread = thread::spawn(move || allocate(bytes));
+            thread
+                .join()
+                .map_err(|_panic| "the thread panicked".to_owned())?;
+        }
+        ["two", bytes] => {
+            let children = [spawn(&["alloc", bytes])?, spawn(&["alloc", bytes])?];
+            for child in children {
+                wait(child)?;
+            }
+            thread::sleep(Duration::from_secs(3600));
+        }
+        ["group", n, bytes] => {
+            let mut idle = Vec::new();
+            for _ in 0..number(n)? {
+                idle.push(spawn(&["alloc", "4096"])?);
+            }
+            thread::sleep(Duration::from_millis(200));
+            allocate(number(bytes)?);
+            for mut child in idle {
+                child.kill().map_err(|e| e.to_string())?;
+                wait(child)?;
+            }
+        }
+        ["nested", mount, bytes] => {
+            let own = own_cgroup(Path::new(mount))?;
+            let nested = own.join("nested");
+            fs::create_dir_all(&nested).map_err(|e| format!("{}: {e}", nested.display()))?;
+            let procs = nested.join("cgroup.procs");
+            wait(spawn(&["join-alloc", &procs.to_string_lossy(), bytes])?)?;
+            // The event must be attributed although the cgroup is gone by then.
+            fs::remove_dir(&nested).map_err(|e| format!("{}: {e}", nested.display()))?;
+            thread::sleep(Duration::from_secs(3600));
+        }
+        ["join-alloc", procs, bytes] => {
+            fs::write(procs, "0").map_err(|e| format!("{procs}: {e}"))?;
+            allocate(number(bytes)?);
+        }
+        ["burst", n, bytes] => {
+            for _ in 0..number(n)? {
+                wait(spawn(&["alloc", bytes])?)?;
+            }
+        }
+        ["forks", n] => {
+            let mut n_good = 0;
+            for _ in 0..number(n)? {
+                n_good += usize::from(wait(spawn(&["nothing"])?)?);
+            }
+            println!("{n_good}");
+        }
+        ["nothing"] => {}
+        _ => return Err(format!("no such mode: {}", args.join(" "))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|e| format!("{text:?}: {e}"))
+}
+
+/// Touches every page in small steps, then holds on to them for a minute.
+fn allocate(bytes: usize) {
+    const STEP: usize = 64 << 10;
+    let mut held = Vec::new();
+    for _ in 0..bytes.div_ceil(STEP) {
+        held.push(std::hint::black_box(vec![1_u8; STEP.min(bytes)]));
+    }
+    thread::sleep(Duration::from_secs(60));
+    drop(held);
+}
+
+fn spawn(args: &[&str]) -> Result<Child, String> {
+    let program = env::current_exe().map_err(|e| e.to_string())?;
+    Command::new(program)
+        .args(args)
+        .spawn()
+        .map_err(|e| e.to_string())
+}
+
+fn wait(mut child: Child) -> Result<bool, String> {
+    child
+        .wait()
+        .map(|status| status.success())
+        .map_err(|e| e.to_string())
+}
+
+/// The directory of this process in the hierarchy mounted at `mount`: the `0::` line for v2, or
+/// the line of the controller that the mount is named after.
+fn own_cgroup(mount: &Path) -> Result<PathBuf, String> {
+    let controller = mount
+        .file_name()
+        .and_then(|it| it.to_str())
+        .unwrap_or_default();
+    let text = fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
+    let path_of = |wanted: &str| {
+        text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let controllers = fields.next()?;
+            let path = fields.next()?;
+            controllers
+                .split(',')
+                .any(|it| it == wanted)
+                .then_some(path)
+        })
+    };
+    let path = path_of(controller)
+        .or_else(|| path_of(""))
+        .ok_or_else(|| format!("no cgroup of this process at {}", mount.display()))?;
+    Ok(mount.join(path.trim_start_matches('/')))
+}
