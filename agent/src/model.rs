@@ -3,7 +3,9 @@
 pub mod agent_process;
 pub mod capacity;
 pub mod cgroup;
+pub mod cgroup_files;
 pub mod cgroup_name;
+pub mod check;
 pub mod container;
 pub mod cpuset;
 pub mod document;
@@ -17,6 +19,7 @@ pub mod record;
 pub mod resources;
 pub mod sealed;
 pub mod status;
+pub mod sysctl;
 pub mod text;
 pub mod time;
 pub mod topology;
