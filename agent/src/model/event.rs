@@ -185,7 +185,7 @@ pub struct StallEvent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "stream", rename_all = "camelCase")]
 pub enum KernelEvent {
-    Oom(Box<OomKill>),
+    Oom(OomKill),
     Process(ProcessEvent),
     Cgroup(CgroupEvent),
     Stall(StallEvent),

@@ -15,7 +15,7 @@ use crate::model::event::{
 /// One record of the ring of `stream`. `page_bytes`: the kernel's page size.
 pub(super) fn decode(stream: Stream, bytes: &[u8], page_bytes: u64) -> Option<KernelEvent> {
     match stream {
-        Stream::Oom => oom(&read(bytes)?, page_bytes).map(|kill| KernelEvent::Oom(Box::new(kill))),
+        Stream::Oom => oom(&read(bytes)?, page_bytes).map(KernelEvent::Oom),
         Stream::Process => process(&read(bytes)?).map(KernelEvent::Process),
         Stream::Cgroup => cgroup(&read(bytes)?).map(KernelEvent::Cgroup),
         Stream::Stall => stall(&read(bytes)?).map(KernelEvent::Stall),

@@ -128,7 +128,7 @@ fn an_oom_record_keeps_its_three_cgroups_apart_and_turns_pages_into_bytes() {
         method: AttributionMethod::Derived,
         was_exiting: false,
     };
-    assert_eq!(*kill, expected);
+    assert_eq!(kill, expected);
 }
 
 #[test]
