@@ -5,6 +5,7 @@
 
 use aya_ebpf::btf_maps::{Array, PerCpuArray};
 use aya_ebpf::macros::btf_map;
+use aya_log_ebpf::warn;
 use ebpf_abi::Watch;
 
 /// An array of one: read at every event, so it must be the cheapest lookup there is (it is inlined).
@@ -38,4 +39,5 @@ pub(crate) fn count_loss() {
         // that an interrupt would spoil is off by one.
         unsafe { *lost += 1 };
     }
+    warn!(&(), "an event is lost: the ring is full");
 }

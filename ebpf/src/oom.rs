@@ -12,6 +12,7 @@
 use aya_ebpf::btf_maps::{Array, PerCpuArray, RingBuf};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_task};
 use aya_ebpf::macros::btf_map;
+use aya_log_ebpf::debug;
 use ebpf_abi::{
     ABSENT, CONSTRAINT_MEMCG, CONSTRAINT_UNKNOWN, Lineage, METHOD_DERIVED, METHOD_EXACT,
     METHOD_NONE, OOM_WAS_EXITING, OomRecord, WATCH_SIGNALS, Watch,
@@ -166,6 +167,7 @@ pub(crate) unsafe fn victim<M: Memory>(task: Pointer, current: Pointer) {
         }
         (*record).reserved = 0;
         limit::<M>(record, current, &watch);
+        debug!(&(), "OOM victim {}", tgid);
     }
     entry.submit(0);
 }

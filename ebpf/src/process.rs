@@ -1,5 +1,6 @@
 //! Processes: begin, exec, end. Threads are left out.
 
+use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::btf_maps::{LruHashMap, RingBuf};
 use aya_ebpf::macros::btf_map;
 use ebpf_abi::{PROCESS_BY_OOM, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, Watch};
@@ -12,9 +13,9 @@ use crate::maps::{PROCESS_RING_BYTES, count_loss};
 #[btf_map]
 pub(crate) static PROCESS_EVENTS: RingBuf<ProcessRecord, PROCESS_RING_BYTES> = RingBuf::new();
 
-/// Processes whose end was reported, by their `signal_struct`, with the start of the process. Before
-/// 6.16 each of the last threads to die together can look like the last one; only processes of
-/// which two threads die within the lifetime of 1 024 others slip through, as a second event.
+/// Processes whose end was reported: their start, and the address of their `signal_struct` should two have
+/// started in the same nanosecond. Before 6.16 each of the last threads to die together can look like
+/// the last one. A second event slips through only when 1 024 other processes end in between.
 #[btf_map]
 static ENDED: LruHashMap<u64, u64, 1024> = LruHashMap::new();
 
@@ -58,13 +59,13 @@ pub(crate) unsafe fn exit<M: Memory>(task: Pointer, group_dead: impl FnOnce() ->
             if M::load::<u32>(signal, offset!(signal_live)) != 0 {
                 return;
             }
+            // In one step, since the last threads come here at the same time.
             let start = M::load::<u64>(leader, offset!(task_start_boottime));
-            let key = signal as u64;
-            if ENDED.get(key).is_some_and(|ended| *ended == start) {
+            let this = signal as u64;
+            let is_new = ENDED.insert(start, this, u64::from(BPF_NOEXIST)).is_ok();
+            if !is_new && ENDED.get(start).is_some_and(|ended| *ended == this) {
                 return;
             }
-            // A full map evicts; any other failure costs a second event.
-            let _ = ENDED.insert(key, start, 0);
         }
         // As wait(2) would say: that of the group where the whole group was told to go, else the
         // leader's own.

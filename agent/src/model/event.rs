@@ -178,6 +178,10 @@ pub struct StallEvent {
 }
 
 /// The closed list of what the eBPF streams deliver.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "handed on one at a time; a box would cost every reader more than the copy"
+)]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "stream", rename_all = "camelCase")]
 pub enum KernelEvent {

@@ -134,7 +134,8 @@ impl Pins {
 
     /// Begins a set: a directory that [`Pins::commit`] gives its name.
     pub(super) fn begin(&self, name: &str) -> Result<PinSet, PinsError> {
-        let path = self.path.join(format!("{name}.new"));
+        // A bpffs refuses names with a dot.
+        let path = self.path.join(format!("new-{name}"));
         self.root.remove_dir_all(&path)?;
         self.root.create_dir_all(&path)?;
         Ok(PinSet { path })
@@ -183,6 +184,10 @@ fn is_bpffs(path: &Path) -> bool {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a directory outside of every bpffs"
+)]
 mod tests {
     use super::*;
 
