@@ -7,12 +7,24 @@
 )]
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::{env, fs};
 
 use anyhow::{Context, Result};
 use ebpf_build::{BuildError, Layout, OBJECTS, PREBUILT_VARIABLE, Stamp};
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without the backtrace that cargo asks build scripts for: cargo's own messages are above.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").context("OUT_DIR is not set")?);
     println!("cargo::rerun-if-env-changed={PREBUILT_VARIABLE}");
     if let Some(directory) = env::var_os(PREBUILT_VARIABLE) {

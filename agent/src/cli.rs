@@ -222,7 +222,7 @@ impl<'a> Screen<'a> {
     }
 
     /// Writes and flushes. `false`: the reader has gone away, which ends a verb without a word.
-    fn write(&mut self, text: &str) -> Result<bool, CliError> {
+    pub fn write(&mut self, text: &str) -> Result<bool, CliError> {
         let written = self
             .out
             .write_all(text.as_bytes())

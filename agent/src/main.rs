@@ -10,10 +10,14 @@ use std::process::ExitCode;
 use std::{env, fs, io};
 
 use anyhow::{Context, Result};
-use ballast::cli::{self, Command, LogFormatArg, RunArgs, Screen};
+use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, RunArgs, Screen};
 use ballast::config::{self, Config, Loaded, LogFormat, LogLevel};
 use ballast::observe::log::{self, LogStyle};
 use ballast::{observe, run};
+
+/// What `ballast check` judges the node against when no configuration is given: the defaults.
+const DEFAULT_CONFIG: &str =
+    "{apiVersion: ballast.dev/v1alpha1, kind: AgentConfiguration, mode: own}";
 
 /// Bad usage or configuration.
 const BAD_CONFIG: u8 = 2;
@@ -29,7 +33,7 @@ fn main() -> ExitCode {
             let mut out = io::stdout().lock();
             finish(cli::events(&args, &mut Screen::stdout(&mut out)))
         }
-        Command::Check(_) => ExitCode::FAILURE,
+        Command::Check(args) => check_node(&args),
     }
 }
 
@@ -78,6 +82,37 @@ fn run_agent(args: &RunArgs) -> ExitCode {
             tracing::error!(error = observe::chain(&error), "the agent cannot run");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// What the node gives the agent, with every eBPF program tried for a moment and nothing pinned.
+fn check_node(args: &CheckArgs) -> ExitCode {
+    let loaded = match &args.config {
+        Some(path) => load(path),
+        None => Config::from_yaml(DEFAULT_CONFIG, None, &[]).context("default configuration"),
+    };
+    let config = match loaded {
+        Ok(loaded) => loaded.config,
+        Err(error) => {
+            eprintln!("ballast: {error:#}");
+            return ExitCode::from(BAD_CONFIG);
+        }
+    };
+    let report = run::check(&config);
+    let text = match args.output {
+        Output::Text => report.to_string(),
+        Output::Json => match serde_json::to_string_pretty(&report) {
+            Ok(text) => text + "\n",
+            Err(error) => {
+                eprintln!("ballast: {error}");
+                return ExitCode::FAILURE;
+            }
+        },
+    };
+    let mut out = io::stdout().lock();
+    match Screen::stdout(&mut out).write(&text) {
+        Ok(_) => ExitCode::from(report.exit_status()),
+        Err(error) => finish(Err(error)),
     }
 }
 

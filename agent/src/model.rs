@@ -3,6 +3,7 @@
 pub mod agent_process;
 pub mod capacity;
 pub mod cgroup;
+pub mod cgroup_files;
 pub mod cgroup_name;
 pub mod check;
 pub mod container;

@@ -9,8 +9,10 @@
 //! nothing. Nothing on the node depends on an orderly shutdown.
 
 mod adopt;
+mod check;
 pub mod event;
 pub mod kernel;
+mod logs;
 mod manifests;
 pub mod node;
 mod pass;
@@ -27,8 +29,10 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+pub use self::check::check;
 use self::event::{Event, Receiver};
 use self::kernel::Shared;
+use self::logs::LogKeeper;
 use self::node::{Node, NodeError};
 use self::pass::Scope;
 use self::pods::{PodEntry, StatePaths};
@@ -111,6 +115,7 @@ pub struct Loop {
     health: Health,
     counters: Counters,
     publisher: Publisher,
+    log_keeper: LogKeeper,
 }
 
 /// Runs the agent until it is told to stop. Containers go on when it returns.
@@ -168,6 +173,10 @@ pub fn run(config: Config) -> Result<(), RunError> {
         health,
         counters: Counters::default(),
         publisher,
+        log_keeper: LogKeeper::start(
+            config.kubelet.max_container_log_bytes,
+            config.kubelet.max_container_log_files,
+        )?,
     };
     if let Err(error) = prepared {
         state
@@ -248,6 +257,7 @@ impl Loop {
             let scope = if now >= next_full || is_due == Some(Scope::All) {
                 last_full = now;
                 self.read_manifests();
+                self.keep_logs();
                 Scope::All
             } else {
                 Scope::Dirty

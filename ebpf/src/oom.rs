@@ -9,7 +9,7 @@
 //! All of it runs in one task, the one whose allocation failed (`current`, often not in the
 //! victim's container), under the kernel's `oom_lock`.
 
-use aya_ebpf::btf_maps::{Array, PerCpuArray, RingBuf};
+use aya_ebpf::btf_maps::{Array, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_task};
 use aya_ebpf::macros::btf_map;
 use aya_log_ebpf::debug;
@@ -51,6 +51,12 @@ struct Reason {
     memcg: u64,
     constraint: u64,
 }
+
+/// The css of the memory cgroup in which a task has just reclaimed in vain, by `bpf_get_current_pid_tgid`.
+/// The kernel kills for a limit only after that, and by the time it names the victim another victim
+/// may have left the cgroup below its limit. Least-recently-used: a task that ends leaves its entry.
+#[btf_map]
+static RECLAIMS: LruHashMap<u64, u64, 1024> = LruHashMap::new();
 
 /// `SEND_SIG_PRIV`, include/linux/sched/signal.h: the kernel sends, not a process.
 const SEND_SIG_PRIV: u64 = 1;
@@ -95,6 +101,31 @@ pub(crate) fn done() {
         // SAFETY: as in `decided`.
         unsafe { (*reason).killer = 0 };
     }
+}
+
+/// A task finished reclaiming at the limit of a memory cgroup.
+///
+/// # Safety
+/// `current`, the running task, is a `task_struct`.
+#[inline(always)]
+pub(crate) unsafe fn reclaimed<M: Memory>(current: Pointer, reclaimed_pages: u64) {
+    let task = bpf_get_current_pid_tgid();
+    // SAFETY: as above.
+    let css = match reclaimed_pages {
+        0 => unsafe { first_full::<M>(current, 0) },
+        _ => core::ptr::null(),
+    };
+    // Without an entry the counters are asked at the kill.
+    let _ = match css.is_null() {
+        true => RECLAIMS.remove(task),
+        false => RECLAIMS.insert(task, css as u64, 0),
+    };
+}
+
+/// A task reclaims because the node is short of pages: a kill that follows is the node's.
+#[inline(always)]
+pub(crate) fn reclaims_for_the_node() {
+    let _ = RECLAIMS.remove(bpf_get_current_pid_tgid());
 }
 
 /// `mark_victim` before it passed the task (up to 6.7 and the stable releases without the backport): the
@@ -242,7 +273,11 @@ unsafe fn limit<M: Memory>(record: *mut OomRecord, current: Pointer, watch: &Wat
             }
             (reason.memcg as Pointer).wrapping_add(offset)
         } else {
-            let css = first_full::<M>(current);
+            let remembered = RECLAIMS
+                .get(bpf_get_current_pid_tgid())
+                .copied()
+                .unwrap_or(0);
+            let css = first_full::<M>(current, remembered);
             if css.is_null() {
                 return;
             }
@@ -258,12 +293,13 @@ unsafe fn limit<M: Memory>(record: *mut OomRecord, current: Pointer, watch: &Wat
     }
 }
 
-/// The css of the first full memory cgroup from a task's own upwards; null when none is.
+/// The css of the first full memory cgroup from a task's own upwards, or of the one remembered if that
+/// is among them; null when there is none.
 ///
 /// # Safety
 /// `task` is a `task_struct`.
 #[inline(always)]
-unsafe fn first_full<M: Memory>(task: Pointer) -> Pointer {
+unsafe fn first_full<M: Memory>(task: Pointer, remembered: u64) -> Pointer {
     // SAFETY: the types follow the names of the offsets. A css and its `mem_cgroup` are one object,
     // which no type says: hence the helper.
     unsafe {
@@ -273,11 +309,17 @@ unsafe fn first_full<M: Memory>(task: Pointer) -> Pointer {
             if css.is_null() {
                 break;
             }
-            let memcg = css.wrapping_sub(offset!(mem_cgroup_css) as usize);
-            let usage = Probed::load::<u64>(memcg, offset!(mem_cgroup_usage));
-            let max = Probed::load::<u64>(memcg, offset!(mem_cgroup_max));
-            if max != 0 && usage.wrapping_add(CHARGE_BATCH) >= max {
-                return css;
+            if remembered != 0 {
+                if css as u64 == remembered {
+                    return css;
+                }
+            } else {
+                let memcg = css.wrapping_sub(offset!(mem_cgroup_css) as usize);
+                let usage = Probed::load::<u64>(memcg, offset!(mem_cgroup_usage));
+                let max = Probed::load::<u64>(memcg, offset!(mem_cgroup_max));
+                if max != 0 && usage.wrapping_add(CHARGE_BATCH) >= max {
+                    return css;
+                }
             }
             css = M::pointer(css, offset!(css_parent));
         }

@@ -528,9 +528,11 @@ fn every_member_of_an_oom_group_is_reported() -> Result<()> {
     pod.kill_as_one()?;
     let mut watcher = Watcher::start(&root)?;
     let mut sleepers = vec![pod.run("exec sleep 60")?, pod.run("exec sleep 60")?];
+    let pids: Vec<_> = sleepers.iter().map(Child::id).collect();
     watcher.until("two sleepers", |it| {
-        let slept = |it: &&&ProcessEvent| it.change == ProcessChange::Exec && it.comm == "sleep";
-        it.processes().iter().filter(slept).count() == 2
+        let came = |pid| CgroupChange::Attached { pid };
+        pids.iter()
+            .all(|pid| it.cgroups().iter().any(|it| it.change == came(*pid)))
     })?;
     sleepers.push(pod.run_hog()?);
     for process in &mut sleepers {

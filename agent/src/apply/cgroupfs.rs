@@ -297,12 +297,12 @@ impl CgroupWriter {
                 inherit_cpuset(&dir, &child).map_err(create)?;
             }
             // Before Linux 5.11 a v1 memory cgroup does not count its children unless told to.
-            if is_memory && is_new {
-                if let Ok(Some(text)) = child.read_text_if_any("memory.use_hierarchy")
-                    && text.trim() == "0"
-                {
-                    child.write("memory.use_hierarchy", "1").map_err(create)?;
-                }
+            if is_memory
+                && is_new
+                && let Ok(Some(text)) = child.read_text_if_any("memory.use_hierarchy")
+                && text.trim() == "0"
+            {
+                child.write("memory.use_hierarchy", "1").map_err(create)?;
             }
             dir = child;
         }

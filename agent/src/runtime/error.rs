@@ -55,6 +55,7 @@ pub enum StartError {
     /// `EAGAIN` is a pids limit, of the cgroup or of the node.
     #[error("clone a process")]
     Clone(#[source] io::Error),
+    /// `ENOSPC` is a cpuset without CPUs or without memory nodes.
     #[error("join cgroup {}", .path.display())]
     Join { path: PathBuf, source: io::Error },
     #[error("change to working directory {}", .path.display())]

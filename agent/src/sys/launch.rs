@@ -93,7 +93,7 @@ pub fn launch(launch: &Launch, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Chi
     let open_files = match launch.open_files {
         Some(soft) => {
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-            Some(libc::rlimit64 {
+            Some(libc::rlimit {
                 rlim_cur: soft.min(hard),
                 rlim_max: hard,
             })

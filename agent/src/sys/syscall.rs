@@ -223,7 +223,7 @@ pub(super) struct ChildImage<'a> {
     pub(super) join: Vec<BorrowedFd<'a>>,
     pub(super) gate: BorrowedFd<'a>,
     pub(super) progress: BorrowedFd<'a>,
-    pub(super) open_files: Option<libc::rlimit64>,
+    pub(super) open_files: Option<libc::rlimit>,
     pub(super) rename: RenameImage<'a>,
     pub(super) identity: Option<(libc::uid_t, libc::gid_t)>,
     /// Ranges of descriptors to close, both ends included: all from 3 but the ones above.
@@ -440,10 +440,10 @@ fn set_umask() {
     unsafe { libc::syscall(libc::SYS_umask, 0o022) };
 }
 
-fn limit_open_files(limit: &libc::rlimit64) -> Result<(), i32> {
-    let (new, old) = (&raw const *limit, ptr::null_mut::<libc::rlimit64>());
+fn limit_open_files(limit: &libc::rlimit) -> Result<(), i32> {
+    let (new, old) = (&raw const *limit, ptr::null_mut::<libc::rlimit>());
     let resource = libc::RLIMIT_NOFILE;
-    // SAFETY: the kernel reads one rlimit64 and, with a null, writes nothing; pid 0 is the caller.
+    // SAFETY: the kernel reads two 64 bit numbers, which an rlimit is here, and, with a null, writes nothing; pid 0 is the caller.
     errno_of(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, new, old) })
 }
 

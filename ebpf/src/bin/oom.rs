@@ -87,3 +87,25 @@ fn oom_reason_done(_ctx: FExitContext) -> i32 {
     oom::done();
     0
 }
+
+/// `mm_vmscan_memcg_reclaim_end(nr_reclaimed)`.
+#[btf_tracepoint]
+fn oom_reclaim(ctx: BtfTracePointContext) -> i32 {
+    // SAFETY: the helper returns the running task.
+    unsafe { oom::reclaimed::<Typed>(bpf_get_current_task_btf() as Pointer, ctx.arg::<u64>(0)) };
+    0
+}
+
+#[raw_tracepoint]
+fn oom_reclaim_raw(ctx: RawTracePointContext) -> i32 {
+    // SAFETY: the helper returns the running task.
+    unsafe { oom::reclaimed::<Probed>(bpf_get_current_task() as Pointer, ctx.arg::<u64>(0)) };
+    0
+}
+
+/// `mm_vmscan_direct_reclaim_begin`; its arguments are not read, they have moved.
+#[raw_tracepoint]
+fn oom_direct_reclaim(_ctx: RawTracePointContext) -> i32 {
+    oom::reclaims_for_the_node();
+    0
+}

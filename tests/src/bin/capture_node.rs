@@ -1,11 +1,6 @@
 //! Prints this node as a tree for `tests/data/node`: `cargo run -p ballast-tests --bin
 //! capture_node > tests/data/node/NAME.tree`. A directory as argument stands for `/`.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a program of its own: it has a command line"
-)]
-
 use std::path::PathBuf;
 
 fn main() -> anyhow::Result<()> {

@@ -93,11 +93,15 @@ fn write_while_rotating(
         (writing.join().unwrap(), rotations)
     });
     assert_eq!(dir.names().len(), n_rotations + 1);
-    let numbers = dir.output();
-    let numbers = numbers.lines().map(|line| {
-        assert_eq!(line.len(), 9, "a broken line: {line:?}");
-        line.parse().unwrap()
-    });
+    let output = dir.output();
+    // A write over the end of a page is seen in halves; a cut may fall between them.
+    let (whole, broken): (Vec<_>, Vec<_>) = output.lines().partition(|line| line.len() == 9);
+    let n_truncated = rotations
+        .iter()
+        .filter(|it| matches!(it, Rotated::Truncated { .. }))
+        .count();
+    assert!(broken.len() <= n_truncated, "{broken:?}");
+    let numbers = whole.into_iter().map(|line| line.parse().unwrap());
     (n_written, numbers.collect(), rotations)
 }
 
@@ -121,7 +125,7 @@ fn a_writer_loses_nothing_where_the_head_can_be_taken_out() {
 }
 
 #[test]
-fn a_writer_loses_whole_writes_at_the_cut_elsewhere() {
+fn a_writer_loses_only_what_it_writes_at_the_cut_elsewhere() {
     let n_rotations = 30;
     let (n_written, kept, _) = write_while_rotating("truncate", rotate_whole, n_rotations);
     assert!(

@@ -100,3 +100,39 @@ fn c_string(what: &'static str, text: impl Into<Vec<u8>>) -> Result<CString, Sta
 fn c_path(what: &'static str, path: &Path) -> Result<CString, StartError> {
     c_string(what, path.as_os_str().to_owned().into_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_searched_from_the_working_directory_in_the_order_of_path() {
+        let find = |path: &str, dir: &str| search("sh", path, Path::new(dir)).ok();
+        for (path, working_dir, want) in [
+            ("/bin", "/", Some("/bin/sh")),
+            ("/no/such:/etc:/bin:/usr/bin", "/", Some("/bin/sh")),
+            ("/usr/bin:/bin", "/", Some("/usr/bin/sh")),
+            // Empty and relative entries count from the working directory.
+            ("", "/bin", Some("/bin/sh")),
+            ("/no/such:", "/bin", Some("/bin/sh")),
+            ("bin", "/usr", Some("/usr/bin/sh")),
+            ("bin", "/etc", None),
+            ("/etc", "/bin", None),
+        ] {
+            assert_eq!(find(path, working_dir), want.map(PathBuf::from), "{path:?}");
+        }
+        // A directory is not a program, whatever its mode.
+        assert!(search("bin", "/usr", Path::new("/")).is_err());
+    }
+
+    #[test]
+    fn the_last_value_of_a_variable_wins() {
+        let env = [("A", "1"), ("B", "2"), ("A", "3")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let left: Vec<_> = last_of_each(&env)
+            .into_iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(left, [("B", "2"), ("A", "3")]);
+    }
+}

@@ -200,3 +200,76 @@ fn checksum(bytes: &[u8]) -> String {
         .map(|byte| format!("{byte:02x}"))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::event::{CgroupId, ExitStatus};
+    use crate::model::pod::PodUid;
+    use crate::runtime::{ContainerEnd, ContainerExit, ContainerOwner, HostProcess, JoinedCgroup};
+
+    /// As the first release wrote it. A format stays readable as long as nodes may have it.
+    const FORMAT_1: &str = include_str!("records/format-1.json");
+
+    fn record() -> ContainerRecord {
+        ContainerRecord {
+            id: ContainerId::new("app-2-0123abcd").expect("valid"),
+            owner: ContainerOwner {
+                pod_uid: PodUid("8f14e45f".to_owned()),
+                pod_namespace: "default".to_owned(),
+                pod_name: "web".to_owned(),
+                container: "app".to_owned(),
+                attempt: 2,
+            },
+            spec_hash: "5f3c".to_owned(),
+            log_path: "/var/lib/ballast/logs/default_web_8f14e45f/app/2.log".into(),
+            oom_score_adj: -997,
+            cgroups: vec![JoinedCgroup {
+                path: "/sys/fs/cgroup/kubepods/pod8f14e45f/app-2-0123abcd".into(),
+                cgroup_id: CgroupId(4711),
+            }],
+            boot_id: "6b3f6f2e-54c8-4b5c-9c6c-0d8a4b1f2a77".to_owned(),
+            process: HostProcess {
+                pid: 1234,
+                start_ticks: 567_890,
+            },
+            started_at: Duration::new(5_678, 900_000_001),
+            end: Some(ContainerEnd {
+                exit: ContainerExit::Known(ExitStatus::Signal {
+                    signal: 9,
+                    core_dumped: false,
+                }),
+                finished_at: Some(Duration::new(6_000, 1)),
+            }),
+        }
+    }
+
+    #[test]
+    fn the_current_format_is_what_is_written_and_read() {
+        let bytes = encode(&record(), Path::new("r")).expect("plain text");
+        assert_eq!(String::from_utf8_lossy(&bytes), FORMAT_1);
+        assert_eq!(decode(FORMAT_1.as_bytes()).expect("format 1"), record());
+    }
+
+    #[test]
+    fn no_damage_goes_unnoticed() {
+        for i in 0..FORMAT_1.len() - 1 {
+            let mut bytes = FORMAT_1.as_bytes().to_vec();
+            bytes[i] ^= 1;
+            assert!(decode(&bytes).is_err(), "byte {i}");
+            assert!(decode(&FORMAT_1.as_bytes()[..i]).is_err(), "{i} bytes");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_not_text_is_refused() {
+        use std::os::unix::ffi::OsStringExt;
+        let record = ContainerRecord {
+            log_path: std::ffi::OsString::from_vec(vec![b'/', 0xff]).into(),
+            ..record()
+        };
+        assert!(encode(&record, Path::new("r")).is_err());
+    }
+}

@@ -21,9 +21,9 @@ use crate::sys::launch::{Child, Launch, Progress, is_readable_within, launch};
 use crate::sys::syscall::{Reap, Step, pidfd_send_signal, wait_child};
 use crate::sys::{Dir, Root, append, clock};
 
-/// Joining waits for RCU, some 15 ms for each hierarchy; a node at its limits may take far longer.
-/// What takes this long never ends.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Joining waits for RCU, some 15 ms for a first hierarchy and little for the others; a node at its
+/// limits may take far longer. What takes this long never ends, and keeps other starts waiting.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A child that has closed its pipe is at its very end.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -147,6 +147,12 @@ impl Starter<'_> {
             .write_starting(&record)
             .map_err(StartError::Record)
             .and_then(|()| let_go(spec, command, cgroups, child, warnings))
+            .and_then(|()| {
+                // The pipe closes with the exec and with the end of the child. Only one that made
+                // its last step first has had a program; its end is told as any other.
+                let has_run = self.records.has_run(&spec.id);
+                has_run.then_some(()).ok_or_else(|| died(child))
+            })
             .inspect_err(|_| {
                 if let Err(error) = self.records.remove(&spec.id) {
                     let container = &spec.id;
@@ -168,13 +174,10 @@ fn let_go(
     let stuck = StartError::Stuck {
         seconds: READY_TIMEOUT.as_secs(),
     };
-    let died = || StartError::Died {
-        exit: exit_of(child),
-    };
     let failed = |step, index, source| failed(spec, command, cgroups, step, index, source);
     match told(child)? {
         Progress::Ready => {}
-        Progress::Closed => return Err(died()),
+        Progress::Closed => return Err(died(child)),
         Progress::Silent => return Err(stuck),
         Progress::Failed {
             step,
@@ -185,10 +188,8 @@ fn let_go(
     check_membership(cgroups, child.pid)?;
     warnings.extend(set_oom_score_adj(child.pid, spec.oom_score_adj));
     // An error means that nobody is behind the gate.
-    child.open_gate().map_err(|_gone| died())?;
+    child.open_gate().map_err(|_gone| died(child))?;
     match told(child)? {
-        // The pipe closes with the exec. A child killed just then looks the same, and its end is
-        // told as any other.
         Progress::Closed | Progress::Ready => Ok(()),
         Progress::Silent => Err(stuck),
         Progress::Failed {
@@ -203,12 +204,16 @@ fn told(child: &Child) -> Result<Progress, StartError> {
     child.progress(READY_TIMEOUT).map_err(StartError::Listen)
 }
 
-/// How a child that has closed its pipes ended.
-fn exit_of(child: &Child) -> Option<ExitStatus> {
+/// The error for a child that has closed its pipes.
+fn died(child: &Child) -> StartError {
     let pidfd = child.pidfd.as_fd();
-    is_readable_within(pidfd, END_TIMEOUT).ok()?;
-    let exit = wait_child(pidfd, Reap::Later).ok()??;
-    Some(exit.into())
+    let exit = match is_readable_within(pidfd, END_TIMEOUT) {
+        Ok(true) => wait_child(pidfd, Reap::Later).ok().flatten(),
+        Ok(false) | Err(_) => None,
+    };
+    StartError::Died {
+        exit: exit.map(ExitStatus::from),
+    }
 }
 
 fn failed(

@@ -93,6 +93,12 @@ pub(super) fn adopt(
                 }
                 (program.name, ProgramState::Adopted, None)
             }
+            None if duty
+                .unless
+                .is_some_and(|it| pinned.links.iter().any(|(name, _)| name == it)) =>
+            {
+                continue;
+            }
             None => {
                 let reason = "not among the pinned programs: refused when they were attached";
                 let reason = reason.to_owned();
@@ -174,6 +180,12 @@ pub(super) fn load(
     let mut programs: Vec<(&'static str, u32)> = Vec::new();
     let mut links = Vec::new();
     for duty in DUTIES.iter().filter(|it| it.stream == stream) {
+        if duty
+            .unless
+            .is_some_and(|it| programs.iter().any(|(name, _)| *name == it))
+        {
+            continue;
+        }
         let needed = duty
             .after
             .filter(|after| !programs.iter().any(|it| it.0 == *after));

@@ -52,6 +52,8 @@ pub(super) struct Duty {
     needs: &'static [&'static str],
     /// Another duty without which this one tells nothing: the name of its first program.
     pub(super) after: Option<&'static str>,
+    /// A program that makes this duty needless.
+    pub(super) unless: Option<&'static str>,
     /// What is left when none can be attached.
     pub(super) fallback: &'static str,
 }
@@ -119,6 +121,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: &["task_tgid"],
         after: None,
+        unless: None,
         fallback: "a victim that was exiting already is reported as killed",
     },
     Duty {
@@ -130,6 +133,7 @@ pub(super) const DUTIES: &[Duty] = &[
         }],
         needs: &[],
         after: None,
+        unless: None,
         fallback: "the limiting cgroup is derived from page counters",
     },
     Duty {
@@ -141,7 +145,38 @@ pub(super) const DUTIES: &[Duty] = &[
         }],
         needs: &["oom_control_memcg", "oom_control_constraint"],
         after: Some("oom_reason_done"),
+        unless: None,
         fallback: "the limiting cgroup is derived from page counters",
+    },
+    Duty {
+        stream: Stream::Oom,
+        programs: &[raw(
+            "oom_direct_reclaim",
+            "mm_vmscan_direct_reclaim_begin",
+            &[],
+        )],
+        needs: &[],
+        after: None,
+        unless: Some("oom_reason"),
+        fallback: RECLAIM_FALLBACK,
+    },
+    Duty {
+        stream: Stream::Oom,
+        programs: &[
+            typed("oom_reclaim", "mm_vmscan_memcg_reclaim_end", &[S]),
+            raw("oom_reclaim_raw", "mm_vmscan_memcg_reclaim_end", &[S]),
+        ],
+        needs: &[
+            "task_cgroups",
+            "css_set_memory",
+            "css_parent",
+            "mem_cgroup_css",
+            "mem_cgroup_usage",
+            "mem_cgroup_max",
+        ],
+        after: Some("oom_direct_reclaim"),
+        unless: Some("oom_reason"),
+        fallback: RECLAIM_FALLBACK,
     },
     Duty {
         stream: Stream::Oom,
@@ -174,6 +209,7 @@ pub(super) const DUTIES: &[Duty] = &[
             "mem_cgroup_max",
         ],
         after: None,
+        unless: None,
         fallback: "kills show as process exits by OOM, and in memory.events",
     },
     Duty {
@@ -184,6 +220,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: PROCESS_NEEDS,
         after: None,
+        unless: None,
         fallback: "processes are found by a scan of /proc",
     },
     Duty {
@@ -194,6 +231,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: PROCESS_NEEDS,
         after: None,
+        unless: None,
         fallback: "processes are found by a scan of /proc",
     },
     Duty {
@@ -204,6 +242,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: PROCESS_NEEDS,
         after: None,
+        unless: None,
         fallback: "ends are found by a scan of /proc and by pidfds",
     },
     Duty {
@@ -214,6 +253,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: with_lineage!["kn_name"],
         after: None,
+        unless: None,
         fallback: "cgroups are found by the periodic relist",
     },
     Duty {
@@ -224,6 +264,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: with_lineage![],
         after: None,
+        unless: None,
         fallback: "removed cgroups are found by the periodic relist",
     },
     Duty {
@@ -234,6 +275,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: with_lineage!["task_tgid"],
         after: None,
+        unless: None,
         fallback: "moved processes are found by the periodic relist",
     },
     Duty {
@@ -248,6 +290,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: with_lineage![],
         after: None,
+        unless: None,
         fallback: "empty cgroups are found by the periodic relist",
     },
     Duty {
@@ -258,6 +301,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: with_lineage![],
         after: None,
+        unless: None,
         fallback: "stall totals of removed cgroups stay until the agent restarts",
     },
     Duty {
@@ -269,6 +313,7 @@ pub(super) const DUTIES: &[Duty] = &[
         )],
         needs: &[],
         after: None,
+        unless: None,
         fallback: STALL_FALLBACK,
     },
     Duty {
@@ -279,6 +324,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: with_lineage![],
         after: Some("stall_memcg_begin"),
+        unless: None,
         fallback: STALL_FALLBACK,
     },
     Duty {
@@ -290,6 +336,7 @@ pub(super) const DUTIES: &[Duty] = &[
         )],
         needs: &[],
         after: None,
+        unless: None,
         fallback: STALL_FALLBACK,
     },
     Duty {
@@ -300,9 +347,12 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         needs: with_lineage![],
         after: Some("stall_direct_begin"),
+        unless: None,
         fallback: STALL_FALLBACK,
     },
 ];
+
+const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit";
 
 const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on";
 

@@ -1,0 +1,304 @@
+//! The texts of cgroup interface files, of both versions, as values
+//! (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/).
+//!
+//! A key that a kernel does not print is `None`: older kernels know fewer, and a controller that
+//! is off prints none. A key that is printed with something that is no number is an error, since
+//! then the text is not what it is taken for. Unknown keys are passed over. Of a key that comes
+//! twice the last counts.
+
+use serde::{Deserialize, Serialize};
+
+use super::resources::CpuBandwidth;
+use super::text::{ParseError, flat_keyed, number};
+use crate::units::{Bytes, Limit, Micros};
+
+/// v1 has no word for "no limit" of memory and prints the largest number of whole pages that fits
+/// a long (include/linux/page_counter.h, `PAGE_COUNTER_MAX`). This is that number with the largest
+/// page in use, 64 KiB; with smaller pages it is larger.
+const NO_MEMORY_LIMIT_V1: u64 = 0x7FFF_FFFF_FFFF_0000;
+
+/// A number or `max`, as in `memory.max` and `pids.max`; a trailing line feed is fine.
+pub fn parse_limit(text: &str) -> Result<Limit, ParseError> {
+    match text.trim() {
+        "max" => Ok(Limit::Max),
+        text => number(text, "a number or `max`").map(Limit::At),
+    }
+}
+
+/// `memory.limit_in_bytes` and its like of cgroup v1.
+pub fn parse_memory_limit_v1(text: &str) -> Result<Limit, ParseError> {
+    let bytes: u64 = number(text, "a number of bytes")?;
+    Ok(if bytes >= NO_MEMORY_LIMIT_V1 {
+        Limit::Max
+    } else {
+        Limit::At(bytes)
+    })
+}
+
+/// `cpu.max`: quota or `max`, then the period, both in microseconds.
+pub fn parse_cpu_max(text: &str) -> Result<CpuBandwidth, ParseError> {
+    let mut words = text.split_whitespace();
+    match (words.next(), words.next(), words.next()) {
+        (Some(quota), Some(period), None) => Ok(CpuBandwidth {
+            quota: parse_limit(quota)?,
+            period: Micros(number(period, "a period in microseconds")?),
+        }),
+        _ => Err(ParseError::invalid(text, "a quota and a period")),
+    }
+}
+
+/// `cpu.cfs_quota_us` (-1 for none) and `cpu.cfs_period_us` of cgroup v1.
+pub fn parse_cfs_bandwidth(quota: &str, period: &str) -> Result<CpuBandwidth, ParseError> {
+    let quota: i64 = number(quota, "a quota in microseconds, or -1")?;
+    Ok(CpuBandwidth {
+        // The kernel prints -1; every negative number lifts the quota when it is written.
+        quota: u64::try_from(quota).map_or(Limit::Max, Limit::At),
+        period: Micros(number(period, "a period in microseconds")?),
+    })
+}
+
+/// A single number: `pids.current`, `memory.current`, `memory.usage_in_bytes`.
+pub fn parse_count(text: &str) -> Result<u64, ParseError> {
+    number(text, "a number")
+}
+
+/// Process ids, one a line: `cgroup.procs`. 0 stands for a process of another PID namespace and is
+/// left out.
+pub fn parse_pids(text: &str) -> Result<Vec<u32>, ParseError> {
+    let pids = text.lines().map(|it| number(it, "a process id"));
+    pids.filter(|it| *it != Ok(0)).collect()
+}
+
+/// What memory a cgroup and all below it hold: `memory.stat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryStat {
+    /// Anonymous memory, huge pages included. On v1 `total_rss`, which leaves out shared memory
+    /// like `anon` does.
+    pub anon: Option<Bytes>,
+    /// Page cache, shared memory included.
+    pub file: Option<Bytes>,
+    pub file_mapped: Option<Bytes>,
+    pub shmem: Option<Bytes>,
+    pub active_anon: Option<Bytes>,
+    pub inactive_anon: Option<Bytes>,
+    pub active_file: Option<Bytes>,
+    /// What the kernel gives back first; kubelet's working set is usage without it.
+    pub inactive_file: Option<Bytes>,
+    pub unevictable: Option<Bytes>,
+    /// Kernel memory: v2 since Linux 5.18; `None` on v1, where other files tell.
+    pub kernel: Option<Bytes>,
+    /// Since the cgroup was made; includes major ones.
+    pub page_faults: Option<u64>,
+    pub major_page_faults: Option<u64>,
+}
+
+impl MemoryStat {
+    pub fn parse_v2(text: &str) -> Result<Self, ParseError> {
+        let mut stat = Self::default();
+        for (key, value) in flat_keyed(text) {
+            let field = match key {
+                "anon" => &mut stat.anon,
+                "file" => &mut stat.file,
+                "file_mapped" => &mut stat.file_mapped,
+                "shmem" => &mut stat.shmem,
+                "active_anon" => &mut stat.active_anon,
+                "inactive_anon" => &mut stat.inactive_anon,
+                "active_file" => &mut stat.active_file,
+                "inactive_file" => &mut stat.inactive_file,
+                "unevictable" => &mut stat.unevictable,
+                "kernel" => &mut stat.kernel,
+                "pgfault" => {
+                    stat.page_faults = Some(parse_count(value)?);
+                    continue;
+                }
+                "pgmajfault" => {
+                    stat.major_page_faults = Some(parse_count(value)?);
+                    continue;
+                }
+                _ => continue,
+            };
+            *field = Some(Bytes(number(value, "a number of bytes")?));
+        }
+        Ok(stat)
+    }
+
+    /// The `total_` lines: the others leave out the cgroups below.
+    pub fn parse_v1(text: &str) -> Result<Self, ParseError> {
+        let mut stat = Self::default();
+        for (key, value) in flat_keyed(text) {
+            let field = match key {
+                "total_rss" => &mut stat.anon,
+                "total_cache" => &mut stat.file,
+                "total_mapped_file" => &mut stat.file_mapped,
+                "total_shmem" => &mut stat.shmem,
+                "total_active_anon" => &mut stat.active_anon,
+                "total_inactive_anon" => &mut stat.inactive_anon,
+                "total_active_file" => &mut stat.active_file,
+                "total_inactive_file" => &mut stat.inactive_file,
+                "total_unevictable" => &mut stat.unevictable,
+                "total_pgfault" => {
+                    stat.page_faults = Some(parse_count(value)?);
+                    continue;
+                }
+                "total_pgmajfault" => {
+                    stat.major_page_faults = Some(parse_count(value)?);
+                    continue;
+                }
+                _ => continue,
+            };
+            *field = Some(Bytes(number(value, "a number of bytes")?));
+        }
+        Ok(stat)
+    }
+
+    /// Usage that the kernel would not give back first: kubelet's working set, 0 at least. `None`
+    /// when `inactive_file` is not known.
+    pub fn working_set(&self, usage: Bytes) -> Option<Bytes> {
+        let inactive = self.inactive_file?;
+        Some(Bytes(usage.0.saturating_sub(inactive.0)))
+    }
+}
+
+/// How often a cgroup came to its limits: `memory.events` (with all below it) or
+/// `memory.events.local` of v2. Counts since the cgroup was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryEvents {
+    pub low: Option<u64>,
+    pub high: Option<u64>,
+    pub max: Option<u64>,
+    pub oom: Option<u64>,
+    /// Processes killed, by whichever limit.
+    pub oom_kill: Option<u64>,
+    /// Whole cgroups killed (Linux 5.17).
+    pub oom_group_kill: Option<u64>,
+}
+
+impl MemoryEvents {
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut events = Self::default();
+        for (key, value) in flat_keyed(text) {
+            let field = match key {
+                "low" => &mut events.low,
+                "high" => &mut events.high,
+                "max" => &mut events.max,
+                "oom" => &mut events.oom,
+                "oom_kill" => &mut events.oom_kill,
+                "oom_group_kill" => &mut events.oom_group_kill,
+                _ => continue,
+            };
+            *field = Some(parse_count(value)?);
+        }
+        Ok(events)
+    }
+}
+
+/// `memory.oom_control` of v1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OomControl {
+    /// Tasks wait at the limit and are not killed.
+    pub is_kill_disabled: Option<bool>,
+    /// Tasks are waiting now.
+    pub is_under_oom: Option<bool>,
+    /// Processes of this cgroup alone that were killed (Linux 4.13).
+    pub oom_kill: Option<u64>,
+}
+
+impl OomControl {
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut control = Self::default();
+        for (key, value) in flat_keyed(text) {
+            match key {
+                "oom_kill_disable" => control.is_kill_disabled = Some(flag(value)?),
+                "under_oom" => control.is_under_oom = Some(flag(value)?),
+                "oom_kill" => control.oom_kill = Some(parse_count(value)?),
+                _ => {}
+            }
+        }
+        Ok(control)
+    }
+}
+
+/// CPU time of a cgroup with all below it, in nanoseconds since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CpuStat {
+    /// v2 counts whole microseconds. `None` on v1, where [`parse_cpuacct_usage`] tells.
+    pub usage_ns: Option<u64>,
+    pub user_ns: Option<u64>,
+    pub system_ns: Option<u64>,
+    /// Bandwidth periods that ended while something could run; `None` without the CPU controller.
+    pub n_periods: Option<u64>,
+    /// Those in which the quota ran out.
+    pub n_throttled: Option<u64>,
+    /// Time that tasks were held back, summed over CPUs.
+    pub throttled_ns: Option<u64>,
+}
+
+impl CpuStat {
+    /// `cpu.stat` of either version: the keys differ.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut stat = Self::default();
+        for (key, value) in flat_keyed(text) {
+            let (field, factor) = match key {
+                "usage_usec" => (&mut stat.usage_ns, 1000),
+                "user_usec" => (&mut stat.user_ns, 1000),
+                "system_usec" => (&mut stat.system_ns, 1000),
+                "nr_periods" => (&mut stat.n_periods, 1),
+                "nr_throttled" => (&mut stat.n_throttled, 1),
+                "throttled_usec" => (&mut stat.throttled_ns, 1000),
+                // v1.
+                "throttled_time" => (&mut stat.throttled_ns, 1),
+                _ => continue,
+            };
+            *field = Some(parse_count(value)?.saturating_mul(factor));
+        }
+        Ok(stat)
+    }
+}
+
+/// `cpuacct.usage` of v1: CPU time in nanoseconds.
+pub fn parse_cpuacct_usage(text: &str) -> Result<u64, ParseError> {
+    number(text, "nanoseconds")
+}
+
+/// `cgroup.events` of v2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CgroupEvents {
+    /// The cgroup or one below it has a live process.
+    pub is_populated: bool,
+    /// Linux 5.2.
+    pub is_frozen: Option<bool>,
+}
+
+impl CgroupEvents {
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut is_populated = None;
+        let mut is_frozen = None;
+        for (key, value) in flat_keyed(text) {
+            match key {
+                "populated" => is_populated = Some(flag(value)?),
+                "frozen" => is_frozen = Some(flag(value)?),
+                _ => {}
+            }
+        }
+        Ok(Self {
+            is_populated: is_populated.ok_or_else(|| ParseError::missing("populated"))?,
+            is_frozen,
+        })
+    }
+}
+
+fn flag(text: &str) -> Result<bool, ParseError> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(ParseError::invalid(text, "0 or 1")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

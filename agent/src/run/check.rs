@@ -1,0 +1,44 @@
+//! `ballast check`: gathers what the pure report is made from.
+
+use crate::check;
+use crate::config::Config;
+use crate::model::check::{CheckReport, ProgramCheck};
+use crate::sources::bpf::{LoadOptions, ProgramReport, ProgramState, Stream, Streams};
+use crate::sources::probe;
+use crate::sys::Root;
+
+/// What this node gives the agent. Every eBPF program is loaded and attached for a moment; nothing
+/// is pinned, mounted or written.
+pub fn check(config: &Config) -> CheckReport {
+    let facts = probe::facts(&Root::host(), &config.socket);
+    check::report(&facts, config, &try_programs())
+}
+
+fn try_programs() -> Vec<ProgramCheck> {
+    match Streams::load(&LoadOptions::default()) {
+        Ok(streams) => streams.reports().iter().map(program_check).collect(),
+        Err(error) => Stream::ALL
+            .iter()
+            .map(|stream| ProgramCheck {
+                program: stream.name().to_owned(),
+                state: crate::observe::chain(&error),
+                is_running: false,
+                fallback: None,
+            })
+            .collect(),
+    }
+}
+
+fn program_check(report: &ProgramReport) -> ProgramCheck {
+    let (state, is_running) = match &report.state {
+        ProgramState::Attached { hook } => (hook.clone(), true),
+        ProgramState::Adopted => ("adopted".to_owned(), true),
+        ProgramState::Refused { reason } => (reason.clone(), false),
+    };
+    ProgramCheck {
+        program: report.program.to_owned(),
+        state,
+        is_running,
+        fallback: report.fallback.map(str::to_owned),
+    }
+}
