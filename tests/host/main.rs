@@ -1,6 +1,10 @@
 //! The host lane: real cgroups, real programs, this kernel. Every function always compiles; with the
 //! feature `privileged` it is a test. Run on one thread: `cargo xtask test host`.
 //!
+//! `BALLAST_BIN` names the agent and `BALLAST_HOG` the program that misbehaves.
+//! `BALLAST_TEST_SCALE` (1 when it is not set) shrinks what is about numbers, for machines that are
+//! emulated.
+//!
 //! Invariant: a test owns what it touches, waits with a deadline, and never passes by doing nothing.
 #![cfg_attr(
     not(feature = "privileged"),
@@ -11,4 +15,32 @@
     reason = "the lane arranges the node by itself, beside the code under test"
 )]
 
+mod ability;
+mod crash;
 mod ebpf;
+mod lifecycle;
+mod limits;
+mod look;
+mod oom;
+mod repair;
+
+use anyhow::{Context, Result};
+
+/// `n`, shrunk on machines that are emulated, and at least `min`.
+fn scaled(n: u32, min: u32) -> Result<u32> {
+    let Some(scale) = std::env::var_os("BALLAST_TEST_SCALE") else {
+        return Ok(n);
+    };
+    let scale: f64 = scale
+        .to_str()
+        .and_then(|it| it.parse().ok())
+        .filter(|it| (0.0..=1.0).contains(it))
+        .context("BALLAST_TEST_SCALE is a number from 0 to 1")?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "not negative, and not above n"
+    )]
+    let scaled = (f64::from(n) * scale).round() as u32;
+    Ok(scaled.max(min))
+}

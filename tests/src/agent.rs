@@ -2,18 +2,26 @@
 //! directory of its own, so that several live beside each other and beside the node's own.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use ballast::model::record::EventRecord;
+use ballast::model::status::{PodEntry, Status};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::cgroup;
+use crate::manifest::Manifest;
 
 /// How long a test waits for anything by default. Generous: in an emulated machine everything
 /// takes twenty times as long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Between two looks at a condition.
+pub const STEP: Duration = Duration::from_millis(10);
 
 /// See the module. Everything it made is gone when it is dropped.
 pub struct Agent {
@@ -39,9 +47,17 @@ impl Agent {
             pin_directory: Path::new("/sys/fs/bpf").join(&name),
             dir,
             cgroup_root: name,
-            kubelet: String::new(),
+            // What restarts shall do so within the patience of a test.
+            kubelet: "  crashLoopBackOff: {maxContainerRestartPeriod: 1s}\n".to_owned(),
             child: None,
         })
+    }
+
+    /// Adds a field to the `kubelet:` section, before the start.
+    #[must_use]
+    pub fn with_kubelet(mut self, field: &str) -> Self {
+        self.kubelet.push_str(&format!("  {field}\n"));
+        self
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -63,6 +79,7 @@ impl Agent {
              stateDirectory: {dir}/state\n\
              socket: {dir}/ballast.sock\n\
              metrics: {{address: \"\"}}\n\
+             log: {{format: text}}\n\
              bpf: {{pinDirectory: {pins}}}\n\
              kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n{more}",
             pins = self.pin_directory.display(),
@@ -83,16 +100,12 @@ impl Agent {
     /// Starts the agent without waiting for anything.
     pub fn spawn(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "the agent runs already");
-        let config = self.write_config()?;
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.dir.join("agent.log"))?;
-        let child = Command::new(&self.binary)
-            .arg("run")
-            .arg("--config")
-            .arg(config)
-            .stdin(Stdio::null())
+        let child = self
+            .run_command()?
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
@@ -101,6 +114,18 @@ impl Agent {
         Ok(())
     }
 
+    /// `ballast run` with this agent's configuration.
+    pub fn run_command(&self) -> Result<Command> {
+        let mut command = Command::new(&self.binary);
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(self.write_config()?)
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Waits until the agent has made its first pass.
     pub fn wait_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -110,7 +135,10 @@ impl Agent {
                 self.child = None;
                 bail!("the agent ended with {status}:\n{}", self.log_tail());
             }
-            if self.socket().exists() && self.status().is_ok() {
+            // The socket of an agent that was killed is still there: ask who answers.
+            if let Ok(status) = self.status()
+                && Some(status.agent.pid) == self.pid()
+            {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -119,7 +147,7 @@ impl Agent {
                     self.log_tail()
                 );
             }
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(STEP);
         }
     }
 
@@ -141,8 +169,8 @@ impl Agent {
         let Some(mut child) = self.child.take() else {
             return Ok(());
         };
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id())?);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)?;
+        let pid = Pid::from_raw(i32::try_from(child.id())?);
+        kill(pid, Signal::SIGTERM)?;
         let deadline = Instant::now() + PATIENCE;
         while child.try_wait()?.is_none() {
             if Instant::now() > deadline {
@@ -153,13 +181,18 @@ impl Agent {
                     self.log_tail()
                 );
             }
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(STEP);
         }
         Ok(())
     }
 
+    /// Writes a manifest into a file named after its pod.
+    pub fn put(&self, pod: &Manifest) -> Result<()> {
+        self.put_file(&pod.file(), &pod.to_string())
+    }
+
     /// Writes a manifest the way an operator should: whole, then renamed.
-    pub fn put_pod(&self, file: &str, text: &str) -> Result<()> {
+    pub fn put_file(&self, file: &str, text: &str) -> Result<()> {
         let path = self.dir.join("pods").join(file);
         let temporary = self.dir.join("pods").join(format!(".{file}"));
         fs::write(&temporary, text)?;
@@ -167,22 +200,23 @@ impl Agent {
         Ok(())
     }
 
-    pub fn remove_pod(&self, file: &str) -> Result<()> {
-        Ok(fs::remove_file(self.dir.join("pods").join(file))?)
+    pub fn remove_pod(&self, pod: &str) -> Result<()> {
+        let path = self.dir.join("pods").join(format!("{pod}.yaml"));
+        fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))
     }
 
-    /// The document of `ballast status -o json`.
-    pub fn status(&self) -> Result<Value> {
+    /// The document of `ballast status`.
+    pub fn status(&self) -> Result<Status> {
         let output = self.command(&["status", "-o", "json"])?;
         Ok(serde_json::from_str(&output)?)
     }
 
-    /// All records of the given kinds, oldest first.
-    pub fn events(&self, kinds: &str) -> Result<Vec<Value>> {
+    /// All records of the given kinds that the agent keeps, oldest first.
+    pub fn events(&self, kinds: &str) -> Result<Vec<EventRecord>> {
         let output = self.command(&["events", "-o", "json", "--kind", kinds])?;
         output
             .lines()
-            .map(|line| Ok(serde_json::from_str(line)?))
+            .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
             .collect()
     }
 
@@ -204,8 +238,7 @@ impl Agent {
     }
 
     /// Waits until the status document satisfies `is_it`.
-    #[track_caller]
-    pub fn wait(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub fn wait(&self, what: &str, is_it: impl Fn(&Status) -> bool) -> Result<Status> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let status = self.status();
@@ -216,7 +249,7 @@ impl Agent {
             }
             if Instant::now() > deadline {
                 let last = match status {
-                    Ok(status) => serde_json::to_string_pretty(&status["pods"])?,
+                    Ok(status) => serde_json::to_string_pretty(&status.pods)?,
                     Err(error) => format!("{error:#}"),
                 };
                 bail!(
@@ -224,48 +257,68 @@ impl Agent {
                     self.log_tail()
                 );
             }
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(STEP);
         }
     }
 
-    /// Waits until the records of `kind` satisfy `is_it`.
+    /// Waits until the pod of this name, in the namespace `default`, satisfies `is_it`.
+    pub fn wait_pod(
+        &self,
+        name: &str,
+        what: &str,
+        is_it: impl Fn(&PodEntry) -> bool,
+    ) -> Result<PodEntry> {
+        let find = |status: &Status| status.pods.iter().find(|it| it.name == name).cloned();
+        let status = self.wait(&format!("pod {name} {what}"), |status| {
+            find(status).is_some_and(|it| is_it(&it))
+        })?;
+        find(&status).context("it was there a moment ago")
+    }
+
+    /// Waits until the records of `kinds` satisfy `is_it`.
     pub fn wait_events(
         &self,
         what: &str,
-        kind: &str,
-        is_it: impl Fn(&[Value]) -> bool,
-    ) -> Result<Vec<Value>> {
+        kinds: &str,
+        is_it: impl Fn(&[EventRecord]) -> bool,
+    ) -> Result<Vec<EventRecord>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let events = self.events(kind)?;
+            let events = self.events(kinds)?;
             if is_it(&events) {
                 return Ok(events);
             }
             if Instant::now() > deadline {
                 bail!(
-                    "not after {PATIENCE:?}: {what}\nlast {kind} events: {events:#?}\nlog: {}",
+                    "not after {PATIENCE:?}: {what}\nlast {kinds} events: {events:#?}\nlog: {}",
                     self.log_tail()
                 );
             }
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(STEP);
         }
+    }
+
+    /// Waits for something that the agent does not tell.
+    pub fn wait_for(&self, what: &str, is_it: impl FnMut() -> Result<bool>) -> Result<()> {
+        wait_for(what, is_it).with_context(|| format!("log: {}", self.log_tail()))
     }
 
     /// The last lines of the agent's log.
     pub fn log_tail(&self) -> String {
-        let Ok(file) = fs::File::open(self.dir.join("agent.log")) else {
+        let Ok(bytes) = fs::read(self.dir.join("agent.log")) else {
             return "(no log)".into();
         };
-        let lines: Vec<String> = BufReader::new(file).lines().map_while(Result::ok).collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
         lines
-            .get(lines.len().saturating_sub(40)..)
+            .get(lines.len().saturating_sub(60)..)
             .unwrap_or_default()
             .join("\n")
     }
 
     /// Directories of the agent's own root cgroup, one per hierarchy that has it.
     pub fn cgroup_dirs(&self) -> Vec<PathBuf> {
-        cgroup_mounts()
+        cgroup::mounts()
             .into_iter()
             .map(|mount| mount.join(&self.cgroup_root))
             .filter(|dir| dir.is_dir())
@@ -285,9 +338,12 @@ impl Drop for Agent {
         let deadline = Instant::now() + PATIENCE;
         while !self.cgroup_dirs().is_empty() && Instant::now() < deadline {
             for dir in self.cgroup_dirs() {
-                clear_cgroup(&dir);
+                cgroup::clear(&dir);
             }
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(STEP);
+        }
+        for dir in self.cgroup_dirs() {
+            eprintln!("{} is left over", dir.display());
         }
         for dir in [&self.dir, &self.pin_directory] {
             if dir.exists()
@@ -299,61 +355,14 @@ impl Drop for Agent {
     }
 }
 
-/// Kills everything in a cgroup and below it and removes the directories that are empty by now.
-fn clear_cgroup(dir: &Path) {
-    for child in sub_dirs(dir) {
-        clear_cgroup(&child);
+/// Waits until `is_it`, with the usual patience.
+pub fn wait_for(what: &str, mut is_it: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_it()? {
+        ensure!(Instant::now() < deadline, "not after {PATIENCE:?}: {what}");
+        thread::sleep(STEP);
     }
-    let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-    for pid in procs.lines().filter_map(|line| line.parse::<i32>().ok()) {
-        // It may have ended since.
-        nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(pid),
-            nix::sys::signal::Signal::SIGKILL,
-        )
-        .ok();
-    }
-    // Busy while a process is still ending; the caller comes back.
-    fs::remove_dir(dir).ok();
-}
-
-/// Sub-directories, sorted; none for a directory that is gone.
-pub fn sub_dirs(dir: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return Vec::new();
-    };
-    let mut dirs: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.is_dir() && !path.is_symlink())
-        .collect();
-    dirs.sort();
-    dirs
-}
-
-/// Mount points of the cgroup hierarchies, v1 and v2.
-pub fn cgroup_mounts() -> Vec<PathBuf> {
-    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let path = fields.next()?;
-            let kind = fields.next()?;
-            matches!(kind, "cgroup" | "cgroup2").then(|| PathBuf::from(path))
-        })
-        .collect()
-}
-
-/// True on a node whose controllers are on cgroup v2.
-pub fn is_unified() -> bool {
-    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
-}
-
-/// The mount of the hierarchy that accounts memory.
-pub fn memory_mount() -> PathBuf {
-    match is_unified() {
-        true => PathBuf::from("/sys/fs/cgroup"),
-        false => PathBuf::from("/sys/fs/cgroup/memory"),
-    }
+    Ok(())
 }
 
 /// The agent to test: `BALLAST_BIN`, which the runner sets.
@@ -370,7 +379,7 @@ fn binary() -> Result<PathBuf> {
 }
 
 /// The misbehaving program: `BALLAST_HOG`, or beside the agent.
-pub fn hog() -> Result<PathBuf> {
+pub fn hog() -> Result<String> {
     let path = match std::env::var_os("BALLAST_HOG") {
         Some(path) => PathBuf::from(path),
         None => binary()?.with_file_name("hog"),
@@ -380,5 +389,8 @@ pub fn hog() -> Result<PathBuf> {
         "the test program {} is not there",
         path.display()
     );
-    Ok(path)
+    path.into_os_string()
+        .into_string()
+        .ok()
+        .context("the path of the test program is not UTF-8")
 }

@@ -5,4 +5,6 @@
 )]
 
 pub mod agent;
+pub mod cgroup;
 pub mod fake_node;
+pub mod manifest;

@@ -220,16 +220,10 @@ impl Loop {
         };
         entry.is_dirty = true;
         entry.is_unsaved = true;
-        entry.instances.insert(
-            owner.container.clone(),
-            Instance {
-                id: record.id.clone(),
-                cgroup,
-                process: Some(record.process),
-                oom_killed: oom_victims.contains(&record.process),
-                ended: None,
-            },
-        );
+        let mut instance = Instance::new(record.id.clone(), cgroup);
+        instance.set_process(record.process);
+        instance.oom_killed = oom_victims.contains(&record.process);
+        entry.instances.insert(owner.container.clone(), instance);
         self.shared.add_main(record.process);
         let key = (owner.pod_uid.clone(), owner.container.clone());
         self.instances.insert(record.id.clone(), key.clone());
@@ -305,7 +299,7 @@ impl Loop {
         let Some(instance) = entry.instances.get_mut(container) else {
             return;
         };
-        instance.process = Some(process);
+        instance.set_process(process);
         self.shared.add_main(process);
         let mut attempt = 0;
         if let Some(status) = entry.state.container_mut(container) {

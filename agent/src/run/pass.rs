@@ -122,13 +122,7 @@ impl Loop {
                     .expect("a container id is a valid component");
                 self.instances
                     .insert(id.clone(), (uid.clone(), container.clone()));
-                let instance = Instance {
-                    cgroup: cgroup.clone(),
-                    id,
-                    process: None,
-                    oom_killed: false,
-                    ended: None,
-                };
+                let instance = Instance::new(id, cgroup);
                 entry.instances.insert(container.clone(), instance);
             }
             if let Some(status) = entry.state.container_mut(action.container()) {

@@ -25,8 +25,46 @@ pub struct Instance {
     pub process: Option<HostProcess>,
     /// The OOM killer killed its first process.
     pub oom_killed: bool,
+    /// Victims told before it is known which process is the first: the kernel's word of a kill may
+    /// come before the runtime's of the start.
+    pub early_victims: BTreeSet<HostProcess>,
     /// Its first process ended; the cgroup is being emptied and removed.
     pub ended: Option<Termination>,
+}
+
+impl Instance {
+    /// An instance whose start is to be asked for.
+    pub fn new(id: ContainerId, cgroup: CgroupName) -> Self {
+        Self {
+            id,
+            cgroup,
+            process: None,
+            oom_killed: false,
+            early_victims: BTreeSet::new(),
+            ended: None,
+        }
+    }
+
+    /// Its first process is known now.
+    pub fn set_process(&mut self, process: HostProcess) {
+        self.process = Some(process);
+        self.oom_killed |= std::mem::take(&mut self.early_victims).contains(&process);
+    }
+
+    fn note_oom_kill(&mut self, victim: HostProcess) {
+        match self.process {
+            None => {
+                self.early_victims.insert(victim);
+            }
+            Some(process) if process == victim => {
+                self.oom_killed = true;
+                if let Some(ended) = &mut self.ended {
+                    ended.oom_killed = true;
+                }
+            }
+            Some(_) => {}
+        }
+    }
 }
 
 /// A pod in the loop.
@@ -103,18 +141,19 @@ impl PodEntry {
             .or_default() += 1;
         self.is_unsaved = true;
         let victim = HostProcess::of(victim);
-        if let Some(instance) = self.instances.get_mut(container)
-            && instance.process == Some(victim)
-        {
-            instance.oom_killed = true;
-            if let Some(ended) = &mut instance.ended {
-                ended.oom_killed = true;
+        if self.ended.get(container) == Some(&victim) {
+            if let Some(status) = self.state.container_mut(container) {
+                let termination = match &mut status.state {
+                    ContainerState::Exited(termination) => Some(termination),
+                    // The next instance has been asked for since.
+                    _ => status.last_termination.as_mut(),
+                };
+                if let Some(termination) = termination {
+                    termination.oom_killed = true;
+                }
             }
-        } else if self.ended.get(container) == Some(&victim)
-            && let Some(status) = self.state.container_mut(container)
-            && let ContainerState::Exited(termination) = &mut status.state
-        {
-            termination.oom_killed = true;
+        } else if let Some(instance) = self.instances.get_mut(container) {
+            instance.note_oom_kill(victim);
         }
     }
 
@@ -228,4 +267,45 @@ pub fn by_name(pods: &BTreeMap<PodUid, PodEntry>) -> BTreeMap<String, BTreeSet<P
 /// Whether `path` lies below the directory of stored pods; used before anything is removed.
 pub fn is_below(path: &Path, directory: &Path) -> bool {
     path.starts_with(directory) && path != directory
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance() -> Instance {
+        let id = ContainerId::new("app-0-1f2e").expect("a valid id");
+        Instance::new(id, CgroupName::root())
+    }
+
+    const MAIN: HostProcess = HostProcess {
+        pid: 7,
+        start_ticks: 100,
+    };
+
+    #[test]
+    fn a_kill_told_before_the_start_counts_for_the_first_process_only() {
+        for (victim, is_oom_killed) in [
+            (MAIN, true),
+            (HostProcess { pid: 8, ..MAIN }, false),
+            (
+                HostProcess {
+                    start_ticks: 99,
+                    ..MAIN
+                },
+                false,
+            ),
+        ] {
+            let mut early = instance();
+            early.note_oom_kill(victim);
+            assert!(!early.oom_killed);
+            early.set_process(MAIN);
+            assert_eq!(early.oom_killed, is_oom_killed, "early {victim:?}");
+
+            let mut late = instance();
+            late.set_process(MAIN);
+            late.note_oom_kill(victim);
+            assert_eq!(late.oom_killed, is_oom_killed, "late {victim:?}");
+        }
+    }
 }

@@ -8,7 +8,8 @@
 )]
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
@@ -22,6 +23,8 @@ const USAGE: &str = "usage: hog MODE
   group N BYTES          N idle children, then this process allocates
   nested MOUNT BYTES     a child does in a cgroup below the own one in the hierarchy at MOUNT
   burst N BYTES          N children, one after another
+  lone FILE MS CODE      notes its start in FILE, ends with CODE after MS milliseconds (0: never);
+                         notes in FILE when another one runs at the same time
   forks N                N children that end at once; prints how many ended well";
 
 fn main() -> ExitCode {
@@ -88,6 +91,7 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
                 wait(spawn(&["alloc", bytes])?)?;
             }
         }
+        ["lone", file, millis, code] => return lone(Path::new(file), number(millis)?, code),
         ["forks", n] => {
             let mut n_good = 0;
             for _ in 0..number(n)? {
@@ -114,6 +118,26 @@ fn allocate(bytes: usize) {
     }
     thread::sleep(Duration::from_secs(60));
     drop(held);
+}
+
+/// The lock goes with the process, however that ends.
+fn lone(file: &Path, millis: usize, code: &str) -> Result<ExitCode, String> {
+    let failed = |e: std::io::Error| format!("{}: {e}", file.display());
+    let code: u8 = code.parse().map_err(|e| format!("{code:?}: {e}"))?;
+    let mut journal = File::options()
+        .create(true)
+        .append(true)
+        .open(file)
+        .map_err(failed)?;
+    let is_alone = journal.try_lock().is_ok();
+    let word = if is_alone { "alone" } else { "doubled" };
+    writeln!(journal, "{word} {}", std::process::id()).map_err(failed)?;
+    let millis = match millis {
+        0 => 3_600_000,
+        millis => millis as u64,
+    };
+    thread::sleep(Duration::from_millis(millis));
+    Ok(ExitCode::from(code))
 }
 
 fn spawn(args: &[&str]) -> Result<Child, String> {

@@ -1,0 +1,39 @@
+//! Whether this machine can run the lane. Tests run in the order of their names, and this module's is
+//! the first.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::hog;
+use ballast_tests::cgroup;
+
+#[cfg_attr(feature = "privileged", test)]
+fn this_machine_can_run_the_lane() -> Result<()> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "the host lane makes cgroups and loads eBPF programs: run it as root"
+    );
+    let btf = Path::new("/sys/kernel/btf/vmlinux");
+    ensure!(
+        btf.exists(),
+        "{} is not there: a kernel with CONFIG_DEBUG_INFO_BTF is needed",
+        btf.display()
+    );
+    for controller in ["cpu", "cpuset", "memory", "pids"] {
+        let mount = cgroup::mount_of(controller);
+        let has_it = match cgroup::is_unified() {
+            true => fs::read_to_string(mount.join("cgroup.controllers"))?
+                .split_whitespace()
+                .any(|it| it == controller),
+            false => mount.join("cgroup.procs").exists(),
+        };
+        ensure!(has_it, "no {controller} controller at {}", mount.display());
+    }
+    ensure!(
+        fs::read_to_string("/proc/self/mounts")?.contains(" /sys/fs/bpf bpf "),
+        "no bpffs at /sys/fs/bpf: events would not outlive the agent"
+    );
+    hog().context("BALLAST_BIN and BALLAST_HOG must name programs")?;
+    Ok(())
+}

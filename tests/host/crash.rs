@@ -1,0 +1,461 @@
+//! The agent dies, at any moment; the containers do not. What happened meanwhile is known after its
+//! next start, and nothing is leaked, doubled or lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ballast::model::record::OomScope;
+use ballast::model::status::{PodEntry, Status};
+use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
+use serde_json::json;
+
+use super::look::{container, container_path, end_of, is_running, oom_detail, pid_of, whose};
+use super::scaled;
+
+/// Waits for a file, so that a test says when to go on.
+fn after(file: &Path, then: &str) -> String {
+    format!(
+        "while [ ! -e {} ]; do sleep 0.05; done; {then}",
+        file.display()
+    )
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn kills_while_the_agent_is_down_are_told_after_its_start() -> Result<()> {
+    let mut agent = Agent::new("oom-down")?.with_kubelet("singleProcessOOMKill: true");
+    agent.start()?;
+    let go = agent.dir.join("go");
+    let hog = hog()?;
+    let burst = after(&go, &format!("{hog} burst 3 33554432; exec sleep 3600"));
+    let ends = after(&go, &format!("exec {hog} alloc 33554432"));
+    agent.put(&Manifest::new("burst").container(Container::sh("app", &burst).limited_to(16)))?;
+    agent.put(&Manifest::new("ends").container(Container::sh("app", &ends).limited_to(16)))?;
+    let status = agent.wait("two running pods", |status| {
+        status.pods.len() == 2 && status.pods.iter().all(is_running)
+    })?;
+    let pod = |name: &str| {
+        let found = status.pods.iter().find(|it| it.name == name);
+        found.context("a pod that runs")
+    };
+    let path = container_path(pod("burst")?, "app")?;
+    let short_path = container_path(pod("ends")?, "app")?;
+    agent.kill()?;
+    fs::write(&go, "")?;
+    agent.wait_for("three kills in the one and the end of the other", || {
+        let is_empty = cgroup::procs(&cgroup::dir_of("memory", &short_path)).is_empty();
+        Ok(cgroup::oom_kills(&path)? == 3 && is_empty)
+    })?;
+    agent.start()?;
+    let kills = agent.wait_events("four kills", "oom", |it| it.len() >= 4)?;
+    assert_eq!(kills.len(), 4, "{kills:#?}");
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for kill in &kills {
+        let (pod, container) = whose(kill);
+        *counts.entry(pod).or_default() += 1;
+        assert_eq!(container, "app");
+        let detail = oom_detail(kill)?;
+        assert_eq!(detail.scope, OomScope::Container);
+        let limit = detail.limit.as_ref().and_then(|it| it.cgroup_path.clone());
+        let wanted = if pod == "burst" { &path } else { &short_path };
+        assert_eq!(limit.as_ref(), Some(wanted));
+        assert_eq!(detail.victim.is_main_process, Some(pod == "ends"));
+    }
+    assert_eq!(counts, BTreeMap::from([("burst", 3), ("ends", 1)]));
+    let burst = agent.wait_pod("burst", "counts its kills", |it| it.oom_kills == 3)?;
+    assert_eq!(pid_of(&burst, "app"), pid_of(pod("burst")?, "app"));
+    agent.wait_pod("ends", "ended by OOM", |it| {
+        end_of(it, "app") == Some(("OOMKilled".to_owned(), Some(137)))
+    })?;
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn an_exit_while_the_agent_is_down_is_known_after_its_start() -> Result<()> {
+    let mut agent = Agent::new("exit-down")?;
+    agent.start()?;
+    let go = agent.dir.join("go");
+    let names = [("zero", "exit 0"), ("code", "exit 42")];
+    for (name, end) in names {
+        agent.put(&Manifest::new(name).container(Container::sh("app", &after(&go, end))))?;
+    }
+    let status = agent.wait("two running pods", |status| {
+        status.pods.len() == 2 && status.pods.iter().all(is_running)
+    })?;
+    let paths: Vec<String> = status
+        .pods
+        .iter()
+        .map(|it| container_path(it, "app"))
+        .collect::<Result<_>>()?;
+    agent.kill()?;
+    fs::write(&go, "")?;
+    agent.wait_for("both have ended", || {
+        let is_empty = |path: &String| cgroup::procs(&cgroup::dir_of("memory", path)).is_empty();
+        Ok(paths.iter().all(is_empty))
+    })?;
+    agent.start()?;
+    for (name, reason, code) in [("zero", "Completed", 0), ("code", "Error", 42)] {
+        let pod = agent.wait_pod(name, "ended", |it| end_of(it, "app").is_some())?;
+        let wanted = Some((reason.to_owned(), Some(code)));
+        assert_eq!(end_of(&pod, "app"), wanted, "{name}");
+        assert_eq!(pod.containers[0].restarts, 0);
+    }
+    Ok(())
+}
+
+/// An adopted container is the agent's as its own are: its end, seen live, has its exit code.
+#[cfg_attr(feature = "privileged", test)]
+fn an_adopted_containers_end_is_seen() -> Result<()> {
+    let mut agent = Agent::new("adopted")?;
+    agent.start()?;
+    let go = agent.dir.join("go");
+    let script = after(&go, "exit 7");
+    agent.put(&Manifest::new("pod").container(Container::sh("app", &script)))?;
+    let before = agent.wait_pod("pod", "runs", is_running)?;
+    agent.stop()?;
+    agent.start()?;
+    let after = agent.wait_pod("pod", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&before, "app"));
+    fs::write(&go, "")?;
+    let pod = agent.wait_pod("pod", "ended", |it| end_of(it, "app").is_some())?;
+    assert_eq!(end_of(&pod, "app"), Some(("Error".to_owned(), Some(7))));
+    Ok(())
+}
+
+/// Cgroups of pods that no agent knows, with what runs in them, go after a start.
+#[cfg_attr(feature = "privileged", test)]
+fn orphan_cgroups_are_cleaned_after_a_restart() -> Result<()> {
+    let mut agent = Agent::new("orphans")?;
+    agent.start()?;
+    agent.put(&Manifest::new("kept").container(Container::idle("app")))?;
+    agent.put(&Manifest::new("lost").container(Container::idle("app")))?;
+    let status = agent.wait("two running pods", |status| {
+        status.pods.len() == 2 && status.pods.iter().all(is_running)
+    })?;
+    let find = |name: &str| {
+        let found = status.pods.iter().find(|it| it.name == name);
+        found.context("a pod that runs")
+    };
+    let (kept, lost) = (find("kept")?, find("lost")?);
+    let lost_path = lost.cgroup_path.clone().context("a cgroup")?;
+    agent.kill()?;
+    // All that could tell whose the cgroup is.
+    agent.remove_pod("lost")?;
+    let state = agent.state();
+    fs::remove_file(state.join("pods").join(format!("{}.json", lost.uid)))?;
+    for entry in fs::read_dir(state.join("containers"))? {
+        let path = entry?.path();
+        if fs::read_to_string(&path)?.contains(&format!("\"{}\"", lost.uid)) {
+            fs::remove_file(path)?;
+        }
+    }
+    agent.start()?;
+    agent.wait_for("the orphan is gone from every hierarchy", || {
+        Ok(cgroup::dirs_in_all(&lost_path).is_empty())
+    })?;
+    let told = agent.wait_events("the orphan is told", "node", |it| {
+        it.iter().any(|it| it.event.reason == "OrphanCgroup")
+    })?;
+    assert!(told.iter().any(|it| it.event.message.contains(&lost_path)));
+    let after = agent.wait_pod("kept", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(kept, "app"));
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_second_agent_on_the_same_state_refuses_to_start() -> Result<()> {
+    let mut agent = Agent::new("second")?;
+    agent.start()?;
+    let mut second = agent
+        .run_command()?
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let deadline = Instant::now() + PATIENCE;
+    while second.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            second.kill()?;
+        }
+        thread::sleep(STEP);
+    }
+    let output = second.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("another agent uses the state directory"),
+        "{said}"
+    );
+    // The first one has not noticed.
+    assert_eq!(Some(agent.status()?.agent.pid), agent.pid());
+    Ok(())
+}
+
+/// Numbers that look random and are the same each time (xorshift64, Marsaglia 2003).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// What a storm has put on the node and what it took away.
+struct Storm {
+    agent: Agent,
+    dice: Dice,
+    journals: PathBuf,
+    /// Pods that are to run for ever.
+    steady: BTreeSet<String>,
+    /// Pods that are to run once, with the exit code that they end with.
+    jobs: BTreeMap<String, u8>,
+    n_made: u32,
+}
+
+impl Storm {
+    fn new(seed: u64) -> Result<Self> {
+        let agent = Agent::new("storm")?;
+        let journals = agent.dir.join("journals");
+        fs::create_dir_all(&journals)?;
+        Ok(Self {
+            agent,
+            dice: Dice(seed),
+            journals,
+            steady: BTreeSet::new(),
+            jobs: BTreeMap::new(),
+            n_made: 0,
+        })
+    }
+
+    fn lone(&self, pod: &str, millis: u64, code: u8) -> Result<Container> {
+        let journal = self.journals.join(pod);
+        let journal = journal.to_str().context("a path of text")?;
+        let (millis, code) = (millis.to_string(), code.to_string());
+        let command = [&hog()?, "lone", journal, &millis, &code];
+        Ok(Container::new("app", &command))
+    }
+
+    fn add_steady(&mut self) -> Result<()> {
+        self.n_made += 1;
+        let name = format!("steady-{}", self.n_made);
+        let pod = Manifest::new(&name)
+            .container(self.lone(&name, 0, 0)?)
+            .with("restartPolicy", json!("Always"));
+        self.agent.put(&pod)?;
+        self.steady.insert(name);
+        Ok(())
+    }
+
+    /// Ends every now and then, and is to come back each time.
+    fn add_restarting(&mut self) -> Result<()> {
+        let pod = Manifest::new("restarting")
+            .container(self.lone("restarting", 80, 1)?)
+            .with("restartPolicy", json!("Always"));
+        self.agent.put(&pod)
+    }
+
+    fn add_job(&mut self) -> Result<()> {
+        self.n_made += 1;
+        let name = format!("job-{}", self.n_made);
+        let millis = 1 + self.dice.below(400);
+        let code = u8::try_from(self.dice.below(5))?;
+        let pod = Manifest::new(&name).container(self.lone(&name, millis, code)?);
+        self.agent.put(&pod)?;
+        self.jobs.insert(name, code);
+        Ok(())
+    }
+
+    fn change_something(&mut self) -> Result<()> {
+        match self.dice.below(4) {
+            0 => self.add_steady(),
+            1 if self.steady.len() > 2 => {
+                let i = usize::try_from(self.dice.below(self.steady.len() as u64))?;
+                let name = self.steady.iter().nth(i).cloned().context("one of them")?;
+                self.steady.remove(&name);
+                self.agent.remove_pod(&name)
+            }
+            _ => self.add_job(),
+        }
+    }
+
+    /// What the containers themselves have noted: first word of each line.
+    fn journal(&self, pod: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.journals.join(pod)).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.split(' ').next().map(str::to_owned))
+            .collect()
+    }
+}
+
+/// Kills the agent at fifty points, from the first moment of its start to the middle of its work,
+/// while pods come, go, end and restart.
+#[cfg_attr(feature = "privileged", test)]
+fn a_storm_of_kills_leaks_doubles_and_loses_nothing() -> Result<()> {
+    const SEED: u64 = 0x5eed_ba11_a57e_d001;
+    let mut storm = Storm::new(SEED)?;
+    storm.agent.start()?;
+    storm.add_restarting()?;
+    for _ in 0..3 {
+        storm.add_steady()?;
+    }
+    for round in 0..scaled(50, 5)? {
+        storm.change_something()?;
+        storm.change_something()?;
+        let delay = Duration::from_millis(storm.dice.below(600));
+        let until = Instant::now() + delay;
+        while Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        storm.agent.kill()?;
+        if storm.dice.below(3) == 0 {
+            storm.change_something()?;
+        }
+        // Every third start is waited for, so that there is a middle of its work.
+        match round % 3 {
+            0 => storm.agent.start()?,
+            _ => storm.agent.spawn()?,
+        }
+    }
+    storm.agent.wait_ready()?;
+    let status = storm.check_nothing_is_lost()?;
+    storm.check_nothing_is_doubled()?;
+    storm.check_cgroups(&status)?;
+    storm.check_all_goes()
+}
+
+impl Storm {
+    fn check_nothing_is_lost(&self) -> Result<Status> {
+        let is_settled = |pod: &PodEntry| {
+            pod.name == "restarting"
+                || (self.steady.contains(&pod.name) && is_running(pod))
+                || (self.jobs.contains_key(&pod.name) && end_of(pod, "app").is_some())
+        };
+        let n_wanted = 1 + self.steady.len() + self.jobs.len();
+        let status = self
+            .agent
+            .wait("what shall run runs, what shall end has", |status| {
+                status.pods.len() == n_wanted && status.pods.iter().all(is_settled)
+            })?;
+        let mut n_unknown = 0;
+        for (name, &code) in &self.jobs {
+            let pod = status.pods.iter().find(|it| it.name == *name);
+            let end = end_of(pod.context("a job")?, "app").context("it has ended")?;
+            let n_runs = self.journal(name).len();
+            if end.0 == "ContainerStatusUnknown" {
+                n_unknown += 1;
+                ensure!(n_runs <= 1, "{name} ran {n_runs} times");
+                continue;
+            }
+            ensure!(
+                n_runs == 1,
+                "{name} ran {n_runs} times, and ended with {end:?}"
+            );
+            assert_eq!(end.1, Some(i32::from(code)), "{name}: {end:?}");
+        }
+        println!(
+            "{} jobs, the end of {n_unknown} is not known",
+            self.jobs.len()
+        );
+        let restarting = status.pods.iter().find(|it| it.name == "restarting");
+        let restarting = restarting.and_then(|it| container(it, "app"));
+        let n_restarts = restarting.context("it is there")?.restarts;
+        ensure!(n_restarts > 0, "nothing restarted");
+        Ok(status)
+    }
+
+    /// The containers hold a lock while they run.
+    fn check_nothing_is_doubled(&self) -> Result<()> {
+        let mut n_journals = 0;
+        for entry in fs::read_dir(&self.journals)? {
+            let name = entry?.file_name();
+            let name = name.to_str().context("a name of text")?;
+            let words = self.journal(name);
+            ensure!(
+                words.iter().all(|it| it == "alone"),
+                "{name} ran twice at the same time: {words:?}"
+            );
+            n_journals += 1;
+        }
+        ensure!(n_journals > 3, "only {n_journals} containers have run");
+        Ok(())
+    }
+
+    /// Of every pod that runs there is one cgroup with one container and one process, and no other.
+    fn check_cgroups(&self, status: &Status) -> Result<()> {
+        let running: BTreeSet<&str> = status
+            .pods
+            .iter()
+            .filter(|it| self.steady.contains(&it.name))
+            .filter_map(|it| it.cgroup_path.as_deref())
+            .collect();
+        let restarting = status.pods.iter().find(|it| it.name == "restarting");
+        let restarting = restarting.and_then(|it| it.cgroup_path.as_deref());
+        let kubepods = format!("/{}/kubepods", self.agent.cgroup_root);
+        self.agent.wait_for("no other cgroups and processes", || {
+            for dir in cgroup::dirs_in_all(&kubepods) {
+                let mut left = running.clone();
+                for pod in pods_below(&dir) {
+                    let path =
+                        pod.strip_prefix(dir.parent().and_then(Path::parent).unwrap_or(&dir))?;
+                    let path = format!("/{}", path.display());
+                    if Some(path.as_str()) == restarting {
+                        continue;
+                    }
+                    let containers = cgroup::sub_dirs(&pod);
+                    let n_procs: usize = containers.iter().map(|it| cgroup::procs(it).len()).sum();
+                    if !left.remove(path.as_str()) || containers.len() != 1 || n_procs != 1 {
+                        return Ok(false);
+                    }
+                }
+                if !left.is_empty() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// With the last manifest everything is gone: processes, cgroups, records, logs.
+    fn check_all_goes(&mut self) -> Result<()> {
+        for entry in fs::read_dir(self.agent.dir.join("pods"))? {
+            fs::remove_file(entry?.path())?;
+        }
+        self.agent
+            .wait("no pods", |status| status.pods.is_empty())?;
+        let kubepods = format!("/{}/kubepods", self.agent.cgroup_root);
+        self.agent.wait_for("no cgroups of pods", || {
+            let dirs = cgroup::dirs_in_all(&kubepods);
+            Ok(dirs.iter().all(|it| pods_below(it).is_empty()))
+        })?;
+        for left in ["containers", "pods", "logs"] {
+            let dir = self.agent.state().join(left);
+            let names: Vec<_> = fs::read_dir(&dir)?
+                .map(|it| Ok(it?.file_name()))
+                .collect::<Result<_>>()?;
+            ensure!(names.is_empty(), "{} has {names:?}", dir.display());
+        }
+        Ok(())
+    }
+}
+
+/// Directories of pods, of all classes.
+fn pods_below(kubepods: &Path) -> Vec<PathBuf> {
+    let classes = ["burstable", "besteffort"].map(|it| cgroup::sub_dirs(&kubepods.join(it)));
+    let guaranteed = cgroup::sub_dirs(kubepods);
+    guaranteed
+        .into_iter()
+        .chain(classes.into_iter().flatten())
+        .filter(|dir| {
+            let name = dir.file_name().and_then(|it| it.to_str());
+            name.is_some_and(|it| it.starts_with("pod"))
+        })
+        .collect()
+}

@@ -1,0 +1,81 @@
+//! Short questions to status documents and event records.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use ballast::model::record::{EventDetail, EventRecord, OomDetail};
+use ballast::model::status::{ContainerEntry, EntryState, PodEntry};
+use ballast_tests::cgroup;
+
+pub(super) fn container<'a>(pod: &'a PodEntry, name: &str) -> Option<&'a ContainerEntry> {
+    pod.containers.iter().find(|it| it.name == name)
+}
+
+/// The main process of a container that runs.
+pub(super) fn pid_of(pod: &PodEntry, name: &str) -> Option<u32> {
+    match container(pod, name)?.state {
+        EntryState::Running { pid, .. } => Some(pid),
+        _ => None,
+    }
+}
+
+pub(super) fn is_running(pod: &PodEntry) -> bool {
+    pod.containers
+        .iter()
+        .all(|it| matches!(it.state, EntryState::Running { .. }))
+}
+
+/// Reason and exit code of a container that has ended.
+pub(super) fn end_of(pod: &PodEntry, name: &str) -> Option<(String, Option<i32>)> {
+    match &container(pod, name)?.state {
+        EntryState::Terminated {
+            reason, exit_code, ..
+        } => Some((reason.clone().unwrap_or_default(), *exit_code)),
+        _ => None,
+    }
+}
+
+pub(super) fn has_ended(pod: &PodEntry, name: &str) -> bool {
+    end_of(pod, name).is_some()
+}
+
+pub(super) fn pod_path(pod: &PodEntry) -> Result<&str> {
+    pod.cgroup_path
+        .as_deref()
+        .with_context(|| format!("pod {} has no cgroup", pod.name))
+}
+
+/// The path of a running container's cgroup from the mount.
+pub(super) fn container_path(pod: &PodEntry, name: &str) -> Result<String> {
+    let pod_path = pod_path(pod)?;
+    let pid = pid_of(pod, name).with_context(|| format!("container {name} does not run"))?;
+    let dir = cgroup::sub_dirs(&cgroup::dir_of("memory", pod_path))
+        .into_iter()
+        .find(|dir| cgroup::procs(dir).contains(&pid))
+        .with_context(|| format!("process {pid} is in no cgroup of pod {}", pod.name))?;
+    let leaf = dir
+        .file_name()
+        .and_then(|it| it.to_str())
+        .context("a name")?;
+    Ok(format!("{pod_path}/{leaf}"))
+}
+
+pub(super) fn oom_detail(record: &EventRecord) -> Result<&OomDetail> {
+    match &record.event.detail {
+        Some(EventDetail::Oom(detail)) => Ok(detail),
+        other => anyhow::bail!("not an OOM kill: {other:?}"),
+    }
+}
+
+/// Name of the pod and of the container that a record is about.
+pub(super) fn whose(record: &EventRecord) -> (&str, &str) {
+    (
+        record.event.pod.as_ref().map_or("", |it| &it.name),
+        record.event.container.as_deref().unwrap_or_default(),
+    )
+}
+
+/// The directory of a pod, where its containers begin.
+pub(super) fn pod_dir(state: &std::path::Path, pod: &PodEntry) -> PathBuf {
+    state.join("pods").join(&pod.uid.0)
+}

@@ -1,0 +1,136 @@
+//! What others do to the cgroups is put right without harm to what runs in them, and an untouched
+//! node is left alone.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ballast::model::status::PodEntry;
+use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
+use serde_json::json;
+
+use super::look::{container_path, is_running, pid_of, pod_path};
+
+/// Every file is read back this often.
+const FULL_PASS: Duration = Duration::from_secs(10);
+
+fn agent_with_pod(test: &str) -> Result<(Agent, PodEntry)> {
+    let mut agent = Agent::new(test)?.with_kubelet("podPidsLimit: 64");
+    agent.start()?;
+    agent.put(
+        &Manifest::new("pod").container(Container::idle("app").resources(
+            json!({"cpu": "100m", "memory": "32Mi"}),
+            json!({"cpu": "500m", "memory": "64Mi"}),
+        )),
+    )?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    Ok((agent, pod))
+}
+
+/// The same process, and not another one in its place.
+#[track_caller]
+fn check_unharmed(agent: &Agent, before: &PodEntry) -> Result<()> {
+    let after = agent.wait_pod("pod", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(before, "app"));
+    assert_eq!(after.containers[0].restarts, 0);
+    assert_eq!(after.uid, before.uid);
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn foreign_writes_are_put_back() -> Result<()> {
+    let (agent, pod) = agent_with_pod("foreign")?;
+    let pod_path = pod_path(&pod)?;
+    let container = container_path(&pod, "app")?;
+    let kubepods = format!("/{}/kubepods", agent.cgroup_root);
+    let besteffort = format!("{kubepods}/besteffort");
+    let files = match cgroup::is_unified() {
+        true => [
+            (&container, "cpu", "cpu.weight", "777"),
+            (&container, "memory", "memory.max", "1073741824"),
+            (&besteffort, "cpu", "cpu.weight", "5000"),
+            (&kubepods, "cpu", "cpu.weight", "3"),
+        ],
+        false => [
+            (&container, "cpu", "cpu.shares", "777"),
+            (&container, "cpu", "cpu.cfs_quota_us", "1234"),
+            (&besteffort, "cpu", "cpu.shares", "5000"),
+            (&kubepods, "cpu", "cpu.shares", "3"),
+        ],
+    };
+    let pod_path = pod_path.to_owned();
+    let files = files
+        .into_iter()
+        .chain([(&pod_path, "pids", "pids.max", "7")]);
+    let mut wanted = Vec::new();
+    for (path, controller, file, foreign) in files {
+        let value = cgroup::read(controller, path, file)?;
+        assert_ne!(value, foreign, "{file}");
+        cgroup::write(controller, path, file, foreign)?;
+        assert_eq!(cgroup::read(controller, path, file)?, foreign);
+        wanted.push((path.clone(), controller, file, value));
+    }
+    let began = Instant::now();
+    for (path, controller, file, value) in &wanted {
+        agent.wait_for(&format!("{file} of {path} put back"), || {
+            Ok(cgroup::read(controller, path, file)? == *value)
+        })?;
+    }
+    // A machine under emulation is slow, not that slow.
+    let took = began.elapsed();
+    assert!(took < FULL_PASS * 2, "{took:?}");
+    check_unharmed(&agent, &pod)
+}
+
+/// v1: the pod loses its directories in one hierarchy, with its process moved out of the way. v2:
+/// its containers lose a controller. Neither is a reason to end anything.
+#[cfg_attr(feature = "privileged", test)]
+fn a_degraded_cgroup_is_repaired_around_its_processes() -> Result<()> {
+    let (agent, pod) = agent_with_pod("degraded")?;
+    let main = pid_of(&pod, "app").context("it runs")?;
+    let path = container_path(&pod, "app")?;
+    let pod_path = pod_path(&pod)?;
+    if cgroup::is_unified() {
+        let limit = cgroup::read("memory", &path, "memory.max")?;
+        cgroup::write("memory", pod_path, "cgroup.subtree_control", "-memory")?;
+        assert!(cgroup::read("memory", &path, "memory.max").is_err());
+        agent.wait_for("the memory controller is back", || {
+            Ok(cgroup::read("memory", &path, "memory.max").is_ok_and(|it| it == limit))
+        })?;
+    } else {
+        let shares = cgroup::read("cpu", &path, "cpu.shares")?;
+        let root = format!("/{}", agent.cgroup_root);
+        cgroup::write("cpu", &root, "cgroup.procs", &main.to_string())?;
+        fs::remove_dir(cgroup::dir_of("cpu", &path))?;
+        fs::remove_dir(cgroup::dir_of("cpu", pod_path))?;
+        agent.wait_for("the cpu hierarchy has the container again", || {
+            let procs = cgroup::procs(&cgroup::dir_of("cpu", &path));
+            Ok(procs.contains(&main)
+                && cgroup::read("cpu", &path, "cpu.shares").is_ok_and(|it| it == shares))
+        })?;
+    }
+    check_unharmed(&agent, &pod)?;
+    assert_eq!(agent.status()?.agent.failed_writes, 0);
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn passes_over_an_unchanged_node_write_nothing() -> Result<()> {
+    let (agent, _) = agent_with_pod("unchanged")?;
+    for i in 0..3 {
+        agent.put(&Manifest::new(&format!("more-{i}")).container(Container::idle("app")))?;
+    }
+    let before = agent.wait("all pods run", |status| {
+        status.pods.len() == 4 && status.pods.iter().all(is_running)
+    })?;
+    let began = Instant::now();
+    // Nothing happens, so that every pass from here on is a full one.
+    let after = agent.wait("two full passes", |status| {
+        began.elapsed() > FULL_PASS * 2 && status.agent.passes >= before.agent.passes + 2
+    })?;
+    assert_eq!(after.agent.writes, before.agent.writes);
+    assert_eq!(after.agent.failed_writes, 0);
+    Ok(())
+}
