@@ -199,7 +199,8 @@ fn oom_group(facts: &FactSheet) -> CheckItem {
             "an OOM kill takes one process and may leave a container half alive",
         );
     }
-    if has_file(facts, "memory.oom.group", "memory.max", OOM_GROUP) {
+    let has_memory = layout(facts).is_some_and(|it| it.controllers.contains("memory"));
+    if has_memory && has_file(facts, "memory.oom.group", "memory.max", OOM_GROUP) {
         return CheckItem::ok(NAME, "memory.oom.group");
     }
     CheckItem::degraded(
@@ -379,7 +380,7 @@ fn btf(facts: &FactSheet) -> CheckItem {
     CheckItem::degraded(
         NAME,
         "no /sys/kernel/btf/vmlinux",
-        "no kernel events: events are found by polling files",
+        "no kernel events: programs with typed pointers need it",
     )
     .with_remedy("use a kernel with CONFIG_DEBUG_INFO_BTF")
 }

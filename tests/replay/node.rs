@@ -34,6 +34,59 @@ fn captured_nodes_give_the_golden_facts() -> Result<()> {
     Ok(())
 }
 
+/// The readers take what they can get, whatever a file says or if it is there at all.
+#[test]
+fn missing_and_hostile_files_are_borne() -> Result<()> {
+    let tree = std::fs::read_to_string(data("node/v2-2s-2n-4c-8t.tree"))?;
+    let files: Vec<&str> = tree
+        .lines()
+        .filter(|it| it.starts_with('/') && !it.ends_with('/') && !it.contains(" -> "))
+        .collect();
+    ensure!(files.len() > 50, "only {} files", files.len());
+    let node = FakeNode::from_tree(&tree)?;
+    for file in &files {
+        let path = node.root().path(file);
+        let text = std::fs::read(&path)?;
+        node.remove(file)?;
+        read_all(&node).with_context(|| format!("without {file}"))?;
+        for hostile in [
+            "",
+            "\n",
+            "-1\n",
+            "18446744073709551616\n",
+            "0-4294967295\n",
+            "\u{fffd}\u{0} - - : , = \n",
+        ] {
+            node.file(file, hostile)?;
+            read_all(&node).with_context(|| format!("{file} says {hostile:?}"))?;
+        }
+        // Bytes that are no text.
+        std::fs::write(&path, [0xFF, 0xFE, b'\n', 0x80])?;
+        read_all(&node).with_context(|| format!("{file} is no text"))?;
+        std::fs::write(&path, text)?;
+    }
+    Ok(())
+}
+
+/// Reads everything; an error is fine where the reader says so, a panic nowhere. The sheet and,
+/// while some CPU is online, the shape are always had.
+fn read_all(node: &FakeNode) -> Result<()> {
+    let root = node.root();
+    let sheet = probe::facts(&root, Path::new("/run/ballast/ballast.sock"));
+    let config = Config::from_yaml(CONFIG, None, &[])?.config;
+    ensure!(!report(&sheet, &config, &[]).items.is_empty());
+    let _ = procfs::capacity(&root, 1, Path::new("/"));
+    let _ = procfs::identity(&root);
+    let _ = procfs::running_tasks(&root);
+    let _ = psi::node_stalls(&root);
+    let topology = sysfs::topology(&root).context("topology")?;
+    for cpu in topology.cpus.values() {
+        ensure!(topology.numa_nodes.contains_key(&cpu.numa_node));
+        ensure!(topology.llcs.contains_key(&cpu.llc));
+    }
+    Ok(())
+}
+
 fn check(tree: &Path) -> Result<()> {
     let text = std::fs::read_to_string(tree)?;
     let found = facts(&text).with_context(|| format!("replay {}", tree.display()))?;

@@ -272,7 +272,7 @@ pub fn capture(base: &Path) -> Result<String> {
             };
             writeln!(tree, "{}", shown.display())?;
             for line in String::from_utf8_lossy(&bytes).lines() {
-                if let Some(line) = reduce(&shown, line) {
+                if let Some(line) = reduce(&shown, line).filter(|it| !it.is_empty()) {
                     writeln!(tree, "\t{line}")?;
                 }
             }

@@ -111,7 +111,7 @@ fn each_missing_thing_changes_its_own_item() {
             it.kernel = Some(KernelVersion::new(5, 7));
         }),
         ("cgroup-controllers", CheckLevel::Fatal, |it| {
-            it.cgroups = v2("cpu cpuset pids");
+            it.cgroups = v2("cpuset memory pids");
         }),
         ("cgroup-controllers", CheckLevel::Degraded, |it| {
             it.cgroups = v2("cpu memory pids");
@@ -252,6 +252,16 @@ fn cgroup_v1_is_a_supported_node() {
         &[],
     );
     assert_eq!(level(&refused, "cgroup-hierarchy"), CheckLevel::Fatal);
+}
+
+#[test]
+fn without_the_memory_controller_kills_take_no_group() {
+    let mut facts = good();
+    facts.cgroups = v2("cpu cpuset pids");
+    facts.cgroup2_files = None;
+    let report = report(&facts, &config(Mode::Own, ""), &[]);
+    assert_eq!(level(&report, "cgroup-controllers"), CheckLevel::Fatal);
+    assert_eq!(level(&report, "oom-group"), CheckLevel::Degraded);
 }
 
 #[test]

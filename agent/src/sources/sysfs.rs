@@ -51,7 +51,8 @@ pub fn topology_facts(root: &Root) -> Result<TopologyFacts, FsError> {
         (None, HugePages::new())
     };
     Ok(TopologyFacts {
-        online: cpu_list(root, &format!("{CPUS}/online")),
+        // Whoever reads this runs on a CPU: an empty list is no answer.
+        online: cpu_list(root, &format!("{CPUS}/online")).filter(|it| !it.is_empty()),
         isolated: cpu_list(root, &format!("{CPUS}/isolated")).unwrap_or_default(),
         cpus,
         numa_nodes,
