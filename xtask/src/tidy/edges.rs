@@ -32,8 +32,6 @@ const MODULES: &[Module] = &[
     effectful("runtime", &["units", "model", "sys"]),
     // Serves what it was told, on sockets and files.
     effectful("observe", &["units", "model", "sys"]),
-    // The client of what `observe` serves.
-    effectful("cli", &["units", "model", "sys", "observe"]),
     // Talks to a running agent, in the protocol of `observe`.
     effectful("cli", &["units", "model", "sys", "observe"]),
     Module {
