@@ -10,15 +10,15 @@
 
 mod adopt;
 mod check;
-pub mod event;
-pub mod kernel;
+mod event;
+mod kernel;
 mod logs;
 mod manifests;
-pub mod node;
+mod node;
 mod pass;
-pub mod pods;
+mod pods;
 mod publish;
-pub mod removals;
+mod removals;
 mod serve;
 mod start;
 mod told;
@@ -186,9 +186,11 @@ pub fn run(config: Config) -> Result<(), RunError> {
     state.told.agent(
         "AgentStarted",
         format!(
-            "ballast {} on {}",
+            "ballast {} on Linux {}, cgroup {}, {}",
             env!("CARGO_PKG_VERSION"),
-            state.node.identity.kernel_release
+            state.node.identity.kernel_release,
+            state.node.version(),
+            state.node.topology.shape(),
         ),
     );
     let listener = state.start_listening(&root, &log, to_loop.clone());

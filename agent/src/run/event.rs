@@ -8,7 +8,7 @@ use crate::runtime::RuntimeEvent;
 
 /// Capacity of the channel to the loop. A full channel blocks the runtime's and the kernel
 /// listener's threads, never the kernel: its records wait in their rings meanwhile.
-pub const QUEUE: usize = 4096;
+pub(super) const QUEUE: usize = 4096;
 
 #[derive(Debug)]
 pub enum Event {
@@ -33,9 +33,9 @@ pub enum Event {
     Shutdown,
 }
 
-pub type Sender = mpsc::SyncSender<Event>;
-pub type Receiver = mpsc::Receiver<Event>;
+pub(super) type Sender = mpsc::SyncSender<Event>;
+pub(super) type Receiver = mpsc::Receiver<Event>;
 
-pub fn channel() -> (Sender, Receiver) {
+pub(super) fn channel() -> (Sender, Receiver) {
     mpsc::sync_channel(QUEUE)
 }

@@ -35,27 +35,27 @@ const IDLE_MS: u16 = 1_000;
 
 /// What the listener and the loop both know.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub(super) struct Shared {
     index: RwLock<CgroupIndex>,
     /// The first processes of the running containers, by pid.
     mains: RwLock<BTreeMap<u32, HostProcess>>,
 }
 
 impl Shared {
-    pub fn index(&self) -> RwLockReadGuard<'_, CgroupIndex> {
+    pub(super) fn index(&self) -> RwLockReadGuard<'_, CgroupIndex> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn index_mut(&self) -> RwLockWriteGuard<'_, CgroupIndex> {
+    pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, CgroupIndex> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn add_main(&self, process: HostProcess) {
+    pub(super) fn add_main(&self, process: HostProcess) {
         let mut mains = self.mains.write().unwrap_or_else(PoisonError::into_inner);
         mains.insert(process.pid, process);
     }
 
-    pub fn remove_main(&self, process: HostProcess) {
+    pub(super) fn remove_main(&self, process: HostProcess) {
         let mut mains = self.mains.write().unwrap_or_else(PoisonError::into_inner);
         if mains.get(&process.pid) == Some(&process) {
             mains.remove(&process.pid);
@@ -69,7 +69,7 @@ impl Shared {
 }
 
 /// See the module.
-pub struct Listener {
+pub(super) struct Listener {
     streams: Streams,
     shared: Arc<Shared>,
     log: EventLog,
@@ -100,7 +100,7 @@ impl Drop for ListenerHandle {
 }
 
 impl Listener {
-    pub fn new(
+    pub(super) fn new(
         streams: Streams,
         shared: Arc<Shared>,
         log: EventLog,
@@ -120,7 +120,7 @@ impl Listener {
     }
 
     /// Takes what waits in the rings now, without handling it.
-    pub fn take_waiting(&mut self) -> Vec<KernelEvent> {
+    pub(super) fn take_waiting(&mut self) -> Vec<KernelEvent> {
         let mut waiting = Vec::new();
         for stream in Stream::ALL {
             while self
@@ -134,7 +134,7 @@ impl Listener {
     }
 
     /// Handles `waiting`, then listens on a thread of its own.
-    pub fn spawn(mut self, waiting: Vec<KernelEvent>) -> std::io::Result<ListenerHandle> {
+    pub(super) fn spawn(mut self, waiting: Vec<KernelEvent>) -> std::io::Result<ListenerHandle> {
         let stop = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()

@@ -74,7 +74,7 @@ pub enum NodeError {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Node {
+pub(super) struct Node {
     pub name: String,
     pub identity: NodeIdentity,
     pub capacity: NodeCapacity,
@@ -87,7 +87,7 @@ pub struct Node {
 
 impl Node {
     /// Reads the node and checks that the configuration fits it. Writes nothing.
-    pub fn detect(root: &Root, config: &Config) -> Result<Self, NodeError> {
+    pub(super) fn detect(root: &Root, config: &Config) -> Result<Self, NodeError> {
         let kubelet = &config.kubelet;
         if kubelet.cgroup_driver == CgroupDriver::Systemd {
             return Err(NodeError::SystemdDriver);
@@ -137,7 +137,7 @@ impl Node {
     }
 
     /// Makes kubepods and the QoS cgroups, and learns from them what only a cgroup can tell.
-    pub fn prepare(&mut self) -> Result<(), ApplyError> {
+    pub(super) fn prepare(&mut self) -> Result<(), ApplyError> {
         for name in self.plan.qos_cgroups() {
             self.writer.create(&name)?;
         }
@@ -153,26 +153,26 @@ impl Node {
         Ok(())
     }
 
-    pub fn is_unified(&self) -> bool {
+    pub(super) fn is_unified(&self) -> bool {
         self.cgroups.layout.is_unified()
     }
 
-    pub fn version(&self) -> CgroupVersion {
+    pub(super) fn version(&self) -> CgroupVersion {
         version(&self.cgroups)
     }
 
     /// The path of a cgroup from the mount.
-    pub fn path_of(&self, name: &CgroupName) -> String {
+    pub(super) fn path_of(&self, name: &CgroupName) -> String {
         name.path(CgroupDriver::Cgroupfs)
     }
 
     /// kubepods or a QoS cgroup.
-    pub fn is_node_level(&self, name: &CgroupName) -> bool {
+    pub(super) fn is_node_level(&self, name: &CgroupName) -> bool {
         self.plan.qos_cgroups().contains(name)
     }
 
     /// The directories of a cgroup, one per hierarchy, for a process to join.
-    pub fn dirs_of(&self, name: &CgroupName) -> Vec<PathBuf> {
+    pub(super) fn dirs_of(&self, name: &CgroupName) -> Vec<PathBuf> {
         self.reader
             .trees()
             .trees
@@ -186,7 +186,7 @@ impl Node {
     }
 
     /// What the eBPF programs are to report; `None` until kubepods exists.
-    pub fn watched_root(&self) -> Result<Option<WatchedRoot>, ReadError> {
+    pub(super) fn watched_root(&self) -> Result<Option<WatchedRoot>, ReadError> {
         let kubepods = &self.plan.kubepods;
         let Some(cgroup_id) = self.reader.memory_id(kubepods)? else {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! The pods that the loop knows, with what is stored of them and what is only held.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,27 +175,27 @@ impl PodEntry {
 
 /// Where things are below the state directory.
 #[derive(Clone, Debug)]
-pub struct StatePaths(pub PathBuf);
+pub(super) struct StatePaths(pub PathBuf);
 
 impl StatePaths {
-    pub fn pods(&self) -> PathBuf {
+    pub(super) fn pods(&self) -> PathBuf {
         self.0.join("pods")
     }
 
-    pub fn pod_record(&self, uid: &PodUid) -> PathBuf {
+    pub(super) fn pod_record(&self, uid: &PodUid) -> PathBuf {
         self.pods().join(format!("{uid}.json"))
     }
 
     /// The directory of a pod: its containers' default working directory, with its volumes.
-    pub fn pod_dir(&self, uid: &PodUid) -> PathBuf {
+    pub(super) fn pod_dir(&self, uid: &PodUid) -> PathBuf {
         self.pods().join(&uid.0)
     }
 
-    pub fn volume(&self, uid: &PodUid, name: &str) -> PathBuf {
+    pub(super) fn volume(&self, uid: &PodUid, name: &str) -> PathBuf {
         self.pod_dir(uid).join("volumes").join(name)
     }
 
-    pub fn pod_logs(&self, pod: &PodRef) -> PathBuf {
+    pub(super) fn pod_logs(&self, pod: &PodRef) -> PathBuf {
         let PodRef {
             namespace,
             name,
@@ -206,7 +206,7 @@ impl StatePaths {
             .join(format!("{namespace}_{name}_{uid}"))
     }
 
-    pub fn log(&self, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
+    pub(super) fn log(&self, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
         self.pod_logs(pod)
             .join(container)
             .join(format!("{attempt}.log"))
@@ -214,13 +214,13 @@ impl StatePaths {
 }
 
 /// Stores the state of a pod.
-pub fn save(paths: &StatePaths, state: &PodState) -> Result<(), FsError> {
+pub(super) fn save(paths: &StatePaths, state: &PodState) -> Result<(), FsError> {
     let path = paths.pod_record(&state.pod.uid);
     checkpoint::write(&path, PodState::KIND, PodState::VERSION, state)
 }
 
 /// Brings a stored state into this boot.
-pub fn revive(mut state: PodState, boot_id: &str) -> PodState {
+pub(super) fn revive(mut state: PodState, boot_id: &str) -> PodState {
     if state.boot_id != boot_id {
         state.containers = after_reboot(&state.pod, &state.containers);
         state.backoff = crate::decide::lifecycle::BackoffState::default();
@@ -234,7 +234,7 @@ pub fn revive(mut state: PodState, boot_id: &str) -> PodState {
 }
 
 /// A termination of an instance of which no one knows more.
-pub fn unknown_end(now: Duration) -> Termination {
+pub(super) fn unknown_end(now: Duration) -> Termination {
     Termination {
         started_at: None,
         finished_at: now,
@@ -245,7 +245,7 @@ pub fn unknown_end(now: Duration) -> Termination {
 }
 
 /// Removes what is stored of pods that are gone.
-pub fn forget(paths: &StatePaths, pod: &PodRef) -> Result<(), FsError> {
+pub(super) fn forget(paths: &StatePaths, pod: &PodRef) -> Result<(), FsError> {
     let root = crate::sys::Root::host();
     root.remove_dir_all(paths.pod_dir(&pod.uid))?;
     root.remove_dir_all(paths.pod_logs(pod))?;
@@ -253,7 +253,7 @@ pub fn forget(paths: &StatePaths, pod: &PodRef) -> Result<(), FsError> {
 }
 
 /// Pods by `namespace/name`; more than one while a replaced pod is on its way out.
-pub fn by_name(pods: &BTreeMap<PodUid, PodEntry>) -> BTreeMap<String, BTreeSet<PodUid>> {
+pub(super) fn by_name(pods: &BTreeMap<PodUid, PodEntry>) -> BTreeMap<String, BTreeSet<PodUid>> {
     let mut names: BTreeMap<String, BTreeSet<PodUid>> = BTreeMap::new();
     for (uid, entry) in pods {
         names
@@ -262,50 +262,4 @@ pub fn by_name(pods: &BTreeMap<PodUid, PodEntry>) -> BTreeMap<String, BTreeSet<P
             .insert(uid.clone());
     }
     names
-}
-
-/// Whether `path` lies below the directory of stored pods; used before anything is removed.
-pub fn is_below(path: &Path, directory: &Path) -> bool {
-    path.starts_with(directory) && path != directory
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn instance() -> Instance {
-        let id = ContainerId::new("app-0-1f2e").expect("a valid id");
-        Instance::new(id, CgroupName::root())
-    }
-
-    const MAIN: HostProcess = HostProcess {
-        pid: 7,
-        start_ticks: 100,
-    };
-
-    #[test]
-    fn a_kill_told_before_the_start_counts_for_the_first_process_only() {
-        for (victim, is_oom_killed) in [
-            (MAIN, true),
-            (HostProcess { pid: 8, ..MAIN }, false),
-            (
-                HostProcess {
-                    start_ticks: 99,
-                    ..MAIN
-                },
-                false,
-            ),
-        ] {
-            let mut early = instance();
-            early.note_oom_kill(victim);
-            assert!(!early.oom_killed);
-            early.set_process(MAIN);
-            assert_eq!(early.oom_killed, is_oom_killed, "early {victim:?}");
-
-            let mut late = instance();
-            late.set_process(MAIN);
-            late.note_oom_kill(victim);
-            assert_eq!(late.oom_killed, is_oom_killed, "late {victim:?}");
-        }
-    }
 }

@@ -24,7 +24,7 @@ struct Entry {
 
 /// What a round of removals found.
 #[derive(Debug, Default)]
-pub struct Round {
+pub(super) struct Round {
     pub done: Vec<CgroupName>,
     /// Cgroups that resist for a long time, told once each, with what is known of the reason.
     pub slow: Vec<(CgroupName, String)>,
@@ -32,13 +32,13 @@ pub struct Round {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Removals {
+pub(super) struct Removals {
     entries: BTreeMap<CgroupName, Entry>,
 }
 
 impl Removals {
     /// Asks for the removal of a cgroup with all processes in it; asking again changes nothing.
-    pub fn insert(&mut self, name: CgroupName, now: Duration) {
+    pub(super) fn insert(&mut self, name: CgroupName, now: Duration) {
         self.entries.entry(name).or_insert(Entry {
             since: now,
             next: now,
@@ -47,32 +47,24 @@ impl Removals {
         });
     }
 
-    pub fn contains(&self, name: &CgroupName) -> bool {
+    pub(super) fn contains(&self, name: &CgroupName) -> bool {
         self.entries.contains_key(name)
     }
 
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// When the next attempt is due.
-    pub fn next_wake(&self) -> Option<Duration> {
+    pub(super) fn next_wake(&self) -> Option<Duration> {
         self.entries.values().map(|it| it.next).min()
     }
 
     /// A cgroup became empty: try all at once instead of waiting.
-    pub fn hurry(&mut self) {
+    pub(super) fn hurry(&mut self) {
         for entry in self.entries.values_mut() {
             entry.next = Duration::ZERO;
         }
     }
 
     /// One attempt for every cgroup that is due.
-    pub fn round(&mut self, writer: &CgroupWriter, now: Duration) -> Round {
+    pub(super) fn round(&mut self, writer: &CgroupWriter, now: Duration) -> Round {
         let mut round = Round::default();
         let due: BTreeSet<CgroupName> = self
             .entries
