@@ -1,1 +1,359 @@
-//! placeholder
+//! Pods from manifest to end, as Kubernetes has it: order of containers, restarts, stops, edits,
+//! faults, logs.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ballast::model::record::{EventDetail, EventRecord};
+use ballast::model::status::{EntryState, PodEntry};
+use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
+use serde_json::json;
+
+use super::look::{
+    container, container_path, end_of, has_ended, is_running, pid_of, pod_dir, whose,
+};
+
+fn agent(test: &str) -> Result<Agent> {
+    let mut agent = Agent::new(test)?;
+    agent.start()?;
+    Ok(agent)
+}
+
+/// Appends a word to a file in the volume that the containers of a pod share.
+fn note(word: &str) -> String {
+    format!("echo {word} >> volumes/shared/notes")
+}
+
+fn notes(agent: &Agent, pod: &PodEntry) -> Result<String> {
+    let path = pod_dir(&agent.state(), pod).join("volumes/shared/notes");
+    fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn init_containers_run_in_order_and_hand_over_files() -> Result<()> {
+    let agent = agent("init")?;
+    let first = format!("sleep 0.3; {}", note("first"));
+    let main = format!("{}; exec sleep 3600", note("main"));
+    let pod = Manifest::new("pod")
+        .init(Container::sh("first", &first))
+        .init(Container::sh("second", &note("second")))
+        .container(Container::sh("app", &main));
+    agent.put(&pod)?;
+    let pod = agent.wait_pod("pod", "runs", |it| pid_of(it, "app").is_some())?;
+    agent.wait_for("the notes of all three", || {
+        Ok(notes(&agent, &pod)? == "first\nsecond\nmain\n")
+    })?;
+    assert_eq!(pod.phase.to_string(), "Running");
+    let completed = Some(("Completed".to_owned(), Some(0)));
+    assert_eq!(end_of(&pod, "first"), completed);
+    assert_eq!(end_of(&pod, "second"), completed);
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_failed_init_container_ends_a_pod_that_is_not_restarted() -> Result<()> {
+    let agent = agent("init-fails")?;
+    let pod = Manifest::new("pod")
+        .init(Container::sh(
+            "first",
+            &format!("{}; exit 3", note("first")),
+        ))
+        .init(Container::sh("second", &note("second")))
+        .container(Container::sh("app", &note("main")));
+    agent.put(&pod)?;
+    let pod = agent.wait_pod("pod", "fails", |it| it.phase.to_string() == "Failed")?;
+    assert_eq!(notes(&agent, &pod)?, "first\n");
+    assert_eq!(end_of(&pod, "first"), Some(("Error".to_owned(), Some(3))));
+    assert!(!has_ended(&pod, "app"));
+    Ok(())
+}
+
+/// A sidecar runs before the main containers, beside them, and not longer than they do.
+#[cfg_attr(feature = "privileged", test)]
+fn a_sidecar_surrounds_the_main_container() -> Result<()> {
+    let agent = agent("sidecar")?;
+    let sidecar = format!("{}; exec sleep 3600", note("sidecar"));
+    let main = format!("{}; sleep 0.5", note("main"));
+    let pod = Manifest::new("pod")
+        .init(Container::sh("sidecar", &sidecar).with("restartPolicy", json!("Always")))
+        .init(Container::sh("init", &note("init")))
+        .container(Container::sh("app", &main));
+    agent.put(&pod)?;
+    agent.wait_pod("pod", "runs both", |it| {
+        pid_of(it, "app").is_some() && pid_of(it, "sidecar").is_some()
+    })?;
+    let pod = agent.wait_pod("pod", "succeeds", |it| it.phase.to_string() == "Succeeded")?;
+    let notes = notes(&agent, &pod)?;
+    assert_eq!(notes.lines().last(), Some("main"), "{notes}");
+    assert_eq!(notes.lines().count(), 3, "{notes}");
+    assert!(has_ended(&pod, "sidecar"));
+    let path = pod.cgroup_path.context("it had a cgroup")?;
+    agent.wait_for("the pod's cgroup is gone", || {
+        Ok(cgroup::dirs_in_all(&path).is_empty())
+    })
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn restart_policies_decide_by_exit_code_and_back_off() -> Result<()> {
+    let agent = agent("restart")?;
+    let cases = [
+        ("always-0", "Always", 0, true),
+        ("always-1", "Always", 1, true),
+        ("onfailure-0", "OnFailure", 0, false),
+        ("onfailure-1", "OnFailure", 1, true),
+        ("never-0", "Never", 0, false),
+        ("never-1", "Never", 1, false),
+    ];
+    for (name, policy, code, _) in cases {
+        let pod = Manifest::new(name)
+            .container(Container::sh("app", &format!("exit {code}")))
+            .with("restartPolicy", json!(policy));
+        agent.put(&pod)?;
+    }
+    for (name, _, _, restarts) in cases {
+        if restarts {
+            agent.wait_pod(name, "restarts twice", |it| it.containers[0].restarts >= 2)?;
+            agent.wait_pod(name, "backs off", is_backing_off)?;
+        }
+    }
+    let told = agent.events("container")?;
+    for (name, _, code, restarts) in cases {
+        let is_told = |it: &EventRecord| it.event.reason == "BackOff" && whose(it).0 == name;
+        assert_eq!(told.iter().any(is_told), restarts, "{name}");
+        if !restarts {
+            let phase = if code == 0 { "Succeeded" } else { "Failed" };
+            let pod = agent.wait_pod(name, "is over", |it| it.phase.to_string() == phase)?;
+            assert_eq!(pod.containers[0].restarts, 0, "{name}");
+            let reason = if code == 0 { "Completed" } else { "Error" };
+            let end = Some((reason.to_owned(), Some(code)));
+            assert_eq!(end_of(&pod, "app"), end, "{name}");
+        }
+    }
+    Ok(())
+}
+
+fn is_backing_off(pod: &PodEntry) -> bool {
+    matches!(
+        container(pod, "app").map(|it| &it.state),
+        Some(EntryState::Waiting { reason: Some(reason), until: Some(_), .. })
+            if reason == "CrashLoopBackOff"
+    )
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_program_that_cannot_start_is_told() -> Result<()> {
+    let agent = agent("start-error")?;
+    agent.put(&Manifest::new("pod").container(Container::new("app", &["/no/such/program"])))?;
+    let pod = agent.wait_pod("pod", "fails", |it| it.phase.to_string() == "Failed")?;
+    let end = Some(("StartError".to_owned(), Some(128)));
+    assert_eq!(end_of(&pod, "app"), end);
+    let told = agent.events("container")?;
+    let failed = told.iter().find(|it| it.event.reason == "Failed");
+    let message = &failed.context("it is told")?.event.message;
+    assert!(message.contains("/no/such/program"), "{message}");
+    Ok(())
+}
+
+/// SIGTERM, the grace, SIGKILL; and no longer than a container needs.
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_is_killed_after_its_grace() -> Result<()> {
+    let agent = agent("grace")?;
+    let deaf = "trap '' TERM; echo up > up; while :; do sleep 0.1; done";
+    let polite = "trap 'exit 3' TERM; echo up > up; while :; do sleep 0.1; done";
+    for (name, script, grace) in [("deaf", deaf, 2), ("polite", polite, 600)] {
+        let pod = Manifest::new(name)
+            .container(Container::sh("app", script))
+            .with("terminationGracePeriodSeconds", json!(grace));
+        agent.put(&pod)?;
+        let pod = agent.wait_pod(name, "runs", is_running)?;
+        let up = pod_dir(&agent.state(), &pod).join("up");
+        agent.wait_for("its trap is set", || Ok(up.exists()))?;
+    }
+    let began = Instant::now();
+    agent.remove_pod("deaf")?;
+    agent.remove_pod("polite")?;
+    agent.wait("the polite one is gone", |status| {
+        !status.pods.iter().any(|it| it.name == "polite")
+    })?;
+    agent.wait("both are gone", |status| status.pods.is_empty())?;
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(2), "{took:?}");
+    let told = agent.events("container")?;
+    for (name, exit) in [("deaf", "signal 9"), ("polite", "exit code 3")] {
+        let died = told
+            .iter()
+            .find(|it| it.event.reason == "ContainerDied" && whose(it).0 == name);
+        let message = &died.context("its end is told")?.event.message;
+        assert!(message.contains(exit), "{name}: {message}");
+    }
+    Ok(())
+}
+
+/// What a container leaves behind goes with it.
+#[cfg_attr(feature = "privileged", test)]
+fn processes_that_outlive_the_main_one_are_killed() -> Result<()> {
+    let agent = agent("leftover")?;
+    // Deaf to the signals that ask.
+    let script = "trap '' TERM HUP; (while :; do sleep 0.1; done) & exit 0";
+    agent.put(&Manifest::new("pod").container(Container::sh("app", script)))?;
+    let pod = agent.wait_pod("pod", "succeeds", |it| it.phase.to_string() == "Succeeded")?;
+    let path = pod.cgroup_path.context("it had a cgroup")?;
+    agent.wait_for("nothing is left", || {
+        Ok(cgroup::dirs_in_all(&path).is_empty())
+    })
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn an_edit_of_a_manifest_replaces_its_pod() -> Result<()> {
+    let agent = agent("edit")?;
+    let version = |text: &str| {
+        let app = Container::idle("app").with("env", json!([{"name": "VERSION", "value": text}]));
+        Manifest::new("pod").container(app)
+    };
+    agent.put(&version("one"))?;
+    let one = agent.wait_pod("pod", "runs", is_running)?;
+    let path = container_path(&one, "app")?;
+    // The same again is no edit.
+    agent.put(&version("one"))?;
+    agent.put(&Manifest::new("other").container(Container::idle("app")))?;
+    let other = agent.wait_pod("other", "runs", is_running)?;
+    let same = agent.wait_pod("pod", "runs", is_running)?;
+    assert_eq!(pid_of(&same, "app"), pid_of(&one, "app"));
+
+    agent.put(&version("two"))?;
+    let two = agent.wait_pod("pod", "is another one and runs", |it| {
+        it.uid != one.uid && is_running(it)
+    })?;
+    agent.wait_for("nothing of the first is left", || {
+        Ok(cgroup::dirs_in_all(&path).is_empty())
+    })?;
+    let pid = pid_of(&two, "app").context("it runs")?;
+    let env = fs::read(format!("/proc/{pid}/environ"))?;
+    let env = String::from_utf8_lossy(&env);
+    assert!(env.split('\0').any(|it| it == "VERSION=two"), "{env}");
+    assert!(!pod_dir(&agent.state(), &one).exists());
+    let after = agent.wait_pod("other", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&other, "app"));
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_bad_manifest_is_told_and_harms_no_pod() -> Result<()> {
+    let agent = agent("faults")?;
+    for name in ["good", "edited"] {
+        agent.put(&Manifest::new(name).container(Container::idle("app")))?;
+    }
+    let before = agent.wait("two running pods", |status| {
+        status.pods.len() == 2 && status.pods.iter().all(is_running)
+    })?;
+    let bad = Container::idle("app").resources(json!({}), json!({"memory": "12 quarts"}));
+    agent.put(&Manifest::new("bad").container(bad.clone()))?;
+    // A pod that was good keeps running as it was.
+    agent.put(&Manifest::new("edited").container(bad))?;
+    agent.put_file(
+        "torn.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: torn\n",
+    )?;
+    let status = agent.wait("three files with faults", |status| {
+        let files: Vec<_> = status.manifest_faults.iter().map(|it| &it.file).collect();
+        ["bad.yaml", "edited.yaml", "torn.yaml"]
+            .iter()
+            .all(|name| files.iter().any(|it| it.ends_with(name)))
+    })?;
+    let of_bad = status
+        .manifest_faults
+        .iter()
+        .find(|it| it.file.ends_with("bad.yaml"))
+        .context("it is there")?;
+    assert_eq!(of_bad.pod.as_deref(), Some("default/bad"));
+    let field = of_bad.field.as_deref().unwrap_or_default();
+    assert!(
+        field.starts_with("spec.containers[0].resources.limits"),
+        "{of_bad:?}"
+    );
+    assert!(of_bad.message.contains("12 quarts"), "{of_bad:?}");
+    let told = agent.events("agent")?;
+    let is_told = |it: &EventRecord| {
+        it.event.reason == "ManifestFault" && it.event.message.contains("bad.yaml")
+    };
+    assert!(told.iter().any(is_told), "{told:#?}");
+    let after = agent.wait("both run", |status| {
+        status.pods.len() == 2 && status.pods.iter().all(is_running)
+    })?;
+    for (before, after) in before.pods.iter().zip(&after.pods) {
+        assert_eq!(
+            pid_of(before, "app"),
+            pid_of(after, "app"),
+            "{}",
+            after.name
+        );
+    }
+    // Corrected, it is as if nothing had been.
+    agent.put(&Manifest::new("bad").container(Container::idle("app")))?;
+    agent.wait_pod("bad", "runs", is_running)?;
+    agent.wait("its fault is gone", |status| {
+        !status
+            .manifest_faults
+            .iter()
+            .any(|it| it.file.ends_with("bad.yaml"))
+    })?;
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn the_output_of_a_container_is_in_its_log() -> Result<()> {
+    let agent = agent("output")?;
+    let script = "echo to the one; echo to the other >&2; exit 1";
+    let pod = Manifest::new("pod")
+        .container(Container::sh("app", script))
+        .with("restartPolicy", json!("Always"));
+    agent.put(&pod)?;
+    let pod = agent.wait_pod("pod", "restarts", |it| it.containers[0].restarts >= 1)?;
+    let dir = agent
+        .state()
+        .join("logs")
+        .join(format!("default_pod_{}", pod.uid))
+        .join("app");
+    let text = fs::read_to_string(dir.join("0.log"))?;
+    assert_eq!(text, "to the one\nto the other\n");
+    agent.wait_for("the log of the second instance", || {
+        Ok(fs::read_to_string(dir.join("1.log")).is_ok_and(|it| it == text))
+    })
+}
+
+/// The exit of a container in its record has the number that the kernel gave.
+#[cfg_attr(feature = "privileged", test)]
+fn exit_codes_and_signals_are_kept_apart() -> Result<()> {
+    let agent = agent("exits")?;
+    // Kubernetes takes two dollar signs for one.
+    let cases = [
+        ("code", "exit 137", "exit code 137", 137),
+        ("kill", "kill -KILL $$$$", "signal 9", 137),
+        ("term", "kill -TERM $$$$", "signal 15", 143),
+        ("most", "exit 255", "exit code 255", 255),
+    ];
+    for (name, script, _, _) in cases {
+        agent.put(&Manifest::new(name).container(Container::sh("app", script)))?;
+    }
+    for (name, _, words, code) in cases {
+        let pod = agent.wait_pod(name, "ends", |it| has_ended(it, "app"))?;
+        // No kill of the OOM killer among them.
+        assert_eq!(end_of(&pod, "app"), Some(("Error".to_owned(), Some(code))));
+        let told = agent.events("container")?;
+        let died = told
+            .iter()
+            .find(|it| it.event.reason == "ContainerDied" && whose(it).0 == name)
+            .context("its end is told")?;
+        assert!(died.event.message.contains(words), "{died:?}");
+        let detail = match &died.event.detail {
+            Some(EventDetail::Container(detail)) => detail,
+            other => anyhow::bail!("not of a container: {other:?}"),
+        };
+        assert_eq!(detail.oom_kills, 0);
+        assert!(detail.exit.is_some());
+    }
+    Ok(())
+}

@@ -3,7 +3,7 @@
 //!
 //! `BALLAST_BIN` names the agent and `BALLAST_HOG` the program that misbehaves.
 //! `BALLAST_TEST_SCALE` (1 when it is not set) shrinks what is about numbers, for machines that are
-//! emulated.
+//! emulated. `BALLAST_TEST_SEED` makes another storm of kills than the usual one.
 //!
 //! Invariant: a test owns what it touches, waits with a deadline, and never passes by doing nothing.
 #![cfg_attr(
