@@ -202,7 +202,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
     let _watcher = manifests::spawn_watcher(&state.manifests, to_loop.clone())?;
     drop(to_loop);
 
-    state.turn(&events);
+    state.turn(events);
     state
         .told
         .agent("AgentStopping", "containers go on".to_owned());
@@ -220,8 +220,9 @@ fn lock_state(config: &Config) -> Result<crate::sys::lock::Lock, RunError> {
 }
 
 impl Loop {
-    /// Passes until shutdown.
-    fn turn(&mut self, events: &Receiver) {
+    /// Passes until shutdown. The channel goes with it, so that no thread waits to send when all are
+    /// joined.
+    fn turn(&mut self, events: Receiver) {
         self.read_manifests();
         self.pass(Scope::All);
         self.remove_orphans(clock::boottime());
