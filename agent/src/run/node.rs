@@ -169,6 +169,35 @@ impl Node {
         Ok(())
     }
 
+    /// What the running kernel has, name to presence. A cgroup file counts where kubepods has it.
+    pub fn kernel_features(&self, root: &Root) -> [(&'static str, bool); 7] {
+        let kubepods = &self.plan.kubepods;
+        let has = |controller: Controller, file: &str| {
+            let dir = self.reader.dir(kubepods, controller.name());
+            dir.is_ok_and(|it| it.has(file))
+        };
+        let unified = self.reader.unified_dir(kubepods).ok().flatten();
+        let bandwidth = match self.is_unified() {
+            true => "cpu.max",
+            false => "cpu.cfs_quota_us",
+        };
+        [
+            ("btf", root.exists("/sys/kernel/btf/vmlinux")),
+            (
+                "cgroup_kill",
+                unified.is_some_and(|it| it.has("cgroup.kill")),
+            ),
+            ("cpu_bandwidth", has(Controller::Cpu, bandwidth)),
+            ("memory_high", has(Controller::Memory, "memory.high")),
+            (
+                "memory_oom_group",
+                has(Controller::Memory, "memory.oom.group"),
+            ),
+            ("psi", root.exists("/proc/pressure/memory")),
+            ("swap_limit", self.plan.settings.node.is_swap_limitable),
+        ]
+    }
+
     pub fn is_unified(&self) -> bool {
         self.cgroups.layout.is_unified()
     }
