@@ -12,3 +12,4 @@
 )]
 
 mod ebpf;
+mod metrics;

@@ -24,6 +24,8 @@ pub struct Agent {
     pin_directory: PathBuf,
     /// Lines for the `kubelet:` section of the configuration, each with its indentation.
     pub kubelet: String,
+    /// Where it serves metrics; empty: nowhere.
+    pub metrics: String,
     child: Option<Child>,
 }
 
@@ -40,6 +42,7 @@ impl Agent {
             dir,
             cgroup_root: name,
             kubelet: String::new(),
+            metrics: String::new(),
             child: None,
         })
     }
@@ -62,11 +65,12 @@ impl Agent {
              runtime: {{type: process}}\n\
              stateDirectory: {dir}/state\n\
              socket: {dir}/ballast.sock\n\
-             metrics: {{address: \"\"}}\n\
+             metrics: {{address: \"{metrics}\"}}\n\
              bpf: {{pinDirectory: {pins}}}\n\
              kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n{more}",
             pins = self.pin_directory.display(),
             root = self.cgroup_root,
+            metrics = self.metrics,
             more = self.kubelet,
         );
         let path = self.dir.join("config.yaml");
