@@ -26,6 +26,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").context("OUT_DIR is not set")?);
+    let target = env::var("TARGET").context("TARGET is not set")?;
+    println!("cargo::rustc-env=BALLAST_TARGET={target}");
     println!("cargo::rerun-if-env-changed={PREBUILT_VARIABLE}");
     if let Some(directory) = env::var_os(PREBUILT_VARIABLE) {
         return embed_prebuilt(Path::new(&directory), &out);

@@ -241,7 +241,7 @@ fn tunables(facts: &FactSheet) -> CheckItem {
         join(&differing),
         "until they are set, the kernel may refuse memory, or stay down after a panic",
     )
-    .with_remedy("set them with sysctl")
+    .with_remedy("set them with sysctl; the agent leaves them as they are")
 }
 
 fn swap(facts: &FactSheet, config: &Config) -> CheckItem {

@@ -35,6 +35,15 @@ pub struct Loaded {
     pub config: Config,
     /// What is set and has no effect, a line each.
     pub warnings: Vec<String>,
+    pub kubelet_fields: FieldCounts,
+}
+
+/// How many fields of KubeletConfiguration are set, in all files together, by what becomes of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FieldCounts {
+    /// Decisions use them, or they ask for what this build does anyway.
+    pub honoured: usize,
+    pub ignored: usize,
 }
 
 /// Files that a configuration refers to.
@@ -129,6 +138,7 @@ impl Config {
         let loaded = Loaded {
             config: agent.with(kubelet),
             warnings,
+            kubelet_fields: kubelet_fields::counts(&layers.fields),
         };
         finish(loaded, faults)
     }

@@ -76,7 +76,7 @@ fn run_agent(args: &RunArgs) -> ExitCode {
         Ok(text) => tracing::info!(config = text, "effective configuration"),
         Err(error) => tracing::warn!(%error, "the effective configuration cannot be shown"),
     }
-    match run::run(config) {
+    match run::run(config, loaded.kubelet_fields) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = observe::chain(&error), "the agent cannot run");

@@ -10,12 +10,15 @@
 
 mod adopt;
 mod check;
+mod cpu;
 mod event;
+mod identity;
 mod kernel;
 mod logs;
 mod manifests;
 mod node;
 mod pass;
+mod phases;
 mod pods;
 mod publish;
 mod removals;
@@ -39,7 +42,7 @@ use self::pods::{PodEntry, StatePaths};
 use self::publish::{Counters, Publisher};
 use self::removals::Removals;
 use self::told::Told;
-use crate::config::{Config, PodsConfig};
+use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
 use crate::model::cgroup_name::CgroupName;
@@ -57,6 +60,10 @@ use crate::sys::{FsError, Root, clock};
 /// safety net under the events. Kubelet's housekeeping runs every 2 s and costs for it; its QoS
 /// update every 60 s.
 const FULL_PASS: Duration = Duration::from_secs(10);
+
+/// A shorter time between full passes is not taken from the configuration: it would cost more than
+/// the agent may use.
+const MIN_FULL_PASS: Duration = Duration::from_secs(1);
 
 /// Events that come together are worked in one pass: what follows the first one for this long is
 /// part of it.
@@ -118,8 +125,9 @@ pub struct Loop {
     log_keeper: LogKeeper,
 }
 
-/// Runs the agent until it is told to stop. Containers go on when it returns.
-pub fn run(config: Config) -> Result<(), RunError> {
+/// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
+/// becomes of the fields of the kubelet configuration.
+pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let config = Arc::new(config);
     let root = Root::host();
     root.create_dir_all(config.state_directory.join("pods"))
@@ -135,6 +143,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
     );
     let mut node = Node::detect(&root, &config)?;
     let prepared = node.prepare();
+    identity::set_identity(&metrics, &root, &config, fields, &node);
     health.unblock("node");
 
     let runtime = serve::process_runtime(&config, to_loop.clone())?;
@@ -211,6 +220,15 @@ pub fn run(config: Config) -> Result<(), RunError> {
     Ok(())
 }
 
+/// Between two full passes without an event. Kubelet's defaults, 60 s for pods and 20 s for
+/// manifests, are longer than ours, so only what is set lower matters.
+fn full_pass_interval(kubelet: &KubeletConfig) -> Duration {
+    kubelet
+        .sync_frequency
+        .min(kubelet.file_check_frequency)
+        .clamp(MIN_FULL_PASS, FULL_PASS)
+}
+
 /// Holds the state directory against a second agent until dropped.
 fn lock_state(config: &Config) -> Result<crate::sys::lock::Lock, RunError> {
     let path = config.state_directory.join("lock");
@@ -227,10 +245,11 @@ impl Loop {
         self.pass(Scope::All);
         self.remove_orphans(clock::boottime());
         self.health.unblock("first pass");
+        let interval = full_pass_interval(&self.config.kubelet);
         let mut last_full = clock::boottime();
         loop {
             let now = clock::boottime();
-            let next_full = last_full + FULL_PASS;
+            let next_full = last_full + interval;
             let wake = self.next_wake().map_or(next_full, |it| it.min(next_full));
             let (is_due, trigger) = match events.recv_timeout(wake.saturating_sub(now)) {
                 Ok(Event::Shutdown) | Err(RecvTimeoutError::Disconnected) => return,

@@ -21,6 +21,7 @@ mod ebpf;
 mod lifecycle;
 mod limits;
 mod look;
+mod metrics;
 mod oom;
 mod repair;
 

@@ -32,6 +32,8 @@ pub struct Agent {
     pin_directory: PathBuf,
     /// Lines for the `kubelet:` section of the configuration, each with its indentation.
     pub kubelet: String,
+    /// Where it serves metrics; empty: nowhere.
+    pub metrics: String,
     child: Option<Child>,
 }
 
@@ -49,6 +51,7 @@ impl Agent {
             cgroup_root: name,
             // What restarts shall do so within the patience of a test.
             kubelet: "  crashLoopBackOff: {maxContainerRestartPeriod: 1s}\n".to_owned(),
+            metrics: String::new(),
             child: None,
         })
     }
@@ -78,12 +81,13 @@ impl Agent {
              runtime: {{type: process}}\n\
              stateDirectory: {dir}/state\n\
              socket: {dir}/ballast.sock\n\
-             metrics: {{address: \"\"}}\n\
+             metrics: {{address: \"{metrics}\"}}\n\
              log: {{format: text}}\n\
              bpf: {{pinDirectory: {pins}}}\n\
              kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n{more}",
             pins = self.pin_directory.display(),
             root = self.cgroup_root,
+            metrics = self.metrics,
             more = self.kubelet,
         );
         let path = self.dir.join("config.yaml");

@@ -17,7 +17,11 @@ use crate::sys::{Dir, FsError, Tree, Trees};
 /// How deep a subtree is removed; deeper nesting is left to the next attempts.
 const MAX_DEPTH: usize = 64;
 
+const EPERM: i32 = 1;
+const EACCES: i32 = 13;
 const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
+const ERANGE: i32 = 34;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 const ENOTEMPTY: i32 = 39;
@@ -87,6 +91,19 @@ impl ApplyError {
         }
     }
 
+    /// The kernel said no to this value, rather than failed: it asks for something that the cgroup,
+    /// its limits or its parent do not allow.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Write { source, .. } => matches!(
+                source.errno(),
+                Some(EPERM | EACCES | EBUSY | EINVAL | ENOSPC | ERANGE)
+            ),
+            Self::NotKept { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The interface file, where it is about one.
     pub fn file(&self) -> Option<&str> {
         match self {
@@ -132,8 +149,13 @@ impl CgroupWriter {
     /// refused with EINVAL or EBUSY is tried once more after the others, since v1 checks CPU and
     /// memory limits against files that a later step sets.
     ///
-    /// Returns how many steps took effect and what failed, by cgroup.
-    pub fn apply(&self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
+    /// `ended` hears of each step that is over, in the order of doing; steps of a cgroup that could
+    /// not be made are left out. Returns how many steps took effect and what failed.
+    pub fn apply(
+        &self,
+        steps: &[CgroupStep],
+        ended: &mut dyn FnMut(&CgroupStep, Option<&ApplyError>),
+    ) -> (usize, Vec<ApplyError>) {
         let mut n_done = 0;
         let mut failed = Vec::new();
         let mut again = Vec::new();
@@ -143,7 +165,10 @@ impl CgroupWriter {
                 continue;
             }
             match self.step(step) {
-                Ok(()) => n_done += 1,
+                Ok(()) => {
+                    n_done += 1;
+                    ended(step, None);
+                }
                 Err(ApplyError::Write { source, .. })
                     if matches!(source.errno(), Some(EINVAL | EBUSY)) =>
                 {
@@ -153,14 +178,21 @@ impl CgroupWriter {
                     if !matches!(step, CgroupStep::Write { .. }) {
                         broken.insert(step.name());
                     }
+                    ended(step, Some(&error));
                     failed.push(error);
                 }
             }
         }
         for step in again {
             match self.step(step) {
-                Ok(()) => n_done += 1,
-                Err(error) => failed.push(error),
+                Ok(()) => {
+                    n_done += 1;
+                    ended(step, None);
+                }
+                Err(error) => {
+                    ended(step, Some(&error));
+                    failed.push(error);
+                }
             }
         }
         (n_done, failed)

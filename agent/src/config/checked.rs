@@ -48,6 +48,16 @@ pub enum Compat {
     Kubelet,
 }
 
+impl Mode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Observe => "observe",
+            Self::Assist => "assist",
+            Self::Own => "own",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
@@ -232,10 +242,12 @@ pub struct KubeletConfig {
     /// (`crashLoopBackOff.maxContainerRestartPeriod`), 1 s to 5 min.
     #[serde(serialize_with = "as_text")]
     pub max_container_restart_period: Duration,
-    /// Between two reconcile passes without an event (`syncFrequency`).
+    /// Between two full passes without an event, at most (`syncFrequency`). A full pass is made
+    /// every 10 s in any case.
     #[serde(serialize_with = "as_text")]
     pub sync_frequency: Duration,
-    /// Between two scans of the manifests without an event (`fileCheckFrequency`).
+    /// Between two scans of the manifests without an event, at most (`fileCheckFrequency`); each
+    /// full pass makes one.
     #[serde(serialize_with = "as_text")]
     pub file_check_frequency: Duration,
     /// Report and reserve local ephemeral storage.

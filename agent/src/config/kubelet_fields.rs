@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
+use super::FieldCounts;
 use super::fault::{Faults, FieldPath};
 
 /// What a field does here.
@@ -62,7 +63,9 @@ impl fmt::Display for Because {
             }
             Self::OwnLogging => "the agent's own `log` section applies",
             Self::AgentProcess => "the agent keeps the limits and the cgroup it was started with",
-            Self::KernelTunables => "kernel tunables are neither changed nor compared",
+            Self::KernelTunables => {
+                "kernel tunables are left as they are, and `ballast check` compares them"
+            }
             Self::Sysctls => "sysctls of pods are not set",
             Self::UserNamespaces => "the process runtime makes no user namespaces",
             Self::MemoryNotification => "memory pressure is told by kernel events in any case",
@@ -82,6 +85,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ("enableServer", Ignored(KubeletServer)),
         ("staticPodPath", Ignored(PodSource)),
         ("podLogsDir", Ignored(RuntimeLogs)),
+        // Both as the longest time between two full passes; longer than 10 s changes nothing.
         ("syncFrequency", Honoured),
         ("fileCheckFrequency", Honoured),
         ("httpCheckFrequency", Ignored(PodSource)),
@@ -284,12 +288,24 @@ pub fn treatment(name: &str) -> Option<Treatment> {
         .map(|(_, treatment)| *treatment)
 }
 
+/// How many of `fields` are set, by what becomes of them.
+pub(super) fn counts(fields: &Map<String, Value>) -> FieldCounts {
+    let mut counts = FieldCounts::default();
+    for (name, _) in fields.iter().filter(|(_, it)| is_set(it)) {
+        match treatment(name) {
+            Some(Treatment::Honoured | Treatment::Refused { .. }) => counts.honoured += 1,
+            Some(Treatment::Later | Treatment::Ignored(_)) => counts.ignored += 1,
+            None => {}
+        }
+    }
+    counts
+}
+
 /// One warning for each reason that some field of `fields` has no effect.
 pub(super) fn warnings(fields: &Map<String, Value>) -> Vec<String> {
     let mut ignored: BTreeMap<Because, Vec<&str>> = BTreeMap::new();
     let mut later = Vec::new();
-    // Tools that write kubelet's configuration put `0s` for "the default".
-    for (name, _) in fields.iter().filter(|(_, it)| !is_empty(it) && *it != "0s") {
+    for (name, _) in fields.iter().filter(|(_, it)| is_set(it)) {
         match treatment(name) {
             Some(Treatment::Ignored(because)) => ignored.entry(because).or_default().push(name),
             Some(Treatment::Later) => later.push(name.as_str()),
@@ -332,6 +348,11 @@ pub(super) fn refuse(fields: &Map<String, Value>, faults: &mut Faults) {
             format!("{text} is refused: {because}; {right}"),
         );
     }
+}
+
+/// Tools that write kubelet's configuration put `0s` for "the default".
+fn is_set(value: &Value) -> bool {
+    !is_empty(value) && *value != "0s"
 }
 
 /// A Go zero value, which kubelet takes for "not set".

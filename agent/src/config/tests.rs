@@ -37,7 +37,12 @@ fn faults(rest: &str) -> Vec<String> {
 
 #[test]
 fn an_empty_configuration_has_the_documented_defaults() {
-    let Loaded { config, warnings } = good("");
+    let Loaded {
+        config,
+        warnings,
+        kubelet_fields,
+    } = good("");
+    assert_eq!(kubelet_fields, FieldCounts::default());
     assert_eq!(warnings, [""; 0]);
     assert_eq!(config.mode, Mode::Own);
     let manifest_directory = "/etc/ballast/pods".into();

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::lifecycle::BackoffState;
 use crate::model::container::{ContainerStatus, Deletion, PodPhase};
 use crate::model::pod::Pod;
+use crate::model::time::WallTime;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,8 @@ pub struct PodState {
     /// Times in here belong to this boot.
     pub boot_id: String,
     pub pod: Pod,
+    /// When the agent accepted the pod, `status.startTime` of Kubernetes.
+    pub accepted_at: WallTime,
     pub containers: Vec<ContainerStatus>,
     pub deletion: Option<Deletion>,
     pub backoff: BackoffState,
@@ -33,7 +36,7 @@ impl PodState {
     pub const KIND: &'static str = "pod";
     pub const VERSION: u32 = 1;
 
-    pub fn new(pod: Pod, boot_id: String) -> Self {
+    pub fn new(pod: Pod, boot_id: String, accepted_at: WallTime) -> Self {
         let containers = pod
             .init_containers
             .iter()
@@ -43,6 +46,7 @@ impl PodState {
         Self {
             boot_id,
             pod,
+            accepted_at,
             containers,
             deletion: None,
             backoff: BackoffState::default(),

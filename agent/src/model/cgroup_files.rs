@@ -264,6 +264,16 @@ pub fn parse_cpuacct_usage(text: &str) -> Result<u64, ParseError> {
     number(text, "nanoseconds")
 }
 
+/// `nr_dying_descendants` of `cgroup.stat` (v2, Linux 4.14): removed cgroups below this one that
+/// the kernel still holds, since something is charged to them.
+pub fn parse_dying_descendants(text: &str) -> Result<Option<u64>, ParseError> {
+    let found = flat_keyed(text).filter(|(key, _)| *key == "nr_dying_descendants");
+    found
+        .last()
+        .map(|(_, value)| parse_count(value))
+        .transpose()
+}
+
 /// `cgroup.events` of v2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

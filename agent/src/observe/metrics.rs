@@ -25,7 +25,7 @@ use self::families::{
 };
 use self::labels::{
     CgroupLevel, CgroupOp, DriftCause, ExitHow, FieldHandling, Hook, HostSlice, LagKind,
-    LossReason, ObjectKind, Phase, RestoreResult, SaveResult, SourceFault, Stream, Trigger,
+    LossReason, ObjectKind, Phase, RestoreResult, SaveResult, Source, SourceFault, Stream, Trigger,
     WriteResult,
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
@@ -58,6 +58,8 @@ struct Shared {
     workloads: Mutex<WorkloadLifetimes>,
     /// Last value of each counter that the kernel keeps and the agent only repeats.
     kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
+    /// Boottime of the newest reading of each source.
+    readings: Mutex<BTreeMap<Source, Duration>>,
 }
 
 /// The text could not be made.
@@ -95,6 +97,7 @@ impl Metrics {
                 pods: Mutex::default(),
                 workloads: Mutex::default(),
                 kernel_counts: Mutex::default(),
+                readings: Mutex::default(),
             }),
         };
         metrics.begin_at_zero();
@@ -115,12 +118,32 @@ impl Metrics {
         for it in Trigger::ALL {
             agent.loop_ticks.with_label_values(&[it.as_str()]);
         }
+        for source in Source::ALL {
+            for fault in SourceFault::ALL {
+                let labels = [source.as_str(), fault.as_str()];
+                agent.source_errors.with_label_values(&labels);
+            }
+        }
         for it in Stream::ALL {
             ebpf.events.with_label_values(&[it.as_str()]);
+            ebpf.event_age.with_label_values(&[it.as_str()]);
         }
         for it in SaveResult::ALL {
             state.saves.with_label_values(&[it.as_str()]);
         }
+        for it in RestoreResult::ALL {
+            state.restores.with_label_values(&[it.as_str()]);
+        }
+        for scope in OomScope::ALL {
+            for qos in labels::QOS {
+                let labels = [scope.as_str(), qos];
+                oom.scope_kills.with_label_values(&labels);
+            }
+        }
+        for qos in labels::QOS {
+            oom.victim_bytes.with_label_values(&[qos]);
+        }
+        oom.detection.with_label_values::<&str>(&[]);
         for it in HostSlice::ALL {
             oom.host_kills.with_label_values(&[it.as_str()]);
         }
@@ -190,14 +213,24 @@ impl Metrics {
         set_time(&self.shared.agent.loop_last_success, &[], at);
     }
 
-    pub fn set_source_age(&self, source: &'static str, age: Duration) {
-        let family = &self.shared.agent.source_age;
-        family.with_label_values(&[source]).set(age.as_secs_f64());
+    /// A source was read; `now` is boottime.
+    pub fn source_read(&self, source: Source, now: Duration) {
+        lock(&self.shared.readings).insert(source, now);
     }
 
-    pub fn source_error(&self, source: &'static str, fault: SourceFault) {
+    /// Shows how old the newest reading of each source is; a source that was never read has none.
+    pub fn set_source_ages(&self, now: Duration) {
+        let family = &self.shared.agent.source_age;
+        for (source, at) in &*lock(&self.shared.readings) {
+            let age = now.saturating_sub(*at).as_secs_f64();
+            family.with_label_values(&[source.as_str()]).set(age);
+        }
+    }
+
+    pub fn source_error(&self, source: Source, fault: SourceFault) {
         let family = &self.shared.agent.source_errors;
-        family.with_label_values(&[source, fault.as_str()]).inc();
+        let labels = [source.as_str(), fault.as_str()];
+        family.with_label_values(&labels).inc();
     }
 
     /// `started_at`: start of the agent.
@@ -388,15 +421,15 @@ impl Metrics {
 
     // Cgroups.
 
-    /// `file` is the name of the interface file; names that are not on the closed list count as
-    /// `other`.
-    pub fn cgroup_write(&self, file: &str, result: WriteResult) {
+    /// Counts `n` values of the interface file `file`; names that are not on the closed list count
+    /// as `other`.
+    pub fn cgroup_writes(&self, file: &str, result: WriteResult, n: u64) {
         let labels = [labels::file(file), result.as_str()];
         self.shared
             .reconcile
             .cgroup_writes
             .with_label_values(&labels)
-            .inc();
+            .inc_by(n);
     }
 
     pub fn cgroup_op(&self, op: CgroupOp, duration: Duration) {
@@ -488,13 +521,6 @@ impl Metrics {
         more
     }
 
-    /// Takes how full a ring was, 0 to 1; the fullest since the last scrape is shown.
-    pub fn ring_fill(&self, stream: Stream, ratio: f64) {
-        let family = &self.shared.ebpf.ring_high_water;
-        let gauge = family.with_label_values(&[stream.as_str()]);
-        gauge.set(gauge.get().max(ratio.clamp(0.0, 1.0)));
-    }
-
     pub fn set_map(&self, map: &'static str, n_entries: u64, capacity: u64) {
         set_count(&self.shared.ebpf.map_entries, &[map], n_entries);
         set_count(&self.shared.ebpf.map_capacity, &[map], capacity);
@@ -547,8 +573,6 @@ impl Metrics {
         let agent = &self.shared.agent;
         set_count(&agent.scrape_series, &["metrics"], n_samples);
         set_count(&agent.scrape_bytes, &["metrics"], text.len() as u64);
-        // A high-water mark lasts from one scrape to the next.
-        self.shared.ebpf.ring_high_water.reset();
         Ok(text)
     }
 

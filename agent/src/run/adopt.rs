@@ -65,8 +65,10 @@ impl Loop {
                 return None;
             }
         };
-        self.attach_device_counter(&mut streams);
         self.publisher.programs(streams.reports(), &self.metrics);
+        if let Some(attached) = self.attach_device_counter(&mut streams) {
+            self.publisher.device_counter(attached, &self.metrics);
+        }
         let mut listener = Listener::new(
             streams,
             self.shared.clone(),
@@ -78,19 +80,16 @@ impl Loop {
         Some(Prepared { listener, drained })
     }
 
-    /// The one program that hangs on a cgroup: counts device accesses below kubepods, where a
-    /// cgroup2 hierarchy has it.
-    fn attach_device_counter(&self, streams: &mut Streams) {
+    /// The one program that hangs on a cgroup: counts device accesses below kubepods. `None` where
+    /// no cgroup2 hierarchy has it; `Err`: why it is not attached.
+    fn attach_device_counter(&self, streams: &mut Streams) -> Option<Result<(), String>> {
         use std::os::fd::AsFd;
-        match self.node.reader.unified_dir(&self.node.plan.kubepods) {
-            Ok(Some(dir)) => {
-                if let Err(error) = streams.attach_device_counter(dir.as_fd()) {
-                    tracing::warn!(error = crate::observe::chain(&error), "device counter");
-                }
-            }
-            Ok(None) => {}
-            Err(error) => tracing::warn!(error = crate::observe::chain(&error), "device counter"),
-        }
+        let dir = match self.node.reader.unified_dir(&self.node.plan.kubepods) {
+            Ok(dir) => dir?,
+            Err(error) => return Some(Err(crate::observe::chain(&error))),
+        };
+        let attached = streams.attach_device_counter(dir.as_fd());
+        Some(attached.map_err(|error| crate::observe::chain(&error)))
     }
 
     /// Reads the stored pods, adopts what runs, and settles what ended meanwhile. `waiting`: the
@@ -153,12 +152,14 @@ impl Loop {
             Err(error) => {
                 self.told
                     .node("StateUnreadable", crate::observe::chain(&error));
+                self.metrics.state_restored(RestoreResult::Rebuilt);
                 return;
             }
         };
-        if stored.is_empty() {
-            self.metrics.state_restored(RestoreResult::Empty);
-        }
+        let mut result = match stored.is_empty() {
+            true => RestoreResult::Empty,
+            false => RestoreResult::Loaded,
+        };
         let boot_id = self.boot_id();
         for (path, state) in stored {
             match state {
@@ -167,10 +168,9 @@ impl Loop {
                     if let Some(entry) = self.entry_of(state) {
                         self.pods.insert(entry.uid().clone(), entry);
                     }
-                    self.metrics.state_restored(RestoreResult::Loaded);
                 }
                 Err(error) => {
-                    self.metrics.state_restored(RestoreResult::Rebuilt);
+                    result = RestoreResult::Rebuilt;
                     self.told.node(
                         "PodRecordUnusable",
                         format!("{}; it is set aside", crate::observe::chain(&error)),
@@ -181,6 +181,7 @@ impl Loop {
                 }
             }
         }
+        self.metrics.state_restored(result);
     }
 
     /// A pod in the loop's form; `None`, told, for one whose UID makes no cgroup name.

@@ -4,9 +4,10 @@
 //! It shares only the cgroup index and the table of first processes with the loop, and never waits
 //! for it: an OOM kill is on record before the loop hears of it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -18,20 +19,29 @@ use crate::decide::kernel_records::{
     Handled, cgroup_record, oom_record, process_record, stall_record,
 };
 use crate::model::event::{CgroupChange, KernelEvent, OomKill, ProcessChange, ProcessKey};
-use crate::model::record::EventDetail;
+use crate::model::record::{self, EventDetail, EventKind};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
-use crate::observe::metrics::labels::{self, LossReason};
+use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{Metrics, Workload};
 use crate::runtime::HostProcess;
-use crate::sources::bpf::{Stream, Streams};
-use crate::sys::clock;
+use crate::sources::bpf::{LoadError, Stream, Streams};
+use crate::sys::{Root, clock};
 
 /// Events taken from one ring before the OOM ring is looked at again.
 const BATCH: usize = 512;
 
-/// How often losses are read when nothing happens.
+/// How often losses are read.
+const LOSSES_EVERY: Duration = Duration::from_secs(1);
+
+/// The same, for the wait of a quiet node.
 const IDLE_MS: u16 = 1_000;
+
+/// How often the statistics of programs and maps are read; as often as the loop's full pass.
+const STATISTICS_EVERY: Duration = Duration::from_secs(10);
+
+/// 1: the kernel measures eBPF programs (Documentation/admin-guide/sysctl/kernel.rst).
+const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 /// What the listener and the loop both know.
 #[derive(Debug, Default)]
@@ -39,6 +49,8 @@ pub(super) struct Shared {
     index: RwLock<CgroupIndex>,
     /// The first processes of the running containers, by pid.
     mains: RwLock<BTreeMap<u32, HostProcess>>,
+    /// Events lost so far, by the name of their stream.
+    lost: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Shared {
@@ -62,6 +74,17 @@ impl Shared {
         }
     }
 
+    /// Events lost in the kernel by stream, since its maps were made; empty before the first
+    /// reading, and where there is nothing to listen to.
+    pub(super) fn lost(&self) -> BTreeMap<String, u64> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.clone()
+    }
+
+    fn set_lost(&self, lost: BTreeMap<String, u64>) {
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = lost;
+    }
+
     fn is_main(&self, process: ProcessKey) -> bool {
         let mains = self.mains.read().unwrap_or_else(PoisonError::into_inner);
         mains.get(&process.pid) == Some(&HostProcess::of(process))
@@ -77,8 +100,11 @@ pub(super) struct Listener {
     to_loop: Sender,
     /// Pid of the agent: the first process of a container that is just starting is its child.
     agent_pid: u32,
-    /// Losses already told, by stream.
-    losses: BTreeMap<Stream, u64>,
+    /// Records of a stream that no program writes, since the agent started.
+    malformed: BTreeMap<Stream, u64>,
+    /// When losses and statistics are due, boottime.
+    losses_due: Duration,
+    statistics_due: Duration,
     /// Something was lost, and the loop is still to be told.
     owes_lost: bool,
 }
@@ -114,7 +140,9 @@ impl Listener {
             metrics,
             to_loop,
             agent_pid: std::process::id(),
-            losses: BTreeMap::new(),
+            malformed: BTreeMap::new(),
+            losses_due: Duration::ZERO,
+            statistics_due: Duration::ZERO,
             owes_lost: false,
         }
     }
@@ -147,7 +175,7 @@ impl Listener {
                 while !is_stopped.load(Ordering::Relaxed) {
                     self.wait();
                     while self.drain_all() {}
-                    self.check_losses();
+                    self.count_kernel();
                 }
             })?;
         Ok(ListenerHandle {
@@ -187,6 +215,7 @@ impl Listener {
                 n = drained.malformed,
                 "malformed records"
             );
+            *self.malformed.entry(stream).or_default() += drained.malformed as u64;
         }
         for event in events {
             self.handle(&event);
@@ -299,35 +328,96 @@ impl Listener {
         self.to_loop.send(event).ok();
     }
 
-    fn check_losses(&mut self) {
-        match self.streams.losses() {
-            Ok(losses) => {
-                for (&stream, &n) in &losses {
-                    let told = self.losses.get(&stream).copied().unwrap_or(0);
-                    if n > told {
-                        tracing::warn!(
-                            stream = stream.name(),
-                            n = n - told,
-                            "kernel events lost, looking at everything"
-                        );
-                        self.owes_lost = true;
-                    }
-                    self.metrics.set_bpf_lost(
-                        metric_stream(stream),
-                        LossReason::RingFull,
-                        n,
-                        WallTime::from_epoch(clock::wall()),
-                    );
-                }
-                self.losses = losses;
-            }
-            Err(error) => {
-                tracing::warn!(error = crate::observe::chain(&error), "read loss counters");
-            }
+    /// What the kernel counts, when it is due.
+    fn count_kernel(&mut self) {
+        let now = clock::boottime();
+        if now >= self.losses_due {
+            self.losses_due = now + LOSSES_EVERY;
+            let counted = self.count_losses(now);
+            self.note_reading(counted, now);
         }
+        if now >= self.statistics_due {
+            self.statistics_due = now + STATISTICS_EVERY;
+            let counted = self.count_statistics();
+            self.note_reading(counted, now);
+        }
+        // A full channel: again with the next event or second.
         if self.owes_lost && self.to_loop.try_send(Event::Lost).is_ok() {
             self.owes_lost = false;
         }
+    }
+
+    fn note_reading(&self, reading: Result<(), LoadError>, now: Duration) {
+        match reading {
+            Ok(()) => self.metrics.source_read(Source::Bpf, now),
+            Err(error) => {
+                self.metrics.source_error(Source::Bpf, SourceFault::Io);
+                tracing::warn!(error = crate::observe::chain(&error), "read eBPF counters");
+            }
+        }
+    }
+
+    fn count_losses(&mut self, now: Duration) -> Result<(), LoadError> {
+        let wall = WallTime::from_epoch(clock::wall());
+        let losses = self.streams.losses()?;
+        for (&stream, &n) in &losses {
+            let label = metric_stream(stream);
+            // What was lost before the first reading belongs to an earlier agent; the start looks
+            // at everything anyway.
+            let full = LossReason::RingFull;
+            let new = self.metrics.set_bpf_lost(label, full, n, wall);
+            if new > 0 {
+                self.tell_lost(stream, new, now, wall);
+            }
+            let malformed = self.malformed.get(&stream).copied().unwrap_or(0);
+            let why = LossReason::Malformed;
+            let new = self.metrics.set_bpf_lost(label, why, malformed, wall);
+            if new > 0 {
+                self.tell_lost(stream, new, now, wall);
+            }
+        }
+        let by_name = |(stream, n): (Stream, u64)| (stream.name().to_owned(), n);
+        self.shared
+            .set_lost(losses.into_iter().map(by_name).collect());
+        Ok(())
+    }
+
+    /// A gap in the records: said among them, and the loop is to look at everything.
+    fn tell_lost(&mut self, stream: Stream, n: u64, now: Duration, wall: WallTime) {
+        let message = format!(
+            "{n} events of stream {} were lost, looking at everything",
+            stream.name()
+        );
+        tracing::warn!(reason = "KernelEventsLost", "{message}");
+        self.log.append(record::Event {
+            time: wall,
+            boottime_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            kind: EventKind::Agent,
+            reason: Cow::Borrowed("KernelEventsLost"),
+            pod: None,
+            container: None,
+            method: None,
+            message,
+            detail: None,
+        });
+        self.owes_lost = true;
+    }
+
+    fn count_statistics(&self) -> Result<(), LoadError> {
+        let is_measured = Root::host()
+            .read_text(BPF_STATS)
+            .is_ok_and(|text| text.trim() == "1");
+        if is_measured {
+            for it in self.streams.program_stats() {
+                let run_time = Duration::from_nanos(it.run_time_ns);
+                self.metrics
+                    .set_program_statistics(it.program, it.run_count, run_time);
+            }
+        }
+        for it in self.streams.map_use()? {
+            self.metrics.set_map(it.map, it.n_entries, it.capacity);
+        }
+        Ok(())
     }
 }
 

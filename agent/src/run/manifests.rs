@@ -14,6 +14,8 @@ use super::{Loop, RunError};
 use crate::decide::pod_state::PodState;
 use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid};
+use crate::model::time::WallTime;
+use crate::observe::metrics::labels::{Source, SourceFault};
 use crate::sources::manifests::{ManifestDirectory, ManifestFault};
 use crate::sys::clock;
 
@@ -110,6 +112,7 @@ impl Loop {
         let now = clock::boottime();
         let scan = self.manifests.scan();
         self.tell_faults(&scan.faults);
+        self.metrics.source_read(Source::Manifests, now);
         let mut wanted: BTreeMap<PodUid, Arc<Pod>> = scan.pods;
         let mut going = Vec::new();
         for (uid, entry) in &mut self.pods {
@@ -124,9 +127,11 @@ impl Loop {
         }
         let boot_id = self.boot_id();
         for pod in wanted.into_values() {
-            let state = PodState::new(Pod::clone(&pod), boot_id.clone());
+            let accepted_at = WallTime::from_epoch(clock::wall());
+            let state = PodState::new(Pod::clone(&pod), boot_id.clone(), accepted_at);
             if let Some(mut entry) = self.entry_of(state) {
                 entry.is_confirmed = true;
+                entry.seen_at = Some(now);
                 self.told.pod_added(
                     &entry.pod_ref,
                     format!("{} pod from {}", entry.qos, self.manifests.path().display()),
@@ -156,6 +161,8 @@ impl Loop {
     fn tell_faults(&mut self, faults: &[ManifestFault]) {
         let now: BTreeSet<String> = faults.iter().map(ToString::to_string).collect();
         for fault in now.difference(&self.manifest_state.told) {
+            self.metrics
+                .source_error(Source::Manifests, SourceFault::Parse);
             self.told.manifest_fault(fault.clone());
         }
         self.manifest_state.told = now;

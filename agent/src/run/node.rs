@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
-use crate::config::{Config, Enforcement};
+use crate::config::{Config, Enforcement, KubeletConfig};
 use crate::decide::cgroup_files::FileRules;
 use crate::decide::desired::NodePlan;
 use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations};
@@ -15,6 +15,7 @@ use crate::decide::resource_settings::{NodeFacts, ResourceSettings};
 use crate::model::capacity::{NodeCapacity, NodeIdentity};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::cpuset::CpuSet;
 use crate::model::mounts::CgroupFacts;
 use crate::model::status::CgroupVersion;
 use crate::model::topology::Topology;
@@ -57,6 +58,16 @@ pub enum NodeError {
         "swap is on; turn it off, or set kubelet.failSwapOn to false and choose a swapBehavior"
     )]
     SwapOn,
+    #[error(
+        "kubelet.singleProcessOOMKill is false, which needs memory.oom.group of cgroup v2, and this \
+         node has its controllers on cgroup v1; leave it out or set it to true"
+    )]
+    OomGroup,
+    #[error(
+        "kubelet.reservedSystemCPUs {wanted} is not among the online CPUs {online}; name only CPUs \
+         that are online"
+    )]
+    ReservedCpus { wanted: String, online: CpuSet },
     #[error("more {resource} is reserved ({reserved}) than the node has ({capacity})")]
     OverReserved {
         resource: String,
@@ -97,12 +108,17 @@ impl Node {
         if kubelet.fail_cgroup_v1 && !is_unified {
             return Err(NodeError::CgroupV1);
         }
+        // v1 kills one process and has nothing to change that.
+        if kubelet.single_process_oom_kill == Some(false) && !is_unified {
+            return Err(NodeError::OomGroup);
+        }
         let missing = cgroups.missing_controllers();
         if !missing.is_empty() {
             let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
             return Err(NodeError::MissingControllers(names.join(", ")));
         }
         let topology = sysfs::topology(root)?;
+        check_reserved_cpus(kubelet, &topology.online())?;
         let identity = procfs::identity(root)?;
         let n_cpus = u32::try_from(topology.online().len()).unwrap_or(u32::MAX);
         let capacity = procfs::capacity(root, n_cpus, &config.state_directory)?;
@@ -153,6 +169,35 @@ impl Node {
         Ok(())
     }
 
+    /// What the running kernel has, name to presence. A cgroup file counts where kubepods has it.
+    pub(super) fn kernel_features(&self, root: &Root) -> [(&'static str, bool); 7] {
+        let kubepods = &self.plan.kubepods;
+        let has = |controller: Controller, file: &str| {
+            let dir = self.reader.dir(kubepods, controller.name());
+            dir.is_ok_and(|it| it.has(file))
+        };
+        let unified = self.reader.unified_dir(kubepods).ok().flatten();
+        let bandwidth = match self.is_unified() {
+            true => "cpu.max",
+            false => "cpu.cfs_quota_us",
+        };
+        [
+            ("btf", root.exists("/sys/kernel/btf/vmlinux")),
+            (
+                "cgroup_kill",
+                unified.is_some_and(|it| it.has("cgroup.kill")),
+            ),
+            ("cpu_bandwidth", has(Controller::Cpu, bandwidth)),
+            ("memory_high", has(Controller::Memory, "memory.high")),
+            (
+                "memory_oom_group",
+                has(Controller::Memory, "memory.oom.group"),
+            ),
+            ("psi", root.exists("/proc/pressure/memory")),
+            ("swap_limit", self.plan.settings.node.is_swap_limitable),
+        ]
+    }
+
     pub(super) fn is_unified(&self) -> bool {
         self.cgroups.layout.is_unified()
     }
@@ -201,6 +246,24 @@ impl Node {
             },
             unified: self.is_unified(),
         }))
+    }
+}
+
+/// `reservedSystemCPUs` must be CPUs of this node.
+fn check_reserved_cpus(kubelet: &KubeletConfig, online: &CpuSet) -> Result<(), NodeError> {
+    let Some(text) = &kubelet.reserved_system_cpus else {
+        return Ok(());
+    };
+    let wanted: CpuSet = text.trim().parse().map_err(|error| NodeError::Setting {
+        field: "reservedSystemCPUs",
+        message: format!("{error}"),
+    })?;
+    match wanted.is_subset(online) {
+        true => Ok(()),
+        false => Err(NodeError::ReservedCpus {
+            wanted: text.clone(),
+            online: online.clone(),
+        }),
     }
 }
 

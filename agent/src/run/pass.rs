@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::phases::Phases;
 use super::pods::{self, Instance, PodEntry};
 use super::{Loop, start};
 use crate::decide::attribution::{Level, Owner};
@@ -16,8 +17,9 @@ use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerAction, ContainerExit, Termination};
 use crate::model::pod::PodUid;
-use crate::observe::metrics::labels::{SaveResult, WriteResult};
+use crate::observe::metrics::labels::{CgroupOp, Phase, SaveResult, Source, SourceFault};
 use crate::runtime::Signal;
+use crate::sources::cgroupfs::ReadError;
 use crate::sys::clock;
 
 /// What a pass looks at.
@@ -34,7 +36,9 @@ impl Loop {
     /// with the next one.
     pub fn pass(&mut self, scope: Scope) {
         let started = clock::boottime();
+        let mut phases = Phases::begin();
         self.work_removals(started);
+        phases.end(Phase::Apply);
         let uids: Vec<PodUid> = self
             .pods
             .iter()
@@ -46,15 +50,18 @@ impl Loop {
         for uid in &uids {
             self.decide(uid, started, &mut starts);
         }
+        phases.end(Phase::Decide);
         self.save_pods();
-        self.reconcile_cgroups(&uids);
+        phases.end(Phase::Apply);
+        self.reconcile_cgroups(&uids, scope, &mut phases);
         for (uid, action) in starts {
             self.act(&uid, &action, started);
         }
         self.save_pods();
         self.retire_pods(started);
         self.work_removals(clock::boottime());
-        self.count_pass(scope, started);
+        phases.end(Phase::Apply);
+        self.count_pass(scope, started, phases);
     }
 
     /// A pod whose name is still taken by another one waits; the longer known one goes first.
@@ -122,7 +129,8 @@ impl Loop {
                     .expect("a container id is a valid component");
                 self.instances
                     .insert(id.clone(), (uid.clone(), container.clone()));
-                let instance = Instance::new(id, cgroup);
+                let mut instance = Instance::new(id, cgroup);
+                instance.decided_at = Some(now);
                 entry.instances.insert(container.clone(), instance);
             }
             if let Some(status) = entry.state.container_mut(action.container()) {
@@ -145,7 +153,7 @@ impl Loop {
     }
 
     /// Creates, repairs and corrects cgroups: the node's, and those of the pods in `uids`.
-    fn reconcile_cgroups(&mut self, uids: &[PodUid]) {
+    fn reconcile_cgroups(&mut self, uids: &[PodUid], scope: Scope, phases: &mut Phases) {
         let mut wanted = self.node_cgroups();
         for uid in uids {
             let Some(entry) = self.pods.get(uid) else {
@@ -155,6 +163,7 @@ impl Loop {
                 wanted.extend(self.pod_cgroups(entry));
             }
         }
+        phases.end(Phase::Decide);
         let mut observed = BTreeMap::new();
         let mut faults: BTreeMap<CgroupName, String> = BTreeMap::new();
         wanted.retain(
@@ -165,21 +174,28 @@ impl Loop {
                 }
                 // Not known is not absent: leave it alone until it can be read.
                 Err(error) => {
+                    self.metrics
+                        .source_error(Source::Cgroup, reading_fault(&error));
                     faults.insert(cgroup.name.clone(), crate::observe::chain(&error));
                     false
                 }
             },
         );
+        if !observed.is_empty() {
+            self.metrics.source_read(Source::Cgroup, clock::boottime());
+        }
+        phases.end(Phase::Gather);
         let plan = plan_cgroups(&wanted, &observed);
-        self.count_plan(&plan, &observed);
-        let (n_done, errors) = self.node.writer.apply(&plan.steps);
+        phases.end(Phase::Decide);
+        self.count_plan(&plan, &wanted, &observed);
+        let (n_done, errors) = self.apply_counted(&plan.steps);
         self.counters.writes += n_done as u64;
         self.counters.failed_writes += errors.len() as u64;
+        if scope == Scope::All {
+            self.count_unresolved(&plan, &wanted, &errors);
+        }
         for error in errors {
             let text = crate::observe::chain(&error);
-            if let Some(file) = error.file() {
-                self.metrics.cgroup_write(file, WriteResult::Refused);
-            }
             tracing::warn!(error = text, "cgroup");
             faults.insert(error.cgroup().clone(), text);
         }
@@ -199,6 +215,7 @@ impl Loop {
                     .collect();
             }
         }
+        self.count_lags(uids);
     }
 
     fn node_cgroups(&self) -> Vec<DesiredCgroup> {
@@ -351,14 +368,20 @@ impl Loop {
         else {
             return;
         };
-        if let Err(error) = self.node.writer.kill(&instance.cgroup) {
+        let started = clock::boottime();
+        let killed = self.node.writer.kill(&instance.cgroup);
+        let took = clock::boottime().saturating_sub(started);
+        self.metrics.cgroup_op(CgroupOp::Kill, took);
+        if let Err(error) = killed {
             tracing::warn!(%uid, container, error = crate::observe::chain(&error), "kill");
         }
     }
 
     /// Cgroups on their way out; instances and pods whose cgroup is gone are over.
     fn work_removals(&mut self, now: Duration) {
-        let round = self.removals.round(&self.node.writer, now);
+        let metrics = &self.metrics;
+        let mut took = |op, duration| metrics.cgroup_op(op, duration);
+        let round = self.removals.round(&self.node.writer, now, &mut took);
         for (name, why) in round.slow {
             tracing::warn!(
                 cgroup = self.node.path_of(&name),
@@ -519,5 +542,12 @@ impl Loop {
                 Vec::new()
             }
         }
+    }
+}
+
+fn reading_fault(error: &ReadError) -> SourceFault {
+    match error {
+        ReadError::Fs { .. } | ReadError::NoController { .. } => SourceFault::Io,
+        ReadError::Parse { .. } => SourceFault::Parse,
     }
 }

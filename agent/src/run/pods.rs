@@ -21,6 +21,9 @@ use crate::sys::FsError;
 pub struct Instance {
     pub id: ContainerId,
     pub cgroup: CgroupName,
+    /// When its start was decided, boottime, until its cgroup is first right. `None` also for an
+    /// adopted one.
+    pub decided_at: Option<Duration>,
     /// `None` until it runs.
     pub process: Option<HostProcess>,
     /// The OOM killer killed its first process.
@@ -38,6 +41,7 @@ impl Instance {
         Self {
             id,
             cgroup,
+            decided_at: None,
             process: None,
             oom_killed: false,
             early_victims: BTreeSet::new(),
@@ -76,6 +80,9 @@ pub struct PodEntry {
     pub cgroup: CgroupName,
     /// Id of the pod's cgroup in the hierarchy that accounts memory, once it exists.
     pub cgroup_id: Option<CgroupId>,
+    /// When a manifest first had it, boottime, until its cgroup is first right. `None` also for an
+    /// adopted one.
+    pub seen_at: Option<Duration>,
     /// By container name.
     pub instances: BTreeMap<String, Instance>,
     /// First processes of the instances that ended last: the word of an OOM kill may come later
@@ -107,6 +114,7 @@ impl PodEntry {
             qos,
             cgroup,
             cgroup_id: None,
+            seen_at: None,
             instances: BTreeMap::new(),
             ended: BTreeMap::new(),
             decision: None,

@@ -7,29 +7,32 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::Loop;
+use super::cpu::CpuUsage;
 use super::node::Node;
 use super::pass::Scope;
+use super::phases::Phases;
 use super::pods::{Instance, PodEntry};
+use crate::apply::cgroupfs::ApplyError;
 use crate::config::Config;
 use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
 use crate::decide::pod_resources::{memory, milli_cpu};
-use crate::model::cgroup::{CgroupStep, Existence, ObservedCgroup};
+use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
-use crate::model::pod::{Overhead, PodLevel, ResourceList};
-use crate::model::psi::{Psi, StallShare, Stalls};
+use crate::model::pod::{Overhead, PodLevel, PodUid, ResourceList};
 use crate::model::status::{
     self, AgentStatus, ApiVersion, CgroupStatus, EbpfStatus, ManifestFault, NodeStatus,
-    ProgramStatus, PsiShare, PsiStatus, ResourceBounds, ResourceStatus, Status, StatusKind, Usage,
+    ProgramStatus, PsiStatus, ResourceBounds, ResourceStatus, Status, StatusKind, Usage,
 };
 use crate::model::time::WallTime;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::{
-    CgroupLevel, DriftCause, Hook, ObjectKind, Phase, WriteResult,
+    CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, ObjectKind, Phase, Source, SourceFault,
+    WriteResult,
 };
-use crate::sources::bpf::{ProgramReport, ProgramState};
-use crate::sources::psi;
+use crate::sources::bpf::{DEVICE_PROGRAM, ProgramReport, ProgramState};
+use crate::sources::{ReadError, agent_process, psi};
 use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};
 
@@ -51,6 +54,7 @@ pub(super) struct Publisher {
     started_at: WallTime,
     mode: String,
     ebpf: EbpfStatus,
+    cpu: CpuUsage,
     /// Something changed since the last document, at this time.
     changed_at: Option<Duration>,
     published_at: Duration,
@@ -65,13 +69,9 @@ impl Publisher {
         let publisher = Self {
             sender,
             started_at: WallTime::from_epoch(clock::wall()),
-            mode: match config.mode {
-                crate::config::Mode::Observe => "observe",
-                crate::config::Mode::Assist => "assist",
-                crate::config::Mode::Own => "own",
-            }
-            .to_owned(),
+            mode: config.mode.as_str().to_owned(),
             ebpf: EbpfStatus::default(),
+            cpu: CpuUsage::default(),
             changed_at: None,
             published_at: Duration::ZERO,
         };
@@ -88,6 +88,33 @@ impl Publisher {
         for report in reports {
             metrics.set_program(report.program, hook_of(&report.state));
         }
+    }
+
+    /// The program on the kubepods cgroup; `Err`: why it is not there.
+    pub(super) fn device_counter(&mut self, attached: Result<(), String>, metrics: &Metrics) {
+        let name = DEVICE_PROGRAM.to_owned();
+        let (program, hook) = match attached {
+            Ok(()) => (
+                ProgramStatus {
+                    name,
+                    state: status::ProgramState::Attached,
+                    hook: Some("cgroup/device".to_owned()),
+                    reason: None,
+                },
+                Hook::Cgroup,
+            ),
+            Err(reason) => (
+                ProgramStatus {
+                    name,
+                    state: status::ProgramState::Failed,
+                    hook: None,
+                    reason: Some(reason),
+                },
+                Hook::None,
+            ),
+        };
+        self.ebpf.programs.push(program);
+        metrics.set_program(DEVICE_PROGRAM, hook);
     }
 
     /// There is nothing to listen to.
@@ -145,10 +172,11 @@ fn hook_of(state: &ProgramState) -> Hook {
 }
 
 impl Loop {
-    /// Counts what a plan found and is about to do.
-    pub fn count_plan(
+    /// Counts what a plan found: values that differ, and those that are right already.
+    pub(super) fn count_plan(
         &mut self,
         plan: &CgroupPlan,
+        wanted: &[DesiredCgroup],
         observed: &BTreeMap<CgroupName, ObservedCgroup>,
     ) {
         for step in &plan.steps {
@@ -164,27 +192,115 @@ impl Loop {
                 (false, _) => DriftCause::Foreign,
             };
             self.metrics.drift(&file.name, cause);
-            self.metrics.cgroup_write(&file.name, WriteResult::Changed);
         }
+        let mut same: BTreeMap<&str, u64> = BTreeMap::new();
+        for cgroup in wanted {
+            let Some(seen) = observed.get(&cgroup.name) else {
+                continue;
+            };
+            for (file, to) in &cgroup.files {
+                if seen.values.get(file) == Some(to) {
+                    *same.entry(&file.name).or_default() += 1;
+                }
+            }
+        }
+        for (file, n) in same {
+            self.metrics.cgroup_writes(file, WriteResult::Same, n);
+        }
+    }
+
+    /// Executes the steps, each counted and timed.
+    pub(super) fn apply_counted(&self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
+        let mut since = clock::boottime();
+        self.node.writer.apply(steps, &mut |step, error| {
+            let now = clock::boottime();
+            let op = match step {
+                CgroupStep::Create { .. } | CgroupStep::Repair { .. } => CgroupOp::Mkdir,
+                CgroupStep::Write { file, .. } => {
+                    let result = error.map_or(WriteResult::Changed, write_result);
+                    self.metrics.cgroup_writes(&file.name, result, 1);
+                    CgroupOp::Write
+                }
+            };
+            self.metrics.cgroup_op(op, now.saturating_sub(since));
+            since = now;
+        })
+    }
+
+    /// What differs still after a full pass, by file; 0 for a file that is right everywhere.
+    pub(super) fn count_unresolved(
+        &self,
+        plan: &CgroupPlan,
+        wanted: &[DesiredCgroup],
+        errors: &[ApplyError],
+    ) {
+        let right = wanted
+            .iter()
+            .flat_map(|it| &it.files)
+            .map(|(file, _)| (file.name.as_str(), 0));
         let waiting = plan.deferred.iter().map(|it| (it.file.name.as_str(), 1));
-        self.metrics.set_drift_unresolved(waiting);
+        let failed = errors.iter().filter_map(|it| Some((it.file()?, 1)));
+        self.metrics
+            .set_drift_unresolved(right.chain(waiting).chain(failed));
+    }
+
+    /// Pods and containers whose cgroup is right for the first time.
+    pub(super) fn count_lags(&mut self, uids: &[PodUid]) {
+        let now = clock::boottime();
+        for uid in uids {
+            let Some(entry) = self.pods.get_mut(uid) else {
+                continue;
+            };
+            if entry.blocked.is_none()
+                && !entry.cgroup_faults.contains_key(&entry.cgroup)
+                && let Some(seen_at) = entry.seen_at.take()
+            {
+                let lag = now.saturating_sub(seen_at);
+                self.metrics.reconcile_lag(LagKind::Pod, lag);
+            }
+            for instance in entry.instances.values_mut() {
+                if !entry.cgroup_faults.contains_key(&instance.cgroup)
+                    && let Some(decided_at) = instance.decided_at.take()
+                {
+                    let lag = now.saturating_sub(decided_at);
+                    self.metrics.reconcile_lag(LagKind::Container, lag);
+                }
+            }
+        }
     }
 
     /// The end of a pass: counters, gauges, and the document when it is due.
-    pub fn count_pass(&mut self, scope: Scope, started: Duration) {
+    pub(super) fn count_pass(&mut self, scope: Scope, started: Duration, mut phases: Phases) {
         let now = clock::boottime();
         self.counters.passes += 1;
         self.counters.last_pass = now.saturating_sub(started);
-        self.metrics
-            .loop_phase(Phase::Apply, self.counters.last_pass);
         self.metrics
             .loop_succeeded(WallTime::from_epoch(clock::wall()));
         self.health.pass_done(now);
         self.metrics.set_ready(self.health.is_ready());
         self.publisher.changed_at.get_or_insert(now);
         let is_due = now >= self.publisher.published_at + PUBLISH_EVERY;
+        if scope == Scope::All {
+            self.measure_self();
+        }
         if scope == Scope::All || is_due {
             self.publish(now);
+        }
+        phases.end(Phase::Observe);
+        phases.count(&self.metrics);
+    }
+
+    /// What the agent uses, and what its removed cgroups cost the kernel.
+    fn measure_self(&self) {
+        let usage = agent_process::read(&Root::host());
+        self.metrics
+            .set_process_usage(&usage, self.publisher.started_at);
+        match self.node.reader.n_dying(&self.node.plan.kubepods) {
+            Ok(n) => self.metrics.set_cgroups_dying(n),
+            Err(error) => {
+                self.metrics.set_cgroups_dying(None);
+                tracing::debug!(error = crate::observe::chain(&error), "dying cgroups");
+            }
         }
     }
 
@@ -200,20 +316,67 @@ impl Loop {
             .collect();
         let n_containers = containers.len();
         self.metrics.sync_pods(containers, now);
-        self.metrics.set_objects(ObjectKind::Pod, self.pods.len());
-        self.metrics
-            .set_objects(ObjectKind::Container, n_containers);
-        let n_instances = self.pods.values().map(|it| it.instances.len()).sum();
-        self.metrics
-            .set_cgroups(CgroupLevel::Container, n_instances);
-        self.metrics.set_cgroups(CgroupLevel::Pod, self.pods.len());
-        let status = self.status();
+        self.count_objects(n_containers);
+        let psi = self.node_psi(now);
+        self.measure_cpu(now);
+        self.metrics.set_source_ages(now);
+        let status = self.status(psi);
         self.publisher.sender.send_replace(Some(Arc::new(status)));
         self.publisher.changed_at = None;
         self.publisher.published_at = now;
     }
 
-    fn status(&self) -> Status {
+    fn count_objects(&self, n_containers: usize) {
+        let n_pods = self.pods.values().filter(|it| it.cgroup_id.is_some());
+        let n_pods = n_pods.count();
+        let n_instances = self.pods.values().map(|it| it.instances.len()).sum();
+        for (kind, n) in [
+            (ObjectKind::Pod, self.pods.len()),
+            (ObjectKind::Container, n_containers),
+            (ObjectKind::Cgroup, self.ids.len()),
+        ] {
+            self.metrics.set_objects(kind, n);
+        }
+        let known = |name: &CgroupName| usize::from(self.ids.contains_key(name));
+        let kubepods = &self.node.plan.kubepods;
+        let n_node: usize = self.node.plan.qos_cgroups().iter().map(known).sum();
+        for (level, n) in [
+            (CgroupLevel::Kubepods, known(kubepods)),
+            (CgroupLevel::Qos, n_node - known(kubepods)),
+            (CgroupLevel::Pod, n_pods),
+            (CgroupLevel::Container, n_instances),
+        ] {
+            self.metrics.set_cgroups(level, n);
+        }
+    }
+
+    fn node_psi(&self, now: Duration) -> PsiStatus {
+        match psi::node_stalls(&Root::host()) {
+            Ok(stalls) => {
+                self.metrics.source_read(Source::Psi, now);
+                PsiStatus::from(&stalls)
+            }
+            Err(error) => {
+                let fault = match error {
+                    ReadError::Fs(_) => SourceFault::Io,
+                    ReadError::Parse { .. } => SourceFault::Parse,
+                };
+                self.metrics.source_error(Source::Psi, fault);
+                PsiStatus::default()
+            }
+        }
+    }
+
+    fn measure_cpu(&mut self, now: Duration) {
+        let mut names = vec![self.node.plan.kubepods.clone()];
+        for entry in self.pods.values().filter(|it| it.is_active()) {
+            names.push(entry.cgroup.clone());
+            names.extend(entry.instances.values().map(|it| it.cgroup.clone()));
+        }
+        self.publisher.cpu.measure(names, &self.node.reader, now);
+    }
+
+    fn status(&self, psi: PsiStatus) -> Status {
         let now_boot = clock::boottime();
         let now_wall = clock::wall();
         let at = |boottime: Duration| {
@@ -259,10 +422,11 @@ impl Loop {
                     root: self.node.path_of(&self.config.kubelet.cgroup_root),
                 },
                 resources: self.resources(),
-                psi: psi::node_stalls(&Root::host())
-                    .map(|it| psi_status(&it))
-                    .unwrap_or_default(),
-                ebpf: self.publisher.ebpf.clone(),
+                psi,
+                ebpf: EbpfStatus {
+                    lost: self.shared.lost(),
+                    ..self.publisher.ebpf.clone()
+                },
             },
             pods,
             manifest_faults: self
@@ -288,6 +452,8 @@ impl Loop {
         let free = allocatable.node_allocatable(n_pods);
         let mut requested: BTreeMap<String, u64> = BTreeMap::new();
         let mut used_memory = 0;
+        let used_cpu = self.publisher.cpu.of(&self.node.plan.kubepods);
+        let used_cpu = used_cpu.and_then(|it| it.rate);
         for entry in self.pods.values().filter(|it| it.is_active()) {
             let requests = entry
                 .state
@@ -312,7 +478,11 @@ impl Loop {
                     reserved: total.saturating_sub(left),
                     allocatable: left,
                     requested: requested.get(name).copied().unwrap_or(0),
-                    used: (name == "memory").then_some(used_memory),
+                    used: match name.as_str() {
+                        "memory" => Some(used_memory),
+                        "cpu" => used_cpu.map(|MilliCpu(milli)| milli),
+                        _ => None,
+                    },
                 };
                 (name.clone(), resource)
             })
@@ -375,7 +545,7 @@ impl Loop {
                 .clone()
                 .or_else(|| entry.cgroup_faults.values().next().cloned()),
             cgroup_path: entry.cgroup_id.map(|_| self.node.path_of(&entry.cgroup)),
-            started_at: None,
+            started_at: Some(entry.state.accepted_at),
             resources: bounds(&requests, &limits),
             usage: match entry.is_active() {
                 true => self.usage(&entry.cgroup),
@@ -388,10 +558,11 @@ impl Loop {
 
     fn usage(&self, name: &CgroupName) -> Usage {
         let reader = &self.node.reader;
+        let cpu = self.publisher.cpu.of(name);
         Usage {
             memory_bytes: reader.memory_usage(name).ok().flatten().map(Bytes),
-            cpu_ns: None,
-            cpu_milli: None,
+            cpu_ns: cpu.map(|it| it.total_ns),
+            cpu_milli: cpu.and_then(|it| it.rate),
             pids: reader.n_tasks(name).ok().flatten(),
         }
     }
@@ -437,6 +608,14 @@ fn container_state(
     }
 }
 
+fn write_result(error: &ApplyError) -> WriteResult {
+    match error {
+        ApplyError::Gone { .. } => WriteResult::Gone,
+        error if error.is_refusal() => WriteResult::Refused,
+        _ => WriteResult::Error,
+    }
+}
+
 fn bounds(requests: &ResourceList, limits: &ResourceList) -> ResourceBounds {
     let has = |list: &ResourceList, name: &str| list.contains_key(name);
     ResourceBounds {
@@ -455,23 +634,5 @@ fn amount(list: &ResourceList, name: &str) -> u64 {
             milli
         }
         _ => list.get(name).map_or(0, |it| it.units()),
-    }
-}
-
-fn percent(share: StallShare) -> f64 {
-    share.as_ratio() * 100.0
-}
-
-fn psi_status(stalls: &Stalls) -> PsiStatus {
-    let share = |psi: Option<&Psi>| {
-        psi.map(|it| PsiShare {
-            some_avg10: percent(it.some.avg10),
-            full_avg10: it.full.map(|it| percent(it.avg10)),
-        })
-    };
-    PsiStatus {
-        cpu: share(stalls.cpu.as_ref()),
-        memory: share(stalls.memory.as_ref()),
-        io: share(stalls.io.as_ref()),
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter, Removal};
 use crate::model::cgroup_name::CgroupName;
+use crate::observe::metrics::labels::CgroupOp;
+use crate::sys::clock;
 
 /// First wait after an attempt: a killed process needs about this long to leave its cgroup.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
@@ -64,7 +66,14 @@ impl Removals {
     }
 
     /// One attempt for every cgroup that is due.
-    pub(super) fn round(&mut self, writer: &CgroupWriter, now: Duration) -> Round {
+    ///
+    /// `took` hears what each operation took.
+    pub(super) fn round(
+        &mut self,
+        writer: &CgroupWriter,
+        now: Duration,
+        took: &mut dyn FnMut(CgroupOp, Duration),
+    ) -> Round {
         let mut round = Round::default();
         let due: BTreeSet<CgroupName> = self
             .entries
@@ -73,7 +82,7 @@ impl Removals {
             .map(|(name, _)| name.clone())
             .collect();
         for name in due {
-            let why = match attempt(writer, &name) {
+            let why = match attempt(writer, &name, took) {
                 Ok(Removal::Done) => {
                     self.entries.remove(&name);
                     round.done.push(name);
@@ -101,13 +110,21 @@ impl Removals {
 }
 
 /// Most cgroups are empty when their turn comes, so a plain removal is tried before the kill.
-fn attempt(writer: &CgroupWriter, name: &CgroupName) -> Result<Removal, ApplyError> {
-    match writer.remove(name)? {
-        Removal::Done => Ok(Removal::Done),
-        Removal::Busy => Ok(Removal::Busy),
-        Removal::Populated { .. } => {
-            writer.kill(name)?;
-            writer.remove(name)
-        }
+fn attempt(
+    writer: &CgroupWriter,
+    name: &CgroupName,
+    took: &mut dyn FnMut(CgroupOp, Duration),
+) -> Result<Removal, ApplyError> {
+    let mut timed = |op, act: &dyn Fn() -> Result<Removal, ApplyError>| {
+        let started = clock::boottime();
+        let result = act();
+        took(op, clock::boottime().saturating_sub(started));
+        result
+    };
+    let left = timed(CgroupOp::Rmdir, &|| writer.remove(name))?;
+    if !matches!(left, Removal::Populated { .. }) {
+        return Ok(left);
     }
+    timed(CgroupOp::Kill, &|| writer.kill(name).map(|_| left.clone()))?;
+    timed(CgroupOp::Rmdir, &|| writer.remove(name))
 }

@@ -31,10 +31,10 @@ use super::btf::BtfError;
 use crate::model::event::{CgroupId, KernelEvent};
 use crate::sys::{FsError, Root};
 
-pub use self::device::{DeviceAccess, DeviceKind};
+pub use self::device::{DeviceAccess, DeviceKind, PROGRAM as DEVICE_PROGRAM};
 pub use self::pins::PinsError;
 pub use self::probe::KernelSupport;
-pub use self::stats::{ProgramStats, StallTotals};
+pub use self::stats::{MapUse, ProgramStats, StallTotals};
 
 /// One ring buffer, with the programs that write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -29,8 +29,6 @@ label!(
     Trigger {
         Timer => "timer",
         Event => "event",
-        Config => "config",
-        Api => "api",
     }
 );
 
@@ -50,16 +48,27 @@ label!(
         Pod => "pod",
         Container => "container",
         Cgroup => "cgroup",
-        Workload => "workload",
+    }
+);
+
+label!(
+    /// Where readings come from.
+    Source {
+        /// Interface files of cgroups.
+        Cgroup => "cgroup",
+        /// The manifest directory.
+        Manifests => "manifests",
+        /// Stalls of the node.
+        Psi => "psi",
+        /// Counters of the eBPF programs.
+        Bpf => "bpf",
     }
 );
 
 label!(
     /// Why a reading failed.
     SourceFault {
-        /// The file or object is not there.
-        Gone => "gone",
-        /// The kernel or the peer refused or failed.
+        /// The kernel refused or failed.
         Io => "io",
         /// It was read and not understood.
         Parse => "parse",
@@ -86,10 +95,8 @@ label!(
         Write => "write",
         Mkdir => "mkdir",
         Rmdir => "rmdir",
+        /// One round of signals, freezing and thawing included.
         Kill => "kill",
-        Freeze => "freeze",
-        /// A call to systemd.
-        Unit => "unit",
     }
 );
 
@@ -102,8 +109,6 @@ label!(
         Restart => "restart",
         /// The cgroup or the decision is new.
         New => "new",
-        /// The kernel keeps a rounded value.
-        Rounding => "rounding",
     }
 );
 
@@ -122,8 +127,6 @@ label!(
         Qos => "qos",
         Pod => "pod",
         Container => "container",
-        /// Made by a container below itself.
-        Nested => "nested",
     }
 );
 
@@ -151,9 +154,10 @@ impl Stream {
 label!(
     /// Why the kernel side lost an event.
     LossReason {
+        /// The ring had no room; for stalls also the map of totals.
         RingFull => "ring_full",
-        MapFull => "map_full",
-        Fault => "fault",
+        /// The record is none that a program writes.
+        Malformed => "malformed",
     }
 );
 
@@ -203,9 +207,7 @@ label!(
     /// How the state file was read at start.
     RestoreResult {
         Loaded => "loaded",
-        /// Of an older format.
-        Migrated => "migrated",
-        /// Unusable; made anew from the kernel.
+        /// A part was unusable and made anew from the kernel.
         Rebuilt => "rebuilt",
         /// There was none.
         Empty => "empty",
@@ -213,11 +215,11 @@ label!(
 );
 
 label!(
-    /// What the agent does with a field of the kubelet configuration.
+    /// What the agent does with a field of the kubelet configuration. A field that it refuses
+    /// keeps it from starting.
     FieldHandling {
         Honoured => "honoured",
         Ignored => "ignored",
-        Refused => "refused",
     }
 );
 
@@ -262,6 +264,9 @@ impl HostSlice {
         }
     }
 }
+
+/// The values of [`qos`].
+pub(super) const QOS: [&str; 4] = ["guaranteed", "burstable", "besteffort", "none"];
 
 /// `qos` of a victim; `none` outside pods.
 pub(super) const fn qos(class: Option<QosClass>) -> &'static str {

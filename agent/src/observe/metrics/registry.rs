@@ -48,7 +48,7 @@ impl Builder {
         self.register(IntGaugeVec::new(opts(family), family.labels))
     }
 
-    /// A gauge of seconds or of a ratio.
+    /// A gauge of seconds.
     pub(super) fn float_gauge(&mut self, name: &str) -> GaugeVec {
         let family = self.take(name, |it| it.kind == Type::Gauge && is_fractional(it.unit));
         self.register(GaugeVec::new(opts(family), family.labels))
@@ -91,7 +91,7 @@ impl Builder {
 }
 
 const fn is_fractional(unit: Unit) -> bool {
-    matches!(unit, Unit::Seconds | Unit::Timestamp | Unit::Ratio)
+    matches!(unit, Unit::Seconds | Unit::Timestamp)
 }
 
 fn opts(family: &Family) -> Opts {

@@ -61,8 +61,6 @@ pub enum Unit {
     /// Seconds since the Unix epoch.
     Timestamp,
     Bytes,
-    /// 0 to 1.
-    Ratio,
 }
 
 /// What bounds the number of series of a family.
@@ -154,7 +152,7 @@ pub fn table() -> &'static [Family] {
 
 use Area::{Ebpf, Oom, Process, Reconcile, State};
 use Type::{Counter, Gauge};
-use Unit::{Bytes, Count, Flag, Info, Ratio, Seconds, Timestamp};
+use Unit::{Bytes, Count, Flag, Info, Seconds, Timestamp};
 
 #[rustfmt::skip]
 const TABLE: &[Family] = &[
@@ -181,7 +179,7 @@ const TABLE: &[Family] = &[
     agent("ballast_source_age_seconds", Gauge, Seconds, &["source"],
         "Age of the newest reading of a source at the last pass."),
     agent("ballast_source_errors_total", Counter, Count, &["source", "reason"],
-        "Failed readings."),
+        "Failed readings by what failed."),
     agent("ballast_scrape_duration_seconds", LATENCY, Seconds, &["endpoint"],
         "Time to encode one answer."),
     agent("ballast_scrape_series", Gauge, Count, &["endpoint"],
@@ -243,7 +241,7 @@ const TABLE: &[Family] = &[
     agent("ballast_reconcile_lag_seconds", LATENCY, Seconds, &["kind"],
         "From the first sight of a pod or container to its cgroup being right.").area(Reconcile),
     agent("ballast_cgroups", Gauge, Count, &["level"],
-        "Cgroups below the agent's root by level.").area(Reconcile),
+        "Cgroups that the agent has made by level.").area(Reconcile),
     agent("ballast_cgroups_dying", Gauge, Count, &[],
         "Removed cgroups that the kernel still holds; absent where it does not tell.")
         .area(Reconcile),
@@ -260,8 +258,6 @@ const TABLE: &[Family] = &[
         "Events lost in the kernel since the maps were made.").area(Ebpf),
     agent("ballast_bpf_last_loss_timestamp_seconds", Gauge, Timestamp, &["stream"],
         "When a loss was last seen; absent until the first.").area(Ebpf),
-    agent("ballast_bpf_ring_high_water_ratio", Gauge, Ratio, &["stream"],
-        "Fullest state of a ring since the last scrape.").area(Ebpf),
     agent("ballast_bpf_event_age_seconds", LATENCY, Seconds, &["stream"],
         "From the event in the kernel to its handling.").area(Ebpf),
     agent("ballast_bpf_map_entries", Gauge, Count, &["map"],
@@ -282,7 +278,7 @@ const TABLE: &[Family] = &[
     agent("ballast_state_restores_total", Counter, Count, &["result"],
         "How the state file was read at start; one per start.").area(State),
     agent("ballast_kubelet_config_fields", Gauge, Count, &["handling"],
-        "Fields of the kubelet configuration in use by what the agent does with them.")
+        "Fields set in the kubelet configuration by what the agent does with them.")
         .area(State),
 ];
 
@@ -348,7 +344,6 @@ mod tests {
                 Unit::Timestamp if family.area == Area::Process => "_time_seconds",
                 Unit::Timestamp => "_timestamp_seconds",
                 Unit::Bytes => "_bytes",
-                Unit::Ratio => "_ratio",
             };
             assert!(stem.ends_with(suffix), "{name} lacks {suffix}");
             for taken in ["_count", "_sum", "_bucket"] {

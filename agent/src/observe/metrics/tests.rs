@@ -44,8 +44,9 @@ fn everything() -> Metrics {
     metrics.set_objects(ObjectKind::Pod, 1);
     metrics.loop_phase(Phase::Gather, second);
     metrics.loop_succeeded(at);
-    metrics.set_source_age("manifests", second);
-    metrics.source_error("manifests", SourceFault::Parse);
+    metrics.source_read(Source::Manifests, second);
+    metrics.set_source_ages(second);
+    metrics.source_error(Source::Manifests, SourceFault::Parse);
     let usage = ProcessUsage {
         cpu: Some(second),
         open_fds: Some(20),
@@ -66,7 +67,7 @@ fn everything() -> Metrics {
     }
     let (event, detail) = oom_parts(&record);
     metrics.oom_kill(event, detail, None);
-    metrics.cgroup_write("memory.max", WriteResult::Changed);
+    metrics.cgroup_writes("memory.max", WriteResult::Changed, 1);
     metrics.cgroup_op(CgroupOp::Mkdir, second);
     metrics.drift("memory.max", DriftCause::Foreign);
     metrics.set_drift_unresolved([("memory.max", 1)]);
@@ -78,7 +79,6 @@ fn everything() -> Metrics {
     metrics.bpf_event(Stream::Oom, second);
     metrics.set_bpf_lost(Stream::Oom, LossReason::RingFull, 0, at);
     metrics.set_bpf_lost(Stream::Oom, LossReason::RingFull, 1, at);
-    metrics.ring_fill(Stream::Oom, 0.5);
     metrics.set_map("oom_slots", 1, 64);
     metrics.state_saved(SaveResult::Ok, second);
     metrics.state_restored(RestoreResult::Empty);
@@ -91,7 +91,6 @@ fn everything() -> Metrics {
 fn a_scrape_holds_the_families_of_the_table_and_no_other() {
     let metrics = everything();
     text(&metrics); // The sizes of an answer show in the next one.
-    metrics.ring_fill(Stream::Oom, 0.5);
     let text = text(&metrics);
     let scraped: BTreeSet<&str> = text
         .lines()
@@ -238,14 +237,17 @@ fn counters_of_the_kernel_are_repeated_and_a_new_start_adds_up() {
 }
 
 #[test]
-fn a_high_water_mark_lasts_until_the_scrape() {
+fn a_reading_ages_until_the_next_and_a_source_never_read_has_no_age() {
     let metrics = Metrics::new();
-    let sample = r#"ballast_bpf_ring_high_water_ratio{stream="oom"}"#;
-    for ratio in [0.2, 0.7, 0.4, f64::NAN] {
-        metrics.ring_fill(Stream::Oom, ratio);
-    }
-    check(&metrics, &[(sample, Some(0.7))]);
-    check(&metrics, &[(sample, None)]);
+    let at = Duration::from_secs;
+    let psi = r#"ballast_source_age_seconds{source="psi"}"#;
+    metrics.source_read(Source::Psi, at(100));
+    metrics.set_source_ages(at(103));
+    let bpf = r#"ballast_source_age_seconds{source="bpf"}"#;
+    check(&metrics, &[(psi, Some(3.0)), (bpf, None)]);
+    metrics.source_read(Source::Psi, at(110));
+    metrics.set_source_ages(at(110));
+    check(&metrics, &[(psi, Some(0.0))]);
 }
 
 #[test]

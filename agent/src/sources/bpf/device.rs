@@ -9,7 +9,8 @@ use aya::programs::{CgroupAttachMode, CgroupDevice, ProgramError};
 
 use super::{LoadError, objects};
 
-const PROGRAM: &str = "device_access";
+/// Its name, for reports.
+pub const PROGRAM: &str = "device_access";
 
 /// `type` of a device access, include/uapi/linux/bpf.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

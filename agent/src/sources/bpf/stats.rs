@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aya::maps::MapError;
+use aya::maps::{IterableMap, MapError};
 use aya::programs::loaded_programs;
 use ebpf_abi::StallTotal;
 use zerocopy::FromBytes;
@@ -29,6 +29,14 @@ pub struct ProgramStats {
     pub run_count: u64,
     /// Includes some 40 ns per run for the measuring.
     pub run_time_ns: u64,
+}
+
+/// How full a map is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapUse {
+    pub map: &'static str,
+    pub n_entries: u64,
+    pub capacity: u64,
 }
 
 impl Streams {
@@ -73,6 +81,31 @@ impl Streams {
             }
         }
         Ok(found)
+    }
+
+    /// The maps whose use varies and that can be counted: the stall totals, one entry per cgroup.
+    /// Costs a system call per entry.
+    pub fn map_use(&self) -> Result<Vec<MapUse>, LoadError> {
+        let totals = self
+            .running
+            .get(&Stream::Stall)
+            .and_then(|it| it.totals.as_ref());
+        let failed = |source| LoadError::Map {
+            stream: Stream::Stall,
+            map: "totals",
+            source,
+        };
+        totals
+            .into_iter()
+            .map(|totals| {
+                let info = totals.map().info().map_err(failed)?;
+                Ok(MapUse {
+                    map: "stall_totals",
+                    n_entries: totals.keys().filter(Result::is_ok).count() as u64,
+                    capacity: u64::from(info.max_entries()),
+                })
+            })
+            .collect()
     }
 
     /// One row per running program. Lists every program of the node: some microseconds each.

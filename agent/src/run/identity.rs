@@ -1,0 +1,60 @@
+//! What an agent is and what its node gives it: the metrics that are set once at start.
+
+use super::node::Node;
+use crate::config::{Config, FieldCounts};
+use crate::model::cgroup_name::CgroupDriver;
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::labels::FieldHandling;
+use crate::sys::Root;
+
+/// The commit of the build, which the packaging tells through the environment of the build.
+const REVISION: &str = match option_env!("BALLAST_REVISION") {
+    Some(revision) => revision,
+    None => "unknown",
+};
+
+/// `node` is prepared: its kubepods cgroup tells what the kernel has.
+pub(super) fn set_identity(
+    metrics: &Metrics,
+    root: &Root,
+    config: &Config,
+    fields: FieldCounts,
+    node: &Node,
+) {
+    metrics.set_build(env!("CARGO_PKG_VERSION"), REVISION, env!("BALLAST_TARGET"));
+    let kubelet = &config.kubelet;
+    let driver = match kubelet.cgroup_driver {
+        CgroupDriver::Cgroupfs => "cgroupfs",
+        CgroupDriver::Systemd => "systemd",
+    };
+    // Nothing in this build plans without writing.
+    let is_dry_run = false;
+    metrics.set_mode(
+        config.mode.as_str(),
+        node.version().as_str(),
+        driver,
+        is_dry_run,
+    );
+    for (feature, is_enabled) in [
+        ("bpf_diagnostics", config.bpf.diagnostics),
+        ("cgroups_per_qos", kubelet.cgroups_per_qos),
+        ("cpu_cfs_quota", kubelet.cpu_cfs_quota),
+        (
+            "local_storage_capacity_isolation",
+            kubelet.local_storage_capacity_isolation,
+        ),
+        ("memory_qos", kubelet.memory_qos),
+        ("pod_level_resources", kubelet.pod_level_resources),
+        (
+            "qos_reserved",
+            kubelet.qos_reserved_memory_percent.is_some(),
+        ),
+    ] {
+        metrics.set_feature(feature, is_enabled);
+    }
+    for (feature, is_available) in node.kernel_features(root) {
+        metrics.set_kernel_feature(feature, is_available);
+    }
+    metrics.set_kubelet_config_fields(FieldHandling::Honoured, fields.honoured);
+    metrics.set_kubelet_config_fields(FieldHandling::Ignored, fields.ignored);
+}

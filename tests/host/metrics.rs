@@ -1,0 +1,106 @@
+//! A running agent shows every family of the metrics table.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ballast::observe::metrics::{Unit, table};
+use ballast_tests::agent::{Agent, PATIENCE, hog, is_unified};
+
+/// Families that this node may not show, with the reason.
+fn absent_here() -> BTreeSet<&'static str> {
+    let mut absent = BTreeSet::new();
+    if !is_unified() {
+        // cgroup v1 does not count them.
+        absent.insert("ballast_cgroups_dying");
+    }
+    let stats = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap_or_default();
+    if stats.trim() != "1" {
+        // The kernel does not measure programs.
+        absent.insert("ballast_bpf_program_runs_total");
+        absent.insert("ballast_bpf_program_run_seconds_total");
+    }
+    absent
+}
+
+/// A time of something that may never happen is absent until it does.
+fn is_of_an_event(name: &str, unit: Unit) -> bool {
+    unit == Unit::Timestamp && name.contains("_last_")
+}
+
+fn scrape(address: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(
+        stream,
+        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Families without a sample. A histogram's samples have the endings of its parts.
+fn missing(text: &str) -> BTreeSet<&'static str> {
+    let has_sample = |name: &str| {
+        text.lines().any(|line| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|it| it.starts_with([' ', '{']) || it.starts_with("_count"))
+        })
+    };
+    table()
+        .iter()
+        .filter(|it| !is_of_an_event(it.name, it.unit) && !has_sample(it.name))
+        .map(|it| it.name)
+        .collect()
+}
+
+fn pod(hog: &Path) -> String {
+    format!(
+        "apiVersion: v1\n\
+         kind: Pod\n\
+         metadata: {{name: hungry, namespace: default}}\n\
+         spec:\n\
+         \x20 restartPolicy: Never\n\
+         \x20 terminationGracePeriodSeconds: 1\n\
+         \x20 containers:\n\
+         \x20 - name: main\n\
+         \x20   image: none\n\
+         \x20   command: [{hog}, child, \"67108864\"]\n\
+         \x20   resources: {{limits: {{memory: 16Mi, cpu: 500m}}}}\n",
+        hog = hog.display()
+    )
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_running_agent_shows_every_family() -> Result<()> {
+    let mut agent = Agent::new("metrics")?;
+    // The port is free for a moment after this; nothing else on the node takes random ports.
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    agent.metrics.clone_from(&address);
+    agent.put_pod("hungry.yaml", &pod(&hog()?))?;
+    agent.start()?;
+    agent.wait_events("an OOM kill", "oom", |it| !it.is_empty())?;
+    // A pod that goes has its cgroup killed and removed.
+    agent.remove_pod("hungry.yaml")?;
+
+    let expected = absent_here();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let text = scrape(&address).context("scrape")?;
+        let missing = missing(&text);
+        if missing == expected {
+            break;
+        }
+        if Instant::now() > deadline {
+            bail!("without a sample: {missing:?}, expected {expected:?}\n{text}");
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    agent.stop()
+}
