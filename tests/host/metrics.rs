@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ballast::observe::metrics::{Unit, table};
-use ballast_tests::agent::{Agent, PATIENCE, hog, is_unified};
+use ballast_tests::agent::{Agent, PATIENCE, hog};
+use ballast_tests::cgroup::is_unified;
 
 /// Families that this node may not show, with the reason.
 fn absent_here() -> BTreeSet<&'static str> {
@@ -60,7 +60,7 @@ fn missing(text: &str) -> BTreeSet<&'static str> {
         .collect()
 }
 
-fn pod(hog: &Path) -> String {
+fn pod(hog: &str) -> String {
     format!(
         "apiVersion: v1\n\
          kind: Pod\n\
@@ -72,8 +72,7 @@ fn pod(hog: &Path) -> String {
          \x20 - name: main\n\
          \x20   image: none\n\
          \x20   command: [{hog}, child, \"67108864\"]\n\
-         \x20   resources: {{limits: {{memory: 16Mi, cpu: 500m}}}}\n",
-        hog = hog.display()
+         \x20   resources: {{limits: {{memory: 16Mi, cpu: 500m}}}}\n"
     )
 }
 
@@ -83,11 +82,11 @@ fn a_running_agent_shows_every_family() -> Result<()> {
     // The port is free for a moment after this; nothing else on the node takes random ports.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     agent.metrics.clone_from(&address);
-    agent.put_pod("hungry.yaml", &pod(&hog()?))?;
+    agent.put_file("hungry.yaml", &pod(&hog()?))?;
     agent.start()?;
     agent.wait_events("an OOM kill", "oom", |it| !it.is_empty())?;
     // A pod that goes has its cgroup killed and removed.
-    agent.remove_pod("hungry.yaml")?;
+    agent.remove_pod("hungry")?;
 
     let expected = absent_here();
     let deadline = Instant::now() + PATIENCE;
