@@ -75,6 +75,7 @@ impl Loop {
             log.clone(),
             self.metrics.clone(),
             to_loop,
+            self.runtime.exit_reporter(),
         );
         let drained = listener.take_waiting();
         Some(Prepared { listener, drained })
