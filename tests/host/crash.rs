@@ -16,7 +16,9 @@ use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
 
-use super::look::{container, container_path, end_of, is_running, oom_detail, pid_of, whose};
+use super::look::{
+    container, container_path, end_of, is_running, oom_detail, pid_of, wait_kills, whose,
+};
 use super::scaled;
 
 /// Waits for a file, so that a test says when to go on.
@@ -53,8 +55,7 @@ fn kills_while_the_agent_is_down_are_told_after_its_start() -> Result<()> {
         Ok(cgroup::oom_kills(&path)? == 3 && is_empty)
     })?;
     agent.start()?;
-    let kills = agent.wait_events("four kills", "oom", |it| it.len() >= 4)?;
-    assert_eq!(kills.len(), 4, "{kills:#?}");
+    let kills = wait_kills(&agent, 4)?;
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for kill in &kills {
         let (pod, container) = whose(kill);

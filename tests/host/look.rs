@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ballast::model::record::{EventDetail, EventRecord, OomDetail};
 use ballast::model::status::{ContainerEntry, EntryState, PodEntry};
+use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 
 pub(super) fn container<'a>(pod: &'a PodEntry, name: &str) -> Option<&'a ContainerEntry> {
@@ -65,6 +66,21 @@ pub(super) fn oom_detail(record: &EventRecord) -> Result<&OomDetail> {
         Some(EventDetail::Oom(detail)) => Ok(detail),
         other => anyhow::bail!("not an OOM kill: {other:?}"),
     }
+}
+
+/// Waits for `n` OOM kills in pods, and makes sure that there are no more. Those of the rest of the
+/// node, which the agent tells too, are left out: a test does not own them.
+pub(super) fn wait_kills(agent: &Agent, n: usize) -> Result<Vec<EventRecord>> {
+    let what = format!("{n} OOM kills");
+    let kills = agent.wait_events(&what, "oom", |it| of_pods(it.to_vec()).len() >= n)?;
+    let kills = of_pods(kills);
+    ensure!(kills.len() == n, "more kills than {n}: {kills:#?}");
+    Ok(kills)
+}
+
+pub(super) fn of_pods(mut records: Vec<EventRecord>) -> Vec<EventRecord> {
+    records.retain(|it| it.event.pod.is_some());
+    records
 }
 
 /// Name of the pod and of the container that a record is about.

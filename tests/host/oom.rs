@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use ballast::model::record::{EventRecord, OomScope};
 use ballast::model::status::{PodEntry, Status};
 use ballast_tests::agent::{Agent, hog};
@@ -11,7 +11,8 @@ use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
 
 use super::look::{
-    container_path, end_of, has_ended, is_running, oom_detail, pid_of, pod_path, whose,
+    container_path, end_of, has_ended, is_running, of_pods, oom_detail, pid_of, pod_path,
+    wait_kills, whose,
 };
 use super::scaled;
 
@@ -34,12 +35,6 @@ fn greedy(args: &[&str]) -> Result<Container> {
         .chain(args.iter().copied())
         .collect();
     Ok(Container::new("greedy", &command).limited_to(LIMIT))
-}
-
-fn kills(agent: &Agent, n: usize) -> Result<Vec<EventRecord>> {
-    let kills = agent.wait_events(&format!("{n} OOM kills"), "oom", |it| it.len() >= n)?;
-    ensure!(kills.len() == n, "more kills than {n}: {kills:#?}");
-    Ok(kills)
 }
 
 /// What every kill by a container's own limit has in common.
@@ -80,7 +75,7 @@ fn path_at_first(record: &EventRecord) -> Result<String> {
 fn a_kill_by_the_containers_limit_ends_the_container() -> Result<()> {
     let agent = agent("oom-container")?;
     agent.put(&Manifest::new("one").container(greedy(&["alloc", TOO_MUCH])?))?;
-    let kills = kills(&agent, 1)?;
+    let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("one", "ends", |it| has_ended(it, "greedy"))?;
     let path = path_at_first(&kills[0])?;
     assert!(path.starts_with(pod_path(&pod).unwrap_or(&path)), "{path}");
@@ -109,7 +104,7 @@ fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
         .container(fits("second"))
         .with("resources", json!({"limits": {"memory": "48Mi"}}));
     agent.put(&pod)?;
-    let kills = kills(&agent, 1)?;
+    let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("both", "has lost one container", |it| {
         has_ended(it, "first") || has_ended(it, "second")
     })?;
@@ -134,7 +129,7 @@ fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
 fn a_kill_of_a_child_leaves_the_container_running() -> Result<()> {
     let agent = agent("oom-child")?;
     agent.put(&Manifest::new("parent").container(greedy(&["child", TOO_MUCH])?))?;
-    let kills = kills(&agent, 1)?;
+    let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("parent", "counts the kill", |it| it.oom_kills == 1)?;
     let main = pid_of(&pod, "greedy").context("the container ended")?;
     let path = container_path(&pod, "greedy")?;
@@ -152,7 +147,7 @@ fn a_kill_of_a_child_leaves_the_container_running() -> Result<()> {
 fn a_kill_for_a_threads_allocation_names_the_process() -> Result<()> {
     let agent = agent("oom-thread")?;
     agent.put(&Manifest::new("threads").container(greedy(&["thread", TOO_MUCH])?))?;
-    let kills = kills(&agent, 1)?;
+    let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("threads", "ends", |it| has_ended(it, "greedy"))?;
     check_kill(&kills[0], &pod, &path_at_first(&kills[0])?)?;
     let detail = oom_detail(&kills[0])?;
@@ -167,7 +162,7 @@ fn a_kill_in_a_nested_cgroup_belongs_to_the_container() -> Result<()> {
     let mount = cgroup::mount_of("memory");
     let mount = mount.to_str().context("a mount point is text")?;
     agent.put(&Manifest::new("nest").container(greedy(&["nested", mount, TOO_MUCH])?))?;
-    let kills = kills(&agent, 1)?;
+    let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("nest", "counts the kill", |it| it.oom_kills == 1)?;
     let path = container_path(&pod, "greedy")?;
     check_kill(&kills[0], &pod, &path)?;
@@ -187,7 +182,7 @@ fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
     agent.start()?;
     agent.put(&Manifest::new("group").container(greedy(&["group", "3", TOO_MUCH])?))?;
     let n = if cgroup::is_unified() { 4 } else { 1 };
-    let kills = kills(&agent, n)?;
+    let kills = wait_kills(&agent, n)?;
     let pod = agent.wait_pod("group", "ends", |it| has_ended(it, "greedy"))?;
     let path = path_at_first(&kills[0])?;
     let pids: BTreeSet<u32> = kills
@@ -220,7 +215,7 @@ fn kills_at_the_same_time_are_told_apart() -> Result<()> {
     for name in pods {
         agent.put(&Manifest::new(name).container(greedy(&["two", TOO_MUCH])?))?;
     }
-    let kills = kills(&agent, 4)?;
+    let kills = wait_kills(&agent, 4)?;
     for name in pods {
         let pod = agent.wait_pod(name, "counts two kills", |it| it.oom_kills == 2)?;
         let path = container_path(&pod, "greedy")?;
@@ -250,7 +245,7 @@ fn a_kill_of_a_short_lived_container_is_attributed() -> Result<()> {
         let container = Container::new("greedy", &[&hog, "alloc", TOO_MUCH]).limited_to(4);
         agent.put(&Manifest::new(&format!("short-{i}")).container(container))?;
     }
-    let kills = kills(&agent, n as usize)?;
+    let kills = wait_kills(&agent, n as usize)?;
     let names: BTreeSet<&str> = kills.iter().map(|it| whose(it).0).collect();
     assert_eq!(names.len(), n as usize, "{names:?}");
     for kill in &kills {
@@ -283,7 +278,7 @@ fn a_burst_of_a_thousand_kills_is_counted_exactly() -> Result<()> {
         status.pods.iter().map(|it| it.oom_kills).sum::<u64>() >= all
             && status.pods.iter().all(is_running)
     })?;
-    let kills = agent.events("oom")?;
+    let kills = of_pods(agent.events("oom")?);
     assert_eq!(kills.len() as u64, all);
     let mut by_pod: BTreeMap<&str, u64> = BTreeMap::new();
     let mut pids = BTreeSet::new();
