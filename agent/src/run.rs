@@ -51,7 +51,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::Trigger;
 use crate::runtime::{ContainerId, Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
-use crate::sys::{FsError, Root, clock};
+use crate::sys::{FsError, Root, clock, syscall};
 
 /// Every file is read back at least this often, and the manifest directory is read again: the
 /// safety net under the events. Kubelet's housekeeping runs every 2 s and costs for it; its QoS
@@ -120,6 +120,7 @@ pub struct Loop {
 
 /// Runs the agent until it is told to stop. Containers go on when it returns.
 pub fn run(config: Config) -> Result<(), RunError> {
+    syscall::limit_heap();
     let config = Arc::new(config);
     let root = Root::host();
     root.create_dir_all(config.state_directory.join("pods"))
