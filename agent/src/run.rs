@@ -31,7 +31,7 @@ use std::time::Duration;
 
 pub use self::check::check;
 use self::event::{Event, Receiver};
-use self::kernel::Shared;
+use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
 use self::node::{Node, NodeError};
 use self::pass::Scope;
@@ -70,6 +70,9 @@ const EVENT_LOG: usize = 4096;
 
 /// No pass for this long means that the loop is stuck.
 const MAX_PASS_AGE: Duration = Duration::from_secs(60);
+
+/// The part of readiness that waits for the eBPF programs.
+const KERNEL_EVENTS: &str = "kernel events";
 
 /// Why the agent cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +134,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
     let metrics = Metrics::new();
     let health = Health::new(
         MAX_PASS_AGE,
-        ["node", "recovery", "first pass"],
+        ["node", "recovery", "first pass", KERNEL_EVENTS],
         clock::boottime(),
     );
     let mut node = Node::detect(&root, &config)?;
@@ -194,12 +197,9 @@ pub fn run(config: Config) -> Result<(), RunError> {
             state.node.topology.shape(),
         ),
     );
-    let listener = state.start_listening(&root, &log, to_loop.clone());
+    let listener = state.start_listening(&log, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
-    let _listener = listener
-        .map(|it| it.spawn())
-        .transpose()
-        .map_err(RunError::Thread)?;
+    let _listener = listener.map(Prepared::listen);
     let _watcher = manifests::spawn_watcher(&state.manifests, to_loop.clone())?;
     drop(to_loop);
 
@@ -291,6 +291,7 @@ impl Loop {
             }
             Event::Emptied => self.removals.hurry(),
             Event::Lost => return Some(Scope::All),
+            Event::Programs { reports, fault } => self.programs_loaded(&reports, fault),
             Event::Shutdown => {}
         }
         None
