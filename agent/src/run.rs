@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use self::check::check;
 use self::event::{Event, Receiver};
-use self::kernel::Shared;
+use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
 use self::node::{Node, NodeError};
 use self::pass::Scope;
@@ -54,7 +54,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::Trigger;
 use crate::runtime::{ContainerId, Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
-use crate::sys::{FsError, Root, clock};
+use crate::sys::{FsError, Root, clock, syscall};
 
 /// Every file is read back at least this often, and the manifest directory is read again: the
 /// safety net under the events. Kubelet's housekeeping runs every 2 s and costs for it; its QoS
@@ -77,6 +77,9 @@ const EVENT_LOG: usize = 4096;
 
 /// No pass for this long means that the loop is stuck.
 const MAX_PASS_AGE: Duration = Duration::from_secs(60);
+
+/// The part of readiness that waits for the eBPF programs.
+const KERNEL_EVENTS: &str = "kernel events";
 
 /// Why the agent cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +131,7 @@ pub struct Loop {
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
 /// becomes of the fields of the kubelet configuration.
 pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
+    syscall::limit_heap();
     let config = Arc::new(config);
     let root = Root::host();
     root.create_dir_all(config.state_directory.join("pods"))
@@ -138,7 +142,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let metrics = Metrics::new();
     let health = Health::new(
         MAX_PASS_AGE,
-        ["node", "recovery", "first pass"],
+        ["node", "recovery", "first pass", KERNEL_EVENTS],
         clock::boottime(),
     );
     let mut node = Node::detect(&root, &config)?;
@@ -202,12 +206,9 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             state.node.topology.shape(),
         ),
     );
-    let listener = state.start_listening(&root, &log, to_loop.clone());
+    let listener = state.start_listening(&log, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
-    let _listener = listener
-        .map(|it| it.spawn())
-        .transpose()
-        .map_err(RunError::Thread)?;
+    let _listener = listener.map(Prepared::listen);
     let _watcher = manifests::spawn_watcher(&state.manifests, to_loop.clone())?;
     drop(to_loop);
 
@@ -309,6 +310,11 @@ impl Loop {
             }
             Event::Emptied => self.removals.hurry(),
             Event::Lost => return Some(Scope::All),
+            Event::Programs {
+                reports,
+                device,
+                fault,
+            } => self.programs_loaded(&reports, device, fault),
             Event::Shutdown => {}
         }
         None

@@ -35,7 +35,7 @@ printf '@START@ %s %s\n' "$uptime" "$(uname -r)"
 echo 1 > /proc/sys/kernel/printk
 
 export PATH=/bin HOME=/root TMPDIR=/tmp TERM=dumb RUST_BACKTRACE=1
-export BALLAST_BIN=/opt/ballast BALLAST_VM='@KERNEL@'
+export BALLAST_BIN=/opt/ballast BALLAST_HOG=/opt/hog BALLAST_VM='@KERNEL@'
 cd /root
 /opt/tests @ARGUMENTS@
 status=$?
