@@ -70,6 +70,15 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: u8) -> io::Result<()> {
     check(result)
 }
 
+/// Gives memory that is free back to the kernel. glibc keeps what lies below the newest allocation.
+pub fn release_free_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes an integer, and works on the allocator's own state under its locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// What becomes of the process that [`wait_child`] looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reap {
