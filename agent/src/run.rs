@@ -65,6 +65,10 @@ const FULL_PASS: Duration = Duration::from_secs(10);
 /// the agent may use.
 const MIN_FULL_PASS: Duration = Duration::from_secs(1);
 
+/// Cgroups that nobody knows are looked for this often: all are listed, in every hierarchy. A start
+/// does it too, and what the agent could not remove itself it tries again without this.
+const ORPHANS: Duration = Duration::from_secs(60);
+
 /// Events that come together are worked in one pass: what follows the first one for this long is
 /// part of it.
 const GATHER: Duration = Duration::from_millis(1);
@@ -247,6 +251,7 @@ impl Loop {
         self.health.unblock("first pass");
         let interval = full_pass_interval(&self.config.kubelet);
         let mut last_full = clock::boottime();
+        let mut last_orphans = last_full;
         loop {
             let now = clock::boottime();
             let next_full = last_full + interval;
@@ -286,7 +291,8 @@ impl Loop {
             };
             self.metrics.loop_tick(trigger);
             self.pass(scope);
-            if scope == Scope::All {
+            if scope == Scope::All && now >= last_orphans + ORPHANS {
+                last_orphans = now;
                 self.remove_orphans(now);
             }
         }
