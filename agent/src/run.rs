@@ -65,9 +65,17 @@ const FULL_PASS: Duration = Duration::from_secs(10);
 /// the agent may use.
 const MIN_FULL_PASS: Duration = Duration::from_secs(1);
 
+/// Cgroups that nobody knows are looked for this often: all are listed, in every hierarchy. A start
+/// does it too, and what the agent could not remove itself it tries again without this.
+const ORPHANS: Duration = Duration::from_secs(60);
+
 /// Events that come together are worked in one pass: what follows the first one for this long is
 /// part of it.
 const GATHER: Duration = Duration::from_millis(1);
+
+/// What is only to be stored and shown, such as the count of OOM kills, waits this long for more of
+/// its kind: a storm of kills is stored ten times a second and not a thousand.
+const NOTES: Duration = Duration::from_millis(100);
 
 /// Most events taken into one pass, so that a storm of them does not put it off for ever.
 const GATHER_MAX: usize = 1024;
@@ -248,10 +256,17 @@ impl Loop {
         self.health.unblock("first pass");
         let interval = full_pass_interval(&self.config.kubelet);
         let mut last_full = clock::boottime();
+        let mut last_orphans = last_full;
+        // Since when something is noted that no pass has seen.
+        let mut noted_at: Option<Duration> = None;
         loop {
             let now = clock::boottime();
             let next_full = last_full + interval;
-            let wake = self.next_wake().map_or(next_full, |it| it.min(next_full));
+            let notes_due = noted_at.map(|it| it + NOTES);
+            let wake = [self.next_wake(), notes_due]
+                .into_iter()
+                .flatten()
+                .fold(next_full, Duration::min);
             let (is_due, trigger) = match events.recv_timeout(wake.saturating_sub(now)) {
                 Ok(Event::Shutdown) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(event) => {
@@ -276,6 +291,13 @@ impl Loop {
                 Err(RecvTimeoutError::Timeout) => (None, Trigger::Timer),
             };
             let now = clock::boottime();
+            if matches!(trigger, Trigger::Event) && is_due.is_none() {
+                let due = *noted_at.get_or_insert(now) + NOTES;
+                if now < wake.min(due) {
+                    continue;
+                }
+            }
+            noted_at = None;
             self.wake_pods(now);
             let scope = if now >= next_full || is_due == Some(Scope::All) {
                 last_full = now;
@@ -287,13 +309,14 @@ impl Loop {
             };
             self.metrics.loop_tick(trigger);
             self.pass(scope);
-            if scope == Scope::All {
+            if scope == Scope::All && now >= last_orphans + ORPHANS {
+                last_orphans = now;
                 self.remove_orphans(now);
             }
         }
     }
 
-    /// Notes what an event says to look at.
+    /// Notes what an event says to look at. `None`: nothing, what it says is only to be stored.
     fn take(&mut self, event: Event) -> Option<Scope> {
         match event {
             Event::Runtime(event) => self.take_runtime(event),
@@ -307,6 +330,7 @@ impl Loop {
                 if let Some(entry) = self.pods.get_mut(&pod) {
                     entry.note_oom_kill(&container, victim);
                 }
+                return None;
             }
             Event::Emptied => self.removals.hurry(),
             Event::Lost => return Some(Scope::All),
@@ -317,7 +341,7 @@ impl Loop {
             } => self.programs_loaded(&reports, device, fault),
             Event::Shutdown => {}
         }
-        None
+        Some(Scope::Dirty)
     }
 
     fn take_runtime(&mut self, event: RuntimeEvent) {

@@ -11,7 +11,6 @@ use super::{KERNEL_EVENTS, Loop, RunError};
 use crate::apply::checkpoint;
 use crate::decide::pod_state::PodState;
 use crate::decide::qos::qos_class;
-use crate::model::cgroup::Existence;
 use crate::model::container::{self, ContainerState, Termination};
 use crate::model::event::{ExitStatus, KernelEvent, ProcessChange};
 use crate::model::pod::PodUid;
@@ -148,7 +147,12 @@ impl Loop {
 
     fn load_pods(&mut self) {
         let kind = PodState::KIND;
-        let stored = match stored::read_all(&self.paths.pods(), ".json", kind, PodState::VERSION) {
+        let stored = match stored::read_all::<PodState>(
+            &self.paths.pods(),
+            ".json",
+            kind,
+            PodState::VERSION,
+        ) {
             Ok(stored) => stored,
             Err(error) => {
                 self.told
@@ -165,8 +169,11 @@ impl Loop {
         for (path, state) in stored {
             match state {
                 Ok(state) => {
+                    let is_of_this_boot = state.boot_id == boot_id;
                     let state = pods::revive(state, &boot_id);
-                    if let Some(entry) = self.entry_of(state) {
+                    if let Some(mut entry) = self.entry_of(state) {
+                        // Two syncs for each pod would be most of a start.
+                        entry.is_unsaved = !is_of_this_boot;
                         self.pods.insert(entry.uid().clone(), entry);
                     }
                 }
@@ -217,11 +224,14 @@ impl Loop {
         if status.attempt != owner.attempt || status.state.termination().is_some() {
             return None;
         }
-        status.state = ContainerState::Running {
+        let running = ContainerState::Running {
             started_at: record.started_at,
         };
+        if status.state != running {
+            status.state = running;
+            entry.is_unsaved = true;
+        }
         entry.is_dirty = true;
-        entry.is_unsaved = true;
         let mut instance = Instance::new(record.id.clone(), cgroup);
         instance.set_process(record.process);
         instance.oom_killed = oom_victims.contains(&record.process);
@@ -279,9 +289,6 @@ impl Loop {
             names.extend(entry.instances.values().map(|it| it.cgroup.clone()));
         }
         for name in names {
-            if matches!(self.node.reader.existence(&name), Ok(Existence::Absent)) {
-                continue;
-            }
             self.register(&name);
         }
     }
