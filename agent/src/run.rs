@@ -321,7 +321,6 @@ impl Loop {
         match event {
             Event::Runtime(event) => self.take_runtime(event),
             Event::ManifestsChanged => self.read_manifests(),
-            Event::MainExit { process, status } => self.runtime.report_exit(process, status),
             Event::OomKill {
                 pod,
                 container,

@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -46,10 +47,17 @@ pub trait Runtime: Send {
     /// kept for it.
     fn report_exit(&mut self, key: ProcessKey, status: ExitStatus);
 
+    /// The same for the thread that hears of the exits, while another one owns the runtime: a
+    /// status that waits for its turn with the owner is lost when the agent is killed meanwhile.
+    fn exit_reporter(&self) -> ExitReporter;
+
     /// Removes the record of a container that has ended, once the caller has stored the outcome.
     /// Until then every recovery reports it again. An unknown id is fine.
     fn forget(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
 }
+
+/// See [`Runtime::exit_reporter`].
+pub type ExitReporter = Arc<dyn Fn(ProcessKey, ExitStatus) + Send + Sync>;
 
 /// One attempt to run one container; never reused. Also the name of its cgroup directory and of
 /// its record.

@@ -56,6 +56,7 @@ impl Loop {
             log.clone(),
             self.metrics.clone(),
             to_loop,
+            self.runtime.exit_reporter(),
         );
         listener.prepare().map(Some).map_err(RunError::Thread)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use crate::model::event::{ExitStatus, ProcessKey};
+use crate::model::event::ProcessKey;
 use crate::model::pod::PodUid;
 use crate::runtime::RuntimeEvent;
 use crate::sources::bpf::ProgramReport;
@@ -16,11 +16,6 @@ pub(super) enum Event {
     Runtime(RuntimeEvent),
     /// Something in the manifest directory changed.
     ManifestsChanged,
-    /// The first process of a container ended, as the kernel's own event stream tells it.
-    MainExit {
-        process: ProcessKey,
-        status: ExitStatus,
-    },
     /// The OOM killer killed a process of a container.
     OomKill {
         pod: PodUid,

@@ -26,7 +26,7 @@ use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{Metrics, Workload};
-use crate::runtime::HostProcess;
+use crate::runtime::{ExitReporter, HostProcess};
 use crate::sources::bpf::{LoadError, Stream, Streams};
 use crate::sys::{Dir, Root, clock, syscall};
 
@@ -102,6 +102,8 @@ pub(super) struct Listener {
     log: EventLog,
     metrics: Metrics,
     to_loop: Sender,
+    /// Told of the ends of first processes at once: the loop may be in the middle of a long pass.
+    exit_reporter: ExitReporter,
     /// Pid of the agent: the first process of a container that is just starting is its child.
     agent_pid: u32,
     /// Records of a stream that no program writes, since the agent started.
@@ -159,6 +161,7 @@ impl Listener {
         log: EventLog,
         metrics: Metrics,
         to_loop: Sender,
+        exit_reporter: ExitReporter,
     ) -> Self {
         Self {
             streams,
@@ -167,6 +170,7 @@ impl Listener {
             log,
             metrics,
             to_loop,
+            exit_reporter,
             agent_pid: std::process::id(),
             malformed: BTreeMap::new(),
             losses_due: Duration::ZERO,
@@ -312,10 +316,7 @@ impl Listener {
                 if let ProcessChange::Exit { status, .. } = &process.change
                     && self.shared.is_main(process.process)
                 {
-                    self.tell(Event::MainExit {
-                        process: process.process,
-                        status: *status,
-                    });
+                    (self.exit_reporter)(process.process, *status);
                 }
                 if let Some(record) = record {
                     if let (Some(pod), Some(container)) = (&record.pod, &record.container) {

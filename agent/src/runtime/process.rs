@@ -33,7 +33,8 @@ use self::records::Records;
 use self::start::{Started, Starter};
 use self::state::{State, Watched, lock};
 use super::{
-    ContainerId, ContainerSpec, Recovered, Runtime, RuntimeError, RuntimeEvent, Signal, StartError,
+    ContainerId, ContainerSpec, ExitReporter, Recovered, Runtime, RuntimeError, RuntimeEvent,
+    Signal, StartError,
 };
 use crate::model::event::{ExitStatus, ProcessKey};
 use crate::sys::syscall::{ProcessExit, pidfd_send_signal};
@@ -174,10 +175,12 @@ impl Runtime for ProcessRuntime {
     }
 
     fn report_exit(&mut self, key: ProcessKey, status: ExitStatus) {
-        let is_expected = lock(&self.shared.state).reports.report(key, status);
-        if is_expected {
-            self.shared.exits.wake();
-        }
+        self.shared.report_exit(key, status);
+    }
+
+    fn exit_reporter(&self) -> ExitReporter {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move |key, status| shared.report_exit(key, status))
     }
 
     fn forget(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -192,6 +195,13 @@ impl Runtime for ProcessRuntime {
 }
 
 impl Shared {
+    fn report_exit(&self, key: ProcessKey, status: ExitStatus) {
+        let is_expected = lock(&self.state).reports.report(key, status);
+        if is_expected {
+            self.exits.wake();
+        }
+    }
+
     /// A thread that starts containers.
     fn start_queued(&self, specs: &Mutex<Receiver<ContainerSpec>>) {
         loop {

@@ -505,7 +505,12 @@ fn a_later_agent_adopts_what_runs() {
         signal: 15,
         core_dumped: false,
     };
-    it.runtime.report_exit(key(record("c1")), terminated);
+    // From the thread that hears of it.
+    let report = it.runtime.exit_reporter();
+    let c1 = key(record("c1"));
+    std::thread::spawn(move || report(c1, terminated))
+        .join()
+        .unwrap();
     dir.write("go", b"");
     let mut exits = BTreeMap::new();
     let n_expected = recovered.running.len() - 1;
