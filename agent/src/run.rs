@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use self::check::check;
 use self::event::{Event, Receiver};
-use self::kernel::Shared;
+use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
 use self::node::{Node, NodeError};
 use self::pass::Scope;
@@ -54,7 +54,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::Trigger;
 use crate::runtime::{ContainerId, Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
-use crate::sys::{FsError, Root, clock};
+use crate::sys::{FsError, Root, clock, syscall};
 
 /// Every file is read back at least this often, and the manifest directory is read again: the
 /// safety net under the events. Kubelet's housekeeping runs every 2 s and costs for it; its QoS
@@ -65,9 +65,17 @@ const FULL_PASS: Duration = Duration::from_secs(10);
 /// the agent may use.
 const MIN_FULL_PASS: Duration = Duration::from_secs(1);
 
+/// Cgroups that nobody knows are looked for this often: all are listed, in every hierarchy. A start
+/// does it too, and what the agent could not remove itself it tries again without this.
+const ORPHANS: Duration = Duration::from_secs(60);
+
 /// Events that come together are worked in one pass: what follows the first one for this long is
 /// part of it.
 const GATHER: Duration = Duration::from_millis(1);
+
+/// What is only to be stored and shown, such as the count of OOM kills, waits this long for more of
+/// its kind: a storm of kills is stored ten times a second and not a thousand.
+const NOTES: Duration = Duration::from_millis(100);
 
 /// Most events taken into one pass, so that a storm of them does not put it off for ever.
 const GATHER_MAX: usize = 1024;
@@ -77,6 +85,9 @@ const EVENT_LOG: usize = 4096;
 
 /// No pass for this long means that the loop is stuck.
 const MAX_PASS_AGE: Duration = Duration::from_secs(60);
+
+/// The part of readiness that waits for the eBPF programs.
+const KERNEL_EVENTS: &str = "kernel events";
 
 /// Why the agent cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +139,7 @@ pub struct Loop {
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
 /// becomes of the fields of the kubelet configuration.
 pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
+    syscall::limit_heap();
     let config = Arc::new(config);
     let root = Root::host();
     root.create_dir_all(config.state_directory.join("pods"))
@@ -138,7 +150,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let metrics = Metrics::new();
     let health = Health::new(
         MAX_PASS_AGE,
-        ["node", "recovery", "first pass"],
+        ["node", "recovery", "first pass", KERNEL_EVENTS],
         clock::boottime(),
     );
     let mut node = Node::detect(&root, &config)?;
@@ -202,12 +214,9 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             state.node.topology.shape(),
         ),
     );
-    let listener = state.start_listening(&root, &log, to_loop.clone());
+    let listener = state.start_listening(&log, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
-    let _listener = listener
-        .map(|it| it.spawn())
-        .transpose()
-        .map_err(RunError::Thread)?;
+    let _listener = listener.map(Prepared::listen);
     let _watcher = manifests::spawn_watcher(&state.manifests, to_loop.clone())?;
     drop(to_loop);
 
@@ -247,10 +256,17 @@ impl Loop {
         self.health.unblock("first pass");
         let interval = full_pass_interval(&self.config.kubelet);
         let mut last_full = clock::boottime();
+        let mut last_orphans = last_full;
+        // Since when something is noted that no pass has seen.
+        let mut noted_at: Option<Duration> = None;
         loop {
             let now = clock::boottime();
             let next_full = last_full + interval;
-            let wake = self.next_wake().map_or(next_full, |it| it.min(next_full));
+            let notes_due = noted_at.map(|it| it + NOTES);
+            let wake = [self.next_wake(), notes_due]
+                .into_iter()
+                .flatten()
+                .fold(next_full, Duration::min);
             let (is_due, trigger) = match events.recv_timeout(wake.saturating_sub(now)) {
                 Ok(Event::Shutdown) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(event) => {
@@ -275,6 +291,13 @@ impl Loop {
                 Err(RecvTimeoutError::Timeout) => (None, Trigger::Timer),
             };
             let now = clock::boottime();
+            if matches!(trigger, Trigger::Event) && is_due.is_none() {
+                let due = *noted_at.get_or_insert(now) + NOTES;
+                if now < wake.min(due) {
+                    continue;
+                }
+            }
+            noted_at = None;
             self.wake_pods(now);
             let scope = if now >= next_full || is_due == Some(Scope::All) {
                 last_full = now;
@@ -286,13 +309,14 @@ impl Loop {
             };
             self.metrics.loop_tick(trigger);
             self.pass(scope);
-            if scope == Scope::All {
+            if scope == Scope::All && now >= last_orphans + ORPHANS {
+                last_orphans = now;
                 self.remove_orphans(now);
             }
         }
     }
 
-    /// Notes what an event says to look at.
+    /// Notes what an event says to look at. `None`: nothing, what it says is only to be stored.
     fn take(&mut self, event: Event) -> Option<Scope> {
         match event {
             Event::Runtime(event) => self.take_runtime(event),
@@ -305,12 +329,18 @@ impl Loop {
                 if let Some(entry) = self.pods.get_mut(&pod) {
                     entry.note_oom_kill(&container, victim);
                 }
+                return None;
             }
             Event::Emptied => self.removals.hurry(),
             Event::Lost => return Some(Scope::All),
+            Event::Programs {
+                reports,
+                device,
+                fault,
+            } => self.programs_loaded(&reports, device, fault),
             Event::Shutdown => {}
         }
-        None
+        Some(Scope::Dirty)
     }
 
     fn take_runtime(&mut self, event: RuntimeEvent) {

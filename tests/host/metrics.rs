@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ballast::observe::metrics::{Unit, table};
-use ballast_tests::agent::{Agent, PATIENCE, hog};
-use ballast_tests::cgroup::is_unified;
+use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
 
 /// Families that this node may not show, with the reason.
 fn absent_here() -> BTreeSet<&'static str> {
     let mut absent = BTreeSet::new();
-    if !is_unified() {
+    if !cgroup::is_unified() {
         // cgroup v1 does not count them.
         absent.insert("ballast_cgroups_dying");
     }
@@ -60,32 +61,17 @@ fn missing(text: &str) -> BTreeSet<&'static str> {
         .collect()
 }
 
-fn pod(hog: &str) -> String {
-    format!(
-        "apiVersion: v1\n\
-         kind: Pod\n\
-         metadata: {{name: hungry, namespace: default}}\n\
-         spec:\n\
-         \x20 restartPolicy: Never\n\
-         \x20 terminationGracePeriodSeconds: 1\n\
-         \x20 containers:\n\
-         \x20 - name: main\n\
-         \x20   image: none\n\
-         \x20   command: [{hog}, child, \"67108864\"]\n\
-         \x20   resources: {{limits: {{memory: 16Mi, cpu: 500m}}}}\n"
-    )
-}
-
 #[cfg_attr(feature = "privileged", test)]
 fn a_running_agent_shows_every_family() -> Result<()> {
-    let mut agent = Agent::new("metrics")?;
-    // The port is free for a moment after this; nothing else on the node takes random ports.
+    let mut agent = Agent::new("metrics")?.with_kubelet("singleProcessOOMKill: true");
+    // The kernel gives out the port again only after all others.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     agent.metrics.clone_from(&address);
-    agent.put_file("hungry.yaml", &pod(&hog()?))?;
     agent.start()?;
+    let hungry = Container::new("main", &[&hog()?, "child", "67108864"]).limited_to(16);
+    agent.put(&Manifest::new("hungry").container(hungry))?;
     agent.wait_events("an OOM kill", "oom", |it| !it.is_empty())?;
-    // A pod that goes has its cgroup killed and removed.
+    // The cgroup of a pod that goes is removed, which is timed.
     agent.remove_pod("hungry")?;
 
     let expected = absent_here();
@@ -99,7 +85,7 @@ fn a_running_agent_shows_every_family() -> Result<()> {
         if Instant::now() > deadline {
             bail!("without a sample: {missing:?}, expected {expected:?}\n{text}");
         }
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(STEP);
     }
     agent.stop()
 }

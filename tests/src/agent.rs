@@ -1,6 +1,7 @@
 //! An agent under test: the real binary, with a state directory, a cgroup root, a socket and a pin
 //! directory of its own, so that several live beside each other and beside the node's own.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,6 +24,12 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 /// Between two looks at a condition.
 pub const STEP: Duration = Duration::from_millis(10);
 
+/// Names of state directories, cgroup roots and pin directories begin with it; the test and the
+/// process come after it.
+const PREFIX: &str = "ballast-";
+
+const PINS: &str = "/sys/fs/bpf";
+
 /// See the module. Everything it made is gone when it is dropped.
 pub struct Agent {
     binary: PathBuf,
@@ -32,7 +39,7 @@ pub struct Agent {
     pin_directory: PathBuf,
     /// Lines for the `kubelet:` section of the configuration, each with its indentation.
     pub kubelet: String,
-    /// Where it serves metrics; empty: nowhere.
+    /// Where it serves metrics and health; empty: nowhere.
     pub metrics: String,
     child: Option<Child>,
 }
@@ -41,12 +48,12 @@ impl Agent {
     /// Prepares, but does not start, an agent for one test.
     pub fn new(test: &str) -> Result<Self> {
         let binary = binary()?;
-        let name = format!("ballast-{test}-{}", std::process::id());
+        let name = format!("{PREFIX}{test}-{}", std::process::id());
         let dir = std::env::temp_dir().join(&name);
         fs::create_dir_all(dir.join("pods"))?;
         Ok(Self {
             binary,
-            pin_directory: Path::new("/sys/fs/bpf").join(&name),
+            pin_directory: Path::new(PINS).join(&name),
             dir,
             cgroup_root: name,
             // What restarts shall do so within the patience of a test.
@@ -224,13 +231,19 @@ impl Agent {
             .collect()
     }
 
-    fn command(&self, args: &[&str]) -> Result<String> {
-        let output = Command::new(&self.binary)
+    /// `ballast` with these arguments, to ask this agent.
+    pub fn client(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
             .args(args)
             .arg("--socket")
             .arg(self.socket())
-            .stdin(Stdio::null())
-            .output()?;
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn command(&self, args: &[&str]) -> Result<String> {
+        let output = self.client(args).output()?;
         ensure!(
             output.status.success(),
             "ballast {}: {}{}",
@@ -322,11 +335,7 @@ impl Agent {
 
     /// Directories of the agent's own root cgroup, one per hierarchy that has it.
     pub fn cgroup_dirs(&self) -> Vec<PathBuf> {
-        cgroup::mounts()
-            .into_iter()
-            .map(|mount| mount.join(&self.cgroup_root))
-            .filter(|dir| dir.is_dir())
-            .collect()
+        cgroup::dirs_in_all(&self.cgroup_root)
     }
 }
 
@@ -339,23 +348,49 @@ impl Drop for Agent {
         if let Err(error) = self.kill() {
             eprintln!("kill the agent: {error:#}");
         }
-        let deadline = Instant::now() + PATIENCE;
-        while !self.cgroup_dirs().is_empty() && Instant::now() < deadline {
-            for dir in self.cgroup_dirs() {
-                cgroup::clear(&dir);
-            }
-            thread::sleep(STEP);
+        remove_traces(&self.cgroup_root);
+    }
+}
+
+/// Kills and removes, best effort, what an agent of this name that is no more has left: containers
+/// and cgroups, files, pins.
+fn remove_traces(name: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let dirs = cgroup::dirs_in_all(name);
+        if dirs.is_empty() {
+            break;
         }
-        for dir in self.cgroup_dirs() {
-            eprintln!("{} is left over", dir.display());
+        for dir in &dirs {
+            cgroup::clear(dir);
         }
-        for dir in [&self.dir, &self.pin_directory] {
-            if dir.exists()
-                && let Err(error) = fs::remove_dir_all(dir)
-            {
-                eprintln!("remove {}: {error}", dir.display());
-            }
+        thread::sleep(STEP);
+    }
+    for dir in cgroup::dirs_in_all(name) {
+        eprintln!("{} is left over", dir.display());
+    }
+    for dir in [std::env::temp_dir().join(name), Path::new(PINS).join(name)] {
+        if dir.exists()
+            && let Err(error) = fs::remove_dir_all(&dir)
+        {
+            eprintln!("remove {}: {error}", dir.display());
         }
+    }
+}
+
+/// Removes what every agent of the process `pid` has left; for a process that could not do so
+/// itself.
+pub fn remove_traces_of(pid: u32) {
+    let suffix = format!("-{pid}");
+    let names: BTreeSet<String> = cgroup::mounts()
+        .into_iter()
+        .chain([std::env::temp_dir(), PathBuf::from(PINS)])
+        .flat_map(|dir| cgroup::sub_dirs(&dir))
+        .filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))
+        .filter(|name| name.starts_with(PREFIX) && name.ends_with(&suffix))
+        .collect();
+    for name in names {
+        remove_traces(&name);
     }
 }
 

@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 struct Runner<'a> {
     pass_on: &'a [String],
     agent: Option<Agent>,
-    host_tests: Option<PathBuf>,
+    host_tests: Option<HostTests>,
 }
 
 impl Runner<'_> {
@@ -135,12 +135,13 @@ impl Runner<'_> {
         }
         let tests = self.host_tests()?;
         let agent = self.agent()?.path.clone();
-        note(tests.display());
-        let mut command = Command::new(tests);
+        note(tests.tests.display());
+        let mut command = Command::new(tests.tests);
         command
             .current_dir(workspace::root().join("tests"))
             .args(vm::host_arguments(self.pass_on))
-            .env("BALLAST_BIN", agent);
+            .env("BALLAST_BIN", agent)
+            .env("BALLAST_HOG", tests.hog);
         let deadline = Deadline {
             end: Some(HOST_DEADLINE),
             ..Deadline::default()
@@ -163,8 +164,10 @@ impl Runner<'_> {
         if let Some(why) = no_toolchain() {
             return left_out(why);
         }
+        let HostTests { tests, hog } = self.host_tests()?;
         let programs = vm::Programs {
-            tests: self.host_tests()?,
+            tests,
+            hog: Some(hog),
             agent: Some(self.agent()?.path.clone()),
             arguments: vm::host_arguments(self.pass_on),
         };
@@ -178,7 +181,7 @@ impl Runner<'_> {
         }
     }
 
-    fn host_tests(&mut self) -> Result<PathBuf> {
+    fn host_tests(&mut self) -> Result<HostTests> {
         if self.host_tests.is_none() {
             self.host_tests = Some(build_host_tests()?);
         }
@@ -189,8 +192,15 @@ impl Runner<'_> {
 /// Tests that touch the machine own it: one at a time.
 pub(crate) const HOST_TEST_ARGUMENTS: [&str; 1] = ["--test-threads=1"];
 
-/// The host tests, linked statically so that the same program runs in a VM.
-pub(crate) fn build_host_tests() -> Result<PathBuf> {
+/// The host tests and the program that misbehaves for them, linked statically so that the same
+/// programs run in a VM.
+#[derive(Clone)]
+pub(crate) struct HostTests {
+    pub(crate) tests: PathBuf,
+    pub(crate) hog: PathBuf,
+}
+
+pub(crate) fn build_host_tests() -> Result<HostTests> {
     headline("build the host tests");
     let mut cargo = workspace::cargo();
     cargo
@@ -208,7 +218,11 @@ pub(crate) fn build_host_tests() -> Result<PathBuf> {
         "build the host tests",
         workspace::link_statically(&mut cargo),
     )?;
-    report::executable(&messages, "host").context("cargo named no test program `host`")
+    Ok(HostTests {
+        tests: report::executable(&messages, "test", "host")
+            .context("cargo named no test program `host`")?,
+        hog: report::executable(&messages, "bin", "hog").context("cargo named no program `hog`")?,
+    })
 }
 
 /// Why the lanes that need eBPF cannot run; what is missing is installed first where possible.

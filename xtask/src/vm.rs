@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::progress::headline;
 use crate::test::report::{Outcome, Report, Row};
-use crate::test::{self, HOST_TEST_ARGUMENTS};
+use crate::test::{self, HOST_TEST_ARGUMENTS, HostTests};
 use crate::{build, setup};
 use kernels::Table;
 
@@ -54,6 +54,8 @@ pub(crate) struct Programs {
     pub(crate) tests: PathBuf,
     /// The agent, which the tests find as `BALLAST_BIN`.
     pub(crate) agent: Option<PathBuf>,
+    /// The program that misbehaves, which they find as `BALLAST_HOG`.
+    pub(crate) hog: Option<PathBuf>,
     pub(crate) arguments: Vec<String>,
 }
 
@@ -72,12 +74,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(program) => Programs {
             tests: program.clone(),
             agent: None,
+            hog: None,
             arguments: arguments.pass_on.clone(),
         },
         None => {
             setup::toolchain()?;
+            let HostTests { tests, hog } = test::build_host_tests()?;
             Programs {
-                tests: test::build_host_tests()?,
+                tests,
+                hog: Some(hog),
                 agent: Some(build::release()?.path),
                 arguments: host_arguments(&arguments.pass_on),
             }

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -40,10 +40,10 @@ pub enum LogError {
     },
 }
 
-/// Sends everything that passes `filter` (a level, or directives as in [`EnvFilter`]) to stderr.
+/// Sends everything that passes `filter` (a level, or directives as in [`Targets`]) to stderr.
 /// Once per process; what was logged before is lost.
 pub fn init(style: LogStyle, filter: &str) -> Result<(), LogError> {
-    let filter = EnvFilter::try_new(filter).map_err(|source| LogError::Filter {
+    let filter: Targets = filter.parse().map_err(|source| LogError::Filter {
         filter: filter.to_owned(),
         source,
     })?;

@@ -5,45 +5,31 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::event::Sender;
-use super::kernel::{Listener, ListenerHandle};
+use super::kernel::{Listener, Prepared};
 use super::pods::{self, Instance, PodEntry};
-use super::{Loop, RunError};
+use super::{KERNEL_EVENTS, Loop, RunError};
 use crate::apply::checkpoint;
 use crate::decide::pod_state::PodState;
 use crate::decide::qos::qos_class;
-use crate::model::cgroup::Existence;
 use crate::model::container::{self, ContainerState, Termination};
 use crate::model::event::{ExitStatus, KernelEvent, ProcessChange};
 use crate::model::pod::PodUid;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::RestoreResult;
 use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
-use crate::sources::bpf::{LoadOptions, Streams};
+use crate::sources::bpf::{LoadOptions, ProgramReport, Streams};
 use crate::sources::checkpoint as stored;
-use crate::sys::{Root, clock};
-
-/// A listener that has its first events and does not run yet.
-pub struct Prepared {
-    listener: Listener,
-    /// What had waited while no agent ran, in the order of the rings.
-    pub drained: Vec<KernelEvent>,
-}
-
-impl Prepared {
-    pub fn spawn(self) -> std::io::Result<ListenerHandle> {
-        self.listener.spawn(self.drained)
-    }
-}
+use crate::sys::{Dir, clock};
 
 impl Loop {
-    /// Loads the eBPF programs and takes what waits in adopted rings. `None`, with the reason told,
-    /// where there is nothing to listen to: the loop then lives by its timers.
-    pub fn start_listening(
+    /// Adopts the programs of an earlier agent, takes what waits in their rings, and starts the
+    /// listener, which loads the other programs beside all that follows. `None`, with the reason
+    /// told, where there is nothing to listen to: the loop then lives by its timers.
+    pub(super) fn start_listening(
         &mut self,
-        _root: &Root,
         log: &EventLog,
         to_loop: Sender,
-    ) -> Option<Prepared> {
+    ) -> Result<Option<Prepared>, RunError> {
         let watched = match self.node.watched_root() {
             Ok(watched) => watched,
             Err(error) => {
@@ -56,41 +42,55 @@ impl Loop {
             watched,
             diagnostics: self.config.bpf.diagnostics,
         };
-        let mut streams = match Streams::load(&options) {
+        let streams = match Streams::adopt(&options) {
             Ok(streams) => streams,
             Err(error) => {
-                let why = crate::observe::chain(&error);
-                self.publisher.no_streams(&why);
-                self.told.node("KernelEventsOff", why);
-                return None;
+                self.programs_loaded(&[], None, Some(crate::observe::chain(&error)));
+                return Ok(None);
             }
         };
-        self.publisher.programs(streams.reports(), &self.metrics);
-        if let Some(attached) = self.attach_device_counter(&mut streams) {
-            self.publisher.device_counter(attached, &self.metrics);
-        }
-        let mut listener = Listener::new(
+        let listener = Listener::new(
             streams,
+            self.device_directory(),
             self.shared.clone(),
             log.clone(),
             self.metrics.clone(),
             to_loop,
             self.runtime.exit_reporter(),
         );
-        let drained = listener.take_waiting();
-        Some(Prepared { listener, drained })
+        listener.prepare().map(Some).map_err(RunError::Thread)
     }
 
-    /// The one program that hangs on a cgroup: counts device accesses below kubepods. `None` where
-    /// no cgroup2 hierarchy has it; `Err`: why it is not attached.
-    fn attach_device_counter(&self, streams: &mut Streams) -> Option<Result<(), String>> {
-        use std::os::fd::AsFd;
-        let dir = match self.node.reader.unified_dir(&self.node.plan.kubepods) {
-            Ok(dir) => dir?,
-            Err(error) => return Some(Err(crate::observe::chain(&error))),
-        };
-        let attached = streams.attach_device_counter(dir.as_fd());
-        Some(attached.map_err(|error| crate::observe::chain(&error)))
+    /// Where the one program belongs that hangs on a cgroup: it counts device accesses below
+    /// kubepods, where a cgroup2 hierarchy has it.
+    fn device_directory(&self) -> Option<Dir> {
+        match self.node.reader.unified_dir(&self.node.plan.kubepods) {
+            Ok(directory) => directory,
+            Err(error) => {
+                tracing::warn!(error = crate::observe::chain(&error), "device counter");
+                None
+            }
+        }
+    }
+
+    /// Says what is known of the eBPF programs from now on. A node without them is ready too.
+    pub(super) fn programs_loaded(
+        &mut self,
+        reports: &[ProgramReport],
+        device: Option<Result<(), String>>,
+        fault: Option<String>,
+    ) {
+        self.publisher.programs(reports, &self.metrics);
+        if let Some(attached) = device {
+            self.publisher.device_counter(attached, &self.metrics);
+        }
+        if let Some(why) = fault {
+            if reports.is_empty() {
+                self.publisher.no_streams(&why);
+            }
+            self.told.node("KernelEventsOff", why);
+        }
+        self.health.unblock(KERNEL_EVENTS);
     }
 
     /// Reads the stored pods, adopts what runs, and settles what ended meanwhile. `waiting`: the
@@ -148,7 +148,12 @@ impl Loop {
 
     fn load_pods(&mut self) {
         let kind = PodState::KIND;
-        let stored = match stored::read_all(&self.paths.pods(), ".json", kind, PodState::VERSION) {
+        let stored = match stored::read_all::<PodState>(
+            &self.paths.pods(),
+            ".json",
+            kind,
+            PodState::VERSION,
+        ) {
             Ok(stored) => stored,
             Err(error) => {
                 self.told
@@ -165,8 +170,11 @@ impl Loop {
         for (path, state) in stored {
             match state {
                 Ok(state) => {
+                    let is_of_this_boot = state.boot_id == boot_id;
                     let state = pods::revive(state, &boot_id);
-                    if let Some(entry) = self.entry_of(state) {
+                    if let Some(mut entry) = self.entry_of(state) {
+                        // Two syncs for each pod would be most of a start.
+                        entry.is_unsaved = !is_of_this_boot;
                         self.pods.insert(entry.uid().clone(), entry);
                     }
                 }
@@ -217,11 +225,14 @@ impl Loop {
         if status.attempt != owner.attempt || status.state.termination().is_some() {
             return None;
         }
-        status.state = ContainerState::Running {
+        let running = ContainerState::Running {
             started_at: record.started_at,
         };
+        if status.state != running {
+            status.state = running;
+            entry.is_unsaved = true;
+        }
         entry.is_dirty = true;
-        entry.is_unsaved = true;
         let mut instance = Instance::new(record.id.clone(), cgroup);
         instance.set_process(record.process);
         instance.oom_killed = oom_victims.contains(&record.process);
@@ -279,9 +290,6 @@ impl Loop {
             names.extend(entry.instances.values().map(|it| it.cgroup.clone()));
         }
         for name in names {
-            if matches!(self.node.reader.existence(&name), Ok(Existence::Absent)) {
-                continue;
-            }
             self.register(&name);
         }
     }

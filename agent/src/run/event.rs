@@ -5,13 +5,14 @@ use std::sync::mpsc;
 use crate::model::event::ProcessKey;
 use crate::model::pod::PodUid;
 use crate::runtime::RuntimeEvent;
+use crate::sources::bpf::ProgramReport;
 
 /// Capacity of the channel to the loop. A full channel blocks the runtime's and the kernel
 /// listener's threads, never the kernel: its records wait in their rings meanwhile.
 pub(super) const QUEUE: usize = 4096;
 
 #[derive(Debug)]
-pub enum Event {
+pub(super) enum Event {
     Runtime(RuntimeEvent),
     /// Something in the manifest directory changed.
     ManifestsChanged,
@@ -25,6 +26,15 @@ pub enum Event {
     Emptied,
     /// Kernel events were lost: look at everything.
     Lost,
+    /// The eBPF programs are loaded, as far as this kernel takes them.
+    Programs {
+        reports: Vec<ProgramReport>,
+        /// Of the program on the kubepods cgroup: `Err` says why it is not there. `None`: no
+        /// cgroup2 hierarchy has kubepods.
+        device: Option<Result<(), String>>,
+        /// Why some were not even tried.
+        fault: Option<String>,
+    },
     Shutdown,
 }
 

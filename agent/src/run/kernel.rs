@@ -6,8 +6,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -26,7 +28,7 @@ use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{Metrics, Workload};
 use crate::runtime::{ExitReporter, HostProcess};
 use crate::sources::bpf::{LoadError, Stream, Streams};
-use crate::sys::{Root, clock};
+use crate::sys::{Dir, Root, clock, syscall};
 
 /// Events taken from one ring before the OOM ring is looked at again.
 const BATCH: usize = 512;
@@ -94,6 +96,8 @@ impl Shared {
 /// See the module.
 pub(super) struct Listener {
     streams: Streams,
+    /// For the device access counter.
+    device_directory: Option<Dir>,
     shared: Arc<Shared>,
     log: EventLog,
     metrics: Metrics,
@@ -111,8 +115,30 @@ pub(super) struct Listener {
     owes_lost: bool,
 }
 
+/// A listener that has its first events, and loads programs meanwhile.
+pub(super) struct Prepared {
+    /// What had waited while no agent ran, in the order of the rings.
+    pub(super) drained: Vec<KernelEvent>,
+    /// Ends when the streams that must not miss anything run, as far as they can here.
+    until_watched: mpsc::Receiver<Infallible>,
+    go: mpsc::Sender<Vec<KernelEvent>>,
+    handle: ListenerHandle,
+}
+
+impl Prepared {
+    /// Handles the first events, then listens. To be called when the cgroups that exist are
+    /// registered, since events are attributed by them, and before any container is started: waits
+    /// until kills and processes are watched, up to 100 ms where nothing was adopted.
+    pub(super) fn listen(self) -> ListenerHandle {
+        self.until_watched.recv().ok();
+        // The thread waits for this; it is only gone after a panic.
+        self.go.send(self.drained).ok();
+        self.handle
+    }
+}
+
 /// Stops the listener when dropped; pinned streams go on in the kernel.
-pub struct ListenerHandle {
+pub(super) struct ListenerHandle {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -130,6 +156,7 @@ impl Drop for ListenerHandle {
 impl Listener {
     pub(super) fn new(
         streams: Streams,
+        device_directory: Option<Dir>,
         shared: Arc<Shared>,
         log: EventLog,
         metrics: Metrics,
@@ -138,6 +165,7 @@ impl Listener {
     ) -> Self {
         Self {
             streams,
+            device_directory,
             shared,
             log,
             metrics,
@@ -151,8 +179,44 @@ impl Listener {
         }
     }
 
+    /// Takes what waits in the rings of adopted streams, then loads the others on the listener's
+    /// thread. That thread listens when [`Prepared::listen`] says so.
+    pub(super) fn prepare(mut self) -> std::io::Result<Prepared> {
+        let drained = self.take_waiting();
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stop);
+        let (go, first) = mpsc::channel();
+        let (watched, until_watched) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name("kernel".to_owned())
+            .spawn(move || {
+                self.load_missing(watched);
+                let Ok(waiting) = first.recv() else {
+                    return;
+                };
+                for event in &waiting {
+                    self.handle(event);
+                }
+                drop(waiting);
+                while !is_stopped.load(Ordering::Relaxed) && self.streams.rings().next().is_some() {
+                    self.wait();
+                    while self.drain_all() {}
+                    self.count_kernel();
+                }
+            })?;
+        Ok(Prepared {
+            drained,
+            until_watched,
+            go,
+            handle: ListenerHandle {
+                stop,
+                thread: Some(thread),
+            },
+        })
+    }
+
     /// Takes what waits in the rings now, without handling it.
-    pub(super) fn take_waiting(&mut self) -> Vec<KernelEvent> {
+    fn take_waiting(&mut self) -> Vec<KernelEvent> {
         let mut waiting = Vec::new();
         for stream in Stream::ALL {
             while self
@@ -165,27 +229,36 @@ impl Listener {
         waiting
     }
 
-    /// Handles `waiting`, then listens on a thread of its own.
-    pub(super) fn spawn(mut self, waiting: Vec<KernelEvent>) -> std::io::Result<ListenerHandle> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let is_stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("kernel".to_owned())
-            .spawn(move || {
-                for event in &waiting {
-                    self.handle(event);
-                }
-                drop(waiting);
-                while !is_stopped.load(Ordering::Relaxed) {
-                    self.wait();
-                    while self.drain_all() {}
-                    self.count_kernel();
-                }
-            })?;
-        Ok(ListenerHandle {
-            stop,
-            thread: Some(thread),
-        })
+    /// Drops `watched` as soon as kills and processes are seen. Adopted rings hold what comes
+    /// meanwhile.
+    fn load_missing(&mut self, watched: mpsc::Sender<Infallible>) {
+        let is_running = |wanted| self.streams.rings().any(|(stream, _)| stream == wanted);
+        let is_watched = is_running(Stream::Oom) && is_running(Stream::Process);
+        let mut watched = Some(watched).filter(|_| !is_watched);
+        let loaded = self.streams.load_missing(&mut |tried| {
+            if tried == Stream::Process {
+                watched = None;
+            }
+        });
+        drop(watched);
+        let fault = match loaded {
+            Ok(()) => None,
+            Err(error) => Some(crate::observe::chain(&error)),
+        };
+        let device = self
+            .device_directory
+            .take()
+            .filter(|_| fault.is_none())
+            .map(|directory| {
+                let attached = self.streams.attach_device_counter(directory.as_fd());
+                attached.map_err(|error| crate::observe::chain(&error))
+            });
+        syscall::release_free_memory();
+        self.tell(Event::Programs {
+            reports: self.streams.reports().to_vec(),
+            device,
+            fault,
+        });
     }
 
     fn wait(&self) {

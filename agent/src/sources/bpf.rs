@@ -20,12 +20,13 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use aya::EbpfLoader;
 use aya::maps::MapError;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
 use self::device::DeviceCounter;
-use self::load::Running;
+use self::load::{Loader, Running};
 use self::pins::Pins;
 use super::btf::BtfError;
 use crate::model::event::{CgroupId, KernelEvent};
@@ -137,7 +138,7 @@ pub enum LoadError {
     NoBtf { source: FsError },
     #[error("read the kernel's types")]
     Btf { source: BtfError },
-    /// As [`LoadError::Btf`], by aya, which attaches programs.
+    /// As [`LoadError::Btf`], by aya, which is given what attaching needs.
     #[error("read the kernel's types for attaching")]
     AttachBtf { source: aya::BtfError },
     #[error("the {map} map of stream {}", .stream.name())]
@@ -154,6 +155,8 @@ pub enum LoadError {
 
 /// The running programs. Dropping it detaches those that are not pinned.
 pub struct Streams {
+    options: LoadOptions,
+    pins: Option<Pins>,
     running: BTreeMap<Stream, Running>,
     reports: Vec<ProgramReport>,
     pinning: Pinning,
@@ -166,32 +169,73 @@ pub struct Streams {
 const PINNED: [Stream; 2] = [Stream::Oom, Stream::Process];
 
 impl Streams {
-    /// Loads and attaches whatever this kernel takes, adopting pinned streams first. Takes 100 to
-    /// 300 ms when nothing is adopted.
+    /// [`Streams::adopt`] and [`Streams::load_missing`].
     pub fn load(options: &LoadOptions) -> Result<Self, LoadError> {
+        let mut streams = Self::adopt(options)?;
+        streams.load_missing(&mut |_| {})?;
+        Ok(streams)
+    }
+
+    /// Takes over the streams that an earlier agent left running, and loads nothing: milliseconds.
+    /// What has waited in their rings can be drained.
+    pub fn adopt(options: &LoadOptions) -> Result<Self, LoadError> {
         if !objects::are_built() {
             return Err(LoadError::NoObject);
         }
-        // Up to 5.10 maps count against this limit, which is small by default; raising it may be
-        // refused, and then the kernel says so per map.
-        let infinity = nix::sys::resource::RLIM_INFINITY;
-        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, infinity, infinity);
         let mut streams = Self {
+            options: options.clone(),
+            pins: None,
             running: BTreeMap::new(),
             reports: Vec::new(),
             pinning: Pinning::Off,
             device: None,
             page_bytes: page_bytes(),
         };
-        let pins = streams.open_pins(options);
-        if let Some(pins) = &pins {
-            streams.adopt(pins);
+        if let Some(pins) = streams.open_pins() {
+            streams.adopt_pinned(&pins);
+            streams.pins = Some(pins);
         }
-        streams.load_missing(options, pins.as_ref())?;
         if let Some(root) = options.watched {
             streams.watch(root)?;
         }
         Ok(streams)
+    }
+
+    /// Loads and attaches whatever this kernel takes of the streams that do not run, in the order
+    /// of [`Stream::ALL`], and says of each to `tried` when that is done. Takes 50 to 100 ms. After
+    /// an error the streams that run go on.
+    pub fn load_missing(&mut self, tried: &mut dyn FnMut(Stream)) -> Result<(), LoadError> {
+        let missing: Vec<_> = Stream::ALL
+            .into_iter()
+            .filter(|it| !self.running.contains_key(it))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // Up to 5.10 maps count against this limit, which is small by default; raising it may be
+        // refused, and then the kernel says so per map.
+        let infinity = nix::sys::resource::RLIM_INFINITY;
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, infinity, infinity);
+        let support = kernel_support()?;
+        let log_level = diagnostics::level(self.options.diagnostics);
+        // Parses all of the kernel's types, which nothing here needs, each time: so there is one
+        // for all objects, and it forgets them at once.
+        let mut objects = EbpfLoader::new();
+        objects.btf(None);
+        self.device = DeviceCounter::load(&mut objects)
+            .inspect_err(|error| tracing::warn!(error = load::chain(error), "device counter"))
+            .ok();
+        let mut loader = Loader::new(objects, &support, &log_level)?;
+        for stream in missing {
+            if let Some(mut running) = self.load_one(stream, &mut loader)? {
+                if let Some(root) = self.options.watched {
+                    running.set_root(root).map_err(watch_failed(stream))?;
+                }
+                self.running.insert(stream, running);
+            }
+            tried(stream);
+        }
+        Ok(())
     }
 
     /// One row per program that was tried, in the order of trying.
@@ -249,10 +293,14 @@ impl Streams {
     }
 
     /// Attaches the device access counter, which allows everything, to a cgroup v2 directory; a
-    /// second call moves it.
+    /// second call moves it. It is loaded with the missing streams.
     pub fn attach_device_counter(&mut self, cgroup2_dir: BorrowedFd<'_>) -> Result<(), LoadError> {
-        self.device = Some(DeviceCounter::attach(cgroup2_dir)?);
-        Ok(())
+        match &mut self.device {
+            Some(device) => device.attach(cgroup2_dir),
+            None => Err(LoadError::Device {
+                reason: "its object is not loaded".to_owned(),
+            }),
+        }
     }
 
     /// Detaches and removes whatever is pinned below `pin_directory`, of every version.
@@ -265,17 +313,13 @@ impl Streams {
         change: impl Fn(&mut Running) -> Result<(), MapError>,
     ) -> Result<(), LoadError> {
         for (stream, running) in &mut self.running {
-            change(running).map_err(|source| LoadError::Map {
-                stream: *stream,
-                map: "watch",
-                source,
-            })?;
+            change(running).map_err(watch_failed(*stream))?;
         }
         Ok(())
     }
 
-    fn open_pins(&mut self, options: &LoadOptions) -> Option<Pins> {
-        let directory = options.pin_directory.as_deref()?;
+    fn open_pins(&mut self) -> Option<Pins> {
+        let directory = self.options.pin_directory.as_deref()?;
         let names = PINNED.map(set_name);
         match Pins::open(directory).and_then(|pins| pins.retain(&names).map(|()| pins)) {
             Ok(pins) => {
@@ -292,7 +336,7 @@ impl Streams {
     }
 
     /// A set that cannot be adopted is removed, and its stream loaded anew.
-    fn adopt(&mut self, pins: &Pins) {
+    fn adopt_pinned(&mut self, pins: &Pins) {
         for stream in PINNED {
             let name = set_name(stream);
             let n_reports = self.reports.len();
@@ -318,53 +362,31 @@ impl Streams {
         }
     }
 
-    fn load_missing(
+    /// `None`: none of its programs runs, as the reports tell.
+    fn load_one(
         &mut self,
-        options: &LoadOptions,
-        pins: Option<&Pins>,
-    ) -> Result<(), LoadError> {
-        let missing: Vec<_> = Stream::ALL
-            .into_iter()
-            .filter(|it| !self.running.contains_key(it))
-            .collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let root = Root::host();
-        let support = {
-            let bytes = root
-                .read(BTF_PATH)
-                .map_err(|source| LoadError::NoBtf { source })?;
-            KernelSupport::from_btf(&bytes, memory_is_unified(&root))
-                .map_err(|source| LoadError::Btf { source })?
+        stream: Stream,
+        loader: &mut Loader<'_>,
+    ) -> Result<Option<Running>, LoadError> {
+        let n_reports = self.reports.len();
+        let Some(mut attached) = load::load(stream, loader, &mut self.reports)? else {
+            return Ok(None);
         };
-        // 21 MB while it lives.
-        let btf = aya::Btf::from_sys_fs().map_err(|source| LoadError::AttachBtf { source })?;
-        for stream in missing {
-            let load = |reports: &mut Vec<ProgramReport>| {
-                load::load(stream, &support, &btf, options, reports)
-            };
-            let n_reports = self.reports.len();
-            let Some(mut attached) = load(&mut self.reports)? else {
-                continue;
-            };
-            if let Some(pins) = pins.filter(|_| PINNED.contains(&stream)) {
-                attached = match attached.pin(pins, &set_name(stream)) {
-                    Ok(attached) => attached,
-                    Err(error) => {
-                        let reason = load::chain(&error);
-                        self.pinning = Pinning::Failed { reason };
-                        self.reports.truncate(n_reports);
-                        match load(&mut self.reports)? {
-                            Some(again) => again,
-                            None => continue,
-                        }
+        if let Some(pins) = self.pins.as_ref().filter(|_| PINNED.contains(&stream)) {
+            attached = match attached.pin(pins, &set_name(stream)) {
+                Ok(attached) => attached,
+                Err(error) => {
+                    let reason = load::chain(&error);
+                    self.pinning = Pinning::Failed { reason };
+                    self.reports.truncate(n_reports);
+                    match load::load(stream, loader, &mut self.reports)? {
+                        Some(again) => again,
+                        None => return Ok(None),
                     }
-                };
-            }
-            self.running.insert(stream, attached.run()?);
+                }
+            };
         }
-        Ok(())
+        attached.run().map(Some)
     }
 }
 
@@ -372,6 +394,23 @@ const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 
 fn set_name(stream: Stream) -> String {
     Pins::set_name(stream, objects::of(stream))
+}
+
+fn watch_failed(stream: Stream) -> impl FnOnce(MapError) -> LoadError {
+    move |source| LoadError::Map {
+        stream,
+        map: "watch",
+        source,
+    }
+}
+
+fn kernel_support() -> Result<KernelSupport, LoadError> {
+    let root = Root::host();
+    let bytes = root
+        .read(BTF_PATH)
+        .map_err(|source| LoadError::NoBtf { source })?;
+    KernelSupport::from_btf(&bytes, memory_is_unified(&root))
+        .map_err(|source| LoadError::Btf { source })
 }
 
 /// Whether the memory controller lives on cgroup v2. `/proc/cgroups` gives the hierarchy of each

@@ -3,7 +3,7 @@
 //!
 //! In: the bytes of `/sys/kernel/btf/vmlinux`, 6 MB and 130 000 types. Out: numbers for the eBPF
 //! programs. aya reads the same bytes to attach programs, but shows nothing of what it found and
-//! costs six times as much.
+//! costs six times as much; it is given [`Btf::abridged`] instead.
 //!
 //! Invariants: one pass over the types, remembering only the names asked for; no recursion without a
 //! bound; no byte pattern makes it panic. Format: Documentation/bpf/btf.rst, Linux 7.2.
@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 
 /// Little endian, as every architecture that the agent is built for.
 const MAGIC: u16 = 0xeb9f;
+
+/// Of version 1, the only one.
+const HEADER_BYTES: usize = 24;
 
 /// Anonymous members and typedefs nest a few deep in the kernel; a cycle in forged bytes ends here.
 const MAX_NESTING: u32 = 32;
@@ -216,6 +219,48 @@ impl<'a> Btf<'a> {
             .collect()
     }
 
+    /// The table for a reader that only turns names of typedefs and functions into ids: those that
+    /// were asked for keep their ids, all others are nameless forward declarations. No types that
+    /// they refer to are kept.
+    pub fn abridged(&self) -> Vec<u8> {
+        let kept: BTreeMap<u32, (&str, u32)> = self
+            .named
+            .iter()
+            .flat_map(|(name, ids)| ids.iter().map(move |id| (*id, *name)))
+            .filter_map(|(id, name)| Some((id, (name, self.get(id).ok()?.kind))))
+            .filter(|(_, (_, kind))| matches!(*kind, KIND_TYPEDEF | KIND_FUNC))
+            .collect();
+        let last = kept.keys().next_back().copied().unwrap_or(0);
+        let mut types = Vec::with_capacity(last as usize * 12);
+        let mut strings = vec![0];
+        for id in 1..=last {
+            let (name_at, kind) = match kept.get(&id) {
+                Some((name, kind)) => {
+                    let at = strings.len();
+                    strings.extend(name.as_bytes());
+                    strings.push(0);
+                    (at, *kind)
+                }
+                None => (0, KIND_FWD),
+            };
+            types.extend(length(name_at));
+            types.extend((kind << 24).to_le_bytes());
+            types.extend(0_u32.to_le_bytes());
+        }
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + types.len() + strings.len());
+        bytes.extend(MAGIC.to_le_bytes());
+        // Version 1, no flags.
+        bytes.extend([1, 0]);
+        bytes.extend(length(HEADER_BYTES));
+        for (offset, section) in [(0, &types), (types.len(), &strings)] {
+            bytes.extend(length(offset));
+            bytes.extend(length(section.len()));
+        }
+        bytes.extend(types);
+        bytes.extend(strings);
+        bytes
+    }
+
     fn walk(&self, one: Type, structure: &str, path: &str) -> Result<Field, BtfError> {
         let no_field = || BtfError::NoField {
             structure: structure.to_owned(),
@@ -386,6 +431,11 @@ impl<'a> Btf<'a> {
         let end = rest.iter().position(|it| *it == 0)?;
         std::str::from_utf8(&rest[..end]).ok()
     }
+}
+
+/// A size or an offset as BTF has it. The sections come from a table whose own sizes fit.
+fn length(n: usize) -> [u8; 4] {
+    u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes()
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {

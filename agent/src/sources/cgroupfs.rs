@@ -108,9 +108,9 @@ impl CgroupReader {
         let mut missing = BTreeSet::new();
         let mut n_found = 0_usize;
         for tree in &self.trees.trees {
-            match tree.dir.descend(name.components()) {
-                Ok(_) => n_found += 1,
-                Err(error) if error.is_gone() => {
+            match tree.dir.has_dir(name.components()) {
+                Ok(true) => n_found += 1,
+                Ok(false) => {
                     missing.insert(tree.label());
                 }
                 Err(source) => return Err(failed(name, source)),

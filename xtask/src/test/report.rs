@@ -139,8 +139,8 @@ pub(crate) fn count_tests(output: &str) -> Option<u64> {
     counts.fold(None, |sum, it| Some(sum.unwrap_or(0) + it))
 }
 
-/// The path of the test program of target `name`, from cargo's messages in JSON.
-pub(crate) fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+/// The path of the program of target `name`, from cargo's messages in JSON. `kind`: `test` or `bin`.
+pub(crate) fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
     #[derive(Deserialize)]
     struct Message {
         target: Option<Target>,
@@ -154,7 +154,7 @@ pub(crate) fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let message: Message = serde_json::from_str(line).ok()?;
         let target = message.target?;
-        let wanted = target.name == name && target.kind.iter().any(|it| it == "test");
+        let wanted = target.name == name && target.kind.iter().any(|it| it == kind);
         if wanted { message.executable } else { None }
     })
 }
@@ -238,9 +238,9 @@ not json
 {"reason":"compiler-artifact","target":{"name":"host","kind":["test"]},"executable":"/t/host-1"}
 {"reason":"build-finished","success":true}"#;
         assert_eq!(
-            executable(messages, "host"),
+            executable(messages, "test", "host"),
             Some(PathBuf::from("/t/host-1"))
         );
-        assert_eq!(executable(messages, "replay"), None);
+        assert_eq!(executable(messages, "test", "replay"), None);
     }
 }

@@ -197,8 +197,10 @@ fn write_initramfs(
     archive.character_device("dev/console", (5, 1))?;
     archive.program("bin/busybox", &read(&emulator.busybox())?)?;
     archive.program("opt/tests", &read(&programs.tests)?)?;
-    if let Some(agent) = &programs.agent {
-        archive.program("opt/ballast", &read(agent)?)?;
+    for (name, program) in [("opt/ballast", &programs.agent), ("opt/hog", &programs.hog)] {
+        if let Some(program) = program {
+            archive.program(name, &read(program)?)?;
+        }
     }
     archive.program("init", init.as_bytes())?;
     archive.finish()?;
@@ -333,6 +335,7 @@ mod tests {
         let programs = Programs {
             tests: PathBuf::new(),
             agent: None,
+            hog: None,
             arguments: vec!["--exact".to_owned(), "it's".to_owned()],
         };
         let script = init("6.12", &programs, &markers());

@@ -2,10 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 
-use aya::EbpfLoader;
 use aya::maps::{MapData, MapError, PerCpuArray};
 use aya::programs::cgroup_device::CgroupDeviceLink;
 use aya::programs::{CgroupAttachMode, CgroupDevice, ProgramError};
+use aya::{Ebpf, EbpfLoader};
 
 use super::{LoadError, objects};
 
@@ -29,51 +29,70 @@ pub struct DeviceAccess {
     pub n: u64,
 }
 
-/// Dropping it detaches the program.
+/// The object, whose program runs once it is attached. Dropping it detaches the program.
 pub(super) struct DeviceCounter {
+    object: Ebpf,
     accesses: PerCpuArray<MapData, u64>,
-    pub(super) program_id: u32,
+    attached: Option<Attached>,
+}
+
+struct Attached {
+    program_id: u32,
     _link: CgroupDeviceLink,
 }
 
 impl DeviceCounter {
+    /// Makes the map. `loader`: without globals, since the object has none.
+    pub(super) fn load(loader: &mut EbpfLoader<'_>) -> Result<Self, LoadError> {
+        let failed = |source: &dyn std::error::Error| LoadError::Device {
+            reason: super::load::chain(source),
+        };
+        let mut object = loader
+            .load(objects::DEVICE)
+            .map_err(|source| failed(&source))?;
+        let accesses = object
+            .take_map("ACCESSES")
+            .ok_or_else(|| MapError::InvalidName {
+                name: "ACCESSES".to_owned(),
+            })
+            .and_then(PerCpuArray::try_from)
+            .map_err(|source| failed(&source))?;
+        Ok(Self {
+            object,
+            accesses,
+            attached: None,
+        })
+    }
+
     /// `directory`: of a cgroup v2 hierarchy, also one without controllers.
-    pub(super) fn attach(directory: BorrowedFd<'_>) -> Result<Self, LoadError> {
+    pub(super) fn attach(&mut self, directory: BorrowedFd<'_>) -> Result<(), LoadError> {
         let refused = |source: ProgramError| LoadError::Device {
             reason: super::load::refusal(&source),
         };
-        // No types of the kernel are used: without this, aya parses all of them.
-        let mut ebpf = EbpfLoader::new()
-            .btf(None)
-            .load(objects::DEVICE)
-            .map_err(|source| LoadError::Device {
-                reason: source.to_string(),
-            })?;
-        let program = ebpf
+        let program = self
+            .object
             .program_mut(PROGRAM)
             .ok_or_else(|| refused(ProgramError::NotLoaded))?;
         let program: &mut CgroupDevice = program.try_into().map_err(refused)?;
-        program.load().map_err(refused)?;
+        if program.fd().is_err() {
+            program.load().map_err(refused)?;
+        }
         // A link always allows others beside it; the flag that says so is refused since Linux 5.7.
         let id = program
             .attach(directory, CgroupAttachMode::Single)
             .map_err(refused)?;
         let link = program.take_link(id).map_err(refused)?;
         let program_id = program.info().map_err(refused)?.id();
-        let accesses = ebpf
-            .take_map("ACCESSES")
-            .ok_or_else(|| MapError::InvalidName {
-                name: "ACCESSES".to_owned(),
-            })
-            .and_then(PerCpuArray::try_from)
-            .map_err(|source| LoadError::Device {
-                reason: source.to_string(),
-            })?;
-        Ok(Self {
-            accesses,
+        self.attached = Some(Attached {
             program_id,
             _link: link,
-        })
+        });
+        Ok(())
+    }
+
+    /// The kernel's id of the program, once it is attached.
+    pub(super) fn program_id(&self) -> Option<u32> {
+        Some(self.attached.as_ref()?.program_id)
     }
 
     pub(super) fn program(&self) -> &'static str {

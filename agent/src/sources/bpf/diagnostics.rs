@@ -5,10 +5,13 @@ use aya::Ebpf;
 use aya_log::EbpfLogger;
 use log::{Log, Metadata, Record};
 
-/// The value of the programs' `AYA_LOG_LEVEL`: 0 is off, else the numbers of aya-log-common's `Level`.
+/// For the programs' `AYA_LOG_LEVEL`. In an object that nobody has set it for, everything is logged.
+pub(super) const OFF: u8 = 0;
+
+/// The value of the programs' `AYA_LOG_LEVEL`: off, or a number of aya-log-common's `Level`.
 pub(super) fn level(enabled: bool) -> u8 {
     const DEBUG: u8 = 4;
-    if enabled { DEBUG } else { 0 }
+    if enabled { DEBUG } else { OFF }
 }
 
 /// The log ring of one object.

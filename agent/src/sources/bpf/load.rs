@@ -8,15 +8,13 @@ use std::borrow::BorrowMut;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::links::FdLink;
 use aya::programs::{BtfTracePoint, FEntry, FExit, ProgramError, RawTracePoint};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use ebpf_abi as abi;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::pins::{Pinned, Pins, PinsError};
 use super::probe::{DUTIES, Duty, Hook, KernelSupport, Program, plan};
-use super::{
-    LoadError, LoadOptions, ProgramReport, ProgramState, Stream, WatchedRoot, diagnostics, objects,
-};
+use super::{LoadError, ProgramReport, ProgramState, Stream, WatchedRoot, diagnostics, objects};
 
 /// Bytes of a map value; aya asks for plain arrays.
 type WatchBytes = [u8; size_of::<abi::Watch>()];
@@ -132,12 +130,39 @@ pub(super) fn adopt(
     })
 }
 
+/// What loading one object after the other takes.
+pub(super) struct Loader<'a> {
+    objects: EbpfLoader<'a>,
+    support: &'a KernelSupport,
+    hook_types: Btf,
+    diagnostics: bool,
+}
+
+impl<'a> Loader<'a> {
+    /// `objects`: without globals yet. `log_level`: see [`diagnostics::level`].
+    pub(super) fn new(
+        mut objects: EbpfLoader<'a>,
+        support: &'a KernelSupport,
+        log_level: &'a u8,
+    ) -> Result<Self, LoadError> {
+        objects
+            .override_global("OFFSETS", support.offsets.as_bytes(), true)
+            .override_global(aya_log::LEVEL, log_level, true);
+        let hook_types = Btf::parse(&support.hook_types, Endianness::default())
+            .map_err(|source| LoadError::AttachBtf { source })?;
+        Ok(Self {
+            objects,
+            support,
+            hook_types,
+            diagnostics: *log_level != diagnostics::OFF,
+        })
+    }
+}
+
 /// Loads the object of a stream. `None`: none of its programs runs, as the reports tell.
 pub(super) fn load(
     stream: Stream,
-    support: &KernelSupport,
-    btf: &Btf,
-    options: &LoadOptions,
+    loader: &mut Loader<'_>,
     reports: &mut Vec<ProgramReport>,
 ) -> Result<Option<Attached>, LoadError> {
     let map_failed = |map| {
@@ -147,13 +172,7 @@ pub(super) fn load(
             source,
         }
     };
-    let log_level = diagnostics::level(options.diagnostics);
-    let mut ebpf = match EbpfLoader::new()
-        .btf(Some(btf))
-        .override_global("OFFSETS", support.offsets.as_bytes(), true)
-        .override_global(aya_log::LEVEL, &log_level, false)
-        .load(objects::of(stream))
-    {
+    let mut ebpf = match loader.objects.load(objects::of(stream)) {
         Ok(ebpf) => ebpf,
         Err(error) => {
             let reason = format!("load the object: {}", chain(&error));
@@ -163,7 +182,7 @@ pub(super) fn load(
             return Ok(None);
         }
     };
-    let diagnostics = options
+    let diagnostics = loader
         .diagnostics
         .then(|| diagnostics::Reader::start(&mut ebpf))
         .flatten();
@@ -194,7 +213,7 @@ pub(super) fn load(
             reports.push(refused(duty, duty.programs[0].name, reason));
             continue;
         }
-        let Some((program, id, link)) = attach_first(duty, support, &mut ebpf, btf, reports) else {
+        let Some((program, id, link)) = attach_first(duty, loader, &mut ebpf, reports) else {
             continue;
         };
         programs.push((program.name, id));
@@ -276,15 +295,14 @@ impl Attached {
 /// Goes down the list of a duty until the kernel takes a program.
 fn attach_first(
     duty: &'static Duty,
-    support: &KernelSupport,
+    loader: &Loader<'_>,
     ebpf: &mut Ebpf,
-    btf: &Btf,
     reports: &mut Vec<ProgramReport>,
 ) -> Option<(&'static Program, u32, FdLink)> {
-    let plan = plan(duty, support);
+    let plan = plan(duty, loader.support);
     let mut failures = Vec::new();
     for program in plan.fit {
-        match attach(program, ebpf, btf) {
+        match attach(program, ebpf, &loader.hook_types) {
             Ok((id, link)) => {
                 for (failed, reason) in failures {
                     let mut report = refused(duty, failed, reason);

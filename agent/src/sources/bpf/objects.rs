@@ -35,3 +35,32 @@ pub(super) fn are_built() -> bool {
         .iter()
         .all(|it| !it.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A global that an object lacks cannot be set before loading. The log level is the library's
+    /// symbol, and where nobody sets it everything is logged.
+    #[test]
+    fn objects_have_the_globals_that_are_set_before_loading() {
+        for stream in Stream::ALL {
+            let object = of(stream);
+            if object.is_empty() {
+                // A build without the tool chain, which is the same for all.
+                assert!(!are_built());
+                continue;
+            }
+            for global in ["OFFSETS", aya_log::LEVEL] {
+                let symbol = format!("\0{global}\0");
+                assert!(
+                    object
+                        .windows(symbol.len())
+                        .any(|it| it == symbol.as_bytes()),
+                    "{global} in the symbols of {}.o",
+                    stream.name()
+                );
+            }
+        }
+    }
+}

@@ -364,6 +364,8 @@ pub struct KernelSupport {
     /// The functions that exist. That a program may be attached shows only in loading it.
     pub functions: BTreeSet<&'static str>,
     pub offsets: abi::Offsets,
+    /// BTF in which the hooks have their ids in the kernel, for attaching.
+    pub(super) hook_types: Vec<u8>,
 }
 
 impl KernelSupport {
@@ -399,6 +401,7 @@ impl KernelSupport {
                 .filter(|name| btf.has_function(name))
                 .collect(),
             offsets: offsets::resolve(&btf, memory_is_unified),
+            hook_types: btf.abridged(),
         })
     }
 }

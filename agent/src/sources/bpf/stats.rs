@@ -115,8 +115,10 @@ impl Streams {
             .values()
             .flat_map(|it| it.programs.iter().map(|(name, id)| (*id, *name)))
             .collect();
-        if let Some(device) = &self.device {
-            names.insert(device.program_id, device.program());
+        if let Some(device) = &self.device
+            && let Some(id) = device.program_id()
+        {
+            names.insert(id, device.program());
         }
         loaded_programs()
             .filter_map(Result::ok)

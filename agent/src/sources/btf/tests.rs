@@ -195,3 +195,23 @@ fn types_that_refer_to_themselves_come_to_an_end() {
     assert_eq!(btf.field("task", "pid"), Err(BtfError::TooDeep));
     assert_eq!(btf.field("ids", "all"), Err(BtfError::TooDeep));
 }
+
+#[test]
+fn the_abridged_table_keeps_the_ids_of_typedefs_and_functions() {
+    let bytes = sample();
+    let btf = Btf::parse(&bytes, NAMES).unwrap();
+    let abridged = btf.abridged();
+    let again = Btf::parse(&abridged, NAMES).unwrap();
+    for (name, kind) in [("btf_trace_fire", KIND_TYPEDEF), ("fire", KIND_FUNC)] {
+        let ids = |btf: &Btf<'_>| -> Vec<(u32, u32)> {
+            btf.called(name).map(|it| (it.id, it.kind)).collect()
+        };
+        assert_eq!(ids(&again), ids(&btf));
+        assert_eq!(ids(&again).first().map(|it| it.1), Some(kind), "{name}");
+    }
+    assert_eq!(again.called("task").count(), 0);
+    assert!(aya::Btf::parse(&abridged, aya::Endianness::Little).is_ok());
+
+    let nothing = Btf::parse(&bytes, &["task"]).unwrap().abridged();
+    assert_eq!(Btf::parse(&nothing, NAMES).unwrap().starts.len(), 0);
+}

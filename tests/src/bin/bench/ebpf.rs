@@ -1,0 +1,77 @@
+//! The cost of each eBPF program, by the kernel's own account.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ballast_tests::cgroup;
+
+use super::fleet::Fleet;
+use super::machine::Setting;
+use super::table::{Row, Verdict};
+use super::{oom, say};
+
+const BUDGET_NS: f64 = 300.0;
+
+const RUNS: &str = "ballast_bpf_program_runs_total";
+const SECONDS: &str = "ballast_bpf_program_run_seconds_total";
+
+pub(crate) fn measure() -> Result<Vec<Row>> {
+    say("ebpf: starting the agent");
+    let mut fleet = Fleet::new("ebpf")?;
+    fleet.start()?;
+    say("ebpf: programs, cgroups and kills with kernel.bpf_stats_enabled");
+    let _statistics = Setting::BpfStatistics.set("1")?;
+    let mount = cgroup::mount_of("memory").display().to_string();
+    let killers = ["kills".to_owned()];
+    let gate = oom::put_killers(&fleet, &killers, 100, 10)?;
+    fleet.put_load("spawns", &["spawns", "500", "2"], "64Mi")?;
+    fleet.put_load("cgroups", &["cgroups", &mount, "300"], "64Mi")?;
+    gate.open()?;
+    for pod in ["kills", "spawns", "cgroups"] {
+        fleet.wait_output(pod, "done")?;
+    }
+    let programs = exported(&fleet)?;
+    ensure!(!programs.is_empty(), "the agent exports no statistics");
+    Ok(programs
+        .into_iter()
+        .map(|(program, (runs, seconds))| {
+            let figure = format!("eBPF {program}: mean of a run");
+            if runs == 0.0 {
+                return Row::not_measured(&figure, "it did not run");
+            }
+            let ns = seconds * 1e9 / runs;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count of runs, which a metric shows as a float"
+            )]
+            let n = runs as usize;
+            Row::value(
+                &figure,
+                n,
+                format_args!("{ns:.0} ns"),
+                "300 ns",
+                Verdict::of(ns <= BUDGET_NS),
+            )
+        })
+        .collect())
+}
+
+/// The agent reads the kernel's account this often.
+const EXPORTED_EVERY: Duration = Duration::from_secs(10);
+
+/// Runs and run time by program, once the agent has read them again.
+fn exported(fleet: &Fleet) -> Result<BTreeMap<String, (f64, f64)>> {
+    thread::sleep(EXPORTED_EVERY + Duration::from_secs(1));
+    let scrape = fleet.scrape()?;
+    Ok(scrape
+        .samples(RUNS)
+        .into_iter()
+        .map(|(labels, runs)| {
+            let program = labels.split('"').nth(1).unwrap_or_default().to_owned();
+            (program, (runs, scrape.sum(SECONDS, &[labels])))
+        })
+        .collect())
+}

@@ -1,0 +1,115 @@
+//! Measures the agent and prints the figures beside their budgets: `cargo xtask bench`.
+//!
+//! One program in three parts. `bench [NAME...]` supervises: it runs `bench measure` in a process
+//! group of its own and, however that ends, removes what is left. `bench measure` starts agents of
+//! its own, with cgroups below a root of their own, and prints the table. `bench load` is what runs
+//! in their containers.
+//!
+//! Invariant: a figure is measured in this run or printed as not measured, with the reason. None is
+//! computed from an assumption, and none decides whether the run succeeds.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a program of its own: it looks at the node as anybody does"
+)]
+
+mod ebpf;
+mod fleet;
+mod load;
+mod machine;
+mod node;
+mod oom;
+mod process;
+mod scrape;
+mod supervise;
+mod table;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use self::table::Table;
+
+/// What can be asked for by name, in the order of running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    Oom,
+    Ebpf,
+    Process,
+    Start,
+    Reconcile,
+    Idle,
+}
+
+impl Name {
+    const ALL: [(&'static str, Self); 6] = [
+        ("oom", Self::Oom),
+        ("ebpf", Self::Ebpf),
+        ("process", Self::Process),
+        ("start", Self::Start),
+        ("reconcile", Self::Reconcile),
+        ("idle", Self::Idle),
+    ];
+
+    fn parse(text: &str) -> Option<Self> {
+        let (_, name) = Self::ALL.into_iter().find(|(word, _)| *word == text)?;
+        Some(name)
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["load", rest @ ..] => load::run(rest).map(|()| ExitCode::SUCCESS),
+        ["measure", names @ ..] => measure(names).map(|()| ExitCode::SUCCESS),
+        names => {
+            if let Some(name) = names.iter().find(|it| Name::parse(it).is_none()) {
+                let known: Vec<&str> = Name::ALL.iter().map(|(word, _)| *word).collect();
+                eprintln!("no measurement {name:?}: one of {}", known.join(", "));
+                return ExitCode::from(2);
+            }
+            supervise::run(names)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("bench: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn measure(names: &[&str]) -> Result<()> {
+    supervise::take_signals_again()?;
+    let names: Vec<Name> = match names {
+        [] => Name::ALL.iter().map(|(_, name)| *name).collect(),
+        names => names.iter().filter_map(|it| Name::parse(it)).collect(),
+    };
+    let started = Instant::now();
+    let mut table = Table::default();
+    let wanted = |name| names.contains(&name);
+    if wanted(Name::Oom) {
+        table.section("oom", oom::measure());
+    }
+    if wanted(Name::Ebpf) {
+        table.section("ebpf", ebpf::measure());
+    }
+    if wanted(Name::Process) {
+        table.section("process", process::measure());
+    }
+    if wanted(Name::Start) || wanted(Name::Reconcile) || wanted(Name::Idle) {
+        let mut rows = Vec::new();
+        let result = node::measure(&names, &mut rows);
+        table.section("pods", Ok(rows));
+        table.section("pods", result.map(|()| Vec::new()));
+    }
+    println!("\n{}", machine::facts());
+    println!("{table}");
+    println!("measured in {} s", started.elapsed().as_secs());
+    Ok(())
+}
+
+/// A line of progress.
+fn say(text: &str) {
+    eprintln!("    {text}");
+}

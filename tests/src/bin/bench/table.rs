@@ -1,0 +1,218 @@
+//! Figures beside their budgets.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Result;
+
+/// How a figure stands to its budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Within,
+    Over,
+    /// The design sets none for it.
+    NoBudget,
+    /// With the reason.
+    NotMeasured(String),
+}
+
+impl Verdict {
+    pub(crate) fn of(is_within: bool) -> Self {
+        match is_within {
+            true => Self::Within,
+            false => Self::Over,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Within => f.write_str("within"),
+            Self::Over => f.write_str("over"),
+            Self::NoBudget => f.write_str("-"),
+            Self::NotMeasured(why) => write!(f, "not measured: {why}"),
+        }
+    }
+}
+
+/// One figure.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    figure: String,
+    n: String,
+    /// The median of many, or the one value.
+    median: String,
+    p99: String,
+    budget: String,
+    verdict: Verdict,
+}
+
+impl Row {
+    /// Many durations, whose p99 the budget bounds.
+    pub(crate) fn durations(figure: &str, samples: &Samples, p99_budget: Option<Duration>) -> Self {
+        let (Some(median), Some(p99)) = (samples.quantile(50), samples.quantile(99)) else {
+            return Self::not_measured(figure, "no samples");
+        };
+        Self {
+            figure: figure.to_owned(),
+            n: samples.n().to_string(),
+            median: show(median),
+            p99: show(p99),
+            budget: p99_budget.map_or_else(String::new, |it| format!("p99 {}", show(it))),
+            verdict: p99_budget.map_or(Verdict::NoBudget, |it| Verdict::of(p99 <= it)),
+        }
+    }
+
+    /// One value, of `n` things.
+    pub(crate) fn value(
+        figure: &str,
+        n: usize,
+        value: impl fmt::Display,
+        budget: &str,
+        verdict: Verdict,
+    ) -> Self {
+        Self {
+            figure: figure.to_owned(),
+            n: n.to_string(),
+            median: value.to_string(),
+            p99: String::new(),
+            budget: budget.to_owned(),
+            verdict,
+        }
+    }
+
+    pub(crate) fn not_measured(figure: &str, why: impl fmt::Display) -> Self {
+        Self {
+            figure: figure.to_owned(),
+            n: "0".to_owned(),
+            median: String::new(),
+            p99: String::new(),
+            budget: String::new(),
+            verdict: Verdict::NotMeasured(why.to_string()),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// The rows of one measurement, or one row that says why there are none.
+    pub(crate) fn section(&mut self, name: &str, rows: Result<Vec<Row>>) {
+        match rows {
+            Ok(rows) => self.rows.extend(rows),
+            Err(error) => self
+                .rows
+                .push(Row::not_measured(name, format_args!("{error:#}"))),
+        }
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = ["figure", "n", "median or value", "p99", "budget"].map(str::to_owned);
+        let cells: Vec<[String; 5]> = std::iter::once(head)
+            .chain(self.rows.iter().map(|row| {
+                let Row {
+                    figure,
+                    n,
+                    median,
+                    p99,
+                    budget,
+                    ..
+                } = row;
+                [figure, n, median, p99, budget].map(String::clone)
+            }))
+            .collect();
+        let mut widths = [0; 5];
+        for row in &cells {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        let verdicts = std::iter::once("verdict".to_owned())
+            .chain(self.rows.iter().map(|row| row.verdict.to_string()));
+        let [figure, n, median, p99, budget] = widths;
+        for ([a, b, c, d, e], verdict) in cells.iter().zip(verdicts) {
+            writeln!(
+                f,
+                "{a:figure$}  {b:>n$}  {c:>median$}  {d:>p99$}  {e:budget$}  {verdict}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Durations in ascending order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples(Vec<Duration>);
+
+impl Samples {
+    pub(crate) fn new(mut samples: Vec<Duration>) -> Self {
+        samples.sort_unstable();
+        Self(samples)
+    }
+
+    pub(crate) fn from_micros(micros: impl IntoIterator<Item = u64>) -> Self {
+        Self::new(micros.into_iter().map(Duration::from_micros).collect())
+    }
+
+    pub(crate) fn n(&self) -> usize {
+        self.0.len()
+    }
+
+    /// By nearest rank: a value that was measured. With fewer than 100 samples the 99th percentile
+    /// is the largest. `percent`: 1 to 100.
+    pub(crate) fn quantile(&self, percent: usize) -> Option<Duration> {
+        let rank = (self.0.len() * percent).div_ceil(100);
+        self.0.get(rank.checked_sub(1)?).copied()
+    }
+}
+
+/// Three digits or so: `84 µs`, `1.25 ms`, `12.3 s`.
+pub(crate) fn show(duration: Duration) -> String {
+    let micros = duration.as_nanos() as f64 / 1e3;
+    match micros {
+        ..1e3 => format!("{micros:.0} µs"),
+        ..1e4 => format!("{:.2} ms", micros / 1e3),
+        ..1e6 => format!("{:.0} ms", micros / 1e3),
+        _ => format!("{:.1} s", micros / 1e6),
+    }
+}
+
+/// `12.3 MiB`.
+pub(crate) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / 1_048_576.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_a_measured_value() {
+        let samples = Samples::from_micros((1..=200).rev());
+        for (percent, micros) in [(1, 2), (50, 100), (99, 198), (100, 200)] {
+            let expected = Some(Duration::from_micros(micros));
+            assert_eq!(samples.quantile(percent), expected, "{percent} %");
+        }
+        let few = Samples::from_micros([30, 10, 20]);
+        assert_eq!(few.quantile(99), Some(Duration::from_micros(30)));
+        assert_eq!(Samples::default().quantile(50), None);
+    }
+
+    #[test]
+    fn durations_are_short() {
+        for (nanos, text) in [
+            (84_400, "84 µs"),
+            (1_250_000, "1.25 ms"),
+            (47_000_000, "47 ms"),
+            (12_340_000_000, "12.3 s"),
+        ] {
+            assert_eq!(show(Duration::from_nanos(nanos)), text);
+        }
+    }
+}
