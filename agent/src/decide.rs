@@ -17,4 +17,3 @@ pub mod qos_cgroups;
 pub mod resource_settings;
 #[cfg(test)]
 pub(crate) mod testing;
-pub mod tunables;

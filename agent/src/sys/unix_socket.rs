@@ -73,9 +73,14 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
 /// A hidden name of the same length, since the length of a socket's path is limited.
 fn temporary_beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut hidden = String::from(if name.starts_with('.') { "_" } else { "." });
-    hidden.extend(name.chars().skip(1));
-    path.with_file_name(hidden)
+    let rest: String = name.chars().skip(1).collect();
+    let other = ['.', '_', '-']
+        .map(|first| format!("{first}{rest}"))
+        .into_iter()
+        .find(|it| *it != name && it != "." && it != "..");
+    path.with_file_name(
+        other.expect("of three names one at most is the file's, one at most a dot's"),
+    )
 }
 
 /// Whether nothing is at `path`, or a socket on which nobody answers.
@@ -147,6 +152,21 @@ mod tests {
         second_file.remove();
         assert!(!path.exists());
         fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn the_temporary_name_is_another_one_in_the_same_directory() {
+        for name in ["s", "_", "a.", "_.", ".s", "agent.sock"] {
+            let path = Path::new("/run").join(name);
+            let other = temporary_beside(&path);
+            assert_eq!(other.parent(), path.parent(), "{name}");
+            assert!(
+                other.file_name().is_some(),
+                "{name} gives {}",
+                other.display()
+            );
+            assert_ne!(other, path);
+        }
     }
 
     #[test]
