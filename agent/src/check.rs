@@ -484,8 +484,8 @@ fn program(program: &ProgramCheck) -> CheckItem {
         return CheckItem::ok(&name, &program.state);
     }
     let consequence = match &program.fallback {
-        Some(fallback) => format!("{fallback} stands in"),
-        None => "nothing stands in".to_owned(),
+        Some(fallback) => format!("instead: {fallback}"),
+        None => "nothing does its work".to_owned(),
     };
     CheckItem::degraded(&name, &program.state, consequence)
 }

@@ -328,7 +328,7 @@ fn programs_are_listed_with_what_stands_in() {
     assert_eq!(item.level, CheckLevel::Degraded);
     assert_eq!(
         item.consequence.as_deref(),
-        Some("polling of memory.pressure stands in")
+        Some("instead: polling of memory.pressure")
     );
 }
 
