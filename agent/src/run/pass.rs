@@ -200,7 +200,10 @@ impl Loop {
             faults.insert(error.cgroup().clone(), text);
         }
         self.register_created(&plan.steps);
-        self.deferred = plan.deferred;
+        // What this pass did not look at is as it was.
+        self.deferred
+            .retain(|it| wanted.iter().all(|seen| seen.name != it.name));
+        self.deferred.extend(plan.deferred);
         self.node_faults = faults
             .iter()
             .filter(|(name, _)| self.node.is_node_level(name))

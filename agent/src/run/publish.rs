@@ -39,6 +39,9 @@ use crate::units::{Bytes, MilliCpu};
 /// A change shows in `ballast status` within this time; more often would cost and tell no more.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 
+/// A document reads files of every container: it takes one part in this many of the loop's time.
+const PUBLISH_SHARE: u32 = 20;
+
 /// What the loop has done so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
@@ -57,7 +60,8 @@ pub(super) struct Publisher {
     cpu: CpuUsage,
     /// Something changed since the last document, at this time.
     changed_at: Option<Duration>,
-    published_at: Duration,
+    /// When the next document may be made.
+    due_at: Duration,
 }
 
 impl Publisher {
@@ -73,14 +77,14 @@ impl Publisher {
             ebpf: EbpfStatus::default(),
             cpu: CpuUsage::default(),
             changed_at: None,
-            published_at: Duration::ZERO,
+            due_at: Duration::ZERO,
         };
         (publisher, receiver)
     }
 
     /// When the next document is due; `None`: nothing changed.
     pub(super) fn next_wake(&self) -> Option<Duration> {
-        self.changed_at.map(|_| self.published_at + PUBLISH_EVERY)
+        self.changed_at.map(|_| self.due_at)
     }
 
     pub(super) fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {
@@ -279,7 +283,7 @@ impl Loop {
         self.health.pass_done(now);
         self.metrics.set_ready(self.health.is_ready());
         self.publisher.changed_at.get_or_insert(now);
-        let is_due = now >= self.publisher.published_at + PUBLISH_EVERY;
+        let is_due = now >= self.publisher.due_at;
         if scope == Scope::All {
             self.measure_self();
         }
@@ -323,7 +327,8 @@ impl Loop {
         let status = self.status(psi);
         self.publisher.sender.send_replace(Some(Arc::new(status)));
         self.publisher.changed_at = None;
-        self.publisher.published_at = now;
+        let took = clock::boottime().saturating_sub(now);
+        self.publisher.due_at = now + PUBLISH_EVERY.max(took * PUBLISH_SHARE);
     }
 
     fn count_objects(&self, n_containers: usize) {
