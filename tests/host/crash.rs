@@ -37,8 +37,16 @@ fn kills_while_the_agent_is_down_are_told_after_its_start() -> Result<()> {
     let hog = hog()?;
     let burst = after(&go, &format!("{hog} burst 3 33554432; exec sleep 3600"));
     let ends = after(&go, &format!("exec {hog} alloc 33554432"));
-    agent.put(&Manifest::new("burst").container(Container::sh("app", &burst).limited_to(16)))?;
-    agent.put(&Manifest::new("ends").container(Container::sh("app", &ends).limited_to(16)))?;
+    agent.put(
+        &Manifest::new("burst")
+            .with_overhead(16)
+            .container(Container::sh("app", &burst).limited_to(16)),
+    )?;
+    agent.put(
+        &Manifest::new("ends")
+            .with_overhead(16)
+            .container(Container::sh("app", &ends).limited_to(16)),
+    )?;
     let status = agent.wait("two running pods", |status| {
         status.pods.len() == 2 && status.pods.iter().all(is_running)
     })?;

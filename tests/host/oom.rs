@@ -74,7 +74,11 @@ fn path_at_first(record: &EventRecord) -> Result<String> {
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_by_the_containers_limit_ends_the_container() -> Result<()> {
     let agent = agent("oom-container")?;
-    agent.put(&Manifest::new("one").container(greedy(&["alloc", TOO_MUCH])?))?;
+    agent.put(
+        &Manifest::new("one")
+            .with_overhead(16)
+            .container(greedy(&["alloc", TOO_MUCH])?),
+    )?;
     let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("one", "ends", |it| has_ended(it, "greedy"))?;
     let path = path_at_first(&kills[0])?;
@@ -128,7 +132,11 @@ fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_of_a_child_leaves_the_container_running() -> Result<()> {
     let agent = agent("oom-child")?;
-    agent.put(&Manifest::new("parent").container(greedy(&["child", TOO_MUCH])?))?;
+    agent.put(
+        &Manifest::new("parent")
+            .with_overhead(16)
+            .container(greedy(&["child", TOO_MUCH])?),
+    )?;
     let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("parent", "counts the kill", |it| it.oom_kills == 1)?;
     let main = pid_of(&pod, "greedy").context("the container ended")?;
@@ -146,7 +154,11 @@ fn a_kill_of_a_child_leaves_the_container_running() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_for_a_threads_allocation_names_the_process() -> Result<()> {
     let agent = agent("oom-thread")?;
-    agent.put(&Manifest::new("threads").container(greedy(&["thread", TOO_MUCH])?))?;
+    agent.put(
+        &Manifest::new("threads")
+            .with_overhead(16)
+            .container(greedy(&["thread", TOO_MUCH])?),
+    )?;
     let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("threads", "ends", |it| has_ended(it, "greedy"))?;
     check_kill(&kills[0], &pod, &path_at_first(&kills[0])?)?;
@@ -161,7 +173,11 @@ fn a_kill_in_a_nested_cgroup_belongs_to_the_container() -> Result<()> {
     let agent = agent("oom-nested")?;
     let mount = cgroup::mount_of("memory");
     let mount = mount.to_str().context("a mount point is text")?;
-    agent.put(&Manifest::new("nest").container(greedy(&["nested", mount, TOO_MUCH])?))?;
+    agent.put(
+        &Manifest::new("nest")
+            .with_overhead(16)
+            .container(greedy(&["nested", mount, TOO_MUCH])?),
+    )?;
     let kills = wait_kills(&agent, 1)?;
     let pod = agent.wait_pod("nest", "counts the kill", |it| it.oom_kills == 1)?;
     let path = container_path(&pod, "greedy")?;
@@ -180,7 +196,11 @@ fn a_kill_in_a_nested_cgroup_belongs_to_the_container() -> Result<()> {
 fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
     let mut agent = Agent::new("oom-group")?;
     agent.start()?;
-    agent.put(&Manifest::new("group").container(greedy(&["group", "3", TOO_MUCH])?))?;
+    agent.put(
+        &Manifest::new("group")
+            .with_overhead(16)
+            .container(greedy(&["group", "3", TOO_MUCH])?),
+    )?;
     let n = if cgroup::is_unified() { 4 } else { 1 };
     let kills = wait_kills(&agent, n)?;
     let pod = agent.wait_pod("group", "ends", |it| has_ended(it, "greedy"))?;
@@ -213,7 +233,11 @@ fn kills_at_the_same_time_are_told_apart() -> Result<()> {
     let agent = agent("oom-two")?;
     let pods = ["left", "right"];
     for name in pods {
-        agent.put(&Manifest::new(name).container(greedy(&["two", TOO_MUCH])?))?;
+        agent.put(
+            &Manifest::new(name)
+                .with_overhead(16)
+                .container(greedy(&["two", TOO_MUCH])?),
+        )?;
     }
     let kills = wait_kills(&agent, 4)?;
     for name in pods {
@@ -243,7 +267,11 @@ fn a_kill_of_a_short_lived_container_is_attributed() -> Result<()> {
     let hog = hog()?;
     for i in 0..n {
         let container = Container::new("greedy", &[&hog, "alloc", TOO_MUCH]).limited_to(4);
-        agent.put(&Manifest::new(&format!("short-{i}")).container(container))?;
+        agent.put(
+            &Manifest::new(&format!("short-{i}"))
+                .with_overhead(16)
+                .container(container),
+        )?;
     }
     let kills = wait_kills(&agent, n as usize)?;
     let names: BTreeSet<&str> = kills.iter().map(|it| whose(it).0).collect();
@@ -271,7 +299,7 @@ fn a_burst_of_a_thousand_kills_is_counted_exactly() -> Result<()> {
     let script = format!("{} burst {each} {}; exec sleep 3600", hog()?, 16 * MIB);
     for name in names {
         let container = Container::sh("greedy", &script).limited_to(8);
-        agent.put(&Manifest::new(name).container(container))?;
+        agent.put(&Manifest::new(name).with_overhead(16).container(container))?;
     }
     let all = u64::from(each) * names.len() as u64;
     let status = agent.wait(&format!("{all} OOM kills"), |status| {

@@ -26,6 +26,14 @@ impl Manifest {
         }))
     }
 
+    /// Room between the limit of the pod and those of its containers together: without it the two
+    /// are equal for a pod of one container, and on v2 it is the pod's that is reached first, since
+    /// more is charged to it.
+    #[must_use]
+    pub fn with_overhead(self, mib: u64) -> Self {
+        self.with("overhead", json!({"memory": format!("{mib}Mi")}))
+    }
+
     /// Sets a field of `spec`.
     #[must_use]
     pub fn with(mut self, field: &str, value: Value) -> Self {

@@ -196,8 +196,8 @@ fn oom(kill: &Value, promises: &mut Promises) {
         victim["isMainProcess"] == false,
     );
     promises.check(
-        "the limit of the container is named as the reason",
-        detail["scope"] == "container",
+        "the limit that was reached is named: the container's, or its pod's equal one",
+        detail["scope"] == "container" || detail["scope"] == "pod",
     );
 }
 

@@ -25,9 +25,9 @@ use crate::sys::clock;
 use crate::sys::syscall::{Reap, pidfd_exit, wait_child};
 
 /// How long the status of a process that is not a child may take to arrive after its end. The
-/// event stream needs about a millisecond; an exit is not worth holding up for longer than people
-/// notice.
-const LINGER: Duration = Duration::from_millis(200);
+/// event stream needs about a millisecond, and some seconds on a slow machine whose agent has just
+/// started: until its programs are loaded the events wait in the adopted ring.
+const LINGER: Duration = Duration::from_secs(5);
 /// How often the process descriptor is asked meanwhile: it knows once the parent has reaped.
 const LINGER_STEP_MILLIS: u8 = 5;
 
