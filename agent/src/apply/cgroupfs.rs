@@ -419,7 +419,7 @@ impl CgroupWriter {
             }
             let frozen = Frozen::freeze(&dir);
             let mut pids = BTreeSet::new();
-            for_each_dir(&dir, MAX_DEPTH, &mut |dir| {
+            dir.walk(MAX_DEPTH, &mut |dir| {
                 pids.extend(procs(dir)?);
                 Ok(())
             })
@@ -456,7 +456,7 @@ impl CgroupWriter {
                 Err(error) if matches!(error.errno(), Some(EBUSY | ENOTEMPTY | EEXIST)) => {
                     let mut pids = BTreeSet::new();
                     if let Ok(dir) = parent.open_dir(leaf) {
-                        for_each_dir(&dir, MAX_DEPTH, &mut |dir| {
+                        dir.walk(MAX_DEPTH, &mut |dir| {
                             pids.extend(procs(dir)?);
                             Ok(())
                         })
@@ -523,29 +523,6 @@ fn procs(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {
         .filter_map(|line| line.parse().ok())
         .filter(|&pid| pid != 0)
         .collect())
-}
-
-fn for_each_dir(
-    dir: &Dir,
-    depth: usize,
-    visit: &mut dyn FnMut(&Dir) -> Result<(), FsError>,
-) -> Result<(), FsError> {
-    visit(dir)?;
-    if depth == 0 {
-        return Ok(());
-    }
-    let children = match dir.list_dirs() {
-        Err(FsError::Gone { .. }) => return Ok(()),
-        other => other?,
-    };
-    for child in children {
-        match dir.open_dir(&child) {
-            Ok(child) => for_each_dir(&child, depth - 1, visit)?,
-            Err(FsError::Gone { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 fn remove_tree(parent: &Dir, name: &str, depth: usize) -> Result<(), FsError> {

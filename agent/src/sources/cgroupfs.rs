@@ -226,8 +226,7 @@ impl CgroupReader {
         for tree in &self.trees.trees {
             match tree.dir.descend(name.components()) {
                 Ok(dir) => {
-                    collect_pids(&dir, MAX_DEPTH, &mut pids)
-                        .map_err(|source| failed(name, source))?;
+                    collect_pids(&dir, &mut pids).map_err(|source| failed(name, source))?;
                 }
                 Err(error) if error.is_gone() => {}
                 Err(source) => return Err(failed(name, source)),
@@ -313,28 +312,14 @@ impl CgroupReader {
     }
 }
 
-fn collect_pids(dir: &Dir, depth: usize, pids: &mut BTreeSet<u32>) -> Result<(), FsError> {
-    // A threaded cgroup refuses to list processes (EOPNOTSUPP); they show at its domain.
-    match dir.read_text("cgroup.procs") {
-        Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok())),
-        Err(FsError::Gone { .. }) => return Ok(()),
-        Err(_) => {}
-    }
-    if depth == 0 {
-        return Ok(());
-    }
-    let children = match dir.list_dirs() {
-        Err(FsError::Gone { .. }) => return Ok(()),
-        other => other?,
-    };
-    for child in children {
-        match dir.open_dir(&child) {
-            Ok(child) => collect_pids(&child, depth - 1, pids)?,
-            Err(FsError::Gone { .. }) => {}
-            Err(error) => return Err(error),
+fn collect_pids(dir: &Dir, pids: &mut BTreeSet<u32>) -> Result<(), FsError> {
+    dir.walk(MAX_DEPTH, &mut |dir| {
+        // A threaded cgroup refuses to list processes (EOPNOTSUPP); they show at its domain.
+        if let Ok(text) = dir.read_text("cgroup.procs") {
+            pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn number(dir: &Dir, file: &str) -> Result<Option<u64>, FsError> {

@@ -217,6 +217,31 @@ impl Dir {
             && fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
     }
 
+    /// Visits this directory and those below it, parents first, at most `depth` levels down. What
+    /// is removed under the walk is passed over.
+    pub fn walk(
+        &self,
+        depth: usize,
+        visit: &mut dyn FnMut(&Self) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        visit(self)?;
+        if depth == 0 {
+            return Ok(());
+        }
+        let children = match self.list_dirs() {
+            Err(FsError::Gone { .. }) => return Ok(()),
+            other => other?,
+        };
+        for child in children {
+            match self.open_dir(&child) {
+                Ok(child) => child.walk(depth - 1, visit)?,
+                Err(FsError::Gone { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Names of the sub-directories, sorted; names that are not UTF-8 are left out.
     pub fn list_dirs(&self) -> Result<Vec<String>, FsError> {
         let failed = |e: nix::Error| FsError::new(Operation::List, &self.path, e.into());
