@@ -5,7 +5,7 @@
 //! for it: an OOM kill is on record before the loop hears of it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::event::{Event, Sender};
-use crate::decide::attribution::CgroupIndex;
+use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
 use crate::decide::kernel_records::{
     Handled, cgroup_record, oom_record, process_record, stall_record,
 };
@@ -49,8 +49,7 @@ const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     index: RwLock<CgroupIndex>,
-    /// The first processes of the running containers, by pid.
-    mains: RwLock<BTreeMap<u32, HostProcess>>,
+    mains: RwLock<Mains>,
     /// Events lost so far, by the name of their stream.
     lost: Mutex<BTreeMap<String, u64>>,
 }
@@ -66,13 +65,20 @@ impl Shared {
 
     pub(super) fn add_main(&self, process: HostProcess) {
         let mut mains = self.mains.write().unwrap_or_else(PoisonError::into_inner);
-        mains.insert(process.pid, process);
+        mains.known.insert(process);
     }
 
-    pub(super) fn remove_main(&self, process: HostProcess) {
+    /// The process ended. It stays known for the events that are still on their way.
+    pub(super) fn retire_main(&self, process: HostProcess) {
         let mut mains = self.mains.write().unwrap_or_else(PoisonError::into_inner);
-        if mains.get(&process.pid) == Some(&process) {
-            mains.remove(&process.pid);
+        if !mains.known.contains(&process) {
+            return;
+        }
+        mains.ended.push_back(process);
+        if mains.ended.len() > KEPT_AFTER_REMOVAL
+            && let Some(oldest) = mains.ended.pop_front()
+        {
+            mains.known.remove(&oldest);
         }
     }
 
@@ -89,8 +95,16 @@ impl Shared {
 
     fn is_main(&self, process: ProcessKey) -> bool {
         let mains = self.mains.read().unwrap_or_else(PoisonError::into_inner);
-        mains.get(&process.pid) == Some(&HostProcess::of(process))
+        mains.known.contains(&HostProcess::of(process))
     }
+}
+
+/// The first processes of the containers, with their start times: a pid may come again.
+#[derive(Debug, Default)]
+struct Mains {
+    known: BTreeSet<HostProcess>,
+    /// Of them, those that ended, oldest first.
+    ended: VecDeque<HostProcess>,
 }
 
 /// See the module.

@@ -435,7 +435,7 @@ impl Loop {
             kills,
         );
         if let Some(process) = instance.process {
-            self.shared.remove_main(process);
+            self.shared.retire_main(process);
         }
         // The outcome is stored before the runtime forgets it, so that a crash between the two
         // tells it twice rather than never.
