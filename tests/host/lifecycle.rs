@@ -76,7 +76,12 @@ fn a_failed_init_container_ends_a_pod_that_is_not_restarted() -> Result<()> {
 fn a_sidecar_surrounds_the_main_container() -> Result<()> {
     let agent = agent("sidecar")?;
     let sidecar = format!("{}; exec sleep 3600", note("sidecar"));
-    let main = format!("{}; sleep 0.5", note("main"));
+    let go = agent.dir.join("go");
+    let main = format!(
+        "{}; while [ ! -e {} ]; do sleep 0.1; done",
+        note("main"),
+        go.display()
+    );
     let pod = Manifest::new("pod")
         .init(Container::sh("sidecar", &sidecar).with("restartPolicy", json!("Always")))
         .init(Container::sh("init", &note("init")))
@@ -85,6 +90,7 @@ fn a_sidecar_surrounds_the_main_container() -> Result<()> {
     agent.wait_pod("pod", "runs both", |it| {
         pid_of(it, "app").is_some() && pid_of(it, "sidecar").is_some()
     })?;
+    std::fs::write(&go, "")?;
     let pod = agent.wait_pod("pod", "succeeds", |it| it.phase.to_string() == "Succeeded")?;
     let notes = notes(&agent, &pod)?;
     assert_eq!(notes.lines().last(), Some("main"), "{notes}");

@@ -125,7 +125,10 @@ fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
     let end = Some(("OOMKilled".to_owned(), Some(137)));
     assert_eq!(end_of(&pod, victim), end);
     let other = ["first", "second"].into_iter().find(|it| *it != victim);
-    assert!(pid_of(&pod, other.context("two containers")?).is_some());
+    let other = other.context("two containers")?;
+    agent.wait_pod("both", "keeps the other one", |it| {
+        pid_of(it, other).is_some()
+    })?;
     Ok(())
 }
 
