@@ -10,7 +10,6 @@ use std::fmt;
 use serde::Serialize;
 
 use super::cgroup_name::CgroupName;
-use super::event::CgroupId;
 use super::resources::CpuBandwidth;
 use crate::units::{Limit, Micros};
 
@@ -226,9 +225,6 @@ impl CgroupStep {
         }
     }
 }
-
-/// The ids of one cgroup: one per hierarchy, keyed as in the layout; on v2 a single one.
-pub type CgroupIds = BTreeMap<String, CgroupId>;
 
 #[cfg(test)]
 mod tests {

@@ -24,7 +24,7 @@ use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::mounts::LayoutError;
 use crate::sources::sysfs::TopologyError;
 use crate::sources::{ReadError as FileError, mounts, procfs, sysfs};
-use crate::sys::{FsError, Root, Tree, Trees};
+use crate::sys::{FsError, Root, Trees};
 use crate::units::Bytes;
 
 /// v2 controllers that the agent turns on for its cgroups, where the node has them.
@@ -125,7 +125,7 @@ impl Node {
         if capacity.swap.is_some() && kubelet.fail_swap_on {
             return Err(NodeError::SwapOn);
         }
-        let trees = Arc::new(open_trees(root, &cgroups)?);
+        let trees = Arc::new(mounts::open_trees(root, &cgroups.layout).map_err(NodeError::Open)?);
         let names = |wanted: &[&str]| -> BTreeSet<String> {
             wanted
                 .iter()
@@ -276,24 +276,6 @@ fn version(cgroups: &CgroupFacts) -> CgroupVersion {
         (false, true) => CgroupVersion::Hybrid,
         (false, false) => CgroupVersion::V1,
     }
-}
-
-fn open_trees(root: &Root, cgroups: &CgroupFacts) -> Result<Trees, NodeError> {
-    let mut trees = Vec::new();
-    for (mount, controllers) in cgroups.layout.mount_points() {
-        let controllers = controllers.iter().map(ToString::to_string).collect();
-        trees.push(Tree::open(controllers, &root.path(mount)).map_err(NodeError::Open)?);
-    }
-    if !cgroups.layout.is_unified()
-        && let Some(mount) = cgroups.layout.cgroup2_mount()
-    {
-        let tree = Tree::open(BTreeSet::new(), &root.path(mount));
-        trees.push(tree.map_err(NodeError::Open)?);
-    }
-    Ok(Trees {
-        unified: cgroups.layout.is_unified(),
-        trees,
-    })
 }
 
 fn node_plan(

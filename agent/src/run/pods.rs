@@ -13,7 +13,7 @@ use crate::model::container::{ContainerExit, ContainerState, Termination};
 use crate::model::event::{CgroupId, ProcessKey};
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
-use crate::runtime::{ContainerId, HostProcess};
+use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
 use crate::sys::FsError;
 
 /// One start of a container, from the decision to start it until its cgroup is gone.
@@ -204,20 +204,18 @@ impl StatePaths {
     }
 
     pub(super) fn pod_logs(&self, pod: &PodRef) -> PathBuf {
-        let PodRef {
-            namespace,
-            name,
-            uid,
-        } = pod;
-        self.0
-            .join("logs")
-            .join(format!("{namespace}_{name}_{uid}"))
+        logs::pod_dir(&self.0, &pod.namespace, &pod.name, &pod.uid)
     }
 
     pub(super) fn log(&self, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
-        self.pod_logs(pod)
-            .join(container)
-            .join(format!("{attempt}.log"))
+        let owner = ContainerOwner {
+            pod_uid: pod.uid.clone(),
+            pod_namespace: pod.namespace.clone(),
+            pod_name: pod.name.clone(),
+            container: container.to_owned(),
+            attempt,
+        };
+        logs::log_path(&self.0, &owner)
     }
 }
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 
 use super::ContainerOwner;
+use crate::model::pod::PodUid;
 use crate::sys::append::{Appended, Copy, rename_if_any};
 use crate::sys::{FsError, Root};
 
@@ -45,11 +46,15 @@ pub fn log_path(state_dir: &Path, owner: &ContainerOwner) -> PathBuf {
 
 /// The directory of all attempts of a container.
 pub fn container_dir(state_dir: &Path, owner: &ContainerOwner) -> PathBuf {
-    let pod = format!(
-        "{}_{}_{}",
-        owner.pod_namespace, owner.pod_name, owner.pod_uid
-    );
-    state_dir.join("logs").join(pod).join(&owner.container)
+    let (namespace, name) = (&owner.pod_namespace, &owner.pod_name);
+    pod_dir(state_dir, namespace, name, &owner.pod_uid).join(&owner.container)
+}
+
+/// The directory of all containers of a pod.
+pub fn pod_dir(state_dir: &Path, namespace: &str, name: &str, uid: &PodUid) -> PathBuf {
+    state_dir
+        .join("logs")
+        .join(format!("{namespace}_{name}_{uid}"))
 }
 
 /// Rotates a log of more than `max_bytes`, keeping `max_files` files with the log itself

@@ -4,12 +4,9 @@
 //! Every read is by directory descriptor. Never writes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::model::cgroup::{
-    CgroupIds, Controller, Existence, FileValue, InterfaceFile, ObservedCgroup,
-};
+use crate::model::cgroup::{Controller, Existence, FileValue, InterfaceFile, ObservedCgroup};
 use crate::model::cgroup_files::{CpuStat, parse_cpuacct_usage, parse_dying_descendants};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::event::CgroupId;
@@ -181,21 +178,6 @@ impl CgroupReader {
         }
     }
 
-    /// The ids of a cgroup in every tree that has it.
-    pub fn ids(&self, name: &CgroupName) -> Result<CgroupIds, ReadError> {
-        let mut ids = CgroupIds::new();
-        for tree in &self.trees.trees {
-            match tree.dir.descend(name.components()) {
-                Ok(dir) => {
-                    ids.insert(tree.label(), CgroupId(dir.inode()));
-                }
-                Err(error) if error.is_gone() => {}
-                Err(source) => return Err(failed(name, source)),
-            }
-        }
-        Ok(ids)
-    }
-
     /// The id in the hierarchy that OOM kills and reclaim are accounted in.
     pub fn memory_id(&self, name: &CgroupName) -> Result<Option<CgroupId>, ReadError> {
         Ok(gone_is_none(self.dir(name, Controller::Memory.name()))?
@@ -299,12 +281,6 @@ impl CgroupReader {
             Some(dir) => number(&dir, file).map_err(|source| failed(name, source)),
             None => Ok(None),
         }
-    }
-
-    /// Memory pressure files exist only in the cgroup2 hierarchy; see `sources::psi`.
-    pub fn open_pressure(&self, name: &CgroupName, file: &str) -> Option<OwnedFd> {
-        let dir = self.unified_dir(name).ok()??;
-        dir.open_file(file).ok().map(OwnedFd::from)
     }
 
     pub fn trees(&self) -> &Arc<Trees> {
