@@ -9,6 +9,7 @@ pub mod env;
 pub mod kernel_records;
 pub mod lifecycle;
 pub mod node_allocatable;
+pub mod placement;
 pub mod pleg;
 pub mod pod_resources;
 pub mod pod_state;

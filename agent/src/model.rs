@@ -12,6 +12,8 @@ pub mod document;
 pub mod event;
 pub mod kernel;
 pub mod mounts;
+pub mod numa;
+pub mod placement;
 pub mod pod;
 pub mod psi;
 pub mod quantity;
