@@ -235,6 +235,7 @@ fn full_pass_interval(kubelet: &KubeletConfig) -> Duration {
     kubelet
         .sync_frequency
         .min(kubelet.file_check_frequency)
+        .min(kubelet.placement.cpu_manager_reconcile_period)
         .clamp(MIN_FULL_PASS, FULL_PASS)
 }
 

@@ -67,7 +67,7 @@ pub enum NodeError {
         "kubelet.reservedSystemCPUs {wanted} is not among the online CPUs {online}; name only CPUs \
          that are online"
     )]
-    ReservedCpus { wanted: String, online: CpuSet },
+    ReservedCpus { wanted: CpuSet, online: CpuSet },
     #[error("more {resource} is reserved ({reserved}) than the node has ({capacity})")]
     OverReserved {
         resource: String,
@@ -251,17 +251,13 @@ impl Node {
 
 /// `reservedSystemCPUs` must be CPUs of this node.
 fn check_reserved_cpus(kubelet: &KubeletConfig, online: &CpuSet) -> Result<(), NodeError> {
-    let Some(text) = &kubelet.reserved_system_cpus else {
+    let Some(wanted) = &kubelet.reserved_system_cpus else {
         return Ok(());
     };
-    let wanted: CpuSet = text.trim().parse().map_err(|error| NodeError::Setting {
-        field: "reservedSystemCPUs",
-        message: format!("{error}"),
-    })?;
     match wanted.is_subset(online) {
         true => Ok(()),
         false => Err(NodeError::ReservedCpus {
-            wanted: text.clone(),
+            wanted: wanted.clone(),
             online: online.clone(),
         }),
     }
