@@ -11,6 +11,7 @@
 mod adopt;
 mod check;
 mod cpu;
+mod cpusets;
 mod event;
 mod identity;
 mod kernel;
@@ -46,7 +47,9 @@ use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
 use crate::model::cgroup_name::CgroupName;
+use crate::model::container::ContainerAction;
 use crate::model::event::CgroupId;
+use crate::model::placement::{CpuState, MemoryState};
 use crate::model::pod::PodUid;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
@@ -134,6 +137,13 @@ pub struct Loop {
     counters: Counters,
     publisher: Publisher,
     log_keeper: LogKeeper,
+    /// Who has which CPUs and memory; empty without the policy `static`.
+    cpus: CpuState,
+    memory: MemoryState,
+    /// The shared pool is another one than when the cpusets of all containers were last looked at.
+    is_pool_moved: bool,
+    /// Starts that wait until others have left the CPUs.
+    held_starts: Vec<(PodUid, ContainerAction)>,
 }
 
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
@@ -198,6 +208,10 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             config.kubelet.max_container_log_bytes,
             config.kubelet.max_container_log_files,
         )?,
+        cpus: CpuState::default(),
+        memory: MemoryState::default(),
+        is_pool_moved: false,
+        held_starts: Vec::new(),
     };
     if let Err(error) = prepared {
         state

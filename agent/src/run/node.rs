@@ -349,5 +349,6 @@ fn node_plan(
                 },
             }),
         allocatable,
+        ancestors: None,
     })
 }

@@ -1,6 +1,6 @@
 //! What the loop shows after a pass: the status document and the gauges. Nothing depends on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -249,7 +249,7 @@ impl Loop {
     }
 
     /// Pods and containers whose cgroup is right for the first time.
-    pub(super) fn count_lags(&mut self, uids: &[PodUid]) {
+    pub(super) fn count_lags(&mut self, uids: &BTreeSet<&PodUid>) {
         let now = clock::boottime();
         for uid in uids {
             let Some(entry) = self.pods.get_mut(uid) else {
@@ -548,6 +548,7 @@ impl Loop {
             message: entry
                 .blocked
                 .clone()
+                .or_else(|| entry.instances.values().find_map(|it| it.held.clone()))
                 .or_else(|| entry.cgroup_faults.values().next().cloned()),
             cgroup_path: entry.cgroup_id.map(|_| self.node.path_of(&entry.cgroup)),
             started_at: Some(entry.state.accepted_at),

@@ -172,6 +172,19 @@ impl Told {
         );
     }
 
+    /// Told once, when it begins to wait.
+    pub(super) fn start_held(&self, pod: &PodRef, container: &str, why: &str) {
+        tracing::warn!(%pod, container, reason = "StartHeld", "{why}");
+        self.tell(
+            EventKind::Container,
+            "StartHeld",
+            Some(pod),
+            Some(container),
+            why.to_owned(),
+            None,
+        );
+    }
+
     pub(super) fn start_warning(&self, pod: &PodRef, container: &str, message: String) {
         tracing::warn!(%pod, container, reason = "StartedWithWarning", "{message}");
         self.tell(
