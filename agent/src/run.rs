@@ -10,6 +10,7 @@
 
 mod adopt;
 mod check;
+mod contention;
 mod cpu;
 mod cpusets;
 mod event;
@@ -45,6 +46,7 @@ use self::removals::Removals;
 use self::told::Told;
 use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
+use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::ContainerAction;
@@ -128,6 +130,9 @@ pub struct Loop {
     ids: BTreeMap<CgroupName, CgroupId>,
     /// Limits that wait for usage to come down.
     deferred: Vec<Deferred>,
+    /// The files that other programs write too, and the writes that wait for them.
+    contention: Contention,
+    foreign: Vec<Held>,
     /// What failed at kubepods and the QoS cgroups in the last pass.
     node_faults: BTreeMap<CgroupName, String>,
     manifest_state: manifests::ManifestState,
@@ -197,6 +202,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         shared: Arc::clone(&shared),
         ids: BTreeMap::new(),
         deferred: Vec::new(),
+        contention: Contention::new(full_pass_interval(&config.kubelet)),
+        foreign: Vec::new(),
         node_faults: BTreeMap::new(),
         manifest_state: manifests::ManifestState::default(),
         told: Told::new(log.clone()),

@@ -191,9 +191,10 @@ impl Loop {
             self.metrics.source_read(Source::Cgroup, clock::boottime());
         }
         phases.end(Phase::Gather);
-        let plan = plan_cgroups(&wanted, &observed);
-        phases.end(Phase::Decide);
+        let mut plan = plan_cgroups(&wanted, &observed);
         self.count_plan(&plan, &wanted, &observed);
+        self.give_way(&mut plan.steps, &wanted, scope);
+        phases.end(Phase::Decide);
         let (n_done, errors) = self.apply_counted(&plan.steps);
         self.counters.writes += n_done as u64;
         self.counters.failed_writes += errors.len() as u64;
