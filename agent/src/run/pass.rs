@@ -216,9 +216,9 @@ impl Loop {
             faults.insert(it.name, crate::observe::chain(&error));
         }
         self.register_created(&plan.steps);
-        // What this pass did not look at is as it was.
+        // What this pass did not look at is as it was; a full one leaves out only what is gone.
         self.deferred
-            .retain(|it| wanted.iter().all(|seen| seen.name != it.name));
+            .retain(|it| scope != Scope::All && wanted.iter().all(|seen| seen.name != it.name));
         self.deferred.extend(plan.deferred);
         self.node_faults = faults
             .iter()
