@@ -1,5 +1,6 @@
 //! Plain data and the kernel's and Kubernetes' text formats. No IO, no clock, no log.
 
+pub mod admission;
 pub mod agent_process;
 pub mod capacity;
 pub mod cgroup;

@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cpuset::CpuSet;
 use crate::model::pod::ResourceList;
 use crate::units::Micros;
 
-use super::duration;
+use super::duration::{self, SignedDuration};
 pub use super::placement::{
     CpuManagerPolicy, MemoryManagerPolicy, NumaReservation, PlacementConfig, TopologyManagerPolicy,
     TopologyManagerScope,
@@ -43,7 +44,7 @@ pub enum RuntimeConfig {
 }
 
 /// Which decisions may be better than kubelet's (DIVERGENCES.md).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compat {
     /// Ours, where upstream is a known bug.
@@ -232,6 +233,15 @@ impl Eq for ThrottlingFactor {}
 
 pub(super) fn as_text<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&duration::format(*value))
+}
+
+pub(super) fn from_text<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(from)?;
+    match duration::parse(&text) {
+        Ok(SignedDuration::Positive(it)) => Ok(it),
+        Ok(SignedDuration::Negative(_)) => Err(D::Error::custom(format!("`{text}` is negative"))),
+        Err(error) => Err(D::Error::custom(error)),
+    }
 }
 
 fn durations_as_text<S: Serializer>(

@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::agent::choose;
-use super::checked::as_text;
+use super::checked::{as_text, from_text};
 use super::fault::{Faults, FieldPath};
 use super::feature_gates::{FeatureGates, Gate};
 use super::raw::{RawKubelet, RawNumaReservation};
@@ -20,7 +20,7 @@ use crate::model::topology::NumaNodeId;
 const DEFAULT_RECONCILE_PERIOD: Duration = Duration::from_secs(10);
 
 /// `cpuManagerPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CpuManagerPolicy {
     #[default]
@@ -29,7 +29,7 @@ pub enum CpuManagerPolicy {
 }
 
 /// `memoryManagerPolicy`; upstream writes it with a capital.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryManagerPolicy {
     #[default]
     None,
@@ -37,7 +37,7 @@ pub enum MemoryManagerPolicy {
 }
 
 /// `topologyManagerPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TopologyManagerPolicy {
     #[default]
@@ -48,7 +48,7 @@ pub enum TopologyManagerPolicy {
 }
 
 /// `topologyManagerScope`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TopologyManagerScope {
     #[default]
@@ -57,7 +57,7 @@ pub enum TopologyManagerScope {
 }
 
 /// One entry of `reservedMemory`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NumaReservation {
     pub numa_node: NumaNodeId,
@@ -67,13 +67,13 @@ pub struct NumaReservation {
 
 /// See the module. The options of the policies are kept as written: which go together depends on the
 /// machine and on each other.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementConfig {
     pub cpu_manager_policy: CpuManagerPolicy,
     pub cpu_manager_policy_options: BTreeMap<String, String>,
     /// Between two looks at every container's CPUs, at most.
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub cpu_manager_reconcile_period: Duration,
     pub memory_manager_policy: MemoryManagerPolicy,
     /// No NUMA node has two entries for one resource.

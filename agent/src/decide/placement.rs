@@ -3,3 +3,4 @@
 //! give it back (`release`). The topology manager merges the hints.
 
 pub mod hints;
+pub mod topology;

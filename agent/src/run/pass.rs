@@ -15,6 +15,7 @@ use crate::decide::attribution::{Level, Owner};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
+use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerAction, ContainerExit, Termination};
@@ -111,8 +112,13 @@ impl Loop {
         if entry.blocked.is_some() {
             return;
         }
+        if entry.state.admission == Admission::Open {
+            entry.state.admission = Admission::Admitted;
+            entry.is_unsaved = true;
+        }
         let decision = decide_pod(&PodView {
             pod: &entry.state.pod,
+            admission: &entry.state.admission,
             containers: &entry.state.containers,
             deletion: entry.state.deletion,
             backoff: &entry.state.backoff,
