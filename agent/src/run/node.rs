@@ -11,7 +11,7 @@ use crate::decide::cgroup_files::FileRules;
 use crate::decide::desired::NodePlan;
 use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations};
 use crate::decide::qos_cgroups::QosReserved;
-use crate::decide::resource_settings::{NodeFacts, ResourceSettings};
+use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
 use crate::model::capacity::{NodeCapacity, NodeIdentity};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
@@ -350,5 +350,9 @@ fn node_plan(
             }),
         allocatable,
         ancestors: None,
+        exclusive_cpu_limits: match kubelet.placement.lifts_quota_of_exclusive_cpus {
+            true => CpuLimits::Ignored,
+            false => CpuLimits::Enforced,
+        },
     })
 }
