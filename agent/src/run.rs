@@ -2,8 +2,8 @@
 //!
 //! The loop is one thread that owns all state and does blocking file IO; it takes events from one
 //! bounded channel and makes a pass when something happened or time is up. Beside it: the kernel
-//! listener (`kernel`), the threads of the runtime, a watcher of the manifest directory, and a
-//! small tokio runtime for the HTTP endpoint, the socket and signals.
+//! listener (`kernel`), the threads of the runtime, a watcher of the manifest directory and of CPUs
+//! that come and go, and a small tokio runtime for the HTTP endpoint, the socket and signals.
 //!
 //! Invariants: an event only says where to look. A second pass over an unchanged node writes
 //! nothing. Nothing on the node depends on an orderly shutdown.
@@ -14,6 +14,7 @@ mod contention;
 mod cpu;
 mod cpusets;
 mod event;
+mod hardware;
 mod identity;
 mod kernel;
 mod logs;
@@ -27,6 +28,7 @@ mod removals;
 mod serve;
 mod start;
 mod told;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -238,7 +240,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let listener = state.start_listening(&log, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
     let _listener = listener.map(Prepared::listen);
-    let _watcher = manifests::spawn_watcher(&state.manifests, to_loop.clone())?;
+    let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;
     drop(to_loop);
 
     state.turn(events);
@@ -272,6 +274,7 @@ impl Loop {
     /// Passes until shutdown. The channel goes with it, so that no thread waits to send when all are
     /// joined.
     fn turn(&mut self, events: Receiver) {
+        self.look_at_hardware();
         self.read_manifests();
         self.pass(Scope::All);
         self.remove_orphans(clock::boottime());
@@ -323,6 +326,7 @@ impl Loop {
             self.wake_pods(now);
             let scope = if now >= next_full || is_due == Some(Scope::All) {
                 last_full = now;
+                self.look_at_hardware();
                 self.read_manifests();
                 self.keep_logs();
                 Scope::All
@@ -354,7 +358,7 @@ impl Loop {
                 return None;
             }
             Event::Emptied => self.removals.hurry(),
-            Event::Lost => return Some(Scope::All),
+            Event::Lost | Event::CpusChanged => return Some(Scope::All),
             Event::Programs {
                 reports,
                 device,
