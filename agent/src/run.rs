@@ -112,7 +112,7 @@ pub enum RunError {
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
     #[error("watch the manifest directory")]
-    Manifests(#[source] crate::sources::manifests::WatchError),
+    Manifests(#[source] crate::sys::watch::WatchError),
 }
 
 /// The reconcile loop with all that it owns.
