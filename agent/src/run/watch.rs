@@ -11,8 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::RunError;
 use super::event::{Event, Sender};
-use crate::sources::manifests::{ManifestDirectory, ManifestWatch};
+use crate::sources::manifests::ManifestDirectory;
 use crate::sources::uevents::CpuWatch;
+use crate::sys::watch::DirWatch;
 
 /// An editor or a copy writes a file in several steps: what follows the first change for this long
 /// is read with it.
@@ -65,7 +66,7 @@ pub(super) fn spawn(directory: &ManifestDirectory, to_loop: Sender) -> Result<Wa
 
 /// `None`: cannot be watched, or no longer.
 struct Sources {
-    manifests: Option<ManifestWatch>,
+    manifests: Option<DirWatch>,
     cpus: Option<CpuWatch>,
 }
 
