@@ -11,6 +11,7 @@ pub mod cpuset;
 pub mod document;
 pub mod event;
 pub mod kernel;
+pub mod kubelet_state;
 pub mod mounts;
 pub mod numa;
 pub mod placement;
