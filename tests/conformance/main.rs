@@ -11,6 +11,7 @@
 )]
 
 mod cgroup_names;
+mod checkpoints;
 mod node_allocatable;
 mod pleg_events;
 mod pod_resources;
@@ -42,7 +43,7 @@ enum Suite {
 
 const SUITES: &[(&str, Suite)] = &[
     ("cgroup_names", Suite::Implemented(cgroup_names::run)),
-    ("checkpoints", Suite::NotImplemented),
+    ("checkpoints", Suite::Implemented(checkpoints::run)),
     ("cpu_hints", Suite::NotImplemented),
     ("cpu_static_policy", Suite::NotImplemented),
     ("cpu_take", Suite::NotImplemented),
