@@ -22,6 +22,7 @@ mod manifests;
 mod node;
 mod pass;
 mod phases;
+mod placement;
 mod pods;
 mod publish;
 mod removals;
@@ -41,6 +42,7 @@ use self::event::{Event, Receiver};
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
 use self::node::{Node, NodeError};
+use self::placement::Placement;
 use self::pass::Scope;
 use self::pods::{PodEntry, StatePaths};
 use self::publish::{Counters, Publisher};
@@ -50,6 +52,7 @@ use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
+use crate::decide::placement::managers::PlacementError;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::ContainerAction;
 use crate::model::event::CgroupId;
@@ -101,6 +104,8 @@ const KERNEL_EVENTS: &str = "kernel events";
 pub enum RunError {
     #[error(transparent)]
     Node(#[from] NodeError),
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
     #[error("prepare the state directory")]
     State(#[source] FsError),
     #[error("another agent uses the state directory {}", .0.display())]
@@ -144,7 +149,8 @@ pub struct Loop {
     counters: Counters,
     publisher: Publisher,
     log_keeper: LogKeeper,
-    /// Who has which CPUs and memory; empty without the policy `static`.
+    placement: Placement,
+    /// Of `placement`: who has which CPUs and memory; empty without the policy `static`.
     cpus: CpuState,
     memory: MemoryState,
     /// The shared pool is another one than when the cpusets of all containers were last looked at.
@@ -217,6 +223,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             config.kubelet.max_container_log_bytes,
             config.kubelet.max_container_log_files,
         )?,
+        placement: Placement::new(&config, &node)?,
         cpus: CpuState::default(),
         memory: MemoryState::default(),
         is_pool_moved: false,
@@ -358,6 +365,12 @@ impl Loop {
                 return None;
             }
             Event::Emptied => self.removals.hurry(),
+            Event::PluginAnswered {
+                pod,
+                question,
+                answer,
+            } => self.plugin_answered(&pod, question, answer),
+            Event::Plugin(event) => self.plugin_changed(event),
             Event::Lost | Event::CpusChanged => return Some(Scope::All),
             Event::Programs {
                 reports,

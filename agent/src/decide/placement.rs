@@ -3,5 +3,9 @@
 //! give it back (`release`). The topology manager merges the hints.
 
 pub mod cpu;
+pub mod admission;
 pub mod hints;
+pub mod managers;
+pub mod record;
+pub mod remedies;
 pub mod topology;

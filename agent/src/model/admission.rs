@@ -155,6 +155,24 @@ pub struct ContainerHoldings {
     pub devices: BTreeMap<String, BTreeSet<String>>,
 }
 
+/// In words: `app: CPUs 2-3, memory on NUMA node 0, vendor.example/dev d1`.
+impl fmt::Display for ContainerHoldings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.cpus.iter().map(|it| format!("CPUs {it}")));
+        parts.extend(
+            self.memory
+                .iter()
+                .map(|it| format!("{} on NUMA nodes {}", it.resource, it.numa)),
+        );
+        parts.extend(self.devices.iter().map(|(resource, ids)| {
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            format!("{resource} {}", ids.join(" "))
+        }));
+        write!(f, "{}: {}", self.container, parts.join(", "))
+    }
+}
+
 /// A change that would let a refused pod in, as things stand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "change")]

@@ -10,6 +10,7 @@
 mod families;
 pub mod labels;
 mod lifetime;
+mod placement;
 mod registry;
 mod table;
 
@@ -21,7 +22,8 @@ use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, GaugeVec, HistogramVec, IntGaugeVec, Registry, TextEncoder};
 
 use self::families::{
-    AgentFamilies, EbpfFamilies, OomFamilies, ProcessFamilies, ReconcileFamilies, StateFamilies,
+    AgentFamilies, EbpfFamilies, OomFamilies, PlacementFamilies, ProcessFamilies,
+    ReconcileFamilies, StateFamilies,
 };
 use self::labels::{
     CgroupLevel, CgroupOp, DriftCause, ExitHow, FieldHandling, Hook, HostSlice, LagKind,
@@ -52,6 +54,7 @@ struct Shared {
     process: ProcessFamilies,
     oom: OomFamilies,
     reconcile: ReconcileFamilies,
+    placement: PlacementFamilies,
     ebpf: EbpfFamilies,
     state: StateFamilies,
     pods: Mutex<PodLifetimes>,
@@ -83,6 +86,7 @@ impl Metrics {
         let process = ProcessFamilies::new(&mut build);
         let oom = OomFamilies::new(&mut build);
         let reconcile = ReconcileFamilies::new(&mut build);
+        let placement = PlacementFamilies::new(&mut build);
         let ebpf = EbpfFamilies::new(&mut build);
         let state = StateFamilies::new(&mut build);
         let metrics = Self {
@@ -92,6 +96,7 @@ impl Metrics {
                 process,
                 oom,
                 reconcile,
+                placement,
                 ebpf,
                 state,
                 pods: Mutex::default(),

@@ -141,6 +141,7 @@ impl Loop {
             self.exited(&uid, &container, exit, finished_at);
         }
         self.settle(now);
+        self.restore_placement();
         self.register_all();
         self.health.unblock("recovery");
         Ok(())

@@ -2,6 +2,8 @@
 
 use std::sync::mpsc;
 
+use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
+use crate::device_plugin::PluginEvent;
 use crate::model::event::ProcessKey;
 use crate::model::pod::PodUid;
 use crate::runtime::RuntimeEvent;
@@ -24,6 +26,14 @@ pub(super) enum Event {
         container: String,
         victim: ProcessKey,
     },
+    /// A device plugin was asked in the admission of a pod, and this is what it said.
+    PluginAnswered {
+        pod: PodUid,
+        question: PluginQuestion,
+        answer: PluginAnswer,
+    },
+    /// Device plugins come, go, and tell of their devices.
+    Plugin(PluginEvent),
     /// A cgroup below kubepods became empty.
     Emptied,
     /// Kernel events were lost: look at everything.

@@ -1,7 +1,7 @@
 //! One pass of the reconcile loop: what is wanted against what is there, and the difference done.
 //!
 //! Order, and why: decisions first; then they are stored, so that a start which is lost in a crash
-//! is known to have been meant; then cgroups, so that a process never runs outside its limits;
+//! is known to have been meant, after what was given to pods; then cgroups, so that a process never runs outside its limits;
 //! then starts and stops. A start on CPUs that others have not left yet is held for a later pass.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,6 @@ use crate::decide::attribution::{Level, Owner};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
-use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerAction, ContainerExit, Termination};
@@ -49,11 +48,13 @@ impl Loop {
             .map(|(uid, _)| uid.clone())
             .collect();
         self.unblock();
+        self.sweep_placement();
         let mut starts = Vec::new();
         for uid in &uids {
             self.decide(uid, started, &mut starts);
         }
         phases.end(Phase::Decide);
+        self.save_placement();
         self.save_pods();
         phases.end(Phase::Apply);
         self.reconcile_cgroups(&uids, scope, &mut phases);
@@ -105,17 +106,19 @@ impl Loop {
         now: Duration,
         actions: &mut Vec<(PodUid, ContainerAction)>,
     ) {
+        match self.pods.get_mut(uid) {
+            None => return,
+            Some(entry) => {
+                entry.is_dirty = false;
+                if entry.blocked.is_some() {
+                    return;
+                }
+            }
+        }
+        self.admit(uid);
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
-        entry.is_dirty = false;
-        if entry.blocked.is_some() {
-            return;
-        }
-        if entry.state.admission == Admission::Open {
-            entry.state.admission = Admission::Admitted;
-            entry.is_unsaved = true;
-        }
         let decision = decide_pod(&PodView {
             pod: &entry.state.pod,
             admission: &entry.state.admission,

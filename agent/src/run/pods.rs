@@ -101,6 +101,8 @@ pub struct PodEntry {
     pub is_confirmed: bool,
     /// Why it is not acted upon yet.
     pub blocked: Option<String>,
+    /// Why its admission is not decided yet.
+    pub waits: Option<String>,
     /// Containers whose cgroup could not be made as it should be, with the error.
     pub cgroup_faults: BTreeMap<CgroupName, String>,
 }
@@ -126,6 +128,7 @@ impl PodEntry {
             is_unsaved: true,
             is_confirmed: false,
             blocked: None,
+            waits: None,
             cgroup_faults: BTreeMap::new(),
         }
     }

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
 use crate::decide::pod_resources::{memory, milli_cpu};
+use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
@@ -156,6 +157,13 @@ pub(super) fn program_status(report: &ProgramReport) -> ProgramStatus {
         state,
         hook,
         reason,
+    }
+}
+
+fn refusal_text(admission: &Admission) -> Option<String> {
+    match admission {
+        Admission::Refused(refusal) => Some(refusal.message.clone()),
+        Admission::Open | Admission::Admitted => None,
     }
 }
 
@@ -534,7 +542,10 @@ impl Loop {
                     state: container_state(own, instance, waiting.get(name.as_str()), at),
                     restarts: own.attempt,
                     oom_kills: entry.state.oom_kills.get(name).copied().unwrap_or(0),
-                    cpuset: None,
+                    cpuset: self
+                        .placement_of(&pod.uid, name)
+                        .cpus
+                        .map(|it| it.to_string()),
                     resources: bounds(&container.resources.requests, &container.resources.limits),
                     usage: match instance {
                         Some(instance) => self.usage(&instance.cgroup),
@@ -551,14 +562,16 @@ impl Loop {
             uid: pod.uid.clone(),
             qos: entry.qos,
             phase: entry.state.phase,
-            reason: match (&entry.blocked, entry.state.deletion) {
-                (Some(_), _) => Some("Blocked".to_owned()),
-                (None, Some(_)) => Some("Terminating".to_owned()),
-                (None, None) => None,
+            reason: match (&entry.blocked, entry.state.deletion, &entry.state.admission) {
+                (Some(_), ..) => Some("Blocked".to_owned()),
+                (None, Some(_), _) => Some("Terminating".to_owned()),
+                (None, None, Admission::Refused(refusal)) => Some(refusal.reason.to_string()),
+                (None, None, Admission::Open) => Some("AdmissionWaiting".to_owned()),
+                (None, None, Admission::Admitted) => None,
             },
-            message: entry
-                .blocked
-                .clone()
+            message: refusal_text(&entry.state.admission)
+                .or_else(|| entry.blocked.clone())
+                .or_else(|| entry.waits.clone())
                 .or_else(|| entry.instances.values().find_map(|it| it.held.clone()))
                 .or_else(|| entry.cgroup_faults.values().next().cloned())
                 .or_else(|| self.foreign_text_of(entry)),

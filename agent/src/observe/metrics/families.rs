@@ -136,6 +136,32 @@ impl ReconcileFamilies {
     }
 }
 
+pub(super) struct PlacementFamilies {
+    pub(super) admissions: IntCounterVec,
+    pub(super) last_refusal: GaugeVec,
+    pub(super) duration: HistogramVec,
+    pub(super) exclusive_cpus: IntGaugeVec,
+    pub(super) pool_cpus: IntGaugeVec,
+    pub(super) free_cpus: IntGaugeVec,
+    pub(super) free_bytes: IntGaugeVec,
+    pub(super) fragmentation: GaugeVec,
+}
+
+impl PlacementFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            admissions: build.counter("ballast_placement_admissions_total"),
+            last_refusal: build.float_gauge("ballast_placement_last_refusal_timestamp_seconds"),
+            duration: build.histogram("ballast_placement_duration_seconds"),
+            exclusive_cpus: build.gauge("ballast_placement_exclusive_cpus"),
+            pool_cpus: build.gauge("ballast_placement_pool_cpus"),
+            free_cpus: build.gauge("ballast_placement_free_cpus"),
+            free_bytes: build.gauge("ballast_placement_free_bytes"),
+            fragmentation: build.float_gauge("ballast_placement_fragmentation_ratio"),
+        }
+    }
+}
+
 pub(super) struct EbpfFamilies {
     pub(super) program_attached: IntGaugeVec,
     pub(super) program_runs: IntCounterVec,

@@ -61,6 +61,8 @@ pub enum Unit {
     /// Seconds since the Unix epoch.
     Timestamp,
     Bytes,
+    /// A part of a whole, 0 to 1.
+    Ratio,
 }
 
 /// What bounds the number of series of a family.
@@ -82,6 +84,7 @@ pub enum Area {
     Process,
     Oom,
     Reconcile,
+    Placement,
     Ebpf,
     State,
 }
@@ -150,9 +153,9 @@ pub fn table() -> &'static [Family] {
     TABLE
 }
 
-use Area::{Ebpf, Oom, Process, Reconcile, State};
+use Area::{Ebpf, Oom, Placement, Process, Reconcile, State};
 use Type::{Counter, Gauge};
-use Unit::{Bytes, Count, Flag, Info, Seconds, Timestamp};
+use Unit::{Bytes, Count, Flag, Info, Ratio, Seconds, Timestamp};
 
 #[rustfmt::skip]
 const TABLE: &[Family] = &[
@@ -250,6 +253,27 @@ const TABLE: &[Family] = &[
     agent("ballast_cgroups_dying", Gauge, Count, &[],
         "Removed cgroups that the kernel still holds; absent where it does not tell.")
         .area(Reconcile),
+
+    agent("ballast_placement_admissions_total", Counter, Count, &["policy", "result", "reason"],
+        "Admissions by topology policy and outcome; `none` is the reason of one that succeeded.")
+        .area(Placement),
+    agent("ballast_placement_last_refusal_timestamp_seconds", Gauge, Timestamp, &["reason"],
+        "Time of the last refusal for a reason; absent until the first.").area(Placement),
+    agent("ballast_placement_duration_seconds", LATENCY, Seconds, &["policy"],
+        "Time to decide one admission, the words of device plugins left out.").area(Placement),
+    agent("ballast_placement_exclusive_cpus", Gauge, Count, CONTAINER,
+        "CPUs that the container has alone; absent where it runs in the shared pool.")
+        .area(Placement).per(Cardinality::Container),
+    agent("ballast_placement_pool_cpus", Gauge, Count, &["pool"],
+        "CPUs by what they are for; reserved ones are in the shared pool too, unless strict.")
+        .area(Placement),
+    agent("ballast_placement_free_cpus", Gauge, Count, &["numa_node"],
+        "CPUs of a NUMA node that can still be given to a container alone.").area(Placement),
+    agent("ballast_placement_free_bytes", Gauge, Bytes, &["numa_node", "kind"],
+        "Memory of a NUMA node that can still be given out, by kind.").area(Placement),
+    agent("ballast_placement_fragmentation_ratio", Gauge, Ratio, &["resource"],
+        "1 less the share of the free amount that one NUMA node has at most; absent with none free.")
+        .area(Placement),
 
     agent("ballast_bpf_program_attached", Gauge, Flag, &["program", "hook"],
         "Whether an eBPF program that is wanted on this kernel is attached.").area(Ebpf),
@@ -349,6 +373,7 @@ mod tests {
                 Unit::Timestamp if family.area == Area::Process => "_time_seconds",
                 Unit::Timestamp => "_timestamp_seconds",
                 Unit::Bytes => "_bytes",
+                Unit::Ratio => "_ratio",
             };
             assert!(stem.ends_with(suffix), "{name} lacks {suffix}");
             for taken in ["_count", "_sum", "_bucket"] {
