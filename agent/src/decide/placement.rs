@@ -3,4 +3,5 @@
 //! give it back (`release`). The topology manager merges the hints.
 
 pub mod hints;
+pub mod memory;
 pub mod topology;
