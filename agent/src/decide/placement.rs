@@ -8,4 +8,5 @@ pub mod hints;
 pub mod managers;
 pub mod record;
 pub mod remedies;
+pub mod memory;
 pub mod topology;
