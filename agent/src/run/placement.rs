@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Loop;
-use super::event::Event;
 use super::node::Node;
 use super::pods::PodEntry;
 use crate::apply::kubelet_state;
@@ -178,13 +177,7 @@ impl Loop {
         }
     }
 
-    fn conclude(
-        &mut self,
-        uid: &PodUid,
-        decided: Decided,
-        answers: PluginAnswers,
-        took: Duration,
-    ) {
+    fn conclude(&mut self, uid: &PodUid, decided: Decided, answers: PluginAnswers, took: Duration) {
         let Decided { managers, report } = decided;
         let policy = self.placement.topology_policy();
         let is_told = !report.alignments.is_empty()
@@ -248,7 +241,12 @@ impl Loop {
         let pods = &self.pods;
         self.placement.managers.retain(|uid, container| {
             pods.get(uid).is_some_and(|entry| {
-                holds(entry) && entry.state.pod.all_containers().any(|it| it.name == container)
+                holds(entry)
+                    && entry
+                        .state
+                        .pod
+                        .all_containers()
+                        .any(|it| it.name == container)
             })
         });
         self.books_changed();
@@ -289,12 +287,7 @@ impl Loop {
     }
 
     /// Keeps an admission with what it was decided from, for `ballast explain` and `ballast replay`.
-    fn record_admission(
-        &self,
-        uid: &PodUid,
-        report: &AdmissionReport,
-        answers: PluginAnswers,
-    ) {
+    fn record_admission(&self, uid: &PodUid, report: &AdmissionReport, answers: PluginAnswers) {
         let Some(entry) = self.pods.get(uid) else {
             return;
         };

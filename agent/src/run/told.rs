@@ -116,7 +116,14 @@ impl Told {
         tracing::warn!(%pod, container, reason = reason.as_str(), "{message}");
         let message = message.clone();
         let container = container.as_deref();
-        self.tell(EventKind::Pod, reason.as_str(), Some(pod), container, message, None);
+        self.tell(
+            EventKind::Pod,
+            reason.as_str(),
+            Some(pod),
+            container,
+            message,
+            None,
+        );
     }
 
     /// A pod that runs lost what it held, and there is nothing to take its place.

@@ -85,7 +85,11 @@ enum Stop {
 }
 
 impl Stop {
-    fn refused(reason: RefusalReason, error: impl std::fmt::Display, container: Option<&str>) -> Self {
+    fn refused(
+        reason: RefusalReason,
+        error: impl std::fmt::Display,
+        container: Option<&str>,
+    ) -> Self {
         // Kubelet puts errors that have no reason of their own into these words.
         let message = match reason {
             RefusalReason::UnexpectedAdmissionError => {
@@ -134,7 +138,7 @@ impl Draft<'_> {
 
     /// Whether the pod's CPUs and memory are taken as one piece and parted among its containers.
     fn places_pod_level(&self) -> bool {
-        self.pod.resources.is_some() && self.managers.manages_pod_level
+        self.pod.resources.is_some() && self.managers.places_pod_level
     }
 
     fn hints(&self, container: &Container) -> Vec<(Provider, ProviderHints)> {
@@ -200,7 +204,10 @@ impl Draft<'_> {
         let pod = self.pod;
         let name = Some(container.name.as_str());
         let managers = &mut self.managers;
-        match managers.devices.allocate(pod, container, hint, self.answers) {
+        match managers
+            .devices
+            .allocate(pod, container, hint, self.answers)
+        {
             Ok(Allocated::Done) => {}
             Ok(Allocated::Ask(question)) => return Err(Stop::Ask(question)),
             Err(error) => return Err(Stop::refused(error.reason(), error, name)),
@@ -257,7 +264,11 @@ fn verdict(hints: &Hints) -> Verdict {
     });
     if region.is_none_or(|it| it.nodes.len() <= MAX_LISTED_NODES) {
         let mut list = hints.list().unwrap_or_default();
-        let narrowest = list.iter().filter_map(|it| it.numa).map(|it| it.len()).min();
+        let narrowest = list
+            .iter()
+            .filter_map(|it| it.numa)
+            .map(|it| it.len())
+            .min();
         let Some(narrowest) = narrowest else {
             return Verdict::Impossible;
         };
@@ -275,7 +286,11 @@ fn verdict(hints: &Hints) -> Verdict {
         let len = least_len(it.nodes, &it.demands)?;
         Some(len.max(it.min_len).max(it.contains.len()))
     });
-    let listed = choices.listed.iter().filter_map(|it| it.numa).map(|it| it.len());
+    let listed = choices
+        .listed
+        .iter()
+        .filter_map(|it| it.numa)
+        .map(|it| it.len());
     match listed.chain(of_region).min() {
         None => Verdict::Impossible,
         Some(narrowest) => Verdict::OneOf {

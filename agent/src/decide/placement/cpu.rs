@@ -20,7 +20,7 @@ mod topology;
 use std::sync::Arc;
 
 pub use self::demand::{exclusive_cpus, exclusive_cpus_of_pod};
-pub use self::error::{CpuConfigError, CpuError, CpuReason, CpuStateError, CpuStateFault, Misfit};
+pub use self::error::{CpuConfigError, CpuError, CpuStateError, CpuStateFault, Misfit};
 pub use self::options::{CpuGates, CpuOptionError, CpuOptions, Maturity};
 pub use self::take::{CpuOrder, Spreading, TakeError, TakeRule, take};
 pub use self::topology::{CpuRow, CpuTopology, CpuTopologyError};

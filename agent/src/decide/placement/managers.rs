@@ -2,12 +2,13 @@
 //! given out, and asked what a pod holds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::cpu::{
-    CpuConfigError, CpuGates, CpuManager, CpuOptionError, CpuOptions, CpuSettings, CpuStateFault,
-    CpuTopology, CpuTopologyError,
+    CpuConfigError, CpuGates, CpuManager, CpuOptionError, CpuOptions, CpuReservation, CpuSettings,
+    CpuStateFault, CpuTopology, CpuTopologyError, exclusive_cpus,
 };
 use super::devices::{DeviceBooks, DeviceManager};
 use super::memory::{
@@ -52,6 +53,11 @@ pub struct Books {
 pub enum PlacementError {
     #[error("kubelet.cpuManagerPolicyOptions: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     CpuOptions(Vec<CpuOptionError>),
+    #[error(
+        "kubelet.cpuManagerPolicy: the static policy requires systemReserved.cpu + kubeReserved.cpu to \
+         be greater than zero, or reservedSystemCPUs"
+    )]
+    NoCpuReservation,
     #[error("kubelet.cpuManagerPolicy")]
     Cpu(#[from] CpuConfigError),
     #[error("kubelet.cpuManagerPolicy: read the CPUs")]
@@ -83,6 +89,9 @@ pub struct Managers {
     /// `None`: policy `None`.
     pub memory: Option<MemoryManager>,
     pub topology: TopologyManager,
+    /// Feature gate `PodLevelResourceManagers`: in scope `pod`, a pod with resources of its own is
+    /// given CPUs and memory as a whole.
+    pub places_pod_level: bool,
 }
 
 impl Managers {
@@ -114,6 +123,7 @@ impl Managers {
             cpu,
             memory,
             topology: topology_manager,
+            places_pod_level: config.pod_level_resource_managers,
         })
     }
 
@@ -166,7 +176,10 @@ impl Managers {
     /// The pods that hold something.
     pub fn holders(&self) -> BTreeSet<&PodUid> {
         let cpu = self.cpu.iter().flat_map(|it| it.state().containers.keys());
-        let memory = self.memory.iter().flat_map(|it| it.state().containers.keys());
+        let memory = self
+            .memory
+            .iter()
+            .flat_map(|it| it.state().containers.keys());
         cpu.chain(memory).chain(self.devices.holders()).collect()
     }
 
@@ -178,9 +191,10 @@ impl Managers {
             self.cpu.as_ref().is_none_or(|it| {
                 let n = exclusive_cpus(pod, container, it.settings().pod_level);
                 n == 0 || it.cpus_of(&pod.uid, name).is_some()
-            }) && self.memory.as_ref().is_none_or(|it| {
-                !it.is_managed(pod) || it.blocks_of(&pod.uid, name).is_some()
-            })
+            }) && self
+                .memory
+                .as_ref()
+                .is_none_or(|it| !it.is_managed(pod) || it.blocks_of(&pod.uid, name).is_some())
         })
     }
 
@@ -201,7 +215,8 @@ impl Managers {
                         .into_iter()
                         .flatten()
                         .map(|(resource, it)| {
-                            let ids: BTreeSet<String> = it.ids.values().flatten().cloned().collect();
+                            let ids: BTreeSet<String> =
+                                it.ids.values().flatten().cloned().collect();
                             (resource.clone(), ids)
                         })
                         .collect(),
@@ -222,13 +237,29 @@ fn cpu_manager(settings: &PlacementSettings) -> Result<CpuManager, PlacementErro
         .map_err(PlacementError::CpuOptions)?;
     Ok(CpuManager::new(CpuSettings {
         compat: settings.compat,
-        topology: CpuTopology::from_topology(&settings.topology, settings.compat)?,
+        topology: Arc::new(CpuTopology::from_topology(
+            &settings.topology,
+            settings.compat,
+        )?),
         options,
         topology_policy: config.topology_manager_policy,
-        reservation: settings.reservation.get("cpu").cloned(),
-        reserved: settings.reserved_system_cpus.clone(),
-        manages_pod_level: config.pod_level_resource_managers,
+        reservation: CpuReservation {
+            n: n_reserved(settings)?,
+            cpus: settings.reserved_system_cpus.clone(),
+        },
+        pod_level: config.pod_level_resource_managers,
+        compat: settings.compat,
     })?)
+}
+
+/// CPUs to reserve: the reservation rounded up, which must be above 0 (spec placement 1.4).
+fn n_reserved(settings: &PlacementSettings) -> Result<usize, PlacementError> {
+    let reservation = settings.reservation.get("cpu");
+    let reservation = reservation.ok_or(PlacementError::NoCpuReservation)?;
+    match usize::try_from(reservation.millis().div_ceil(1000)) {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err(PlacementError::NoCpuReservation),
+    }
 }
 
 fn memory_manager(settings: &PlacementSettings) -> Result<MemoryManager, PlacementError> {

@@ -33,7 +33,12 @@ pub fn remedies(
         Outcome::Ask(_) => false,
     };
     let mut remedies = Vec::new();
-    let asks = |it: &&Container| refusal.container.as_ref().is_none_or(|name| *name == it.name);
+    let asks = |it: &&Container| {
+        refusal
+            .container
+            .as_ref()
+            .is_none_or(|name| *name == it.name)
+    };
     for container in pod.all_containers().filter(asks) {
         let name = &container.name;
         if let Some(n) = amount(container, "cpu") {
@@ -63,10 +68,16 @@ pub fn remedies(
         managers.retain(|uid, _| uid != *other);
         is_admitted(&managers, pod)
     });
-    remedies.extend(without.take(N_PODS).map(|uid| Remedy::WithoutPod { uid: uid.clone() }));
+    remedies.extend(
+        without
+            .take(N_PODS)
+            .map(|uid| Remedy::WithoutPod { uid: uid.clone() }),
+    );
     if refusal.reason == RefusalReason::TopologyAffinityError {
         let mut managers = managers.clone();
-        managers.topology.set_policy(TopologyManagerPolicy::BestEffort);
+        managers
+            .topology
+            .set_policy(TopologyManagerPolicy::BestEffort);
         if is_admitted(&managers, pod) {
             remedies.push(Remedy::BestEffort);
         }

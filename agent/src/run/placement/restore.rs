@@ -43,9 +43,15 @@ impl Loop {
         let devices = kubelet_state::read_devices(&directory);
 
         let cpu = self.found(cpu, &directory.join(CPU_FILE), Self::cpus_of_cgroups);
-        let memory = self.found(memory, &directory.join(MEMORY_FILE), Self::memory_of_cgroups);
+        let memory = self.found(
+            memory,
+            &directory.join(MEMORY_FILE),
+            Self::memory_of_cgroups,
+        );
         // What devices a container has shows nowhere else.
-        let devices = self.found(devices, &directory.join(DEVICE_FILE), |_| DeviceState::default());
+        let devices = self.found(devices, &directory.join(DEVICE_FILE), |_| {
+            DeviceState::default()
+        });
 
         // Containers that an earlier policy has pinned get the machine back.
         let was_pinned = matches!(cpu, Found::OtherPolicy);

@@ -1,10 +1,9 @@
 //! Why the CPU manager refuses, in kubelet's words: other software matches on them.
 
-use std::fmt;
-
 use super::options::CpuOptionError;
 use super::take::TakeError;
 use super::topology::CpuTopologyError;
+use crate::model::admission::RefusalReason;
 use crate::model::cpuset::{CpuId, CpuSet};
 use crate::model::pod::PodUid;
 
@@ -37,37 +36,12 @@ pub enum CpuError {
     Take(#[from] TakeError),
 }
 
-/// The pod's `status.reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CpuReason {
-    SmtAlignmentError,
-    EmptyPodSharedPoolError,
-    /// Kubelet's reason for every error without one of its own; its message wraps the error's.
-    UnexpectedAdmissionError,
-}
-
-impl CpuReason {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SmtAlignmentError => "SMTAlignmentError",
-            Self::EmptyPodSharedPoolError => "EmptyPodSharedPoolError",
-            Self::UnexpectedAdmissionError => "UnexpectedAdmissionError",
-        }
-    }
-}
-
-impl fmt::Display for CpuReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 impl CpuError {
-    pub const fn reason(&self) -> CpuReason {
+    pub const fn reason(&self) -> RefusalReason {
         match self {
-            Self::SmtSize { .. } | Self::SmtFree { .. } => CpuReason::SmtAlignmentError,
-            Self::EmptyPodSharedPool => CpuReason::EmptyPodSharedPoolError,
-            Self::Take(_) => CpuReason::UnexpectedAdmissionError,
+            Self::SmtSize { .. } | Self::SmtFree { .. } => RefusalReason::SmtAlignmentError,
+            Self::EmptyPodSharedPool => RefusalReason::EmptyPodSharedPoolError,
+            Self::Take(_) => RefusalReason::UnexpectedAdmissionError,
         }
     }
 }
