@@ -140,7 +140,7 @@ fn allocation_kind(error: &CpuError) -> &'static str {
     match error {
         CpuError::SmtSize { .. } => "smt-alignment",
         CpuError::SmtFree { .. } => "smt-alignment-not-enough-physical",
-        CpuError::EmptyPodSharedPool => "empty-pod-shared-pool",
+        CpuError::EmptyPodSharedPool | CpuError::EmptyPodInitPool => "empty-pod-shared-pool",
         CpuError::Take(error) => take_kind(error),
     }
 }

@@ -44,10 +44,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("cgroup_names", Suite::Implemented(cgroup_names::run)),
     ("checkpoints", Suite::NotImplemented),
     ("cpu_hints", Suite::Implemented(cpu::run_policy)),
-    (
-        "cpu_static_policy",
-        Suite::Implemented(cpu::run_policy),
-    ),
+    ("cpu_static_policy", Suite::Implemented(cpu::run_policy)),
     ("cpu_take", Suite::Implemented(cpu::run_take)),
     ("device_allocation", Suite::NotImplemented),
     ("eviction_rank", Suite::NotImplemented),
@@ -66,7 +63,7 @@ const SUITES: &[(&str, Suite)] = &[
 ];
 
 /// How many differing cases of a suite are shown.
-const N_SHOWN: usize = 50;
+const N_SHOWN: usize = 5;
 const SUFFIX: &str = ".jsonl.gz";
 
 fn main() -> anyhow::Result<ExitCode> {

@@ -33,6 +33,9 @@ pub enum CpuError {
         "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
     )]
     EmptyPodSharedPool,
+    /// The sidecars leave nothing of the pod's CPUs to an init container without exclusive ones.
+    #[error("pod rejected, pod has shared init containers but no cpus available for them")]
+    EmptyPodInitPool,
     #[error(transparent)]
     Take(#[from] TakeError),
 }
@@ -66,7 +69,7 @@ impl CpuError {
     pub const fn reason(&self) -> CpuReason {
         match self {
             Self::SmtSize { .. } | Self::SmtFree { .. } => CpuReason::SmtAlignmentError,
-            Self::EmptyPodSharedPool => CpuReason::EmptyPodSharedPoolError,
+            Self::EmptyPodSharedPool | Self::EmptyPodInitPool => CpuReason::EmptyPodSharedPoolError,
             Self::Take(_) => CpuReason::UnexpectedAdmissionError,
         }
     }
@@ -90,6 +93,10 @@ pub enum CpuConfigError {
         n_packages: usize,
         n_numa_nodes: usize,
     },
+    #[error(
+        "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
+    )]
+    NothingReserved,
     #[error("unable to reserve the required amount of CPUs (size of {cpus} did not equal {n})")]
     ReservedCount { cpus: CpuSet, n: usize },
     #[error(
@@ -154,6 +161,9 @@ pub enum Misfit {
     Offline(CpuSet),
     #[error("{0} are reserved")]
     Reserved(CpuSet),
+    /// Of a pod as a whole.
+    #[error("its containers do not divide them")]
+    Division,
     #[error("{cpus} belong to pod {pod}")]
     HeldBy { pod: PodUid, cpus: CpuSet },
 }

@@ -60,7 +60,7 @@ impl CpuManager {
                 exclusive = exclusive.saturating_add(own);
                 is_shared |= own == 0;
             } else if own == 0 && exclusive >= n {
-                return Err(CpuError::EmptyPodSharedPool);
+                return Err(CpuError::EmptyPodInitPool);
             }
         }
         for container in &pod.containers {

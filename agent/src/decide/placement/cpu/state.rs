@@ -110,15 +110,24 @@ impl CpuManager {
                 cpus: cpus.clone(),
                 why,
             };
+            let own = containers.get(uid).into_iter().flatten();
             if let Some(cpus) = pods.get(uid) {
-                if let Err(why) = held.check(uid, cpus) {
+                let mut parts = own.clone().map(|it| it.1);
+                let is_divided = parts.clone().next().is_some()
+                    && parts.all(|it| !it.is_empty() && it.is_subset(cpus));
+                let fits = if is_divided {
+                    held.check(uid, cpus)
+                } else {
+                    Err(Misfit::Division)
+                };
+                if let Err(why) = fits {
                     faults.push(dropped(None, cpus, why));
                     continue;
                 }
                 held.by_pod.push((uid.clone(), cpus.clone()));
                 kept.pods.insert(uid.clone(), cpus.clone());
             }
-            for (name, cpus) in containers.get(uid).into_iter().flatten() {
+            for (name, cpus) in own {
                 if let Err(why) = held.check(uid, cpus) {
                     faults.push(dropped(Some(name), cpus, why));
                     continue;
