@@ -12,6 +12,7 @@ mod feature_gates;
 mod kubelet;
 pub mod kubelet_fields;
 mod merge;
+mod placement;
 mod raw;
 
 use std::path::{Path, PathBuf};

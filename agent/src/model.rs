@@ -1,5 +1,6 @@
 //! Plain data and the kernel's and Kubernetes' text formats. No IO, no clock, no log.
 
+pub mod admission;
 pub mod agent_process;
 pub mod capacity;
 pub mod cgroup;
@@ -8,6 +9,7 @@ pub mod cgroup_name;
 pub mod check;
 pub mod container;
 pub mod cpuset;
+pub mod device;
 pub mod document;
 pub mod event;
 pub mod kernel;
@@ -15,6 +17,7 @@ pub mod mounts;
 pub mod numa;
 pub mod placement;
 pub mod pod;
+pub mod pod_resources;
 pub mod psi;
 pub mod quantity;
 pub mod record;

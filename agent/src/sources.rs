@@ -18,6 +18,7 @@ pub mod probe;
 pub mod procfs;
 pub mod psi;
 pub mod sysfs;
+pub mod uevents;
 
 /// A kernel file could not be read, or says what its format does not allow.
 #[derive(Debug, thiserror::Error)]

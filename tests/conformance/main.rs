@@ -17,6 +17,7 @@ mod pleg_events;
 mod pod_resources;
 mod quantity;
 mod resources;
+mod topology_merge;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -59,7 +60,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("pod_resources", Suite::Implemented(pod_resources::run)),
     ("quantity", Suite::Implemented(quantity::run)),
     ("topologies", Suite::Data),
-    ("topology_merge", Suite::NotImplemented),
+    ("topology_merge", Suite::Implemented(topology_merge::run)),
 ];
 
 /// How many differing cases of a suite are shown.

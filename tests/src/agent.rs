@@ -87,6 +87,7 @@ impl Agent {
              pods: {{source: manifests, manifestDirectory: {dir}/pods}}\n\
              runtime: {{type: process}}\n\
              stateDirectory: {dir}/state\n\
+             kubeletDirectory: {dir}/kubelet\n\
              socket: {dir}/ballast.sock\n\
              metrics: {{address: \"{metrics}\"}}\n\
              log: {{format: text}}\n\

@@ -57,6 +57,17 @@ pub enum ApplyError {
         wrote: String,
         kept: String,
     },
+    /// v2: the cgroup has not all that its list says. An ancestor has a mask, or a CPU is offline.
+    #[error(
+        "cgroup {name}: {file} is {wanted:?}, of which it has {effective:?}; \
+         look at {file} of the cgroups above it and at the CPUs that are online"
+    )]
+    NotEffective {
+        name: CgroupName,
+        file: String,
+        wanted: String,
+        effective: String,
+    },
     #[error("move process {pid} into cgroup {name}")]
     Move {
         name: CgroupName,
@@ -84,6 +95,7 @@ impl ApplyError {
             | Self::Enable { name, .. }
             | Self::Write { name, .. }
             | Self::NotKept { name, .. }
+            | Self::NotEffective { name, .. }
             | Self::Move { name, .. }
             | Self::Kill { name, .. }
             | Self::Remove { name, .. }
@@ -99,7 +111,7 @@ impl ApplyError {
                 source.errno(),
                 Some(EPERM | EACCES | EBUSY | EINVAL | ENOSPC | ERANGE)
             ),
-            Self::NotKept { .. } => true,
+            Self::NotKept { .. } | Self::NotEffective { .. } => true,
             _ => false,
         }
     }
@@ -109,6 +121,7 @@ impl ApplyError {
         match self {
             Self::Write { file, .. }
             | Self::NotKept { file, .. }
+            | Self::NotEffective { file, .. }
             | Self::NoController { file, .. } => Some(file),
             _ => None,
         }
@@ -385,6 +398,19 @@ impl CgroupWriter {
                 wrote: text,
                 kept: kept.trim().to_owned(),
             });
+        }
+        if self.trees.unified
+            && let FileValue::List(wanted) = value
+        {
+            let effective = dir.read_text(&file.effective()).map_err(failed)?;
+            if file.kind.parse(&effective, self.page_size).as_ref() != Some(value) {
+                return Err(ApplyError::NotEffective {
+                    name: name.clone(),
+                    file: file.name.clone(),
+                    wanted: wanted.to_string(),
+                    effective: effective.trim().to_owned(),
+                });
+            }
         }
         Ok(())
     }

@@ -15,6 +15,8 @@ const KIND: &str = "AgentConfiguration";
 const DEFAULT_MANIFEST_DIRECTORY: &str = "/etc/ballast/pods";
 /// Survives a restart of the node, as FHS has it for state.
 const DEFAULT_STATE_DIRECTORY: &str = "/var/lib/ballast";
+/// Where device plugins and monitoring agents look, with or without a kubelet.
+const DEFAULT_KUBELET_DIRECTORY: &str = "/var/lib/kubelet";
 /// 9464 is the port registered for exporters of OpenTelemetry; local until someone opens it.
 const DEFAULT_METRICS_ADDRESS: &str = "127.0.0.1:9464";
 /// Below the usual mount point of the bpffs.
@@ -28,6 +30,7 @@ pub(super) struct Agent {
     pods: PodsConfig,
     runtime: RuntimeConfig,
     state_directory: PathBuf,
+    kubelet_directory: PathBuf,
     socket: PathBuf,
     metrics_address: Option<SocketAddr>,
     log: LogConfig,
@@ -42,6 +45,7 @@ impl Agent {
             pods: self.pods,
             runtime: self.runtime,
             state_directory: self.state_directory,
+            kubelet_directory: self.kubelet_directory,
             socket: self.socket,
             metrics_address: self.metrics_address,
             log: self.log,
@@ -98,6 +102,11 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         DEFAULT_STATE_DIRECTORY,
         root.field("stateDirectory"),
     );
+    let kubelet_directory = path(
+        &raw.kubelet_directory,
+        DEFAULT_KUBELET_DIRECTORY,
+        root.field("kubeletDirectory"),
+    );
     let socket = path(&raw.socket, DEFAULT_SOCKET, root.field("socket"));
     let pin_directory = path(
         &bpf.pin_directory,
@@ -116,6 +125,7 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         pods: PodsConfig::Manifests { manifest_directory },
         runtime: RuntimeConfig::Process,
         state_directory,
+        kubelet_directory,
         socket,
         metrics_address: metrics_address(raw, faults),
         log: LogConfig {

@@ -5,13 +5,19 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::cpuset::CpuSet;
 use crate::model::pod::ResourceList;
 use crate::units::Micros;
 
-use super::duration;
+use super::duration::{self, SignedDuration};
+pub use super::placement::{
+    CpuManagerPolicy, MemoryManagerPolicy, NumaReservation, PlacementConfig, TopologyManagerPolicy,
+    TopologyManagerScope,
+};
 
 /// What the agent may write on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -38,7 +44,7 @@ pub enum RuntimeConfig {
 }
 
 /// Which decisions may be better than kubelet's (DIVERGENCES.md).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compat {
     /// Ours, where upstream is a known bug.
@@ -65,6 +71,9 @@ pub struct Config {
     pub pods: PodsConfig,
     pub runtime: RuntimeConfig,
     pub state_directory: PathBuf,
+    /// Kubelet's own directory, for the files and sockets that others look for there: the state of
+    /// the CPU and memory managers, device plugins, pod resources.
+    pub kubelet_directory: PathBuf,
     pub socket: PathBuf,
     /// `None`: no HTTP endpoint.
     pub metrics_address: Option<SocketAddr>,
@@ -137,43 +146,6 @@ pub enum Enforcement {
     KubeReservedCompressible,
 }
 
-/// `cpuManagerPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CpuManagerPolicy {
-    #[default]
-    None,
-    Static,
-}
-
-/// `memoryManagerPolicy`; upstream writes it with a capital.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub enum MemoryManagerPolicy {
-    #[default]
-    None,
-    Static,
-}
-
-/// `topologyManagerPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TopologyManagerPolicy {
-    #[default]
-    None,
-    BestEffort,
-    Restricted,
-    SingleNumaNode,
-}
-
-/// `topologyManagerScope`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TopologyManagerScope {
-    #[default]
-    Container,
-    Pod,
-}
-
 /// The fields of KubeletConfiguration that decisions use, under the same names, with kubelet 1.36
 /// defaults. Which fields are honoured, ignored or refused: `config::kubelet_fields`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -188,8 +160,8 @@ pub struct KubeletConfig {
     pub kube_reserved: ResourceList,
     /// As `kube_reserved`; with `reservedSystemCPUs` its `cpu` is the number of listed CPUs.
     pub system_reserved: ResourceList,
-    /// CPU list as written (`0-1,4`), already checked for form.
-    pub reserved_system_cpus: Option<String>,
+    /// Never empty.
+    pub reserved_system_cpus: Option<CpuSet>,
     pub kube_reserved_cgroup: Option<String>,
     pub system_reserved_cgroup: Option<String>,
     pub enforce_node_allocatable: BTreeSet<Enforcement>,
@@ -208,10 +180,8 @@ pub struct KubeletConfig {
     pub cpu_cfs_quota: bool,
     /// 1 ms to 1 s.
     pub cpu_cfs_quota_period: Micros,
-    pub cpu_manager_policy: CpuManagerPolicy,
-    pub memory_manager_policy: MemoryManagerPolicy,
-    pub topology_manager_policy: TopologyManagerPolicy,
-    pub topology_manager_scope: TopologyManagerScope,
+    #[serde(flatten)]
+    pub placement: PlacementConfig,
     pub fail_swap_on: bool,
     /// Refuse to start on cgroup v1. Kubelet's default is true, ours false unless `compat` is
     /// `kubelet`.
@@ -261,8 +231,17 @@ pub struct ThrottlingFactor(pub f64);
 
 impl Eq for ThrottlingFactor {}
 
-fn as_text<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_text<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&duration::format(*value))
+}
+
+pub(super) fn from_text<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(from)?;
+    match duration::parse(&text) {
+        Ok(SignedDuration::Positive(it)) => Ok(it),
+        Ok(SignedDuration::Negative(_)) => Err(D::Error::custom(format!("`{text}` is negative"))),
+        Err(error) => Err(D::Error::custom(error)),
+    }
 }
 
 fn durations_as_text<S: Serializer>(

@@ -6,6 +6,10 @@ use super::fault::{Faults, FieldPath};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
+    CpuManagerPolicyAlphaOptions,
+    CpuManagerPolicyBetaOptions,
+    DisableCpuQuotaWithExclusiveCpus,
+    PodLevelResourceManagers,
     CustomCpuCfsQuotaPeriod,
     CrashLoopBackOffMax,
     MemoryQos,
@@ -26,9 +30,24 @@ enum Stage {
 /// Name, stage, and what here depends on it; a locked gate needs no dependant.
 const GATES: &[(&str, Stage, Option<Gate>)] = &[
     (
+        "CPUManagerPolicyAlphaOptions",
+        Stage::Alpha,
+        Some(Gate::CpuManagerPolicyAlphaOptions),
+    ),
+    (
+        "CPUManagerPolicyBetaOptions",
+        Stage::Beta,
+        Some(Gate::CpuManagerPolicyBetaOptions),
+    ),
+    (
         "CustomCPUCFSQuotaPeriod",
         Stage::Stable,
         Some(Gate::CustomCpuCfsQuotaPeriod),
+    ),
+    (
+        "DisableCPUQuotaWithExclusiveCPUs",
+        Stage::Beta,
+        Some(Gate::DisableCpuQuotaWithExclusiveCpus),
     ),
     ("InPlacePodVerticalScaling", Stage::Locked, None),
     ("KubeletCgroupDriverFromCRI", Stage::Locked, None),
@@ -39,6 +58,11 @@ const GATES: &[(&str, Stage, Option<Gate>)] = &[
     ),
     ("MemoryQoS", Stage::Alpha, Some(Gate::MemoryQos)),
     ("NodeSwap", Stage::Locked, None),
+    (
+        "PodLevelResourceManagers",
+        Stage::Alpha,
+        Some(Gate::PodLevelResourceManagers),
+    ),
     (
         "PodLevelResources",
         Stage::Beta,

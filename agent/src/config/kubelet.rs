@@ -13,6 +13,7 @@ use super::eviction;
 use super::fault::{Faults, FieldPath};
 use super::feature_gates::{FeatureGates, Gate};
 use super::kubelet_fields;
+use super::placement;
 use super::raw::{RawKubelet, TextMap};
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cpuset::CpuSet;
@@ -58,6 +59,12 @@ pub(super) fn check(
     let reserved = reserved(&raw, faults);
     let memory_qos = gates.is_on(Gate::MemoryQos);
 
+    let placement = placement::check(
+        &raw,
+        &gates,
+        |name, text, default, faults| Checker { faults }.duration(name, text, default),
+        faults,
+    );
     let mut check = Checker { faults };
     KubeletConfig {
         cgroup_root: check.cgroup_root(&raw, cgroup_driver),
@@ -101,18 +108,7 @@ pub(super) fn check(
             .filter(|it| *it > 0),
         cpu_cfs_quota: raw.cpu_cfs_quota.unwrap_or(true),
         cpu_cfs_quota_period: check.cfs_quota_period(&raw, &gates),
-        // The other policies are refused by the table of fields.
-        cpu_manager_policy: CpuManagerPolicy::None,
-        memory_manager_policy: MemoryManagerPolicy::None,
-        topology_manager_policy: TopologyManagerPolicy::None,
-        topology_manager_scope: check.choice(
-            "topologyManagerScope",
-            raw.topology_manager_scope.as_deref(),
-            &[
-                ("container", TopologyManagerScope::Container),
-                ("pod", TopologyManagerScope::Pod),
-            ],
-        ),
+        placement,
         fail_swap_on: raw.fail_swap_on.unwrap_or(true),
         fail_cgroup_v1: raw.fail_cgroup_v1.unwrap_or(compat == Compat::Kubelet),
         swap_behavior: choose(
@@ -162,7 +158,7 @@ fn field(name: &str) -> FieldPath {
 struct Reserved {
     kube: ResourceList,
     system: ResourceList,
-    cpus: Option<String>,
+    cpus: Option<CpuSet>,
 }
 
 /// The two reservations, with `reservedSystemCPUs` applied: it takes the place of both `cpu`
@@ -174,25 +170,24 @@ fn reserved(raw: &RawKubelet, faults: &mut Faults) -> Reserved {
         &field("systemReserved"),
         faults,
     );
+    let at = field("reservedSystemCPUs");
     let cpus = raw
         .reserved_system_cpus
-        .clone()
-        .filter(|text| !text.is_empty());
-    if let Some(text) = &cpus {
-        let at = field("reservedSystemCPUs");
+        .as_deref()
+        .filter(|text| !text.is_empty())
+        .and_then(|text| faults.keep(&at, text.parse::<CpuSet>()));
+    if let Some(set) = &cpus {
         let is_set = |cgroup: &Option<String>| cgroup.as_ref().is_some_and(|it| !it.is_empty());
         if is_set(&raw.system_reserved_cgroup) || is_set(&raw.kube_reserved_cgroup) {
             let message = "cannot be combined with systemReservedCgroup or kubeReservedCgroup";
             faults.add(&at, message);
         }
-        if let Some(set) = faults.keep(&at, text.parse::<CpuSet>()) {
-            let n_cpus = i64::try_from(set.len()).unwrap_or(i64::MAX);
-            kube.remove("cpu");
-            system.insert(
-                "cpu".into(),
-                Quantity::from_units(n_cpus, Format::DecimalSi),
-            );
-        }
+        let n_cpus = i64::try_from(set.len()).unwrap_or(i64::MAX);
+        kube.remove("cpu");
+        system.insert(
+            "cpu".into(),
+            Quantity::from_units(n_cpus, Format::DecimalSi),
+        );
     }
     Reserved { kube, system, cpus }
 }

@@ -45,7 +45,6 @@ pub enum Because {
     UserNamespaces,
     MemoryNotification,
     NodeShutdown,
-    Placement,
 }
 
 impl fmt::Display for Because {
@@ -70,7 +69,6 @@ impl fmt::Display for Because {
             Self::UserNamespaces => "the process runtime makes no user namespaces",
             Self::MemoryNotification => "memory pressure is told by kernel events in any case",
             Self::NodeShutdown => "a shutdown of the node is not delayed",
-            Self::Placement => "CPUs are not pinned by this build",
         })
     }
 }
@@ -148,44 +146,15 @@ pub const FIELDS: &[(&str, Treatment)] = {
                 because: "this build does not drive systemd",
             },
         ),
-        (
-            "cpuManagerPolicy",
-            Refused {
-                unless: "none",
-                because: "this build does not pin CPUs yet",
-            },
-        ),
+        ("cpuManagerPolicy", Honoured),
         ("singleProcessOOMKill", Honoured),
-        (
-            "cpuManagerPolicyOptions",
-            Refused {
-                unless: "",
-                because: "this build does not pin CPUs yet",
-            },
-        ),
-        ("cpuManagerReconcilePeriod", Ignored(Placement)),
-        (
-            "memoryManagerPolicy",
-            Refused {
-                unless: "None",
-                because: "this build does not place memory yet",
-            },
-        ),
-        (
-            "topologyManagerPolicy",
-            Refused {
-                unless: "none",
-                because: "this build does not align NUMA nodes yet",
-            },
-        ),
+        ("cpuManagerPolicyOptions", Honoured),
+        // As the longest time between two full passes; longer than 10 s changes nothing.
+        ("cpuManagerReconcilePeriod", Honoured),
+        ("memoryManagerPolicy", Honoured),
+        ("topologyManagerPolicy", Honoured),
         ("topologyManagerScope", Honoured),
-        (
-            "topologyManagerPolicyOptions",
-            Refused {
-                unless: "",
-                because: "this build does not align NUMA nodes yet",
-            },
-        ),
+        ("topologyManagerPolicyOptions", Honoured),
         ("qosReserved", Honoured),
         ("runtimeRequestTimeout", Ignored(Runtime)),
         ("hairpinMode", Ignored(Network)),
@@ -251,13 +220,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ("shutdownGracePeriodCriticalPods", Ignored(NodeShutdown)),
         ("shutdownGracePeriodByPodPriority", Ignored(NodeShutdown)),
         ("crashLoopBackOff", Honoured),
-        (
-            "reservedMemory",
-            Refused {
-                unless: "",
-                because: "this build does not place memory yet",
-            },
-        ),
+        ("reservedMemory", Honoured),
         ("enableProfilingHandler", Ignored(KubeletServer)),
         ("enableDebugFlagsHandler", Ignored(KubeletServer)),
         (

@@ -71,6 +71,7 @@ section! {
         pods = "pods": RawPods,
         runtime = "runtime": RawRuntime,
         state_directory = "stateDirectory": String,
+        kubelet_directory = "kubeletDirectory": String,
         socket = "socket": String,
         metrics = "metrics": RawMetrics,
         log = "log": RawLog,
@@ -138,7 +139,14 @@ section! {
         pod_pids_limit = "podPidsLimit": i64,
         cpu_cfs_quota = "cpuCFSQuota": bool,
         cpu_cfs_quota_period = "cpuCFSQuotaPeriod": String,
+        cpu_manager_policy = "cpuManagerPolicy": String,
+        cpu_manager_policy_options = "cpuManagerPolicyOptions": TextMap,
+        cpu_manager_reconcile_period = "cpuManagerReconcilePeriod": String,
+        memory_manager_policy = "memoryManagerPolicy": String,
+        reserved_memory = "reservedMemory": Vec<RawNumaReservation>,
+        topology_manager_policy = "topologyManagerPolicy": String,
         topology_manager_scope = "topologyManagerScope": String,
+        topology_manager_policy_options = "topologyManagerPolicyOptions": TextMap,
         fail_swap_on = "failSwapOn": bool,
         fail_cgroup_v1 = "failCgroupV1": bool,
         memory_swap = "memorySwap": RawMemorySwap,
@@ -162,6 +170,13 @@ section! {
 section! {
     pub(super) struct RawMemorySwap {
         swap_behavior = "swapBehavior": String,
+    }
+}
+
+section! {
+    pub(super) struct RawNumaReservation {
+        numa_node = "numaNode": i64,
+        limits = "limits": TextMap,
     }
 }
 
@@ -223,15 +238,28 @@ impl ReadField for f64 {
     }
 }
 
-impl ReadField for Vec<String> {
+/// A field of which a list can be made.
+pub(super) trait ReadItem: ReadField {
+    const PLURAL: &str;
+}
+
+impl ReadItem for String {
+    const PLURAL: &str = "a list of strings";
+}
+
+impl ReadItem for RawNumaReservation {
+    const PLURAL: &str = "a list of mappings";
+}
+
+impl<T: ReadItem> ReadField for Vec<T> {
     fn read(value: &Value, at: &FieldPath, faults: &mut Faults) -> Option<Self> {
         let Value::Array(items) = value else {
-            faults.add(at, wrong_kind("a list of strings", value));
+            faults.add(at, wrong_kind(T::PLURAL, value));
             return None;
         };
-        let read = |(index, item)| String::read(item, &at.index(index), faults);
-        let texts: Vec<_> = items.iter().enumerate().map(read).collect();
-        texts.into_iter().collect()
+        let read = |(index, item)| T::read(item, &at.index(index), faults);
+        let items: Vec<_> = items.iter().enumerate().map(read).collect();
+        items.into_iter().collect()
     }
 }
 
@@ -247,7 +275,7 @@ impl ReadField for Map<String, Value> {
 impl ReadField for TextMap {
     fn read(value: &Value, at: &FieldPath, faults: &mut Faults) -> Option<Self> {
         read_map(value, at, faults, |item, at, faults| match item {
-            Value::Number(number) => Some(number.to_string()),
+            Value::Number(_) | Value::Bool(_) => Some(item.to_string()),
             _ => String::read(item, at, faults),
         })
     }

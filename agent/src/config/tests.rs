@@ -312,8 +312,22 @@ fn every_fault_of_the_kubelet_section_names_its_field() {
              be 1s to 5m",
         ),
         (
-            "cpuManagerPolicy: static",
-            "kubelet.cpuManagerPolicy: static is refused: this build does not pin CPUs yet; right would be none",
+            "cpuManagerPolicyOptions: {full-pcpus-only: true}",
+            "kubelet.cpuManagerPolicyOptions: are options of the policy static; right would be \
+             cpuManagerPolicy: static, or none of them",
+        ),
+        (
+            "memoryManagerPolicy: static",
+            "kubelet.memoryManagerPolicy: `static` is not known; right would be one of None, Static",
+        ),
+        (
+            "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 0, limits: {memory: 1Gi}}]",
+            "kubelet.reservedMemory[1].limits.memory: is given twice for NUMA node 0",
+        ),
+        (
+            "reservedMemory: [{numaNode: 0, limits: {cpu: 1}}]",
+            "kubelet.reservedMemory[0].limits.cpu: cannot be reserved on a NUMA node; right would be \
+             memory or hugepages-SIZE",
         ),
         (
             "cgroupDriver: systemd",
@@ -379,6 +393,37 @@ fn honoured_fields_arrive() {
 }
 
 #[test]
+fn placement_arrives() {
+    let placement = kubelet(
+        "cpuManagerPolicy: static, cpuManagerPolicyOptions: {full-pcpus-only: true}, \
+         memoryManagerPolicy: Static, topologyManagerPolicy: single-numa-node, \
+         topologyManagerScope: pod, topologyManagerPolicyOptions: {max-allowable-numa-nodes: 16}, \
+         reservedMemory: [{numaNode: 1, limits: {memory: 1Gi, hugepages-2Mi: 4Mi}}], \
+         featureGates: {CPUManagerPolicyAlphaOptions: true}",
+    )
+    .placement;
+    assert_eq!(placement.cpu_manager_policy, CpuManagerPolicy::Static);
+    assert_eq!(
+        placement.cpu_manager_policy_options["full-pcpus-only"],
+        "true"
+    );
+    assert_eq!(placement.memory_manager_policy, MemoryManagerPolicy::Static);
+    assert_eq!(
+        placement.topology_manager_policy,
+        TopologyManagerPolicy::SingleNumaNode
+    );
+    assert_eq!(placement.topology_manager_scope, TopologyManagerScope::Pod);
+    assert_eq!(
+        placement.topology_manager_policy_options["max-allowable-numa-nodes"],
+        "16"
+    );
+    assert_eq!(placement.reserved_memory.len(), 1);
+    assert!(placement.cpu_manager_alpha_options && placement.cpu_manager_beta_options);
+    assert!(placement.lifts_quota_of_exclusive_cpus);
+    assert!(!placement.pod_level_resource_managers);
+}
+
+#[test]
 fn listed_cpus_take_the_place_of_reserved_amounts() {
     let config = kubelet(
         "reservedSystemCPUs: \"0-2,8\", kubeReserved: {cpu: 1, memory: 1Gi}, systemReserved: {cpu: 7}",
@@ -386,7 +431,8 @@ fn listed_cpus_take_the_place_of_reserved_amounts() {
     assert!(!config.kube_reserved.contains_key("cpu"));
     assert_eq!(config.kube_reserved["memory"].units(), 1 << 30);
     assert_eq!(config.system_reserved["cpu"].units(), 4);
-    assert_eq!(config.reserved_system_cpus.as_deref(), Some("0-2,8"));
+    let cpus = config.reserved_system_cpus.map(|it| it.to_string());
+    assert_eq!(cpus.as_deref(), Some("0-2,8"));
 }
 
 #[test]

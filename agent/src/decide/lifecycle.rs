@@ -33,6 +33,7 @@ pub use spec_hash::spec_hash;
 pub use stop::{KILL_RETRY, MINIMUM_GRACE};
 
 use crate::config::Compat;
+use crate::model::admission::Admission;
 use crate::model::container::{
     ContainerAction, ContainerKind, ContainerState, ContainerStatus, Deletion, PodPhase, SpecHash,
     StopReason,
@@ -43,6 +44,7 @@ use crate::model::pod::{Container, Pod, RestartPolicy};
 #[derive(Clone, Copy, Debug)]
 pub struct PodView<'a> {
     pub pod: &'a Pod,
+    pub admission: &'a Admission,
     /// At most one record a name. A container without a record has not been started; a record
     /// whose name the pod does not have is of a container that was removed from it.
     pub containers: &'a [ContainerStatus],
@@ -125,6 +127,7 @@ pub fn decide_pod(view: &PodView) -> PodDecision {
     match course {
         Course::Delete(deletion) => stop::stop_pod(view, &slots, deletion, &mut out),
         Course::Finish => stop::finish_pod(view, &slots, &mut out),
+        Course::Hold => {}
         Course::Run(progress) => {
             start::start_containers(view, &slots, progress, &mut out);
             stop::replace_changed(view, &slots, &mut out);
@@ -133,7 +136,7 @@ pub fn decide_pod(view: &PodView) -> PodDecision {
     stop::stop_removed(view, &slots, &mut out);
 
     let is_anything_alive = view.containers.iter().any(|it| it.state.is_alive());
-    let is_over = !matches!(course, Course::Run(_));
+    let is_over = course.is_over();
     let phase = phase::phase(view, &slots, course);
     PodDecision {
         conditions: phase::conditions(&slots, course, phase),
@@ -245,14 +248,29 @@ fn restart_policy(pod: &Pod, container: &Container) -> RestartPolicy {
 enum Course {
     /// It is to go.
     Delete(Deletion),
-    /// Its main containers have ended for good, or an init container has failed for good.
+    /// Its main containers have ended for good, or an init container has failed for good; or it was
+    /// refused.
     Finish,
+    /// It is not admitted yet: nothing starts, and what runs goes on.
+    Hold,
     Run(start::Progress),
+}
+
+impl Course {
+    /// It ends, or has ended.
+    fn is_over(self) -> bool {
+        matches!(self, Self::Delete(_) | Self::Finish)
+    }
 }
 
 fn course(view: &PodView, slots: &[Slot]) -> Course {
     if let Some(deletion) = view.deletion {
         return Course::Delete(deletion);
+    }
+    match view.admission {
+        Admission::Admitted => {}
+        Admission::Open => return Course::Hold,
+        Admission::Refused(_) => return Course::Finish,
     }
     let mut mains = slots
         .iter()

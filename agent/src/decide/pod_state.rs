@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::lifecycle::BackoffState;
+use crate::model::admission::Admission;
 use crate::model::container::{ContainerStatus, Deletion, PodPhase};
 use crate::model::pod::Pod;
 use crate::model::time::WallTime;
@@ -25,6 +26,8 @@ pub struct PodState {
     pub accepted_at: WallTime,
     pub containers: Vec<ContainerStatus>,
     pub deletion: Option<Deletion>,
+    #[serde(default)]
+    pub admission: Admission,
     pub backoff: BackoffState,
     pub phase: PodPhase,
     /// OOM kills among all processes of a container, over its restarts; by container name.
@@ -49,6 +52,7 @@ impl PodState {
             accepted_at,
             containers,
             deletion: None,
+            admission: Admission::Open,
             backoff: BackoffState::default(),
             phase: PodPhase::Pending,
             oom_kills: BTreeMap::new(),

@@ -10,6 +10,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::cgroup_name::CgroupName;
+use super::cpuset::CpuSet;
 use super::resources::CpuBandwidth;
 use crate::units::{Limit, Micros};
 
@@ -60,6 +61,8 @@ pub enum FileKind {
     SignedLimit,
     /// `cpu.max`: quota or `max`, and the period.
     CpuMax,
+    /// A list of CPUs or of NUMA nodes.
+    List,
     /// Anything else, compared as text.
     Text,
 }
@@ -72,6 +75,14 @@ pub struct InterfaceFile {
     pub kind: FileKind,
 }
 
+impl InterfaceFile {
+    /// v2: the file that says what a cgroup has of a list, `cpuset.cpus.effective` for
+    /// `cpuset.cpus` (Linux 5.0).
+    pub fn effective(&self) -> String {
+        format!("{}.effective", self.name)
+    }
+}
+
 /// The value of an interface file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -79,6 +90,8 @@ pub enum FileValue {
     Number(u64),
     Limit(Limit),
     CpuMax(CpuBandwidth),
+    /// Ids of CPUs or of NUMA nodes.
+    List(CpuSet),
     Text(String),
 }
 
@@ -106,6 +119,7 @@ impl FileKind {
                     period: Micros(period.parse().ok()?),
                 })
             }
+            Self::List => FileValue::List(text.parse().ok()?),
             Self::Text => FileValue::Text(text.to_owned()),
         })
     }
@@ -153,6 +167,7 @@ impl fmt::Display for FileValue {
             Self::Number(n) => write!(f, "{n}"),
             Self::Limit(limit) => write!(f, "{limit}"),
             Self::CpuMax(max) => write!(f, "{} {}", max.quota, max.period.0),
+            Self::List(ids) => write!(f, "{ids}"),
             Self::Text(text) => f.write_str(text),
         }
     }
@@ -176,6 +191,8 @@ pub enum Existence {
 pub struct ObservedCgroup {
     pub existence: Existence,
     pub values: BTreeMap<InterfaceFile, FileValue>,
+    /// v2: what is left of a list after the masks of the ancestors and what is offline.
+    pub effective: BTreeMap<InterfaceFile, CpuSet>,
     /// Bytes; only where a memory limit is about to be compared.
     pub memory_usage: Option<u64>,
 }
@@ -185,6 +202,7 @@ impl ObservedCgroup {
         Self {
             existence: Existence::Absent,
             values: BTreeMap::new(),
+            effective: BTreeMap::new(),
             memory_usage: None,
         }
     }
@@ -271,6 +289,14 @@ mod tests {
         for text in ["", "max", "x 1", "1 x", "1 2 3"] {
             check(FileKind::CpuMax, text, None);
         }
+    }
+
+    #[test]
+    fn lists_are_compared_as_sets() {
+        let list = |text: &str| FileKind::List.parse(text, PAGE);
+        assert_eq!(list("0,1,2,8\n"), list("8,0-2"));
+        assert_eq!(list("\n"), Some(FileValue::List(CpuSet::new())));
+        assert_ne!(list("0-2"), list("0-3"));
     }
 
     #[test]

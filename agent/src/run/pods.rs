@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::apply::checkpoint;
 use crate::decide::lifecycle::{PodDecision, after_reboot};
 use crate::decide::pod_state::PodState;
+use crate::model::admission::Admission;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerExit, ContainerState, Termination};
 use crate::model::event::{CgroupId, ProcessKey};
@@ -24,6 +25,8 @@ pub struct Instance {
     /// When its start was decided, boottime, until its cgroup is first right. `None` also for an
     /// adopted one.
     pub decided_at: Option<Duration>,
+    /// Why its start, decided and asked for, is put off from pass to pass.
+    pub held: Option<String>,
     /// `None` until it runs.
     pub process: Option<HostProcess>,
     /// The OOM killer killed its first process.
@@ -42,6 +45,7 @@ impl Instance {
             id,
             cgroup,
             decided_at: None,
+            held: None,
             process: None,
             oom_killed: false,
             early_victims: BTreeSet::new(),
@@ -137,7 +141,10 @@ impl PodEntry {
 
     /// Counts for the budgets: it runs or will run.
     pub fn is_active(&self) -> bool {
-        self.blocked.is_none() && !self.is_finished() && !self.state.phase.is_terminal()
+        self.blocked.is_none()
+            && self.state.admission == Admission::Admitted
+            && !self.is_finished()
+            && !self.state.phase.is_terminal()
     }
 
     /// The kernel killed a process of `container`, its first one or another.

@@ -87,6 +87,7 @@ impl Stage {
                  pods: {{source: manifests, manifestDirectory: {manifests}}}\n\
                  runtime: {{type: process}}\n\
                  stateDirectory: {DIRECTORY}/state\n\
+                 kubeletDirectory: {DIRECTORY}/kubelet\n\
                  socket: {DIRECTORY}/ballast.sock\n\
                  metrics: {{address: \"{METRICS}\"}}\n\
                  bpf: {{pinDirectory: {PINS}}}\n\

@@ -8,8 +8,7 @@ use crate::model::container::{ContainerKind, ContainerState, PodPhase};
 /// Terminal only when no container is alive, however sure the end is: kubelet's status manager
 /// holds it back in the same way.
 pub(super) fn phase(view: &PodView, slots: &[Slot], course: Course) -> PodPhase {
-    let is_over = !matches!(course, Course::Run(_));
-    if is_over && !view.containers.iter().any(|it| it.state.is_alive()) {
+    if course.is_over() && !view.containers.iter().any(|it| it.state.is_alive()) {
         return terminal_phase(slots, course);
     }
 

@@ -69,6 +69,7 @@ fn ended(exit: ContainerExit) -> ContainerState {
 #[derive(Clone)]
 struct Story {
     pod: Pod,
+    admission: Admission,
     containers: Vec<ContainerStatus>,
     deletion: Option<Deletion>,
     backoff: BackoffState,
@@ -123,6 +124,7 @@ fn story(restart_policy: RestartPolicy, text: &str) -> Story {
     }
     Story {
         pod,
+        admission: Admission::Admitted,
         containers,
         deletion: None,
         backoff: BackoffState::default(),
@@ -132,6 +134,10 @@ fn story(restart_policy: RestartPolicy, text: &str) -> Story {
 }
 
 impl Story {
+    fn admission(self, admission: Admission) -> Self {
+        Self { admission, ..self }
+    }
+
     /// The pod is to go since `NOW`.
     fn deleted(self, grace: u64) -> Self {
         self.deleted_for(grace, DeletionReason::Removed)
@@ -186,6 +192,7 @@ impl Story {
     fn decide(&self) -> PodDecision {
         decide_pod(&PodView {
             pod: &self.pod,
+            admission: &self.admission,
             containers: &self.containers,
             deletion: self.deletion,
             backoff: &self.backoff,

@@ -1,5 +1,6 @@
 use super::RestartPolicy::{Always, Never, OnFailure};
 use super::*;
+use crate::model::admission::{Refusal, RefusalReason};
 
 #[test]
 fn init_containers_run_one_after_the_other_and_main_containers_after_them() {
@@ -363,4 +364,39 @@ fn spec_hash_changes_with_what_a_process_gets_at_its_start() {
     let cpu = crate::model::quantity::Quantity::from_milli(500);
     resized.resources.limits.insert("cpu".to_owned(), cpu);
     assert_eq!(spec_hash(&resized), hash, "resources change in place");
+}
+
+#[test]
+fn nothing_starts_before_admission() {
+    let story = story(Always, "init:a=new main:m=new").admission(Admission::Open);
+    check("open", &story, "");
+    let decision = story.decide();
+    assert_eq!(decision.phase, PodPhase::Pending);
+    assert!(!decision.is_finished);
+    assert_eq!(decision.next_wake, None);
+}
+
+#[test]
+fn a_pod_that_is_held_keeps_what_runs() {
+    let story = story(Always, "main:m=run main:n=err").admission(Admission::Open);
+    check("held", &story, "");
+    assert_eq!(story.decide().phase, PodPhase::Running);
+}
+
+#[test]
+fn a_refused_pod_has_failed_and_starts_nothing() {
+    let refused = Admission::Refused(Refusal {
+        reason: RefusalReason::TopologyAffinityError,
+        message: "no".to_owned(),
+        container: None,
+    });
+    for always in [Always, Never] {
+        let story = story(always, "init:a=new sidecar:s=new main:m=new").admission(refused.clone());
+        check("refused", &story, "");
+        let decision = story.decide();
+        assert_eq!(decision.phase, PodPhase::Failed);
+        assert!(decision.is_finished);
+    }
+    let story = story(Always, "main:m=run").admission(refused);
+    check("refused while it runs", &story, "term m 30s");
 }

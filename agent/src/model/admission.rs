@@ -1,0 +1,203 @@
+//! Whether a pod may run on this node, and where its containers are put: the outcome of an
+//! admission, and the reasons for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::cpuset::CpuSet;
+use super::numa::Hint;
+use super::placement::MemoryBlock;
+use super::pod::PodUid;
+
+/// Why a pod was refused, under the names that kubelet gives `status.reason` (spec placement 0.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum RefusalReason {
+    /// The NUMA nodes that its resources could come from do not fit together.
+    TopologyAffinityError,
+    /// Its CPUs cannot be whole cores, as `full-pcpus-only` has it.
+    #[serde(rename = "SMTAlignmentError")]
+    SmtAlignmentError,
+    /// A container without exclusive CPUs would have none of the pod's.
+    EmptyPodSharedPoolError,
+    /// Any other failure to give it what it asks for.
+    UnexpectedAdmissionError,
+}
+
+impl RefusalReason {
+    pub const ALL: &[Self] = &[
+        Self::TopologyAffinityError,
+        Self::SmtAlignmentError,
+        Self::EmptyPodSharedPoolError,
+        Self::UnexpectedAdmissionError,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TopologyAffinityError => "TopologyAffinityError",
+            Self::SmtAlignmentError => "SMTAlignmentError",
+            Self::EmptyPodSharedPoolError => "EmptyPodSharedPoolError",
+            Self::UnexpectedAdmissionError => "UnexpectedAdmissionError",
+        }
+    }
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A pod that does not run here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase")]
+#[error("{reason}: {message}")]
+pub struct Refusal {
+    pub reason: RefusalReason,
+    /// Kubelet's text.
+    pub message: String,
+    /// The container that could not be placed; `None`: the pod as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+}
+
+/// Whether a pod may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum Admission {
+    /// Not decided yet, or waiting for what it needs.
+    #[default]
+    Open,
+    Admitted,
+    /// For good: the pod has failed, as in kubelet.
+    Refused(Refusal),
+}
+
+/// Who has a say in where a pod goes, in the order in which they are asked (spec placement 0.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provider {
+    Devices,
+    Cpu,
+    Memory,
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Devices => "devices",
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// Where a provider could take one resource from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "answer")]
+pub enum Verdict {
+    /// Any NUMA nodes are as good.
+    Any,
+    /// From none.
+    Impossible,
+    #[serde(rename_all = "camelCase")]
+    OneOf {
+        /// The least number of NUMA nodes that would do now.
+        narrowest: u32,
+        /// The number of NUMA nodes that the request would need on an empty machine.
+        preferred_len: Option<u32>,
+        /// The first masks of those that would do, the preferred ones before the others.
+        first: Vec<Hint>,
+        /// How many there are; `None`: not counted, the machine has too many NUMA nodes.
+        n_masks: Option<u64>,
+    },
+}
+
+/// What one provider said of one resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderVerdict {
+    pub provider: Provider,
+    pub resource: String,
+    pub verdict: Verdict,
+}
+
+/// One merge of hints: of a container, or of the pod in scope `pod`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Alignment {
+    /// `None`: the pod as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    pub providers: Vec<ProviderVerdict>,
+    pub merged: Hint,
+    pub is_admitted: bool,
+    /// The best of the others.
+    pub beaten: Vec<Hint>,
+    /// The search was ended early: there may be a better answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
+}
+
+/// What a container holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerHoldings {
+    pub container: String,
+    /// Its CPUs alone; `None`: it runs in the shared pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuSet>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<MemoryBlock>,
+    /// Resource name to device ids.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub devices: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// A change that would let a refused pod in, as things stand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "change")]
+pub enum Remedy {
+    /// The container asks for at most so many CPUs.
+    FewerCpus { container: String, cpus: u64 },
+    /// The container asks for at most so much.
+    LessMemory { container: String, bytes: u64 },
+    /// This pod is gone.
+    WithoutPod { uid: PodUid },
+    /// `topologyManagerPolicy: best-effort`.
+    BestEffort,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FewerCpus { container, cpus } => {
+                write!(f, "container {container} asks for {cpus} CPUs or fewer")
+            }
+            Self::LessMemory { container, bytes } => write!(
+                f,
+                "container {container} asks for {} of memory or less",
+                crate::model::quantity::Quantity::from_bytes(*bytes)
+            ),
+            Self::WithoutPod { uid } => write!(f, "pod {uid} goes away"),
+            Self::BestEffort => f.write_str("topologyManagerPolicy is best-effort"),
+        }
+    }
+}
+
+/// How an admission went. Made by a pure function of what stands beside it in an admission record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionReport {
+    /// Init containers in order, then the others; in scope `pod` one. Ends with the one that was
+    /// refused. None with the topology policy `none`.
+    pub alignments: Vec<Alignment>,
+    /// What each container was given; those that hold nothing of their own are left out.
+    pub holdings: Vec<ContainerHoldings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
+    /// Of a refusal: what would let it in, the smallest change first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remedies: Vec<Remedy>,
+}
