@@ -15,6 +15,8 @@ mod options;
 mod pod_level;
 mod state;
 mod take;
+#[cfg(test)]
+mod testing;
 mod topology;
 
 use std::sync::Arc;
@@ -369,3 +371,6 @@ impl CpuSettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
