@@ -13,6 +13,7 @@
 mod cgroup_names;
 mod checkpoints;
 mod memory_static_policy;
+mod cpu;
 mod node_allocatable;
 mod pleg_events;
 mod pod_resources;
@@ -48,6 +49,10 @@ const SUITES: &[(&str, Suite)] = &[
     ("cpu_hints", Suite::NotImplemented),
     ("cpu_static_policy", Suite::NotImplemented),
     ("cpu_take", Suite::NotImplemented),
+    ("checkpoints", Suite::NotImplemented),
+    ("cpu_hints", Suite::Implemented(cpu::run_policy)),
+    ("cpu_static_policy", Suite::Implemented(cpu::run_policy)),
+    ("cpu_take", Suite::Implemented(cpu::run_take)),
     ("device_allocation", Suite::NotImplemented),
     ("eviction_rank", Suite::NotImplemented),
     ("eviction_sync", Suite::NotImplemented),
@@ -72,8 +77,8 @@ const N_SHOWN: usize = 5;
 const SUFFIX: &str = ".jsonl.gz";
 
 fn main() -> anyhow::Result<ExitCode> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/vectors");
-    let chosen = std::env::var_os("BALLAST_VECTORS").map(PathBuf::from);
+    let own = own_vectors();
+    let chosen = chosen_vectors();
     let directory = chosen.as_ref().unwrap_or(&own);
     println!("vectors: {}", directory.display());
     let files = files(directory)?;
@@ -107,6 +112,23 @@ fn main() -> anyhow::Result<ExitCode> {
         println!("conformance: FAILED");
         Ok(ExitCode::FAILURE)
     }
+}
+
+fn own_vectors() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/vectors")
+}
+
+fn chosen_vectors() -> Option<PathBuf> {
+    std::env::var_os("BALLAST_VECTORS").map(PathBuf::from)
+}
+
+/// A file of data: of the chosen directory, or else our own.
+fn file_of(name: &str) -> anyhow::Result<PathBuf> {
+    let directories = chosen_vectors().into_iter().chain([own_vectors()]);
+    let mut files = directories.map(|it| it.join(format!("{name}{SUFFIX}")));
+    files
+        .find(|it| it.exists())
+        .with_context(|| format!("no {name}{SUFFIX}"))
 }
 
 /// Suite name to file.
@@ -241,8 +263,8 @@ fn has_cases(name: &str, n_cases: usize) -> bool {
     n_cases > 0
 }
 
-/// Takes out of both sides what is not to be compared: the text of errors, and fields that `expect`
-/// calls irregular. Says whether there were any of those.
+/// Takes out of both sides what is not to be compared: the text of errors, notes, and fields that
+/// `expect` calls irregular. Says whether there were any of those.
 fn leave_out_incomparable(expect: &mut Value, got: &mut Value) -> bool {
     match (expect, got) {
         (Value::Object(expect), Value::Object(got)) => {
@@ -250,6 +272,7 @@ fn leave_out_incomparable(expect: &mut Value, got: &mut Value) -> bool {
                 expect.remove("message");
                 got.remove("message");
             }
+            expect.remove("note");
             let irregular = expect.remove("irregular");
             let fields = irregular.as_ref().and_then(Value::as_array);
             for field in fields.into_iter().flatten().filter_map(Value::as_str) {

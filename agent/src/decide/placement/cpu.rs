@@ -15,6 +15,8 @@ mod options;
 mod pod_level;
 mod state;
 mod take;
+#[cfg(test)]
+mod testing;
 mod topology;
 
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use crate::model::cpuset::CpuSet;
 use crate::model::numa::{Hint, NumaMask};
 use crate::model::placement::CpuState;
 use crate::model::pod::{Container, Pod, PodUid};
+use crate::units::MilliCpu;
 
 /// What the constants of a CPU manager are made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +52,21 @@ pub struct CpuReservation {
     pub n: usize,
     /// `reservedSystemCPUs`, which must be `n`; `None`: those that the allocator takes first.
     pub cpus: Option<CpuSet>,
+}
+
+impl CpuReservation {
+    /// `reserved`: the CPU of the node allocatable reservation. `cpus`: `reservedSystemCPUs`, which
+    /// stands in its place.
+    pub fn new(reserved: MilliCpu, cpus: Option<CpuSet>) -> Result<Self, CpuConfigError> {
+        let n = match &cpus {
+            Some(cpus) => cpus.len(),
+            None => usize::try_from(reserved.0.div_ceil(1000)).unwrap_or(usize::MAX),
+        };
+        if n == 0 {
+            return Err(CpuConfigError::NothingReserved);
+        }
+        Ok(Self { n, cpus })
+    }
 }
 
 /// See the module. A copy is cheap: an admission works on one, which replaces the original if all of
@@ -353,3 +371,6 @@ impl CpuSettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,9 @@ pub enum CpuError {
         "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
     )]
     EmptyPodSharedPool,
+    /// The sidecars leave nothing of the pod's CPUs to an init container without exclusive ones.
+    #[error("pod rejected, pod has shared init containers but no cpus available for them")]
+    EmptyPodInitPool,
     #[error(transparent)]
     Take(#[from] TakeError),
 }
@@ -40,7 +43,7 @@ impl CpuError {
     pub const fn reason(&self) -> RefusalReason {
         match self {
             Self::SmtSize { .. } | Self::SmtFree { .. } => RefusalReason::SmtAlignmentError,
-            Self::EmptyPodSharedPool => RefusalReason::EmptyPodSharedPoolError,
+            Self::EmptyPodSharedPool | Self::EmptyPodInitPool => RefusalReason::EmptyPodSharedPoolError,
             Self::Take(_) => RefusalReason::UnexpectedAdmissionError,
         }
     }
@@ -64,6 +67,10 @@ pub enum CpuConfigError {
         n_packages: usize,
         n_numa_nodes: usize,
     },
+    #[error(
+        "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
+    )]
+    NothingReserved,
     #[error("unable to reserve the required amount of CPUs (size of {cpus} did not equal {n})")]
     ReservedCount { cpus: CpuSet, n: usize },
     #[error(
@@ -128,6 +135,9 @@ pub enum Misfit {
     Offline(CpuSet),
     #[error("{0} are reserved")]
     Reserved(CpuSet),
+    /// Of a pod as a whole.
+    #[error("its containers do not divide them")]
+    Division,
     #[error("{cpus} belong to pod {pod}")]
     HeldBy { pod: PodUid, cpus: CpuSet },
 }

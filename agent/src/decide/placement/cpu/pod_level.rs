@@ -21,6 +21,7 @@ impl CpuManager {
             return Ok(());
         }
         if self.settings.compat == Compat::Kubelet {
+            self.check_shared(pod, n)?;
             self.check_cores_as_kubelet(n)?;
         }
         if self.state.pods.contains_key(&pod.uid) {
@@ -49,12 +50,20 @@ impl CpuManager {
         exclusive_cpus(pod, container, self.settings.pod_level)
     }
 
-    /// Something must be left to the containers that share.
-    fn check_shared(&self, pod: &Pod, n: usize) -> Result<(), CpuError> {
-        let sidecars = pod.init_containers.iter().filter(|it| it.is_sidecar);
-        let lasting = sidecars.chain(&pod.containers);
+    /// Something must be left to the containers that share: to an init container by the sidecars
+    /// before it, to the others by all exclusive sidecars and apps.
+    pub(super) fn check_shared(&self, pod: &Pod, n: usize) -> Result<(), CpuError> {
         let (mut exclusive, mut is_shared) = (0_usize, false);
-        for container in lasting {
+        for container in &pod.init_containers {
+            let own = self.exclusive(pod, container);
+            if container.is_sidecar {
+                exclusive = exclusive.saturating_add(own);
+                is_shared |= own == 0;
+            } else if own == 0 && exclusive >= n {
+                return Err(CpuError::EmptyPodInitPool);
+            }
+        }
+        for container in &pod.containers {
             let own = self.exclusive(pod, container);
             exclusive = exclusive.saturating_add(own);
             is_shared |= own == 0;
