@@ -11,6 +11,7 @@
 )]
 
 mod cgroup_names;
+mod checkpoints;
 mod memory_static_policy;
 mod node_allocatable;
 mod pleg_events;
@@ -43,7 +44,7 @@ enum Suite {
 
 const SUITES: &[(&str, Suite)] = &[
     ("cgroup_names", Suite::Implemented(cgroup_names::run)),
-    ("checkpoints", Suite::NotImplemented),
+    ("checkpoints", Suite::Implemented(checkpoints::run)),
     ("cpu_hints", Suite::NotImplemented),
     ("cpu_static_policy", Suite::NotImplemented),
     ("cpu_take", Suite::NotImplemented),

@@ -9,7 +9,7 @@ use super::cpusets::ContainerPlacement;
 use super::node_allocatable::NodeAllocatable;
 use super::pod_resources::pod_resources;
 use super::qos_cgroups::{QosReserved, qos_cgroups};
-use super::resource_settings::{CpuPinning, ResourceSettings};
+use super::resource_settings::{CpuLimits, CpuPinning, ResourceSettings};
 use crate::config::KubeletConfig;
 use crate::model::cgroup::DesiredCgroup;
 use crate::model::cgroup_name::CgroupName;
@@ -29,6 +29,9 @@ pub struct NodePlan {
     pub qos_reserved: Option<QosReserved>,
     /// The cpuset of kubepods, the QoS cgroups and the pods. `None`: left alone.
     pub ancestors: Option<AncestorCpuset>,
+    /// Whether CPU limits become a quota where CPUs are exclusive: `Ignored`, unless the gate
+    /// `DisableCPUQuotaWithExclusiveCPUs` is off.
+    pub exclusive_cpu_limits: CpuLimits,
 }
 
 /// What the ancestors of container cgroups hold on v1, where no cgroup may use more than its parent
@@ -81,6 +84,7 @@ impl NodePlan {
         pinning: CpuPinning,
         name: CgroupName,
     ) -> DesiredCgroup {
+        let pinning = self.pinning_for_quota(pinning);
         let resources = pod_resources(pod, class, &self.settings, pinning);
         self.ancestor(name, resources)
     }
@@ -93,7 +97,7 @@ impl NodePlan {
         placement: &ContainerPlacement,
         name: CgroupName,
     ) -> DesiredCgroup {
-        let pinning = placement.pinning;
+        let pinning = self.pinning_for_quota(placement.pinning);
         let resources = CgroupResources {
             cpuset_cpus: placement.cpus.clone(),
             cpuset_mems: placement.mems,
@@ -109,6 +113,13 @@ impl NodePlan {
         name: CgroupName,
     ) -> DesiredCgroup {
         self.cgroup(name, &placement.resources(), WeightMap::Quadratic)
+    }
+
+    fn pinning_for_quota(&self, pinning: CpuPinning) -> CpuPinning {
+        match self.exclusive_cpu_limits {
+            CpuLimits::Ignored => pinning,
+            CpuLimits::Enforced => CpuPinning::Shared,
+        }
     }
 
     fn ancestor(&self, name: CgroupName, mut resources: CgroupResources) -> DesiredCgroup {

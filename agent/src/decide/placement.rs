@@ -2,6 +2,7 @@
 //! books and answers three questions: where could it be (`hints`), take it from there (`allocate`),
 //! give it back (`release`). The topology manager merges the hints.
 
+pub mod cpu;
 pub mod hints;
 pub mod memory;
 pub mod topology;

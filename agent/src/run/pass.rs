@@ -197,9 +197,10 @@ impl Loop {
             self.metrics.source_read(Source::Cgroup, clock::boottime());
         }
         phases.end(Phase::Gather);
-        let plan = plan_cgroups(&wanted, &observed);
-        phases.end(Phase::Decide);
+        let mut plan = plan_cgroups(&wanted, &observed);
         self.count_plan(&plan, &wanted, &observed);
+        self.give_way(&mut plan.steps, &wanted, scope);
+        phases.end(Phase::Decide);
         let (n_done, errors) = self.apply_counted(&plan.steps);
         self.counters.writes += n_done as u64;
         self.counters.failed_writes += errors.len() as u64;
@@ -221,9 +222,9 @@ impl Loop {
             faults.insert(it.name, crate::observe::chain(&error));
         }
         self.register_created(&plan.steps);
-        // What this pass did not look at is as it was.
+        // What this pass did not look at is as it was; a full one leaves out only what is gone.
         self.deferred
-            .retain(|it| wanted.iter().all(|seen| seen.name != it.name));
+            .retain(|it| scope != Scope::All && wanted.iter().all(|seen| seen.name != it.name));
         self.deferred.extend(plan.deferred);
         self.node_faults = faults
             .iter()

@@ -240,6 +240,18 @@ impl Told {
         );
     }
 
+    /// `owner`: the pod, and the container, whose cgroup it is about; `None`: the node.
+    pub(super) fn foreign_writer(&self, owner: Option<(&PodRef, Option<&str>)>, message: String) {
+        const REASON: &str = "ForeignCgroupWrite";
+        tracing::warn!(reason = REASON, "{message}");
+        let (kind, pod, container) = match owner {
+            None => (EventKind::Node, None, None),
+            Some((pod, None)) => (EventKind::Pod, Some(pod), None),
+            Some((pod, container)) => (EventKind::Container, Some(pod), container),
+        };
+        self.tell(kind, REASON, pod, container, message, None);
+    }
+
     pub(super) fn removal_slow(&self, path: &str, why: &str) {
         self.node(
             "CgroupRemovalSlow",
