@@ -3,8 +3,6 @@
 use crate::decide::placement::hints::{Choices, Hints};
 use crate::model::numa::NumaMask;
 
-pub(super) use crate::decide::placement::hints::least_len;
-
 /// The best mask that has all nodes of `contains`, and whether it is preferred: preferred ones go
 /// first, then narrower ones.
 pub(super) fn best(choices: &Choices, contains: NumaMask) -> Option<(NumaMask, bool)> {
