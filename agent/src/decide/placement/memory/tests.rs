@@ -403,6 +403,23 @@ fn more_cannot_be_reserved_than_there_is() {
     );
 }
 
+/// Memory of a node that has 1 GiB less than is reserved on it, as kubelet sees it: nearly 16 EiB on
+/// its own, and 8 GiB with a node that has 9.
+#[test]
+fn wrapped_tables_are_told_as_kubelet_tells_them() {
+    let mut settings = settings(Compat::Kubelet, &[(9, 0), (9, 0)]);
+    let of_node = settings.reserved.entry(NumaNodeId(0)).or_default();
+    of_node.insert("memory".to_owned(), 11 * GI);
+    let manager = MemoryManager::new(settings).expect("kubelet does not mind");
+    for (request, expected) in [
+        ("app 4", "0+ 1+ 0-1-"),
+        ("app 9", "0+ 1+"),
+        ("app 20", "0+"),
+    ] {
+        assert_eq!(hints(&manager, &pod("p", request)), expected);
+    }
+}
+
 /// Z-8.
 #[test]
 fn reserved_memory_adds_up_to_the_reservation() {
