@@ -534,7 +534,10 @@ impl Loop {
                     state: container_state(own, instance, waiting.get(name.as_str()), at),
                     restarts: own.attempt,
                     oom_kills: entry.state.oom_kills.get(name).copied().unwrap_or(0),
-                    cpuset: None,
+                    cpuset: self
+                        .placement_of(entry.uid(), name)
+                        .cpus
+                        .map(|cpus| cpus.to_string()),
                     resources: bounds(&container.resources.requests, &container.resources.limits),
                     usage: match instance {
                         Some(instance) => self.usage(&instance.cgroup),
