@@ -11,6 +11,8 @@
 )]
 
 mod cgroup_names;
+mod checkpoints;
+mod memory_static_policy;
 mod node_allocatable;
 mod pleg_events;
 mod pod_resources;
@@ -42,7 +44,7 @@ enum Suite {
 
 const SUITES: &[(&str, Suite)] = &[
     ("cgroup_names", Suite::Implemented(cgroup_names::run)),
-    ("checkpoints", Suite::NotImplemented),
+    ("checkpoints", Suite::Implemented(checkpoints::run)),
     ("cpu_hints", Suite::NotImplemented),
     ("cpu_static_policy", Suite::NotImplemented),
     ("cpu_take", Suite::NotImplemented),
@@ -50,7 +52,10 @@ const SUITES: &[(&str, Suite)] = &[
     ("eviction_rank", Suite::NotImplemented),
     ("eviction_sync", Suite::NotImplemented),
     ("eviction_thresholds", Suite::NotImplemented),
-    ("memory_static_policy", Suite::NotImplemented),
+    (
+        "memory_static_policy",
+        Suite::Implemented(memory_static_policy::run),
+    ),
     (
         "node_allocatable",
         Suite::Implemented(node_allocatable::run),
