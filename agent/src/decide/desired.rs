@@ -160,3 +160,6 @@ fn with_node_limits(limits: CgroupResources, qos: &CgroupResources) -> CgroupRes
         unified,
     }
 }
+
+#[cfg(test)]
+mod tests;

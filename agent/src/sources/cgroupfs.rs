@@ -190,7 +190,8 @@ impl CgroupReader {
         }
     }
 
-    /// The CPUs that processes of a cgroup may run on; `None` where it has no cpuset.
+    /// The CPUs that processes of a cgroup may run on; `None` where it has no cpuset of its own, as
+    /// one that is gone.
     pub fn cpus(&self, name: &CgroupName) -> Result<Option<CpuSet>, ReadError> {
         self.list(name, ["cpuset.cpus.effective", "cpuset.effective_cpus"])
     }
