@@ -32,6 +32,44 @@ pub struct PluginOptions {
     pub has_preferred_allocation: bool,
 }
 
+/// What a plugin was refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RefusalReason {
+    /// Of the API.
+    Version,
+    ResourceName,
+    /// Not the name of a socket where sockets of plugins are.
+    Endpoint,
+    /// It cannot be reached, or does not answer.
+    Unreachable,
+    /// Its list of devices is not one that a plugin may send.
+    Devices,
+    /// As many resources have a plugin as may have one.
+    TooMany,
+}
+
+impl RefusalReason {
+    pub const ALL: &[Self] = &[
+        Self::Version,
+        Self::ResourceName,
+        Self::Endpoint,
+        Self::Unreachable,
+        Self::Devices,
+        Self::TooMany,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Version => "version",
+            Self::ResourceName => "resource_name",
+            Self::Endpoint => "endpoint",
+            Self::Unreachable => "unreachable",
+            Self::Devices => "devices",
+            Self::TooMany => "too_many",
+        }
+    }
+}
+
 /// What a container gets with its devices (v1beta1.ContainerAllocateResponse), in the plugin's
 /// order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -207,3 +207,49 @@ impl StateFamilies {
         }
     }
 }
+
+pub(super) struct DeviceFamilies {
+    pub(super) allocated: IntGaugeVec,
+    pub(super) unhealthy: IntGaugeVec,
+    pub(super) refusals: IntCounterVec,
+    pub(super) registrations: IntCounterVec,
+    pub(super) alloc_duration: HistogramVec,
+}
+
+impl DeviceFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            allocated: build.gauge("ballast_device_allocated"),
+            unhealthy: build.gauge("ballast_device_unhealthy"),
+            refusals: build.counter("ballast_device_plugin_refusals_total"),
+            registrations: build.counter("kubelet_device_plugin_registration_total"),
+            alloc_duration: build.histogram("kubelet_device_plugin_alloc_duration_seconds"),
+        }
+    }
+}
+
+pub(super) struct PodResourcesFamilies {
+    pub(super) requests: IntCounterVec,
+    pub(super) list: IntCounterVec,
+    pub(super) get: IntCounterVec,
+    pub(super) get_allocatable: IntCounterVec,
+    pub(super) list_errors: IntCounterVec,
+    pub(super) get_errors: IntCounterVec,
+    pub(super) get_allocatable_errors: IntCounterVec,
+}
+
+impl PodResourcesFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        let mut counter =
+            |rest: &str| build.counter(&format!("kubelet_pod_resources_endpoint_{rest}"));
+        Self {
+            requests: counter("requests_total"),
+            list: counter("requests_list"),
+            get: counter("requests_get"),
+            get_allocatable: counter("requests_get_allocatable"),
+            list_errors: counter("errors_list"),
+            get_errors: counter("errors_get"),
+            get_allocatable_errors: counter("errors_get_allocatable"),
+        }
+    }
+}

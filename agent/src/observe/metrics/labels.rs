@@ -278,6 +278,14 @@ pub(super) const fn qos(class: Option<QosClass>) -> &'static str {
     }
 }
 
+label!(
+    /// Version of the pod resources API.
+    PodResourcesVersion {
+        V1 => "v1",
+        V1alpha1 => "v1alpha1",
+    }
+);
+
 pub(super) const fn method(method: AttributionMethod) -> &'static str {
     match method {
         AttributionMethod::Exact => "exact",
