@@ -5,6 +5,7 @@ pub mod cgroup_files;
 pub mod cgroup_plan;
 pub mod container_resources;
 pub mod desired;
+pub mod device_access;
 pub mod env;
 pub mod kernel_records;
 pub mod lifecycle;

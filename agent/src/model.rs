@@ -9,6 +9,7 @@ pub mod cgroup_name;
 pub mod check;
 pub mod container;
 pub mod cpuset;
+pub mod device;
 pub mod document;
 pub mod event;
 pub mod kernel;
