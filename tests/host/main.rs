@@ -17,6 +17,7 @@
 
 mod ability;
 mod crash;
+mod devices;
 mod ebpf;
 mod lifecycle;
 mod limits;

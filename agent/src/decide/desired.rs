@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 
 use super::cgroup_files::{FileRules, WeightMap, files_for};
 use super::container_resources::container_resources;
+use super::device_access::device_access;
 use super::node_allocatable::NodeAllocatable;
 use super::pod_resources::pod_resources;
 use super::qos_cgroups::{QosReserved, qos_cgroups};
 use super::resource_settings::{CpuPinning, ResourceSettings};
 use crate::config::KubeletConfig;
-use crate::model::cgroup::DesiredCgroup;
+use crate::model::cgroup::{DesiredCgroup, FileValue, InterfaceFile};
 use crate::model::cgroup_name::CgroupName;
+use crate::model::device::{AllocatedDevice, DeviceAccess};
 use crate::model::pod::{Container, Pod, QosClass};
 use crate::model::resources::CgroupResources;
 
@@ -80,6 +82,22 @@ impl NodePlan {
         let pinning = CpuPinning::Shared;
         let resources = container_resources(pod, class, container, &self.settings, pinning);
         self.cgroup(name, &resources, WeightMap::Quadratic)
+    }
+
+    /// The device rules of a container's cgroup, to be among its files; `None` where the node cannot
+    /// restrict devices. `allocated`: what device plugins gave it.
+    pub fn devices(
+        &self,
+        container: &Container,
+        allocated: &[AllocatedDevice],
+    ) -> Option<(InterfaceFile, FileValue)> {
+        self.rules.devices.then(|| {
+            let access = match container.is_privileged {
+                true => DeviceAccess::Everything,
+                false => device_access(allocated),
+            };
+            (InterfaceFile::devices(), FileValue::Devices(access))
+        })
     }
 
     fn cgroup(

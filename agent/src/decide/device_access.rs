@@ -61,7 +61,7 @@ mod tests {
         AllocatedDevice {
             host_path: format!("/dev/{major}-{minor}").into(),
             numbers: DeviceNumbers { kind, major, minor },
-            permissions: permissions.parse().unwrap(),
+            permissions: permissions.parse().expect("permissions"),
         }
     }
 

@@ -10,6 +10,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::cgroup_name::CgroupName;
+use super::device::DeviceAccess;
 use super::resources::CpuBandwidth;
 use crate::units::{Limit, Micros};
 
@@ -22,15 +23,18 @@ pub enum Controller {
     Memory,
     Pids,
     Hugetlb,
+    /// Of v1 alone; on v2 an eBPF program does its work.
+    Devices,
 }
 
 impl Controller {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Cpu,
         Self::Cpuset,
         Self::Memory,
         Self::Pids,
         Self::Hugetlb,
+        Self::Devices,
     ];
 
     /// The kernel's name for it.
@@ -41,6 +45,7 @@ impl Controller {
             Self::Memory => "memory",
             Self::Pids => "pids",
             Self::Hugetlb => "hugetlb",
+            Self::Devices => "devices",
         }
     }
 }
@@ -60,6 +65,9 @@ pub enum FileKind {
     SignedLimit,
     /// `cpu.max`: quota or `max`, and the period.
     CpuMax,
+    /// Device rules. No single file: v1 shows them in `devices.list` and takes changes in two
+    /// others, v2 has a program for them. See [`InterfaceFile::devices`].
+    Devices,
     /// Anything else, compared as text.
     Text,
 }
@@ -72,6 +80,17 @@ pub struct InterfaceFile {
     pub kind: FileKind,
 }
 
+impl InterfaceFile {
+    /// What stands for the device rules of a cgroup, of either version.
+    pub fn devices() -> Self {
+        Self {
+            controller: Controller::Devices,
+            name: "devices".to_owned(),
+            kind: FileKind::Devices,
+        }
+    }
+}
+
 /// The value of an interface file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -79,6 +98,7 @@ pub enum FileValue {
     Number(u64),
     Limit(Limit),
     CpuMax(CpuBandwidth),
+    Devices(DeviceAccess),
     Text(String),
 }
 
@@ -106,6 +126,7 @@ impl FileKind {
                     period: Micros(period.parse().ok()?),
                 })
             }
+            Self::Devices => FileValue::Devices(text.parse().ok()?),
             Self::Text => FileValue::Text(text.to_owned()),
         })
     }
@@ -153,6 +174,7 @@ impl fmt::Display for FileValue {
             Self::Number(n) => write!(f, "{n}"),
             Self::Limit(limit) => write!(f, "{limit}"),
             Self::CpuMax(max) => write!(f, "{} {}", max.quota, max.period.0),
+            Self::Devices(access) => write!(f, "{access}"),
             Self::Text(text) => f.write_str(text),
         }
     }

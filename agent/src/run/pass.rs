@@ -246,7 +246,9 @@ impl Loop {
                 && instance.ended.is_none()
             {
                 let name = instance.cgroup.clone();
-                cgroups.push(plan.container_cgroup(pod, entry.qos, container, name));
+                let mut cgroup = plan.container_cgroup(pod, entry.qos, container, name);
+                cgroup.files.extend(plan.devices(container, &[]));
+                cgroups.push(cgroup);
             }
         }
         cgroups
@@ -556,7 +558,9 @@ impl Loop {
 
 fn reading_fault(error: &ReadError) -> SourceFault {
     match error {
-        ReadError::Fs { .. } | ReadError::NoController { .. } => SourceFault::Io,
+        ReadError::Fs { .. }
+        | ReadError::DevicePrograms { .. }
+        | ReadError::NoController { .. } => SourceFault::Io,
         ReadError::Parse { .. } => SourceFault::Parse,
     }
 }

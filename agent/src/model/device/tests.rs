@@ -16,10 +16,10 @@ fn a_rule_reads_and_writes_as_the_kernel_has_it() {
         "c *:5 r",
         "b 259:4294967295 w",
     ] {
-        let rule: DeviceRule = text.parse().unwrap();
+        let rule: DeviceRule = text.parse().expect("a rule");
         assert_eq!(rule.to_string(), text);
     }
-    let padded: DeviceRule = " c 1:3   mr \n".parse().unwrap();
+    let padded: DeviceRule = " c 1:3   mr \n".parse().expect("a rule");
     assert_eq!(padded.to_string(), "c 1:3 rm");
 }
 
