@@ -4,6 +4,8 @@ pub mod attribution;
 pub mod cgroup_files;
 pub mod cgroup_plan;
 pub mod container_resources;
+pub mod contention;
+pub mod cpusets;
 pub mod desired;
 pub mod device_access;
 pub mod env;

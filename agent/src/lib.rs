@@ -19,6 +19,10 @@ pub mod apply;
 
 pub mod runtime;
 
+pub mod grpc;
+
+pub mod device_plugin;
+
 pub mod observe;
 
 pub mod cli;

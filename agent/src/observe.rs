@@ -4,9 +4,6 @@
 //! Invariant: nothing here is needed for correctness. No reader, however slow, holds up the loop;
 //! a scrape or a status request reads what the last pass left and no kernel file.
 
-use std::error::Error;
-use std::fmt::Write;
-
 pub mod event_log;
 pub mod health;
 pub mod http;
@@ -16,13 +13,4 @@ pub mod protocol;
 pub mod shutdown;
 pub mod socket;
 
-/// An error with all its sources, `outer: inner: innermost`, for a log field or a message.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        write!(text, ": {error}").expect("a String takes all");
-        source = error.source();
-    }
-    text
-}
+pub use crate::sys::chain;

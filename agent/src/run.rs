@@ -2,16 +2,19 @@
 //!
 //! The loop is one thread that owns all state and does blocking file IO; it takes events from one
 //! bounded channel and makes a pass when something happened or time is up. Beside it: the kernel
-//! listener (`kernel`), the threads of the runtime, a watcher of the manifest directory, and a
-//! small tokio runtime for the HTTP endpoint, the socket and signals.
+//! listener (`kernel`), the threads of the runtime, a watcher of the manifest directory and of CPUs
+//! that come and go, and a small tokio runtime for the HTTP endpoint, the socket and signals.
 //!
 //! Invariants: an event only says where to look. A second pass over an unchanged node writes
 //! nothing. Nothing on the node depends on an orderly shutdown.
 
 mod adopt;
 mod check;
+mod contention;
 mod cpu;
+mod cpusets;
 mod event;
+mod hardware;
 mod identity;
 mod kernel;
 mod logs;
@@ -25,6 +28,7 @@ mod removals;
 mod serve;
 mod start;
 mod told;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -44,9 +48,12 @@ use self::removals::Removals;
 use self::told::Told;
 use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
+use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
 use crate::model::cgroup_name::CgroupName;
+use crate::model::container::ContainerAction;
 use crate::model::event::CgroupId;
+use crate::model::placement::{CpuState, MemoryState};
 use crate::model::pod::PodUid;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
@@ -105,7 +112,7 @@ pub enum RunError {
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
     #[error("watch the manifest directory")]
-    Manifests(#[source] crate::sources::manifests::WatchError),
+    Manifests(#[source] crate::sys::watch::WatchError),
 }
 
 /// The reconcile loop with all that it owns.
@@ -125,6 +132,9 @@ pub struct Loop {
     ids: BTreeMap<CgroupName, CgroupId>,
     /// Limits that wait for usage to come down.
     deferred: Vec<Deferred>,
+    /// The files that other programs write too, and the writes that wait for them.
+    contention: Contention,
+    foreign: Vec<Held>,
     /// What failed at kubepods and the QoS cgroups in the last pass.
     node_faults: BTreeMap<CgroupName, String>,
     manifest_state: manifests::ManifestState,
@@ -134,6 +144,13 @@ pub struct Loop {
     counters: Counters,
     publisher: Publisher,
     log_keeper: LogKeeper,
+    /// Who has which CPUs and memory; empty without the policy `static`.
+    cpus: CpuState,
+    memory: MemoryState,
+    /// The shared pool is another one than when the cpusets of all containers were last looked at.
+    is_pool_moved: bool,
+    /// Starts that wait until others have left the CPUs.
+    held_starts: Vec<(PodUid, ContainerAction)>,
 }
 
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
@@ -187,6 +204,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         shared: Arc::clone(&shared),
         ids: BTreeMap::new(),
         deferred: Vec::new(),
+        contention: Contention::new(full_pass_interval(&config.kubelet)),
+        foreign: Vec::new(),
         node_faults: BTreeMap::new(),
         manifest_state: manifests::ManifestState::default(),
         told: Told::new(log.clone()),
@@ -198,6 +217,10 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             config.kubelet.max_container_log_bytes,
             config.kubelet.max_container_log_files,
         )?,
+        cpus: CpuState::default(),
+        memory: MemoryState::default(),
+        is_pool_moved: false,
+        held_starts: Vec::new(),
     };
     if let Err(error) = prepared {
         state
@@ -221,7 +244,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let listener = state.start_listening(&log, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
     let _listener = listener.map(Prepared::listen);
-    let _watcher = manifests::spawn_watcher(&state.manifests, to_loop.clone())?;
+    let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;
     drop(to_loop);
 
     state.turn(events);
@@ -255,6 +278,7 @@ impl Loop {
     /// Passes until shutdown. The channel goes with it, so that no thread waits to send when all are
     /// joined.
     fn turn(&mut self, events: Receiver) {
+        self.look_at_hardware();
         self.read_manifests();
         self.pass(Scope::All);
         self.remove_orphans(clock::boottime());
@@ -306,6 +330,7 @@ impl Loop {
             self.wake_pods(now);
             let scope = if now >= next_full || is_due == Some(Scope::All) {
                 last_full = now;
+                self.look_at_hardware();
                 self.read_manifests();
                 self.keep_logs();
                 Scope::All
@@ -337,7 +362,7 @@ impl Loop {
                 return None;
             }
             Event::Emptied => self.removals.hurry(),
-            Event::Lost => return Some(Scope::All),
+            Event::Lost | Event::CpusChanged => return Some(Scope::All),
             Event::Programs {
                 reports,
                 device,

@@ -14,12 +14,14 @@ pub mod cgroupfs;
 pub mod checkpoint;
 pub mod device_node;
 mod device_programs;
+pub mod kubelet_state;
 pub mod manifests;
 pub mod mounts;
 pub mod probe;
 pub mod procfs;
 pub mod psi;
 pub mod sysfs;
+pub mod uevents;
 
 /// A kernel file could not be read, or says what its format does not allow.
 #[derive(Debug, thiserror::Error)]

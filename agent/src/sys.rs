@@ -20,9 +20,10 @@ pub mod root;
 pub mod syscall;
 pub mod trees;
 pub mod unix_socket;
+pub mod watch;
 
 pub use dir::Dir;
-pub use error::{FsError, Operation};
+pub use error::{FsError, Operation, chain};
 pub use root::Root;
 pub use trees::{Tree, Trees};
 

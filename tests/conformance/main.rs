@@ -11,11 +11,13 @@
 )]
 
 mod cgroup_names;
+mod checkpoints;
 mod node_allocatable;
 mod pleg_events;
 mod pod_resources;
 mod quantity;
 mod resources;
+mod topology_merge;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -41,7 +43,7 @@ enum Suite {
 
 const SUITES: &[(&str, Suite)] = &[
     ("cgroup_names", Suite::Implemented(cgroup_names::run)),
-    ("checkpoints", Suite::NotImplemented),
+    ("checkpoints", Suite::Implemented(checkpoints::run)),
     ("cpu_hints", Suite::NotImplemented),
     ("cpu_static_policy", Suite::NotImplemented),
     ("cpu_take", Suite::NotImplemented),
@@ -58,7 +60,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("pod_resources", Suite::Implemented(pod_resources::run)),
     ("quantity", Suite::Implemented(quantity::run)),
     ("topologies", Suite::Data),
-    ("topology_merge", Suite::NotImplemented),
+    ("topology_merge", Suite::Implemented(topology_merge::run)),
 ];
 
 /// How many differing cases of a suite are shown.

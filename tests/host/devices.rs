@@ -13,7 +13,7 @@ use ballast::apply::cgroupfs::CgroupWriter;
 use ballast::apply::devices::DevicePrograms;
 use ballast::decide::device_access::device_access;
 use ballast::model::cgroup_name::CgroupName;
-use ballast::model::device::{AllocatedDevice, DeviceAccess, DeviceKind, DevicePermissions};
+use ballast::model::device_access::{AllocatedDevice, DeviceAccess, DeviceKind, DevicePermissions};
 use ballast::model::status::PodEntry;
 use ballast::sources::bpf::{LoadOptions, Streams};
 use ballast::sources::cgroupfs::CgroupReader;

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use super::devices::{DeviceError, DevicePrograms};
 use crate::model::cgroup::{CgroupStep, Controller, FileValue, InterfaceFile};
 use crate::model::cgroup_name::CgroupName;
-use crate::model::device::{DeviceAccess, DeviceRules};
+use crate::model::device_access::{DeviceAccess, DeviceRules};
 use crate::sys::{Dir, FsError, Tree, Trees};
 
 /// How deep a subtree is removed; deeper nesting is left to the next attempts.
@@ -60,6 +60,17 @@ pub enum ApplyError {
         wrote: String,
         kept: String,
     },
+    /// v2: the cgroup has not all that its list says. An ancestor has a mask, or a CPU is offline.
+    #[error(
+        "cgroup {name}: {file} is {wanted:?}, of which it has {effective:?}; \
+         look at {file} of the cgroups above it and at the CPUs that are online"
+    )]
+    NotEffective {
+        name: CgroupName,
+        file: String,
+        wanted: String,
+        effective: String,
+    },
     #[error("move process {pid} into cgroup {name}")]
     Move {
         name: CgroupName,
@@ -92,6 +103,7 @@ impl ApplyError {
             | Self::Enable { name, .. }
             | Self::Write { name, .. }
             | Self::NotKept { name, .. }
+            | Self::NotEffective { name, .. }
             | Self::Move { name, .. }
             | Self::Kill { name, .. }
             | Self::Remove { name, .. }
@@ -108,7 +120,7 @@ impl ApplyError {
                 source.errno(),
                 Some(EPERM | EACCES | EBUSY | EINVAL | ENOSPC | ERANGE)
             ),
-            Self::NotKept { .. } => true,
+            Self::NotKept { .. } | Self::NotEffective { .. } => true,
             _ => false,
         }
     }
@@ -118,6 +130,7 @@ impl ApplyError {
         match self {
             Self::Write { file, .. }
             | Self::NotKept { file, .. }
+            | Self::NotEffective { file, .. }
             | Self::NoController { file, .. } => Some(file),
             Self::Devices { .. } => Some("devices"),
             _ => None,
@@ -408,6 +421,19 @@ impl CgroupWriter {
                 wrote: text,
                 kept: kept.trim().to_owned(),
             });
+        }
+        if self.trees.unified
+            && let FileValue::List(wanted) = value
+        {
+            let effective = dir.read_text(&file.effective()).map_err(failed)?;
+            if file.kind.parse(&effective, self.page_size).as_ref() != Some(value) {
+                return Err(ApplyError::NotEffective {
+                    name: name.clone(),
+                    file: file.name.clone(),
+                    wanted: wanted.to_string(),
+                    effective: effective.trim().to_owned(),
+                });
+            }
         }
         Ok(())
     }

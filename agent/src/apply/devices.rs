@@ -16,7 +16,7 @@ use ebpf_abi as abi;
 pub use ebpf_abi::DEVICE_PROGRAM;
 use zerocopy::IntoBytes;
 
-use crate::model::device::{DeviceAccess, DeviceKind, DeviceRule, DeviceRules};
+use crate::model::device_access::{DeviceAccess, DeviceKind, DeviceRule, DeviceRules};
 use crate::sys::syscall;
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/device_rules.o"));

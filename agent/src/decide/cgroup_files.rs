@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::cgroup::{Controller, FileKind, FileValue, InterfaceFile};
+use crate::model::numa::NumaMask;
 use crate::model::resources::CgroupResources;
 use crate::units::{Limit, cpu_weight_linear, cpu_weight_quadratic};
 
@@ -50,10 +51,7 @@ pub fn files_for(
         files.legacy(resources);
     }
     files.hugetlb(resources);
-    if let Some(cpus) = &resources.cpuset_cpus {
-        let cpus = FileValue::Text(cpus.to_string());
-        files.push(Controller::Cpuset, "cpuset.cpus", FileKind::Text, cpus);
-    }
+    files.cpuset(resources);
     files.files
 }
 
@@ -174,6 +172,21 @@ impl Files<'_> {
         if let Some(limit) = resources.pids_max {
             let limit = FileValue::Limit(at_least_one(limit));
             self.push(Controller::Pids, "pids.max", FileKind::Limit, limit);
+        }
+    }
+
+    /// The same files on both versions. An empty set is never written: v1 refuses it where
+    /// processes are, and v2 takes it for all that the parent has.
+    fn cpuset(&mut self, resources: &CgroupResources) {
+        let mems = resources.cpuset_mems.map(NumaMask::ids);
+        for (name, ids) in [
+            ("cpuset.cpus", resources.cpuset_cpus.as_ref()),
+            ("cpuset.mems", mems.as_ref()),
+        ] {
+            if let Some(ids) = ids.filter(|it| !it.is_empty()) {
+                let list = FileValue::List(ids.clone());
+                self.push(Controller::Cpuset, name, FileKind::List, list);
+            }
         }
     }
 

@@ -4,7 +4,8 @@
 //! order that the kernel accepts. A second call on what the steps have made yields none.
 //!
 //! Order: cgroups are created, repaired and loosened from the root down, and tightened from the
-//! leaves up, because v1 refuses a child that may use more CPU than its parent.
+//! leaves up, because v1 refuses a child that may use more CPU, or other CPUs, than its parent. A
+//! cpuset that is to move is first widened by what it gets where cgroups lie below it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use crate::model::cgroup::{
     CgroupStep, DesiredCgroup, Existence, FileValue, InterfaceFile, ObservedCgroup,
 };
 use crate::model::cgroup_name::CgroupName;
+use crate::model::cpuset::CpuSet;
 use crate::units::Limit;
 
 /// A change that is wanted but not taken at once.
@@ -26,10 +28,21 @@ pub struct Deferred {
     pub meanwhile: Option<FileValue>,
 }
 
+/// A list that is set as wanted and of which the cgroup has not everything: an ancestor has a mask,
+/// or a CPU is offline. Writing it again would change nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ineffective {
+    pub name: CgroupName,
+    pub file: InterfaceFile,
+    pub wanted: CpuSet,
+    pub effective: CpuSet,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupPlan {
     pub steps: Vec<CgroupStep>,
     pub deferred: Vec<Deferred>,
+    pub ineffective: Vec<Ineffective>,
 }
 
 /// Plans the difference. A cgroup without an observation counts as absent; a file that could not
@@ -60,6 +73,16 @@ pub fn plan_cgroups(
         for (file, to) in &cgroup.files {
             let from = seen.values.get(file);
             if from == Some(to) {
+                if let (FileValue::List(wanted), Some(effective)) = (to, seen.effective.get(file))
+                    && effective != wanted
+                {
+                    plan.ineffective.push(Ineffective {
+                        name: name.clone(),
+                        file: file.clone(),
+                        wanted: wanted.clone(),
+                        effective: effective.clone(),
+                    });
+                }
                 continue;
             }
             let mut to = to.clone();
@@ -91,6 +114,18 @@ pub fn plan_cgroups(
                 }
             }
             let is_tighter = is_tighter(from, &to);
+            if let (Some(FileValue::List(from)), FileValue::List(wanted)) = (from, &to)
+                && is_tighter
+                && !wanted.is_subset(from)
+                && has_cgroup_below(desired, name)
+            {
+                plan.steps.push(CgroupStep::Write {
+                    name: name.clone(),
+                    file: file.clone(),
+                    from: Some(FileValue::List(from.clone())),
+                    to: FileValue::List(from.union(wanted)),
+                });
+            }
             let step = CgroupStep::Write {
                 name: name.clone(),
                 file: file.clone(),
@@ -134,8 +169,14 @@ fn soften(to: &FileValue, from: Option<&FileValue>, usage: Option<u64>) -> Softe
     }
 }
 
-/// Whether a write lowers what the cgroup may use. An unknown old value counts as none at all:
-/// the write is done on the way down.
+fn has_cgroup_below(desired: &[DesiredCgroup], name: &CgroupName) -> bool {
+    desired
+        .iter()
+        .any(|it| it.name.below(name).is_some_and(|below| !below.is_empty()))
+}
+
+/// Whether a write takes away from what the cgroup may use. An unknown old value counts as none at
+/// all: the write is done on the way down.
 fn is_tighter(from: Option<&FileValue>, to: &FileValue) -> bool {
     let ordering = match (from, to) {
         (Some(FileValue::Number(from)), FileValue::Number(to)) => to.cmp(from),
@@ -145,6 +186,7 @@ fn is_tighter(from: Option<&FileValue>, to: &FileValue) -> bool {
                 .cmp(&(u128::from(q0) * u128::from(to.period.0))),
             (from, to) => to.cmp(&from),
         },
+        (Some(FileValue::List(from)), FileValue::List(to)) if !from.is_subset(to) => Ordering::Less,
         _ => Ordering::Greater,
     };
     ordering == Ordering::Less

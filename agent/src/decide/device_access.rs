@@ -2,7 +2,7 @@
 //!
 //! Invariant: the same devices give the same rules, whatever their order.
 
-use crate::model::device::{
+use crate::model::device_access::{
     AllocatedDevice, DeviceAccess, DeviceKind, DevicePermissions, DeviceRule, DeviceSet,
 };
 
@@ -55,7 +55,7 @@ pub fn device_access(allocated: &[AllocatedDevice]) -> DeviceAccess {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::device::DeviceNumbers;
+    use crate::model::device_access::DeviceNumbers;
 
     fn device(kind: DeviceKind, major: u32, minor: u32, permissions: &str) -> AllocatedDevice {
         AllocatedDevice {

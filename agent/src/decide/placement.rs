@@ -2,4 +2,6 @@
 //! books and answers three questions: where could it be (`hints`), take it from there (`allocate`),
 //! give it back (`release`). The topology manager merges the hints.
 
+pub mod cpu;
 pub mod hints;
+pub mod topology;

@@ -143,7 +143,7 @@ pub struct Alignment {
 /// What a container holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ContainerPlacement {
+pub struct ContainerHoldings {
     pub container: String,
     /// Its CPUs alone; `None`: it runs in the shared pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -194,7 +194,7 @@ pub struct AdmissionReport {
     /// refused. None with the topology policy `none`.
     pub alignments: Vec<Alignment>,
     /// What each container was given; those that hold nothing of their own are left out.
-    pub placements: Vec<ContainerPlacement>,
+    pub holdings: Vec<ContainerHoldings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
     /// Of a refusal: what would let it in, the smallest change first.

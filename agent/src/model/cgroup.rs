@@ -10,7 +10,8 @@ use std::fmt;
 use serde::Serialize;
 
 use super::cgroup_name::CgroupName;
-use super::device::DeviceAccess;
+use super::cpuset::CpuSet;
+use super::device_access::DeviceAccess;
 use super::resources::CpuBandwidth;
 use crate::units::{Limit, Micros};
 
@@ -68,6 +69,8 @@ pub enum FileKind {
     /// Device rules. No single file: v1 shows them in `devices.list` and takes changes in two
     /// others, v2 has a program for them. See [`InterfaceFile::devices`].
     Devices,
+    /// A list of CPUs or of NUMA nodes.
+    List,
     /// Anything else, compared as text.
     Text,
 }
@@ -89,6 +92,12 @@ impl InterfaceFile {
             kind: FileKind::Devices,
         }
     }
+
+    /// v2: the file that says what a cgroup has of a list, `cpuset.cpus.effective` for
+    /// `cpuset.cpus` (Linux 5.0).
+    pub fn effective(&self) -> String {
+        format!("{}.effective", self.name)
+    }
 }
 
 /// The value of an interface file.
@@ -99,6 +108,8 @@ pub enum FileValue {
     Limit(Limit),
     CpuMax(CpuBandwidth),
     Devices(DeviceAccess),
+    /// Ids of CPUs or of NUMA nodes.
+    List(CpuSet),
     Text(String),
 }
 
@@ -127,6 +138,7 @@ impl FileKind {
                 })
             }
             Self::Devices => FileValue::Devices(text.parse().ok()?),
+            Self::List => FileValue::List(text.parse().ok()?),
             Self::Text => FileValue::Text(text.to_owned()),
         })
     }
@@ -175,6 +187,7 @@ impl fmt::Display for FileValue {
             Self::Limit(limit) => write!(f, "{limit}"),
             Self::CpuMax(max) => write!(f, "{} {}", max.quota, max.period.0),
             Self::Devices(access) => write!(f, "{access}"),
+            Self::List(ids) => write!(f, "{ids}"),
             Self::Text(text) => f.write_str(text),
         }
     }
@@ -198,6 +211,8 @@ pub enum Existence {
 pub struct ObservedCgroup {
     pub existence: Existence,
     pub values: BTreeMap<InterfaceFile, FileValue>,
+    /// v2: what is left of a list after the masks of the ancestors and what is offline.
+    pub effective: BTreeMap<InterfaceFile, CpuSet>,
     /// Bytes; only where a memory limit is about to be compared.
     pub memory_usage: Option<u64>,
 }
@@ -207,6 +222,7 @@ impl ObservedCgroup {
         Self {
             existence: Existence::Absent,
             values: BTreeMap::new(),
+            effective: BTreeMap::new(),
             memory_usage: None,
         }
     }
@@ -293,6 +309,14 @@ mod tests {
         for text in ["", "max", "x 1", "1 x", "1 2 3"] {
             check(FileKind::CpuMax, text, None);
         }
+    }
+
+    #[test]
+    fn lists_are_compared_as_sets() {
+        let list = |text: &str| FileKind::List.parse(text, PAGE);
+        assert_eq!(list("0,1,2,8\n"), list("8,0-2"));
+        assert_eq!(list("\n"), Some(FileValue::List(CpuSet::new())));
+        assert_ne!(list("0-2"), list("0-3"));
     }
 
     #[test]

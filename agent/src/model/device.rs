@@ -1,299 +1,277 @@
-//! Device nodes, and which of them the processes of a cgroup may open and make.
+//! Devices that plugins offer (device plugin API v1beta1), and what a container gets with them.
 //!
-//! Invariant: equal rules are one value, whatever their order. As in the kernel, one rule must cover
-//! all that is asked for: reading by one rule and writing by another is not both at once.
+//! What several resources give one container is put together first one wins, in the order of
+//! resource names (kubelet's order is random, spec placement 5.10).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use super::numa::NumaMask;
 
-use super::text::{ParseError, number};
-
-/// `b` and `c` of `mknod`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DeviceKind {
-    Block,
-    Char,
+/// A device as its plugin offers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Unique within its resource, never empty.
+    pub id: String,
+    pub is_healthy: bool,
+    /// `None`: the plugin says nothing of the place. Empty: it does, and names no NUMA node from 0
+    /// to 63; some plugins send -1 for "unknown".
+    pub numa: Option<NumaMask>,
 }
 
-impl fmt::Display for DeviceKind {
+/// What a plugin wants to be asked (v1beta1.DevicePluginOptions).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PluginOptions {
+    /// PreStartContainer before each start of a container with its devices.
+    pub pre_start_required: bool,
+    pub has_preferred_allocation: bool,
+}
+
+/// What a container gets with its devices (v1beta1.ContainerAllocateResponse), in the plugin's
+/// order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerResponse {
+    pub envs: BTreeMap<String, String>,
+    pub mounts: Vec<Mount>,
+    pub devices: Vec<DeviceNode>,
+    pub annotations: BTreeMap<String, String>,
+    /// Fully qualified CDI names, as `vendor.example/gpu=0`.
+    pub cdi_devices: Vec<String>,
+}
+
+/// A host path that shall be seen in the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    pub container_path: String,
+    pub host_path: String,
+    pub is_read_only: bool,
+}
+
+/// A device node that the container may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceNode {
+    pub container_path: String,
+    pub host_path: String,
+    /// Of `r`, `w` and `m` (make the node); empty gives no access.
+    pub permissions: String,
+}
+
+/// The responses of several resources as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerDevices {
+    pub envs: BTreeMap<String, String>,
+    /// By path in the container.
+    pub mounts: BTreeMap<String, Mount>,
+    /// By path in the container.
+    pub devices: BTreeMap<String, DeviceNode>,
+    pub annotations: BTreeMap<String, String>,
+    /// Each once, in the order of the resources.
+    pub cdi_devices: Vec<String>,
+    /// What was left out because another value was there first.
+    pub conflicts: Vec<Conflict>,
+}
+
+/// A value that lost against an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// Whose value was left out.
+    pub resource: String,
+    pub what: GivenKind,
+    /// Name of the variable or annotation, path in the container.
+    pub key: String,
+}
+
+/// Kinds of things that a container gets with devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenKind {
+    Env,
+    Mount,
+    Device,
+    Annotation,
+}
+
+impl fmt::Display for GivenKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Block => "b",
-            Self::Char => "c",
+            Self::Env => "environment variable",
+            Self::Mount => "mount at",
+            Self::Device => "device at",
+            Self::Annotation => "annotation",
         })
     }
 }
 
-/// What may be done with a device: `r`, `w` and `m` of the device plugin API and of `devices.list`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DevicePermissions {
-    pub read: bool,
-    pub write: bool,
-    /// Making a node of it.
-    pub mknod: bool,
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            resource,
+            what,
+            key,
+        } = self;
+        write!(f, "{what} {key} of {resource} differs from an earlier one")
+    }
 }
 
-impl DevicePermissions {
-    pub const ALL: Self = Self {
-        read: true,
-        write: true,
-        mknod: true,
+impl ContainerDevices {
+    /// Puts responses together by resource name. Equal values are no conflict.
+    pub fn merge<'a>(
+        responses: impl IntoIterator<Item = (&'a str, &'a ContainerResponse)>,
+    ) -> Self {
+        let ordered: BTreeMap<_, _> = responses.into_iter().collect();
+        let mut merged = Self::default();
+        for (resource, response) in ordered {
+            merged.add(resource, response);
+        }
+        merged
+    }
+
+    fn add(&mut self, resource: &str, response: &ContainerResponse) {
+        let mut refused = Vec::new();
+        for (name, value) in &response.envs {
+            if !put(&mut self.envs, name, value) {
+                refused.push((GivenKind::Env, name));
+            }
+        }
+        for mount in &response.mounts {
+            if !put(&mut self.mounts, &mount.container_path, mount) {
+                refused.push((GivenKind::Mount, &mount.container_path));
+            }
+        }
+        for device in &response.devices {
+            if !put(&mut self.devices, &device.container_path, device) {
+                refused.push((GivenKind::Device, &device.container_path));
+            }
+        }
+        for (name, value) in &response.annotations {
+            if !put(&mut self.annotations, name, value) {
+                refused.push((GivenKind::Annotation, name));
+            }
+        }
+        for name in &response.cdi_devices {
+            if !self.cdi_devices.contains(name) {
+                self.cdi_devices.push(name.clone());
+            }
+        }
+        let conflict = |(what, key): (GivenKind, &String)| Conflict {
+            resource: resource.to_owned(),
+            what,
+            key: key.clone(),
+        };
+        self.conflicts.extend(refused.into_iter().map(conflict));
+    }
+}
+
+/// False: another value is there.
+fn put<T: Clone + PartialEq>(map: &mut BTreeMap<String, T>, key: &str, value: &T) -> bool {
+    match map.entry(key.to_owned()) {
+        Entry::Occupied(there) => there.get() == value,
+        Entry::Vacant(place) => {
+            place.insert(value.clone());
+            true
+        }
+    }
+}
+
+/// Whether a plugin may offer a resource of this name: `domain/name` outside Kubernetes' own
+/// domains, and a qualified name with `requests.` in front, as quotas spell it (IsExtendedResourceName
+/// of Kubernetes).
+pub fn is_extended_resource_name(name: &str) -> bool {
+    /// DNS subdomain of at most 253 bytes, less those of `requests.`.
+    const MAX_DOMAIN: usize = 253 - "requests.".len();
+    const MAX_NAME: usize = 63;
+    let Some((domain, rest)) = name.split_once('/') else {
+        return false;
     };
-
-    pub const MKNOD: Self = Self {
-        read: false,
-        write: false,
-        mknod: true,
-    };
-
-    pub fn is_none(self) -> bool {
-        self == Self::default()
-    }
-
-    #[must_use]
-    pub fn union(self, other: Self) -> Self {
-        Self {
-            read: self.read || other.read,
-            write: self.write || other.write,
-            mknod: self.mknod || other.mknod,
-        }
-    }
-
-    /// Those of `self` that `other` lacks.
-    #[must_use]
-    pub fn without(self, other: Self) -> Self {
-        Self {
-            read: self.read && !other.read,
-            write: self.write && !other.write,
-            mknod: self.mknod && !other.mknod,
-        }
-    }
+    let is_lower = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
+    let is_subdomain = domain.split('.').all(|it| is_framed(it, is_lower, b"-"));
+    !name.contains("kubernetes.io/")
+        && !name.starts_with("requests.")
+        && domain.len() <= MAX_DOMAIN
+        && is_subdomain
+        && rest.len() <= MAX_NAME
+        && is_framed(rest, |it| it.is_ascii_alphanumeric(), b"-_.")
 }
 
-impl fmt::Display for DevicePermissions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (has_it, letter) in [(self.read, 'r'), (self.write, 'w'), (self.mknod, 'm')] {
-            if has_it {
-                write!(f, "{letter}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// One to three of the letters, in any order.
-impl FromStr for DevicePermissions {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        const EXPECTED: &str = "one or more of `r`, `w` and `m`";
-        let mut permissions = Self::default();
-        for letter in text.chars() {
-            match letter {
-                'r' => permissions.read = true,
-                'w' => permissions.write = true,
-                'm' => permissions.mknod = true,
-                _ => return Err(ParseError::invalid(text, EXPECTED)),
-            }
-        }
-        match permissions.is_none() {
-            true => Err(ParseError::invalid(text, EXPECTED)),
-            false => Ok(permissions),
-        }
-    }
-}
-
-/// The numbers that the kernel knows a device by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceNumbers {
-    pub kind: DeviceKind,
-    pub major: u32,
-    pub minor: u32,
-}
-
-/// A device that a container was given.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AllocatedDevice {
-    /// Of its node on the host, as the device plugin named it.
-    pub host_path: PathBuf,
-    pub numbers: DeviceNumbers,
-    pub permissions: DevicePermissions,
-}
-
-/// The devices that a rule is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceSet {
-    pub kind: DeviceKind,
-    /// `None`: every one.
-    pub major: Option<u32>,
-    /// `None`: every one.
-    pub minor: Option<u32>,
-}
-
-impl From<DeviceNumbers> for DeviceSet {
-    fn from(numbers: DeviceNumbers) -> Self {
-        Self {
-            kind: numbers.kind,
-            major: Some(numbers.major),
-            minor: Some(numbers.minor),
-        }
-    }
-}
-
-/// A line of `devices.list`, and what `devices.allow` and `devices.deny` take: `c 1:3 rwm`
-/// (Documentation/admin-guide/cgroup-v1/devices.rst, Linux 6.18).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceRule {
-    pub devices: DeviceSet,
-    pub permissions: DevicePermissions,
-}
-
-impl fmt::Display for DeviceRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |it: Option<u32>| it.map_or("*".to_owned(), |it| it.to_string());
-        let DeviceSet { kind, major, minor } = self.devices;
-        write!(
-            f,
-            "{kind} {}:{} {}",
-            number(major),
-            number(minor),
-            self.permissions
-        )
-    }
-}
-
-impl FromStr for DeviceRule {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        let invalid = || ParseError::invalid(text, "a device rule such as `c 1:3 rwm`");
-        let mut words = text.split_ascii_whitespace();
-        let (Some(kind), Some(numbers), Some(permissions), None) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return Err(invalid());
-        };
-        let kind = match kind {
-            "b" => DeviceKind::Block,
-            "c" => DeviceKind::Char,
-            _ => return Err(invalid()),
-        };
-        let parse = |text: &str| match text {
-            "*" => Ok(None),
-            text => number(text, "a device number or `*`").map(Some),
-        };
-        let (major, minor) = numbers.split_once(':').ok_or_else(invalid)?;
-        Ok(Self {
-            devices: DeviceSet {
-                kind,
-                major: parse(major)?,
-                minor: parse(minor)?,
-            },
-            permissions: permissions.parse()?,
-        })
-    }
-}
-
-/// What the processes of a cgroup may do with devices, without what the cgroups above it forbid.
-/// Opening alone is checked: a device that is open stays usable.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DeviceAccess {
-    /// Of a cgroup that nobody has restricted.
-    Everything,
-    Only(DeviceRules),
-}
-
-/// The permissions of each set of devices; none is empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DeviceRules(BTreeMap<DeviceSet, DevicePermissions>);
-
-impl DeviceRules {
-    /// In an order that depends on nothing but the rules.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = DeviceRule> + '_ {
-        self.0.iter().map(|(&devices, &permissions)| DeviceRule {
-            devices,
-            permissions,
-        })
-    }
-
-    /// What is to be taken from `self` and what is to be added to it, for it to become `other`: the
-    /// writes to `devices.deny` and `devices.allow`.
-    pub fn difference(&self, other: &Self) -> (Vec<DeviceRule>, Vec<DeviceRule>) {
-        (self.lacking_in(other), other.lacking_in(self))
-    }
-
-    fn lacking_in(&self, other: &Self) -> Vec<DeviceRule> {
-        self.iter()
-            .filter_map(|rule| {
-                let there = other.0.get(&rule.devices).copied().unwrap_or_default();
-                let permissions = rule.permissions.without(there);
-                (!permissions.is_none()).then_some(DeviceRule {
-                    permissions,
-                    ..rule
-                })
-            })
-            .collect()
-    }
-}
-
-/// Rules for the same devices become one. A rule that permits nothing is none.
-impl FromIterator<DeviceRule> for DeviceRules {
-    fn from_iter<I: IntoIterator<Item = DeviceRule>>(rules: I) -> Self {
-        let mut found: BTreeMap<DeviceSet, DevicePermissions> = BTreeMap::new();
-        for rule in rules.into_iter().filter(|it| !it.permissions.is_none()) {
-            let permissions = found.entry(rule.devices).or_default();
-            *permissions = permissions.union(rule.permissions);
-        }
-        Self(found)
-    }
-}
-
-/// `devices.list` of v1: `a *:* rwm`, or a rule per line.
-impl FromStr for DeviceAccess {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        let lines = text.lines().map(str::trim).filter(|it| !it.is_empty());
-        let mut rules = Vec::new();
-        for line in lines {
-            // Shown alone: where everything is allowed, what is denied is not listed.
-            if line.starts_with('a') {
-                return match line {
-                    "a *:* rwm" => Ok(Self::Everything),
-                    _ => Err(ParseError::invalid(line, "`a *:* rwm`")),
-                };
-            }
-            rules.push(line.parse()?);
-        }
-        Ok(Self::Only(rules.into_iter().collect()))
-    }
-}
-
-/// As `devices.list`, with commas instead of line ends.
-impl fmt::Display for DeviceAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Everything => f.write_str("a *:* rwm"),
-            Self::Only(rules) => {
-                for (index, rule) in rules.iter().enumerate() {
-                    let comma = if index == 0 { "" } else { ", " };
-                    write!(f, "{comma}{rule}")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Serialize for DeviceAccess {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
+/// Not empty, of bytes that are plain at both ends, and plain or of `inner` between.
+fn is_framed(text: &str, is_plain: impl Fn(u8) -> bool, inner: &[u8]) -> bool {
+    let bytes = text.as_bytes();
+    let are_ends_plain = bytes.first().is_some_and(|it| is_plain(*it))
+        && bytes.last().is_some_and(|it| is_plain(*it));
+    are_ends_plain && bytes.iter().all(|it| is_plain(*it) || inner.contains(it))
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_of_a_plugin_has_a_domain_of_its_own() {
+        let long = format!("example.com/{}", "a".repeat(63));
+        let too_long = format!("example.com/{}", "a".repeat(64));
+        let domain = format!("{}/a", vec!["a"; 122].join("."));
+        let long_domain = format!("{}/a", vec!["a"; 123].join("."));
+        for (name, expected) in [
+            ("example.com/gpu", true),
+            ("example.com/Gpu_1.5-x", true),
+            ("e/g", true),
+            (long.as_str(), true),
+            (domain.as_str(), true),
+            (too_long.as_str(), false),
+            (long_domain.as_str(), false),
+            ("", false),
+            ("cpu", false),
+            ("/gpu", false),
+            ("example.com/", false),
+            ("example.com/a/b", false),
+            ("example.com/-a", false),
+            ("Example.com/gpu", false),
+            ("exa_mple.com/gpu", false),
+            ("example..com/gpu", false),
+            ("kubernetes.io/gpu", false),
+            ("sub.kubernetes.io/gpu", false),
+            ("requests.example.com/gpu", false),
+            ("example.com/g\u{fc}", false),
+        ] {
+            assert_eq!(is_extended_resource_name(name), expected, "{name}");
+        }
+    }
+
+    fn mount(container_path: &str, host_path: &str) -> Mount {
+        Mount {
+            container_path: container_path.to_owned(),
+            host_path: host_path.to_owned(),
+            is_read_only: false,
+        }
+    }
+
+    #[test]
+    fn the_first_resource_by_name_wins_and_the_other_is_told() {
+        let env = |value: &str| BTreeMap::from([("V".to_owned(), value.to_owned())]);
+        let a = ContainerResponse {
+            envs: env("a"),
+            mounts: vec![mount("/m", "/host/a"), mount("/m", "/host/twice")],
+            cdi_devices: vec!["v/c=1".to_owned()],
+            ..ContainerResponse::default()
+        };
+        let b = ContainerResponse {
+            envs: env("b"),
+            mounts: vec![mount("/m", "/host/a"), mount("/n", "/host/b")],
+            cdi_devices: vec!["v/c=1".to_owned(), "v/c=2".to_owned()],
+            ..ContainerResponse::default()
+        };
+        let merged = ContainerDevices::merge([("x/b", &b), ("x/a", &a)]);
+        assert_eq!(merged.envs, env("a"));
+        assert_eq!(merged.mounts["/m"].host_path, "/host/a");
+        assert_eq!(merged.mounts["/n"].host_path, "/host/b");
+        assert_eq!(merged.cdi_devices, ["v/c=1", "v/c=2"]);
+        let conflicts: Vec<_> = merged.conflicts.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            conflicts,
+            [
+                "mount at /m of x/a differs from an earlier one",
+                "environment variable V of x/b differs from an earlier one",
+            ]
+        );
+    }
+}

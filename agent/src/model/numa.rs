@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::cpuset::{CpuId, CpuSet};
 use super::topology::NumaNodeId;
 
 /// Ids from here on have no place in a [`NumaMask`]; kubelet's bit mask ends there too.
@@ -87,6 +88,11 @@ impl NumaMask {
             .map(NumaNodeId)
     }
 
+    /// The ids as a set of numbers, the form that `cpuset.mems` has in common with `cpuset.cpus`.
+    pub fn ids(self) -> CpuSet {
+        self.iter().map(|it| CpuId(it.0)).collect()
+    }
+
     /// Fewer nodes first; of as many, the one that is less as a number, so that low ids win.
     pub fn cmp_narrower(self, other: Self) -> Ordering {
         (self.len(), self.0).cmp(&(other.len(), other.0))
@@ -96,8 +102,7 @@ impl NumaMask {
 /// As a list of ids in the kernel's format: `0-1,4`.
 impl fmt::Display for NumaMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ids: super::cpuset::CpuSet = self.iter().map(|it| super::cpuset::CpuId(it.0)).collect();
-        fmt::Display::fmt(&ids, f)
+        fmt::Display::fmt(&self.ids(), f)
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::cpuset::CpuSet;
+use super::numa::NumaMask;
 use crate::units::{Limit, Micros};
 
 /// `cpu.max` / `cpu.cfs_*`: the bandwidth of one period.
@@ -24,8 +25,10 @@ pub struct CgroupResources {
     /// kubelet writes, by the runtimes' quadratic one for containers.
     pub cpu_shares: Option<u64>,
     pub cpu_bandwidth: Option<CpuBandwidth>,
-    /// `cpuset.cpus`.
+    /// `cpuset.cpus`. The empty set is no opinion either.
     pub cpuset_cpus: Option<CpuSet>,
+    /// `cpuset.mems`. The empty mask is no opinion either.
+    pub cpuset_mems: Option<NumaMask>,
     /// Bytes.
     pub memory_max: Option<Limit>,
     /// v1 only: `memory.memsw.limit_in_bytes`, memory and swap together. On v2 swap has a file of

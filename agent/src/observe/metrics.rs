@@ -455,6 +455,14 @@ impl Metrics {
         }
     }
 
+    /// A file is left to another program that keeps writing it.
+    pub fn yielded(&self, file: &str, at: WallTime) {
+        let labels = [labels::file(file)];
+        let reconcile = &self.shared.reconcile;
+        reconcile.yields.with_label_values(&labels).inc();
+        set_time(&reconcile.last_yield, &labels, at);
+    }
+
     pub fn reconcile_lag(&self, kind: LagKind, lag: Duration) {
         observe(&self.shared.reconcile.lag, &[kind.as_str()], lag);
     }

@@ -16,6 +16,8 @@ pub(super) enum Event {
     Runtime(RuntimeEvent),
     /// Something in the manifest directory changed.
     ManifestsChanged,
+    /// CPUs may have gone online or offline.
+    CpusChanged,
     /// The OOM killer killed a process of a container.
     OomKill {
         pod: PodUid,

@@ -1,30 +1,17 @@
 //! Manifests to pods: which are new, which go, and which stay because nobody can say.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-use super::event::{Event, Sender};
-use super::{Loop, RunError};
+use super::Loop;
 use crate::decide::pod_state::PodState;
 use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid};
 use crate::model::time::WallTime;
 use crate::observe::metrics::labels::{Source, SourceFault};
-use crate::sources::manifests::{ManifestDirectory, ManifestFault};
+use crate::sources::manifests::ManifestFault;
 use crate::sys::clock;
-
-/// An editor or a copy writes a file in several steps: what follows the first change for this long
-/// is read with it.
-const DEBOUNCE: Duration = Duration::from_millis(20);
-
-/// How long the watcher may take to notice that the agent stops.
-const STOP_CHECK_MS: u16 = 500;
 
 /// What the last reading said beside the pods.
 #[derive(Debug, Default)]
@@ -33,73 +20,6 @@ pub(super) struct ManifestState {
     pub warnings: Vec<String>,
     /// Faults already told, so that each is told once.
     told: BTreeSet<String>,
-}
-
-/// Stops the watcher when dropped.
-pub(super) struct Watcher {
-    stop: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by then.
-            thread.join().ok();
-        }
-    }
-}
-
-/// A thread that tells the loop of changes in the directory. Without inotify the rescan of every
-/// full pass is all there is, and that is told.
-pub(super) fn spawn_watcher(
-    directory: &ManifestDirectory,
-    to_loop: Sender,
-) -> Result<Watcher, RunError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let watch = match directory.watch() {
-        Ok(watch) => watch,
-        Err(error) => {
-            tracing::warn!(
-                error = crate::observe::chain(&error),
-                "manifest changes are noticed by the timer only"
-            );
-            return Ok(Watcher { stop, thread: None });
-        }
-    };
-    let is_stopped = Arc::clone(&stop);
-    let thread = thread::Builder::new()
-        .name("manifests".to_owned())
-        .spawn(move || {
-            while !is_stopped.load(Ordering::Relaxed) {
-                let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN)];
-                match poll(&mut fds, PollTimeout::from(STOP_CHECK_MS)) {
-                    Ok(n) if n > 0 => {
-                        thread::sleep(DEBOUNCE);
-                        let news = match watch.drain() {
-                            Ok(news) => news,
-                            Err(error) => {
-                                let error = crate::observe::chain(&error);
-                                tracing::warn!(error, "manifest changes are noticed by the timer");
-                                return;
-                            }
-                        };
-                        if (news.changed || news.lost)
-                            && to_loop.send(Event::ManifestsChanged).is_err()
-                        {
-                            return;
-                        }
-                    }
-                    Ok(_) | Err(_) => {}
-                }
-            }
-        })
-        .map_err(RunError::Thread)?;
-    Ok(Watcher {
-        stop,
-        thread: Some(thread),
-    })
 }
 
 impl Loop {

@@ -1,26 +1,27 @@
-//! The node as the agent found it at its start: hierarchies, capacity, budgets, and the handles to
+//! The node as the agent found it, at its start and when CPUs came or went since: hierarchies, capacity, budgets, and the handles to
 //! read and write its cgroups.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
 use crate::apply::devices::DevicePrograms;
-use crate::config::{Config, Enforcement, KubeletConfig};
+use crate::config::{Config, CpuManagerPolicy, Enforcement, KubeletConfig, MemoryManagerPolicy};
 use crate::decide::cgroup_files::FileRules;
-use crate::decide::desired::NodePlan;
+use crate::decide::desired::{AncestorCpuset, NodePlan};
 use crate::decide::device_access::device_access;
 use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations};
 use crate::decide::qos_cgroups::QosReserved;
-use crate::decide::resource_settings::{NodeFacts, ResourceSettings};
+use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
 use crate::model::capacity::{NodeCapacity, NodeIdentity};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cpuset::CpuSet;
 use crate::model::mounts::CgroupFacts;
+use crate::model::numa::NumaMask;
 use crate::model::status::CgroupVersion;
-use crate::model::topology::Topology;
+use crate::model::topology::{NumaNodeId, Topology};
 use crate::sources::bpf::WatchedRoot;
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::mounts::LayoutError;
@@ -85,6 +86,15 @@ pub enum NodeError {
     Kubepods(#[from] ReadError),
 }
 
+/// Other CPUs are online.
+#[derive(Debug)]
+pub(super) struct CpusChanged {
+    pub came: CpuSet,
+    pub went: CpuSet,
+    /// What of the configuration no longer fits the node.
+    pub fault: Option<NodeError>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -136,8 +146,7 @@ impl Node {
         let topology = sysfs::topology(root)?;
         check_reserved_cpus(kubelet, &topology.online())?;
         let identity = procfs::identity(root)?;
-        let n_cpus = u32::try_from(topology.online().len()).unwrap_or(u32::MAX);
-        let capacity = procfs::capacity(root, n_cpus, &config.state_directory)?;
+        let capacity = procfs::capacity(root, n_cpus(&topology), &config.state_directory)?;
         if capacity.swap.is_some() && kubelet.fail_swap_on {
             return Err(NodeError::SwapOn);
         }
@@ -167,6 +176,55 @@ impl Node {
             writer,
             device_control: None,
         })
+    }
+
+    /// Reads the CPUs again when others are online than were; the budgets follow. Nothing of the node
+    /// changes when that fails.
+    pub(super) fn refresh_cpus(
+        &mut self,
+        root: &Root,
+        kubelet: &KubeletConfig,
+    ) -> Result<Option<CpusChanged>, NodeError> {
+        let before = self.topology.online();
+        if sysfs::online(root).is_none_or(|it| it == before) {
+            return Ok(None);
+        }
+        let topology = sysfs::topology(root)?;
+        let online = topology.online();
+        let mut capacity = self.capacity.clone();
+        capacity.n_cpus = n_cpus(&topology);
+        let allocatable = allocatable(kubelet, &capacity)?;
+        let fault = check_reserved_cpus(kubelet, &online)
+            .and_then(|()| check_reservation(&allocatable))
+            .err();
+        self.topology = topology;
+        self.capacity = capacity;
+        self.plan.allocatable = allocatable;
+        Ok(Some(CpusChanged {
+            came: online.difference(&before),
+            went: before.difference(&online),
+            fault,
+        }))
+    }
+
+    /// v1, where containers are placed: what the cgroups above them are to hold.
+    pub(super) fn refresh_ancestors(&mut self, kubelet: &KubeletConfig) -> Result<(), ReadError> {
+        let placement = &kubelet.placement;
+        let is_placed = placement.cpu_manager_policy == CpuManagerPolicy::Static
+            || placement.memory_manager_policy == MemoryManagerPolicy::Static;
+        if self.is_unified() || !is_placed {
+            return Ok(());
+        }
+        let Some(parent) = self.plan.kubepods.parent() else {
+            return Ok(());
+        };
+        let cpus = self.reader.cpus(&parent)?;
+        let mems = self.reader.mems(&parent)?;
+        let mems = mems.and_then(|it| NumaMask::new(it.iter().map(|it| NumaNodeId(it.0))).ok());
+        self.plan.ancestors = cpus
+            .zip(mems)
+            .map(|(cpus, mems)| AncestorCpuset { cpus, mems });
+        Ok(())
     }
 
     /// Makes kubepods and the QoS cgroups, and learns from them what only a cgroup can tell. Finds
@@ -290,6 +348,10 @@ impl Node {
     }
 }
 
+fn n_cpus(topology: &Topology) -> u32 {
+    u32::try_from(topology.online().len()).unwrap_or(u32::MAX)
+}
+
 /// `reservedSystemCPUs` must be CPUs of this node.
 fn check_reserved_cpus(kubelet: &KubeletConfig, online: &CpuSet) -> Result<(), NodeError> {
     let Some(wanted) = &kubelet.reserved_system_cpus else {
@@ -315,6 +377,37 @@ fn version(cgroups: &CgroupFacts) -> CgroupVersion {
     }
 }
 
+/// The budgets; more may be reserved than there is.
+fn allocatable(
+    kubelet: &KubeletConfig,
+    capacity: &NodeCapacity,
+) -> Result<NodeAllocatable, NodeError> {
+    let pools = capacity.hugepages.iter();
+    let machine = Machine {
+        n_cpus: capacity.n_cpus,
+        memory: capacity.memory,
+        hugepages: pools.map(|(size, n)| (size.0, *n)).collect(),
+        ephemeral_storage: capacity.ephemeral_storage,
+        max_pid: capacity.pids,
+    };
+    let reservations = Reservations::new(kubelet).map_err(|error| NodeError::Setting {
+        field: "evictionHard",
+        message: error.to_string(),
+    })?;
+    Ok(NodeAllocatable::new(&machine, &reservations))
+}
+
+fn check_reservation(allocatable: &NodeAllocatable) -> Result<(), NodeError> {
+    match allocatable.overcommitted().first() {
+        None => Ok(()),
+        Some((resource, reserved, capacity)) => Err(NodeError::OverReserved {
+            resource: (*resource).to_owned(),
+            reserved: reserved.to_string(),
+            capacity: capacity.to_string(),
+        }),
+    }
+}
+
 fn node_plan(
     config: &Config,
     cgroups: &CgroupFacts,
@@ -323,30 +416,8 @@ fn node_plan(
     trees: &Trees,
 ) -> Result<NodePlan, NodeError> {
     let kubelet = &config.kubelet;
-    let hugepages: BTreeMap<u64, u64> = capacity
-        .hugepages
-        .iter()
-        .map(|(size, n)| (size.0, *n))
-        .collect();
-    let machine = Machine {
-        n_cpus: capacity.n_cpus,
-        memory: capacity.memory,
-        hugepages: hugepages.clone(),
-        ephemeral_storage: capacity.ephemeral_storage,
-        max_pid: capacity.pids,
-    };
-    let reservations = Reservations::new(kubelet).map_err(|error| NodeError::Setting {
-        field: "evictionHard",
-        message: error.to_string(),
-    })?;
-    let allocatable = NodeAllocatable::new(&machine, &reservations);
-    if let Some((resource, reserved, capacity)) = allocatable.overcommitted().first() {
-        return Err(NodeError::OverReserved {
-            resource: (*resource).to_owned(),
-            reserved: reserved.to_string(),
-            capacity: capacity.to_string(),
-        });
-    }
+    let allocatable = allocatable(kubelet, capacity)?;
+    check_reservation(&allocatable)?;
     let memory_dir = trees.of(Controller::Memory.name()).map(|tree| &tree.dir);
     let has = |file: &str| memory_dir.is_some_and(|dir| dir.has(file));
     let version = version(cgroups);
@@ -370,7 +441,7 @@ fn node_plan(
             unified: cgroups.layout.is_unified(),
             page_size: identity.page_size.0,
             hugepage_sizes: match cgroups.controllers.contains("hugetlb") {
-                true => hugepages.keys().copied().collect(),
+                true => capacity.hugepages.keys().map(|size| size.0).collect(),
                 false => Vec::new(),
             },
             memory_and_swap,
@@ -392,5 +463,10 @@ fn node_plan(
                 },
             }),
         allocatable,
+        ancestors: None,
+        exclusive_cpu_limits: match kubelet.placement.lifts_quota_of_exclusive_cpus {
+            true => CpuLimits::Ignored,
+            false => CpuLimits::Enforced,
+        },
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! Order, and why: decisions first; then they are stored, so that a start which is lost in a crash
 //! is known to have been meant; then cgroups, so that a process never runs outside its limits;
-//! then starts and stops.
+//! then starts and stops. A start on CPUs that others have not left yet is held for a later pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,8 +10,10 @@ use std::time::Duration;
 use super::phases::Phases;
 use super::pods::{self, Instance, PodEntry};
 use super::{Loop, start};
+use crate::apply::cgroupfs::ApplyError;
 use crate::decide::attribution::{Level, Owner};
 use crate::decide::cgroup_plan::plan_cgroups;
+use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
 use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
@@ -55,7 +57,7 @@ impl Loop {
         self.save_pods();
         phases.end(Phase::Apply);
         self.reconcile_cgroups(&uids, scope, &mut phases);
-        for (uid, action) in starts {
+        for (uid, action) in self.without_held(starts, started) {
             self.act(&uid, &action, started);
         }
         self.save_pods();
@@ -160,13 +162,17 @@ impl Loop {
 
     /// Creates, repairs and corrects cgroups: the node's, and those of the pods in `uids`.
     fn reconcile_cgroups(&mut self, uids: &[PodUid], scope: Scope, phases: &mut Phases) {
+        let uids: BTreeSet<&PodUid> = uids.iter().collect();
         let mut wanted = self.node_cgroups();
-        for uid in uids {
-            let Some(entry) = self.pods.get(uid) else {
+        let is_pool_moved = std::mem::take(&mut self.is_pool_moved);
+        for (uid, entry) in &self.pods {
+            if !entry.is_active() || self.removals.contains(&entry.cgroup) {
                 continue;
-            };
-            if entry.is_active() && !self.removals.contains(&entry.cgroup) {
+            }
+            if uids.contains(uid) {
                 wanted.extend(self.pod_cgroups(entry));
+            } else if is_pool_moved {
+                wanted.extend(self.container_cpusets(entry));
             }
         }
         phases.end(Phase::Decide);
@@ -191,9 +197,10 @@ impl Loop {
             self.metrics.source_read(Source::Cgroup, clock::boottime());
         }
         phases.end(Phase::Gather);
-        let plan = plan_cgroups(&wanted, &observed);
-        phases.end(Phase::Decide);
+        let mut plan = plan_cgroups(&wanted, &observed);
         self.count_plan(&plan, &wanted, &observed);
+        self.give_way(&mut plan.steps, &wanted, scope);
+        phases.end(Phase::Decide);
         let (n_done, errors) = self.apply_counted(&plan.steps);
         self.counters.writes += n_done as u64;
         self.counters.failed_writes += errors.len() as u64;
@@ -205,26 +212,38 @@ impl Loop {
             tracing::warn!(error = text, "cgroup");
             faults.insert(error.cgroup().clone(), text);
         }
+        for it in plan.ineffective {
+            let error = ApplyError::NotEffective {
+                name: it.name.clone(),
+                file: it.file.name,
+                wanted: it.wanted.to_string(),
+                effective: it.effective.to_string(),
+            };
+            faults.insert(it.name, crate::observe::chain(&error));
+        }
         self.register_created(&plan.steps);
-        // What this pass did not look at is as it was.
+        // What this pass did not look at is as it was; a full one leaves out only what is gone.
         self.deferred
-            .retain(|it| wanted.iter().all(|seen| seen.name != it.name));
+            .retain(|it| scope != Scope::All && wanted.iter().all(|seen| seen.name != it.name));
         self.deferred.extend(plan.deferred);
         self.node_faults = faults
             .iter()
             .filter(|(name, _)| self.node.is_node_level(name))
             .map(|(name, text)| (name.clone(), text.clone()))
             .collect();
-        for uid in uids {
-            if let Some(entry) = self.pods.get_mut(uid) {
-                entry.cgroup_faults = faults
-                    .iter()
-                    .filter(|(name, _)| name.below(&entry.cgroup).is_some())
-                    .map(|(name, text)| (name.clone(), text.clone()))
-                    .collect();
+        for (uid, entry) in &mut self.pods {
+            // A pod of which only the cpusets were looked at keeps what else is wrong with it.
+            if uids.contains(uid) {
+                entry.cgroup_faults.clear();
             }
+            let own = faults
+                .iter()
+                .filter(|(name, _)| name.below(&entry.cgroup).is_some());
+            entry
+                .cgroup_faults
+                .extend(own.map(|(name, text)| (name.clone(), text.clone())));
         }
-        self.count_lags(uids);
+        self.count_lags(&uids);
     }
 
     fn node_cgroups(&self) -> Vec<DesiredCgroup> {
@@ -240,13 +259,15 @@ impl Loop {
     fn pod_cgroups(&self, entry: &PodEntry) -> Vec<DesiredCgroup> {
         let plan = &self.node.plan;
         let pod = &entry.state.pod;
-        let mut cgroups = vec![plan.pod_cgroup(pod, entry.qos, entry.cgroup.clone())];
+        let pinning = pod_pinning(&self.cpus, &pod.uid);
+        let mut cgroups = vec![plan.pod_cgroup(pod, entry.qos, pinning, entry.cgroup.clone())];
         for container in pod.all_containers() {
             if let Some(instance) = entry.instances.get(&container.name)
                 && instance.ended.is_none()
             {
                 let name = instance.cgroup.clone();
-                let mut cgroup = plan.container_cgroup(pod, entry.qos, container, name);
+                let placement = self.placement_of(&pod.uid, &container.name);
+                let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, name);
                 cgroup.files.extend(plan.devices(container, &[]));
                 cgroups.push(cgroup);
             }

@@ -25,6 +25,8 @@ pub struct Instance {
     /// When its start was decided, boottime, until its cgroup is first right. `None` also for an
     /// adopted one.
     pub decided_at: Option<Duration>,
+    /// Why its start, decided and asked for, is put off from pass to pass.
+    pub held: Option<String>,
     /// `None` until it runs.
     pub process: Option<HostProcess>,
     /// The OOM killer killed its first process.
@@ -43,6 +45,7 @@ impl Instance {
             id,
             cgroup,
             decided_at: None,
+            held: None,
             process: None,
             oom_killed: false,
             early_victims: BTreeSet::new(),

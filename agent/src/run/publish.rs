@@ -1,6 +1,6 @@
 //! What the loop shows after a pass: the status document and the gauges. Nothing depends on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,7 +218,7 @@ impl Loop {
     }
 
     /// Executes the steps, each counted and timed.
-    pub(super) fn apply_counted(&self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
+    pub(super) fn apply_counted(&mut self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
         let mut since = clock::boottime();
         self.node.writer.apply(steps, &mut |step, error| {
             let now = clock::boottime();
@@ -227,6 +227,9 @@ impl Loop {
                 CgroupStep::Write { file, .. } => {
                     let result = error.map_or(WriteResult::Changed, write_result);
                     self.metrics.cgroup_writes(&file.name, result, 1);
+                    if error.is_none() {
+                        self.contention.wrote(step, now);
+                    }
                     CgroupOp::Write
                 }
             };
@@ -247,13 +250,16 @@ impl Loop {
             .flat_map(|it| &it.files)
             .map(|(file, _)| (file.name.as_str(), 0));
         let waiting = plan.deferred.iter().map(|it| (it.file.name.as_str(), 1));
+        let foreign = self.foreign.iter().map(|it| (it.file.as_str(), 1));
+        let masked = plan.ineffective.iter();
+        let masked = masked.map(|it| (it.file.name.as_str(), 1));
         let failed = errors.iter().filter_map(|it| Some((it.file()?, 1)));
-        self.metrics
-            .set_drift_unresolved(right.chain(waiting).chain(failed));
+        let differ = waiting.chain(foreign).chain(masked).chain(failed);
+        self.metrics.set_drift_unresolved(right.chain(differ));
     }
 
     /// Pods and containers whose cgroup is right for the first time.
-    pub(super) fn count_lags(&mut self, uids: &[PodUid]) {
+    pub(super) fn count_lags(&mut self, uids: &BTreeSet<&PodUid>) {
         let now = clock::boottime();
         for uid in uids {
             let Some(entry) = self.pods.get_mut(uid) else {
@@ -407,6 +413,11 @@ impl Loop {
                 it.to
             )
         }));
+        warnings.extend(
+            self.foreign
+                .iter()
+                .map(|it| self.foreign_text(it, now_boot)),
+        );
         Status {
             api_version: ApiVersion::V1Alpha1,
             kind: StatusKind::Status,
@@ -552,7 +563,9 @@ impl Loop {
             message: entry
                 .blocked
                 .clone()
-                .or_else(|| entry.cgroup_faults.values().next().cloned()),
+                .or_else(|| entry.instances.values().find_map(|it| it.held.clone()))
+                .or_else(|| entry.cgroup_faults.values().next().cloned())
+                .or_else(|| self.foreign_text_of(entry)),
             cgroup_path: entry.cgroup_id.map(|_| self.node.path_of(&entry.cgroup)),
             started_at: Some(entry.state.accepted_at),
             resources: bounds(&requests, &limits),

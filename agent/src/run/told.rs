@@ -172,6 +172,19 @@ impl Told {
         );
     }
 
+    /// Told once, when it begins to wait.
+    pub(super) fn start_held(&self, pod: &PodRef, container: &str, why: &str) {
+        tracing::warn!(%pod, container, reason = "StartHeld", "{why}");
+        self.tell(
+            EventKind::Container,
+            "StartHeld",
+            Some(pod),
+            Some(container),
+            why.to_owned(),
+            None,
+        );
+    }
+
     pub(super) fn start_warning(&self, pod: &PodRef, container: &str, message: String) {
         tracing::warn!(%pod, container, reason = "StartedWithWarning", "{message}");
         self.tell(
@@ -225,6 +238,18 @@ impl Told {
             message,
             Some(EventDetail::Container(detail)),
         );
+    }
+
+    /// `owner`: the pod, and the container, whose cgroup it is about; `None`: the node.
+    pub(super) fn foreign_writer(&self, owner: Option<(&PodRef, Option<&str>)>, message: String) {
+        const REASON: &str = "ForeignCgroupWrite";
+        tracing::warn!(reason = REASON, "{message}");
+        let (kind, pod, container) = match owner {
+            None => (EventKind::Node, None, None),
+            Some((pod, None)) => (EventKind::Pod, Some(pod), None),
+            Some((pod, container)) => (EventKind::Container, Some(pod), container),
+        };
+        self.tell(kind, REASON, pod, container, message, None);
     }
 
     pub(super) fn removal_slow(&self, path: &str, why: &str) {

@@ -14,7 +14,8 @@ use crate::model::cgroup::{
 };
 use crate::model::cgroup_files::{CpuStat, parse_cpuacct_usage, parse_dying_descendants};
 use crate::model::cgroup_name::CgroupName;
-use crate::model::device::DeviceAccess;
+use crate::model::cpuset::CpuSet;
+use crate::model::device_access::DeviceAccess;
 use crate::model::event::CgroupId;
 use crate::sys::{Dir, FsError, Trees};
 
@@ -32,7 +33,7 @@ pub enum ReadError {
         name: CgroupName,
         file: String,
         text: String,
-        kind: crate::model::cgroup::FileKind,
+        kind: FileKind,
     },
     #[error("list the device programs of cgroup {name}")]
     DevicePrograms { name: CgroupName, source: io::Error },
@@ -162,6 +163,15 @@ impl CgroupReader {
             if let Some(value) = self.value(name, dir, file)? {
                 observed.values.insert(file.clone(), value);
             }
+            if file.kind == FileKind::List && self.trees.unified {
+                let effective = InterfaceFile {
+                    name: file.effective(),
+                    ..file.clone()
+                };
+                if let Some(FileValue::List(ids)) = self.value(name, dir, &effective)? {
+                    observed.effective.insert(file.clone(), ids);
+                }
+            }
             if file.name == "memory.max" {
                 observed.memory_usage =
                     number(dir, "memory.current").map_err(|source| failed(name, source))?;
@@ -219,6 +229,34 @@ impl CgroupReader {
                 kind: file.kind,
             }),
         }
+    }
+
+    /// The CPUs that processes of a cgroup may run on; `None` where it has no cpuset.
+    pub fn cpus(&self, name: &CgroupName) -> Result<Option<CpuSet>, ReadError> {
+        self.list(name, ["cpuset.cpus.effective", "cpuset.effective_cpus"])
+    }
+
+    /// Ids of the NUMA nodes that they may have memory of.
+    pub fn mems(&self, name: &CgroupName) -> Result<Option<CpuSet>, ReadError> {
+        self.list(name, ["cpuset.mems.effective", "cpuset.effective_mems"])
+    }
+
+    fn list(&self, name: &CgroupName, [v2, v1]: [&str; 2]) -> Result<Option<CpuSet>, ReadError> {
+        let Some(dir) = gone_is_none(self.dir(name, Controller::Cpuset.name()))? else {
+            return Ok(None);
+        };
+        let file = InterfaceFile {
+            controller: Controller::Cpuset,
+            name: match self.trees.unified {
+                true => v2.to_owned(),
+                false => v1.to_owned(),
+            },
+            kind: FileKind::List,
+        };
+        Ok(match self.value(name, &dir, &file)? {
+            Some(FileValue::List(ids)) => Some(ids),
+            _ => None,
+        })
     }
 
     /// The id in the hierarchy that OOM kills and reclaim are accounted in.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
 
-use crate::model::device::{DeviceKind, DeviceNumbers};
+use crate::model::device_access::{DeviceKind, DeviceNumbers};
 use crate::sys::{FsError, Root};
 
 /// Why the numbers of a device are not known.

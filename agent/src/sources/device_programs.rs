@@ -12,7 +12,7 @@ use aya::programs::{ProgramInfo, loaded_programs};
 use ebpf_abi as abi;
 use zerocopy::FromBytes;
 
-use crate::model::device::{
+use crate::model::device_access::{
     DeviceAccess, DeviceKind, DevicePermissions, DeviceRule, DeviceRules, DeviceSet,
 };
 use crate::sys::syscall;

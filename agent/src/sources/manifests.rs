@@ -12,17 +12,16 @@
 //! known ([`ManifestScan::is_complete`]); no choice between pods but the order of file names.
 
 mod parse;
-mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use self::watch::{ManifestWatch, WatchError, WatchNews};
 use crate::model::pod::{Pod, PodUid};
 use crate::sys::regular::{self, Contents, FileVersion, Kind};
-use crate::sys::{FsError, Root};
+use crate::sys::watch::{DirWatch, WatchError};
+use crate::sys::{FsError, Root, chain};
 
 /// Of one file. A pod's manifest has a few kilobytes, and etcd takes no object above 1.5 MiB.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -145,8 +144,8 @@ impl ManifestDirectory {
     }
 
     /// Wakes on changes of the directory; [`scan`](Self::scan) tells what they are.
-    pub fn watch(&self) -> Result<ManifestWatch, WatchError> {
-        ManifestWatch::new(&self.path)
+    pub fn watch(&self) -> Result<DirWatch, WatchError> {
+        DirWatch::new(&self.path)
     }
 
     /// Reads what has changed since the last scan. Costs a listing and a `stat` per file where
@@ -354,13 +353,6 @@ fn listing_failed(error: &FsError) -> String {
     match error {
         FsError::Gone { .. } => format!("the directory is not there; {kept}"),
         other => format!("{}; {kept}", chain(other)),
-    }
-}
-
-fn chain(error: &FsError) -> String {
-    match error {
-        FsError::Gone { .. } => error.to_string(),
-        FsError::Io { source, .. } => format!("{error}: {source}"),
     }
 }
 

@@ -51,14 +51,19 @@ pub fn topology_facts(root: &Root) -> Result<TopologyFacts, FsError> {
         (None, HugePages::new())
     };
     Ok(TopologyFacts {
-        // Whoever reads this runs on a CPU: an empty list is no answer.
-        online: cpu_list(root, &format!("{CPUS}/online")).filter(|it| !it.is_empty()),
+        online: online(root),
         isolated: cpu_list(root, &format!("{CPUS}/isolated")).unwrap_or_default(),
         cpus,
         numa_nodes,
         memory,
         hugepages: pools,
     })
+}
+
+/// The CPUs that are online: one file. `None`: the kernel does not say.
+pub fn online(root: &Root) -> Option<CpuSet> {
+    // Whoever reads this runs on a CPU: an empty list is no answer.
+    cpu_list(root, &format!("{CPUS}/online")).filter(|it| !it.is_empty())
 }
 
 fn ids(root: &Root, directory: &str, prefix: &str) -> Result<Vec<u32>, FsError> {

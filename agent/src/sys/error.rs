@@ -1,4 +1,5 @@
-use std::fmt;
+use std::error::Error;
+use std::fmt::{self, Write};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -73,4 +74,15 @@ impl FsError {
             Self::Io { source, .. } => source.raw_os_error(),
         }
     }
+}
+
+/// An error with all its sources, `outer: inner: innermost`, for a log field or a message.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        write!(text, ": {error}").expect("a String takes all");
+        source = error.source();
+    }
+    text
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{FsError, Operation};
@@ -102,6 +102,17 @@ impl Root {
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
         let path = self.path(path);
         fs::create_dir_all(&path).map_err(|e| FsError::new(Operation::CreateDir, &path, e))
+    }
+
+    /// Makes a directory for root and its group alone, mode 0750, and those above it. One that is
+    /// there is left as it is.
+    pub fn create_private_dir(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        let path = self.path(path);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(&path)
+            .map_err(|e| FsError::new(Operation::CreateDir, &path, e))
     }
 
     /// Makes a directory that every user may use, mode 0777.

@@ -1,10 +1,14 @@
 //! A Unix stream socket at a path: bound so that no client ever meets it half made.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+use super::error::{FsError, Operation};
+use super::root::Root;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -84,7 +88,7 @@ fn temporary_beside(path: &Path) -> PathBuf {
 }
 
 /// Whether nothing is at `path`, or a socket on which nobody answers.
-fn check_free(path: &Path) -> Result<(), ListenError> {
+pub fn check_free(path: &Path) -> Result<(), ListenError> {
     let failed = |source| ListenError::Io {
         what: "look at",
         path: path.to_owned(),
@@ -108,6 +112,38 @@ fn check_free(path: &Path) -> Result<(), ListenError> {
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(()),
         Err(e) => Err(failed(e)),
     }
+}
+
+/// One socket file among all that ever were at its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketVersion {
+    inode: u64,
+    changed: (i64, i64),
+}
+
+/// The sockets in a directory, by name. No link is followed.
+pub fn list(directory: &Path) -> Result<BTreeMap<String, SocketVersion>, FsError> {
+    let mut sockets = BTreeMap::new();
+    for name in Root::host().list(directory)? {
+        match version(&directory.join(&name)) {
+            Ok(Some(version)) => {
+                sockets.insert(name, version);
+            }
+            Ok(None) | Err(FsError::Gone { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sockets)
+}
+
+/// `None`: there is something else.
+pub fn version(path: &Path) -> Result<Option<SocketVersion>, FsError> {
+    let metadata =
+        fs::symlink_metadata(path).map_err(|e| FsError::new(Operation::Stat, path, e))?;
+    Ok(metadata.file_type().is_socket().then(|| SocketVersion {
+        inode: metadata.ino(),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    }))
 }
 
 impl SocketFile {

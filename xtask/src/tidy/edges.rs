@@ -30,8 +30,12 @@ const MODULES: &[Module] = &[
     effectful("apply", &["units", "model", "sys"]),
     // Starts and watches containers: reads and writes are one matter there.
     effectful("runtime", &["units", "model", "sys"]),
+    // Messages and connections of gRPC APIs, whoever serves or calls them.
+    effectful("grpc", &[]),
+    // Answers plugins and calls them: one matter there too.
+    effectful("device_plugin", &["units", "model", "sys", "grpc"]),
     // Serves what it was told, on sockets and files.
-    effectful("observe", &["units", "model", "sys"]),
+    effectful("observe", &["units", "model", "sys", "grpc"]),
     // Talks to a running agent, in the protocol of `observe`.
     effectful("cli", &["units", "model", "sys", "observe"]),
     Module {
@@ -81,6 +85,7 @@ const IMPURE: &[&str] = &[
     "std::sync::mpsc",
     "std::thread::",
     "tokio::",
+    "tonic::",
     "tracing::",
 ];
 

@@ -193,3 +193,100 @@ fn no_opinion_leaves_every_file_alone() {
         );
     }
 }
+
+fn list(ids: &str) -> FileValue {
+    FileValue::List(ids.parse().unwrap())
+}
+
+/// A cgroup of which only the CPUs matter.
+fn on_cpus(path: &str, ids: &str) -> DesiredCgroup {
+    let resources = CgroupResources {
+        cpuset_cpus: Some(ids.parse().unwrap()),
+        ..CgroupResources::default()
+    };
+    desired(path, &resources, false)
+}
+
+#[test]
+fn a_cpuset_is_never_wider_than_its_parents() {
+    let tree = |parent, child| {
+        [
+            on_cpus("kubepods", parent),
+            on_cpus("kubepods/poda", child),
+            on_cpus("kubepods/podb", child),
+        ]
+    };
+    for ((parent0, child0), (parent1, child1)) in [
+        (("0-1", "0"), ("0-3", "2-3")),
+        (("0-3", "2-3"), ("0-1", "0")),
+        (("0-1", "1"), ("1-2", "2")),
+        (("0-1", "0-1"), ("2-3", "2-3")),
+        (("0-3", "0-3"), ("0-3", "1,3")),
+    ] {
+        let mut node = Node::default();
+        node.apply(&plan_cgroups(&tree(parent0, child0), &node.cgroups).steps);
+        let wanted = tree(parent1, child1);
+        let plan = plan_cgroups(&wanted, &node.cgroups);
+        for step in &plan.steps {
+            node.apply(std::slice::from_ref(step));
+            let cpus = |path: &str| match node.cgroups[&name(path)].values.values().next() {
+                Some(FileValue::List(cpus)) => cpus.clone(),
+                other => panic!("{other:?}"),
+            };
+            for child in ["kubepods/poda", "kubepods/podb"] {
+                assert!(cpus(child).is_subset(&cpus("kubepods")), "{step:?}");
+            }
+        }
+        assert_eq!(plan_cgroups(&wanted, &node.cgroups), CgroupPlan::default());
+    }
+}
+
+#[test]
+fn a_cpuset_without_cgroups_below_moves_in_one_step() {
+    let mut node = Node::default();
+    node.apply(&plan_cgroups(&[on_cpus("pod/app", "0-1")], &node.cgroups).steps);
+    assert_eq!(
+        node.writes(&[on_cpus("pod/app", "1-2")]),
+        ["app cpuset.cpus=1-2"]
+    );
+}
+
+#[test]
+fn a_masked_cpuset_is_told_and_not_written_again() {
+    let wanted = [on_cpus("pod/app", "0-3")];
+    let mut node = Node::default();
+    node.apply(&plan_cgroups(&wanted, &node.cgroups).steps);
+    let file = wanted[0].files[0].0.clone();
+    let seen = node.cgroups.get_mut(&name("pod/app")).unwrap();
+    seen.effective.insert(file.clone(), "0-1".parse().unwrap());
+    let plan = plan_cgroups(&wanted, &node.cgroups);
+    assert_eq!(plan.steps, []);
+    assert_eq!(
+        plan.ineffective,
+        [Ineffective {
+            name: name("pod/app"),
+            file,
+            wanted: "0-3".parse().unwrap(),
+            effective: "0-1".parse().unwrap(),
+        }]
+    );
+}
+
+#[test]
+fn an_empty_cpuset_is_no_opinion() {
+    for unified in [true, false] {
+        let resources = |cpus: &str, mems| CgroupResources {
+            cpuset_cpus: Some(cpus.parse().unwrap()),
+            cpuset_mems: Some(crate::model::numa::NumaMask::from_bits(mems)),
+            ..CgroupResources::default()
+        };
+        assert_eq!(desired("pod", &resources("", 0), unified).files, []);
+        let files = desired("pod", &resources("0,2", 0b110), unified).files;
+        let files: Vec<_> = files
+            .into_iter()
+            .map(|(file, value)| (file.name, value))
+            .collect();
+        let wanted = [("cpuset.cpus", list("0,2")), ("cpuset.mems", list("1-2"))];
+        assert_eq!(files, wanted.map(|(name, value)| (name.to_owned(), value)));
+    }
+}

@@ -4,7 +4,12 @@
 //! A description becomes kubelet's list with [`Hints::list`], which is what the topology manager
 //! works on up to 8 nodes; beyond them it searches the description itself.
 
+use std::collections::BTreeMap;
+
 use crate::model::numa::{Hint, NumaMask};
+
+/// What one provider says, by resource. Nothing: it has no opinion.
+pub type ProviderHints = BTreeMap<String, Hints>;
 
 /// The answer of one provider for one resource (spec placement 4.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,8 +111,9 @@ impl Hints {
         Self::OneOf(Choices::default())
     }
 
-    /// Kubelet's list: by number of nodes, then by the ids in order; a mask comes once. `None` is
-    /// the answer without an opinion. Cost: 2^n for a region of n nodes.
+    /// Kubelet's list: by number of nodes, then by the ids in order; a mask comes once, preferred if
+    /// it is so anywhere, which is all that merging looks at. `None` is the answer without an
+    /// opinion. Cost: 2^n for a region of n nodes.
     pub fn list(&self) -> Option<Vec<Hint>> {
         let Self::OneOf(choices) = self else {
             return None;
@@ -120,12 +126,9 @@ impl Hints {
                 preferred: region.preferred.is_met_by(mask),
             }));
         }
-        hints.sort_by(|a, b| {
-            let key = |it: &Hint| {
-                it.numa
-                    .map(|mask| (mask.len(), mask.iter().collect::<Vec<_>>()))
-            };
-            key(a).cmp(&key(b))
+        hints.sort_by_cached_key(|it| {
+            let ids = |mask: NumaMask| (mask.len(), mask.iter().collect::<Vec<_>>());
+            (it.numa.map(ids), !it.preferred)
         });
         hints.dedup_by_key(|it| it.numa);
         Some(hints)

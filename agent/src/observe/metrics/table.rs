@@ -238,6 +238,11 @@ const TABLE: &[Family] = &[
         "Values found different from what was decided.").area(Reconcile),
     agent("ballast_reconcile_drift_unresolved", Gauge, Count, &["file"],
         "Values that differed from what was decided after the last pass.").area(Reconcile),
+    agent("ballast_reconcile_yields_total", Counter, Count, &["file"],
+        "Times that a file was left for a while to another program that keeps writing it.")
+        .area(Reconcile),
+    agent("ballast_reconcile_last_yield_timestamp_seconds", Gauge, Timestamp, &["file"],
+        "Time of the last of them; absent until the first.").area(Reconcile),
     agent("ballast_reconcile_lag_seconds", LATENCY, Seconds, &["kind"],
         "From the first sight of a pod or container to its cgroup being right.").area(Reconcile),
     agent("ballast_cgroups", Gauge, Count, &["level"],

@@ -71,6 +71,7 @@ fn everything() -> Metrics {
     metrics.cgroup_op(CgroupOp::Mkdir, second);
     metrics.drift("memory.max", DriftCause::Foreign);
     metrics.set_drift_unresolved([("memory.max", 1)]);
+    metrics.yielded("memory.max", at);
     metrics.reconcile_lag(LagKind::Pod, second);
     metrics.set_cgroups(CgroupLevel::Pod, 1);
     metrics.set_cgroups_dying(Some(0));

@@ -9,7 +9,7 @@ use aya::{Ebpf, EbpfLoader};
 use ebpf_abi as abi;
 
 use super::{LoadError, objects};
-use crate::model::device::{DeviceKind, DevicePermissions};
+use crate::model::device_access::{DeviceKind, DevicePermissions};
 
 /// Its name, for reports.
 pub const PROGRAM: &str = "device_access";

@@ -483,7 +483,7 @@ fn a_watch_wakes_on_a_whole_file_and_tells_a_lost_directory() {
     assert!(!is_readable(Duration::ZERO));
     fixture.put("a.yaml", pod("one"));
     assert!(is_readable(Duration::from_secs(5)));
-    let right = WatchNews {
+    let right = crate::sys::watch::WatchNews {
         changed: true,
         lost: false,
     };

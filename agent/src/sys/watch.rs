@@ -1,7 +1,7 @@
-//! Wakes the agent when a directory of manifests changes. It tells when to look, never what is
+//! Wakes the agent when a directory changes. It tells when to look, never what is
 //! true: a lost event costs the time to the next scan.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -17,7 +17,7 @@ pub struct WatchError {
 
 /// An inotify watch. Readable, in the sense of `poll`, while there is news.
 #[derive(Debug)]
-pub struct ManifestWatch {
+pub struct DirWatch {
     inotify: Inotify,
     path: PathBuf,
 }
@@ -31,7 +31,7 @@ pub struct WatchNews {
     pub lost: bool,
 }
 
-impl ManifestWatch {
+impl DirWatch {
     /// Written and closed, not written to: a file is read when its writer is done. Creation matters
     /// for links, which are whole at once.
     const EVENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
@@ -44,7 +44,8 @@ impl ManifestWatch {
         .union(AddWatchFlags::IN_MOVE_SELF)
         .union(AddWatchFlags::IN_ONLYDIR);
 
-    pub(super) fn new(path: &Path) -> Result<Self, WatchError> {
+    /// Watches `path`, which must be a directory.
+    pub fn new(path: &Path) -> Result<Self, WatchError> {
         let failed = |source| WatchError {
             path: path.into(),
             source,
@@ -88,8 +89,14 @@ impl ManifestWatch {
     }
 }
 
-impl AsFd for ManifestWatch {
+impl AsFd for DirWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
+    }
+}
+
+impl AsRawFd for DirWatch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

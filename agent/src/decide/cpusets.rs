@@ -1,0 +1,174 @@
+//! The cpuset of a container, from what the CPU and memory managers have given out; and who still
+//! runs on CPUs that another one is to have alone.
+
+use std::collections::BTreeMap;
+
+use super::resource_settings::CpuPinning;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::cpuset::CpuSet;
+use crate::model::numa::NumaMask;
+use crate::model::placement::{CpuState, MemoryState};
+use crate::model::pod::PodUid;
+use crate::model::resources::CgroupResources;
+
+/// Where a container runs. `None`: its cgroup keeps what it has, which is its parent's when it is
+/// new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerPlacement {
+    /// `cpuset.cpus`: CPUs of its own, or the shared pool.
+    pub cpus: Option<CpuSet>,
+    /// `Exclusive` for CPUs of its own.
+    pub pinning: CpuPinning,
+    /// `cpuset.mems`.
+    pub mems: Option<NumaMask>,
+}
+
+impl ContainerPlacement {
+    /// No manager has an opinion.
+    pub const ANYWHERE: Self = Self {
+        cpus: None,
+        pinning: CpuPinning::Shared,
+        mems: None,
+    };
+
+    /// Kubelet's rule (spec placement 0.4): its own CPUs, else the shared pool; the NUMA nodes of all
+    /// its memory blocks, of every type. What is empty is left alone: policy `none` has no pool and no
+    /// blocks.
+    pub fn of(cpus: &CpuState, memory: &MemoryState, pod: &PodUid, container: &str) -> Self {
+        let own = cpus.containers.get(pod).and_then(|it| it.get(container));
+        let blocks = memory.containers.get(pod).and_then(|it| it.get(container));
+        let mems = blocks
+            .into_iter()
+            .flatten()
+            .fold(NumaMask::EMPTY, |mask, block| mask.union(block.numa));
+        Self {
+            cpus: Some(own.unwrap_or(&cpus.shared_pool))
+                .filter(|it| !it.is_empty())
+                .cloned(),
+            pinning: match own {
+                Some(_) => CpuPinning::Exclusive,
+                None => CpuPinning::Shared,
+            },
+            mems: Some(mems).filter(|it| !it.is_empty()),
+        }
+    }
+
+    /// The resources that say no more than this.
+    pub(super) fn resources(&self) -> CgroupResources {
+        CgroupResources {
+            cpuset_cpus: self.cpus.clone(),
+            cpuset_mems: self.mems,
+            ..CgroupResources::default()
+        }
+    }
+}
+
+/// The pod cgroup gets no CPU limit if any container, an init container included, has CPUs of its
+/// own (spec placement 0.5).
+pub fn pod_pinning(cpus: &CpuState, pod: &PodUid) -> CpuPinning {
+    match cpus.containers.get(pod).is_some_and(|it| !it.is_empty()) {
+        true => CpuPinning::Exclusive,
+        false => CpuPinning::Shared,
+    }
+}
+
+/// Of the cgroups in `observed`, those whose processes may still run on one of `cpus`, with the
+/// CPUs in question. A cgroup whose CPUs are not known (`None`) may run on all of them.
+///
+/// The container that is to have `cpus` alone is not among `observed`. Until the answer is empty it
+/// must not start: CPUs leave the shared pool in the kernel before they are somebody's own.
+pub fn holders(
+    observed: &BTreeMap<CgroupName, Option<CpuSet>>,
+    cpus: &CpuSet,
+) -> BTreeMap<CgroupName, CpuSet> {
+    observed
+        .iter()
+        .map(|(name, held)| {
+            let held = held.as_ref().unwrap_or(cpus);
+            (name.clone(), held.intersection(cpus))
+        })
+        .filter(|(_, held)| !held.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+
+    use super::*;
+    use crate::model::placement::MemoryBlock;
+
+    fn set(text: &str) -> CpuSet {
+        text.parse().unwrap()
+    }
+
+    fn uid() -> PodUid {
+        PodUid("a".to_owned())
+    }
+
+    fn block(resource: &str, nodes: u64) -> MemoryBlock {
+        MemoryBlock {
+            numa: NumaMask::from_bits(nodes),
+            resource: resource.to_owned(),
+            size: 1,
+        }
+    }
+
+    #[test]
+    fn without_managers_a_container_runs_anywhere() {
+        let (cpus, memory) = (CpuState::default(), MemoryState::default());
+        let placement = ContainerPlacement::of(&cpus, &memory, &uid(), "app");
+        assert_eq!(placement, ContainerPlacement::ANYWHERE);
+        assert_eq!(placement.resources(), CgroupResources::default());
+        assert_eq!(pod_pinning(&cpus, &uid()), CpuPinning::Shared);
+    }
+
+    #[test]
+    fn a_container_has_its_own_cpus_or_the_pool_and_the_nodes_of_all_its_blocks() {
+        let cpus = CpuState {
+            shared_pool: set("0,3"),
+            containers: BTreeMap::from([(uid(), BTreeMap::from([("app".to_owned(), set("1-2"))]))]),
+            pods: BTreeMap::new(),
+        };
+        let blocks = vec![block("memory", 0b01), block("hugepages-2Mi", 0b10)];
+        let memory = MemoryState {
+            containers: BTreeMap::from([(uid(), BTreeMap::from([("app".to_owned(), blocks)]))]),
+            ..MemoryState::default()
+        };
+        let of = |container| ContainerPlacement::of(&cpus, &memory, &uid(), container);
+        assert_eq!(
+            of("app"),
+            ContainerPlacement {
+                cpus: Some(set("1-2")),
+                pinning: CpuPinning::Exclusive,
+                mems: Some(NumaMask::from_bits(0b11)),
+            }
+        );
+        assert_eq!(
+            of("helper"),
+            ContainerPlacement {
+                cpus: Some(set("0,3")),
+                ..ContainerPlacement::ANYWHERE
+            }
+        );
+        assert_eq!(pod_pinning(&cpus, &uid()), CpuPinning::Exclusive);
+        let other = PodUid("b".to_owned());
+        assert_eq!(pod_pinning(&cpus, &other), CpuPinning::Shared);
+    }
+
+    #[test]
+    fn who_is_not_known_to_have_left_still_holds() {
+        let name = |it: &str| CgroupName::new([it]).unwrap();
+        let observed = BTreeMap::from([
+            (name("gone-from-it"), Some(set("0-1"))),
+            (name("still-there"), Some(set("1-2"))),
+            (name("unknown"), None),
+        ]);
+        let held = BTreeMap::from([
+            (name("still-there"), set("2")),
+            (name("unknown"), set("2-3")),
+        ]);
+        assert_eq!(holders(&observed, &set("2-3")), held);
+        assert_eq!(holders(&observed, &CpuSet::new()), BTreeMap::new());
+    }
+}

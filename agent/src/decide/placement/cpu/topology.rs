@@ -1,0 +1,286 @@
+//! The CPUs as the CPU manager counts them (spec placement 2.2): each with its core, package, NUMA
+//! node and last-level cache, in small dense indices.
+//!
+//! An index counts CPUs, or elements of one level, in the order of their ids; so comparing indices
+//! is comparing ids.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::Compat;
+use crate::model::cpuset::{CpuId, CpuSet};
+use crate::model::numa::{NumaMask, NumaNodeTooLarge};
+use crate::model::topology::{Cpu, NumaNodeId, Topology};
+
+/// One CPU with the ids of what it belongs to. Ids are unique in the machine within their level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuRow {
+    pub cpu: CpuId,
+    pub numa_node: NumaNodeId,
+    pub package: u32,
+    pub core: u32,
+    pub llc: u32,
+}
+
+/// What CPUs are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Core,
+    Llc,
+    NumaNode,
+    Package,
+}
+
+impl Level {
+    pub(super) const N: usize = 4;
+    pub(super) const ALL: [Self; Self::N] = [Self::Core, Self::Llc, Self::NumaNode, Self::Package];
+}
+
+/// The elements of one level, by index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Elements {
+    /// Ascending.
+    ids: Vec<u32>,
+    /// Index of the element of each CPU.
+    of_cpu: Vec<usize>,
+    /// Indices of the CPUs of each element, ascending.
+    cpus: Vec<Vec<usize>>,
+}
+
+impl Elements {
+    fn new(of_cpu: &[u32]) -> Self {
+        let ids: Vec<u32> = of_cpu
+            .iter()
+            .copied()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
+        let mut cpus = vec![Vec::new(); ids.len()];
+        let of_cpu: Vec<usize> = of_cpu
+            .iter()
+            .map(|id| ids.binary_search(id).expect("the ids come from these CPUs"))
+            .collect();
+        for (cpu, element) in of_cpu.iter().enumerate() {
+            cpus[*element].push(cpu);
+        }
+        Self { ids, of_cpu, cpus }
+    }
+}
+
+/// See the module. Has at least one CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuTopology {
+    /// Ascending.
+    cpus: Vec<CpuId>,
+    all: CpuSet,
+    levels: [Elements; Level::N],
+    numa_mask: NumaMask,
+}
+
+/// Why there is nothing to place on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CpuTopologyError {
+    #[error("could not detect number of cpus")]
+    NoCpus,
+    #[error(transparent)]
+    NumaNode(#[from] NumaNodeTooLarge),
+}
+
+impl CpuTopology {
+    /// In any order; of two rows of one CPU the last counts.
+    pub fn new(rows: impl IntoIterator<Item = CpuRow>) -> Result<Self, CpuTopologyError> {
+        let rows: BTreeMap<CpuId, CpuRow> = rows.into_iter().map(|it| (it.cpu, it)).collect();
+        if rows.is_empty() {
+            return Err(CpuTopologyError::NoCpus);
+        }
+        let numa_mask = NumaMask::new(rows.values().map(|it| it.numa_node))?;
+        let levels = Level::ALL.map(|level| {
+            let id = |row: &CpuRow| match level {
+                Level::Core => row.core,
+                Level::Llc => row.llc,
+                Level::NumaNode => row.numa_node.0,
+                Level::Package => row.package,
+            };
+            Elements::new(&rows.values().map(id).collect::<Vec<_>>())
+        });
+        Ok(Self {
+            cpus: rows.keys().copied().collect(),
+            all: rows.keys().copied().collect(),
+            levels,
+            numa_mask,
+        })
+    }
+
+    /// The online CPUs of a node.
+    ///
+    /// Kubelet calls a last-level cache by the kernel's cache id, and by its package where the kernel
+    /// gives none or where the cache is that of a whole NUMA node. Those numbers can meet, and then
+    /// two caches are one ([`Compat::Kubelet`]); ours stay apart, in the order of kubelet's ids.
+    pub fn from_topology(topology: &Topology, compat: Compat) -> Result<Self, CpuTopologyError> {
+        let kubelets = |cpu: &Cpu| {
+            let llc = topology.llcs.get(&cpu.llc);
+            let node = topology.numa_nodes.get(&cpu.numa_node);
+            let is_of_node = llc.map(|it| &it.cpus) == node.map(|it| &it.cpus);
+            let cache_id = llc.and_then(|it| it.cache_id).filter(|_| !is_of_node);
+            cache_id.unwrap_or(cpu.package.0)
+        };
+        let apart: BTreeSet<_> = topology
+            .cpus
+            .values()
+            .map(|it| (kubelets(it), it.llc))
+            .collect();
+        let ranks: BTreeMap<_, u32> = apart.into_iter().zip(0..).collect();
+        Self::new(topology.cpus.iter().map(|(id, cpu)| CpuRow {
+            cpu: *id,
+            numa_node: cpu.numa_node,
+            package: cpu.package.0,
+            core: cpu.core.0,
+            llc: match compat {
+                Compat::Kubelet => kubelets(cpu),
+                Compat::Ballast => ranks[&(kubelets(cpu), cpu.llc)],
+            },
+        }))
+    }
+
+    /// Every CPU.
+    pub fn all(&self) -> &CpuSet {
+        &self.all
+    }
+
+    /// The NUMA nodes with CPUs.
+    pub fn numa_mask(&self) -> NumaMask {
+        self.numa_mask
+    }
+
+    pub fn n_cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// The most threads that a core has.
+    pub fn most_cpus_per_core(&self) -> usize {
+        let cores = &self.elements(Level::Core).cpus;
+        cores.iter().map(Vec::len).max().unwrap_or(1)
+    }
+
+    /// Kubelet's CPUs per core: the average of all cores, rounded down.
+    pub fn average_cpus_per_core(&self) -> usize {
+        self.average(Level::Core)
+    }
+
+    /// All threads of the cores of `cpus`.
+    pub fn whole_cores(&self, cpus: &CpuSet) -> CpuSet {
+        let cores: BTreeSet<usize> = cpus
+            .iter()
+            .filter_map(|it| Some(self.element_of(Level::Core, self.index(it)?)))
+            .collect();
+        let threads = cores
+            .into_iter()
+            .flat_map(|it| self.cpus_of(Level::Core, it));
+        threads.map(|it| self.id(*it)).collect()
+    }
+
+    /// Those of `cpus` whose cores are in `cpus` with all of their threads.
+    pub fn full_cores(&self, cpus: &CpuSet) -> CpuSet {
+        let rest = self.all.difference(cpus);
+        cpus.difference(&self.whole_cores(&rest))
+    }
+
+    /// The CPUs of some NUMA nodes.
+    pub fn cpus_of_nodes(&self, nodes: NumaMask) -> CpuSet {
+        self.select(Level::NumaNode, |id| nodes.contains(NumaNodeId(id)))
+    }
+
+    /// The CPUs of every package that has CPUs in some NUMA nodes.
+    pub fn cpus_of_packages_of(&self, nodes: NumaMask) -> CpuSet {
+        let of_nodes = self.cpus_of_nodes(nodes);
+        let packages: BTreeSet<usize> = of_nodes
+            .iter()
+            .filter_map(|it| Some(self.element_of(Level::Package, self.index(it)?)))
+            .collect();
+        let cpus = packages
+            .into_iter()
+            .flat_map(|it| self.cpus_of(Level::Package, it));
+        cpus.map(|it| self.id(*it)).collect()
+    }
+
+    /// How many of `cpus` each NUMA node has, those with none left out.
+    pub fn count_by_node(&self, cpus: &CpuSet) -> BTreeMap<NumaNodeId, u64> {
+        let mut counts = BTreeMap::new();
+        for cpu in cpus.iter().filter_map(|it| self.index(it)) {
+            *counts.entry(self.node_of(cpu)).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The NUMA nodes of each package, in the order of the package ids.
+    pub fn nodes_by_package(&self) -> Vec<NumaMask> {
+        let packages = self.elements(Level::Package).cpus.iter();
+        packages
+            .map(|cpus| {
+                let nodes = cpus.iter().map(|it| self.node_of(*it));
+                NumaMask::new(nodes).expect("checked when the topology was made")
+            })
+            .collect()
+    }
+
+    pub fn n_numa_nodes(&self) -> usize {
+        self.n(Level::NumaNode)
+    }
+
+    pub fn n_packages(&self) -> usize {
+        self.n(Level::Package)
+    }
+
+    /// CPUs of each NUMA node, in the order of their ids.
+    pub fn node_sizes(&self) -> Vec<usize> {
+        let nodes = &self.elements(Level::NumaNode).cpus;
+        nodes.iter().map(Vec::len).collect()
+    }
+
+    fn elements(&self, level: Level) -> &Elements {
+        &self.levels[level as usize]
+    }
+
+    fn node_of(&self, cpu: usize) -> NumaNodeId {
+        let nodes = self.elements(Level::NumaNode);
+        NumaNodeId(nodes.ids[nodes.of_cpu[cpu]])
+    }
+
+    fn select(&self, level: Level, has: impl Fn(u32) -> bool) -> CpuSet {
+        let elements = self.elements(level);
+        let chosen = elements
+            .ids
+            .iter()
+            .zip(&elements.cpus)
+            .filter(|(id, _)| has(**id));
+        chosen
+            .flat_map(|(_, cpus)| cpus)
+            .map(|it| self.id(*it))
+            .collect()
+    }
+
+    /// Number of elements.
+    pub(super) fn n(&self, level: Level) -> usize {
+        self.elements(level).ids.len()
+    }
+
+    /// CPUs per element on average, rounded down.
+    pub(super) fn average(&self, level: Level) -> usize {
+        self.n_cpus() / self.n(level)
+    }
+
+    pub(super) fn id(&self, cpu: usize) -> CpuId {
+        self.cpus[cpu]
+    }
+
+    pub(super) fn index(&self, cpu: CpuId) -> Option<usize> {
+        self.cpus.binary_search(&cpu).ok()
+    }
+
+    pub(super) fn element_of(&self, level: Level, cpu: usize) -> usize {
+        self.elements(level).of_cpu[cpu]
+    }
+
+    pub(super) fn cpus_of(&self, level: Level, element: usize) -> &[usize] {
+        &self.elements(level).cpus[element]
+    }
+}

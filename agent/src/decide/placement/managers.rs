@@ -1,0 +1,238 @@
+//! The managers together: made from the configuration and the machine, restored from what they had
+//! given out, and asked what a pod holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::cpu::{
+    CpuConfigError, CpuGates, CpuManager, CpuOptionError, CpuOptions, CpuSettings, CpuStateFault,
+    CpuTopology, CpuTopologyError,
+};
+use super::devices::{DeviceBooks, DeviceManager};
+use super::memory::{
+    MemoryConfigError, MemoryManager, MemorySettings, MemoryStateFault, NumaCapacity,
+    ReservedMemoryError, check_reserved_memory,
+};
+use super::topology::{TopologyConfigError, TopologyManager, TopologySettings};
+use crate::config::{Compat, CpuManagerPolicy, MemoryManagerPolicy, PlacementConfig};
+use crate::model::admission::ContainerHoldings;
+use crate::model::cpuset::CpuSet;
+use crate::model::placement::{CpuState, MemoryState};
+use crate::model::pod::{Pod, PodUid, ResourceList};
+use crate::model::topology::Topology;
+use crate::units::Bytes;
+
+/// What the managers are made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacementSettings {
+    pub compat: Compat,
+    pub config: PlacementConfig,
+    /// `reservedSystemCPUs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_system_cpus: Option<CpuSet>,
+    /// What node allocatable keeps from pods: kube-reserved, system-reserved, and the thresholds of
+    /// hard eviction.
+    pub reservation: ResourceList,
+    pub topology: Topology,
+}
+
+/// What the managers have given out, and what the device plugins have to give.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Books {
+    pub cpu: CpuState,
+    pub memory: MemoryState,
+    pub devices: DeviceBooks,
+}
+
+/// Why the managers cannot be made: the configuration does not fit itself or the machine.
+#[derive(Debug, thiserror::Error)]
+pub enum PlacementError {
+    #[error("kubelet.cpuManagerPolicyOptions: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    CpuOptions(Vec<CpuOptionError>),
+    #[error("kubelet.cpuManagerPolicy")]
+    Cpu(#[from] CpuConfigError),
+    #[error("kubelet.cpuManagerPolicy: read the CPUs")]
+    CpuTopology(#[from] CpuTopologyError),
+    #[error("kubelet.reservedMemory")]
+    ReservedMemory(#[from] ReservedMemoryError),
+    #[error("kubelet.memoryManagerPolicy")]
+    Memory(#[from] MemoryConfigError),
+    #[error("kubelet.topologyManagerPolicy")]
+    Topology(#[from] TopologyConfigError),
+}
+
+/// Something given out that this machine cannot keep; it was taken back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateFault {
+    #[error(transparent)]
+    Cpu(CpuStateFault),
+    #[error(transparent)]
+    Memory(MemoryStateFault),
+}
+
+/// See the module. A value: what an admission changes is a copy, which takes the place of the
+/// original when the pod is in.
+#[derive(Clone, Debug)]
+pub struct Managers {
+    pub devices: DeviceManager,
+    /// `None`: policy `none`.
+    pub cpu: Option<CpuManager>,
+    /// `None`: policy `None`.
+    pub memory: Option<MemoryManager>,
+    pub topology: TopologyManager,
+}
+
+impl Managers {
+    /// With nothing given out.
+    pub fn new(settings: &PlacementSettings) -> Result<Self, PlacementError> {
+        let PlacementSettings {
+            compat,
+            config,
+            topology,
+            ..
+        } = settings;
+        let distances = topology
+            .numa_nodes
+            .iter()
+            .map(|(id, it)| (*id, it.distances.clone()))
+            .collect();
+        let topology_settings = TopologySettings::new(config, *compat)?;
+        let topology_manager = TopologyManager::new(topology_settings, &distances)?;
+        let cpu = match config.cpu_manager_policy {
+            CpuManagerPolicy::None => None,
+            CpuManagerPolicy::Static => Some(cpu_manager(settings)?),
+        };
+        let memory = match config.memory_manager_policy {
+            MemoryManagerPolicy::None => None,
+            MemoryManagerPolicy::Static => Some(memory_manager(settings)?),
+        };
+        Ok(Self {
+            devices: DeviceManager::new(topology_manager.nodes(), *compat),
+            cpu,
+            memory,
+            topology: topology_manager,
+        })
+    }
+
+    /// Takes over what was given out before. What does not fit this machine is dropped and told. A
+    /// policy that is off now gives nothing out, whatever it did before.
+    pub fn adopt(&mut self, books: Books) -> Vec<StateFault> {
+        let mut faults = Vec::new();
+        if let Some(cpu) = &mut self.cpu {
+            faults.extend(cpu.adopt(books.cpu).into_iter().map(StateFault::Cpu));
+        }
+        if let Some(memory) = &mut self.memory {
+            let dropped = memory.adopt(books.memory);
+            faults.extend(dropped.into_iter().map(StateFault::Memory));
+        }
+        self.devices.adopt(books.devices);
+        faults
+    }
+
+    pub fn books(&self) -> Books {
+        Books {
+            cpu: self.cpu_state(),
+            memory: self.memory_state(),
+            devices: self.devices.books(),
+        }
+    }
+
+    /// Empty with policy `none`, as kubelet's own file is then.
+    pub fn cpu_state(&self) -> CpuState {
+        let state = self.cpu.as_ref().map(CpuManager::state);
+        state.cloned().unwrap_or_default()
+    }
+
+    /// Empty with policy `None`.
+    pub fn memory_state(&self) -> MemoryState {
+        let state = self.memory.as_ref().map(MemoryManager::state);
+        state.cloned().unwrap_or_default()
+    }
+
+    /// Takes back what is held by pods and containers that `keep` does not name.
+    pub fn retain(&mut self, keep: impl Fn(&PodUid, &str) -> bool) {
+        if let Some(cpu) = &mut self.cpu {
+            cpu.retain(&keep);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.retain(&keep);
+        }
+        self.devices.retain(&keep);
+    }
+
+    /// What the containers of a pod hold, those that hold nothing left out.
+    pub fn holdings(&self, pod: &Pod) -> Vec<ContainerHoldings> {
+        pod.all_containers()
+            .map(|container| {
+                let name = &container.name;
+                let cpus = self.cpu.as_ref().and_then(|it| it.cpus_of(&pod.uid, name));
+                let blocks = self.memory.as_ref();
+                let blocks = blocks.and_then(|it| it.blocks_of(&pod.uid, name));
+                let devices = self.devices.allocations_of(&pod.uid, name);
+                ContainerHoldings {
+                    container: name.clone(),
+                    cpus: cpus.cloned(),
+                    memory: blocks.unwrap_or_default().to_vec(),
+                    devices: devices
+                        .into_iter()
+                        .flatten()
+                        .map(|(resource, it)| {
+                            let ids: BTreeSet<String> = it.ids.values().flatten().cloned().collect();
+                            (resource.clone(), ids)
+                        })
+                        .collect(),
+                }
+            })
+            .filter(|it| it.cpus.is_some() || !it.memory.is_empty() || !it.devices.is_empty())
+            .collect()
+    }
+}
+
+fn cpu_manager(settings: &PlacementSettings) -> Result<CpuManager, PlacementError> {
+    let config = &settings.config;
+    let gates = CpuGates {
+        alpha_options: config.cpu_manager_alpha_options,
+        beta_options: config.cpu_manager_beta_options,
+    };
+    let options = CpuOptions::parse(&config.cpu_manager_policy_options, gates)
+        .map_err(PlacementError::CpuOptions)?;
+    Ok(CpuManager::new(CpuSettings {
+        compat: settings.compat,
+        topology: CpuTopology::from_topology(&settings.topology, settings.compat)?,
+        options,
+        topology_policy: config.topology_manager_policy,
+        reservation: settings.reservation.get("cpu").cloned(),
+        reserved: settings.reserved_system_cpus.clone(),
+        manages_pod_level: config.pod_level_resource_managers,
+    })?)
+}
+
+fn memory_manager(settings: &PlacementSettings) -> Result<MemoryManager, PlacementError> {
+    let config = &settings.config;
+    let nodes = &settings.topology.numa_nodes;
+    let reserved = check_reserved_memory(
+        settings.compat,
+        nodes.keys().copied(),
+        &settings.reservation,
+        &config.reserved_memory,
+    )?;
+    let machine: BTreeMap<_, _> = nodes
+        .iter()
+        .map(|(id, node)| {
+            let capacity = NumaCapacity {
+                memory: node.memory.unwrap_or(Bytes(0)),
+                hugepages: node.hugepages.clone(),
+            };
+            (*id, capacity)
+        })
+        .collect();
+    Ok(MemoryManager::new(MemorySettings {
+        compat: settings.compat,
+        manages_pod_level: config.pod_level_resource_managers,
+        machine,
+        reserved,
+    })?)
+}

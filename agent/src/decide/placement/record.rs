@@ -1,0 +1,82 @@
+//! An admission with all that it was decided from, so that it can be decided again: elsewhere, later,
+//! by another version.
+
+use serde::{Deserialize, Serialize};
+
+use super::admission::{Decided, Outcome, admit};
+use super::devices::PluginAnswers;
+use super::managers::{Books, Managers, PlacementError, PlacementSettings};
+use super::remedies::remedies;
+use crate::model::admission::AdmissionReport;
+use crate::model::pod::Pod;
+use crate::model::status::ApiVersion;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecordKind {
+    #[default]
+    AdmissionRecord,
+}
+
+/// All that an admission depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionInput {
+    pub settings: PlacementSettings,
+    pub books: Books,
+    pub pod: Pod,
+    pub answers: PluginAnswers,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionRecord {
+    pub api_version: ApiVersion,
+    pub kind: RecordKind,
+    pub input: AdmissionInput,
+    pub report: AdmissionReport,
+}
+
+/// Why a record cannot be decided again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("make the managers of the record")]
+    Settings(#[from] PlacementError),
+    #[error("the record lacks a plugin's answer: it was taken before the admission was decided")]
+    Unanswered,
+}
+
+/// An admission, explained where it is a refusal. `None`: a plugin has to be asked first.
+pub fn decide(managers: &Managers, pod: &Pod, answers: &PluginAnswers) -> Outcome {
+    let mut outcome = admit(managers, pod, answers);
+    if let Outcome::Decided(decided) = &mut outcome
+        && let Some(refusal) = &decided.report.refusal
+    {
+        decided.report.remedies = remedies(managers, pod, answers, refusal);
+    }
+    outcome
+}
+
+impl AdmissionRecord {
+    pub fn new(input: AdmissionInput, report: AdmissionReport) -> Self {
+        Self {
+            api_version: ApiVersion::V1Alpha1,
+            kind: RecordKind::AdmissionRecord,
+            input,
+            report,
+        }
+    }
+
+    /// The same record with the report made anew from its input.
+    pub fn replay(&self) -> Result<Self, ReplayError> {
+        let mut managers = Managers::new(&self.input.settings)?;
+        managers.adopt(self.input.books.clone());
+        match decide(&managers, &self.input.pod, &self.input.answers) {
+            Outcome::Decided(decided) => {
+                let Decided { report, .. } = *decided;
+                Ok(Self::new(self.input.clone(), report))
+            }
+            Outcome::Ask(_) => Err(ReplayError::Unanswered),
+        }
+    }
+}

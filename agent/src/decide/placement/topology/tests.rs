@@ -1,0 +1,133 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::config::{Compat, PlacementConfig};
+use crate::decide::placement::hints::{Choices, Hints};
+
+fn id(n: u32) -> NumaNodeId {
+    NumaNodeId(n)
+}
+
+/// `distance(a, b)` between the nodes `0..n`.
+fn manager(
+    policy: TopologyManagerPolicy,
+    n: u32,
+    distance: impl Fn(u32, u32) -> Option<u32>,
+) -> TopologyManager {
+    let is_close = n > 1 && distance(0, 1).is_some();
+    let config = PlacementConfig {
+        topology_manager_policy: policy,
+        topology_manager_policy_options: is_close
+            .then(|| ("prefer-closest-numa-nodes".to_owned(), "true".to_owned()))
+            .into_iter()
+            .collect(),
+        ..PlacementConfig::default()
+    };
+    let settings = TopologySettings::new(&config, Compat::Ballast).expect("good settings");
+    let row = |a| {
+        (0..n)
+            .filter_map(|b| Some((id(b), distance(a, b)?)))
+            .collect()
+    };
+    let nodes = (0..n).map(|a| (id(a), row(a))).collect();
+    TopologyManager::new(settings, &nodes).expect("good nodes")
+}
+
+/// `"0+ 0,1-"`: masks, and whether they are preferred. `"nil"`: no opinion.
+fn hints(text: &str) -> Hints {
+    if text == "nil" {
+        return Hints::Any;
+    }
+    let listed = text.split_whitespace().map(|it| {
+        let (ids, flag) = it.split_at(it.len() - 1);
+        let ids = ids.split(',').map(|it| id(it.parse().expect("an id")));
+        Hint {
+            numa: Some(NumaMask::new(ids).expect("small ids")),
+            preferred: flag == "+",
+        }
+    });
+    Hints::OneOf(Choices {
+        listed: listed.collect(),
+        region: None,
+    })
+}
+
+/// Name, number of nodes, lists, the mask of best-effort, whether it is preferred, and the mask of
+/// single-numa-node where that admits.
+type Row = (
+    &'static str,
+    u32,
+    &'static [&'static str],
+    &'static str,
+    bool,
+    Option<&'static str>,
+);
+
+/// Spec placement 9.9.
+#[test]
+fn the_worked_examples_come_out() {
+    use TopologyManagerPolicy::{BestEffort, Restricted, SingleNumaNode};
+    const CPU: &str = "0+ 1+ 0,1-";
+    const PAIRS: &str = "0,1+ 0,2+ 0,3+ 1,2+ 1,3+ 2,3+";
+    let rows: &[Row] = &[
+        ("M-1", 2, &[], "0-1", true, Some("any")),
+        ("M-2", 2, &[CPU], "0", true, Some("0")),
+        ("M-3", 2, &[CPU, "1+ 0,1-"], "1", true, Some("1")),
+        ("M-4", 2, &["0+ 0,1-", "1+ 0,1-"], "0", false, None),
+        ("M-5", 2, &["0,1+", "1+ 0,1-"], "0-1", false, None),
+        ("M-6", 2, &[CPU, ""], "0", false, None),
+        ("M-7", 2, &[CPU, "nil"], "0", true, Some("0")),
+        ("M-8", 2, &["0+", "1+"], "0-1", false, None),
+        ("M-9", 2, &["0,1-", "0,1-"], "0-1", false, None),
+        ("M-10", 4, &[PAIRS], "0-1", true, None),
+        (
+            "M-12",
+            4,
+            &["0,1- 0,1,2- 0,1,2,3-", "1+ 1,2-"],
+            "1-2",
+            false,
+            None,
+        ),
+        (
+            "M-13",
+            4,
+            &["0,1+ 2,3+ 0,1,2,3-", "2+ 0,2- 2,3- 0,1,2,3-"],
+            "0-1",
+            false,
+            None,
+        ),
+        ("M-14", 1, &["0+"], "0", true, Some("any")),
+    ];
+    for (name, n, lists, mask, preferred, single) in rows {
+        let provider = |it: &&str| ProviderHints::from([(String::new(), hints(it))]);
+        let given: Vec<ProviderHints> = lists.iter().map(provider).collect();
+        let merge = |policy| manager(policy, *n, |_, _| None).merge(&given);
+        let text = |it: Hint| it.numa.map_or("any".to_owned(), |it| it.to_string());
+        for policy in [BestEffort, Restricted] {
+            let merge = merge(policy);
+            assert_eq!(text(merge.hint), *mask, "{name} {policy:?}");
+            assert_eq!(merge.hint.preferred, *preferred, "{name} {policy:?}");
+            assert_eq!(merge.admit, *preferred || policy == BestEffort, "{name}");
+        }
+        let merge = merge(SingleNumaNode);
+        let admitted = merge.admit.then(|| text(merge.hint));
+        assert_eq!(admitted.as_deref(), *single, "{name}");
+    }
+}
+
+#[test]
+fn of_masks_of_as_many_nodes_the_closest_wins() {
+    // M-11.
+    let distance = |a: u32, b: u32| match a.abs_diff(b) {
+        0 => 10,
+        2 => 12,
+        _ => 20,
+    };
+    let manager = manager(TopologyManagerPolicy::Restricted, 4, |a, b| {
+        Some(distance(a, b))
+    });
+    let pairs = hints("0,1+ 0,2+ 0,3+ 1,2+ 1,3+ 2,3+");
+    let merge = manager.merge(&[BTreeMap::from([("cpu".to_owned(), pairs)])]);
+    assert_eq!(merge.hint.numa, Some(NumaMask::from_bits(0b101)));
+    assert!(merge.admit && merge.hint.preferred);
+}

@@ -1,0 +1,334 @@
+//! Device plugins (API v1beta1), as kubelet serves them: a plugin registers, is dialled back,
+//! streams its devices, and is asked when a container is to have some. In: registrations and
+//! streams. Out: [`PluginEvent`]s in one order, answers to [`Question`]s.
+//!
+//! Reading and calling are one matter here, so this stands beside `sources` and `apply`.
+//!
+//! Invariants:
+//! - A plugin is a resource and an instance of it ([`PluginId`]). The newest registration of a
+//!   resource is its plugin; whatever an older instance still says or does is not heard.
+//! - No plugin holds up the agent or another plugin: every call has a deadline ([`Deadlines`]),
+//!   every message a size, and lists are read at a limited rate ([`limits`]).
+//! - A plugin that breaks the rules is refused as a whole, told so where there is a way to, and
+//!   reported ([`PluginEvent::Refused`]).
+//!
+//! Deliberate absences: nothing is kept on disk, and no device is chosen here. Endpoints are not
+//! kept for plugins that left; kubelet's grace period for them is a matter of who counts capacity.
+
+mod calls;
+mod check;
+mod connect;
+pub mod limits;
+mod registration;
+mod registry;
+mod response;
+mod watcher;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use self::connect::Connector;
+use self::registry::{Command, Registry};
+pub use self::response::{ResponseError, decode_response};
+use crate::grpc::server;
+use crate::model::device::{ContainerResponse, Device, PluginOptions};
+use crate::sys::unix_socket::{self, ListenError, SocketFile};
+use crate::sys::{FsError, Root};
+
+/// Name of the socket on which plugins register.
+pub const REGISTRATION_SOCKET: &str = "kubelet.sock";
+
+/// Where plugins are, and how long they may take.
+#[derive(Clone, Debug)]
+pub struct DevicePluginsConfig {
+    /// Made when it is missing, mode 0750. Kubelet's is `/var/lib/kubelet/device-plugins`. Every
+    /// socket in it is removed at start: that is how plugins notice that they have to register
+    /// again.
+    pub directory: PathBuf,
+    /// Where plugins put registration sockets, made when it is missing, mode 0750. Kubelet's is
+    /// `/var/lib/kubelet/plugins_registry`; nothing in it is removed. `None`: none is watched.
+    pub registry_directory: Option<PathBuf>,
+    pub deadlines: Deadlines,
+}
+
+/// How long a plugin may take. Past it a call has failed and the plugin stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// For its socket to take a connection. As kubelet.
+    pub connect: Duration,
+    /// For GetDevicePluginOptions, and for each call on a registration socket. Kubelet has none for
+    /// the first: a plugin that hangs there hangs its own registration only.
+    pub registration: Duration,
+    /// For GetPreferredAllocation. Kubelet has none, and waits in the admission of the pod.
+    pub preferred_allocation: Duration,
+    /// For Allocate. Kubelet has none. Some plugins program a device here, hence minutes.
+    pub allocate: Duration,
+    /// For PreStartContainer. As kubelet.
+    pub pre_start_container: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            registration: Duration::from_secs(10),
+            preferred_allocation: Duration::from_secs(30),
+            allocate: Duration::from_secs(120),
+            pre_start_container: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Which plugin: the resource it offers, and which of the plugins that ever offered it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PluginId {
+    pub resource: String,
+    /// Rises with each registration, of whatever resource; from 1 in each run of the agent.
+    pub instance: u64,
+}
+
+impl fmt::Display for PluginId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (instance {})", self.resource, self.instance)
+    }
+}
+
+/// What became of a plugin. For each instance: `Connected`, any number of `Devices`,
+/// `Disconnected`; instances of a resource do not overlap.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PluginEvent {
+    Connected {
+        plugin: PluginId,
+        options: PluginOptions,
+    },
+    /// All devices of the resource, in the order of their ids.
+    Devices {
+        plugin: PluginId,
+        devices: Vec<Device>,
+    },
+    Disconnected {
+        plugin: PluginId,
+        why: Disconnect,
+    },
+    /// Somebody wanted to be a plugin and is not, or is one no more; in the second case
+    /// `Disconnected` has come before. What is refused again and again is told each time.
+    Refused {
+        /// As it was given; not necessarily the name of a resource.
+        resource: String,
+        reason: RefusalReason,
+        why: String,
+    },
+}
+
+/// Why a plugin left.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Disconnect {
+    /// It ended, or its connection did.
+    #[error("its stream of devices ended: {0}")]
+    StreamEnded(String),
+    #[error("a newer plugin registered for the resource")]
+    Replaced,
+    #[error("its registration socket was removed")]
+    SocketRemoved,
+    #[error("it broke the rules: {0}")]
+    Misbehaved(String),
+}
+
+/// What a plugin was refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RefusalReason {
+    /// Of the API.
+    Version,
+    ResourceName,
+    /// Not the name of a socket where sockets of plugins are.
+    Endpoint,
+    /// It cannot be reached, or does not answer.
+    Unreachable,
+    /// What it sends is not what a plugin may send.
+    Devices,
+    /// There are [`limits::MAX_PLUGINS`] already.
+    TooMany,
+    /// The socket is that of another kind of plugin, or of something else.
+    PluginType,
+}
+
+/// What is asked of the current plugin of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    pub resource: String,
+    pub call: Call,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Which devices go well together. To be asked where
+    /// [`PluginOptions::has_preferred_allocation`].
+    PreferredAllocation {
+        available: BTreeSet<String>,
+        /// Of `available`.
+        must_include: BTreeSet<String>,
+        /// How many in all, those that must be included too.
+        size: u32,
+    },
+    /// What a container that is to have these devices gets.
+    Allocate { ids: BTreeSet<String> },
+    /// A container with these devices is about to start. To be asked where
+    /// [`PluginOptions::pre_start_required`].
+    PreStartContainer { ids: BTreeSet<String> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Any ids: the plugin may name fewer, more or others than it was asked for.
+    PreferredAllocation {
+        ids: BTreeSet<String>,
+    },
+    /// Several parts for the one container give the first, as in kubelet.
+    Allocate {
+        /// v1beta1.ContainerAllocateResponse as the plugin encoded it.
+        bytes: Vec<u8>,
+        /// The same, decoded.
+        response: ContainerResponse,
+    },
+    PreStartContainer,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PluginError {
+    #[error("no device plugin is connected for {resource}")]
+    NotConnected { resource: String },
+    #[error("{n} questions to the device plugin of {resource} are without an answer")]
+    Busy { resource: String, n: usize },
+    /// The plugin's own error, or that of the connection to it.
+    #[error("{method} of the device plugin of {resource} failed: {why}")]
+    Failed {
+        resource: String,
+        method: &'static str,
+        why: String,
+    },
+    #[error("{method} of the device plugin of {resource} took longer than {} s", .deadline.as_secs_f64())]
+    TimedOut {
+        resource: String,
+        method: &'static str,
+        deadline: Duration,
+    },
+    #[error("the device plugin of {resource} gave an answer to Allocate that cannot be used")]
+    Response {
+        resource: String,
+        source: ResponseError,
+    },
+    /// The agent ends.
+    #[error("device plugins are no longer served")]
+    Stopped,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("prepare the directory of device plugins")]
+    Directory(#[from] FsError),
+    #[error("listen for device plugins")]
+    Listen(#[from] ListenError),
+    #[error("hand {} to the runtime", .path.display())]
+    Register { path: PathBuf, source: io::Error },
+}
+
+/// Serves device plugins until dropped. Calls in progress have no answer then.
+#[derive(Debug)]
+pub struct DevicePlugins {
+    commands: mpsc::Sender<Command>,
+    socket: Option<SocketFile>,
+    /// Ends them when dropped.
+    _tasks: JoinSet<()>,
+}
+
+/// Takes the answer to a question, on a thread where it may block.
+pub type Reply = Box<dyn FnOnce(Result<Answer, PluginError>) + Send>;
+
+impl DevicePlugins {
+    /// Serves on `tokio`. `sink` takes one event at a time, on a thread where it may block; while
+    /// it does, plugins wait.
+    pub fn start(
+        config: &DevicePluginsConfig,
+        tokio: &Handle,
+        sink: impl Fn(PluginEvent) + Send + Sync + 'static,
+    ) -> Result<Self, StartError> {
+        let _entered = tokio.enter();
+        let path = config.directory.join(REGISTRATION_SOCKET);
+        let root = Root::host();
+        root.create_private_dir(&config.directory)?;
+        if let Some(directory) = &config.registry_directory {
+            root.create_private_dir(directory)?;
+        }
+        // Another manager of the node keeps its plugins.
+        unix_socket::check_free(&path)?;
+        for name in unix_socket::list(&config.directory)?.keys() {
+            root.remove_file(config.directory.join(name))?;
+        }
+        let (listener, socket) = unix_socket::listen(&path)?;
+        let listener = listener
+            .set_nonblocking(true)
+            .and_then(|()| UnixListener::from_std(listener))
+            .map_err(|source| StartError::Register { path, source })?;
+
+        let (commands, received) = mpsc::channel(limits::QUEUE);
+        let connector = Connector {
+            commands: commands.clone(),
+            deadlines: config.deadlines,
+        };
+        let mut tasks = JoinSet::new();
+        let registry = Registry::new(commands.clone(), Arc::new(sink), config.deadlines);
+        tasks.spawn(registry.run(received));
+        let handler = registration::handler(config.directory.clone(), connector.clone());
+        tasks.spawn(server::serve(listener, limits::REGISTRATION, handler));
+        if let Some(directory) = config.registry_directory.clone() {
+            tasks.spawn(watcher::run(directory, connector));
+        }
+        Ok(Self {
+            commands,
+            socket: Some(socket),
+            _tasks: tasks,
+        })
+    }
+
+    /// Asks the current plugin of a resource; returns at once. `reply` is called exactly once, on
+    /// another thread where it may block, except where there is no asking: then here.
+    pub fn ask(
+        &self,
+        question: Question,
+        reply: impl FnOnce(Result<Answer, PluginError>) + Send + 'static,
+    ) {
+        let command = Command::Ask(question, Box::new(reply));
+        let (command, is_full) = match self.commands.try_send(command) {
+            Ok(()) => return,
+            Err(mpsc::error::TrySendError::Full(it)) => (it, true),
+            Err(mpsc::error::TrySendError::Closed(it)) => (it, false),
+        };
+        if let Command::Ask(question, reply) = command {
+            reply(Err(match is_full {
+                true => PluginError::Busy {
+                    resource: question.resource,
+                    n: limits::QUEUE,
+                },
+                false => PluginError::Stopped,
+            }));
+        }
+    }
+}
+
+impl Drop for DevicePlugins {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            socket.remove();
+        }
+    }
+}

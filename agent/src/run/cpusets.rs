@@ -1,0 +1,109 @@
+//! Where the containers run: the cpusets of their cgroups, and the starts that wait until others have
+//! left the CPUs.
+//!
+//! Invariant: CPUs leave the cpusets of all others, in the kernel, before a container that has them
+//! alone is started on them. That the shared pool grows again may come later.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Loop;
+use super::pods::PodEntry;
+use crate::decide::cpusets::{ContainerPlacement, holders};
+use crate::decide::resource_settings::CpuPinning;
+use crate::model::cgroup::DesiredCgroup;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::container::ContainerAction;
+use crate::model::cpuset::CpuSet;
+use crate::model::pod::PodUid;
+
+impl Loop {
+    pub(super) fn placement_of(&self, pod: &PodUid, container: &str) -> ContainerPlacement {
+        ContainerPlacement::of(&self.cpus, &self.memory, pod, container)
+    }
+
+    /// The cpusets of the containers of a pod that run, and nothing else of them.
+    pub(super) fn container_cpusets(&self, entry: &PodEntry) -> Vec<DesiredCgroup> {
+        let running = entry.instances.iter().filter(|(_, it)| it.ended.is_none());
+        running
+            .map(|(container, instance)| {
+                let placement = self.placement_of(entry.uid(), container);
+                let name = instance.cgroup.clone();
+                self.node.plan.container_cpuset(&placement, name)
+            })
+            .filter(|it| !it.files.is_empty())
+            .collect()
+    }
+
+    /// What can be done now of `actions` and of the starts held before. A start on CPUs that others
+    /// are still on, by the kernel's word, is held; the cpusets of all are looked at again with the
+    /// next pass. A held start whose pod goes meanwhile is over.
+    pub(super) fn without_held(
+        &mut self,
+        actions: Vec<(PodUid, ContainerAction)>,
+        now: Duration,
+    ) -> Vec<(PodUid, ContainerAction)> {
+        let mut held = std::mem::take(&mut self.held_starts);
+        held.extend(actions);
+        let mut ready = Vec::new();
+        for (uid, action) in held {
+            let ContainerAction::Start { container, .. } = &action else {
+                ready.push((uid, action));
+                continue;
+            };
+            let why = self.why_held(&uid, container);
+            let Some(entry) = self.pods.get_mut(&uid) else {
+                continue;
+            };
+            let is_going = entry.state.deletion.is_some();
+            if let Some(instance) = entry.instances.get_mut(container) {
+                if let (None, Some(why)) = (&instance.held, &why) {
+                    self.told.start_held(&entry.pod_ref, container, why);
+                }
+                instance.held.clone_from(&why);
+            }
+            match why {
+                Some(why) if is_going => self.start_failed(&uid, container, why, now),
+                Some(_) => {
+                    self.is_pool_moved = true;
+                    self.held_starts.push((uid, action));
+                }
+                None => ready.push((uid, action)),
+            }
+        }
+        ready
+    }
+
+    /// `None`: the container has no CPUs of its own, or has them alone.
+    fn why_held(&self, uid: &PodUid, container: &str) -> Option<String> {
+        let placement = self.placement_of(uid, container);
+        let (CpuPinning::Exclusive, Some(cpus)) = (placement.pinning, &placement.cpus) else {
+            return None;
+        };
+        let own = &self.pods.get(uid)?.instances.get(container)?.cgroup;
+        let (other, shared) = self.holders_of(cpus, own).pop_first()?;
+        let other = self.node.path_of(&other);
+        Some(format!("waits until {other} has left CPUs {shared}"))
+    }
+
+    /// The container cgroups other than `own` that are on `cpus`, as the kernel has it now: two
+    /// calls a container.
+    fn holders_of(&self, cpus: &CpuSet, own: &CgroupName) -> BTreeMap<CgroupName, CpuSet> {
+        let others = self.pods.values().flat_map(|it| it.instances.values());
+        let observed = others
+            .filter(|it| it.cgroup != *own)
+            .map(|it| {
+                let held = match self.node.reader.cpus(&it.cgroup) {
+                    // It is gone, and nobody runs in it.
+                    Ok(held) => Some(held.unwrap_or_default()),
+                    Err(error) => {
+                        tracing::warn!(error = crate::observe::chain(&error), "read a cpuset");
+                        None
+                    }
+                };
+                (it.cgroup.clone(), held)
+            })
+            .collect();
+        holders(&observed, cpus)
+    }
+}

@@ -1,0 +1,41 @@
+//! What of the machine can change while the agent runs: which CPUs are online.
+
+use super::Loop;
+use super::node::CpusChanged;
+use crate::observe::chain;
+use crate::sys::Root;
+
+impl Loop {
+    /// One file, or four on v1 where containers are placed, unless CPUs came or went. What cannot be
+    /// read is as it was.
+    pub(super) fn look_at_hardware(&mut self) {
+        let kubelet = &self.config.kubelet;
+        match self.node.refresh_cpus(&Root::host(), kubelet) {
+            Ok(None) => {}
+            Ok(Some(changed)) => self.cpus_changed(&changed),
+            Err(error) => tracing::warn!(error = chain(&error), "read the CPUs again"),
+        }
+        if let Err(error) = self.node.refresh_ancestors(&self.config.kubelet) {
+            tracing::warn!(error = chain(&error), "read the cpuset above kubepods");
+        }
+    }
+
+    fn cpus_changed(&self, changed: &CpusChanged) {
+        let mut parts = Vec::new();
+        for (cpus, what) in [(&changed.went, "offline"), (&changed.came, "online")] {
+            if !cpus.is_empty() {
+                parts.push(format!("CPUs {cpus} went {what}"));
+            }
+        }
+        let topology = &self.node.topology;
+        parts.push(format!(
+            "the node has {} now ({})",
+            topology.online(),
+            topology.shape()
+        ));
+        if let Some(fault) = &changed.fault {
+            parts.push(chain(fault));
+        }
+        self.told.node("CpusChanged", parts.join("; "));
+    }
+}

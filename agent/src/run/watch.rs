@@ -1,0 +1,118 @@
+//! The thread that waits for changes outside the kernel's event streams: the manifest directory, and
+//! CPUs that go online or offline. It tells the loop to look; without it the timer does.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::RunError;
+use super::event::{Event, Sender};
+use crate::sources::manifests::ManifestDirectory;
+use crate::sources::uevents::CpuWatch;
+use crate::sys::watch::DirWatch;
+
+/// An editor or a copy writes a file in several steps: what follows the first change for this long
+/// is read with it.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// How long the watcher may take to notice that the agent stops.
+const STOP_CHECK_MS: u16 = 500;
+
+/// Stops the thread when dropped.
+pub(super) struct Watcher {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by then.
+            thread.join().ok();
+        }
+    }
+}
+
+/// Starts the thread. What cannot be watched is told, and left to the full passes.
+pub(super) fn spawn(directory: &ManifestDirectory, to_loop: Sender) -> Result<Watcher, RunError> {
+    let mut sources = Sources {
+        manifests: told(directory.watch(), "manifest changes"),
+        cpus: told(CpuWatch::open(), "CPUs that go online or offline"),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let is_stopped = Arc::clone(&stop);
+    let thread = thread::Builder::new()
+        .name("watch".to_owned())
+        .spawn(move || {
+            while !is_stopped.load(Ordering::Relaxed) {
+                for event in sources.wait() {
+                    if to_loop.send(event).is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+        .map_err(RunError::Thread)?;
+    Ok(Watcher {
+        stop,
+        thread: Some(thread),
+    })
+}
+
+/// `None`: cannot be watched, or no longer.
+struct Sources {
+    manifests: Option<DirWatch>,
+    cpus: Option<CpuWatch>,
+}
+
+impl Sources {
+    /// Waits for news, at most [`STOP_CHECK_MS`].
+    fn wait(&mut self) -> Vec<Event> {
+        let (manifests, cpus) = (&self.manifests, &self.cpus);
+        let fds = [
+            manifests.as_ref().map(AsFd::as_fd),
+            cpus.as_ref().map(AsFd::as_fd),
+        ];
+        let mut fds: Vec<_> = fds
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        let mut events = Vec::new();
+        if !matches!(poll(&mut fds, PollTimeout::from(STOP_CHECK_MS)), Ok(n) if n > 0) {
+            return events;
+        }
+        thread::sleep(DEBOUNCE);
+        if let Some(watch) = &self.manifests {
+            match told(watch.drain(), "manifest changes") {
+                Some(news) if news.changed || news.lost => events.push(Event::ManifestsChanged),
+                Some(_) => {}
+                None => self.manifests = None,
+            }
+        }
+        if let Some(watch) = &self.cpus {
+            match told(watch.drain(), "CPUs that go online or offline") {
+                Some(true) => events.push(Event::CpusChanged),
+                Some(false) => {}
+                None => self.cpus = None,
+            }
+        }
+        events
+    }
+}
+
+fn told<T, E: std::error::Error + 'static>(result: Result<T, E>, what: &str) -> Option<T> {
+    match result {
+        Ok(it) => Some(it),
+        Err(error) => {
+            let error = crate::observe::chain(&error);
+            tracing::warn!(error, "{what} are noticed by the timer only");
+            None
+        }
+    }
+}
