@@ -41,7 +41,7 @@ pub use self::check::check;
 use self::event::{Event, Receiver};
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
-use self::node::{Node, NodeError};
+use self::node::{DeviceControl, Node, NodeError};
 use self::pass::Scope;
 use self::placement::Placement;
 use self::pods::{PodEntry, StatePaths};
@@ -233,6 +233,10 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         state
             .told
             .node("KubepodsFailed", crate::observe::chain(&error));
+    }
+    if let Some(DeviceControl::Off(why)) = &state.node.device_control {
+        let message = format!("containers may use every device: {why}");
+        state.told.node("DeviceControlOff", message);
     }
     state.told.agent(
         "AgentStarted",

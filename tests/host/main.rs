@@ -19,6 +19,7 @@
 mod ability;
 mod cpusets;
 mod crash;
+mod devices;
 mod ebpf;
 mod hardware;
 mod lifecycle;

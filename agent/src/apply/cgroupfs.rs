@@ -5,13 +5,16 @@
 //! asked for, or the step fails and says so.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::devices::{DeviceError, DevicePrograms};
 use crate::model::cgroup::{CgroupStep, Controller, FileValue, InterfaceFile};
 use crate::model::cgroup_name::CgroupName;
+use crate::model::device_access::{DeviceAccess, DeviceRules};
 use crate::sys::{Dir, FsError, Tree, Trees};
 
 /// How deep a subtree is removed; deeper nesting is left to the next attempts.
@@ -78,6 +81,11 @@ pub enum ApplyError {
     Kill { name: CgroupName, source: FsError },
     #[error("remove cgroup {name}")]
     Remove { name: CgroupName, source: FsError },
+    #[error("restrict the devices of cgroup {name}")]
+    Devices {
+        name: CgroupName,
+        source: Box<DeviceError>,
+    },
     #[error("the node has no `{controller}` controller for {file} of cgroup {name}")]
     NoController {
         name: CgroupName,
@@ -99,6 +107,7 @@ impl ApplyError {
             | Self::Move { name, .. }
             | Self::Kill { name, .. }
             | Self::Remove { name, .. }
+            | Self::Devices { name, .. }
             | Self::NoController { name, .. } => name,
         }
     }
@@ -123,6 +132,7 @@ impl ApplyError {
             | Self::NotKept { file, .. }
             | Self::NotEffective { file, .. }
             | Self::NoController { file, .. } => Some(file),
+            Self::Devices { .. } => Some("devices"),
             _ => None,
         }
     }
@@ -146,6 +156,8 @@ pub struct CgroupWriter {
     /// Controllers to enable on v2, as far as the node has them.
     controllers: BTreeSet<String>,
     page_size: u64,
+    /// For devices where no controller of v1 restricts them.
+    device_programs: Option<Arc<Mutex<DevicePrograms>>>,
 }
 
 impl CgroupWriter {
@@ -155,7 +167,13 @@ impl CgroupWriter {
             trees,
             controllers,
             page_size,
+            device_programs: None,
         }
+    }
+
+    /// Needed where v1 has no devices controller.
+    pub fn set_device_programs(&mut self, programs: DevicePrograms) {
+        self.device_programs = Some(Arc::new(Mutex::new(programs)));
     }
 
     /// Executes the steps in order. A failed step does not stop those of other cgroups; a write
@@ -215,6 +233,11 @@ impl CgroupWriter {
         match step {
             CgroupStep::Create { name } => self.create(name),
             CgroupStep::Repair { name, .. } => self.repair(name),
+            CgroupStep::Write {
+                name,
+                to: FileValue::Devices(access),
+                ..
+            } => self.allow_devices(name, access),
             CgroupStep::Write { name, file, to, .. } => self.write(name, file, to),
         }
     }
@@ -415,6 +438,44 @@ impl CgroupWriter {
         Ok(())
     }
 
+    /// Makes `access` what the cgroup allows beside what those above it forbid: by the devices
+    /// controller where v1 has it, else by a program.
+    pub fn allow_devices(
+        &self,
+        name: &CgroupName,
+        access: &DeviceAccess,
+    ) -> Result<(), ApplyError> {
+        if let Some(tree) = self.trees.legacy(Controller::Devices.name()) {
+            return legacy_devices(tree, name, access);
+        }
+        let (Some(tree), Some(programs)) = (self.trees.cgroup2(), &self.device_programs) else {
+            return Err(ApplyError::NoController {
+                name: name.clone(),
+                file: InterfaceFile::devices().name,
+                controller: Controller::Devices.name(),
+            });
+        };
+        let dir = match tree.dir.descend(name.components()) {
+            Ok(dir) => dir,
+            Err(FsError::Gone { .. }) => return Err(ApplyError::Gone { name: name.clone() }),
+            Err(source) => {
+                return Err(ApplyError::Write {
+                    name: name.clone(),
+                    file: InterfaceFile::devices().name,
+                    value: access.to_string(),
+                    source,
+                });
+            }
+        };
+        let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);
+        programs
+            .allow(dir.as_fd(), access)
+            .map_err(|source| ApplyError::Devices {
+                name: name.clone(),
+                source: Box::new(source),
+            })
+    }
+
     /// Sends SIGKILL to every process in and below the cgroup: one round, without waiting.
     ///
     /// `cgroup.kill` (Linux 5.14) where it exists. Otherwise the cgroup is frozen first, so that
@@ -502,6 +563,63 @@ impl CgroupWriter {
         }
         Ok(removal)
     }
+}
+
+/// Writes the difference between what `devices.list` shows and `access`, a rule at a time as the
+/// kernel takes them. Where everything is allowed there are no rules yet: all is denied first, which
+/// the kernel refuses with EINVAL once the cgroup has children.
+fn legacy_devices(tree: &Tree, name: &CgroupName, access: &DeviceAccess) -> Result<(), ApplyError> {
+    const LIST: &str = "devices.list";
+    let failed = |file: &str, value: String, source: FsError| match source {
+        FsError::Gone { .. } => ApplyError::Gone { name: name.clone() },
+        source => ApplyError::Write {
+            name: name.clone(),
+            file: file.to_owned(),
+            value,
+            source,
+        },
+    };
+    let opened = tree.dir.descend(name.components());
+    let dir = opened.map_err(|source| failed(LIST, access.to_string(), source))?;
+    let list = || {
+        let text = dir.read_text(LIST);
+        text.map_err(|source| failed(LIST, access.to_string(), source))
+    };
+    let write = |file: &str, value: String| {
+        let written = dir.write(file, &value);
+        written.map_err(|source| failed(file, value, source))
+    };
+    let none = DeviceRules::default();
+    match (list()?.parse(), access) {
+        (Ok(DeviceAccess::Everything), DeviceAccess::Everything) => {}
+        (_, DeviceAccess::Everything) => write("devices.allow", "a".to_owned())?,
+        (present, DeviceAccess::Only(wanted)) => {
+            let present = match present {
+                Ok(DeviceAccess::Only(present)) => present,
+                Ok(DeviceAccess::Everything) | Err(_) => {
+                    write("devices.deny", "a".to_owned())?;
+                    none
+                }
+            };
+            let (denied, allowed) = present.difference(wanted);
+            for rule in allowed {
+                write("devices.allow", rule.to_string())?;
+            }
+            for rule in denied {
+                write("devices.deny", rule.to_string())?;
+            }
+        }
+    }
+    let kept = list()?;
+    if kept.parse().as_ref() != Ok(access) {
+        return Err(ApplyError::NotKept {
+            name: name.clone(),
+            file: LIST.to_owned(),
+            wrote: access.to_string(),
+            kept: kept.trim().replace('\n', ", "),
+        });
+    }
+    Ok(())
 }
 
 /// A cgroup frozen for the time of one kill round; thawed on drop, whatever happens.

@@ -270,7 +270,9 @@ impl Loop {
             {
                 let name = instance.cgroup.clone();
                 let placement = self.placement_of(&pod.uid, &container.name);
-                cgroups.push(plan.container_cgroup(pod, entry.qos, container, &placement, name));
+                let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, name);
+                cgroup.files.extend(plan.devices(container, &[]));
+                cgroups.push(cgroup);
             }
         }
         cgroups
@@ -580,7 +582,9 @@ impl Loop {
 
 fn reading_fault(error: &ReadError) -> SourceFault {
     match error {
-        ReadError::Fs { .. } | ReadError::NoController { .. } => SourceFault::Io,
+        ReadError::Fs { .. }
+        | ReadError::DevicePrograms { .. }
+        | ReadError::NoController { .. } => SourceFault::Io,
         ReadError::Parse { .. } => SourceFault::Parse,
     }
 }

@@ -32,7 +32,7 @@ use crate::observe::metrics::labels::{
     CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, ObjectKind, Phase, Source, SourceFault,
     WriteResult,
 };
-use crate::sources::bpf::{DEVICE_PROGRAM, ProgramReport, ProgramState};
+use crate::sources::bpf::{ProgramReport, ProgramState};
 use crate::sources::{ReadError, agent_process, psi};
 use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};
@@ -95,13 +95,17 @@ impl Publisher {
         }
     }
 
-    /// The program on the kubepods cgroup; `Err`: why it is not there.
-    pub(super) fn device_counter(&mut self, attached: Result<(), String>, metrics: &Metrics) {
-        let name = DEVICE_PROGRAM.to_owned();
+    /// A program on cgroups; `Err`: why it is not there.
+    pub(super) fn cgroup_program(
+        &mut self,
+        name: &str,
+        attached: Result<(), String>,
+        metrics: &Metrics,
+    ) {
         let (program, hook) = match attached {
             Ok(()) => (
                 ProgramStatus {
-                    name,
+                    name: name.to_owned(),
                     state: status::ProgramState::Attached,
                     hook: Some("cgroup/device".to_owned()),
                     reason: None,
@@ -110,7 +114,7 @@ impl Publisher {
             ),
             Err(reason) => (
                 ProgramStatus {
-                    name,
+                    name: name.to_owned(),
                     state: status::ProgramState::Failed,
                     hook: None,
                     reason: Some(reason),
@@ -119,7 +123,7 @@ impl Publisher {
             ),
         };
         self.ebpf.programs.push(program);
-        metrics.set_program(DEVICE_PROGRAM, hook);
+        metrics.set_program(name, hook);
     }
 
     /// There is nothing to listen to.
