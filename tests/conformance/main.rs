@@ -12,8 +12,8 @@
 
 mod cgroup_names;
 mod checkpoints;
-mod memory_static_policy;
 mod cpu;
+mod memory_static_policy;
 mod node_allocatable;
 mod pleg_events;
 mod pod_resources;

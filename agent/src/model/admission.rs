@@ -133,8 +133,6 @@ pub struct Alignment {
     pub providers: Vec<ProviderVerdict>,
     pub merged: Hint,
     pub is_admitted: bool,
-    /// The best of the others.
-    pub beaten: Vec<Hint>,
     /// The search was ended early: there may be a better answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,

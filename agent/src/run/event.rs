@@ -6,7 +6,7 @@ use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
 use crate::device_plugin::PluginEvent;
 use crate::model::event::ProcessKey;
 use crate::model::pod::PodUid;
-use crate::runtime::RuntimeEvent;
+use crate::runtime::{ContainerId, RuntimeEvent};
 use crate::sources::bpf::ProgramReport;
 
 /// Capacity of the channel to the loop. A full channel blocks the runtime's and the kernel
@@ -31,6 +31,12 @@ pub(super) enum Event {
         pod: PodUid,
         question: PluginQuestion,
         answer: PluginAnswer,
+    },
+    /// A device plugin was told of the start of a container, and this is what it said.
+    PreStarted {
+        id: ContainerId,
+        resource: String,
+        result: Result<(), String>,
     },
     /// Device plugins come, go, and tell of their devices.
     Plugin(PluginEvent),

@@ -49,6 +49,10 @@ impl Loop {
             .collect();
         self.unblock();
         self.sweep_placement();
+        if scope == Scope::All {
+            self.give_up_pre_starts(started);
+            self.expire_devices(started);
+        }
         let mut starts = Vec::new();
         for uid in &uids {
             self.decide(uid, started, &mut starts);
@@ -63,6 +67,7 @@ impl Loop {
         }
         self.save_pods();
         self.retire_pods(started);
+        self.publish_resources();
         self.work_removals(clock::boottime());
         phases.end(Phase::Apply);
         self.count_pass(scope, started, phases);
@@ -271,7 +276,10 @@ impl Loop {
                 let name = instance.cgroup.clone();
                 let placement = self.placement_of(&pod.uid, &container.name);
                 let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, name);
-                cgroup.files.extend(plan.devices(container, &[]));
+                let allocated = self.allocated_devices(&pod.uid, &container.name);
+                // A device that is not there any more can be given to nobody.
+                let allocated = allocated.unwrap_or_default();
+                cgroup.files.extend(plan.devices(container, &allocated));
                 cgroups.push(cgroup);
             }
         }
@@ -335,6 +343,9 @@ impl Loop {
     fn act(&mut self, uid: &PodUid, action: &ContainerAction, now: Duration) {
         match action {
             ContainerAction::Start { container, .. } => {
+                if self.ask_before_start(uid, container) {
+                    return;
+                }
                 if let Err(message) = self.start(uid, container) {
                     self.start_failed(uid, container, message, now);
                 }
@@ -346,7 +357,9 @@ impl Loop {
         }
     }
 
-    fn start(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
+    pub(super) fn start(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
+        let devices = self.devices_of(uid, container)?;
+        self.allocated_devices(uid, container)?;
         let entry = self
             .pods
             .get(uid)
@@ -354,10 +367,19 @@ impl Loop {
         if let Some(fault) = entry.cgroup_faults.values().next() {
             return Err(fault.clone());
         }
-        let spec = start::container_spec(&self.node, &self.paths, entry, container)?;
+        let spec = start::container_spec(&self.node, &self.paths, entry, container, &devices)?;
+        for warning in start::not_applicable(&devices) {
+            self.told.start_warning(&entry.pod_ref, container, warning);
+        }
         self.runtime
             .start(spec)
-            .map_err(|error| crate::observe::chain(&error))
+            .map_err(|error| crate::observe::chain(&error))?;
+        if let Some(memory) = &mut self.placement.managers.memory {
+            // The init containers before it are done with theirs.
+            memory.container_starts(&entry.state.pod, container);
+            self.books_changed();
+        }
+        Ok(())
     }
 
     /// The program never ran: the instance is over, and its cgroup goes.
@@ -521,6 +543,7 @@ impl Loop {
             match pods::forget(&self.paths, &entry.pod_ref) {
                 Ok(()) => {
                     self.told.pod_removed(&entry.pod_ref);
+                    self.forget_admission(&uid);
                 }
                 Err(error) => {
                     tracing::error!(

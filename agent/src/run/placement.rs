@@ -7,6 +7,7 @@
 //! Invariant: no lost or spoilt book stops the agent or what runs. What cannot be read is made anew
 //! from the cgroups of the containers, and what cannot be known is placed again.
 
+mod resources;
 mod restore;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use super::Loop;
 use super::node::Node;
+use super::plugins::ANSWER_LOST;
 use super::pods::PodEntry;
 use crate::apply::kubelet_state;
 use crate::config::{Compat, Config, CpuManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy};
@@ -25,10 +27,11 @@ use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
 use crate::model::admission::{Admission, AdmissionReport, Refusal, RefusalReason};
 use crate::model::container::ContainerState;
 use crate::model::kubelet_state::PodEntries;
+use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::observe::chain;
-use crate::sys::{Root, clock, durable};
+use crate::sys::{FsError, Root, clock, durable};
 
 /// A plugin that wants to be asked again and again during one admission is not asked any more.
 const MAX_QUESTIONS: usize = 32;
@@ -46,14 +49,26 @@ pub(super) struct Placement {
     records: PathBuf,
     /// The books on disk are behind.
     is_unsaved: bool,
+    /// The books that others are shown are behind.
+    is_unpublished: bool,
+    /// What the files have, as far as this agent wrote them.
+    stored: Stored,
     /// Admissions that wait for a plugin, with what plugins have said so far.
     open: BTreeMap<PodUid, OpenAdmission>,
 }
 
 #[derive(Debug, Default)]
+struct Stored {
+    cpus: Option<CpuState>,
+    memory: Option<MemoryState>,
+    devices: Option<DeviceState>,
+}
+
+#[derive(Debug, Default)]
 struct OpenAdmission {
     answers: PluginAnswers,
-    asked: Option<PluginQuestion>,
+    /// The question that waits for its answer, and since when.
+    asked: Option<(PluginQuestion, Duration)>,
 }
 
 impl Placement {
@@ -71,6 +86,8 @@ impl Placement {
             directory: config.kubelet_directory.clone(),
             records: config.state_directory.join("admissions"),
             is_unsaved: true,
+            is_unpublished: true,
+            stored: Stored::default(),
             open: BTreeMap::new(),
         })
     }
@@ -79,20 +96,6 @@ impl Placement {
         match self.settings.config.pod_level_resource_managers {
             true => PodEntries::Yes,
             false => PodEntries::No,
-        }
-    }
-
-    fn cpu_policy(&self) -> &'static str {
-        match self.settings.config.cpu_manager_policy {
-            CpuManagerPolicy::None => "none",
-            CpuManagerPolicy::Static => "static",
-        }
-    }
-
-    fn memory_policy(&self) -> &'static str {
-        match self.settings.config.memory_manager_policy {
-            MemoryManagerPolicy::None => "None",
-            MemoryManagerPolicy::Static => "Static",
         }
     }
 
@@ -106,8 +109,51 @@ impl Placement {
         }
     }
 
+    /// Writes what differs from the files.
+    fn save(
+        &mut self,
+        cpus: &CpuState,
+        memory: &MemoryState,
+        devices: &DeviceState,
+    ) -> Result<(), FsError> {
+        let (directory, entries) = (self.directory.clone(), self.pod_entries());
+        let stored = &mut self.stored;
+        Root::host().create_dir_all(&directory)?;
+        if stored.cpus.as_ref() != Some(cpus) {
+            let policy = cpu_policy(&self.settings);
+            kubelet_state::write_cpus(&directory, policy, entries, cpus)?;
+            stored.cpus = Some(cpus.clone());
+        }
+        if stored.memory.as_ref() != Some(memory) {
+            let policy = memory_policy(&self.settings);
+            kubelet_state::write_memory(&directory, policy, entries, memory)?;
+            stored.memory = Some(memory.clone());
+        }
+        if stored.devices.as_ref() != Some(devices) {
+            kubelet_state::write_devices(&directory, devices)?;
+            stored.devices = Some(devices.clone());
+        }
+        Ok(())
+    }
+
     fn record_path(&self, pod: &PodUid) -> PathBuf {
         self.records.join(format!("{pod}.json"))
+    }
+}
+
+/// The word for the policy in kubelet's file.
+fn cpu_policy(settings: &PlacementSettings) -> &'static str {
+    match settings.config.cpu_manager_policy {
+        CpuManagerPolicy::None => "none",
+        CpuManagerPolicy::Static => "static",
+    }
+}
+
+/// The word for the policy in kubelet's file.
+fn memory_policy(settings: &PlacementSettings) -> &'static str {
+    match settings.config.memory_manager_policy {
+        MemoryManagerPolicy::None => "None",
+        MemoryManagerPolicy::Static => "Static",
     }
 }
 
@@ -135,8 +181,11 @@ impl Loop {
             Outcome::Ask(question) if open.answers.len() < MAX_QUESTIONS => {
                 let why = format!("waits for the device plugin of {}", question.resource());
                 self.told.waits(&entry.pod_ref, &mut entry.waits, why);
-                if open.asked.as_ref() != Some(&question) {
-                    open.asked = Some(question.clone());
+                let is_asked = open.asked.as_ref().is_some_and(|(asked, at)| {
+                    *asked == question && started.saturating_sub(*at) < ANSWER_LOST
+                });
+                if !is_asked {
+                    open.asked = Some((question.clone(), started));
                     self.ask_plugin(uid.clone(), question);
                 }
                 return;
@@ -222,6 +271,7 @@ impl Loop {
     /// Notes that the books are others than those on disk and in the cgroups.
     pub(super) fn books_changed(&mut self) {
         self.placement.is_unsaved = true;
+        self.placement.is_unpublished = true;
         let cpus = self.placement.managers.cpu_state();
         if cpus.shared_pool != self.cpus.shared_pool {
             self.is_pool_moved = true;
@@ -252,35 +302,15 @@ impl Loop {
         self.books_changed();
     }
 
-    /// Stores the books. A failure is told and tried again with the next pass.
+    /// Stores the books that changed. A failure is told and tried again with the next pass.
     pub(super) fn save_placement(&mut self) {
         if !self.placement.is_unsaved {
             return;
         }
-        let placement = &self.placement;
-        let directory = &placement.directory;
-        let saved = Root::host()
-            .create_dir_all(directory)
-            .and_then(|()| {
-                kubelet_state::write_cpus(
-                    directory,
-                    placement.cpu_policy(),
-                    placement.pod_entries(),
-                    &placement.managers.cpu_state(),
-                )
-            })
-            .and_then(|()| {
-                kubelet_state::write_memory(
-                    directory,
-                    placement.memory_policy(),
-                    placement.pod_entries(),
-                    &placement.managers.memory_state(),
-                )
-            })
-            .and_then(|()| {
-                kubelet_state::write_devices(directory, &placement.managers.devices.state())
-            });
-        match saved {
+        // Not `self.cpus`, which gives pods of an earlier policy the machine back.
+        let cpus = self.placement.managers.cpu_state();
+        let devices = self.placement.managers.devices.state();
+        match self.placement.save(&cpus, &self.memory, &devices) {
             Ok(()) => self.placement.is_unsaved = false,
             Err(error) => tracing::error!(error = chain(&error), "store the books of placement"),
         }

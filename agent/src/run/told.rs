@@ -126,6 +126,15 @@ impl Told {
         );
     }
 
+    pub(super) fn plugin(&self, reason: &'static str, message: String) {
+        tracing::info!(reason, "{message}");
+        self.tell(EventKind::Node, reason, None, None, message, None);
+    }
+
+    pub(super) fn devices_changed(&self, pod: &PodRef, message: String) {
+        self.pod("DeviceHealthChanged", pod, message);
+    }
+
     /// A pod that runs lost what it held, and there is nothing to take its place.
     pub(super) fn placement_lost(&self, pod: &PodRef, refusal: &Refusal) {
         let message = format!("it goes on without CPUs and memory of its own: {refusal}");

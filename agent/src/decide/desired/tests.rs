@@ -24,6 +24,7 @@ fn plan(exclusive_cpu_limits: CpuLimits) -> NodePlan {
             hugepage_sizes: Vec::new(),
             memory_and_swap: false,
             swap_max: true,
+            devices: false,
         },
         settings: settings(Compat::Ballast),
         allocatable: NodeAllocatable::new(&machine, &Reservations::default()),

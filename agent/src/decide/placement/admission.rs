@@ -187,7 +187,6 @@ impl Draft<'_> {
             providers,
             merged: merge.hint,
             is_admitted: merge.admit,
-            beaten: merge.beaten,
             is_cut: merge.is_cut,
         });
         match merge.admit {

@@ -248,7 +248,6 @@ fn cpu_manager(settings: &PlacementSettings) -> Result<CpuManager, PlacementErro
             cpus: settings.reserved_system_cpus.clone(),
         },
         pod_level: config.pod_level_resource_managers,
-        compat: settings.compat,
     })?)
 }
 

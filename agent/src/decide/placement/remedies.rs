@@ -75,9 +75,9 @@ pub fn remedies(
     );
     if refusal.reason == RefusalReason::TopologyAffinityError {
         let mut managers = managers.clone();
-        managers
+        managers.topology = managers
             .topology
-            .set_policy(TopologyManagerPolicy::BestEffort);
+            .with_policy(TopologyManagerPolicy::BestEffort);
         if is_admitted(&managers, pod) {
             remedies.push(Remedy::BestEffort);
         }

@@ -81,6 +81,13 @@ impl TopologyManager {
         &self.settings
     }
 
+    /// The same machine under another policy.
+    pub fn with_policy(&self, policy: TopologyManagerPolicy) -> Self {
+        let mut other = self.clone();
+        other.settings.policy = policy;
+        other
+    }
+
     /// The NUMA nodes of the machine.
     pub fn nodes(&self) -> NumaMask {
         self.nodes

@@ -201,7 +201,7 @@ async fn requests_beyond_the_rate_are_refused_whoever_asks() {
     let fixture = Fixture::new("rate", Some(NodeResources::default()));
     let begun = clock::boottime();
     let mut n_refused = 0;
-    let n = 60;
+    let n = 60_i32;
     for _ in 0..n / 2 {
         let both = tokio::join!(
             fixture.ask::<_, ListResponse>(path::LIST, Empty {}),

@@ -38,8 +38,17 @@ impl Loop {
         let directory = placement.directory.clone();
         let entries = placement.pod_entries();
         let none = BTreeMap::new();
-        let cpu = kubelet_state::read_cpus(&directory, placement.cpu_policy(), entries, &none);
-        let memory = kubelet_state::read_memory(&directory, placement.memory_policy(), entries);
+        let cpu = kubelet_state::read_cpus(
+            &directory,
+            super::cpu_policy(&placement.settings),
+            entries,
+            &none,
+        );
+        let memory = kubelet_state::read_memory(
+            &directory,
+            super::memory_policy(&placement.settings),
+            entries,
+        );
         let devices = kubelet_state::read_devices(&directory);
 
         let cpu = self.found(cpu, &directory.join(CPU_FILE), Self::cpus_of_cgroups);

@@ -43,7 +43,9 @@ impl CpuError {
     pub const fn reason(&self) -> RefusalReason {
         match self {
             Self::SmtSize { .. } | Self::SmtFree { .. } => RefusalReason::SmtAlignmentError,
-            Self::EmptyPodSharedPool | Self::EmptyPodInitPool => RefusalReason::EmptyPodSharedPoolError,
+            Self::EmptyPodSharedPool | Self::EmptyPodInitPool => {
+                RefusalReason::EmptyPodSharedPoolError
+            }
             Self::Take(_) => RefusalReason::UnexpectedAdmissionError,
         }
     }
