@@ -289,7 +289,7 @@ const TABLE: &[Family] = &[
     agent("ballast_placement_free_bytes", Gauge, Bytes, &["numa_node", "kind"],
         "Memory of a NUMA node that can still be given out, by kind.").area(Placement),
     agent("ballast_placement_fragmentation_ratio", Gauge, Ratio, &["resource"],
-        "1 less the share of the free amount that one NUMA node has at most; absent with none free.")
+        "One less the largest share of what is free on a single NUMA node; absent with none free.")
         .area(Placement),
 
     agent("ballast_bpf_program_attached", Gauge, Flag, &["program", "hook"],
