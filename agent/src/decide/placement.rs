@@ -3,5 +3,6 @@
 //! give it back (`release`). The topology manager merges the hints.
 
 pub mod cpu;
+pub mod devices;
 pub mod hints;
 pub mod topology;

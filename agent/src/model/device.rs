@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::numa::NumaMask;
 
 /// A device as its plugin offers it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Device {
     /// Unique within its resource, never empty.
     pub id: String,
@@ -21,7 +24,8 @@ pub struct Device {
 }
 
 /// What a plugin wants to be asked (v1beta1.DevicePluginOptions).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PluginOptions {
     /// PreStartContainer before each start of a container with its devices.
     pub pre_start_required: bool,
