@@ -5,4 +5,5 @@
 pub mod cpu;
 pub mod devices;
 pub mod hints;
+pub mod memory;
 pub mod topology;
