@@ -470,8 +470,9 @@ impl DeviceManager {
         available
     }
 
-    /// Where a device lies; `None`: nowhere in particular. A plugin that sends a node that is none,
-    /// as -1, says nothing to us; to kubelet its devices are on no node that anyone could ask for.
+    /// Where a device lies; `None`: nowhere in particular. One whose plugin names no node, or only
+    /// nodes that this machine does not have, lies nowhere to us; to kubelet it lies where nobody can
+    /// ask for it.
     fn place(&self, device: &Device) -> Option<NumaMask> {
         match self.compat {
             Compat::Kubelet => device.numa,

@@ -129,11 +129,11 @@ impl DeviceManager {
 
     fn split(&self, resource: &Resource, available: &Ids, hint: Hint) -> Split {
         let mut split = Split::default();
-        let has_places = resource.devices.values().any(|it| self.place(it).is_some());
+        let place = |it| self.place(it).filter(|it| !it.is_empty());
+        let has_places = resource.devices.values().any(|it| place(it).is_some());
         let nodes = hint.numa.filter(|_| has_places);
         for id in available {
-            let place = resource.devices.get(id).and_then(|it| self.place(it));
-            let class = match (nodes, place) {
+            let class = match (nodes, resource.devices.get(id).and_then(place)) {
                 (Some(nodes), Some(place)) if !place.is_disjoint(nodes) => &mut split.aligned,
                 (Some(_), Some(_)) => &mut split.unaligned,
                 _ => &mut split.anywhere,

@@ -20,7 +20,7 @@ impl DeviceManager {
             .flat_map(BTreeMap::values)
             .filter_map(|it: &Device| Some((it.id.as_str(), self.place(it)?)))
             .collect();
-        if places.is_empty() {
+        if places.values().all(|it| it.is_empty()) {
             return Hints::Any;
         }
         let (free, reusable) = match held.is_empty() {
