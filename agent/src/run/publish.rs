@@ -546,9 +546,8 @@ impl Loop {
                     state: container_state(own, instance, waiting.get(name.as_str()), at),
                     restarts: own.attempt,
                     oom_kills: entry.state.oom_kills.get(name).copied().unwrap_or(0),
-                    cpuset: self
-                        .placement_of(&pod.uid, name)
-                        .cpus
+                    cpuset: instance
+                        .and_then(|_| self.placement_of(&pod.uid, name).cpus)
                         .map(|it| it.to_string()),
                     resources: bounds(&container.resources.requests, &container.resources.limits),
                     usage: match instance {
