@@ -57,6 +57,18 @@ pub enum DeviceError {
     NotKept,
 }
 
+impl DeviceError {
+    /// The cgroup was removed meanwhile.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::List { source } | Self::Attach { source } => {
+                source.raw_os_error() == Some(ENOENT)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Loads and attaches the programs.
 #[derive(Debug)]
 pub struct DevicePrograms {
@@ -96,9 +108,14 @@ impl DevicePrograms {
         cgroup: BorrowedFd<'_>,
         access: &DeviceAccess,
     ) -> Result<(), DeviceError> {
-        let mut present = ours(&attached(cgroup)?)?;
+        let ids = attached(cgroup)?;
+        let mut present;
         if let DeviceAccess::Only(rules) = access {
             let program = self.loaded(rules)?;
+            if ids == [program.id] {
+                return Ok(());
+            }
+            present = ours(&ids)?;
             match present.iter().position(|it| it.id == program.id) {
                 Some(index) => drop(present.swap_remove(index)),
                 None => {
@@ -111,6 +128,8 @@ impl DevicePrograms {
             if !attached(cgroup)?.contains(&program.id) {
                 return Err(DeviceError::NotKept);
             }
+        } else {
+            present = ours(&ids)?;
         }
         for program in present {
             match syscall::detach_device_program(cgroup, program.fd.as_fd()) {

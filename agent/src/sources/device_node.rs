@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
 
-use crate::model::device_access::{DeviceKind, DeviceNumbers};
+use crate::model::device::DeviceNode;
+use crate::model::device_access::{AllocatedDevice, DeviceKind, DeviceNumbers};
+use crate::model::text::ParseError;
 use crate::sys::{FsError, Root};
 
 /// Why the numbers of a device are not known.
@@ -15,6 +17,30 @@ pub enum DeviceNodeError {
     Fs(#[from] FsError),
     #[error("{} is not a device, but a {what}", .path.display())]
     NotADevice { path: PathBuf, what: &'static str },
+    #[error("the permissions of {}", .path.display())]
+    Permissions { path: PathBuf, source: ParseError },
+}
+
+/// The device of a node that a plugin gives to a container, with what may be done with it. `None`
+/// where it gives no permission.
+pub fn allocated_device(
+    root: &Root,
+    node: &DeviceNode,
+) -> Result<Option<AllocatedDevice>, DeviceNodeError> {
+    if node.permissions.is_empty() {
+        return Ok(None);
+    }
+    let host_path = PathBuf::from(&node.host_path);
+    let permissions = node.permissions.parse();
+    let permissions = permissions.map_err(|source| DeviceNodeError::Permissions {
+        path: host_path.clone(),
+        source,
+    })?;
+    Ok(Some(AllocatedDevice {
+        numbers: device_numbers(root, &host_path)?,
+        host_path,
+        permissions,
+    }))
 }
 
 /// The device at `path`, absolute in the node. A symlink is followed, as below `/dev/disk/by-id`;

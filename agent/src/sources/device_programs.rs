@@ -42,7 +42,11 @@ impl DevicePrograms {
     /// `None`: it cannot be told, so it is to be written. Costs a system call, and where a program
     /// is seen for the first time a look at all of the node's.
     pub(super) fn access(&self, cgroup: BorrowedFd<'_>) -> io::Result<Option<DeviceAccess>> {
-        let ids = syscall::device_programs(cgroup)?;
+        let ids = match syscall::device_programs(cgroup) {
+            // The cgroup was removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if ids.iter().any(|id| !known.contains_key(id)) {
             if known.len() > MAX_KNOWN {
