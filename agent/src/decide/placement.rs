@@ -11,3 +11,6 @@ pub mod memory;
 pub mod record;
 pub mod remedies;
 pub mod topology;
+
+#[cfg(test)]
+mod tests;
