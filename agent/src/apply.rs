@@ -2,3 +2,4 @@
 
 pub mod cgroupfs;
 pub mod checkpoint;
+pub mod kubelet_state;

@@ -13,6 +13,7 @@ pub mod device;
 pub mod document;
 pub mod event;
 pub mod kernel;
+pub mod kubelet_state;
 pub mod mounts;
 pub mod numa;
 pub mod placement;

@@ -12,6 +12,7 @@ pub mod bpf;
 pub mod btf;
 pub mod cgroupfs;
 pub mod checkpoint;
+pub mod kubelet_state;
 pub mod manifests;
 pub mod mounts;
 pub mod probe;

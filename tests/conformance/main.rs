@@ -12,6 +12,8 @@
 
 mod cgroup_names;
 mod cpu;
+mod checkpoints;
+mod memory_static_policy;
 mod node_allocatable;
 mod pleg_events;
 mod pod_resources;
@@ -47,11 +49,18 @@ const SUITES: &[(&str, Suite)] = &[
     ("cpu_hints", Suite::Implemented(cpu::run_policy)),
     ("cpu_static_policy", Suite::Implemented(cpu::run_policy)),
     ("cpu_take", Suite::Implemented(cpu::run_take)),
+    ("checkpoints", Suite::Implemented(checkpoints::run)),
+    ("cpu_hints", Suite::NotImplemented),
+    ("cpu_static_policy", Suite::NotImplemented),
+    ("cpu_take", Suite::NotImplemented),
     ("device_allocation", Suite::NotImplemented),
     ("eviction_rank", Suite::NotImplemented),
     ("eviction_sync", Suite::NotImplemented),
     ("eviction_thresholds", Suite::NotImplemented),
-    ("memory_static_policy", Suite::NotImplemented),
+    (
+        "memory_static_policy",
+        Suite::Implemented(memory_static_policy::run),
+    ),
     (
         "node_allocatable",
         Suite::Implemented(node_allocatable::run),

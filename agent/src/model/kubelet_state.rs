@@ -1,0 +1,75 @@
+//! Kubelet's own state files, byte for byte: `cpu_manager_state`, `memory_manager_state` and
+//! `kubelet_internal_checkpoint` (spec placement 1.16, 3.8 and 5.7). A node can move from kubelet to
+//! the agent and back.
+//!
+//! Each file has two layers here. `CpuFile`, `MemoryFile` and `DeviceFile` are what kubelet takes for
+//! valid; they turn into the state that decisions are made on, which also has bounds: CPU ids, NUMA
+//! node ids.
+//!
+//! Invariant: a text of n bytes costs O(n) memory and a recursion of at most 128, whatever it says.
+
+pub mod cpu;
+mod cpu_ranges;
+pub mod device;
+mod dump;
+mod json;
+pub mod memory;
+
+pub use self::cpu_ranges::{CpuRanges, CpuRangesError};
+pub use self::json::JsonError;
+use super::cpuset::CpuSetError;
+use super::numa::NumaNodeTooLarge;
+use super::pod::PodUid;
+
+/// In kubelet's root directory.
+pub const CPU_FILE: &str = "cpu_manager_state";
+/// In kubelet's root directory.
+pub const MEMORY_FILE: &str = "memory_manager_state";
+/// In kubelet's root directory.
+pub const DEVICE_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
+
+/// Whether feature gate `PodLevelResourceManagers` is on, which gives the files of CPUs and memory a
+/// place for what belongs to a pod as a whole: v3 and v2 of the formats, v2 and v1 without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodEntries {
+    No,
+    Yes,
+}
+
+/// Why a state file cannot be used. The texts are kubelet's where it has one.
+#[derive(Debug, thiserror::Error)]
+pub enum StateFileError {
+    #[error("not a state file")]
+    Json(#[from] JsonError),
+    #[error("checkpoint is corrupted")]
+    Corrupt,
+    #[error("configured policy {configured:?} differs from state checkpoint policy {found:?}")]
+    PolicyDiffers { configured: String, found: String },
+    #[error("could not parse default cpu set {text:?}")]
+    SharedPool {
+        text: String,
+        source: CpuRangesError,
+    },
+    #[error("could not parse cpuset {text:?} for container {container:?} in pod {pod:?}")]
+    CpuSet {
+        text: String,
+        container: String,
+        pod: PodUid,
+        source: CpuRangesError,
+    },
+    /// The oldest format names containers by id; this one is not known to the runtime.
+    #[error("containerID '{0}' not found in initial containers list")]
+    UnknownContainer(String),
+    /// Kubelet would have it; no machine does.
+    #[error(transparent)]
+    CpuTooLarge(#[from] CpuSetError),
+    #[error(transparent)]
+    NumaNodeTooLarge(#[from] NumaNodeTooLarge),
+    #[error("{0} is no NUMA node")]
+    NumaNode(i64),
+    #[error("{0} is no number of assignments")]
+    Assignments(i64),
+}
+
+#[cfg(test)]
+mod tests;

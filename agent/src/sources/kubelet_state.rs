@@ -1,0 +1,104 @@
+//! Reads kubelet's state files, written by the agent or by kubelet itself. A file that cannot be
+//! used is set aside by the caller, never a reason not to start.
+
+use std::path::{Path, PathBuf};
+
+use crate::model::kubelet_state::cpu::{ContainerIds, CpuFile};
+use crate::model::kubelet_state::device::DeviceFile;
+use crate::model::kubelet_state::memory::MemoryFile;
+use crate::model::kubelet_state::{CPU_FILE, DEVICE_FILE, MEMORY_FILE, PodEntries, StateFileError};
+use crate::model::placement::{CpuState, DeviceState, MemoryState};
+use crate::sys::{FsError, Root};
+
+/// Larger files are refused unread: 250 pods with devices come to less than 2 MiB.
+const MAX_BYTES: u64 = 8 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletStateError {
+    #[error(transparent)]
+    File(#[from] FsError),
+    #[error("{}", .path.display())]
+    Unusable {
+        path: PathBuf,
+        source: Box<StateFileError>,
+    },
+}
+
+/// The CPUs in kubelet's root directory `root`; `None`: no file. `policy` is the one that is
+/// configured, `containers` those of the runtime, which the oldest format refers to.
+pub fn read_cpus(
+    root: &Path,
+    policy: &str,
+    pod_entries: PodEntries,
+    containers: &ContainerIds,
+) -> Result<Option<CpuState>, KubeletStateError> {
+    read(&root.join(CPU_FILE), |bytes| {
+        let file = CpuFile::read(bytes, policy, pod_entries, containers)?;
+        Ok(CpuState::try_from(&file)?)
+    })
+}
+
+/// As [`read_cpus`], for memory.
+pub fn read_memory(
+    root: &Path,
+    policy: &str,
+    pod_entries: PodEntries,
+) -> Result<Option<MemoryState>, KubeletStateError> {
+    read(&root.join(MEMORY_FILE), |bytes| {
+        MemoryState::try_from(&MemoryFile::read(bytes, policy, pod_entries)?)
+    })
+}
+
+/// As [`read_cpus`], for devices.
+pub fn read_devices(root: &Path) -> Result<Option<DeviceState>, KubeletStateError> {
+    read(&root.join(DEVICE_FILE), |bytes| {
+        DeviceState::try_from(&DeviceFile::read(bytes)?)
+    })
+}
+
+fn read<T>(
+    path: &Path,
+    decode: impl FnOnce(&[u8]) -> Result<T, StateFileError>,
+) -> Result<Option<T>, KubeletStateError> {
+    let bytes = match Root::host().read_at_most(path, MAX_BYTES) {
+        Ok(bytes) => bytes,
+        Err(FsError::Gone { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    decode(&bytes).map(Some).map_err(|source| {
+        let (path, source) = (path.to_owned(), Box::new(source));
+        KubeletStateError::Unusable { path, source }
+    })
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the tests make the files that are read, in a directory of their own"
+)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_file_is_none_and_a_bad_one_an_error_with_its_path() {
+        let root = std::env::temp_dir().join(format!("ballast-kubelet-r-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let ids = ContainerIds::new();
+        let cpus = |policy| read_cpus(&root, policy, PodEntries::No, &ids);
+        assert_eq!(cpus("static").unwrap(), None);
+        assert_eq!(read_memory(&root, "None", PodEntries::No).unwrap(), None);
+        assert_eq!(read_devices(&root).unwrap(), None);
+
+        let state = CpuState {
+            shared_pool: "0,4-7".parse().unwrap(),
+            ..CpuState::default()
+        };
+        let text = CpuFile::new("static", &state).to_text(PodEntries::No);
+        std::fs::write(root.join(CPU_FILE), text).unwrap();
+        assert_eq!(cpus("static").unwrap(), Some(state));
+        let error = cpus("none").unwrap_err();
+        assert_eq!(error.to_string(), root.join(CPU_FILE).display().to_string());
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
