@@ -11,8 +11,8 @@
 )]
 
 mod cgroup_names;
-mod cpu;
 mod checkpoints;
+mod cpu;
 mod memory_static_policy;
 mod node_allocatable;
 mod pleg_events;
