@@ -16,7 +16,7 @@ impl CpuManager {
     /// rest, so they get the same CPUs once more; sidecars keep theirs. A pod that holds its CPUs
     /// already keeps them.
     pub fn allocate_pod(&mut self, pod: &Pod, hint: Hint) -> Result<(), CpuError> {
-        let n = exclusive_cpus_of_pod(pod, self.settings.pod_level);
+        let n = exclusive_cpus_of_pod(pod, self.settings.manages_pod_level);
         if n == 0 || !has_pod_level_resources(pod) {
             return Ok(());
         }
@@ -47,7 +47,7 @@ impl CpuManager {
     }
 
     fn exclusive(&self, pod: &Pod, container: &Container) -> usize {
-        exclusive_cpus(pod, container, self.settings.pod_level)
+        exclusive_cpus(pod, container, self.settings.manages_pod_level)
     }
 
     /// Something must be left to the containers that share: to an init container by the sidecars
