@@ -138,7 +138,7 @@ impl Draft<'_> {
 
     /// Whether the pod's CPUs and memory are taken as one piece and parted among its containers.
     fn places_pod_level(&self) -> bool {
-        self.pod.resources.is_some() && self.managers.places_pod_level
+        self.managers.places_pod_level && self.pod.has_pod_level_resources()
     }
 
     fn hints(&self, container: &Container) -> Vec<(Provider, ProviderHints)> {

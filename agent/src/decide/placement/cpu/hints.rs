@@ -3,7 +3,7 @@
 //! A mask is preferred by what its nodes have in all, busy CPUs among them, and not by what is free:
 //! a container that fits one node of an empty machine never prefers two.
 
-use super::demand::{exclusive_cpus, exclusive_cpus_of_pod, has_pod_level_resources};
+use super::demand::{exclusive_cpus, exclusive_cpus_of_pod};
 use super::{CpuManager, CpuSettings};
 use crate::config::Compat;
 use crate::decide::placement::hints::{Choices, Demand, Hints, Preference, Region};
@@ -33,7 +33,7 @@ impl CpuManager {
         if n == 0 {
             return None;
         }
-        if has_pod_level_resources(pod) && self.check_shared(pod, n).is_err() {
+        if pod.has_pod_level_resources() && self.check_shared(pod, n).is_err() {
             return Some(Hints::none());
         }
         let of_pod = self.state.pods.get(&pod.uid);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::demand::{exclusive_cpus, exclusive_cpus_of_pod, has_pod_level_resources};
+use super::demand::{exclusive_cpus, exclusive_cpus_of_pod};
 use super::{CpuError, CpuManager, take};
 use crate::config::Compat;
 use crate::model::cpuset::CpuSet;
@@ -17,7 +17,7 @@ impl CpuManager {
     /// already keeps them.
     pub fn allocate_pod(&mut self, pod: &Pod, hint: Hint) -> Result<(), CpuError> {
         let n = exclusive_cpus_of_pod(pod, self.settings.manages_pod_level);
-        if n == 0 || !has_pod_level_resources(pod) {
+        if n == 0 || !pod.has_pod_level_resources() {
             return Ok(());
         }
         if self.settings.compat == Compat::Kubelet {
