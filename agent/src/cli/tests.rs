@@ -219,6 +219,7 @@ where
     let sources = Sources {
         status: watch::channel(status).1,
         events,
+        admissions: path.with_file_name("admissions"),
     };
     let (_trigger, shutdown) = shutdown::channel();
     let _server = socket::serve(&path, sources, shutdown).expect("a fresh directory");

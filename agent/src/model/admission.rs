@@ -11,6 +11,10 @@ use super::numa::Hint;
 use super::placement::MemoryBlock;
 use super::pod::PodUid;
 
+/// No admission record is larger: one of 512 CPUs, 64 NUMA nodes and 250 pods has less than a
+/// quarter of this.
+pub const MAX_RECORD_BYTES: u64 = 4 << 20;
+
 /// Why a pod was refused, under the names that kubelet gives `status.reason` (spec placement 0.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RefusalReason {

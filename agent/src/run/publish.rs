@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
 use crate::decide::pod_resources::{memory, milli_cpu};
+use crate::decide::qos::qos_reason;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
@@ -443,6 +444,7 @@ impl Loop {
                     lost: self.shared.lost(),
                     ..self.publisher.ebpf.clone()
                 },
+                placement: None,
             },
             pods,
             manifest_faults: self
@@ -550,6 +552,7 @@ impl Loop {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
             qos: entry.qos,
+            qos_reason: Some(qos_reason(pod)),
             phase: entry.state.phase,
             reason: match (&entry.blocked, entry.state.deletion) {
                 (Some(_), _) => Some("Blocked".to_owned()),

@@ -21,6 +21,9 @@ use crate::observe::socket::{self, Sources};
 use crate::runtime::RuntimeError;
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
 
+/// The directory of the admission records, `<uid>.json` each, below the state directory.
+pub(super) const ADMISSIONS: &str = "admissions";
+
 /// How long open connections may take at the end.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
@@ -64,6 +67,7 @@ impl Server {
         let sources = Sources {
             status,
             events: log.clone(),
+            admissions: config.state_directory.join(ADMISSIONS),
         };
         socket::serve(&config.socket, sources, shutdown.clone())?;
         if let Some(address) = config.metrics_address {

@@ -37,6 +37,7 @@ impl Fixture {
         let sources = Sources {
             status: receiver,
             events: events.clone(),
+            admissions: path.with_file_name("admissions"),
         };
         let server = serve(&path, sources, shutdown).unwrap();
         Self {
