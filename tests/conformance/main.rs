@@ -12,6 +12,7 @@
 
 mod cgroup_names;
 mod checkpoints;
+mod memory_static_policy;
 mod node_allocatable;
 mod pleg_events;
 mod pod_resources;
@@ -51,7 +52,10 @@ const SUITES: &[(&str, Suite)] = &[
     ("eviction_rank", Suite::NotImplemented),
     ("eviction_sync", Suite::NotImplemented),
     ("eviction_thresholds", Suite::NotImplemented),
-    ("memory_static_policy", Suite::NotImplemented),
+    (
+        "memory_static_policy",
+        Suite::Implemented(memory_static_policy::run),
+    ),
     (
         "node_allocatable",
         Suite::Implemented(node_allocatable::run),

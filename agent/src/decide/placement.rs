@@ -4,4 +4,5 @@
 
 pub mod cpu;
 pub mod hints;
+pub mod memory;
 pub mod topology;

@@ -6,7 +6,9 @@
 //! Invariant: the hint is the one that kubelet's walk over all combinations of hints ends with. The
 //! walk's rule is a total order (spec placement 4.7), so the best can be searched for instead.
 
+mod crossing;
 mod lists;
+mod merge;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -16,10 +18,12 @@ use std::collections::BTreeMap;
 pub use settings::{TopologyConfigError, TopologySettings};
 
 use super::hints::ProviderHints;
+use super::hints::search::Closeness;
 use crate::config::TopologyManagerPolicy;
 use crate::model::numa::{Hint, NumaMask};
 use crate::model::topology::NumaNodeId;
 use lists::List;
+use merge::Merger;
 
 /// How far each NUMA node is from each, as the kernel says it: 10 to itself.
 pub type Distances = BTreeMap<NumaNodeId, u32>;
@@ -29,8 +33,8 @@ pub struct TopologyManager {
     settings: TopologySettings,
     /// All of them, those with memory alone too.
     nodes: NumaMask,
-    /// By node ids. `None`: masks of as many nodes are equally good.
-    distances: Option<Vec<Vec<u64>>>,
+    /// `None`: masks of as many nodes are equally good.
+    closeness: Option<Closeness>,
 }
 
 /// Where a pod or container shall be.
@@ -51,10 +55,10 @@ impl TopologyManager {
         numa_nodes: &BTreeMap<NumaNodeId, Distances>,
     ) -> Result<Self, TopologyConfigError> {
         let nodes = NumaMask::new(numa_nodes.keys().copied())?;
-        let mut distances = None;
+        let mut closeness = None;
         if settings.policy != TopologyManagerPolicy::None {
             if settings.prefer_closest {
-                distances = Some(by_ids(numa_nodes)?);
+                closeness = Some(closeness_of(nodes, numa_nodes)?);
             }
             match settings.max_numa_nodes {
                 Some(max) if u64::from(nodes.len()) > max => {
@@ -69,7 +73,7 @@ impl TopologyManager {
         Ok(Self {
             settings,
             nodes,
-            distances,
+            closeness,
         })
     }
 
@@ -95,35 +99,37 @@ impl TopologyManager {
         let lists: Vec<List> = hints
             .iter()
             .flat_map(BTreeMap::values)
-            .map(|it| List::new(it, self.nodes, is_single))
+            .map(|it| List::new(it, self.nodes))
+            .map(|it| if is_single { it.single() } else { it })
             .collect();
-        let mut hint = self.best(&lists);
+        let (mut hint, is_cut) = Merger {
+            nodes: self.nodes,
+            closeness: self.closeness.as_ref(),
+            lists: &lists,
+        }
+        .best();
         if is_single && hint.numa == Some(self.nodes) {
             hint.numa = None;
         }
         Merge {
             hint,
             admit: hint.preferred || self.settings.policy == TopologyManagerPolicy::BestEffort,
-            is_cut: false,
+            is_cut,
         }
     }
 }
 
-/// A row and a column for every id up to the largest; 0 where there is no node.
-fn by_ids(
+fn closeness_of(
+    nodes: NumaMask,
     numa_nodes: &BTreeMap<NumaNodeId, Distances>,
-) -> Result<Vec<Vec<u64>>, TopologyConfigError> {
-    let len = numa_nodes.keys().last().map_or(0, |it| it.0 as usize + 1);
-    let mut rows = vec![vec![0; len]; len];
-    for (from, distances) in numa_nodes {
-        for to in numa_nodes.keys() {
-            let distance = distances.get(to);
-            let distance = distance.ok_or(TopologyConfigError::NoDistance {
-                from: *from,
-                to: *to,
-            })?;
-            rows[from.0 as usize][to.0 as usize] = u64::from(*distance);
+) -> Result<Closeness, TopologyConfigError> {
+    let distance = |from: NumaNodeId, to: NumaNodeId| numa_nodes.get(&from)?.get(&to).copied();
+    for from in nodes.iter() {
+        for to in nodes.iter() {
+            distance(from, to).ok_or(TopologyConfigError::NoDistance { from, to })?;
         }
     }
-    Ok(rows)
+    Ok(Closeness::new(nodes, |from, to| {
+        distance(from, to).unwrap_or_default()
+    }))
 }

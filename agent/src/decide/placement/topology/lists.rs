@@ -1,114 +1,126 @@
-//! The lists that are merged: one a resource.
+//! The lists that are merged: what one provider says for one resource.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::TopologyManager;
-use crate::decide::placement::hints::Hints;
+use crate::decide::placement::hints::cover::Cover;
+use crate::decide::placement::hints::search::Budget;
+use crate::decide::placement::hints::{Choices, Demand, Hints, Preference, Region};
 use crate::model::numa::{Hint, NumaMask};
 
-/// The hints for one resource.
-#[derive(Clone, Debug)]
+/// The hints for one resource, as kubelet filters them (spec placement 4.3).
+#[derive(Clone, Debug, Default)]
 pub(super) struct List {
     /// Whether it can come from anywhere, and whether that is preferred.
-    any: Option<bool>,
-    /// By mask: whether it is preferred.
-    masks: BTreeMap<NumaMask, bool>,
+    pub(super) any: Option<bool>,
+    /// By mask, whether it is preferred.
+    pub(super) masks: BTreeMap<NumaMask, bool>,
+    pub(super) area: Option<Area>,
+}
+
+/// A region that has masks.
+#[derive(Clone, Debug)]
+pub(super) struct Area {
+    pub(super) region: Region,
+    pub(super) conditions: Vec<Demand>,
+}
+
+impl Area {
+    /// Only `nodes` count. `None`: no mask is in it.
+    fn new(region: &Region, nodes: NumaMask) -> Option<Self> {
+        let mut region = region.clone();
+        region.nodes = region.nodes.intersection(nodes);
+        // It holds all that is above what it holds.
+        region.has(region.nodes).then(|| Self {
+            conditions: region.conditions(),
+            region,
+        })
+    }
+
+    /// Without preference: its masks within `common`, each with the other nodes of the region.
+    pub(super) fn cover(&self, common: NumaMask) -> Option<Cover<'_>> {
+        let beside = self.region.nodes.difference(common);
+        let required = self.region.contains.intersection(common);
+        Cover::new(common, required, beside, &self.conditions)
+    }
 }
 
 impl List {
-    /// `is_single`: the hints that policy `single-numa-node` keeps.
-    pub(super) fn new(hints: &Hints, _nodes: NumaMask, is_single: bool) -> Self {
+    /// `nodes`: those of the machine.
+    pub(super) fn new(hints: &Hints, nodes: NumaMask) -> Self {
+        let Hints::OneOf(Choices { listed, region }) = hints else {
+            return Self::anywhere(true);
+        };
         let mut list = Self {
-            any: None,
-            masks: BTreeMap::new(),
+            area: region.as_ref().and_then(|it| Area::new(it, nodes)),
+            ..Self::default()
         };
-        let hints = match hints.list() {
-            None => vec![Hint {
-                numa: None,
-                preferred: true,
-            }],
-            Some(hints) if hints.is_empty() => vec![Hint {
-                numa: None,
-                preferred: false,
-            }],
-            Some(hints) => hints,
-        };
-        for hint in hints {
-            let is_kept = hint.preferred && hint.numa.is_none_or(|it| it.len() == 1);
-            if is_single && !is_kept {
-                continue;
-            }
-            let preferred = match hint.numa {
-                None => list.any.get_or_insert(false),
-                Some(mask) => list.masks.entry(mask).or_insert(false),
-            };
-            *preferred |= hint.preferred;
+        list.add(listed.iter().copied());
+        if list.is_empty() {
+            return Self::anywhere(false);
         }
         list
     }
 
-    fn prefers(&self, mask: NumaMask) -> bool {
-        self.any == Some(true) || self.masks.get(&mask) == Some(&true)
+    fn anywhere(is_preferred: bool) -> Self {
+        Self {
+            any: Some(is_preferred),
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, hints: impl IntoIterator<Item = Hint>) {
+        for hint in hints {
+            let preferred = match hint.numa {
+                None => self.any.get_or_insert(false),
+                Some(mask) => self.masks.entry(mask).or_insert(false),
+            };
+            *preferred |= hint.preferred;
+        }
+    }
+
+    /// What policy `single-numa-node` keeps: what is preferred and anywhere or one node.
+    pub(super) fn single(self) -> Self {
+        let mut single = Self {
+            any: self.any.filter(|preferred| *preferred),
+            ..Self::default()
+        };
+        let nodes = self.area.iter().flat_map(|it| it.region.nodes.iter());
+        let masks = nodes.map(|id| NumaMask::from_bits(1 << id.0));
+        let listed = self.masks.keys().copied().filter(|it| it.len() == 1);
+        let kept = masks.chain(listed).filter(|it| self.prefers(*it));
+        single.add(kept.map(|mask| Hint {
+            numa: Some(mask),
+            preferred: true,
+        }));
+        single
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.any.is_none() && self.masks.is_empty() && self.area.is_none()
+    }
+
+    /// Whether this very mask is among the hints, and preferred.
+    pub(super) fn prefers(&self, mask: NumaMask) -> bool {
+        let is_in = |it: &Area| it.region.preferred.is_met_by(mask) && it.region.has(mask);
+        self.masks.get(&mask) == Some(&true) || self.area.as_ref().is_some_and(is_in)
+    }
+
+    /// The number of nodes of the narrowest mask. `None`: it has no masks.
+    pub(super) fn narrowest(&self, budget: &mut Budget) -> Option<u32> {
+        let listed = self.masks.keys().map(|it| it.len()).min();
+        let area = self.area.as_ref();
+        let cover = area.and_then(|it| it.cover(it.region.nodes));
+        let in_area = cover.map(|it| it.least_len(budget));
+        listed.into_iter().chain(in_area).min()
     }
 }
 
-impl TopologyManager {
-    pub(super) fn best(&self, lists: &[List]) -> Hint {
-        let shared = lists
-            .iter()
-            .flat_map(|it| it.masks.iter().filter(|it| *it.1).map(|it| *it.0))
-            .filter(|mask| lists.iter().all(|it| it.prefers(*mask)))
-            .chain(
-                lists
-                    .iter()
-                    .all(|it| it.any == Some(true))
-                    .then_some(self.nodes),
-            )
-            .map(|mask| mask.intersection(self.nodes))
-            .filter(|it| !it.is_empty())
-            .min_by_key(|it| self.width(*it));
-        if let Some(mask) = shared {
-            return Hint {
-                numa: Some(mask),
-                preferred: true,
-            };
+impl Preference {
+    /// The number of nodes that it asks for, if by nothing else.
+    pub(super) fn len(&self) -> Option<u32> {
+        match self {
+            Self::Len(len) => Some(*len),
+            Self::LenOrPackages { .. } => None,
         }
-        let mut common = BTreeSet::from([self.nodes]);
-        for list in lists {
-            let masks = list.masks.keys().copied();
-            let masks: Vec<NumaMask> = masks.chain(list.any.map(|_| self.nodes)).collect();
-            common = common
-                .iter()
-                .flat_map(|it| masks.iter().map(|mask| it.intersection(*mask)))
-                .filter(|it| !it.is_empty())
-                .collect();
-        }
-        let narrowest = lists
-            .iter()
-            .filter_map(|it| it.masks.keys().map(|it| it.len()).min());
-        let bound = narrowest.max().unwrap_or(0);
-        let best = common.into_iter().min_by_key(|it| {
-            let rank = match it.len() {
-                len if len == bound => (0, 0),
-                len if len < bound => (1, bound - len),
-                len => (2, len),
-            };
-            (rank, self.width(*it))
-        });
-        Hint {
-            numa: Some(best.unwrap_or(self.nodes)),
-            preferred: false,
-        }
-    }
-
-    /// Less is better among masks that are equally good otherwise.
-    fn width(&self, mask: NumaMask) -> (u32, u64, u64) {
-        let sum = self.distances.as_ref().map_or(0, |distances| {
-            let pairs = mask.iter().flat_map(|a| mask.iter().map(move |b| (a, b)));
-            pairs
-                .map(|(a, b)| distances[a.0 as usize][b.0 as usize])
-                .sum()
-        });
-        (mask.len(), sum, mask.bits())
     }
 }

@@ -1,3 +1,6 @@
+mod exhaustive;
+mod random;
+
 use std::collections::BTreeMap;
 
 use super::*;

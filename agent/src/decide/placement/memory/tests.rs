@@ -1,0 +1,626 @@
+//! Worked examples of spec placement 9.10 and 9.11, and one test for each way in which we differ from
+//! kubelet. What is the same is pinned by suite `memory_static_policy`.
+
+mod properties;
+
+use super::*;
+use crate::config::NumaReservation;
+use crate::decide::placement::hints::{Hints, ProviderHints};
+use crate::decide::testing;
+use crate::model::pod::ResourceList;
+
+const GI: u64 = 1 << 30;
+
+/// Nodes from 0 on with so many GiB of memory besides the 1 GiB reserved, and huge pages of 1 GiB.
+fn manager(compat: Compat, nodes: &[(u64, u64)]) -> MemoryManager {
+    MemoryManager::new(settings(compat, nodes)).expect("settings that fit")
+}
+
+fn settings(compat: Compat, nodes: &[(u64, u64)]) -> MemorySettings {
+    let numbered = || (0..).map(NumaNodeId).zip(nodes);
+    let capacity = |(memory, pages): &(u64, u64)| NumaCapacity {
+        memory: Bytes((memory + pages + 1) * GI),
+        hugepages: HugePages::from([(Bytes(GI), *pages)]),
+    };
+    let reserved = BTreeMap::from([("memory".to_owned(), GI)]);
+    MemorySettings {
+        compat,
+        manages_pod_level: true,
+        machine: numbered().map(|(id, it)| (id, capacity(it))).collect(),
+        reserved: numbered().map(|(id, _)| (id, reserved.clone())).collect(),
+    }
+}
+
+/// A Guaranteed pod; containers are `kind memory [huge pages]` in GiB, as `init 6, app 4 1`.
+fn pod(uid: &str, containers: &str) -> Pod {
+    let blocks = containers.split(", ").map(|it| {
+        let mut words = it.split(' ');
+        let kind = words.next().expect("a kind");
+        let mut list = format!("cpu=1 memory={}Gi", words.next().expect("memory"));
+        if let Some(pages) = words.next() {
+            list += &format!(" hugepages-1Gi={pages}Gi");
+        }
+        format!("{kind} {{req {list} lim {list}}}")
+    });
+    let mut pod = testing::pod(&blocks.collect::<Vec<_>>().join(" "));
+    pod.uid = PodUid(uid.to_owned());
+    pod
+}
+
+fn mask(ids: &[u32]) -> NumaMask {
+    NumaMask::new(ids.iter().copied().map(NumaNodeId)).expect("small ids")
+}
+
+fn at(ids: &[u32]) -> Hint {
+    Hint {
+        numa: Some(mask(ids)),
+        preferred: true,
+    }
+}
+
+fn anywhere(preferred: bool) -> Hint {
+    Hint {
+        numa: None,
+        preferred,
+    }
+}
+
+/// `0+ 0-1-`: the list for `memory`; every type must have the same.
+fn shown(hints: Option<ProviderHints>) -> String {
+    let Some(hints) = hints else {
+        return "any".to_owned();
+    };
+    let Some(memory) = hints.get("memory") else {
+        assert!(hints.is_empty(), "memory is always requested");
+        return "no types".to_owned();
+    };
+    assert!(hints.values().all(|it| it == memory));
+    let list = memory.list().expect("a list");
+    let one = |it: &Hint| {
+        let sign = if it.preferred { '+' } else { '-' };
+        format!("{}{sign}", it.numa.expect("a mask"))
+    };
+    list.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// Reserved and free memory of a node in GiB, its assignments and its group.
+fn table(manager: &MemoryManager, id: u32) -> (u64, u64, u32, Vec<u32>) {
+    let node = &manager.state().nodes[&NumaNodeId(id)];
+    let memory = node.tables["memory"];
+    (
+        memory.reserved / GI,
+        memory.free / GI,
+        node.n_assignments,
+        node.group.iter().map(|it| it.0).collect(),
+    )
+}
+
+#[track_caller]
+fn take(manager: &mut MemoryManager, pod: &Pod, hint: Hint) {
+    for container in pod.all_containers() {
+        let result = manager.allocate(pod, container, hint);
+        assert_eq!(result, Ok(()), "{} {}", pod.uid, container.name);
+    }
+}
+
+#[track_caller]
+fn refused(manager: &mut MemoryManager, pod: &Pod, hint: Hint) -> MemoryError {
+    let before = manager.state().clone();
+    let result = manager.allocate(pod, &pod.containers[0], hint);
+    assert_eq!(*manager.state(), before, "an error changes nothing");
+    result.expect_err("no room")
+}
+
+fn hints(manager: &MemoryManager, pod: &Pod) -> String {
+    shown(manager.hints(pod, &pod.containers[0]))
+}
+
+/// Y-1 to Y-13. Where nothing fits, `no types` is kubelet's answer and an empty list ours.
+#[test]
+fn hints_follow_from_what_is_free_and_from_the_groups() {
+    let two = || manager(Compat::Ballast, &[(9, 0), (9, 0)]);
+    let four = || manager(Compat::Ballast, &[(9, 0); 4]);
+    let with = |mut manager: MemoryManager, held: &[(&str, &[u32])]| {
+        for (i, (containers, nodes)) in held.iter().enumerate() {
+            take(
+                &mut manager,
+                &pod(&format!("held{i}"), containers),
+                at(nodes),
+            );
+        }
+        manager
+    };
+    let single: &[(&str, &[u32])] = &[("app 6", &[0])];
+    let group: &[(&str, &[u32])] = &[("app 12", &[0, 1])];
+    let both: &[(&str, &[u32])] = &[("app 4", &[0]), ("app 12", &[2, 3])];
+    let pages = || manager(Compat::Ballast, &[(9, 2), (9, 0)]);
+    for (name, manager, request, expected) in [
+        ("Y-1", two(), "app 4", "0+ 1+ 0-1-"),
+        ("Y-2", two(), "app 12", "0-1+"),
+        ("Y-3", two(), "app 20", ""),
+        ("Y-4", with(two(), single), "app 4", "1+"),
+        ("Y-5", with(two(), single), "app 12", ""),
+        ("Y-6", with(two(), group), "app 4", "0-1-"),
+        ("Y-7", with(two(), group), "app 8", ""),
+        ("Y-8", pages(), "app 4 1", "0+ 0-1-"),
+        ("Y-9", pages(), "app 12 2", "0-1+"),
+        (
+            "Y-10",
+            four(),
+            "app 12",
+            "0-1+ 0,2+ 0,3+ 1-2+ 1,3+ 2-3+ 0-2- 0-1,3- 0,2-3- 1-3- 0-3-",
+        ),
+        (
+            "Y-11",
+            with(four(), single),
+            "app 12",
+            "1-2+ 1,3+ 2-3+ 1-3-",
+        ),
+        ("Y-12", with(four(), both), "app 5", "0+ 1+ 2-3-"),
+        ("Y-13", with(four(), both), "app 12", ""),
+    ] {
+        assert_eq!(hints(&manager, &pod("p", request)), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_request_that_fits_nowhere_is_impossible_and_not_without_preference() {
+    let too_much = pod("p", "app 20");
+    let ours = manager(Compat::Ballast, &[(9, 0)]);
+    assert_eq!(
+        ours.hints(&too_much, &too_much.containers[0])
+            .expect("a type")["memory"],
+        Hints::none()
+    );
+    assert_eq!(shown(ours.pod_hints(&too_much)), "");
+    let kubelet = manager(Compat::Kubelet, &[(9, 0)]);
+    assert_eq!(hints(&kubelet, &too_much), "no types");
+}
+
+/// Z-1 to Z-3, with the release as it should be: the rest lies as if it had been alone.
+#[test]
+fn what_a_group_holds_does_not_depend_on_who_was_there_before() {
+    for (compat, after) in [
+        (Compat::Ballast, [(4, 5), (0, 9)]),
+        (Compat::Kubelet, [(0, 9), (4, 5)]),
+    ] {
+        let mut manager = manager(compat, &[(9, 0), (9, 0)]);
+        let (large, small) = (pod("p1", "app 12"), pod("p2", "app 4"));
+        take(&mut manager, &large, at(&[0, 1]));
+        assert_eq!(table(&manager, 0), (9, 0, 1, vec![0, 1]));
+        assert_eq!(table(&manager, 1), (3, 6, 1, vec![0, 1]));
+        let hint = Hint {
+            preferred: false,
+            ..at(&[0, 1])
+        };
+        take(&mut manager, &small, hint);
+        assert_eq!(table(&manager, 1), (7, 2, 2, vec![0, 1]));
+        manager.release(&large.uid, "app0");
+        for (id, (reserved, free)) in (0..).zip(after) {
+            assert_eq!(table(&manager, id), (reserved, free, 1, vec![0, 1]));
+        }
+        manager.release(&small.uid, "app0");
+        assert_eq!(table(&manager, 0), (0, 9, 0, vec![0]));
+        assert_eq!(table(&manager, 1), (0, 9, 0, vec![1]));
+    }
+}
+
+/// Z-4.
+#[test]
+fn a_group_is_not_made_of_nodes_in_use() {
+    let mut manager = manager(Compat::Ballast, &[(9, 0), (9, 0)]);
+    take(&mut manager, &pod("p1", "app 6"), at(&[0]));
+    let p2 = pod("p2", "app 12");
+    assert_eq!(
+        refused(&mut manager, &p2, Hint::UNKNOWN),
+        MemoryError::NoDefaultAffinity
+    );
+    assert_eq!(
+        refused(&mut manager, &p2, at(&[0, 1])),
+        MemoryError::ViolatesGroups
+    );
+    assert_eq!(
+        MemoryError::ViolatesGroups.reason().as_str(),
+        "UnexpectedAdmissionError"
+    );
+}
+
+/// Z-5 and Z-6.
+#[test]
+fn memory_of_an_init_container_is_used_again() {
+    let mut manager = manager(Compat::Ballast, &[(9, 1)]);
+    let pod = pod("p", "init 6, app 4 1");
+    take(&mut manager, &pod, at(&[0]));
+    assert_eq!(table(&manager, 0), (6, 3, 3, vec![0]));
+    let init = manager.blocks_of(&pod.uid, "init0").expect("blocks");
+    assert_eq!(init[0].size, 2 * GI);
+    assert_eq!(manager.numa_nodes_of(&pod.uid, "app1"), Some(mask(&[0])));
+    manager.container_starts(&pod, "app1");
+    assert_eq!(table(&manager, 0), (4, 5, 2, vec![0]));
+}
+
+#[test]
+fn memory_is_used_again_after_a_restart_and_beside_other_pods() {
+    let nodes = [(9, 0), (9, 0)];
+    let two = pod("two", "init 6, app 2");
+    for (compat, reserved) in [(Compat::Ballast, 7), (Compat::Kubelet, 9)] {
+        let mut before = manager(compat, &nodes);
+        let init = &two.init_containers[0];
+        assert_eq!(before.allocate(&two, init, at(&[0])), Ok(()));
+        take(&mut before, &pod("other", "app 1"), at(&[0]));
+        let mut after = manager(compat, &nodes);
+        assert_eq!(after.start(before.state().clone()), Ok(()));
+        for mut manager in [before, after] {
+            let app = &two.containers[0];
+            assert_eq!(manager.allocate(&two, app, at(&[0])), Ok(()));
+            assert_eq!(table(&manager, 0).0, reserved, "{compat:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_to_be_used_again_counts_as_enough() {
+    // The node is full but for what the init container leaves.
+    let nodes = [(9, 0), (9, 0)];
+    let pod = pod("p", "init 9, app 9");
+    for (compat, result) in [
+        (Compat::Ballast, Ok(())),
+        (Compat::Kubelet, Err(MemoryError::CannotExtendHint)),
+    ] {
+        let mut manager = manager(compat, &nodes);
+        let init = &pod.init_containers[0];
+        assert_eq!(manager.allocate(&pod, init, at(&[0])), Ok(()));
+        if compat == Compat::Kubelet {
+            // Its account is lost.
+            let state = manager.state().clone();
+            assert_eq!(manager.start(state), Ok(()));
+        }
+        assert_eq!(manager.allocate(&pod, &pod.containers[0], at(&[0])), result);
+    }
+}
+
+#[test]
+fn a_hint_within_a_group_is_widened_to_it() {
+    let within = Hint {
+        preferred: false,
+        ..at(&[1])
+    };
+    let small = pod("p2", "app 4");
+    let mut ours = manager(Compat::Ballast, &[(9, 0), (9, 0)]);
+    take(&mut ours, &pod("p1", "app 12"), at(&[0, 1]));
+    take(&mut ours, &small, within);
+    assert_eq!(ours.numa_nodes_of(&small.uid, "app0"), Some(mask(&[0, 1])));
+    assert_eq!(
+        refused(&mut ours, &pod("p3", "app 1"), at(&[1])),
+        MemoryError::NoExtendedPreferredHint
+    );
+    let mut kubelet = manager(Compat::Kubelet, &[(9, 0), (9, 0)]);
+    take(&mut kubelet, &pod("p1", "app 12"), at(&[0, 1]));
+    take(&mut kubelet, &small, within);
+    assert_eq!(table(&kubelet, 0).3, [0, 1]);
+    assert_eq!(table(&kubelet, 1).3, [1]);
+}
+
+#[test]
+fn a_container_stays_where_it_is_whatever_its_blocks_shrank_to() {
+    let pod = pod("p", "init 6, app 4");
+    for (compat, of_init, of_pod) in [
+        (Compat::Ballast, "0+", "0+"),
+        (Compat::Kubelet, "any", "any"),
+    ] {
+        let mut manager = manager(compat, &[(9, 0), (9, 0)]);
+        take(&mut manager, &pod, at(&[0]));
+        let init = &pod.init_containers[0];
+        assert_eq!(shown(manager.hints(&pod, init)), of_init);
+        assert_eq!(shown(manager.pod_hints(&pod)), of_pod);
+        assert_eq!(hints(&manager, &pod), "0+");
+    }
+}
+
+#[test]
+fn huge_pages_that_only_an_init_container_requests_count_for_the_pod() {
+    let pod = pod("p", "init 1 1, app 1");
+    let nodes = [(9, 0), (9, 1)];
+    assert_eq!(
+        shown(manager(Compat::Ballast, &nodes).pod_hints(&pod)),
+        "1+ 0-1-"
+    );
+    assert_eq!(
+        shown(manager(Compat::Kubelet, &nodes).pod_hints(&pod)),
+        "0+ 1+ 0-1-"
+    );
+}
+
+#[test]
+fn amounts_are_rounded_up_to_bytes() {
+    let spec = "app {req cpu=1 memory=1.5Gi lim cpu=1 memory=1.5Gi}";
+    let pod = testing::pod(spec);
+    let mut ours = manager(Compat::Ballast, &[(9, 0)]);
+    take(&mut ours, &pod, Hint::UNKNOWN);
+    assert_eq!(
+        ours.blocks_of(&pod.uid, "app0").expect("blocks")[0].size,
+        3 * GI / 2
+    );
+    let mut kubelet = manager(Compat::Kubelet, &[(9, 0)]);
+    assert_eq!(
+        refused(&mut kubelet, &pod, Hint::UNKNOWN),
+        MemoryError::NotInt64
+    );
+}
+
+#[test]
+fn a_page_size_that_the_node_does_not_have_fits_nowhere() {
+    let list = "cpu=1 memory=1Gi hugepages-2Mi=2Mi";
+    let pod = testing::pod(&format!("app {{req {list} lim {list}}}"));
+    let mut manager = manager(Compat::Ballast, &[(9, 0)]);
+    assert_eq!(
+        refused(&mut manager, &pod, at(&[0])),
+        MemoryError::CannotExtendHint
+    );
+}
+
+#[test]
+fn other_pods_and_unknown_nodes_are_left_alone() {
+    let mut manager = manager(Compat::Ballast, &[(9, 0)]);
+    let burstable = testing::pod("app {req memory=1Gi}");
+    take(&mut manager, &burstable, anywhere(true));
+    assert_eq!(hints(&manager, &burstable), "any");
+    assert!(manager.state().containers.is_empty());
+    let pod = pod("p", "app 1");
+    take(&mut manager, &pod, at(&[5, 63]));
+    assert_eq!(manager.numa_nodes_of(&pod.uid, "app0"), Some(mask(&[0])));
+}
+
+#[test]
+fn more_cannot_be_reserved_than_there_is() {
+    let reserved = |compat, resource: &str, gib| {
+        let mut settings = settings(compat, &[(9, 2), (9, 0)]);
+        let of_node = settings.reserved.entry(NumaNodeId(0)).or_default();
+        of_node.insert(resource.to_owned(), gib * GI);
+        MemoryManager::new(settings).map(|it| it.fresh[&NumaNodeId(0)].tables[resource].allocatable)
+    };
+    assert_eq!(reserved(Compat::Ballast, "memory", 10), Ok(0));
+    let error = reserved(Compat::Ballast, "memory", 11).expect_err("too much");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "NUMA node 0 has {} bytes of memory that can be reserved, and reservedMemory takes {}; \
+             right would be at most what it has",
+            10 * GI,
+            11 * GI
+        )
+    );
+    assert!(reserved(Compat::Ballast, "hugepages-1Gi", 3).is_err());
+    assert_eq!(
+        reserved(Compat::Kubelet, "memory", 11),
+        Ok(GI.wrapping_neg())
+    );
+    let mut nothing = settings(Compat::Ballast, &[(9, 0)]);
+    nothing.reserved.clear();
+    assert_eq!(
+        MemoryManager::new(nothing).err(),
+        Some(MemoryConfigError::NothingReserved)
+    );
+}
+
+/// Z-8.
+#[test]
+fn reserved_memory_adds_up_to_the_reservation() {
+    let list = |text: &str| -> ResourceList {
+        let amounts = text.split(' ').filter_map(|it| it.split_once('='));
+        amounts
+            .map(|(name, it)| (name.to_owned(), it.parse().expect("a quantity")))
+            .collect()
+    };
+    let check = |compat, entries: &[(u32, &str)]| {
+        let entries: Vec<NumaReservation> = entries
+            .iter()
+            .map(|(id, limits)| NumaReservation {
+                numa_node: NumaNodeId(*id),
+                limits: list(limits),
+            })
+            .collect();
+        let nodes = [NumaNodeId(0), NumaNodeId(2)];
+        check_reserved_memory(compat, nodes, &list("cpu=1 memory=2148Mi"), &entries)
+    };
+    let reserved = |entries: &[(u32, &str)]| {
+        let reserved = check(Compat::Ballast, entries)?;
+        Ok::<_, ReservedMemoryError>(
+            reserved.values().flat_map(|it| it.values()).sum::<u64>() >> 20,
+        )
+    };
+    assert_eq!(
+        reserved(&[(0, "memory=2Gi"), (2, "memory=100Mi")]),
+        Ok(2148)
+    );
+    // Kubelet takes the last entry of a node, and refuses what it does not hold as a whole number.
+    let twice: &[(u32, &str)] = &[(0, "memory=2Gi"), (0, "memory=100Mi")];
+    assert_eq!(reserved(twice), Ok(2148));
+    let kubelet = check(Compat::Kubelet, twice).expect("the sum is right");
+    assert_eq!(kubelet[&NumaNodeId(0)]["memory"], 100 << 20);
+    let half: &[(u32, &str)] = &[(0, "memory=0.5Gi"), (0, "memory=1636Mi")];
+    assert_eq!(reserved(half), Ok(2148));
+    assert!(check(Compat::Kubelet, half).is_err());
+    for (entries, message) in [
+        (
+            &[(1, "memory=2148Mi")][..],
+            "the reserved memory configuration references a NUMA node 1 that does not exist on this machine",
+        ),
+        (
+            &[(0, "memory=2Gi")][..],
+            "the total amount \"2Gi\" of type \"memory\" is not equal to the value \"2148Mi\" determined by Node Allocatable feature",
+        ),
+    ] {
+        let error = reserved(entries).expect_err(message);
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
+fn a_machine_that_changed_takes_over_what_fits() {
+    let mut before = manager(Compat::Ballast, &[(9, 0), (9, 0), (9, 0)]);
+    take(&mut before, &pod("a", "app 6"), at(&[2]));
+    take(&mut before, &pod("b", "app 12"), at(&[0, 1]));
+    let state = before.state().clone();
+
+    // Some MiB less, as between boots.
+    let shrunk = || {
+        let mut settings = settings(Compat::Ballast, &[(9, 0), (9, 0), (9, 0)]);
+        for node in settings.machine.values_mut() {
+            node.memory.0 -= 7 << 20;
+        }
+        settings
+    };
+    let mut after = MemoryManager::new(shrunk()).expect("settings that fit");
+    assert_eq!(after.start(state.clone()), Ok(()));
+    assert_eq!(after.state().containers, state.containers);
+    let mut kubelet = MemoryManager::new(MemorySettings {
+        compat: Compat::Kubelet,
+        ..shrunk()
+    })
+    .expect("settings that fit");
+    assert_eq!(kubelet.start(state.clone()), Err(MemoryStateError::Differs));
+
+    // A node and memory gone.
+    let mut after = manager(Compat::Ballast, &[(9, 0), (2, 0)]);
+    let error = after.start(state.clone()).expect_err("a node is gone");
+    assert_eq!(
+        error.to_string(),
+        "[memorymanager] (pod: a, container: app0) the memory assignment uses the NUMA that does not exist"
+    );
+    assert!(
+        after.state().containers.is_empty(),
+        "an error changes nothing"
+    );
+    let faults = after.adopt(state);
+    assert_eq!(
+        faults
+            .iter()
+            .map(|it| (it.pod.0.as_str(), it.misfit.clone()))
+            .collect::<Vec<_>>(),
+        [
+            ("a", Misfit::UnknownNumaNode),
+            (
+                "b",
+                Misfit::TooMuch {
+                    resource: "memory".to_owned(),
+                    missing: GI
+                }
+            )
+        ]
+    );
+    assert_eq!(
+        after.state(),
+        manager(Compat::Ballast, &[(9, 0), (2, 0)]).state()
+    );
+}
+
+#[test]
+fn a_state_that_makes_no_sense_is_taken_over_without_its_nonsense() {
+    let block = |ids: &[u32], resource: &str, size| MemoryBlock {
+        numa: mask(ids),
+        resource: resource.to_owned(),
+        size,
+    };
+    let mut state = MemoryState::default();
+    let mut hold = |pod: &str, blocks: Vec<MemoryBlock>| {
+        let containers = BTreeMap::from([("c".to_owned(), blocks)]);
+        state.containers.insert(PodUid(pod.to_owned()), containers);
+    };
+    hold("a", vec![block(&[0], "memory", u64::MAX)]);
+    hold("b", vec![block(&[], "memory", GI)]);
+    hold("c", vec![block(&[0], "gold", GI)]);
+    hold("d", vec![block(&[0], "memory", GI)]);
+    hold("e", vec![block(&[0, 1], "memory", 10 * GI)]);
+    state
+        .pods
+        .insert(PodUid("gone".to_owned()), vec![block(&[0], "memory", GI)]);
+    let mut manager = manager(Compat::Ballast, &[(9, 0), (9, 0)]);
+    let faults = manager.adopt(state);
+    let dropped: Vec<&str> = faults.iter().map(|it| it.pod.0.as_str()).collect();
+    assert_eq!(dropped, ["a", "b", "c"]);
+    // Kubelet lets a single node be cut out of a group; the memory is there, and is kept.
+    assert_eq!(table(&manager, 0), (9, 0, 2, vec![0, 1]));
+    assert_eq!(table(&manager, 1), (2, 7, 1, vec![0, 1]));
+    assert!(manager.state().pods.is_empty());
+    manager.retain(|_, _| false);
+    assert_eq!(table(&manager, 0), (0, 9, 0, vec![0]));
+}
+
+#[test]
+fn a_pod_with_a_budget_takes_it_once_and_shares_it() {
+    let list = "cpu=1 memory=2Gi hugepages-1Gi=1Gi";
+    let spec = format!(
+        "app {{req {list} lim {list}}} app {{}} pod {{req cpu=4 memory=6Gi lim cpu=4 memory=6Gi}}"
+    );
+    let pod = testing::pod(&spec);
+    let sizes = |manager: &MemoryManager, name| {
+        let blocks = manager.blocks_of(&pod.uid, name).unwrap_or_default();
+        blocks
+            .iter()
+            .map(|it| (it.resource.clone(), it.size))
+            .collect::<Vec<_>>()
+    };
+    let memory = |n: u64| ("memory".to_owned(), n * GI);
+    let pages = |n: u64| ("hugepages-1Gi".to_owned(), n);
+
+    let mut ours = manager(Compat::Ballast, &[(9, 2)]);
+    for _ in 0..2 {
+        assert_eq!(ours.allocate_pod(&pod, anywhere(true)), Ok(()));
+        assert_eq!(table(&ours, 0), (6, 3, 2, vec![0]));
+        assert_eq!(sizes(&ours, "app0"), [pages(GI), memory(2)]);
+        assert_eq!(sizes(&ours, "app1"), [memory(4)]);
+    }
+    ours.release(&pod.uid, "app0");
+    assert_eq!(table(&ours, 0).0, 6, "the pod holds it");
+    ours.release(&pod.uid, "app1");
+    assert_eq!(ours.state(), manager(Compat::Ballast, &[(9, 2)]).state());
+
+    // Kubelet charges again what it has, and the share in pages that are not in the budget wraps.
+    let mut kubelet = manager(Compat::Kubelet, &[(18, 2)]);
+    for reserved in [6, 12] {
+        assert_eq!(kubelet.allocate_pod(&pod, anywhere(true)), Ok(()));
+        assert_eq!(table(&kubelet, 0).0, reserved);
+    }
+    assert_eq!(
+        sizes(&kubelet, "app1"),
+        [pages(GI.wrapping_neg()), memory(4)]
+    );
+}
+
+#[test]
+fn what_requests_nothing_is_given_nothing() {
+    let spec = "app {} pod {req cpu=4 memory=6Gi lim cpu=4 memory=6Gi}";
+    let pod = testing::pod(spec);
+    let mut ours = manager(Compat::Ballast, &[(9, 0)]);
+    take(&mut ours, &pod, Hint::UNKNOWN);
+    assert!(ours.state().containers.is_empty());
+    assert_eq!(hints(&ours, &pod), "any");
+    let mut kubelet = manager(Compat::Kubelet, &[(9, 0)]);
+    assert_eq!(
+        refused(&mut kubelet, &pod, Hint::UNKNOWN),
+        MemoryError::NoDefaultAffinity
+    );
+}
+
+/// Z-7, and 3.10.
+#[test]
+fn pools_of_huge_pages_are_no_memory() {
+    let manager = manager(Compat::Ballast, &[(7, 2), (9, 0)]);
+    let blocks = manager.allocatable();
+    let shown = blocks
+        .iter()
+        .map(|it| (it.numa.to_string(), it.resource.as_str(), it.size / GI));
+    assert_eq!(
+        shown.collect::<Vec<_>>(),
+        [
+            ("0".to_owned(), "hugepages-1Gi", 2),
+            ("0".to_owned(), "memory", 7),
+            ("1".to_owned(), "memory", 9),
+        ]
+    );
+    assert_eq!(
+        manager.fresh[&NumaNodeId(0)].tables["memory"].total,
+        10 * GI
+    );
+}
