@@ -2,4 +2,5 @@
 
 pub mod cgroupfs;
 pub mod checkpoint;
+pub mod devices;
 pub mod kubelet_state;

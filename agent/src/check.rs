@@ -36,6 +36,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
             cpu_bandwidth(facts),
             cgroup_kill(facts),
             oom_group(facts),
+            device_access(facts),
             tunables(facts),
         ]);
     }
@@ -158,6 +159,31 @@ fn cpu_bandwidth(facts: &FactSheet) -> CheckItem {
         .with_remedy("use a kernel with CONFIG_CFS_BANDWIDTH"),
         None => unknown(NAME, "no cgroup with the CPU controller to look at"),
     }
+}
+
+/// Whether the kernel takes the program, where one is needed, is told with the other programs.
+fn device_access(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "device-access";
+    let Some(found) = layout(facts) else {
+        return unknown(NAME, "no hierarchy to look at");
+    };
+    if needs_device_program(found) {
+        return match found.layout.cgroup2_mount().is_some() {
+            true => CheckItem::ok(NAME, "by an eBPF program on the cgroup of each container"),
+            false => CheckItem::degraded(
+                NAME,
+                "neither the devices controller nor a cgroup2 mount",
+                "containers may open every device of the host",
+            )
+            .with_remedy("mount the devices controller, or cgroup2 at /sys/fs/cgroup/unified"),
+        };
+    }
+    CheckItem::ok(NAME, "by the devices controller")
+}
+
+/// Whether devices are restricted by a program, since no controller of v1 does it.
+pub fn needs_device_program(found: &CgroupFacts) -> bool {
+    found.layout.is_unified() || !found.controllers.contains("devices")
 }
 
 /// Whether the kernel is at least `version`; an unknown one is not.

@@ -7,6 +7,7 @@ pub mod container_resources;
 pub mod contention;
 pub mod cpusets;
 pub mod desired;
+pub mod device_access;
 pub mod env;
 pub mod kernel_records;
 pub mod lifecycle;

@@ -40,7 +40,7 @@ use self::connect::Connector;
 use self::registry::{Command, Registry};
 pub use self::response::{ResponseError, decode_response};
 use crate::grpc::server;
-use crate::model::device::{ContainerResponse, Device, PluginOptions};
+use crate::model::device::{ContainerResponse, Device, PluginOptions, RefusalReason};
 use crate::sys::unix_socket::{self, ListenError, SocketFile};
 use crate::sys::{FsError, Root};
 
@@ -141,24 +141,6 @@ pub enum Disconnect {
     SocketRemoved,
     #[error("it broke the rules: {0}")]
     Misbehaved(String),
-}
-
-/// What a plugin was refused for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RefusalReason {
-    /// Of the API.
-    Version,
-    ResourceName,
-    /// Not the name of a socket where sockets of plugins are.
-    Endpoint,
-    /// It cannot be reached, or does not answer.
-    Unreachable,
-    /// What it sends is not what a plugin may send.
-    Devices,
-    /// There are [`limits::MAX_PLUGINS`] already.
-    TooMany,
-    /// The socket is that of another kind of plugin, or of something else.
-    PluginType,
 }
 
 /// What is asked of the current plugin of a resource.

@@ -10,6 +10,7 @@ pub mod check;
 pub mod container;
 pub mod cpuset;
 pub mod device;
+pub mod device_access;
 pub mod document;
 pub mod event;
 pub mod kernel;

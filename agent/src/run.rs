@@ -22,6 +22,8 @@ mod manifests;
 mod node;
 mod pass;
 mod phases;
+mod placement;
+mod plugins;
 mod pods;
 mod publish;
 mod removals;
@@ -37,11 +39,12 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 pub use self::check::check;
-use self::event::{Event, Receiver};
+use self::event::{Event, Receiver, Sender};
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
-use self::node::{Node, NodeError};
+use self::node::{DeviceControl, Node, NodeError};
 use self::pass::Scope;
+use self::placement::Placement;
 use self::pods::{PodEntry, StatePaths};
 use self::publish::{Counters, Publisher};
 use self::removals::Removals;
@@ -50,11 +53,14 @@ use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
+use crate::decide::placement::managers::PlacementError;
+use crate::device_plugin::DevicePlugins;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::ContainerAction;
 use crate::model::event::CgroupId;
 use crate::model::placement::{CpuState, MemoryState};
 use crate::model::pod::PodUid;
+use crate::model::pod_resources::NodeResources;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
@@ -101,6 +107,8 @@ const KERNEL_EVENTS: &str = "kernel events";
 pub enum RunError {
     #[error(transparent)]
     Node(#[from] NodeError),
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
     #[error("prepare the state directory")]
     State(#[source] FsError),
     #[error("another agent uses the state directory {}", .0.display())]
@@ -144,7 +152,14 @@ pub struct Loop {
     counters: Counters,
     publisher: Publisher,
     log_keeper: LogKeeper,
-    /// Who has which CPUs and memory; empty without the policy `static`.
+    placement: Placement,
+    /// `None`: device plugins are not served.
+    plugins: Option<DevicePlugins>,
+    /// For the pod resources API.
+    resources: tokio::sync::watch::Sender<Option<Arc<NodeResources>>>,
+    /// For the answers of plugins.
+    to_loop: Option<Sender>,
+    /// Of `placement`: who has which CPUs and memory; empty without the policy `static`.
     cpus: CpuState,
     memory: MemoryState,
     /// The shared pool is another one than when the cpusets of all containers were last looked at.
@@ -171,6 +186,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         clock::boottime(),
     );
     let mut node = Node::detect(&root, &config)?;
+    let placement = Placement::new(&config, &node)?;
     let prepared = node.prepare();
     identity::set_identity(&metrics, &root, &config, fields, &node);
     health.unblock("node");
@@ -217,6 +233,10 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             config.kubelet.max_container_log_bytes,
             config.kubelet.max_container_log_files,
         )?,
+        placement,
+        plugins: None,
+        resources: tokio::sync::watch::Sender::new(None),
+        to_loop: None,
         cpus: CpuState::default(),
         memory: MemoryState::default(),
         is_pool_moved: false,
@@ -226,6 +246,10 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         state
             .told
             .node("KubepodsFailed", crate::observe::chain(&error));
+    }
+    if let Some(DeviceControl::Off(why)) = &state.node.device_control {
+        let message = format!("containers may use every device: {why}");
+        state.told.node("DeviceControlOff", message);
     }
     state.told.agent(
         "AgentStarted",
@@ -241,13 +265,16 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
     let _listener = listener.map(Prepared::listen);
     let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;
-    drop(to_loop);
+    state.serve_pod_resources(&server);
+    state.serve_plugins(server.tokio(), to_loop);
 
     state.turn(events);
     state
         .told
         .agent("AgentStopping", "containers go on".to_owned());
+    state.save_placement();
     state.save_pods();
+    state.plugins = None;
     server.stop();
     Ok(())
 }
@@ -358,6 +385,17 @@ impl Loop {
                 return None;
             }
             Event::Emptied => self.removals.hurry(),
+            Event::PluginAnswered {
+                pod,
+                question,
+                answer,
+            } => self.plugin_answered(&pod, question, answer),
+            Event::PreStarted {
+                id,
+                resource,
+                result,
+            } => self.pre_started(&id, &resource, result, clock::boottime()),
+            Event::Plugin(event) => self.plugin_changed(event),
             Event::Lost | Event::CpusChanged => return Some(Scope::All),
             Event::Programs {
                 reports,

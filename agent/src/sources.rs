@@ -12,6 +12,8 @@ pub mod bpf;
 pub mod btf;
 pub mod cgroupfs;
 pub mod checkpoint;
+pub mod device_node;
+mod device_programs;
 pub mod kubelet_state;
 pub mod manifests;
 pub mod mounts;

@@ -4,9 +4,7 @@ mod node;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -541,42 +539,5 @@ fn every_member_of_an_oom_group_is_reported() -> Result<()> {
     watcher.until("three kills", |it| it.kills().len() == 3)?;
     let limit = Some(lineage(&[&pod])?);
     assert!(watcher.kills().iter().all(|it| it.limit_cgroup == limit));
-    Ok(())
-}
-
-#[cfg_attr(feature = "privileged", test)]
-fn device_accesses_below_a_cgroup_are_allowed_and_counted() -> Result<()> {
-    let root = Cgroup::root("device")?;
-    let mut watcher = Watcher::start(&root)?;
-    let unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-        .map(Path::new)
-        .into_iter()
-        .find(|it| it.join("cgroup.controllers").exists())
-        .context("no cgroup v2 hierarchy is mounted")?;
-    let directory = unified.join(format!("ballast-test-dev-{}", std::process::id()));
-    fs::create_dir(&directory)?;
-    let opened = fs::File::open(&directory)?;
-    let attached = watcher.streams.attach_device_counter(opened.as_fd());
-    let status = std::process::Command::new("sh")
-        .args([
-            "-c",
-            "echo 0 > \"$0/cgroup.procs\" && : < /dev/zero && : > /dev/null",
-        ])
-        .arg(&directory)
-        .status()?;
-    let accesses = watcher.streams.device_accesses();
-    fs::remove_dir(&directory)?;
-    attached?;
-    ensure!(status.success(), "a device was denied");
-    let accesses = accesses?;
-    println!("{accesses:?}");
-    ensure!(
-        accesses.iter().any(|it| it.read && it.n > 0),
-        "{accesses:?}"
-    );
-    ensure!(
-        accesses.iter().any(|it| it.write && it.n > 0),
-        "{accesses:?}"
-    );
     Ok(())
 }

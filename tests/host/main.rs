@@ -3,7 +3,8 @@
 //!
 //! `BALLAST_BIN` names the agent and `BALLAST_HOG` the program that misbehaves.
 //! `BALLAST_TEST_SCALE` (1 when it is not set) shrinks what is about numbers, for machines that are
-//! emulated. `BALLAST_TEST_SEED` makes another storm of kills than the usual one.
+//! emulated. `BALLAST_TEST_SEED` makes another storm of kills than the usual one. `BALLAST_VM` names
+//! the kernel of a virtual machine, where a test may do to the machine what it likes.
 //!
 //! Invariant: a test owns what it touches, waits with a deadline, and never passes by doing nothing.
 #![cfg_attr(
@@ -16,8 +17,11 @@
 )]
 
 mod ability;
+mod cpusets;
 mod crash;
+mod devices;
 mod ebpf;
+mod hardware;
 mod lifecycle;
 mod limits;
 mod look;

@@ -2,11 +2,13 @@
 //! node is left alone.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ballast::model::status::PodEntry;
-use ballast_tests::agent::Agent;
+use ballast_tests::agent::{Agent, STEP};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
@@ -133,4 +135,73 @@ fn passes_over_an_unchanged_node_write_nothing() -> Result<()> {
     assert_eq!(after.agent.writes, before.agent.writes);
     assert_eq!(after.agent.failed_writes, 0);
     Ok(())
+}
+
+/// Two writers of one file: ours gives way, says so once, and has the last word when the other ends.
+#[cfg_attr(feature = "privileged", test)]
+fn a_persistent_other_writer_is_given_way_and_told_once() -> Result<()> {
+    /// At a full pass each second, every one of which would write.
+    const FIGHT: Duration = Duration::from_secs(14);
+    const FOREIGN: &str = "777";
+    let mut agent = Agent::new("contention")?.with_kubelet("syncFrequency: 1s");
+    agent.start()?;
+    agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let container = container_path(&pod, "app")?;
+    let file = match cgroup::is_unified() {
+        true => "cpu.weight",
+        false => "cpu.shares",
+    };
+    let right = cgroup::read("cpu", &container, file)?;
+    assert_ne!(right, FOREIGN);
+    let before = agent.status()?.agent;
+
+    let is_over = AtomicBool::new(false);
+    let fought = thread::scope(|scope| -> Result<_> {
+        let other = scope.spawn(|| -> Result<()> {
+            while !is_over.load(Ordering::Relaxed) {
+                cgroup::write("cpu", &container, file, FOREIGN)?;
+                thread::sleep(STEP);
+            }
+            Ok(())
+        });
+        let began = Instant::now();
+        let shown = agent.wait_pod("pod", "shows the other writer", |pod| {
+            let message = pod.message.as_deref().unwrap_or_default();
+            message.contains("another program keeps writing")
+        });
+        while shown.is_ok() && began.elapsed() < FIGHT {
+            thread::sleep(STEP);
+        }
+        let after = agent.status().map(|it| it.agent);
+        is_over.store(true, Ordering::Relaxed);
+        let ended = other.join();
+        ended.map_err(|_panic| anyhow::anyhow!("the other writer panicked"))??;
+        shown?;
+        after
+    })?;
+    let n_passes = fought.passes - before.passes;
+    let n_writes = fought.writes - before.writes;
+    // Three at once, then after 1, 2, 4 s.
+    assert!(
+        (3..=7).contains(&n_writes),
+        "{n_writes} in {n_passes} passes"
+    );
+    let told = agent.events("container")?;
+    let told: Vec<_> = told
+        .iter()
+        .filter(|it| it.event.reason == "ForeignCgroupWrite")
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let message = &told[0].event.message;
+    assert!(
+        message.contains(file) && message.contains(FOREIGN) && message.contains(&right),
+        "{message}"
+    );
+
+    agent.wait_for("the last word", || {
+        Ok(cgroup::read("cpu", &container, file)? == right)
+    })?;
+    agent.wait_pod("pod", "shows nothing", |pod| pod.message.is_none())?;
+    check_unharmed(&agent, &pod)
 }

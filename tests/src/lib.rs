@@ -8,3 +8,4 @@ pub mod agent;
 pub mod cgroup;
 pub mod fake_node;
 pub mod manifest;
+pub mod numa;

@@ -4,12 +4,15 @@
 //! Every step is idempotent, and every write is read back: what the kernel kept must be what was
 //! asked for, or the step fails and says so.
 
+mod devices;
+
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::devices::{DeviceError, DevicePrograms};
 use crate::model::cgroup::{CgroupStep, Controller, FileValue, InterfaceFile};
 use crate::model::cgroup_name::CgroupName;
 use crate::sys::{Dir, FsError, Tree, Trees};
@@ -78,6 +81,11 @@ pub enum ApplyError {
     Kill { name: CgroupName, source: FsError },
     #[error("remove cgroup {name}")]
     Remove { name: CgroupName, source: FsError },
+    #[error("restrict the devices of cgroup {name}")]
+    Devices {
+        name: CgroupName,
+        source: Box<DeviceError>,
+    },
     #[error("the node has no `{controller}` controller for {file} of cgroup {name}")]
     NoController {
         name: CgroupName,
@@ -99,6 +107,7 @@ impl ApplyError {
             | Self::Move { name, .. }
             | Self::Kill { name, .. }
             | Self::Remove { name, .. }
+            | Self::Devices { name, .. }
             | Self::NoController { name, .. } => name,
         }
     }
@@ -123,6 +132,7 @@ impl ApplyError {
             | Self::NotKept { file, .. }
             | Self::NotEffective { file, .. }
             | Self::NoController { file, .. } => Some(file),
+            Self::Devices { .. } => Some("devices"),
             _ => None,
         }
     }
@@ -146,6 +156,8 @@ pub struct CgroupWriter {
     /// Controllers to enable on v2, as far as the node has them.
     controllers: BTreeSet<String>,
     page_size: u64,
+    /// For devices where no controller of v1 restricts them.
+    device_programs: Option<Arc<Mutex<DevicePrograms>>>,
 }
 
 impl CgroupWriter {
@@ -155,7 +167,13 @@ impl CgroupWriter {
             trees,
             controllers,
             page_size,
+            device_programs: None,
         }
+    }
+
+    /// Needed where v1 has no devices controller.
+    pub fn set_device_programs(&mut self, programs: DevicePrograms) {
+        self.device_programs = Some(Arc::new(Mutex::new(programs)));
     }
 
     /// Executes the steps in order. A failed step does not stop those of other cgroups; a write
@@ -215,6 +233,11 @@ impl CgroupWriter {
         match step {
             CgroupStep::Create { name } => self.create(name),
             CgroupStep::Repair { name, .. } => self.repair(name),
+            CgroupStep::Write {
+                name,
+                to: FileValue::Devices(access),
+                ..
+            } => self.allow_devices(name, access),
             CgroupStep::Write { name, file, to, .. } => self.write(name, file, to),
         }
     }

@@ -31,6 +31,8 @@ pub struct FileRules {
     pub memory_and_swap: bool,
     /// v2: `memory.swap.max` exists.
     pub swap_max: bool,
+    /// The devices of a container can be restricted.
+    pub devices: bool,
 }
 
 /// The files to hold `resources`, in the order of writing.

@@ -6,14 +6,16 @@ use std::collections::BTreeSet;
 use super::cgroup_files::{FileRules, WeightMap, files_for};
 use super::container_resources::container_resources;
 use super::cpusets::ContainerPlacement;
+use super::device_access::device_access;
 use super::node_allocatable::NodeAllocatable;
 use super::pod_resources::pod_resources;
 use super::qos_cgroups::{QosReserved, qos_cgroups};
 use super::resource_settings::{CpuLimits, CpuPinning, ResourceSettings};
 use crate::config::KubeletConfig;
-use crate::model::cgroup::DesiredCgroup;
+use crate::model::cgroup::{DesiredCgroup, FileValue, InterfaceFile};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::cpuset::CpuSet;
+use crate::model::device_access::{AllocatedDevice, DeviceAccess};
 use crate::model::numa::NumaMask;
 use crate::model::pod::{Container, Pod, QosClass};
 use crate::model::resources::CgroupResources;
@@ -106,6 +108,22 @@ impl NodePlan {
         self.cgroup(name, &resources, WeightMap::Quadratic)
     }
 
+    /// The device rules of a container's cgroup, to be among its files; `None` where the node cannot
+    /// restrict devices. `allocated`: what device plugins gave it.
+    pub fn devices(
+        &self,
+        container: &Container,
+        allocated: &[AllocatedDevice],
+    ) -> Option<(InterfaceFile, FileValue)> {
+        self.rules.devices.then(|| {
+            let access = match container.is_privileged {
+                true => DeviceAccess::Everything,
+                false => device_access(allocated),
+            };
+            (InterfaceFile::devices(), FileValue::Devices(access))
+        })
+    }
+
     /// The cpuset files of a container's cgroup alone, to move it without a look at the rest of it.
     pub fn container_cpuset(
         &self,
@@ -160,3 +178,6 @@ fn with_node_limits(limits: CgroupResources, qos: &CgroupResources) -> CgroupRes
         unified,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,14 @@ const LIST_AND_WATCH: Method = Method {
 pub(super) async fn watch(plugin: PluginId, channel: Channel, commands: mpsc::Sender<Command>) {
     let why = match lists(&plugin, &channel, &commands).await {
         Ok(why) => why,
-        Err(status) => Disconnect::StreamEnded(check::told_status(&status)),
+        Err(status) => {
+            let text = check::told_status(&status);
+            match status.code() {
+                // What tonic says of a message that is too large, or is none.
+                Code::OutOfRange | Code::Internal => Disconnect::Misbehaved(text),
+                _ => Disconnect::StreamEnded(text),
+            }
+        }
     };
     // Without a registry the agent ends, and nobody is to be told.
     let _ = commands.send(Command::End { plugin, why }).await;

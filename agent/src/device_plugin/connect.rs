@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::registry::{Command, Installed};
-use super::{Deadlines, PluginEvent, RefusalReason, check, limits};
+use super::{Deadlines, PluginEvent, check, limits};
 use crate::grpc::client::{Channel, ConnectError, Method};
 use crate::grpc::messages::device_plugin::{self as wire, path};
-use crate::model::device::PluginOptions;
+use crate::model::device::{PluginOptions, RefusalReason};
 use crate::sys::{FsError, chain, unix_socket};
 
 const OPTIONS: Method = Method {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tonic::Status;
 
 use super::connect::{Connector, Refusal};
-use super::{RefusalReason, check, limits};
+use super::{check, limits};
 use crate::grpc::messages::device_plugin::{Empty, RegisterRequest, path};
 use crate::grpc::server::{self, Handler};
+use crate::model::device::RefusalReason;
 
 struct Registration {
     /// Where the sockets of plugins are.

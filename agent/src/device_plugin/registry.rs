@@ -9,11 +9,10 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::connect::Refusal;
 use super::{
-    Deadlines, Disconnect, PluginError, PluginEvent, PluginId, Question, RefusalReason, Reply,
-    calls, limits,
+    Deadlines, Disconnect, PluginError, PluginEvent, PluginId, Question, Reply, calls, limits,
 };
 use crate::grpc::client::Channel;
-use crate::model::device::{Device, PluginOptions};
+use crate::model::device::{Device, PluginOptions, RefusalReason};
 
 pub(super) enum Command {
     Install {

@@ -14,12 +14,13 @@ use tokio::task::JoinSet;
 
 use super::connect::{self, Connector, Refusal};
 use super::registry::{Command, Installed};
-use super::{Disconnect, RefusalReason, check, limits};
+use super::{Disconnect, check, limits};
 use crate::grpc::client::{Channel, Method};
 use crate::grpc::messages::device_plugin::VERSION;
 use crate::grpc::messages::plugin_registration::{
     DEVICE_PLUGIN, Empty, PluginInfo, RegistrationStatus, path,
 };
+use crate::model::device::RefusalReason;
 use crate::sys::chain;
 use crate::sys::unix_socket::{self, SocketVersion};
 use crate::sys::watch::DirWatch;

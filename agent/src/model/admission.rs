@@ -125,6 +125,13 @@ pub struct ProviderVerdict {
     pub provider: Provider,
     pub resource: String,
     pub verdict: Verdict,
+    /// The answer if no other provider had an opinion: a candidate that lost, where it is not the one
+    /// that was chosen. `None`: not asked, the pod is in and the machine has many NUMA nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone: Option<Hint>,
+    /// The answer if this one had no opinion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<Hint>,
 }
 
 /// One merge of hints: of a container, or of the pod in scope `pod`.
@@ -137,8 +144,6 @@ pub struct Alignment {
     pub providers: Vec<ProviderVerdict>,
     pub merged: Hint,
     pub is_admitted: bool,
-    /// The best of the others.
-    pub beaten: Vec<Hint>,
     /// The search was ended early: there may be a better answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
@@ -157,6 +162,24 @@ pub struct ContainerHoldings {
     /// Resource name to device ids.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub devices: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// In words: `app: CPUs 2-3, memory on NUMA node 0, vendor.example/dev d1`.
+impl fmt::Display for ContainerHoldings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.cpus.iter().map(|it| format!("CPUs {it}")));
+        parts.extend(
+            self.memory
+                .iter()
+                .map(|it| format!("{} on NUMA nodes {}", it.resource, it.numa)),
+        );
+        parts.extend(self.devices.iter().map(|(resource, ids)| {
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            format!("{resource} {}", ids.join(" "))
+        }));
+        write!(f, "{}: {}", self.container, parts.join(", "))
+    }
 }
 
 /// A change that would let a refused pod in, as things stand.

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::cgroup_name::CgroupName;
 use super::cpuset::CpuSet;
+use super::device_access::DeviceAccess;
 use super::resources::CpuBandwidth;
 use crate::units::{Limit, Micros};
 
@@ -23,15 +24,18 @@ pub enum Controller {
     Memory,
     Pids,
     Hugetlb,
+    /// Of v1 alone; on v2 an eBPF program does its work.
+    Devices,
 }
 
 impl Controller {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Cpu,
         Self::Cpuset,
         Self::Memory,
         Self::Pids,
         Self::Hugetlb,
+        Self::Devices,
     ];
 
     /// The kernel's name for it.
@@ -42,6 +46,7 @@ impl Controller {
             Self::Memory => "memory",
             Self::Pids => "pids",
             Self::Hugetlb => "hugetlb",
+            Self::Devices => "devices",
         }
     }
 }
@@ -61,6 +66,9 @@ pub enum FileKind {
     SignedLimit,
     /// `cpu.max`: quota or `max`, and the period.
     CpuMax,
+    /// Device rules. No single file: v1 shows them in `devices.list` and takes changes in two
+    /// others, v2 has a program for them. See [`InterfaceFile::devices`].
+    Devices,
     /// A list of CPUs or of NUMA nodes.
     List,
     /// Anything else, compared as text.
@@ -76,6 +84,15 @@ pub struct InterfaceFile {
 }
 
 impl InterfaceFile {
+    /// What stands for the device rules of a cgroup, of either version.
+    pub fn devices() -> Self {
+        Self {
+            controller: Controller::Devices,
+            name: "devices".to_owned(),
+            kind: FileKind::Devices,
+        }
+    }
+
     /// v2: the file that says what a cgroup has of a list, `cpuset.cpus.effective` for
     /// `cpuset.cpus` (Linux 5.0).
     pub fn effective(&self) -> String {
@@ -90,6 +107,7 @@ pub enum FileValue {
     Number(u64),
     Limit(Limit),
     CpuMax(CpuBandwidth),
+    Devices(DeviceAccess),
     /// Ids of CPUs or of NUMA nodes.
     List(CpuSet),
     Text(String),
@@ -119,6 +137,7 @@ impl FileKind {
                     period: Micros(period.parse().ok()?),
                 })
             }
+            Self::Devices => FileValue::Devices(text.parse().ok()?),
             Self::List => FileValue::List(text.parse().ok()?),
             Self::Text => FileValue::Text(text.to_owned()),
         })
@@ -167,6 +186,7 @@ impl fmt::Display for FileValue {
             Self::Number(n) => write!(f, "{n}"),
             Self::Limit(limit) => write!(f, "{limit}"),
             Self::CpuMax(max) => write!(f, "{} {}", max.quota, max.period.0),
+            Self::Devices(access) => write!(f, "{access}"),
             Self::List(ids) => write!(f, "{ids}"),
             Self::Text(text) => f.write_str(text),
         }

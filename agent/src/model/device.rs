@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::numa::NumaMask;
 
 /// A device as its plugin offers it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Device {
     /// Unique within its resource, never empty.
     pub id: String,
@@ -21,11 +24,50 @@ pub struct Device {
 }
 
 /// What a plugin wants to be asked (v1beta1.DevicePluginOptions).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PluginOptions {
     /// PreStartContainer before each start of a container with its devices.
     pub pre_start_required: bool,
     pub has_preferred_allocation: bool,
+}
+
+/// What a plugin was refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RefusalReason {
+    /// Of the API.
+    Version,
+    ResourceName,
+    /// Not the name of a socket where sockets of plugins are.
+    Endpoint,
+    /// It cannot be reached, or does not answer.
+    Unreachable,
+    /// Its list of devices is not one that a plugin may send.
+    Devices,
+    /// As many resources have a plugin as may have one.
+    TooMany,
+}
+
+impl RefusalReason {
+    pub const ALL: &[Self] = &[
+        Self::Version,
+        Self::ResourceName,
+        Self::Endpoint,
+        Self::Unreachable,
+        Self::Devices,
+        Self::TooMany,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Version => "version",
+            Self::ResourceName => "resource_name",
+            Self::Endpoint => "endpoint",
+            Self::Unreachable => "unreachable",
+            Self::Devices => "devices",
+            Self::TooMany => "too_many",
+        }
+    }
 }
 
 /// What a container gets with its devices (v1beta1.ContainerAllocateResponse), in the plugin's

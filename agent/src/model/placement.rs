@@ -80,7 +80,9 @@ pub struct MemoryState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceAllocation {
-    /// Ids by NUMA node; `None` for those without one. A device of two nodes is in both sets.
+    /// Ids by NUMA node; `None` for those without one. A device of two nodes is in both sets. Written
+    /// as a list of pairs: keys of JSON objects are texts.
+    #[serde(with = "pairs")]
     pub ids: BTreeMap<Option<NumaNodeId>, BTreeSet<String>>,
     /// The plugin's answer, v1beta1.ContainerAllocateResponse as protobuf.
     pub response: Vec<u8>,
@@ -93,4 +95,28 @@ pub struct DeviceState {
     pub containers: ByContainer<BTreeMap<String, DeviceAllocation>>,
     /// Resource name to the ids of its healthy devices.
     pub registered: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// A map as a list of its pairs.
+mod pairs {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        map: &BTreeMap<K, V>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map)
+    }
+
+    pub(super) fn deserialize<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+    where
+        K: Deserialize<'de> + Ord,
+        V: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        let pairs = Vec::<(K, V)>::deserialize(deserializer)?;
+        Ok(pairs.into_iter().collect())
+    }
 }

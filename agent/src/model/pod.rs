@@ -150,6 +150,9 @@ pub struct Container {
     pub run_as_group: Option<u32>,
     /// The container must not start as user 0.
     pub run_as_non_root: bool,
+    /// `securityContext.privileged`: every device of the host may be used.
+    #[serde(default)]
+    pub is_privileged: bool,
 }
 
 /// See the module.

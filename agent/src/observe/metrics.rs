@@ -7,21 +7,25 @@
 //! from the first pass that sees the container, and its series stay for [`POD_RETENTION`] after the
 //! pod is gone. Counts per workload, scope and slice outlive every pod.
 
+mod devices;
 mod families;
 pub mod labels;
 mod lifetime;
+mod placement;
 mod registry;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, GaugeVec, HistogramVec, IntGaugeVec, Registry, TextEncoder};
 
+pub use self::devices::{DeviceCounts, MAX_RESOURCES, PodResourcesCall};
 use self::families::{
-    AgentFamilies, EbpfFamilies, OomFamilies, ProcessFamilies, ReconcileFamilies, StateFamilies,
+    AgentFamilies, DeviceFamilies, EbpfFamilies, OomFamilies, PlacementFamilies,
+    PodResourcesFamilies, ProcessFamilies, ReconcileFamilies, StateFamilies,
 };
 use self::labels::{
     CgroupLevel, CgroupOp, DriftCause, ExitHow, FieldHandling, Hook, HostSlice, LagKind,
@@ -33,6 +37,7 @@ pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workl
 use self::registry::Builder;
 pub use self::table::{Area, Buckets, Cardinality, Family, PREFIX, Type, Unit, table};
 use crate::model::agent_process::ProcessUsage;
+use crate::model::device::RefusalReason;
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::record::{Event, OomDetail, OomScope};
 use crate::model::time::WallTime;
@@ -52,8 +57,13 @@ struct Shared {
     process: ProcessFamilies,
     oom: OomFamilies,
     reconcile: ReconcileFamilies,
+    placement: PlacementFamilies,
     ebpf: EbpfFamilies,
     state: StateFamilies,
+    devices: DeviceFamilies,
+    pod_resources: PodResourcesFamilies,
+    /// Resources with series of their own.
+    resources: Mutex<BTreeSet<String>>,
     pods: Mutex<PodLifetimes>,
     workloads: Mutex<WorkloadLifetimes>,
     /// Last value of each counter that the kernel keeps and the agent only repeats.
@@ -83,8 +93,11 @@ impl Metrics {
         let process = ProcessFamilies::new(&mut build);
         let oom = OomFamilies::new(&mut build);
         let reconcile = ReconcileFamilies::new(&mut build);
+        let placement = PlacementFamilies::new(&mut build);
         let ebpf = EbpfFamilies::new(&mut build);
         let state = StateFamilies::new(&mut build);
+        let devices = DeviceFamilies::new(&mut build);
+        let pod_resources = PodResourcesFamilies::new(&mut build);
         let metrics = Self {
             shared: Arc::new(Shared {
                 registry: build.finish(),
@@ -92,8 +105,12 @@ impl Metrics {
                 process,
                 oom,
                 reconcile,
+                placement,
                 ebpf,
                 state,
+                devices,
+                pod_resources,
+                resources: Mutex::default(),
                 pods: Mutex::default(),
                 workloads: Mutex::default(),
                 kernel_counts: Mutex::default(),
@@ -112,6 +129,7 @@ impl Metrics {
             oom,
             ebpf,
             state,
+            devices,
             ..
         } = &*self.shared;
         agent.ready.with_label_values::<&str>(&[]).set(0);
@@ -127,6 +145,9 @@ impl Metrics {
         for it in Stream::ALL {
             ebpf.events.with_label_values(&[it.as_str()]);
             ebpf.event_age.with_label_values(&[it.as_str()]);
+        }
+        for it in RefusalReason::ALL {
+            devices.refusals.with_label_values(&[it.as_str()]);
         }
         for it in SaveResult::ALL {
             state.saves.with_label_values(&[it.as_str()]);

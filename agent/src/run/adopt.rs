@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use super::event::Sender;
 use super::kernel::{Listener, Prepared};
+use super::node::DeviceControl;
 use super::pods::{self, Instance, PodEntry};
 use super::{KERNEL_EVENTS, Loop, RunError};
 use crate::apply::checkpoint;
+use crate::apply::devices::DEVICE_PROGRAM;
 use crate::decide::pod_state::PodState;
 use crate::decide::qos::qos_class;
 use crate::model::container::{self, ContainerState, Termination};
@@ -17,7 +19,7 @@ use crate::model::pod::PodUid;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::RestoreResult;
 use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
-use crate::sources::bpf::{LoadOptions, ProgramReport, Streams};
+use crate::sources::bpf::{DEVICE_COUNTER, LoadOptions, ProgramReport, Streams};
 use crate::sources::checkpoint as stored;
 use crate::sys::{Dir, clock};
 
@@ -82,13 +84,25 @@ impl Loop {
     ) {
         self.publisher.programs(reports, &self.metrics);
         if let Some(attached) = device {
-            self.publisher.device_counter(attached, &self.metrics);
+            let metrics = &self.metrics;
+            self.publisher
+                .cgroup_program(DEVICE_COUNTER, attached, metrics);
         }
         if let Some(why) = fault {
             if reports.is_empty() {
                 self.publisher.no_streams(&why);
             }
             self.told.node("KernelEventsOff", why);
+        }
+        let devices = match &self.node.device_control {
+            Some(DeviceControl::Program) => Some(Ok(())),
+            Some(DeviceControl::Off(why)) => Some(Err(why.clone())),
+            Some(DeviceControl::Controller) | None => None,
+        };
+        if let Some(devices) = devices {
+            let metrics = &self.metrics;
+            self.publisher
+                .cgroup_program(DEVICE_PROGRAM, devices, metrics);
         }
         self.health.unblock(KERNEL_EVENTS);
     }
@@ -141,6 +155,7 @@ impl Loop {
             self.exited(&uid, &container, exit, finished_at);
         }
         self.settle(now);
+        self.restore_placement();
         self.register_all();
         self.health.unblock("recovery");
         Ok(())

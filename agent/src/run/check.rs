@@ -1,8 +1,10 @@
 //! `ballast check`: gathers what the pure report is made from.
 
+use crate::apply::devices::{DEVICE_PROGRAM, DevicePrograms};
 use crate::check;
-use crate::config::Config;
-use crate::model::check::{CheckReport, ProgramCheck};
+use crate::config::{Config, Mode};
+use crate::decide::device_access::device_access;
+use crate::model::check::{CgroupDetection, CheckReport, ProgramCheck};
 use crate::sources::bpf::{LoadOptions, ProgramReport, ProgramState, Stream, Streams};
 use crate::sources::probe;
 use crate::sys::Root;
@@ -11,7 +13,26 @@ use crate::sys::Root;
 /// is pinned, mounted or written.
 pub fn check(config: &Config) -> CheckReport {
     let facts = probe::facts(&Root::host(), &config.socket);
-    check::report(&facts, config, &try_programs())
+    let mut programs = try_programs();
+    if let (Mode::Own, CgroupDetection::Found(found)) = (config.mode, &facts.cgroups)
+        && check::needs_device_program(found)
+    {
+        programs.push(try_device_program());
+    }
+    check::report(&facts, config, &programs)
+}
+
+fn try_device_program() -> ProgramCheck {
+    let tried = DevicePrograms::new(&device_access(&[]));
+    ProgramCheck {
+        program: DEVICE_PROGRAM.to_owned(),
+        is_running: tried.is_ok(),
+        state: match tried {
+            Ok(_) => "cgroup/device".to_owned(),
+            Err(error) => crate::observe::chain(&error),
+        },
+        fallback: Some("containers may open every device of the host".to_owned()),
+    }
 }
 
 fn try_programs() -> Vec<ProgramCheck> {

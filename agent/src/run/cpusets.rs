@@ -11,7 +11,7 @@ use super::Loop;
 use super::pods::PodEntry;
 use crate::decide::cpusets::{ContainerPlacement, holders};
 use crate::decide::resource_settings::CpuPinning;
-use crate::model::cgroup::DesiredCgroup;
+use crate::model::cgroup::{DesiredCgroup, Existence};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::ContainerAction;
 use crate::model::cpuset::CpuSet;
@@ -43,10 +43,10 @@ impl Loop {
         actions: Vec<(PodUid, ContainerAction)>,
         now: Duration,
     ) -> Vec<(PodUid, ContainerAction)> {
-        let mut held = std::mem::take(&mut self.held_starts);
-        held.extend(actions);
+        let mut all = std::mem::take(&mut self.held_starts);
+        all.extend(actions);
         let mut ready = Vec::new();
-        for (uid, action) in held {
+        for (uid, action) in all {
             let ContainerAction::Start { container, .. } = &action else {
                 ready.push((uid, action));
                 continue;
@@ -56,19 +56,20 @@ impl Loop {
                 continue;
             };
             let is_going = entry.state.deletion.is_some();
-            if let Some(instance) = entry.instances.get_mut(container) {
-                if let (None, Some(why)) = (&instance.held, &why) {
-                    self.told.start_held(&entry.pod_ref, container, why);
-                }
-                instance.held.clone_from(&why);
-            }
-            match why {
-                Some(why) if is_going => self.start_failed(&uid, container, why, now),
-                Some(_) => {
+            let Some(instance) = entry.instances.get_mut(container) else {
+                continue;
+            };
+            let before = std::mem::replace(&mut instance.held, why.clone());
+            match (before, why) {
+                (Some(why), _) if is_going => self.start_failed(&uid, container, why, now),
+                (_, None) => ready.push((uid, action)),
+                (before, Some(why)) => {
+                    if before.is_none() {
+                        self.told.start_held(&entry.pod_ref, container, &why);
+                    }
                     self.is_pool_moved = true;
                     self.held_starts.push((uid, action));
                 }
-                None => ready.push((uid, action)),
             }
         }
         ready
@@ -86,24 +87,30 @@ impl Loop {
         Some(format!("waits until {other} has left CPUs {shared}"))
     }
 
-    /// The container cgroups other than `own` that are on `cpus`, as the kernel has it now: two
-    /// calls a container.
+    /// The container cgroups other than `own` that are on `cpus`, as the kernel has it now: one file
+    /// a container.
     fn holders_of(&self, cpus: &CpuSet, own: &CgroupName) -> BTreeMap<CgroupName, CpuSet> {
         let others = self.pods.values().flat_map(|it| it.instances.values());
         let observed = others
             .filter(|it| it.cgroup != *own)
-            .map(|it| {
-                let held = match self.node.reader.cpus(&it.cgroup) {
-                    // It is gone, and nobody runs in it.
-                    Ok(held) => Some(held.unwrap_or_default()),
-                    Err(error) => {
-                        tracing::warn!(error = crate::observe::chain(&error), "read a cpuset");
-                        None
-                    }
-                };
-                (it.cgroup.clone(), held)
-            })
+            .map(|it| (it.cgroup.clone(), self.cpus_of(&it.cgroup)))
             .collect();
         holders(&observed, cpus)
+    }
+
+    /// `None`: not known; a cgroup that lacks its cpuset leaves its processes in another one.
+    fn cpus_of(&self, name: &CgroupName) -> Option<CpuSet> {
+        let reader = &self.node.reader;
+        let cpus = reader.cpus(name).and_then(|cpus| match cpus {
+            Some(cpus) => Ok(Some(cpus)),
+            None => {
+                let existence = reader.existence(name)?;
+                Ok((existence == Existence::Absent).then(CpuSet::new))
+            }
+        });
+        cpus.unwrap_or_else(|error| {
+            tracing::warn!(error = crate::observe::chain(&error), "read a cpuset");
+            None
+        })
     }
 }

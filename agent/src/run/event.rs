@@ -2,9 +2,11 @@
 
 use std::sync::mpsc;
 
+use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
+use crate::device_plugin::PluginEvent;
 use crate::model::event::ProcessKey;
 use crate::model::pod::PodUid;
-use crate::runtime::RuntimeEvent;
+use crate::runtime::{ContainerId, RuntimeEvent};
 use crate::sources::bpf::ProgramReport;
 
 /// Capacity of the channel to the loop. A full channel blocks the runtime's and the kernel
@@ -24,6 +26,20 @@ pub(super) enum Event {
         container: String,
         victim: ProcessKey,
     },
+    /// A device plugin was asked in the admission of a pod, and this is what it said.
+    PluginAnswered {
+        pod: PodUid,
+        question: PluginQuestion,
+        answer: PluginAnswer,
+    },
+    /// A device plugin was told of the start of a container, and this is what it said.
+    PreStarted {
+        id: ContainerId,
+        resource: String,
+        result: Result<(), String>,
+    },
+    /// Device plugins come, go, and tell of their devices.
+    Plugin(PluginEvent),
     /// A cgroup below kubepods became empty.
     Emptied,
     /// Kernel events were lost: look at everything.

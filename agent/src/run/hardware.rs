@@ -12,7 +12,10 @@ impl Loop {
         let kubelet = &self.config.kubelet;
         match self.node.refresh_cpus(&Root::host(), kubelet) {
             Ok(None) => {}
-            Ok(Some(changed)) => self.cpus_changed(&changed),
+            Ok(Some(changed)) => {
+                self.cpus_changed(&changed);
+                self.rebuild_placement();
+            }
             Err(error) => tracing::warn!(error = chain(&error), "read the CPUs again"),
         }
         if let Err(error) = self.node.refresh_ancestors(&self.config.kubelet) {

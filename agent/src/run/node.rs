@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
+use crate::apply::devices::DevicePrograms;
 use crate::config::{Config, CpuManagerPolicy, Enforcement, KubeletConfig, MemoryManagerPolicy};
 use crate::decide::cgroup_files::FileRules;
 use crate::decide::desired::{AncestorCpuset, NodePlan};
+use crate::decide::device_access::device_access;
 use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations};
 use crate::decide::qos_cgroups::QosReserved;
 use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
@@ -25,7 +27,7 @@ use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::mounts::LayoutError;
 use crate::sources::sysfs::TopologyError;
 use crate::sources::{ReadError as FileError, mounts, procfs, sysfs};
-use crate::sys::{FsError, Root, Trees};
+use crate::sys::{FsError, Root, Trees, syscall};
 use crate::units::Bytes;
 
 /// v2 controllers that the agent turns on for its cgroups, where the node has them.
@@ -104,6 +106,20 @@ pub(super) struct Node {
     pub plan: NodePlan,
     pub reader: CgroupReader,
     pub writer: CgroupWriter,
+    /// `None` before [`Node::prepare`].
+    pub device_control: Option<DeviceControl>,
+}
+
+/// What restricts the devices of containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DeviceControl {
+    /// The devices controller of v1.
+    Controller,
+    /// An eBPF program on each cgroup.
+    Program,
+    /// Nothing, and why. Containers run all the same, as they would without an agent: what they may
+    /// open is up to the permissions of the nodes then.
+    Off(String),
 }
 
 impl Node {
@@ -158,6 +174,7 @@ impl Node {
             plan,
             reader,
             writer,
+            device_control: None,
         })
     }
 
@@ -210,8 +227,12 @@ impl Node {
         Ok(())
     }
 
-    /// Makes kubepods and the QoS cgroups, and learns from them what only a cgroup can tell.
+    /// Makes kubepods and the QoS cgroups, and learns from them what only a cgroup can tell. Finds
+    /// out whether devices can be restricted, which takes 30 ms where a program does it.
     pub(super) fn prepare(&mut self) -> Result<(), ApplyError> {
+        let device_control = self.start_device_control();
+        self.plan.rules.devices = !matches!(device_control, DeviceControl::Off(_));
+        self.device_control = Some(device_control);
         for name in self.plan.qos_cgroups() {
             self.writer.create(&name)?;
         }
@@ -225,6 +246,26 @@ impl Node {
             self.plan.settings.node.is_swap_limitable = swap_max;
         }
         Ok(())
+    }
+
+    fn start_device_control(&mut self) -> DeviceControl {
+        let trees = self.reader.trees();
+        if trees.legacy(Controller::Devices.name()).is_some() {
+            return DeviceControl::Controller;
+        }
+        if trees.cgroup2().is_none() {
+            let why =
+                "the node has neither the devices controller of cgroup v1 nor a cgroup2 mount";
+            return DeviceControl::Off(why.to_owned());
+        }
+        match DevicePrograms::new(&device_access(&[])) {
+            Ok(programs) => {
+                self.writer.set_device_programs(programs);
+                syscall::release_free_memory();
+                DeviceControl::Program
+            }
+            Err(error) => DeviceControl::Off(crate::observe::chain(&error)),
+        }
     }
 
     /// What the running kernel has, name to presence. A cgroup file counts where kubepods has it.
@@ -405,6 +446,8 @@ fn node_plan(
             },
             memory_and_swap,
             swap_max: false,
+            // `prepare` knows.
+            devices: false,
         },
         settings,
         qos_reserved: kubelet

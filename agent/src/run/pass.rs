@@ -1,7 +1,7 @@
 //! One pass of the reconcile loop: what is wanted against what is there, and the difference done.
 //!
 //! Order, and why: decisions first; then they are stored, so that a start which is lost in a crash
-//! is known to have been meant; then cgroups, so that a process never runs outside its limits;
+//! is known to have been meant, after what was given to pods; then cgroups, so that a process never runs outside its limits;
 //! then starts and stops. A start on CPUs that others have not left yet is held for a later pass.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,6 @@ use crate::decide::attribution::{Level, Owner};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
-use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerAction, ContainerExit, Termination};
@@ -49,11 +48,17 @@ impl Loop {
             .map(|(uid, _)| uid.clone())
             .collect();
         self.unblock();
+        self.sweep_placement();
+        if scope == Scope::All {
+            self.give_up_pre_starts(started);
+            self.expire_devices(started);
+        }
         let mut starts = Vec::new();
         for uid in &uids {
             self.decide(uid, started, &mut starts);
         }
         phases.end(Phase::Decide);
+        self.save_placement();
         self.save_pods();
         phases.end(Phase::Apply);
         self.reconcile_cgroups(&uids, scope, &mut phases);
@@ -62,6 +67,7 @@ impl Loop {
         }
         self.save_pods();
         self.retire_pods(started);
+        self.publish_resources();
         self.work_removals(clock::boottime());
         phases.end(Phase::Apply);
         self.count_pass(scope, started, phases);
@@ -105,17 +111,19 @@ impl Loop {
         now: Duration,
         actions: &mut Vec<(PodUid, ContainerAction)>,
     ) {
+        match self.pods.get_mut(uid) {
+            None => return,
+            Some(entry) => {
+                entry.is_dirty = false;
+                if entry.blocked.is_some() {
+                    return;
+                }
+            }
+        }
+        self.admit(uid);
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
-        entry.is_dirty = false;
-        if entry.blocked.is_some() {
-            return;
-        }
-        if entry.state.admission == Admission::Open {
-            entry.state.admission = Admission::Admitted;
-            entry.is_unsaved = true;
-        }
         let decision = decide_pod(&PodView {
             pod: &entry.state.pod,
             admission: &entry.state.admission,
@@ -267,7 +275,12 @@ impl Loop {
             {
                 let name = instance.cgroup.clone();
                 let placement = self.placement_of(&pod.uid, &container.name);
-                cgroups.push(plan.container_cgroup(pod, entry.qos, container, &placement, name));
+                let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, name);
+                let allocated = self.allocated_devices(&pod.uid, &container.name);
+                // A device that is not there any more can be given to nobody.
+                let allocated = allocated.unwrap_or_default();
+                cgroup.files.extend(plan.devices(container, &allocated));
+                cgroups.push(cgroup);
             }
         }
         cgroups
@@ -330,6 +343,9 @@ impl Loop {
     fn act(&mut self, uid: &PodUid, action: &ContainerAction, now: Duration) {
         match action {
             ContainerAction::Start { container, .. } => {
+                if self.ask_before_start(uid, container) {
+                    return;
+                }
                 if let Err(message) = self.start(uid, container) {
                     self.start_failed(uid, container, message, now);
                 }
@@ -341,7 +357,9 @@ impl Loop {
         }
     }
 
-    fn start(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
+    pub(super) fn start(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
+        let devices = self.devices_of(uid, container)?;
+        self.allocated_devices(uid, container)?;
         let entry = self
             .pods
             .get(uid)
@@ -349,10 +367,19 @@ impl Loop {
         if let Some(fault) = entry.cgroup_faults.values().next() {
             return Err(fault.clone());
         }
-        let spec = start::container_spec(&self.node, &self.paths, entry, container)?;
+        let spec = start::container_spec(&self.node, &self.paths, entry, container, &devices)?;
+        for warning in start::not_applicable(&devices) {
+            self.told.start_warning(&entry.pod_ref, container, warning);
+        }
         self.runtime
             .start(spec)
-            .map_err(|error| crate::observe::chain(&error))
+            .map_err(|error| crate::observe::chain(&error))?;
+        if let Some(memory) = &mut self.placement.managers.memory {
+            // The init containers before it are done with theirs.
+            memory.container_starts(&entry.state.pod, container);
+            self.books_changed();
+        }
+        Ok(())
     }
 
     /// The program never ran: the instance is over, and its cgroup goes.
@@ -516,6 +543,7 @@ impl Loop {
             match pods::forget(&self.paths, &entry.pod_ref) {
                 Ok(()) => {
                     self.told.pod_removed(&entry.pod_ref);
+                    self.forget_admission(&uid);
                 }
                 Err(error) => {
                     tracing::error!(
@@ -577,7 +605,9 @@ impl Loop {
 
 fn reading_fault(error: &ReadError) -> SourceFault {
     match error {
-        ReadError::Fs { .. } | ReadError::NoController { .. } => SourceFault::Io,
+        ReadError::Fs { .. }
+        | ReadError::DevicePrograms { .. }
+        | ReadError::NoController { .. } => SourceFault::Io,
         ReadError::Parse { .. } => SourceFault::Parse,
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::plugins::PreStart;
 use crate::apply::checkpoint;
 use crate::decide::lifecycle::{PodDecision, after_reboot};
 use crate::decide::pod_state::PodState;
@@ -34,6 +35,8 @@ pub struct Instance {
     /// Victims told before it is known which process is the first: the kernel's word of a kill may
     /// come before the runtime's of the start.
     pub early_victims: BTreeSet<HostProcess>,
+    /// What device plugins have to prepare before its start.
+    pub pre_start: PreStart,
     /// Its first process ended; the cgroup is being emptied and removed.
     pub ended: Option<Termination>,
 }
@@ -49,6 +52,7 @@ impl Instance {
             process: None,
             oom_killed: false,
             early_victims: BTreeSet::new(),
+            pre_start: PreStart::default(),
             ended: None,
         }
     }
@@ -101,6 +105,8 @@ pub struct PodEntry {
     pub is_confirmed: bool,
     /// Why it is not acted upon yet.
     pub blocked: Option<String>,
+    /// Why its admission is not decided yet.
+    pub waits: Option<String>,
     /// Containers whose cgroup could not be made as it should be, with the error.
     pub cgroup_faults: BTreeMap<CgroupName, String>,
 }
@@ -126,6 +132,7 @@ impl PodEntry {
             is_unsaved: true,
             is_confirmed: false,
             blocked: None,
+            waits: None,
             cgroup_faults: BTreeMap::new(),
         }
     }

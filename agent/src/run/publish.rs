@@ -18,6 +18,7 @@ use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
 use crate::decide::pod_resources::{memory, milli_cpu};
 use crate::decide::qos::qos_reason;
+use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
@@ -32,7 +33,7 @@ use crate::observe::metrics::labels::{
     CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, ObjectKind, Phase, Source, SourceFault,
     WriteResult,
 };
-use crate::sources::bpf::{DEVICE_PROGRAM, ProgramReport, ProgramState};
+use crate::sources::bpf::{ProgramReport, ProgramState};
 use crate::sources::{ReadError, agent_process, psi};
 use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};
@@ -95,13 +96,17 @@ impl Publisher {
         }
     }
 
-    /// The program on the kubepods cgroup; `Err`: why it is not there.
-    pub(super) fn device_counter(&mut self, attached: Result<(), String>, metrics: &Metrics) {
-        let name = DEVICE_PROGRAM.to_owned();
+    /// A program on cgroups; `Err`: why it is not there.
+    pub(super) fn cgroup_program(
+        &mut self,
+        name: &str,
+        attached: Result<(), String>,
+        metrics: &Metrics,
+    ) {
         let (program, hook) = match attached {
             Ok(()) => (
                 ProgramStatus {
-                    name,
+                    name: name.to_owned(),
                     state: status::ProgramState::Attached,
                     hook: Some("cgroup/device".to_owned()),
                     reason: None,
@@ -110,7 +115,7 @@ impl Publisher {
             ),
             Err(reason) => (
                 ProgramStatus {
-                    name,
+                    name: name.to_owned(),
                     state: status::ProgramState::Failed,
                     hook: None,
                     reason: Some(reason),
@@ -119,7 +124,7 @@ impl Publisher {
             ),
         };
         self.ebpf.programs.push(program);
-        metrics.set_program(DEVICE_PROGRAM, hook);
+        metrics.set_program(name, hook);
     }
 
     /// There is nothing to listen to.
@@ -157,6 +162,13 @@ pub(super) fn program_status(report: &ProgramReport) -> ProgramStatus {
         state,
         hook,
         reason,
+    }
+}
+
+fn refusal_text(admission: &Admission) -> Option<String> {
+    match admission {
+        Admission::Refused(refusal) => Some(refusal.message.clone()),
+        Admission::Open | Admission::Admitted => None,
     }
 }
 
@@ -536,7 +548,9 @@ impl Loop {
                     state: container_state(own, instance, waiting.get(name.as_str()), at),
                     restarts: own.attempt,
                     oom_kills: entry.state.oom_kills.get(name).copied().unwrap_or(0),
-                    cpuset: None,
+                    cpuset: instance
+                        .and_then(|_| self.placement_of(&pod.uid, name).cpus)
+                        .map(|it| it.to_string()),
                     resources: bounds(&container.resources.requests, &container.resources.limits),
                     usage: match instance {
                         Some(instance) => self.usage(&instance.cgroup),
@@ -554,14 +568,16 @@ impl Loop {
             qos: entry.qos,
             qos_reason: Some(qos_reason(pod)),
             phase: entry.state.phase,
-            reason: match (&entry.blocked, entry.state.deletion) {
-                (Some(_), _) => Some("Blocked".to_owned()),
-                (None, Some(_)) => Some("Terminating".to_owned()),
-                (None, None) => None,
+            reason: match (&entry.blocked, entry.state.deletion, &entry.state.admission) {
+                (Some(_), ..) => Some("Blocked".to_owned()),
+                (None, Some(_), _) => Some("Terminating".to_owned()),
+                (None, None, Admission::Refused(refusal)) => Some(refusal.reason.to_string()),
+                (None, None, Admission::Open) => Some("AdmissionWaiting".to_owned()),
+                (None, None, Admission::Admitted) => None,
             },
-            message: entry
-                .blocked
-                .clone()
+            message: refusal_text(&entry.state.admission)
+                .or_else(|| entry.blocked.clone())
+                .or_else(|| entry.waits.clone())
                 .or_else(|| entry.instances.values().find_map(|it| it.held.clone()))
                 .or_else(|| entry.cgroup_faults.values().next().cloned())
                 .or_else(|| self.foreign_text_of(entry)),

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime as Tokio};
+use tokio::runtime::{Builder, Handle, Runtime as Tokio};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
 use crate::observe::http::{self, Pages};
 use crate::observe::metrics::Metrics;
-use crate::observe::shutdown::{self, ShutdownTrigger};
+use crate::observe::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::observe::socket::{self, Sources};
 use crate::runtime::RuntimeError;
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
@@ -43,6 +43,8 @@ pub enum ServeError {
 pub(super) struct Server {
     tokio: Tokio,
     shutdown: ShutdownTrigger,
+    /// For servers that are started later.
+    stop: Shutdown,
 }
 
 impl Server {
@@ -72,7 +74,7 @@ impl Server {
         socket::serve(&config.socket, sources, shutdown.clone())?;
         if let Some(address) = config.metrics_address {
             let pages = Pages { metrics, health };
-            let server = tokio.block_on(http::serve(address, pages, shutdown))?;
+            let server = tokio.block_on(http::serve(address, pages, shutdown.clone()))?;
             tracing::info!(address = %server.address, "serving /metrics, /healthz and /readyz");
         }
         let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
@@ -89,8 +91,19 @@ impl Server {
         drop(entered);
         Ok(Self {
             tokio,
+            stop: shutdown,
             shutdown: trigger,
         })
+    }
+
+    /// Where other servers can run.
+    pub(super) fn tokio(&self) -> &Handle {
+        self.tokio.handle()
+    }
+
+    /// When servers that are started later have to end.
+    pub(super) fn shutdown(&self) -> Shutdown {
+        self.stop.clone()
     }
 
     /// Ends the servers; connections have [`STOP_GRACE`] to finish.

@@ -9,6 +9,7 @@ use super::pods::{PodEntry, StatePaths};
 use crate::decide::container_resources::oom_score_adj;
 use crate::decide::env::{self, BaseEnv, DEFAULT_PATH};
 use crate::model::container::SpecHash;
+use crate::model::device::ContainerDevices;
 use crate::model::pod::{PodUid, VolumeSource};
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
 use crate::sys::Root;
@@ -26,6 +27,28 @@ pub(super) fn container_id(uid: &PodUid, container: &str, attempt: u32) -> Conta
         .expect("a container name is a DNS label, and the rest is digits and hex")
 }
 
+/// What came with the devices of a container and means nothing for a process of the host, a sentence
+/// each.
+pub(super) fn not_applicable(devices: &ContainerDevices) -> Vec<String> {
+    let mut told: Vec<String> = devices.conflicts.iter().map(ToString::to_string).collect();
+    told.extend(devices.mounts.values().map(|it| {
+        let (from, to) = (&it.host_path, &it.container_path);
+        format!("mount of {from} at {to} is not applicable: the container sees the host's files")
+    }));
+    let moved = devices.devices.values();
+    told.extend(
+        moved
+            .filter(|it| it.host_path != it.container_path)
+            .map(|it| {
+                let (from, to) = (&it.host_path, &it.container_path);
+                format!("device {from} is not at {to}: the container sees the host's devices")
+            }),
+    );
+    let cdi = devices.cdi_devices.iter();
+    told.extend(cdi.map(|it| format!("CDI device {it} is not applicable: no runtime injects it")));
+    told
+}
+
 /// All that one start needs. Makes the pod's directory and its volumes, with the permissions that
 /// kubelet gives them.
 pub(super) fn container_spec(
@@ -33,6 +56,7 @@ pub(super) fn container_spec(
     paths: &StatePaths,
     entry: &PodEntry,
     name: &str,
+    devices: &ContainerDevices,
 ) -> Result<ContainerSpec, String> {
     let pod = &entry.state.pod;
     let container = pod
@@ -68,6 +92,12 @@ pub(super) fn container_spec(
         home: "/",
     };
     let mut process = env::process_args(container, &base).map_err(|error| error.to_string())?;
+    // What the container itself sets goes before what comes with its devices, as in kubelet.
+    for (name, value) in &devices.envs {
+        if process.env.iter().all(|(known, _)| known != name) {
+            process.env.push((name.clone(), value.clone()));
+        }
+    }
     // Paths of volumes are not those that the pod asks for: there is no mount namespace.
     let own_dir = ("BALLAST_POD_DIR".to_owned(), pod_dir.display().to_string());
     process.env.push(own_dir);

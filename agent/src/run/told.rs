@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::decide::lifecycle::{PodDecision, Waiting};
+use crate::model::admission::{ContainerHoldings, Refusal};
 use crate::model::container::{ContainerExit, PodPhase, Termination};
 use crate::model::event::ExitStatus;
 use crate::model::record::{ContainerDetail, Event, EventDetail, EventKind, PodRef};
@@ -88,6 +89,62 @@ impl Told {
 
     pub(super) fn pod_removed(&self, pod: &PodRef) {
         self.pod("PodRemoved", pod, "nothing is left of it".to_owned());
+    }
+
+    /// A pod that is not admitted yet; told when the reason is another than before.
+    pub(super) fn waits(&self, pod: &PodRef, before: &mut Option<String>, why: String) {
+        if before.as_ref() != Some(&why) {
+            self.pod("AdmissionWaiting", pod, why.clone());
+            *before = Some(why);
+        }
+    }
+
+    /// Told only of a pod that holds something of its own.
+    pub(super) fn admitted(&self, pod: &PodRef, holdings: &[ContainerHoldings]) {
+        if !holdings.is_empty() {
+            let each: Vec<String> = holdings.iter().map(ToString::to_string).collect();
+            self.pod("Placed", pod, each.join("; "));
+        }
+    }
+
+    pub(super) fn refused(&self, pod: &PodRef, refusal: &Refusal) {
+        let Refusal {
+            reason,
+            message,
+            container,
+        } = refusal;
+        tracing::warn!(%pod, container, reason = reason.as_str(), "{message}");
+        let message = message.clone();
+        let container = container.as_deref();
+        self.tell(
+            EventKind::Pod,
+            reason.as_str(),
+            Some(pod),
+            container,
+            message,
+            None,
+        );
+    }
+
+    pub(super) fn plugin(&self, reason: &'static str, message: String) {
+        tracing::info!(reason, "{message}");
+        self.tell(EventKind::Node, reason, None, None, message, None);
+    }
+
+    pub(super) fn devices_changed(&self, pod: &PodRef, message: String) {
+        self.pod("DeviceHealthChanged", pod, message);
+    }
+
+    /// The search for NUMA nodes was ended at its budget.
+    pub(super) fn search_cut(&self, pod: &PodRef) {
+        let message = "its NUMA nodes are good ones, and better ones may have been left unseen";
+        self.pod("PlacementSearchCut", pod, message.to_owned());
+    }
+
+    /// A pod that runs lost what it held, and there is nothing to take its place.
+    pub(super) fn placement_lost(&self, pod: &PodRef, refusal: &Refusal) {
+        let message = format!("it goes on without CPUs and memory of its own: {refusal}");
+        self.pod("PlacementLost", pod, message);
     }
 
     pub(super) fn phase_changed(&self, pod: &PodRef, from: PodPhase, to: PodPhase) {

@@ -32,7 +32,7 @@ use super::btf::BtfError;
 use crate::model::event::{CgroupId, KernelEvent};
 use crate::sys::{FsError, Root};
 
-pub use self::device::{DeviceAccess, DeviceKind, PROGRAM as DEVICE_PROGRAM};
+pub use self::device::{DeviceCount, PROGRAM as DEVICE_COUNTER};
 pub use self::pins::PinsError;
 pub use self::probe::KernelSupport;
 pub use self::stats::{MapUse, ProgramStats, StallTotals};

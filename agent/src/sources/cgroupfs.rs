@@ -4,14 +4,18 @@
 //! Every read is by directory descriptor. Never writes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use super::device_programs::DevicePrograms;
 use crate::model::cgroup::{
     Controller, Existence, FileKind, FileValue, InterfaceFile, ObservedCgroup,
 };
 use crate::model::cgroup_files::{CpuStat, parse_cpuacct_usage, parse_dying_descendants};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::cpuset::CpuSet;
+use crate::model::device_access::DeviceAccess;
 use crate::model::event::CgroupId;
 use crate::sys::{Dir, FsError, Trees};
 
@@ -31,6 +35,8 @@ pub enum ReadError {
         text: String,
         kind: FileKind,
     },
+    #[error("list the device programs of cgroup {name}")]
+    DevicePrograms { name: CgroupName, source: io::Error },
     #[error("the cgroup mount has no `{controller}` controller")]
     NoController { controller: String },
 }
@@ -43,6 +49,7 @@ pub struct CgroupReader {
     /// them (spec cgroups-qos 2.4).
     needed: BTreeSet<String>,
     page_size: u64,
+    device_programs: Arc<DevicePrograms>,
 }
 
 impl CgroupReader {
@@ -52,6 +59,7 @@ impl CgroupReader {
             trees,
             needed,
             page_size,
+            device_programs: Arc::default(),
         }
     }
 
@@ -71,12 +79,11 @@ impl CgroupReader {
     /// The directory in the cgroup2 hierarchy: the only one on v2, the one beside v1 on a hybrid
     /// node, `None` without any.
     pub fn unified_dir(&self, name: &CgroupName) -> Result<Option<Dir>, ReadError> {
-        let tree = self
+        match self
             .trees
-            .trees
-            .iter()
-            .find(|tree| self.trees.unified || tree.controllers.is_empty());
-        match tree.map(|tree| tree.dir.descend(name.components())) {
+            .cgroup2()
+            .map(|tree| tree.dir.descend(name.components()))
+        {
             None => Ok(None),
             Some(Ok(dir)) => Ok(Some(dir)),
             Some(Err(error)) if error.is_gone() => Ok(None),
@@ -139,6 +146,13 @@ impl CgroupReader {
         }
         let mut dirs: BTreeMap<Controller, Option<Dir>> = BTreeMap::new();
         for (file, _) in files {
+            if file.kind == FileKind::Devices {
+                let access = self.devices(name)?.map(FileValue::Devices);
+                observed
+                    .values
+                    .extend(access.map(|access| (file.clone(), access)));
+                continue;
+            }
             let dir = match dirs.entry(file.controller) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {
@@ -166,6 +180,33 @@ impl CgroupReader {
         Ok(observed)
     }
 
+    /// Which devices a cgroup allows: by the devices controller where v1 has it, else by a program
+    /// of ours. `None` where the cgroup is not there, or it cannot be told.
+    pub fn devices(&self, name: &CgroupName) -> Result<Option<DeviceAccess>, ReadError> {
+        const LIST: &str = "devices.list";
+        if self.trees.legacy(Controller::Devices.name()).is_none() {
+            let Some(dir) = self.unified_dir(name)? else {
+                return Ok(None);
+            };
+            let access = self.device_programs.access(dir.as_fd());
+            return access.map_err(|source| ReadError::DevicePrograms {
+                name: name.clone(),
+                source,
+            });
+        }
+        let Some(dir) = gone_is_none(self.dir(name, Controller::Devices.name()))? else {
+            return Ok(None);
+        };
+        let file = InterfaceFile {
+            name: LIST.to_owned(),
+            ..InterfaceFile::devices()
+        };
+        Ok(match self.value(name, &dir, &file)? {
+            Some(FileValue::Devices(access)) => Some(access),
+            _ => None,
+        })
+    }
+
     /// The value of one file; `None` where the cgroup or the file is not there.
     fn value(
         &self,
@@ -190,7 +231,8 @@ impl CgroupReader {
         }
     }
 
-    /// The CPUs that processes of a cgroup may run on; `None` where it has no cpuset.
+    /// The CPUs that processes of a cgroup may run on; `None` where it has no cpuset of its own, as
+    /// one that is gone.
     pub fn cpus(&self, name: &CgroupName) -> Result<Option<CpuSet>, ReadError> {
         self.list(name, ["cpuset.cpus.effective", "cpuset.effective_cpus"])
     }

@@ -1,5 +1,5 @@
-//! Calls that have no safe wrapper: processes by descriptor, and the birth of one; what the
-//! allocator keeps.
+//! Calls that have no safe wrapper: processes by descriptor, and the birth of one; eBPF programs of
+//! cgroups; what the allocator keeps.
 //!
 //! Invariant: between `clone3` and `execve` the child makes system calls on memory that was
 //! prepared before, and nothing else. The agent has many threads and the child has one: a lock
@@ -8,6 +8,8 @@
     unsafe_code,
     reason = "the one file for calls that neither std nor nix wraps, or not for use after a clone"
 )]
+
+mod cgroup_programs;
 
 use std::convert::Infallible;
 use std::ffi::{CStr, CString, c_char, c_long};
@@ -18,6 +20,8 @@ use std::ptr;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
+
+pub use self::cgroup_programs::{attach_device_program, detach_device_program, device_programs};
 
 // setgroups, setresgid and setresuid take 16 bit ids on old 32 bit architectures.
 const _: () = assert!(size_of::<usize>() == 8, "a 64 bit architecture");

@@ -54,4 +54,16 @@ impl Trees {
             .iter()
             .find(|tree| tree.controllers.contains(controller))
     }
+
+    /// The tree of v1 that carries `controller`.
+    pub fn legacy(&self, controller: &str) -> Option<&Tree> {
+        self.of(controller).filter(|_| !self.unified)
+    }
+
+    /// The cgroup v2 hierarchy: the only tree on v2, the one beside v1 on a hybrid node.
+    pub fn cgroup2(&self) -> Option<&Tree> {
+        self.trees
+            .iter()
+            .find(|tree| self.unified || tree.controllers.is_empty())
+    }
 }

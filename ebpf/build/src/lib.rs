@@ -23,7 +23,14 @@ pub use toolchain::{LINKER_LLVM, LINKER_VERSION, Missing, Rejected, Toolchain, f
 /// The objects, one binary of `ebpf/src/bin` each: what one kernel refuses must not take the rest
 /// with it. The agent embeds every one of them as `OUT_DIR/<object>.o`; an object of length 0 means
 /// that it was built without the eBPF tool chain.
-pub const OBJECTS: &[&str] = &["cgroup", "device", "oom", "process", "stall"];
+pub const OBJECTS: &[&str] = &[
+    "cgroup",
+    "device",
+    "device_rules",
+    "oom",
+    "process",
+    "stall",
+];
 
 /// Names a directory with `<object>.o` for each of [`OBJECTS`]: then nothing is built. For
 /// packagers, who build the objects once with `cargo xtask build-ebpf --out DIR`.

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 const USAGE: &str = "usage: hog MODE
   alloc BYTES            allocate and touch, then wait to be killed
+  hold BYTES             the same for an hour
   child BYTES            a child process does, this one goes on when it is dead
   thread BYTES           a thread does
   two BYTES              two children do at the same time
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
 fn run(args: &[&str]) -> Result<ExitCode, String> {
     match args {
         ["alloc", bytes] => allocate(number(bytes)?),
+        ["hold", bytes] => {
+            let _held = touch(number(bytes)?);
+            thread::sleep(Duration::from_secs(3600));
+        }
         ["child", bytes] => {
             wait(spawn(&["alloc", bytes])?)?;
             thread::sleep(Duration::from_secs(3600));
@@ -111,13 +116,17 @@ fn number(text: &str) -> Result<usize, String> {
 
 /// Touches every page in small steps, then holds on to them for a minute.
 fn allocate(bytes: usize) {
+    let _held = touch(bytes);
+    thread::sleep(Duration::from_secs(60));
+}
+
+fn touch(bytes: usize) -> Vec<Vec<u8>> {
     const STEP: usize = 64 << 10;
     let mut held = Vec::new();
     for _ in 0..bytes.div_ceil(STEP) {
         held.push(std::hint::black_box(vec![1_u8; STEP.min(bytes)]));
     }
-    thread::sleep(Duration::from_secs(60));
-    drop(held);
+    held
 }
 
 /// The lock goes with the process, however that ends.

@@ -18,6 +18,7 @@ fn rules(unified: bool) -> FileRules {
         hugepage_sizes: vec![2 << 20],
         memory_and_swap: false,
         swap_max: true,
+        devices: true,
     }
 }
 

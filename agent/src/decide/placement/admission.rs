@@ -85,7 +85,11 @@ enum Stop {
 }
 
 impl Stop {
-    fn refused(reason: RefusalReason, error: impl std::fmt::Display, container: Option<&str>) -> Self {
+    fn refused(
+        reason: RefusalReason,
+        error: impl std::fmt::Display,
+        container: Option<&str>,
+    ) -> Self {
         // Kubelet puts errors that have no reason of their own into these words.
         let message = match reason {
             RefusalReason::UnexpectedAdmissionError => {
@@ -134,7 +138,7 @@ impl Draft<'_> {
 
     /// Whether the pod's CPUs and memory are taken as one piece and parted among its containers.
     fn places_pod_level(&self) -> bool {
-        self.pod.resources.is_some() && self.managers.manages_pod_level
+        self.managers.places_pod_level && self.pod.has_pod_level_resources()
     }
 
     fn hints(&self, container: &Container) -> Vec<(Provider, ProviderHints)> {
@@ -168,22 +172,33 @@ impl Draft<'_> {
         hints: Vec<(Provider, ProviderHints)>,
     ) -> Result<Hint, Stop> {
         let container = container.map(|it| it.name.as_str());
-        let providers = hints.iter().flat_map(|(provider, hints)| {
-            hints.iter().map(|(resource, hints)| ProviderVerdict {
-                provider: *provider,
-                resource: resource.clone(),
-                verdict: verdict(hints),
-            })
-        });
-        let providers = providers.collect();
-        let lists: Vec<ProviderHints> = hints.into_iter().map(|(_, it)| it).collect();
-        let merge = self.managers.topology.merge(&lists);
+        let (asked, lists): (Vec<Provider>, Vec<ProviderHints>) = hints.into_iter().unzip();
+        let topology = &self.managers.topology;
+        let merge = topology.merge(&lists);
+        // What others would have led to costs two merges each.
+        let is_explained = !merge.admit || topology.nodes().len() <= MAX_LISTED_NODES;
+        let opinions = is_explained.then(|| topology.opinions(&lists));
+        let opinions = opinions.unwrap_or_default();
+        let mut providers = Vec::new();
+        for (index, (provider, list)) in asked.iter().zip(&lists).enumerate() {
+            for (resource, hints) in list {
+                let opinion = opinions
+                    .iter()
+                    .find(|it| it.provider == index && it.resource == *resource);
+                providers.push(ProviderVerdict {
+                    provider: *provider,
+                    resource: resource.clone(),
+                    verdict: verdict(hints),
+                    alone: opinion.map(|it| it.alone.hint),
+                    without: opinion.map(|it| it.without.hint),
+                });
+            }
+        }
         self.report.alignments.push(Alignment {
             container: container.map(str::to_owned),
             providers,
             merged: merge.hint,
             is_admitted: merge.admit,
-            beaten: merge.beaten,
             is_cut: merge.is_cut,
         });
         match merge.admit {
@@ -200,7 +215,10 @@ impl Draft<'_> {
         let pod = self.pod;
         let name = Some(container.name.as_str());
         let managers = &mut self.managers;
-        match managers.devices.allocate(pod, container, hint, self.answers) {
+        match managers
+            .devices
+            .allocate(pod, container, hint, self.answers)
+        {
             Ok(Allocated::Done) => {}
             Ok(Allocated::Ask(question)) => return Err(Stop::Ask(question)),
             Err(error) => return Err(Stop::refused(error.reason(), error, name)),
@@ -257,7 +275,11 @@ fn verdict(hints: &Hints) -> Verdict {
     });
     if region.is_none_or(|it| it.nodes.len() <= MAX_LISTED_NODES) {
         let mut list = hints.list().unwrap_or_default();
-        let narrowest = list.iter().filter_map(|it| it.numa).map(|it| it.len()).min();
+        let narrowest = list
+            .iter()
+            .filter_map(|it| it.numa)
+            .map(|it| it.len())
+            .min();
         let Some(narrowest) = narrowest else {
             return Verdict::Impossible;
         };
@@ -275,7 +297,11 @@ fn verdict(hints: &Hints) -> Verdict {
         let len = least_len(it.nodes, &it.demands)?;
         Some(len.max(it.min_len).max(it.contains.len()))
     });
-    let listed = choices.listed.iter().filter_map(|it| it.numa).map(|it| it.len());
+    let listed = choices
+        .listed
+        .iter()
+        .filter_map(|it| it.numa)
+        .map(|it| it.len());
     match listed.chain(of_region).min() {
         None => Verdict::Impossible,
         Some(narrowest) => Verdict::OneOf {

@@ -15,12 +15,14 @@ mod options;
 mod pod_level;
 mod state;
 mod take;
+#[cfg(test)]
+mod testing;
 mod topology;
 
 use std::sync::Arc;
 
 pub use self::demand::{exclusive_cpus, exclusive_cpus_of_pod};
-pub use self::error::{CpuConfigError, CpuError, CpuReason, CpuStateError, CpuStateFault, Misfit};
+pub use self::error::{CpuConfigError, CpuError, CpuStateError, CpuStateFault, Misfit};
 pub use self::options::{CpuGates, CpuOptionError, CpuOptions, Maturity};
 pub use self::take::{CpuOrder, Spreading, TakeError, TakeRule, take};
 pub use self::topology::{CpuRow, CpuTopology, CpuTopologyError};
@@ -29,16 +31,17 @@ use crate::model::cpuset::CpuSet;
 use crate::model::numa::{Hint, NumaMask};
 use crate::model::placement::CpuState;
 use crate::model::pod::{Container, Pod, PodUid};
+use crate::model::quantity::Quantity;
 
 /// What the constants of a CPU manager are made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuSettings {
-    pub topology: Arc<CpuTopology>,
+    pub topology: CpuTopology,
     pub options: CpuOptions,
     pub topology_policy: TopologyManagerPolicy,
     pub reservation: CpuReservation,
     /// The feature gates `PodLevelResources` and `PodLevelResourceManagers` are both on.
-    pub pod_level: bool,
+    pub manages_pod_level: bool,
     pub compat: Compat,
 }
 
@@ -49,6 +52,21 @@ pub struct CpuReservation {
     pub n: usize,
     /// `reservedSystemCPUs`, which must be `n`; `None`: those that the allocator takes first.
     pub cpus: Option<CpuSet>,
+}
+
+impl CpuReservation {
+    /// `reserved`: the CPU of the node allocatable reservation. `cpus`: `reservedSystemCPUs`, which
+    /// stands in its place.
+    pub fn new(reserved: Option<&Quantity>, cpus: Option<CpuSet>) -> Result<Self, CpuConfigError> {
+        let n = match &cpus {
+            Some(cpus) => cpus.len(),
+            None => usize::try_from(reserved.map_or(0, Quantity::units)).unwrap_or(usize::MAX),
+        };
+        if n == 0 {
+            return Err(CpuConfigError::NothingReserved);
+        }
+        Ok(Self { n, cpus })
+    }
 }
 
 /// See the module. A copy is cheap: an admission works on one, which replaces the original if all of
@@ -154,7 +172,7 @@ impl CpuManager {
         container: &Container,
         hint: Hint,
     ) -> Result<(), CpuError> {
-        let n = exclusive_cpus(pod, container, self.settings.pod_level);
+        let n = exclusive_cpus(pod, container, self.settings.manages_pod_level);
         if n == 0 {
             return Ok(());
         }
@@ -353,3 +371,6 @@ impl CpuSettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

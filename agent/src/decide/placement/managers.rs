@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::cpu::{
-    CpuConfigError, CpuGates, CpuManager, CpuOptionError, CpuOptions, CpuSettings, CpuStateFault,
-    CpuTopology, CpuTopologyError,
+    CpuConfigError, CpuGates, CpuManager, CpuOptionError, CpuOptions, CpuReservation, CpuSettings,
+    CpuStateFault, CpuTopology, CpuTopologyError, exclusive_cpus,
 };
 use super::devices::{DeviceBooks, DeviceManager};
 use super::memory::{
@@ -83,6 +83,9 @@ pub struct Managers {
     /// `None`: policy `None`.
     pub memory: Option<MemoryManager>,
     pub topology: TopologyManager,
+    /// Feature gate `PodLevelResourceManagers`: in scope `pod`, a pod with resources of its own is
+    /// given CPUs and memory as a whole.
+    pub places_pod_level: bool,
 }
 
 impl Managers {
@@ -114,6 +117,7 @@ impl Managers {
             cpu,
             memory,
             topology: topology_manager,
+            places_pod_level: config.pod_level_resource_managers,
         })
     }
 
@@ -163,6 +167,31 @@ impl Managers {
         self.devices.retain(&keep);
     }
 
+    /// The pods that hold something.
+    pub fn holders(&self) -> BTreeSet<&PodUid> {
+        let cpu = self.cpu.iter().flat_map(|it| it.state().containers.keys());
+        let memory = self
+            .memory
+            .iter()
+            .flat_map(|it| it.state().containers.keys());
+        cpu.chain(memory).chain(self.devices.holders()).collect()
+    }
+
+    /// Whether every container of an admitted pod has the CPUs and the memory that it is to have
+    /// alone.
+    pub fn is_settled(&self, pod: &Pod) -> bool {
+        pod.all_containers().all(|container| {
+            let name = &container.name;
+            self.cpu.as_ref().is_none_or(|it| {
+                let n = exclusive_cpus(pod, container, it.settings().manages_pod_level);
+                n == 0 || it.cpus_of(&pod.uid, name).is_some()
+            }) && self
+                .memory
+                .as_ref()
+                .is_none_or(|it| !it.is_managed(pod) || it.blocks_of(&pod.uid, name).is_some())
+        })
+    }
+
     /// What the containers of a pod hold, those that hold nothing left out.
     pub fn holdings(&self, pod: &Pod) -> Vec<ContainerHoldings> {
         pod.all_containers()
@@ -180,7 +209,8 @@ impl Managers {
                         .into_iter()
                         .flatten()
                         .map(|(resource, it)| {
-                            let ids: BTreeSet<String> = it.ids.values().flatten().cloned().collect();
+                            let ids: BTreeSet<String> =
+                                it.ids.values().flatten().cloned().collect();
                             (resource.clone(), ids)
                         })
                         .collect(),
@@ -204,8 +234,10 @@ fn cpu_manager(settings: &PlacementSettings) -> Result<CpuManager, PlacementErro
         topology: CpuTopology::from_topology(&settings.topology, settings.compat)?,
         options,
         topology_policy: config.topology_manager_policy,
-        reservation: settings.reservation.get("cpu").cloned(),
-        reserved: settings.reserved_system_cpus.clone(),
+        reservation: CpuReservation::new(
+            settings.reservation.get("cpu"),
+            settings.reserved_system_cpus.clone(),
+        )?,
         manages_pod_level: config.pod_level_resource_managers,
     })?)
 }

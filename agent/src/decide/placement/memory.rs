@@ -98,6 +98,11 @@ impl MemoryManager {
         &self.state
     }
 
+    /// Whether the containers of the pod are to have memory of their own.
+    pub fn is_managed(&self, pod: &Pod) -> bool {
+        self.requests.is_managed(pod)
+    }
+
     /// What a container holds; `None` if it was never placed.
     pub fn blocks_of(&self, pod: &PodUid, container: &str) -> Option<&[MemoryBlock]> {
         let blocks = self.state.containers.get(pod)?.get(container)?;

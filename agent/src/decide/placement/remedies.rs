@@ -3,14 +3,12 @@
 //! Every remedy that is named was tried and admits the pod. That none is named does not mean that
 //! there is none.
 
-use std::collections::BTreeSet;
-
 use super::admission::{Outcome, admit};
 use super::devices::PluginAnswers;
 use super::managers::Managers;
 use crate::config::TopologyManagerPolicy;
 use crate::model::admission::{Refusal, RefusalReason, Remedy};
-use crate::model::pod::{Container, Pod, PodUid};
+use crate::model::pod::{Container, Pod};
 use crate::model::quantity::{Format, Quantity};
 
 /// Other pods that are taken away for a try, at most. Arbitrary; a try is a whole admission.
@@ -35,7 +33,12 @@ pub fn remedies(
         Outcome::Ask(_) => false,
     };
     let mut remedies = Vec::new();
-    let asks = |it: &&Container| refusal.container.as_ref().is_none_or(|name| *name == it.name);
+    let asks = |it: &&Container| {
+        refusal
+            .container
+            .as_ref()
+            .is_none_or(|name| *name == it.name)
+    };
     for container in pod.all_containers().filter(asks) {
         let name = &container.name;
         if let Some(n) = amount(container, "cpu") {
@@ -58,16 +61,23 @@ pub fn remedies(
             }));
         }
     }
-    let others = holders(managers, &pod.uid);
+    let mut others = managers.holders();
+    others.remove(&pod.uid);
     let without = others.into_iter().take(MAX_PODS).filter(|other| {
         let mut managers = managers.clone();
-        managers.retain(|uid, _| uid != other);
+        managers.retain(|uid, _| uid != *other);
         is_admitted(&managers, pod)
     });
-    remedies.extend(without.take(N_PODS).map(|uid| Remedy::WithoutPod { uid }));
+    remedies.extend(
+        without
+            .take(N_PODS)
+            .map(|uid| Remedy::WithoutPod { uid: uid.clone() }),
+    );
     if refusal.reason == RefusalReason::TopologyAffinityError {
         let mut managers = managers.clone();
-        managers.topology.set_policy(TopologyManagerPolicy::BestEffort);
+        managers.topology = managers
+            .topology
+            .with_policy(TopologyManagerPolicy::BestEffort);
         if is_admitted(&managers, pod) {
             remedies.push(Remedy::BestEffort);
         }
@@ -113,14 +123,4 @@ fn most_below(n: u64, is_good: impl Fn(u64) -> bool) -> Option<u64> {
         }
     }
     (low > 0).then_some(low)
-}
-
-/// The pods that hold something, but for `except`.
-fn holders(managers: &Managers, except: &PodUid) -> BTreeSet<PodUid> {
-    let books = managers.books();
-    let mut pods: BTreeSet<PodUid> = books.cpu.containers.into_keys().collect();
-    pods.extend(books.memory.containers.into_keys());
-    pods.extend(managers.devices.holders().cloned());
-    pods.remove(except);
-    pods
 }

@@ -266,6 +266,7 @@ fn container(
         run_as_user,
         run_as_group,
         run_as_non_root,
+        is_privileged: security.and_then(|it| it.privileged) == Some(true),
     }
 }
 
@@ -420,7 +421,6 @@ fn ignored_container_fields(source: &v1::Container, path: &str, found: &mut Find
                 ),
                 ("appArmorProfile", it.app_armor_profile.is_some()),
                 ("capabilities", it.capabilities.is_some()),
-                ("privileged", it.privileged == Some(true)),
                 ("procMount", it.proc_mount.is_some()),
                 (
                     "readOnlyRootFilesystem",

@@ -359,15 +359,16 @@ fn what_is_not_honoured_is_a_warning() {
         "containers": [{
             "name": "a",
             "livenessProbe": {"exec": {"command": ["true"]}},
-            "securityContext": {"privileged": true, "allowPrivilegeEscalation": true},
+            "securityContext": {"privileged": true, "procMount": "Unmasked"},
         }],
     }));
+    assert!(pod.containers[0].is_privileged);
     let paths: Vec<&str> = pod.warnings.iter().map(|it| it.path.as_str()).collect();
     assert_eq!(
         paths,
         [
             "spec.containers[0].livenessProbe",
-            "spec.containers[0].securityContext.privileged",
+            "spec.containers[0].securityContext.procMount",
             "spec.activeDeadlineSeconds",
         ]
     );

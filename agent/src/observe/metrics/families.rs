@@ -136,6 +136,32 @@ impl ReconcileFamilies {
     }
 }
 
+pub(super) struct PlacementFamilies {
+    pub(super) admissions: IntCounterVec,
+    pub(super) last_refusal: GaugeVec,
+    pub(super) duration: HistogramVec,
+    pub(super) exclusive_cpus: IntGaugeVec,
+    pub(super) pool_cpus: IntGaugeVec,
+    pub(super) free_cpus: IntGaugeVec,
+    pub(super) free_bytes: IntGaugeVec,
+    pub(super) fragmentation: GaugeVec,
+}
+
+impl PlacementFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            admissions: build.counter("ballast_placement_admissions_total"),
+            last_refusal: build.float_gauge("ballast_placement_last_refusal_timestamp_seconds"),
+            duration: build.histogram("ballast_placement_duration_seconds"),
+            exclusive_cpus: build.gauge("ballast_placement_exclusive_cpus"),
+            pool_cpus: build.gauge("ballast_placement_pool_cpus"),
+            free_cpus: build.gauge("ballast_placement_free_cpus"),
+            free_bytes: build.gauge("ballast_placement_free_bytes"),
+            fragmentation: build.float_gauge("ballast_placement_fragmentation_ratio"),
+        }
+    }
+}
+
 pub(super) struct EbpfFamilies {
     pub(super) program_attached: IntGaugeVec,
     pub(super) program_runs: IntCounterVec,
@@ -178,6 +204,52 @@ impl StateFamilies {
             save_duration: build.histogram("ballast_state_save_duration_seconds"),
             restores: build.counter("ballast_state_restores_total"),
             kubelet_config_fields: build.gauge("ballast_kubelet_config_fields"),
+        }
+    }
+}
+
+pub(super) struct DeviceFamilies {
+    pub(super) allocated: IntGaugeVec,
+    pub(super) unhealthy: IntGaugeVec,
+    pub(super) refusals: IntCounterVec,
+    pub(super) registrations: IntCounterVec,
+    pub(super) alloc_duration: HistogramVec,
+}
+
+impl DeviceFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            allocated: build.gauge("ballast_device_allocated"),
+            unhealthy: build.gauge("ballast_device_unhealthy"),
+            refusals: build.counter("ballast_device_plugin_refusals_total"),
+            registrations: build.counter("kubelet_device_plugin_registration_total"),
+            alloc_duration: build.histogram("kubelet_device_plugin_alloc_duration_seconds"),
+        }
+    }
+}
+
+pub(super) struct PodResourcesFamilies {
+    pub(super) requests: IntCounterVec,
+    pub(super) list: IntCounterVec,
+    pub(super) get: IntCounterVec,
+    pub(super) get_allocatable: IntCounterVec,
+    pub(super) list_errors: IntCounterVec,
+    pub(super) get_errors: IntCounterVec,
+    pub(super) get_allocatable_errors: IntCounterVec,
+}
+
+impl PodResourcesFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        let mut counter =
+            |rest: &str| build.counter(&format!("kubelet_pod_resources_endpoint_{rest}"));
+        Self {
+            requests: counter("requests_total"),
+            list: counter("requests_list"),
+            get: counter("requests_get"),
+            get_allocatable: counter("requests_get_allocatable"),
+            list_errors: counter("errors_list"),
+            get_errors: counter("errors_get"),
+            get_allocatable_errors: counter("errors_get_allocatable"),
         }
     }
 }

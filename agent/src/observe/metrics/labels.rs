@@ -278,6 +278,14 @@ pub(super) const fn qos(class: Option<QosClass>) -> &'static str {
     }
 }
 
+label!(
+    /// Version of the pod resources API.
+    PodResourcesVersion {
+        V1 => "v1",
+        V1alpha1 => "v1alpha1",
+    }
+);
+
 pub(super) const fn method(method: AttributionMethod) -> &'static str {
     match method {
         AttributionMethod::Exact => "exact",
@@ -286,7 +294,7 @@ pub(super) const fn method(method: AttributionMethod) -> &'static str {
     }
 }
 
-/// The cgroup files that the agent writes, v1 and v2.
+/// The cgroup files that the agent writes, v1 and v2; `devices` for the device rules of either.
 const FILES: &[&str] = &[
     "cgroup.freeze",
     "cgroup.kill",
@@ -301,6 +309,7 @@ const FILES: &[&str] = &[
     "cpuset.cpus",
     "cpuset.mems",
     "cpuset.sched_load_balance",
+    "devices",
     "freezer.state",
     "memory.high",
     "memory.limit_in_bytes",

@@ -91,7 +91,7 @@ impl Builder {
 }
 
 const fn is_fractional(unit: Unit) -> bool {
-    matches!(unit, Unit::Seconds | Unit::Timestamp)
+    matches!(unit, Unit::Seconds | Unit::Timestamp | Unit::Ratio)
 }
 
 fn opts(family: &Family) -> Opts {

@@ -61,6 +61,8 @@ pub enum Unit {
     /// Seconds since the Unix epoch.
     Timestamp,
     Bytes,
+    /// A part of a whole, 0 to 1.
+    Ratio,
 }
 
 /// What bounds the number of series of a family.
@@ -70,6 +72,8 @@ pub enum Cardinality {
     Agent,
     /// One set per container of this node. Removed `POD_RETENTION` after the pod is gone.
     Container,
+    /// One set per device resource, at most `MAX_RESOURCES`.
+    Resource,
     /// One per workload. Removed `WORKLOAD_RETENTION` after last use; at most `MAX_WORKLOADS`.
     Workload,
 }
@@ -82,8 +86,12 @@ pub enum Area {
     Process,
     Oom,
     Reconcile,
+    Placement,
     Ebpf,
     State,
+    Devices,
+    /// Names that kubelet exports for the same duty: they follow its rules and not ours.
+    Kubelet,
 }
 
 /// One metric family.
@@ -145,14 +153,26 @@ const fn per_container(
         .per(Cardinality::Container)
 }
 
+/// A counter of requests to the pod resources API, under kubelet's name.
+const fn pod_resources(name: &'static str, help: &'static str) -> Family {
+    agent(
+        name,
+        Type::Counter,
+        Unit::Count,
+        &["server_api_version"],
+        help,
+    )
+    .area(Area::Kubelet)
+}
+
 /// Every family, in the order of the reference text.
 pub fn table() -> &'static [Family] {
     TABLE
 }
 
-use Area::{Ebpf, Oom, Process, Reconcile, State};
+use Area::{Devices, Ebpf, Kubelet, Oom, Placement, Process, Reconcile, State};
 use Type::{Counter, Gauge};
-use Unit::{Bytes, Count, Flag, Info, Seconds, Timestamp};
+use Unit::{Bytes, Count, Flag, Info, Ratio, Seconds, Timestamp};
 
 #[rustfmt::skip]
 const TABLE: &[Family] = &[
@@ -251,6 +271,27 @@ const TABLE: &[Family] = &[
         "Removed cgroups that the kernel still holds; absent where it does not tell.")
         .area(Reconcile),
 
+    agent("ballast_placement_admissions_total", Counter, Count, &["policy", "result", "reason"],
+        "Admissions by topology policy and outcome; `none` is the reason of one that succeeded.")
+        .area(Placement),
+    agent("ballast_placement_last_refusal_timestamp_seconds", Gauge, Timestamp, &["reason"],
+        "Time of the last refusal for a reason; absent until the first.").area(Placement),
+    agent("ballast_placement_duration_seconds", LATENCY, Seconds, &["policy"],
+        "Time to decide one admission, the words of device plugins left out.").area(Placement),
+    agent("ballast_placement_exclusive_cpus", Gauge, Count, CONTAINER,
+        "CPUs that the container has alone; absent where it runs in the shared pool.")
+        .area(Placement).per(Cardinality::Container),
+    agent("ballast_placement_pool_cpus", Gauge, Count, &["pool"],
+        "CPUs by what they are for; reserved ones are in the shared pool too, unless strict.")
+        .area(Placement),
+    agent("ballast_placement_free_cpus", Gauge, Count, &["numa_node"],
+        "CPUs of a NUMA node that can still be given to a container alone.").area(Placement),
+    agent("ballast_placement_free_bytes", Gauge, Bytes, &["numa_node", "kind"],
+        "Memory of a NUMA node that can still be given out, by kind.").area(Placement),
+    agent("ballast_placement_fragmentation_ratio", Gauge, Ratio, &["resource"],
+        "One less the largest share of what is free on a single NUMA node; absent with none free.")
+        .area(Placement),
+
     agent("ballast_bpf_program_attached", Gauge, Flag, &["program", "hook"],
         "Whether an eBPF program that is wanted on this kernel is attached.").area(Ebpf),
     agent("ballast_bpf_program_runs_total", Counter, Count, &["program"],
@@ -285,6 +326,35 @@ const TABLE: &[Family] = &[
     agent("ballast_kubelet_config_fields", Gauge, Count, &["handling"],
         "Fields set in the kubelet configuration by what the agent does with them.")
         .area(State),
+
+    agent("ballast_device_allocated", Gauge, Count, &["resource", "numa_node"],
+        "Devices that containers hold; one of several NUMA nodes counts at each.")
+        .area(Devices).per(Cardinality::Resource),
+    agent("ballast_device_unhealthy", Gauge, Count, &["resource", "numa_node"],
+        "Devices that may not be given out; one of several NUMA nodes counts at each.")
+        .area(Devices).per(Cardinality::Resource),
+    agent("ballast_device_plugin_refusals_total", Counter, Count, &["reason"],
+        "Device plugins that were not taken, or were dropped, by what they did wrong.")
+        .area(Devices),
+    agent("kubelet_device_plugin_registration_total", Counter, Count, &["resource_name"],
+        "Device plugins that registered.").area(Kubelet).per(Cardinality::Resource),
+    agent("kubelet_device_plugin_alloc_duration_seconds", LATENCY, Seconds, &["resource_name"],
+        "Duration of the calls to Allocate of a device plugin.")
+        .area(Kubelet).per(Cardinality::Resource),
+    pod_resources("kubelet_pod_resources_endpoint_requests_total",
+        "Requests to the pod resources API."),
+    pod_resources("kubelet_pod_resources_endpoint_requests_list",
+        "Requests of List to the pod resources API."),
+    pod_resources("kubelet_pod_resources_endpoint_requests_get",
+        "Requests of Get to the pod resources API."),
+    pod_resources("kubelet_pod_resources_endpoint_requests_get_allocatable",
+        "Requests of GetAllocatableResources to the pod resources API."),
+    pod_resources("kubelet_pod_resources_endpoint_errors_list",
+        "Requests of List to the pod resources API that failed."),
+    pod_resources("kubelet_pod_resources_endpoint_errors_get",
+        "Requests of Get to the pod resources API that failed."),
+    pod_resources("kubelet_pod_resources_endpoint_errors_get_allocatable",
+        "Requests of GetAllocatableResources to the pod resources API that failed."),
 ];
 
 #[cfg(test)]
@@ -333,9 +403,13 @@ mod tests {
             assert!(is_snake_case(name), "{name}");
             let prefix = match family.area {
                 Area::Process => "process_",
+                Area::Kubelet => "kubelet_",
                 _ => PREFIX,
             };
             assert!(name.starts_with(prefix), "{name} lacks {prefix}");
+            if family.area == Area::Kubelet {
+                continue;
+            }
             assert_eq!(
                 name.ends_with("_total"),
                 *kind == Type::Counter,
@@ -349,6 +423,7 @@ mod tests {
                 Unit::Timestamp if family.area == Area::Process => "_time_seconds",
                 Unit::Timestamp => "_timestamp_seconds",
                 Unit::Bytes => "_bytes",
+                Unit::Ratio => "_ratio",
             };
             assert!(stem.ends_with(suffix), "{name} lacks {suffix}");
             for taken in ["_count", "_sum", "_bucket"] {
@@ -377,7 +452,7 @@ mod tests {
                 .any(|label| labels.contains(label));
             assert_eq!(
                 names_pods,
-                *cardinality != Cardinality::Agent,
+                matches!(cardinality, Cardinality::Container | Cardinality::Workload),
                 "{name}: labels that name pods need a lifetime"
             );
         }

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::model::record::tests::oom_record;
 use crate::model::record::{EventDetail, EventRecord};
+use crate::model::topology::NumaNodeId;
 
 fn text(metrics: &Metrics) -> String {
     let bytes = metrics.encode().expect("the families are whole");
@@ -84,6 +85,11 @@ fn everything() -> Metrics {
     metrics.state_saved(SaveResult::Ok, second);
     metrics.state_restored(RestoreResult::Empty);
     metrics.set_kubelet_config_fields(FieldHandling::Honoured, 3);
+    metrics.set_devices([("example.com/gpu", None, DeviceCounts::default())]);
+    metrics.device_plugin_refused(RefusalReason::Version);
+    metrics.device_plugin_registered("example.com/gpu");
+    metrics.device_allocated("example.com/gpu", second);
+    metrics.begin_pod_resources();
     metrics.scraped(second);
     metrics
 }
@@ -305,4 +311,50 @@ fn series_stay_within_budget() {
         let budget = 2500 + 2 * n_pods * 30 + n_pods * 6;
         assert!(n_series <= budget, "{n_pods} pods: {n_series} > {budget}");
     }
+}
+
+#[test]
+fn resources_beyond_the_limit_share_one_series() {
+    let metrics = Metrics::new();
+    for i in 0..MAX_RESOURCES + 2 {
+        metrics.device_plugin_registered(&format!("example.com/{i}"));
+    }
+    metrics.device_plugin_registered("example.com/0");
+    check(
+        &metrics,
+        &[
+            (
+                "kubelet_device_plugin_registration_total{resource_name=\"example.com/0\"}",
+                Some(2.0),
+            ),
+            (
+                "kubelet_device_plugin_registration_total{resource_name=\"other\"}",
+                Some(2.0),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn devices_are_counted_by_numa_node_and_old_counts_go() {
+    let metrics = Metrics::new();
+    let counts = |n_allocated, n_unhealthy| DeviceCounts {
+        n_allocated,
+        n_unhealthy,
+    };
+    let node = Some(NumaNodeId(1));
+    metrics.set_devices([("a.b/c", None, counts(1, 0)), ("a.b/c", node, counts(2, 3))]);
+    let of = |name: &str, node: &str| {
+        format!("ballast_device_{name}{{numa_node=\"{node}\",resource=\"a.b/c\"}}")
+    };
+    check(
+        &metrics,
+        &[
+            (&of("allocated", "none"), Some(1.0)),
+            (&of("allocated", "1"), Some(2.0)),
+            (&of("unhealthy", "1"), Some(3.0)),
+        ],
+    );
+    metrics.set_devices([]);
+    check(&metrics, &[(&of("allocated", "1"), None)]);
 }

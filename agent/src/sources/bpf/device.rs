@@ -1,4 +1,4 @@
-//! The device access counter: the one program that is attached to a cgroup. It allows everything.
+//! The device access counter, a program on the cgroup of all pods. It allows everything.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,26 +6,25 @@ use aya::maps::{MapData, MapError, PerCpuArray};
 use aya::programs::cgroup_device::CgroupDeviceLink;
 use aya::programs::{CgroupAttachMode, CgroupDevice, ProgramError};
 use aya::{Ebpf, EbpfLoader};
+use ebpf_abi as abi;
 
 use super::{LoadError, objects};
+use crate::model::device_access::{DeviceKind, DevicePermissions};
 
 /// Its name, for reports.
 pub const PROGRAM: &str = "device_access";
 
-/// `type` of a device access, include/uapi/linux/bpf.h.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DeviceKind {
-    Block,
-    Char,
-}
+/// What is loaded in its place before Linux 5.18: it does not tell what was denied.
+const WITHOUT_DENIALS: &str = "device_access_all";
 
 /// How often one kind of access was asked for, from all cgroups below the attached one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceAccess {
+pub struct DeviceCount {
     pub kind: DeviceKind,
-    pub mknod: bool,
-    pub read: bool,
-    pub write: bool,
+    pub permissions: DevicePermissions,
+    /// By an eBPF program of a cgroup below. What the devices controller of v1 denies is not known,
+    /// and before Linux 5.18 nothing is.
+    pub is_denied: bool,
     pub n: u64,
 }
 
@@ -37,6 +36,7 @@ pub(super) struct DeviceCounter {
 }
 
 struct Attached {
+    program: &'static str,
     program_id: u32,
     _link: CgroupDeviceLink,
 }
@@ -69,14 +69,27 @@ impl DeviceCounter {
         let refused = |source: ProgramError| LoadError::Device {
             reason: super::load::refusal(&source),
         };
+        let load = |object: &mut Ebpf, name| {
+            let program = object.program_mut(name).ok_or(ProgramError::NotLoaded)?;
+            let program: &mut CgroupDevice = program.try_into()?;
+            match program.fd() {
+                Ok(_) => Ok(()),
+                Err(_) => program.load(),
+            }
+        };
+        let name = match load(&mut self.object, PROGRAM) {
+            Ok(()) => PROGRAM,
+            Err(ProgramError::LoadError { .. }) => {
+                load(&mut self.object, WITHOUT_DENIALS).map_err(refused)?;
+                WITHOUT_DENIALS
+            }
+            Err(error) => return Err(refused(error)),
+        };
         let program = self
             .object
-            .program_mut(PROGRAM)
+            .program_mut(name)
             .ok_or_else(|| refused(ProgramError::NotLoaded))?;
         let program: &mut CgroupDevice = program.try_into().map_err(refused)?;
-        if program.fd().is_err() {
-            program.load().map_err(refused)?;
-        }
         // A link always allows others beside it; the flag that says so is refused since Linux 5.7.
         let id = program
             .attach(directory, CgroupAttachMode::Single)
@@ -84,6 +97,7 @@ impl DeviceCounter {
         let link = program.take_link(id).map_err(refused)?;
         let program_id = program.info().map_err(refused)?.id();
         self.attached = Some(Attached {
+            program: name,
             program_id,
             _link: link,
         });
@@ -99,20 +113,30 @@ impl DeviceCounter {
         PROGRAM
     }
 
+    /// Whether the program that is attached knows what was denied.
+    pub(super) fn tells_denials(&self) -> Option<bool> {
+        Some(self.attached.as_ref()?.program == PROGRAM)
+    }
+
     /// The kinds of access that were asked for at least once.
-    pub(super) fn accesses(&self) -> Result<Vec<DeviceAccess>, MapError> {
+    pub(super) fn counts(&self) -> Result<Vec<DeviceCount>, MapError> {
         let mut found = Vec::new();
-        for slot in 0..u32::try_from(ebpf_abi::DEVICE_SLOTS).unwrap_or(0) {
-            let n = self.accesses.get(&slot, 0)?.iter().sum();
+        for slot in 0..abi::DEVICE_SLOTS {
+            let index = u32::try_from(slot).unwrap_or(u32::MAX);
+            let n = self.accesses.get(&index, 0)?.iter().sum();
             if n > 0 {
-                found.push(DeviceAccess {
-                    kind: match slot >> 3 {
+                let may = |access: u8| slot & usize::from(access) != 0;
+                found.push(DeviceCount {
+                    kind: match (slot % abi::DEVICE_DENIED) >> 3 {
                         0 => DeviceKind::Block,
                         _ => DeviceKind::Char,
                     },
-                    mknod: slot & 1 != 0,
-                    read: slot & 2 != 0,
-                    write: slot & 4 != 0,
+                    permissions: DevicePermissions {
+                        read: may(abi::DEVICE_READ),
+                        write: may(abi::DEVICE_WRITE),
+                        mknod: may(abi::DEVICE_MKNOD),
+                    },
+                    is_denied: slot >= abi::DEVICE_DENIED,
                     n,
                 });
             }

@@ -7,7 +7,7 @@ use aya::programs::loaded_programs;
 use ebpf_abi::StallTotal;
 use zerocopy::FromBytes;
 
-use super::{DeviceAccess, LoadError, Stream, Streams, decode};
+use super::{DeviceCount, LoadError, Stream, Streams, decode};
 use crate::model::event::{CgroupId, CgroupLineage};
 
 /// Time that the tasks of one cgroup, without its children, have waited for memory since the first
@@ -132,13 +132,19 @@ impl Streams {
             .collect()
     }
 
+    /// Whether [`DeviceCount::is_denied`] can be told on this kernel; `None` where the counter is not
+    /// attached.
+    pub fn device_counter_tells_denials(&self) -> Option<bool> {
+        self.device.as_ref()?.tells_denials()
+    }
+
     /// Device accesses below the cgroup that the counter is attached to; none where it is not.
-    pub fn device_accesses(&self) -> Result<Vec<DeviceAccess>, LoadError> {
-        let accesses = self.device.as_ref().map(|it| it.accesses()).transpose();
-        let accesses = accesses.map_err(|source| LoadError::Device {
+    pub fn device_counts(&self) -> Result<Vec<DeviceCount>, LoadError> {
+        let counts = self.device.as_ref().map(|it| it.counts()).transpose();
+        let counts = counts.map_err(|source| LoadError::Device {
             reason: source.to_string(),
         })?;
-        Ok(accesses.unwrap_or_default())
+        Ok(counts.unwrap_or_default())
     }
 }
 

@@ -1,10 +1,9 @@
 //! Why the CPU manager refuses, in kubelet's words: other software matches on them.
 
-use std::fmt;
-
 use super::options::CpuOptionError;
 use super::take::TakeError;
 use super::topology::CpuTopologyError;
+use crate::model::admission::RefusalReason;
 use crate::model::cpuset::{CpuId, CpuSet};
 use crate::model::pod::PodUid;
 
@@ -33,41 +32,21 @@ pub enum CpuError {
         "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
     )]
     EmptyPodSharedPool,
+    /// The sidecars leave nothing of the pod's CPUs to an init container without exclusive ones.
+    #[error("pod rejected, pod has shared init containers but no cpus available for them")]
+    EmptyPodInitPool,
     #[error(transparent)]
     Take(#[from] TakeError),
 }
 
-/// The pod's `status.reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CpuReason {
-    SmtAlignmentError,
-    EmptyPodSharedPoolError,
-    /// Kubelet's reason for every error without one of its own; its message wraps the error's.
-    UnexpectedAdmissionError,
-}
-
-impl CpuReason {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SmtAlignmentError => "SMTAlignmentError",
-            Self::EmptyPodSharedPoolError => "EmptyPodSharedPoolError",
-            Self::UnexpectedAdmissionError => "UnexpectedAdmissionError",
-        }
-    }
-}
-
-impl fmt::Display for CpuReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 impl CpuError {
-    pub const fn reason(&self) -> CpuReason {
+    pub const fn reason(&self) -> RefusalReason {
         match self {
-            Self::SmtSize { .. } | Self::SmtFree { .. } => CpuReason::SmtAlignmentError,
-            Self::EmptyPodSharedPool => CpuReason::EmptyPodSharedPoolError,
-            Self::Take(_) => CpuReason::UnexpectedAdmissionError,
+            Self::SmtSize { .. } | Self::SmtFree { .. } => RefusalReason::SmtAlignmentError,
+            Self::EmptyPodSharedPool | Self::EmptyPodInitPool => {
+                RefusalReason::EmptyPodSharedPoolError
+            }
+            Self::Take(_) => RefusalReason::UnexpectedAdmissionError,
         }
     }
 }
@@ -90,6 +69,10 @@ pub enum CpuConfigError {
         n_packages: usize,
         n_numa_nodes: usize,
     },
+    #[error(
+        "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
+    )]
+    NothingReserved,
     #[error("unable to reserve the required amount of CPUs (size of {cpus} did not equal {n})")]
     ReservedCount { cpus: CpuSet, n: usize },
     #[error(
@@ -154,6 +137,9 @@ pub enum Misfit {
     Offline(CpuSet),
     #[error("{0} are reserved")]
     Reserved(CpuSet),
+    /// Of a pod as a whole.
+    #[error("its containers do not divide them")]
+    Division,
     #[error("{cpus} belong to pod {pod}")]
     HeldBy { pod: PodUid, cpus: CpuSet },
 }

@@ -15,7 +15,7 @@ use crate::model::topology::NumaNodeId;
 impl CpuManager {
     /// Where a container could get its CPUs; `None`: it asks for none of its own.
     pub fn hints(&self, pod: &Pod, container: &Container) -> Option<Hints> {
-        let n = exclusive_cpus(pod, container, self.settings.pod_level);
+        let n = exclusive_cpus(pod, container, self.settings.manages_pod_level);
         if n == 0 {
             return None;
         }
@@ -28,10 +28,13 @@ impl CpuManager {
 
     /// Where the pod as a whole could get its CPUs; `None`: it asks for none.
     pub fn pod_hints(&self, pod: &Pod) -> Option<Hints> {
-        let pod_level = self.settings.pod_level;
+        let pod_level = self.settings.manages_pod_level;
         let n = exclusive_cpus_of_pod(pod, pod_level);
         if n == 0 {
             return None;
+        }
+        if pod.has_pod_level_resources() && self.check_shared(pod, n).is_err() {
+            return Some(Hints::none());
         }
         let of_pod = self.state.pods.get(&pod.uid);
         if let Some(held) = of_pod.filter(|_| self.settings.compat == Compat::Ballast) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::demand::{exclusive_cpus, exclusive_cpus_of_pod, has_pod_level_resources};
+use super::demand::{exclusive_cpus, exclusive_cpus_of_pod};
 use super::{CpuError, CpuManager, take};
 use crate::config::Compat;
 use crate::model::cpuset::CpuSet;
@@ -16,11 +16,12 @@ impl CpuManager {
     /// rest, so they get the same CPUs once more; sidecars keep theirs. A pod that holds its CPUs
     /// already keeps them.
     pub fn allocate_pod(&mut self, pod: &Pod, hint: Hint) -> Result<(), CpuError> {
-        let n = exclusive_cpus_of_pod(pod, self.settings.pod_level);
-        if n == 0 || !has_pod_level_resources(pod) {
+        let n = exclusive_cpus_of_pod(pod, self.settings.manages_pod_level);
+        if n == 0 || !pod.has_pod_level_resources() {
             return Ok(());
         }
         if self.settings.compat == Compat::Kubelet {
+            self.check_shared(pod, n)?;
             self.check_cores_as_kubelet(n)?;
         }
         if self.state.pods.contains_key(&pod.uid) {
@@ -46,15 +47,23 @@ impl CpuManager {
     }
 
     fn exclusive(&self, pod: &Pod, container: &Container) -> usize {
-        exclusive_cpus(pod, container, self.settings.pod_level)
+        exclusive_cpus(pod, container, self.settings.manages_pod_level)
     }
 
-    /// Something must be left to the containers that share.
-    fn check_shared(&self, pod: &Pod, n: usize) -> Result<(), CpuError> {
-        let sidecars = pod.init_containers.iter().filter(|it| it.is_sidecar);
-        let lasting = sidecars.chain(&pod.containers);
+    /// Something must be left to the containers that share: to an init container by the sidecars
+    /// before it, to the others by all exclusive sidecars and apps.
+    pub(super) fn check_shared(&self, pod: &Pod, n: usize) -> Result<(), CpuError> {
         let (mut exclusive, mut is_shared) = (0_usize, false);
-        for container in lasting {
+        for container in &pod.init_containers {
+            let own = self.exclusive(pod, container);
+            if container.is_sidecar {
+                exclusive = exclusive.saturating_add(own);
+                is_shared |= own == 0;
+            } else if own == 0 && exclusive >= n {
+                return Err(CpuError::EmptyPodInitPool);
+            }
+        }
+        for container in &pod.containers {
             let own = self.exclusive(pod, container);
             exclusive = exclusive.saturating_add(own);
             is_shared |= own == 0;

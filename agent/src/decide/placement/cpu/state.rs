@@ -1,5 +1,7 @@
 //! Taking up the state of before (spec placement 1.17).
 
+use std::collections::BTreeMap;
+
 use super::error::{CpuStateError, CpuStateFault, Misfit};
 use super::{CpuManager, take};
 use crate::config::Compat;
@@ -87,105 +89,128 @@ impl CpuManager {
     /// runs, make a new manager of the changed settings and let it adopt the state of the old one.
     /// Where the reservation is a number, CPUs are reserved that no pod holds, if there are as many.
     pub fn adopt(&mut self, restored: CpuState) -> Vec<CpuStateFault> {
-        let mut faults = Vec::new();
-        self.reserve_around(&restored, &mut faults);
-        let CpuState {
-            shared_pool: was,
-            containers,
-            pods,
-        } = restored;
-        let is_fresh = was.is_empty() && containers.is_empty() && pods.is_empty();
-        let mut kept = CpuState::default();
-        let mut uids: Vec<&PodUid> = containers.keys().chain(pods.keys()).collect();
-        uids.sort_unstable();
-        uids.dedup();
-        let mut held = Held {
-            manager: self,
+        let faults = self.reserve_around(&restored).into_iter().collect();
+        let is_fresh = restored == CpuState::default();
+        let mut kept = Kept {
+            online: self.settings.topology.all(),
+            reserved: &self.reserved,
             by_pod: Vec::new(),
+            state: CpuState::default(),
+            faults,
         };
-        for uid in uids {
-            let dropped = |container: Option<&String>, cpus: &CpuSet, why| CpuStateFault::Dropped {
-                pod: uid.clone(),
-                container: container.cloned(),
-                cpus: cpus.clone(),
-                why,
-            };
-            if let Some(cpus) = pods.get(uid) {
-                if let Err(why) = held.check(uid, cpus) {
-                    faults.push(dropped(None, cpus, why));
-                    continue;
-                }
-                held.by_pod.push((uid.clone(), cpus.clone()));
-                kept.pods.insert(uid.clone(), cpus.clone());
-            }
-            for (name, cpus) in containers.get(uid).into_iter().flatten() {
-                if let Err(why) = held.check(uid, cpus) {
-                    faults.push(dropped(Some(name), cpus, why));
-                    continue;
-                }
-                held.by_pod.push((uid.clone(), cpus.clone()));
-                let of_pod = kept.containers.entry(uid.clone()).or_default();
-                of_pod.insert(name.clone(), cpus.clone());
+        for (uid, cpus) in &restored.pods {
+            kept.take_pod(uid, cpus, restored.containers.get(uid));
+        }
+        for (uid, containers) in &restored.containers {
+            if !restored.pods.contains_key(uid) {
+                kept.take_containers(uid, containers);
             }
         }
-        let all = held.by_pod.iter();
-        let all = all.fold(CpuSet::new(), |sum, (_, it)| sum.union(it));
-        kept.shared_pool = self.expected_cpus().difference(&all);
-        if !is_fresh && kept.shared_pool != was {
-            let is = kept.shared_pool.clone();
-            faults.push(CpuStateFault::Pool { was, is });
+        let Kept {
+            by_pod,
+            mut state,
+            mut faults,
+            ..
+        } = kept;
+        let held = by_pod.into_iter().map(|it| it.1);
+        let held = held.fold(CpuSet::new(), |sum, it| sum.union(&it));
+        state.shared_pool = self.expected_cpus().difference(&held);
+        if !is_fresh && state.shared_pool != restored.shared_pool {
+            faults.push(CpuStateFault::Pool {
+                was: restored.shared_pool,
+                is: state.shared_pool.clone(),
+            });
         }
-        self.state = kept;
+        self.state = state;
         self.remembered = None;
         faults
     }
 
     /// Moves the reserved CPUs off those that pods hold.
-    fn reserve_around(&mut self, restored: &CpuState, faults: &mut Vec<CpuStateFault>) {
+    fn reserve_around(&mut self, restored: &CpuState) -> Option<CpuStateFault> {
         let containers = restored.containers.values().flat_map(|it| it.values());
         let held = containers
             .chain(restored.pods.values())
             .fold(CpuSet::new(), |sum, it| sum.union(it));
-        if self.settings.reservation.cpus.is_some() || self.reserved.is_disjoint(&held) {
-            return;
+        let reservation = &self.settings.reservation;
+        if reservation.cpus.is_some() || self.reserved.is_disjoint(&held) {
+            return None;
         }
         let topology = &self.settings.topology;
         let free = topology.all().difference(&held);
-        let n = self.settings.reservation.n;
-        if let Ok(is) = take(topology, &free, n, self.settings.rule()) {
-            let was = std::mem::replace(&mut self.reserved, is.clone());
-            faults.push(CpuStateFault::Reserved { was, is });
-        }
+        let is = take(topology, &free, reservation.n, self.settings.rule()).ok()?;
+        let was = std::mem::replace(&mut self.reserved, is.clone());
+        Some(CpuStateFault::Reserved { was, is })
     }
 }
 
-/// What has been kept so far.
-struct Held<'a> {
-    manager: &'a CpuManager,
-    by_pod: Vec<(PodUid, CpuSet)>,
+/// A restored state while it is looked through.
+struct Kept<'a> {
+    online: &'a CpuSet,
+    reserved: &'a CpuSet,
+    by_pod: Vec<(&'a PodUid, CpuSet)>,
+    state: CpuState,
+    faults: Vec<CpuStateFault>,
 }
 
-impl Held<'_> {
-    /// Containers of one pod can have CPUs in common: an init container's are used again.
-    fn check(&self, pod: &PodUid, cpus: &CpuSet) -> Result<(), Misfit> {
-        let offline = cpus.difference(self.manager.settings.topology.all());
-        let reserved = cpus.intersection(&self.manager.reserved);
-        if cpus.is_empty() {
-            return Err(Misfit::Empty);
-        } else if !offline.is_empty() {
-            return Err(Misfit::Offline(offline));
-        } else if !reserved.is_empty() {
-            return Err(Misfit::Reserved(reserved));
-        }
-        for (other, held) in self.by_pod.iter().filter(|(other, _)| other != pod) {
-            let both = held.intersection(cpus);
-            if !both.is_empty() {
-                return Err(Misfit::HeldBy {
-                    pod: other.clone(),
-                    cpus: both,
-                });
+impl<'a> Kept<'a> {
+    /// CPUs of a pod as a whole, all or none: what does not divide them among containers would never
+    /// be released.
+    fn take_pod(
+        &mut self,
+        uid: &'a PodUid,
+        cpus: &CpuSet,
+        parts: Option<&BTreeMap<String, CpuSet>>,
+    ) {
+        let is_part = |it: &CpuSet| !it.is_empty() && it.is_subset(cpus);
+        let parts = parts.filter(|it| !it.is_empty() && it.values().all(is_part));
+        match (parts, self.misfit(uid, cpus)) {
+            (Some(parts), None) => {
+                self.by_pod.push((uid, cpus.clone()));
+                self.state.pods.insert(uid.clone(), cpus.clone());
+                self.state.containers.insert(uid.clone(), parts.clone());
             }
+            (_, why) => self.drop(uid, None, cpus, why.unwrap_or(Misfit::Division)),
         }
-        Ok(())
+    }
+
+    fn take_containers(&mut self, uid: &'a PodUid, containers: &BTreeMap<String, CpuSet>) {
+        for (name, cpus) in containers {
+            if let Some(why) = self.misfit(uid, cpus) {
+                self.drop(uid, Some(name), cpus, why);
+                continue;
+            }
+            self.by_pod.push((uid, cpus.clone()));
+            let of_pod = self.state.containers.entry(uid.clone()).or_default();
+            of_pod.insert(name.clone(), cpus.clone());
+        }
+    }
+
+    fn drop(&mut self, pod: &PodUid, container: Option<&String>, cpus: &CpuSet, why: Misfit) {
+        self.faults.push(CpuStateFault::Dropped {
+            pod: pod.clone(),
+            container: container.cloned(),
+            cpus: cpus.clone(),
+            why,
+        });
+    }
+
+    /// Containers of one pod can have CPUs in common: an init container's are used again.
+    fn misfit(&self, pod: &PodUid, cpus: &CpuSet) -> Option<Misfit> {
+        let offline = cpus.difference(self.online);
+        let reserved = cpus.intersection(self.reserved);
+        if cpus.is_empty() {
+            return Some(Misfit::Empty);
+        } else if !offline.is_empty() {
+            return Some(Misfit::Offline(offline));
+        } else if !reserved.is_empty() {
+            return Some(Misfit::Reserved(reserved));
+        }
+        let mut others = self.by_pod.iter().filter(|(other, _)| *other != pod);
+        others.find_map(|(other, held)| {
+            let cpus = held.intersection(cpus);
+            let pod = PodUid::clone(other);
+            (!cpus.is_empty()).then_some(Misfit::HeldBy { pod, cpus })
+        })
     }
 }

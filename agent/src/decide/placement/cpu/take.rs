@@ -373,3 +373,6 @@ impl<'a> Taker<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

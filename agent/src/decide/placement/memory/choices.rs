@@ -6,10 +6,15 @@ use std::collections::BTreeSet;
 use super::requests::Amounts;
 use super::{Ask, MemoryManager, books, search};
 use crate::config::Compat;
-use crate::decide::placement::hints::{Choices, Hints, Preference, ProviderHints, Region};
+use crate::decide::placement::hints::{
+    Choices, Hints, Preference, ProviderHints, Region, least_len,
+};
 use crate::model::numa::{Hint, NumaMask};
 use crate::model::placement::{MemoryBlock, MemoryTable};
 use crate::model::pod::{Container, Pod};
+
+/// Kubelet's topology manager starts on no more NUMA nodes, unless told so.
+const MAX_TRIED: u32 = 8;
 
 impl MemoryManager {
     /// Where the container could go, for each type of memory it requests. `None`: it does not matter.
@@ -155,9 +160,13 @@ impl MemoryManager {
     fn choices(&self, ask: &Ask<'_>) -> Choices {
         let all = books::mask(&self.fresh, |_| true);
         let nodes = &self.state.nodes;
+        let mut tables = nodes.values().flat_map(|it| it.tables.values());
+        if tables.any(|it| it.allocatable > it.total) && all.len() <= MAX_TRIED {
+            return self.tried_choices(ask, all);
+        }
         let demands =
             |amount: fn(&MemoryTable) -> u64| books::demands(nodes, all, &ask.amounts, amount);
-        let least = search::least_len(all, &demands(|it| it.allocatable)).unwrap_or(all.len());
+        let least = least_len(all, &demands(|it| it.allocatable)).unwrap_or(all.len());
         let unused = books::mask(nodes, |it| it.n_assignments == 0);
 
         let singles = nodes.keys().filter_map(|id| NumaMask::new([*id]).ok());
@@ -184,6 +193,41 @@ impl MemoryManager {
                 .collect(),
             // A subset of nodes has no more than all of them.
             region: Some(region).filter(|it| it.has(unused)),
+        }
+    }
+
+    /// Kubelet's choices where a table has wrapped around: more nodes can have less, so that each
+    /// mask has to be tried.
+    fn tried_choices(&self, ask: &Ask<'_>, all: NumaMask) -> Choices {
+        let any = Region {
+            nodes: all,
+            min_len: 1,
+            contains: NumaMask::EMPTY,
+            touches: Vec::new(),
+            demands: Vec::new(),
+            preferred: Preference::Len(0),
+        };
+        let every = Choices {
+            listed: Vec::new(),
+            region: Some(any),
+        };
+        let every = Hints::OneOf(every).list().unwrap_or_default();
+        let masks = || every.iter().filter_map(|it| it.numa);
+        let is_enough = |mask: &NumaMask| {
+            let mut amounts = ask.amounts.iter();
+            amounts.all(|(resource, it)| self.sum(*mask, resource, |it| it.allocatable) >= *it)
+        };
+        let least = masks().filter(is_enough).map(NumaMask::len).min();
+        let hint = |mask: NumaMask| Hint {
+            numa: Some(mask),
+            preferred: mask.len() == least.unwrap_or(all.len()),
+        };
+        Choices {
+            listed: masks()
+                .filter(|it| self.has_room(*it, ask))
+                .map(hint)
+                .collect(),
+            region: None,
         }
     }
 

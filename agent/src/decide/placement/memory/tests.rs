@@ -2,12 +2,12 @@
 //! kubelet. What is the same is pinned by suite `memory_static_policy`.
 
 mod properties;
+mod restore;
+mod settings;
 
 use super::*;
-use crate::config::NumaReservation;
 use crate::decide::placement::hints::{Hints, ProviderHints};
 use crate::decide::testing;
-use crate::model::pod::ResourceList;
 
 const GI: u64 = 1 << 30;
 
@@ -240,46 +240,6 @@ fn memory_of_an_init_container_is_used_again() {
 }
 
 #[test]
-fn memory_is_used_again_after_a_restart_and_beside_other_pods() {
-    let nodes = [(9, 0), (9, 0)];
-    let two = pod("two", "init 6, app 2");
-    for (compat, reserved) in [(Compat::Ballast, 7), (Compat::Kubelet, 9)] {
-        let mut before = manager(compat, &nodes);
-        let init = &two.init_containers[0];
-        assert_eq!(before.allocate(&two, init, at(&[0])), Ok(()));
-        take(&mut before, &pod("other", "app 1"), at(&[0]));
-        let mut after = manager(compat, &nodes);
-        assert_eq!(after.start(before.state().clone()), Ok(()));
-        for mut manager in [before, after] {
-            let app = &two.containers[0];
-            assert_eq!(manager.allocate(&two, app, at(&[0])), Ok(()));
-            assert_eq!(table(&manager, 0).0, reserved, "{compat:?}");
-        }
-    }
-}
-
-#[test]
-fn memory_to_be_used_again_counts_as_enough() {
-    // The node is full but for what the init container leaves.
-    let nodes = [(9, 0), (9, 0)];
-    let pod = pod("p", "init 9, app 9");
-    for (compat, result) in [
-        (Compat::Ballast, Ok(())),
-        (Compat::Kubelet, Err(MemoryError::CannotExtendHint)),
-    ] {
-        let mut manager = manager(compat, &nodes);
-        let init = &pod.init_containers[0];
-        assert_eq!(manager.allocate(&pod, init, at(&[0])), Ok(()));
-        if compat == Compat::Kubelet {
-            // Its account is lost.
-            let state = manager.state().clone();
-            assert_eq!(manager.start(state), Ok(()));
-        }
-        assert_eq!(manager.allocate(&pod, &pod.containers[0], at(&[0])), result);
-    }
-}
-
-#[test]
 fn a_hint_within_a_group_is_widened_to_it() {
     let within = Hint {
         preferred: false,
@@ -372,182 +332,6 @@ fn other_pods_and_unknown_nodes_are_left_alone() {
 }
 
 #[test]
-fn more_cannot_be_reserved_than_there_is() {
-    let reserved = |compat, resource: &str, gib| {
-        let mut settings = settings(compat, &[(9, 2), (9, 0)]);
-        let of_node = settings.reserved.entry(NumaNodeId(0)).or_default();
-        of_node.insert(resource.to_owned(), gib * GI);
-        MemoryManager::new(settings).map(|it| it.fresh[&NumaNodeId(0)].tables[resource].allocatable)
-    };
-    assert_eq!(reserved(Compat::Ballast, "memory", 10), Ok(0));
-    let error = reserved(Compat::Ballast, "memory", 11).expect_err("too much");
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "NUMA node 0 has {} bytes of memory that can be reserved, and reservedMemory takes {}; \
-             right would be at most what it has",
-            10 * GI,
-            11 * GI
-        )
-    );
-    assert!(reserved(Compat::Ballast, "hugepages-1Gi", 3).is_err());
-    assert_eq!(
-        reserved(Compat::Kubelet, "memory", 11),
-        Ok(GI.wrapping_neg())
-    );
-    let mut nothing = settings(Compat::Ballast, &[(9, 0)]);
-    nothing.reserved.clear();
-    assert_eq!(
-        MemoryManager::new(nothing).err(),
-        Some(MemoryConfigError::NothingReserved)
-    );
-}
-
-/// Z-8.
-#[test]
-fn reserved_memory_adds_up_to_the_reservation() {
-    let list = |text: &str| -> ResourceList {
-        let amounts = text.split(' ').filter_map(|it| it.split_once('='));
-        amounts
-            .map(|(name, it)| (name.to_owned(), it.parse().expect("a quantity")))
-            .collect()
-    };
-    let check = |compat, entries: &[(u32, &str)]| {
-        let entries: Vec<NumaReservation> = entries
-            .iter()
-            .map(|(id, limits)| NumaReservation {
-                numa_node: NumaNodeId(*id),
-                limits: list(limits),
-            })
-            .collect();
-        let nodes = [NumaNodeId(0), NumaNodeId(2)];
-        check_reserved_memory(compat, nodes, &list("cpu=1 memory=2148Mi"), &entries)
-    };
-    let reserved = |entries: &[(u32, &str)]| {
-        let reserved = check(Compat::Ballast, entries)?;
-        Ok::<_, ReservedMemoryError>(
-            reserved.values().flat_map(|it| it.values()).sum::<u64>() >> 20,
-        )
-    };
-    assert_eq!(
-        reserved(&[(0, "memory=2Gi"), (2, "memory=100Mi")]),
-        Ok(2148)
-    );
-    // Kubelet takes the last entry of a node, and refuses what it does not hold as a whole number.
-    let twice: &[(u32, &str)] = &[(0, "memory=2Gi"), (0, "memory=100Mi")];
-    assert_eq!(reserved(twice), Ok(2148));
-    let kubelet = check(Compat::Kubelet, twice).expect("the sum is right");
-    assert_eq!(kubelet[&NumaNodeId(0)]["memory"], 100 << 20);
-    let half: &[(u32, &str)] = &[(0, "memory=0.5Gi"), (0, "memory=1636Mi")];
-    assert_eq!(reserved(half), Ok(2148));
-    assert!(check(Compat::Kubelet, half).is_err());
-    for (entries, message) in [
-        (
-            &[(1, "memory=2148Mi")][..],
-            "the reserved memory configuration references a NUMA node 1 that does not exist on this machine",
-        ),
-        (
-            &[(0, "memory=2Gi")][..],
-            "the total amount \"2Gi\" of type \"memory\" is not equal to the value \"2148Mi\" determined by Node Allocatable feature",
-        ),
-    ] {
-        let error = reserved(entries).expect_err(message);
-        assert_eq!(error.to_string(), message);
-    }
-}
-
-#[test]
-fn a_machine_that_changed_takes_over_what_fits() {
-    let mut before = manager(Compat::Ballast, &[(9, 0), (9, 0), (9, 0)]);
-    take(&mut before, &pod("a", "app 6"), at(&[2]));
-    take(&mut before, &pod("b", "app 12"), at(&[0, 1]));
-    let state = before.state().clone();
-
-    // Some MiB less, as between boots.
-    let shrunk = || {
-        let mut settings = settings(Compat::Ballast, &[(9, 0), (9, 0), (9, 0)]);
-        for node in settings.machine.values_mut() {
-            node.memory.0 -= 7 << 20;
-        }
-        settings
-    };
-    let mut after = MemoryManager::new(shrunk()).expect("settings that fit");
-    assert_eq!(after.start(state.clone()), Ok(()));
-    assert_eq!(after.state().containers, state.containers);
-    let mut kubelet = MemoryManager::new(MemorySettings {
-        compat: Compat::Kubelet,
-        ..shrunk()
-    })
-    .expect("settings that fit");
-    assert_eq!(kubelet.start(state.clone()), Err(MemoryStateError::Differs));
-
-    // A node and memory gone.
-    let mut after = manager(Compat::Ballast, &[(9, 0), (2, 0)]);
-    let error = after.start(state.clone()).expect_err("a node is gone");
-    assert_eq!(
-        error.to_string(),
-        "[memorymanager] (pod: a, container: app0) the memory assignment uses the NUMA that does not exist"
-    );
-    assert!(
-        after.state().containers.is_empty(),
-        "an error changes nothing"
-    );
-    let faults = after.adopt(state);
-    assert_eq!(
-        faults
-            .iter()
-            .map(|it| (it.pod.0.as_str(), it.misfit.clone()))
-            .collect::<Vec<_>>(),
-        [
-            ("a", Misfit::UnknownNumaNode),
-            (
-                "b",
-                Misfit::TooMuch {
-                    resource: "memory".to_owned(),
-                    missing: GI
-                }
-            )
-        ]
-    );
-    assert_eq!(
-        after.state(),
-        manager(Compat::Ballast, &[(9, 0), (2, 0)]).state()
-    );
-}
-
-#[test]
-fn a_state_that_makes_no_sense_is_taken_over_without_its_nonsense() {
-    let block = |ids: &[u32], resource: &str, size| MemoryBlock {
-        numa: mask(ids),
-        resource: resource.to_owned(),
-        size,
-    };
-    let mut state = MemoryState::default();
-    let mut hold = |pod: &str, blocks: Vec<MemoryBlock>| {
-        let containers = BTreeMap::from([("c".to_owned(), blocks)]);
-        state.containers.insert(PodUid(pod.to_owned()), containers);
-    };
-    hold("a", vec![block(&[0], "memory", u64::MAX)]);
-    hold("b", vec![block(&[], "memory", GI)]);
-    hold("c", vec![block(&[0], "gold", GI)]);
-    hold("d", vec![block(&[0], "memory", GI)]);
-    hold("e", vec![block(&[0, 1], "memory", 10 * GI)]);
-    state
-        .pods
-        .insert(PodUid("gone".to_owned()), vec![block(&[0], "memory", GI)]);
-    let mut manager = manager(Compat::Ballast, &[(9, 0), (9, 0)]);
-    let faults = manager.adopt(state);
-    let dropped: Vec<&str> = faults.iter().map(|it| it.pod.0.as_str()).collect();
-    assert_eq!(dropped, ["a", "b", "c"]);
-    // Kubelet lets a single node be cut out of a group; the memory is there, and is kept.
-    assert_eq!(table(&manager, 0), (9, 0, 2, vec![0, 1]));
-    assert_eq!(table(&manager, 1), (2, 7, 1, vec![0, 1]));
-    assert!(manager.state().pods.is_empty());
-    manager.retain(|_, _| false);
-    assert_eq!(table(&manager, 0), (0, 9, 0, vec![0]));
-}
-
-#[test]
 fn a_pod_with_a_budget_takes_it_once_and_shares_it() {
     let list = "cpu=1 memory=2Gi hugepages-1Gi=1Gi";
     let spec = format!(
@@ -600,27 +384,5 @@ fn what_requests_nothing_is_given_nothing() {
     assert_eq!(
         refused(&mut kubelet, &pod, Hint::UNKNOWN),
         MemoryError::NoDefaultAffinity
-    );
-}
-
-/// Z-7, and 3.10.
-#[test]
-fn pools_of_huge_pages_are_no_memory() {
-    let manager = manager(Compat::Ballast, &[(7, 2), (9, 0)]);
-    let blocks = manager.allocatable();
-    let shown = blocks
-        .iter()
-        .map(|it| (it.numa.to_string(), it.resource.as_str(), it.size / GI));
-    assert_eq!(
-        shown.collect::<Vec<_>>(),
-        [
-            ("0".to_owned(), "hugepages-1Gi", 2),
-            ("0".to_owned(), "memory", 7),
-            ("1".to_owned(), "memory", 9),
-        ]
-    );
-    assert_eq!(
-        manager.fresh[&NumaNodeId(0)].tables["memory"].total,
-        10 * GI
     );
 }

@@ -45,7 +45,13 @@ struct Request<'a> {
 impl Taker<'_> {
     /// Whether there was a way to distribute; if not, nothing is taken.
     pub(super) fn distribute(&mut self, n: usize, group_size: usize) -> Result<bool, TakeError> {
-        let nodes = self.numa_nodes();
+        let mut nodes = Vec::new();
+        for node in self.numa_nodes() {
+            // One of two packages comes twice.
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        }
         let n_groups = self.topology.n_cpus().div_ceil(group_size);
         let groups_per_node = n_groups.div_ceil(self.topology.n_numa_nodes());
         let groups_needed = n.div_ceil(group_size);
@@ -271,4 +277,68 @@ fn combinations(items: &[usize], k: usize) -> impl Iterator<Item = Vec<usize>> {
         Some(next)
     })
     .map(|places| places.into_iter().map(|it| items[it]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::placement::cpu::testing::Random;
+
+    /// The choice without a search leaves no worse a balance than the best of all combinations.
+    #[test]
+    fn the_direct_choice_is_as_even_as_the_best_of_all() {
+        let mut random = Random::new(3);
+        let mut n_compared = 0;
+        for _ in 0..3_000 {
+            let mut number = |n: u32| usize::try_from(random.below(n)).expect("fits");
+            let group_size = 1 + number(3);
+            let n_nodes = 2 + number(6);
+            let free: Vec<usize> = (0..n_nodes).map(|_| 1 + number(20)).collect();
+            let mut nodes: Vec<usize> = (0..n_nodes).collect();
+            nodes.sort_by_key(|it| (free[*it], *it));
+            let n = group_size * (1 + number(20));
+            let k = 1 + number(5);
+            let share = n / k / group_size * group_size;
+            let request = Request {
+                n,
+                group_size,
+                share,
+                rest: n - share * k,
+                nodes: &nodes,
+                free: &free,
+                compat: Compat::Ballast,
+            };
+            if share == 0 || k > n_nodes {
+                continue;
+            }
+            let (searched, direct) = (request.search(k), request.most_free(k));
+            assert_eq!(searched.is_some(), direct.is_some(), "{n} of {free:?}");
+            if let (Some(searched), Some(direct)) = (searched, direct) {
+                let left = |it: &Choice| {
+                    let mut after = request.after_share(&it.nodes);
+                    let groups = request.groups(request.rest);
+                    let mut rest = groups;
+                    for giver in it.givers.iter().cycle().take(groups * it.givers.len()) {
+                        if rest > 0 && after[*giver] >= group_size {
+                            after[*giver] -= group_size;
+                            rest -= 1;
+                        }
+                    }
+                    request.imbalance(&after)
+                };
+                assert!(left(&direct) <= left(&searched), "{n} of {free:?}");
+                n_compared += 1;
+            }
+        }
+        assert!(n_compared > 500, "{n_compared}");
+    }
+
+    #[test]
+    fn combinations_come_in_the_order_of_their_places() {
+        let of = |items: &[usize], k| combinations(items, k).collect::<Vec<_>>();
+        assert_eq!(of(&[5, 3, 9], 2), [[5, 3], [5, 9], [3, 9]]);
+        assert_eq!(of(&[5, 3], 2), [[5, 3]]);
+        assert!(of(&[5, 3], 3).is_empty() && of(&[5], 0).is_empty());
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], 4).len(), 70);
+    }
 }

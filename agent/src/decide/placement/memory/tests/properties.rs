@@ -226,3 +226,55 @@ fn every_hint_can_be_followed_and_every_other_mask_cannot() {
     }
     assert!(n_followed > 500, "there were hints: {n_followed}");
 }
+
+/// A state as nobody would write it: nodes of no machine, groups that overlap.
+fn nonsense(random: &mut Random) -> MemoryState {
+    let mut state = MemoryState::default();
+    for i in 0..random.below(12) {
+        let pod = PodUid(format!("n{}", random.below(6)));
+        let block = MemoryBlock {
+            numa: NumaMask::from_bits(random.below(1 << 5)),
+            resource: random.one_of(&["memory", "hugepages-1Gi", ""]).to_string(),
+            size: match random.below(8) {
+                0 => u64::MAX - random.below(2),
+                n => n * GI / 2,
+            },
+        };
+        if random.below(4) == 0 {
+            state.pods.entry(pod).or_default().push(block);
+        } else {
+            let containers = state.containers.entry(pod).or_default();
+            let of_container = containers.entry(format!("c{}", i % 3)).or_default();
+            of_container.push(block);
+        }
+    }
+    state
+}
+
+#[test]
+fn whatever_was_restored_no_node_gives_more_than_it_has() {
+    let mut n_kept = 0;
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let nodes = [(4, 2), (3, 0), (9, 1), (6, 0)];
+        let mut manager = manager(Compat::Ballast, &nodes);
+        let restored = nonsense(&mut random);
+        let n_held = books::held(&restored).count();
+        let n_faults = manager.adopt(restored).len();
+        assert_eq!(books::held(manager.state()).count(), n_held - n_faults);
+        n_kept += n_held - n_faults;
+        for i in 0..20 {
+            let pod = random.pod(i);
+            let hint = random.hint(nodes.len());
+            for container in pod.all_containers() {
+                let _is_admitted = manager.allocate(&pod, container, hint).is_ok();
+            }
+            let dropped = format!("n{}", random.below(6));
+            let stays = random.below(2) == 0;
+            manager.retain(|pod, _| stays || pod.0 != dropped);
+            let rebuilt = books::rebuild(&manager.fresh, books::held(manager.state()));
+            assert_eq!(rebuilt.as_ref(), Ok(&manager.state().nodes));
+        }
+    }
+    assert!(n_kept > 100, "something was kept: {n_kept}");
+}

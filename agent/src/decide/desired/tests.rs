@@ -1,0 +1,119 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::config::{Compat, Config};
+use crate::decide::node_allocatable::{Machine, Reservations};
+use crate::decide::testing::{pod, settings};
+use crate::units::Bytes;
+
+fn plan(exclusive_cpu_limits: CpuLimits) -> NodePlan {
+    let machine = Machine {
+        n_cpus: 4,
+        memory: Bytes(16 << 30),
+        hugepages: BTreeMap::new(),
+        ephemeral_storage: None,
+        max_pid: None,
+    };
+    NodePlan {
+        kubepods: CgroupName::kubepods(&CgroupName::root()),
+        rules: FileRules {
+            unified: true,
+            page_size: 4096,
+            hugepage_sizes: Vec::new(),
+            memory_and_swap: false,
+            swap_max: true,
+            devices: false,
+        },
+        settings: settings(Compat::Ballast),
+        allocatable: NodeAllocatable::new(&machine, &Reservations::default()),
+        qos_reserved: None,
+        ancestors: None,
+        exclusive_cpu_limits,
+    }
+}
+
+fn placement(cpus: &str, pinning: CpuPinning) -> ContainerPlacement {
+    ContainerPlacement {
+        cpus: Some(cpus.parse().unwrap()),
+        pinning,
+        mems: Some(NumaMask::from_bits(0b10)),
+    }
+}
+
+/// The text of a file; `None`: left alone.
+fn file(cgroup: &DesiredCgroup, name: &str) -> Option<String> {
+    let found = cgroup.files.iter().find(|(file, _)| file.name == name);
+    found.map(|(_, value)| value.to_string())
+}
+
+fn name(path: &str) -> CgroupName {
+    CgroupName::new(path.split('/')).unwrap()
+}
+
+#[test]
+fn exclusive_cpus_have_no_quota_in_container_and_pod_unless_the_gate_is_off() {
+    let pod = pod("app {req cpu=2 memory=1Gi lim cpu=2 memory=1Gi}");
+    let container = &pod.containers[0];
+    let class = QosClass::Guaranteed;
+    for (limits, pinning, quota) in [
+        (CpuLimits::Ignored, CpuPinning::Shared, "200000 100000"),
+        (CpuLimits::Ignored, CpuPinning::Exclusive, "max 100000"),
+        (CpuLimits::Enforced, CpuPinning::Exclusive, "200000 100000"),
+    ] {
+        let plan = plan(limits);
+        let of_pod = plan.pod_cgroup(&pod, class, pinning, name("kubepods/podu"));
+        let placement = placement("2-3", pinning);
+        let app = name("kubepods/podu/app");
+        let of_container = plan.container_cgroup(&pod, class, container, &placement, app.clone());
+        for cgroup in [&of_pod, &of_container] {
+            let max = file(cgroup, "cpu.max");
+            assert_eq!(max.as_deref(), Some(quota), "{limits:?} {pinning:?}");
+        }
+        assert_eq!(file(&of_container, "cpuset.cpus").unwrap(), "2-3");
+        assert_eq!(file(&of_container, "cpuset.mems").unwrap(), "1");
+        assert_eq!(file(&of_pod, "cpuset.cpus"), None);
+
+        let names = |cgroup: &DesiredCgroup| -> Vec<String> {
+            let files = cgroup.files.iter();
+            files.map(|(file, _)| file.name.clone()).collect()
+        };
+        let alone = plan.container_cpuset(&placement, app);
+        assert_eq!(names(&alone), ["cpuset.cpus", "cpuset.mems"]);
+    }
+}
+
+#[test]
+fn a_container_anywhere_has_no_cpuset_file() {
+    let pod = pod("app {}");
+    let plan = plan(CpuLimits::Ignored);
+    let anywhere = ContainerPlacement::ANYWHERE;
+    let class = QosClass::BestEffort;
+    let app = name("kubepods/besteffort/podu/app");
+    let cgroup = plan.container_cgroup(&pod, class, &pod.containers[0], &anywhere, app.clone());
+    assert_eq!(file(&cgroup, "cpuset.cpus"), None);
+    assert_eq!(file(&cgroup, "cpuset.mems"), None);
+    assert_eq!(plan.container_cpuset(&anywhere, app).files, []);
+}
+
+#[test]
+fn ancestors_have_a_cpuset_where_they_need_one() {
+    let pod = pod("app {}");
+    let mut plan = plan(CpuLimits::Ignored);
+    plan.ancestors = Some(AncestorCpuset {
+        cpus: "0-3".parse().unwrap(),
+        mems: NumaMask::from_bits(0b11),
+    });
+    let class = QosClass::BestEffort;
+    let of_pod = plan.pod_cgroup(&pod, class, CpuPinning::Shared, name("kubepods/podu"));
+    let text = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n";
+    let loaded = Config::from_yaml(text, None, &[]).unwrap();
+    let mut ancestors = plan.node_cgroups(&loaded.config.kubelet, [&pod]);
+    ancestors.push(of_pod);
+    assert_eq!(ancestors.len(), 4);
+    for cgroup in &ancestors {
+        assert_eq!(file(cgroup, "cpuset.cpus").unwrap(), "0-3", "{cgroup:?}");
+        assert_eq!(file(cgroup, "cpuset.mems").unwrap(), "0-1", "{cgroup:?}");
+    }
+}

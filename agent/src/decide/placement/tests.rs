@@ -1,0 +1,315 @@
+//! Whole admissions on a machine of 2 NUMA nodes with 2 cores of 2 threads each, 8 GiB a node: CPUs 0-3
+//! and 4-7, of which CPU 0 is reserved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::admission::{Outcome, admit};
+use super::devices::{PluginAnswer, PluginAnswers, PluginQuestion};
+use super::managers::{Managers, PlacementError, PlacementSettings};
+use super::record::{AdmissionInput, AdmissionRecord, ReplayError, decide};
+use crate::config::{
+    Compat, CpuManagerPolicy, MemoryManagerPolicy, NumaReservation, PlacementConfig,
+    TopologyManagerPolicy, TopologyManagerScope,
+};
+use crate::decide::testing::pod as pod_of;
+use crate::model::admission::{AdmissionReport, RefusalReason, Remedy, Verdict};
+use crate::model::cpuset::{CpuId, CpuSet};
+use crate::model::device::{Device, PluginOptions};
+use crate::model::numa::{Hint, NumaMask};
+use crate::model::pod::{Pod, PodUid};
+use crate::model::topology::{CoreId, Cpu, Llc, LlcId, NumaNode, NumaNodeId, PackageId, Topology};
+use crate::units::Bytes;
+
+const GIB: u64 = 1 << 30;
+const DEVICE: &str = "vendor.example/dev";
+
+fn topology() -> Topology {
+    let place = |cpu: u32| Cpu {
+        core: CoreId(cpu / 2 * 2),
+        package: PackageId(cpu / 4),
+        numa_node: NumaNodeId(cpu / 4),
+        llc: LlcId(cpu / 4 * 4),
+    };
+    let cpus_of = |node: u32| (node * 4..node * 4 + 4).map(CpuId).collect::<CpuSet>();
+    let node = |id: u32| NumaNode {
+        cpus: cpus_of(id),
+        memory: Some(Bytes(8 * GIB)),
+        distances: (0..2)
+            .map(|to| (NumaNodeId(to), if to == id { 10 } else { 20 }))
+            .collect(),
+        hugepages: BTreeMap::new(),
+    };
+    Topology {
+        cpus: (0..8).map(|cpu| (CpuId(cpu), place(cpu))).collect(),
+        numa_nodes: (0..2).map(|id| (NumaNodeId(id), node(id))).collect(),
+        llcs: (0..2)
+            .map(|id| {
+                let llc = Llc {
+                    cpus: cpus_of(id),
+                    cache_id: Some(id),
+                };
+                (LlcId(id * 4), llc)
+            })
+            .collect(),
+        offline: CpuSet::new(),
+        isolated: CpuSet::new(),
+    }
+}
+
+fn settings(policy: TopologyManagerPolicy) -> PlacementSettings {
+    let amount = |text: &str| text.parse().expect("a quantity");
+    PlacementSettings {
+        compat: Compat::Ballast,
+        config: PlacementConfig {
+            cpu_manager_policy: CpuManagerPolicy::Static,
+            memory_manager_policy: MemoryManagerPolicy::Static,
+            topology_manager_policy: policy,
+            reserved_memory: vec![NumaReservation {
+                numa_node: NumaNodeId(0),
+                limits: BTreeMap::from([("memory".to_owned(), amount("1Gi"))]),
+            }],
+            cpu_manager_reconcile_period: Duration::from_secs(10),
+            ..PlacementConfig::default()
+        },
+        reserved_system_cpus: None,
+        reservation: BTreeMap::from([
+            ("cpu".to_owned(), amount("1")),
+            ("memory".to_owned(), amount("1Gi")),
+        ]),
+        topology: topology(),
+    }
+}
+
+fn managers(policy: TopologyManagerPolicy) -> Managers {
+    Managers::new(&settings(policy)).expect("the settings fit the machine")
+}
+
+/// A Guaranteed pod with a container for each pair of CPUs and GiB.
+fn pod(name: &str, containers: &[(u32, u32)]) -> Pod {
+    let blocks = containers.iter().map(|(cpus, gib)| {
+        format!("app {{req cpu={cpus} memory={gib}Gi lim cpu={cpus} memory={gib}Gi}}")
+    });
+    let mut pod = pod_of(&blocks.collect::<Vec<_>>().join(" "));
+    pod.uid = PodUid(name.to_owned());
+    pod
+}
+
+/// Decides with nothing to ask, and takes over the books.
+#[track_caller]
+fn place(managers: &mut Managers, pod: &Pod) -> AdmissionReport {
+    match decide(managers, pod, &PluginAnswers::default()) {
+        Outcome::Decided(decided) => {
+            *managers = decided.managers;
+            decided.report
+        }
+        Outcome::Ask(question) => panic!("asks {question:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(managers: &mut Managers, pod: &Pod) -> (RefusalReason, Vec<Remedy>) {
+    let before = managers.books();
+    let report = place(managers, pod);
+    assert_eq!(managers.books(), before, "a refusal changes nothing");
+    let refusal = report.refusal.expect("it is refused");
+    (refusal.reason, report.remedies)
+}
+
+#[test]
+fn a_container_gets_its_cpus_and_memory_on_one_numa_node() {
+    let mut managers = managers(TopologyManagerPolicy::SingleNumaNode);
+    let report = place(&mut managers, &pod("a", &[(4, 6)]));
+    assert_eq!(report.refusal, None);
+    let [alignment] = report.alignments.as_slice() else {
+        panic!("{:?}", report.alignments);
+    };
+    let node_1 = NumaMask::new([NumaNodeId(1)]).expect("a small id");
+    assert_eq!(
+        alignment.merged,
+        Hint {
+            numa: Some(node_1),
+            preferred: true
+        }
+    );
+    assert_eq!(report.holdings.len(), 1);
+    assert_eq!(
+        report.holdings[0].to_string(),
+        "app0: CPUs 4-7, memory on NUMA nodes 1"
+    );
+    assert_eq!(managers.cpu_state().shared_pool.to_string(), "0-3");
+}
+
+#[test]
+fn what_spans_nodes_is_refused_with_what_each_provider_said_and_what_would_fit() {
+    let mut managers = managers(TopologyManagerPolicy::SingleNumaNode);
+    let (reason, remedies) = refused(&mut managers, &pod("a", &[(5, 1)]));
+    assert_eq!(reason, RefusalReason::TopologyAffinityError);
+    assert_eq!(
+        remedies,
+        [
+            Remedy::FewerCpus {
+                container: "app0".to_owned(),
+                cpus: 4
+            },
+            Remedy::BestEffort
+        ]
+    );
+    let report = place(&mut managers, &pod("a", &[(5, 1)]));
+    let verdicts = &report.alignments[0].providers;
+    let cpu = verdicts.iter().find(|it| it.resource == "cpu");
+    let Some(Verdict::OneOf { narrowest: 2, .. }) = cpu.map(|it| &it.verdict) else {
+        panic!("{verdicts:?}");
+    };
+}
+
+#[test]
+fn a_pod_that_is_in_the_way_is_named() {
+    let mut managers = managers(TopologyManagerPolicy::Restricted);
+    place(&mut managers, &pod("a", &[(4, 1)]));
+    let (_, remedies) = refused(&mut managers, &pod("b", &[(4, 1)]));
+    assert!(
+        remedies.contains(&Remedy::WithoutPod {
+            uid: PodUid("a".to_owned())
+        }),
+        "{remedies:?}"
+    );
+    managers.retain(|uid, _| uid.0 != "a");
+    assert_eq!(place(&mut managers, &pod("b", &[(4, 1)])).refusal, None);
+}
+
+#[test]
+fn the_second_container_that_does_not_fit_takes_back_the_first() {
+    let mut managers = managers(TopologyManagerPolicy::Restricted);
+    let (reason, _) = refused(&mut managers, &pod("a", &[(3, 1), (4, 1), (3, 1)]));
+    assert_eq!(reason, RefusalReason::TopologyAffinityError);
+    assert_eq!(managers.holders().len(), 0);
+}
+
+#[test]
+fn without_a_topology_policy_cpus_run_out_unexpectedly_as_in_kubelet() {
+    let mut managers = managers(TopologyManagerPolicy::None);
+    let report = place(&mut managers, &pod("a", &[(8, 1)]));
+    let refusal = report.refusal.expect("one CPU is reserved");
+    assert_eq!(refusal.reason, RefusalReason::UnexpectedAdmissionError);
+    assert_eq!(
+        refusal.message,
+        "Allocate failed due to not enough cpus available to satisfy request: requested=8, \
+         available=7, which is unexpected"
+    );
+    assert_eq!(report.alignments, []);
+}
+
+#[test]
+fn an_admission_again_gives_the_same() {
+    let mut managers = managers(TopologyManagerPolicy::Restricted);
+    let pod = pod("a", &[(2, 1), (1, 1)]);
+    place(&mut managers, &pod);
+    let before = managers.books();
+    let report = place(&mut managers, &pod);
+    assert_eq!(report.refusal, None);
+    assert_eq!(managers.books(), before);
+}
+
+#[test]
+fn in_scope_pod_the_containers_share_one_answer() {
+    let mut settings = settings(TopologyManagerPolicy::SingleNumaNode);
+    settings.config.topology_manager_scope = TopologyManagerScope::Pod;
+    let mut managers = Managers::new(&settings).expect("the settings fit the machine");
+    let report = place(&mut managers, &pod("a", &[(2, 1), (2, 1)]));
+    assert_eq!(report.alignments.len(), 1);
+    assert_eq!(report.alignments[0].container, None);
+    assert_eq!(managers.cpu_state().shared_pool.to_string(), "0-3");
+}
+
+fn with_device(mut pod: Pod, n: u32) -> Pod {
+    let amount = n.to_string().parse().expect("a quantity");
+    let resources = &mut pod.containers[0].resources;
+    resources.limits.insert(DEVICE.to_owned(), amount);
+    pod
+}
+
+fn offer(managers: &mut Managers, ids: &[(&str, u32)]) {
+    let options = PluginOptions::default();
+    managers.devices.connected(DEVICE, 1, options);
+    let devices = ids.iter().map(|(id, node)| Device {
+        id: (*id).to_owned(),
+        is_healthy: true,
+        numa: NumaMask::new([NumaNodeId(*node)]).ok(),
+    });
+    let devices = devices.collect();
+    managers.devices.set_devices(DEVICE, 1, devices);
+}
+
+#[test]
+fn devices_draw_the_rest_to_their_node_and_the_plugin_is_asked_once() {
+    let mut managers = managers(TopologyManagerPolicy::SingleNumaNode);
+    let pod = with_device(pod("a", &[(2, 1)]), 1);
+    assert_eq!(managers.devices.awaited(&pod), Some(DEVICE));
+    offer(&mut managers, &[("d0", 1)]);
+    assert_eq!(managers.devices.awaited(&pod), None);
+
+    let mut answers = PluginAnswers::default();
+    let Outcome::Ask(question) = admit(&managers, &pod, &answers) else {
+        panic!("the plugin has to say what comes with its device");
+    };
+    let ids: BTreeSet<String> = BTreeSet::from(["d0".to_owned()]);
+    assert_eq!(
+        question,
+        PluginQuestion::Allocate {
+            resource: DEVICE.to_owned(),
+            container: "app0".to_owned(),
+            ids
+        }
+    );
+    answers.insert(question, PluginAnswer::Allocated { response: vec![] });
+    let Outcome::Decided(decided) = admit(&managers, &pod, &answers) else {
+        panic!("everything is known");
+    };
+    assert_eq!(
+        decided.report.holdings[0].to_string(),
+        "app0: CPUs 4-5, memory on NUMA nodes 1, vendor.example/dev d0"
+    );
+
+    let record = AdmissionRecord::new(
+        AdmissionInput {
+            settings: settings(TopologyManagerPolicy::SingleNumaNode),
+            books: managers.books(),
+            pod,
+            answers,
+        },
+        decided.report,
+    );
+    let text = serde_json::to_string(&record).expect("plain data");
+    let read: AdmissionRecord = serde_json::from_str(&text).expect("the same data");
+    let replayed = read.replay().expect("all answers are there");
+    assert_eq!(serde_json::to_string(&replayed).expect("plain data"), text);
+
+    let mut unanswered = record;
+    unanswered.input.answers = PluginAnswers::default();
+    assert!(matches!(unanswered.replay(), Err(ReplayError::Unanswered)));
+}
+
+#[test]
+fn settings_that_do_not_fit_name_their_field() {
+    let error = |change: fn(&mut PlacementSettings)| {
+        let mut settings = settings(TopologyManagerPolicy::SingleNumaNode);
+        change(&mut settings);
+        let error: PlacementError = Managers::new(&settings).expect_err("it does not fit");
+        error.to_string()
+    };
+    let message = error(|it| {
+        it.reservation.remove("cpu");
+    });
+    assert!(message.contains("kubelet.cpuManagerPolicy"), "{message}");
+    let message = error(|it| it.config.reserved_memory.clear());
+    assert!(message.contains("kubelet.reservedMemory"), "{message}");
+    let message = error(|it| {
+        let option = ("fast".to_owned(), "true".to_owned());
+        it.config.cpu_manager_policy_options.extend([option]);
+    });
+    assert!(
+        message.contains("kubelet.cpuManagerPolicyOptions"),
+        "{message}"
+    );
+}

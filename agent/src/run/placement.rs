@@ -1,0 +1,360 @@
+//! Who gets which CPUs, memory and devices: the loop's hold on the placement managers, and their
+//! books on disk.
+//!
+//! The books are stored before a pod that was admitted is, so a pod that is known to be in has what
+//! it was given. What a crash leaves of a pod that is not known to be in goes with the next sweep.
+//!
+//! Invariant: no lost or spoilt book stops the agent or what runs. What cannot be read is made anew
+//! from the cgroups of the containers, and what cannot be known is placed again.
+
+mod resources;
+mod restore;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Loop;
+use super::node::Node;
+use super::plugins::ANSWER_LOST;
+use super::pods::PodEntry;
+use crate::apply::kubelet_state;
+use crate::config::{Compat, Config, CpuManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy};
+use crate::decide::placement::admission::{Decided, Outcome};
+use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuestion};
+use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
+use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
+use crate::model::admission::{Admission, AdmissionReport, Refusal, RefusalReason};
+use crate::model::container::ContainerState;
+use crate::model::kubelet_state::PodEntries;
+use crate::model::placement::{CpuState, DeviceState, MemoryState};
+use crate::model::pod::PodUid;
+use crate::model::time::WallTime;
+use crate::observe::chain;
+use crate::sys::{FsError, Root, clock, durable};
+
+/// A plugin that wants to be asked again and again during one admission is not asked any more.
+const MAX_QUESTIONS: usize = 32;
+
+/// Records larger than this are not kept: the pod can still be explained without its replay.
+const MAX_RECORD_BYTES: usize = 8 << 20;
+
+/// See the module.
+pub(super) struct Placement {
+    pub managers: Managers,
+    pub settings: PlacementSettings,
+    /// Kubelet's directory.
+    directory: PathBuf,
+    /// Of admission records.
+    records: PathBuf,
+    /// The books on disk are behind.
+    is_unsaved: bool,
+    /// The books that others are shown are behind.
+    is_unpublished: bool,
+    /// What the files have, as far as this agent wrote them.
+    stored: Stored,
+    /// Admissions that wait for a plugin, with what plugins have said so far.
+    open: BTreeMap<PodUid, OpenAdmission>,
+}
+
+#[derive(Debug, Default)]
+struct Stored {
+    cpus: Option<CpuState>,
+    memory: Option<MemoryState>,
+    devices: Option<DeviceState>,
+}
+
+#[derive(Debug, Default)]
+struct OpenAdmission {
+    answers: PluginAnswers,
+    /// The question that waits for its answer, and since when.
+    asked: Option<(PluginQuestion, Duration)>,
+}
+
+impl Placement {
+    pub(super) fn new(config: &Config, node: &Node) -> Result<Self, PlacementError> {
+        let settings = PlacementSettings {
+            compat: config.compat,
+            config: config.kubelet.placement.clone(),
+            reserved_system_cpus: config.kubelet.reserved_system_cpus.clone(),
+            reservation: node.plan.allocatable.reservation.clone(),
+            topology: node.topology.clone(),
+        };
+        Ok(Self {
+            managers: Managers::new(&settings)?,
+            settings,
+            directory: config.kubelet_directory.clone(),
+            records: config.state_directory.join("admissions"),
+            is_unsaved: true,
+            is_unpublished: true,
+            stored: Stored::default(),
+            open: BTreeMap::new(),
+        })
+    }
+
+    fn pod_entries(&self) -> PodEntries {
+        match self.settings.config.pod_level_resource_managers {
+            true => PodEntries::Yes,
+            false => PodEntries::No,
+        }
+    }
+
+    /// The topology policy, as the label of metrics.
+    pub(super) fn topology_policy(&self) -> &'static str {
+        match self.settings.config.topology_manager_policy {
+            TopologyManagerPolicy::None => "none",
+            TopologyManagerPolicy::BestEffort => "best-effort",
+            TopologyManagerPolicy::Restricted => "restricted",
+            TopologyManagerPolicy::SingleNumaNode => "single-numa-node",
+        }
+    }
+
+    /// Writes what differs from the files.
+    fn save(
+        &mut self,
+        cpus: &CpuState,
+        memory: &MemoryState,
+        devices: &DeviceState,
+    ) -> Result<(), FsError> {
+        let (directory, entries) = (self.directory.clone(), self.pod_entries());
+        let stored = &mut self.stored;
+        Root::host().create_dir_all(&directory)?;
+        if stored.cpus.as_ref() != Some(cpus) {
+            let policy = cpu_policy(&self.settings);
+            kubelet_state::write_cpus(&directory, policy, entries, cpus)?;
+            stored.cpus = Some(cpus.clone());
+        }
+        if stored.memory.as_ref() != Some(memory) {
+            let policy = memory_policy(&self.settings);
+            kubelet_state::write_memory(&directory, policy, entries, memory)?;
+            stored.memory = Some(memory.clone());
+        }
+        if stored.devices.as_ref() != Some(devices) {
+            kubelet_state::write_devices(&directory, devices)?;
+            stored.devices = Some(devices.clone());
+        }
+        Ok(())
+    }
+
+    fn record_path(&self, pod: &PodUid) -> PathBuf {
+        self.records.join(format!("{pod}.json"))
+    }
+}
+
+/// The word for the policy in kubelet's file.
+fn cpu_policy(settings: &PlacementSettings) -> &'static str {
+    match settings.config.cpu_manager_policy {
+        CpuManagerPolicy::None => "none",
+        CpuManagerPolicy::Static => "static",
+    }
+}
+
+/// The word for the policy in kubelet's file.
+fn memory_policy(settings: &PlacementSettings) -> &'static str {
+    match settings.config.memory_manager_policy {
+        MemoryManagerPolicy::None => "None",
+        MemoryManagerPolicy::Static => "Static",
+    }
+}
+
+impl Loop {
+    /// Decides whether an open pod may run. It stays open while a plugin has to be asked, or has not
+    /// come yet.
+    pub(super) fn admit(&mut self, uid: &PodUid) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        if entry.state.admission != Admission::Open || entry.state.deletion.is_some() {
+            return;
+        }
+        let pod = &entry.state.pod;
+        let managers = &self.placement.managers;
+        if let Some(resource) = managers.devices.awaited(pod) {
+            let why = format!("waits for a device plugin that offers {resource}");
+            self.told.waits(&entry.pod_ref, &mut entry.waits, why);
+            return;
+        }
+        let open = self.placement.open.entry(uid.clone()).or_default();
+        let started = clock::boottime();
+        let decided = match decide(managers, pod, &open.answers) {
+            Outcome::Decided(decided) => decided,
+            Outcome::Ask(question) if open.answers.len() < MAX_QUESTIONS => {
+                let why = format!("waits for the device plugin of {}", question.resource());
+                self.told.waits(&entry.pod_ref, &mut entry.waits, why);
+                let is_asked = open.asked.as_ref().is_some_and(|(asked, at)| {
+                    *asked == question && started.saturating_sub(*at) < ANSWER_LOST
+                });
+                if !is_asked {
+                    open.asked = Some((question.clone(), started));
+                    self.ask_plugin(uid.clone(), question);
+                }
+                return;
+            }
+            Outcome::Ask(question) => Box::new(Decided {
+                managers: managers.clone(),
+                report: AdmissionReport {
+                    refusal: Some(Refusal {
+                        reason: RefusalReason::UnexpectedAdmissionError,
+                        message: format!(
+                            "the device plugin of {} was asked {MAX_QUESTIONS} times",
+                            question.resource()
+                        ),
+                        container: None,
+                    }),
+                    ..AdmissionReport::default()
+                },
+            }),
+        };
+        let took = clock::boottime().saturating_sub(started);
+        let answers = self.placement.open.remove(uid).unwrap_or_default().answers;
+        self.conclude(uid, *decided, answers, took);
+    }
+
+    /// A plugin has said something in the admission of a pod.
+    pub(super) fn plugin_answered(
+        &mut self,
+        uid: &PodUid,
+        question: PluginQuestion,
+        answer: PluginAnswer,
+    ) {
+        if let Some(open) = self.placement.open.get_mut(uid) {
+            open.asked = None;
+            open.answers.insert(question, answer);
+        }
+        if let Some(entry) = self.pods.get_mut(uid) {
+            entry.is_dirty = true;
+        }
+    }
+
+    fn conclude(&mut self, uid: &PodUid, decided: Decided, answers: PluginAnswers, took: Duration) {
+        let Decided { managers, report } = decided;
+        let policy = self.placement.topology_policy();
+        let is_told = !report.alignments.is_empty()
+            || !report.holdings.is_empty()
+            || report.refusal.is_some();
+        if is_told {
+            self.record_admission(uid, &report, answers);
+        }
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        entry.waits = None;
+        entry.is_unsaved = true;
+        if report.alignments.iter().any(|it| it.is_cut) {
+            self.told.search_cut(&entry.pod_ref);
+        }
+        let reason = report.refusal.as_ref().map(|it| it.reason);
+        let at = WallTime::from_epoch(clock::wall());
+        self.metrics.admission(policy, reason, took, at);
+        let has_begun = entry
+            .state
+            .containers
+            .iter()
+            .any(|it| it.state != ContainerState::NotStarted);
+        match report.refusal {
+            None => {
+                entry.state.admission = Admission::Admitted;
+                self.told.admitted(&entry.pod_ref, &report.holdings);
+                self.placement.managers = managers;
+                self.books_changed();
+            }
+            // What runs is not ended because it could not be placed again.
+            Some(refusal) if has_begun && self.config.compat == Compat::Ballast => {
+                entry.state.admission = Admission::Admitted;
+                self.told.placement_lost(&entry.pod_ref, &refusal);
+            }
+            Some(refusal) => {
+                self.told.refused(&entry.pod_ref, &refusal);
+                entry.state.admission = Admission::Refused(refusal);
+                entry.seen_at = None;
+            }
+        }
+    }
+
+    /// Notes that the books are others than those on disk and in the cgroups.
+    pub(super) fn books_changed(&mut self) {
+        self.placement.is_unsaved = true;
+        self.placement.is_unpublished = true;
+        let cpus = self.placement.managers.cpu_state();
+        if cpus.shared_pool != self.cpus.shared_pool {
+            self.is_pool_moved = true;
+        }
+        self.cpus = cpus;
+        self.memory = self.placement.managers.memory_state();
+    }
+
+    /// Takes back what pods held that are over or gone.
+    pub(super) fn sweep_placement(&mut self) {
+        self.placement
+            .open
+            .retain(|uid, _| self.pods.contains_key(uid));
+        if !self.has_stale_holders() {
+            return;
+        }
+        let pods = &self.pods;
+        self.placement.managers.retain(|uid, container| {
+            pods.get(uid).is_some_and(|entry| {
+                holds(entry)
+                    && entry
+                        .state
+                        .pod
+                        .all_containers()
+                        .any(|it| it.name == container)
+            })
+        });
+        self.books_changed();
+    }
+
+    /// Stores the books that changed. A failure is told and tried again with the next pass.
+    pub(super) fn save_placement(&mut self) {
+        if !self.placement.is_unsaved {
+            return;
+        }
+        // Not `self.cpus`, which gives pods of an earlier policy the machine back.
+        let cpus = self.placement.managers.cpu_state();
+        let devices = self.placement.managers.devices.state();
+        match self.placement.save(&cpus, &self.memory, &devices) {
+            Ok(()) => self.placement.is_unsaved = false,
+            Err(error) => tracing::error!(error = chain(&error), "store the books of placement"),
+        }
+    }
+
+    /// Keeps an admission with what it was decided from, for `ballast explain` and `ballast replay`.
+    fn record_admission(&self, uid: &PodUid, report: &AdmissionReport, answers: PluginAnswers) {
+        let Some(entry) = self.pods.get(uid) else {
+            return;
+        };
+        let input = AdmissionInput {
+            settings: self.placement.settings.clone(),
+            books: self.placement.managers.books(),
+            pod: entry.state.pod.clone(),
+            answers,
+        };
+        let record = AdmissionRecord::new(input, report.clone());
+        let written = match serde_json::to_vec(&record) {
+            Ok(bytes) if bytes.len() <= MAX_RECORD_BYTES => Root::host()
+                .create_dir_all(&self.placement.records)
+                .and_then(|()| durable::replace(&self.placement.record_path(uid), &bytes))
+                .map_err(|error| chain(&error)),
+            Ok(bytes) => Err(format!("it has {} bytes", bytes.len())),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = written {
+            tracing::warn!(pod = %entry.pod_ref, error, "keep the record of an admission");
+        }
+    }
+
+    /// Forgets the record of a pod that is gone.
+    pub(super) fn forget_admission(&self, uid: &PodUid) {
+        if let Err(error) = durable::remove(&self.placement.record_path(uid)) {
+            tracing::warn!(%uid, error = chain(&error), "remove the record of an admission");
+        }
+    }
+}
+
+/// What was given to the pod is still its own.
+fn holds(entry: &PodEntry) -> bool {
+    !matches!(entry.state.admission, Admission::Refused(_))
+        && !entry.is_finished()
+        && !entry.state.phase.is_terminal()
+}

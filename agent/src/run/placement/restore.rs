@@ -1,0 +1,233 @@
+//! What was given out before: from kubelet's files, else from the cgroups of the containers that run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::super::Loop;
+use crate::apply::checkpoint;
+use crate::config::{CpuManagerPolicy, MemoryManagerPolicy};
+use crate::decide::placement::cpu::exclusive_cpus;
+use crate::decide::placement::managers::{Books, Managers, PlacementError, StateFault};
+use crate::decide::qos::qos_class;
+use crate::model::admission::Admission;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::kubelet_state::{CPU_FILE, DEVICE_FILE, MEMORY_FILE, StateFileError};
+use crate::model::numa::NumaMask;
+use crate::model::placement::{CpuState, DeviceState, MemoryBlock, MemoryState};
+use crate::model::pod::{Container, Pod, PodUid, QosClass};
+use crate::model::topology::NumaNodeId;
+use crate::observe::chain;
+use crate::observe::metrics::labels::RestoreResult;
+use crate::sources::kubelet_state::{self, KubeletStateError};
+
+/// What became of one file.
+enum Found<T> {
+    /// As it was left, or never written.
+    Kept(T),
+    /// Of a policy that is not the configured one.
+    OtherPolicy,
+    /// Not usable: from the cgroups.
+    Rebuilt(T),
+}
+
+impl Loop {
+    /// Takes up the books of an earlier agent or of kubelet. Called when the pods and what runs of them
+    /// are known, and before the first admission.
+    pub(in crate::run) fn restore_placement(&mut self) {
+        let placement = &self.placement;
+        let directory = placement.directory.clone();
+        let entries = placement.pod_entries();
+        let none = BTreeMap::new();
+        let cpu = kubelet_state::read_cpus(
+            &directory,
+            super::cpu_policy(&placement.settings),
+            entries,
+            &none,
+        );
+        let memory = kubelet_state::read_memory(
+            &directory,
+            super::memory_policy(&placement.settings),
+            entries,
+        );
+        let devices = kubelet_state::read_devices(&directory);
+
+        let cpu = self.found(cpu, &directory.join(CPU_FILE), Self::cpus_of_cgroups);
+        let memory = self.found(
+            memory,
+            &directory.join(MEMORY_FILE),
+            Self::memory_of_cgroups,
+        );
+        // What devices a container has shows nowhere else.
+        let devices = self.found(devices, &directory.join(DEVICE_FILE), |_| {
+            DeviceState::default()
+        });
+
+        // Containers that an earlier policy has pinned get the machine back.
+        let was_pinned = matches!(cpu, Found::OtherPolicy);
+        let books = Books {
+            cpu: cpu.into_inner(),
+            memory: memory.into_inner(),
+            devices: devices.into_inner().into(),
+        };
+        let faults = self.placement.managers.adopt(books);
+        self.reopen(&faults);
+        self.books_changed();
+        let is_off = self.placement.settings.config.cpu_manager_policy == CpuManagerPolicy::None;
+        if was_pinned && is_off {
+            self.cpus.shared_pool = self.node.topology.online();
+        }
+        self.is_pool_moved = true;
+    }
+
+    /// The machine is another: CPUs went or came. What fits stays, the rest is placed again.
+    pub(in crate::run) fn rebuild_placement(&mut self) {
+        let mut settings = self.placement.settings.clone();
+        settings.topology.clone_from(&self.node.topology);
+        settings
+            .reservation
+            .clone_from(&self.node.plan.allocatable.reservation);
+        let rebuilt: Result<Managers, PlacementError> = Managers::new(&settings);
+        let mut managers = match rebuilt {
+            Ok(managers) => managers,
+            Err(error) => {
+                // The old books stay: nothing new is right, and what runs goes on.
+                self.told.node("PlacementUnchanged", chain(&error));
+                return;
+            }
+        };
+        let faults = managers.adopt(self.placement.managers.books());
+        self.placement.managers = managers;
+        self.placement.settings = settings;
+        self.reopen(&faults);
+        self.books_changed();
+    }
+
+    /// Tells what could not be kept, and opens the admission of the pods that lack something.
+    fn reopen(&mut self, faults: &[StateFault]) {
+        for fault in faults {
+            self.told.node("PlacementStateFault", fault.to_string());
+        }
+        let managers = &self.placement.managers;
+        for entry in self.pods.values_mut() {
+            let is_in = entry.state.admission == Admission::Admitted;
+            if is_in && super::holds(entry) && !managers.is_settled(&entry.state.pod) {
+                entry.state.admission = Admission::Open;
+                entry.is_dirty = true;
+            }
+        }
+    }
+
+    fn found<T: Default>(
+        &mut self,
+        read: Result<Option<T>, KubeletStateError>,
+        path: &Path,
+        rebuild: impl FnOnce(&Self) -> T,
+    ) -> Found<T> {
+        let error = match read {
+            Ok(state) => return Found::Kept(state.unwrap_or_default()),
+            Err(error) => error,
+        };
+        if let Err(error) = checkpoint::set_aside(path) {
+            tracing::warn!(error = chain(&error), "set aside");
+        }
+        let why = chain(&error);
+        match error {
+            KubeletStateError::Unusable { source, .. }
+                if matches!(*source, StateFileError::PolicyDiffers { .. }) =>
+            {
+                let message = format!("{why}; it is set aside, and nothing is given out by it");
+                self.told.node("PlacementPolicyChanged", message);
+                Found::OtherPolicy
+            }
+            _ => {
+                let message = format!("{why}; it is set aside, and rebuilt from the cgroups");
+                self.told.node("PlacementStateRebuilt", message);
+                self.metrics.state_restored(RestoreResult::Rebuilt);
+                Found::Rebuilt(rebuild(self))
+            }
+        }
+    }
+
+    /// The CPUs of running containers that are to have some alone, where the kernel has as many.
+    fn cpus_of_cgroups(&self) -> CpuState {
+        let config = &self.placement.settings.config;
+        let mut state = CpuState::default();
+        if config.cpu_manager_policy == CpuManagerPolicy::None {
+            return state;
+        }
+        for (pod, container, cgroup) in self.running() {
+            let n = exclusive_cpus(pod, container, config.pod_level_resource_managers);
+            if let Ok(Some(cpus)) = self.node.reader.cpus(cgroup)
+                && n > 0
+                && cpus.len() == n
+            {
+                let containers = state.containers.entry(pod.uid.clone()).or_default();
+                containers.insert(container.name.clone(), cpus);
+            }
+        }
+        state
+    }
+
+    /// The NUMA nodes of running containers that are to have memory of their own.
+    fn memory_of_cgroups(&self) -> MemoryState {
+        let mut state = MemoryState::default();
+        let config = &self.placement.settings.config;
+        if config.memory_manager_policy == MemoryManagerPolicy::None {
+            return state;
+        }
+        for (pod, container, cgroup) in self.running() {
+            if qos_class(pod) != QosClass::Guaranteed {
+                continue;
+            }
+            let Ok(Some(mems)) = self.node.reader.mems(cgroup) else {
+                continue;
+            };
+            let Ok(numa) = NumaMask::new(mems.iter().map(|it| NumaNodeId(it.0))) else {
+                continue;
+            };
+            let requests = container.resources.requests.iter();
+            let blocks = requests
+                .filter(|(name, _)| *name == "memory" || name.starts_with("hugepages-"))
+                .map(|(name, amount)| MemoryBlock {
+                    numa,
+                    resource: name.clone(),
+                    size: amount.units(),
+                })
+                .collect();
+            let containers = state.containers.entry(pod.uid.clone()).or_default();
+            containers.insert(container.name.clone(), blocks);
+        }
+        state
+    }
+
+    /// Containers that run, with the cgroups they run in.
+    fn running(&self) -> impl Iterator<Item = (&Pod, &Container, &CgroupName)> {
+        self.pods.values().flat_map(|entry| {
+            let pod = &entry.state.pod;
+            pod.all_containers().filter_map(move |container| {
+                let instance = entry.instances.get(&container.name)?;
+                let is_running = instance.ended.is_none() && instance.process.is_some();
+                is_running.then_some((pod, container, &instance.cgroup))
+            })
+        })
+    }
+
+    /// Pods that hold something and are over or gone.
+    pub(super) fn has_stale_holders(&self) -> bool {
+        let managers = &self.placement.managers;
+        let holders: BTreeSet<&PodUid> = managers.holders();
+        holders.into_iter().any(|uid| {
+            let entry = self.pods.get(uid);
+            entry.is_none_or(|entry| !super::holds(entry))
+        })
+    }
+}
+
+impl<T: Default> Found<T> {
+    fn into_inner(self) -> T {
+        match self {
+            Self::Kept(state) | Self::Rebuilt(state) => state,
+            Self::OtherPolicy => T::default(),
+        }
+    }
+}

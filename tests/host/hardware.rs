@@ -1,0 +1,78 @@
+//! CPUs that go offline and come back. Switched only in a virtual machine: elsewhere it is not the
+//! test's.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ballast::model::cpuset::CpuSet;
+use ballast::model::status::Status;
+use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
+
+const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
+
+fn online() -> Result<usize> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    let cpus: CpuSet = text.trim().parse()?;
+    Ok(cpus.len())
+}
+
+fn has_cpus(status: &Status, n: usize) -> bool {
+    let cpu = status.node.resources.get("cpu");
+    cpu.is_some_and(|it| it.capacity == n as u64 * 1000)
+}
+
+/// Brings the CPU back, whatever happens.
+struct Offline;
+
+impl Offline {
+    fn switch(value: &str) -> Result<()> {
+        fs::write(SWITCH, value).with_context(|| format!("write {value} to {SWITCH}"))
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        if let Err(error) = Self::switch("1") {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
+    let mut agent = Agent::new("cpus-online")?;
+    agent.start()?;
+    let n = online()?;
+    agent.wait("the capacity", |status| has_cpus(status, n))?;
+    if std::env::var_os("BALLAST_VM").is_none() || !Path::new(SWITCH).exists() {
+        return Ok(());
+    }
+    let kubepods = format!("/{}/kubepods", agent.cgroup_root);
+    let weight = || cgroup::read("cpu", &kubepods, "cpu.weight");
+    let before = weight()?;
+    let began = Instant::now();
+    let offline = Offline;
+    Offline::switch("0")?;
+    agent.wait("one CPU less", |status| has_cpus(status, n - 1))?;
+    // By the kernel's word: the next full pass may be 10 s away.
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    agent.wait_for("kubepods has less", || Ok(weight()? != before))?;
+    drop(offline);
+    agent.wait("the CPU is back", |status| has_cpus(status, n))?;
+    agent.wait_for("kubepods has all", || Ok(weight()? == before))?;
+    let told = agent.wait_events("both are told", "node", |events| {
+        let told = events.iter().filter(|it| it.event.reason == "CpusChanged");
+        told.count() == 2
+    })?;
+    let messages: Vec<_> = told.iter().map(|it| it.event.message.as_str()).collect();
+    assert!(
+        messages.iter().any(|it| it.contains("CPUs 1 went offline"))
+            && messages.iter().any(|it| it.contains("CPUs 1 went online")),
+        "{messages:?}"
+    );
+    Ok(())
+}
