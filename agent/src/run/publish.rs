@@ -16,6 +16,7 @@ use crate::apply::cgroupfs::ApplyError;
 use crate::config::Config;
 use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
+use crate::decide::placement::summary::summary;
 use crate::decide::pod_resources::{memory, milli_cpu};
 use crate::decide::qos::qos_reason;
 use crate::model::admission::Admission;
@@ -456,7 +457,11 @@ impl Loop {
                     lost: self.shared.lost(),
                     ..self.publisher.ebpf.clone()
                 },
-                placement: None,
+                placement: Some(summary(
+                    &self.placement.managers,
+                    &self.placement.settings,
+                    |uid| self.pods.get(uid).map(|it| it.pod_ref.to_string()),
+                )),
             },
             pods,
             manifest_faults: self

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::event::{Event, Sender};
+use super::placement::ADMISSIONS;
 use crate::config::Config;
 use crate::model::status::Status;
 use crate::observe::event_log::EventLog;
@@ -20,9 +21,6 @@ use crate::observe::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::observe::socket::{self, Sources};
 use crate::runtime::RuntimeError;
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
-
-/// The directory of the admission records, `<uid>.json` each, below the state directory.
-pub(super) const ADMISSIONS: &str = "admissions";
 
 /// How long open connections may take at the end.
 const STOP_GRACE: Duration = Duration::from_secs(2);

@@ -106,7 +106,7 @@ fn a_record_that_cannot_be_shown_is_told_and_the_rest_is_explained() {
     };
     admissions.write("77.json", b"{");
     assert!(fault().contains("77.json is not JSON"), "{}", fault());
-    let large = vec![b' '; usize::try_from(MAX_RECORD_BYTES).expect("4 MiB") + 1];
+    let large = vec![b' '; usize::try_from(MAX_RECORD_BYTES).expect("8 MiB") + 1];
     admissions.write("77.json", &large);
     assert!(fault().contains("is larger than"), "{}", fault());
     fs::remove_file(admissions.0.join("77.json")).expect("just written");
