@@ -122,6 +122,7 @@ fn config_kind(error: &CpuConfigError) -> &'static str {
         CpuConfigError::ReservedCount { .. } => "reserve-size-mismatch",
         CpuConfigError::ReservedUnknown { .. } => "reserved-unknown-cpu",
         CpuConfigError::Topology(_) => "topology",
+        CpuConfigError::NothingReserved => "nothing-reserved",
         CpuConfigError::Reserve(error) => take_kind(error),
     }
 }
@@ -186,14 +187,14 @@ impl Node {
         };
         let cpus = cpus(given, "reserved_cpus")?;
         Ok(CpuManager::new(CpuSettings {
-            topology: self.topology.clone(),
+            topology: self.topology.as_ref().clone(),
             options,
             topology_policy: self.topology_policy,
             reservation: CpuReservation {
                 n: size(given, "num_reserved")?,
                 cpus: (!cpus.is_empty()).then_some(cpus),
             },
-            pod_level: self.pod_level,
+            manages_pod_level: self.pod_level,
             compat: Compat::Kubelet,
         }))
     }

@@ -51,14 +51,14 @@ enum Suite {
 
 const SUITES: &[(&str, Suite)] = &[
     ("cgroup_names", Suite::Implemented(cgroup_names::run)),
-    ("checkpoints", Suite::Implemented(checkpoints::run)),
-    ("cpu_hints", Suite::NotImplemented),
-    ("cpu_static_policy", Suite::NotImplemented),
-    ("cpu_take", Suite::NotImplemented),
     ("checkpoints", Suite::NotImplemented),
     ("cpu_hints", Suite::Implemented(cpu::run_policy)),
     ("cpu_static_policy", Suite::Implemented(cpu::run_policy)),
     ("cpu_take", Suite::Implemented(cpu::run_take)),
+    ("checkpoints", Suite::Implemented(checkpoints::run)),
+    ("cpu_hints", Suite::NotImplemented),
+    ("cpu_static_policy", Suite::NotImplemented),
+    ("cpu_take", Suite::NotImplemented),
     ("device_allocation", Suite::NotImplemented),
     (
         "device_allocation",

@@ -16,7 +16,7 @@ use crate::units::Micros;
 use super::duration::{self, SignedDuration};
 pub use super::placement::{
     CpuManagerPolicy, MemoryManagerPolicy, NumaReservation, PlacementConfig, TopologyManagerPolicy,
-    TopologyManagerScope,
+    TopologyManagerScope, go_bool,
 };
 
 /// What the agent may write on the node.

@@ -216,3 +216,12 @@ fn reserved_memory(
     }
     reservations
 }
+
+/// The spellings of Go's strconv.ParseBool, in which the options of the policies are written.
+pub fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}

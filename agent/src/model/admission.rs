@@ -121,6 +121,13 @@ pub struct ProviderVerdict {
     pub provider: Provider,
     pub resource: String,
     pub verdict: Verdict,
+    /// The answer if no other provider had an opinion: a candidate that lost, where it is not the one
+    /// that was chosen. `None`: not asked, the pod is in and the machine has many NUMA nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone: Option<Hint>,
+    /// The answer if this one had no opinion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<Hint>,
 }
 
 /// One merge of hints: of a container, or of the pod in scope `pod`.

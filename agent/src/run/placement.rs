@@ -240,6 +240,9 @@ impl Loop {
         };
         entry.waits = None;
         entry.is_unsaved = true;
+        if report.alignments.iter().any(|it| it.is_cut) {
+            self.told.search_cut(&entry.pod_ref);
+        }
         let reason = report.refusal.as_ref().map(|it| it.reason);
         let at = WallTime::from_epoch(clock::wall());
         self.metrics.admission(policy, reason, took, at);

@@ -135,6 +135,12 @@ impl Told {
         self.pod("DeviceHealthChanged", pod, message);
     }
 
+    /// The search for NUMA nodes was ended at its budget.
+    pub(super) fn search_cut(&self, pod: &PodRef) {
+        let message = "its NUMA nodes are good ones, and better ones may have been left unseen";
+        self.pod("PlacementSearchCut", pod, message.to_owned());
+    }
+
     /// A pod that runs lost what it held, and there is nothing to take its place.
     pub(super) fn placement_lost(&self, pod: &PodRef, refusal: &Refusal) {
         let message = format!("it goes on without CPUs and memory of its own: {refusal}");

@@ -138,7 +138,7 @@ impl Draft<'_> {
 
     /// Whether the pod's CPUs and memory are taken as one piece and parted among its containers.
     fn places_pod_level(&self) -> bool {
-        self.pod.resources.is_some() && self.managers.places_pod_level
+        self.managers.places_pod_level && self.pod.has_pod_level_resources()
     }
 
     fn hints(&self, container: &Container) -> Vec<(Provider, ProviderHints)> {
@@ -172,16 +172,28 @@ impl Draft<'_> {
         hints: Vec<(Provider, ProviderHints)>,
     ) -> Result<Hint, Stop> {
         let container = container.map(|it| it.name.as_str());
-        let providers = hints.iter().flat_map(|(provider, hints)| {
-            hints.iter().map(|(resource, hints)| ProviderVerdict {
-                provider: *provider,
-                resource: resource.clone(),
-                verdict: verdict(hints),
-            })
-        });
-        let providers = providers.collect();
-        let lists: Vec<ProviderHints> = hints.into_iter().map(|(_, it)| it).collect();
-        let merge = self.managers.topology.merge(&lists);
+        let (asked, lists): (Vec<Provider>, Vec<ProviderHints>) = hints.into_iter().unzip();
+        let topology = &self.managers.topology;
+        let merge = topology.merge(&lists);
+        // What others would have led to costs two merges each.
+        let is_explained = !merge.admit || topology.nodes().len() <= MAX_LISTED_NODES;
+        let opinions = is_explained.then(|| topology.opinions(&lists));
+        let opinions = opinions.unwrap_or_default();
+        let mut providers = Vec::new();
+        for (index, (provider, list)) in asked.iter().zip(&lists).enumerate() {
+            for (resource, hints) in list {
+                let opinion = opinions
+                    .iter()
+                    .find(|it| it.provider == index && it.resource == *resource);
+                providers.push(ProviderVerdict {
+                    provider: *provider,
+                    resource: resource.clone(),
+                    verdict: verdict(hints),
+                    alone: opinion.map(|it| it.alone.hint),
+                    without: opinion.map(|it| it.without.hint),
+                });
+            }
+        }
         self.report.alignments.push(Alignment {
             container: container.map(str::to_owned),
             providers,

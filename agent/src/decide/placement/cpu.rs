@@ -31,17 +31,17 @@ use crate::model::cpuset::CpuSet;
 use crate::model::numa::{Hint, NumaMask};
 use crate::model::placement::CpuState;
 use crate::model::pod::{Container, Pod, PodUid};
-use crate::units::MilliCpu;
+use crate::model::quantity::Quantity;
 
 /// What the constants of a CPU manager are made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuSettings {
-    pub topology: Arc<CpuTopology>,
+    pub topology: CpuTopology,
     pub options: CpuOptions,
     pub topology_policy: TopologyManagerPolicy,
     pub reservation: CpuReservation,
     /// The feature gates `PodLevelResources` and `PodLevelResourceManagers` are both on.
-    pub pod_level: bool,
+    pub manages_pod_level: bool,
     pub compat: Compat,
 }
 
@@ -57,10 +57,10 @@ pub struct CpuReservation {
 impl CpuReservation {
     /// `reserved`: the CPU of the node allocatable reservation. `cpus`: `reservedSystemCPUs`, which
     /// stands in its place.
-    pub fn new(reserved: MilliCpu, cpus: Option<CpuSet>) -> Result<Self, CpuConfigError> {
+    pub fn new(reserved: Option<&Quantity>, cpus: Option<CpuSet>) -> Result<Self, CpuConfigError> {
         let n = match &cpus {
             Some(cpus) => cpus.len(),
-            None => usize::try_from(reserved.0.div_ceil(1000)).unwrap_or(usize::MAX),
+            None => usize::try_from(reserved.map_or(0, Quantity::units)).unwrap_or(usize::MAX),
         };
         if n == 0 {
             return Err(CpuConfigError::NothingReserved);
@@ -172,7 +172,7 @@ impl CpuManager {
         container: &Container,
         hint: Hint,
     ) -> Result<(), CpuError> {
-        let n = exclusive_cpus(pod, container, self.settings.pod_level);
+        let n = exclusive_cpus(pod, container, self.settings.manages_pod_level);
         if n == 0 {
             return Ok(());
         }

@@ -1,9 +1,13 @@
 //! What a manager says about NUMA nodes for one resource, described and not listed: a node with 64
 //! NUMA nodes has 2^64 masks.
 //!
-//! A description becomes kubelet's list with [`Hints::list`], which is what the topology manager
-//! works on up to 8 nodes; beyond them it searches the description itself.
+//! The topology manager searches the description itself. [`Hints::list`] makes kubelet's list of it,
+//! which is what it means.
+//!
+//! Invariant: a region holds every mask above one that it holds, as far as its nodes go. The search
+//! relies on that.
 
+pub(super) mod closeness;
 pub(super) mod cover;
 pub(super) mod search;
 
@@ -151,7 +155,7 @@ fn subsets(of: NumaMask) -> impl Iterator<Item = NumaMask> {
     .map(NumaMask::from_bits)
 }
 
-/// Steps that [`least_len`] may take: no node and no random one met in tests needs a tenth of them.
+/// Steps that [`least_len`] may take: a few milliseconds. One demand never needs them.
 const BUDGET: u64 = 20_000;
 
 /// The least number of the `nodes` that meet all demands together, were they all chosen well; `None`

@@ -2,7 +2,6 @@
 //! given out, and asked what a pod holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -53,11 +52,6 @@ pub struct Books {
 pub enum PlacementError {
     #[error("kubelet.cpuManagerPolicyOptions: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     CpuOptions(Vec<CpuOptionError>),
-    #[error(
-        "kubelet.cpuManagerPolicy: the static policy requires systemReserved.cpu + kubeReserved.cpu to \
-         be greater than zero, or reservedSystemCPUs"
-    )]
-    NoCpuReservation,
     #[error("kubelet.cpuManagerPolicy")]
     Cpu(#[from] CpuConfigError),
     #[error("kubelet.cpuManagerPolicy: read the CPUs")]
@@ -189,7 +183,7 @@ impl Managers {
         pod.all_containers().all(|container| {
             let name = &container.name;
             self.cpu.as_ref().is_none_or(|it| {
-                let n = exclusive_cpus(pod, container, it.settings().pod_level);
+                let n = exclusive_cpus(pod, container, it.settings().manages_pod_level);
                 n == 0 || it.cpus_of(&pod.uid, name).is_some()
             }) && self
                 .memory
@@ -237,28 +231,15 @@ fn cpu_manager(settings: &PlacementSettings) -> Result<CpuManager, PlacementErro
         .map_err(PlacementError::CpuOptions)?;
     Ok(CpuManager::new(CpuSettings {
         compat: settings.compat,
-        topology: Arc::new(CpuTopology::from_topology(
-            &settings.topology,
-            settings.compat,
-        )?),
+        topology: CpuTopology::from_topology(&settings.topology, settings.compat)?,
         options,
         topology_policy: config.topology_manager_policy,
-        reservation: CpuReservation {
-            n: n_reserved(settings)?,
-            cpus: settings.reserved_system_cpus.clone(),
-        },
-        pod_level: config.pod_level_resource_managers,
+        reservation: CpuReservation::new(
+            settings.reservation.get("cpu"),
+            settings.reserved_system_cpus.clone(),
+        )?,
+        manages_pod_level: config.pod_level_resource_managers,
     })?)
-}
-
-/// CPUs to reserve: the reservation rounded up, which must be above 0 (spec placement 1.4).
-fn n_reserved(settings: &PlacementSettings) -> Result<usize, PlacementError> {
-    let reservation = settings.reservation.get("cpu");
-    let reservation = reservation.ok_or(PlacementError::NoCpuReservation)?;
-    match usize::try_from(reservation.millis().div_ceil(1000)) {
-        Ok(n) if n > 0 => Ok(n),
-        _ => Err(PlacementError::NoCpuReservation),
-    }
 }
 
 fn memory_manager(settings: &PlacementSettings) -> Result<MemoryManager, PlacementError> {

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 
 pub use settings::{TopologyConfigError, TopologySettings};
 
-use super::hints::ProviderHints;
-use super::hints::search::Closeness;
+use super::hints::closeness::Closeness;
+use super::hints::{Hints, ProviderHints};
 use crate::config::TopologyManagerPolicy;
 use crate::model::numa::{Hint, NumaMask};
 use crate::model::topology::NumaNodeId;
@@ -46,6 +46,19 @@ pub struct Merge {
     pub admit: bool,
     /// The search ended at its budget: the hint is good, and another may be better.
     pub is_cut: bool,
+}
+
+/// What one provider has to do with a merge, for one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opinion {
+    /// Its place among the hints.
+    pub provider: usize,
+    pub resource: String,
+    /// The answer if no other had an opinion: a candidate that the merge passed over, where it is
+    /// another.
+    pub alone: Merge,
+    /// The answer if this one had no opinion: what would have to change to get there.
+    pub without: Merge,
 }
 
 impl TopologyManager {
@@ -102,20 +115,63 @@ impl TopologyManager {
                 is_cut: false,
             };
         }
-        let is_single = self.settings.policy == TopologyManagerPolicy::SingleNumaNode;
         let lists: Vec<List> = hints
             .iter()
             .flat_map(BTreeMap::values)
-            .map(|it| List::new(it, self.nodes))
-            .map(|it| if is_single { it.single() } else { it })
+            .map(|it| self.list(it))
             .collect();
-        let (mut hint, is_cut) = Merger {
+        self.merge_lists(&lists)
+    }
+
+    /// Why the merge of these hints is as it is, by provider and resource; those with no opinion are
+    /// left out. Cost: two merges each.
+    pub fn opinions(&self, hints: &[ProviderHints]) -> Vec<Opinion> {
+        if self.settings.policy == TopologyManagerPolicy::None {
+            return Vec::new();
+        }
+        let named = hints.iter().enumerate();
+        let named = named.flat_map(|(i, it)| it.iter().map(move |(name, it)| (i, name, it)));
+        let (named, mut lists): (Vec<_>, Vec<List>) = named
+            .filter(|(.., it)| **it != Hints::Any)
+            .map(|(provider, resource, it)| ((provider, resource), self.list(it)))
+            .unzip();
+        let each = named.into_iter().enumerate();
+        each.map(|(i, (provider, resource))| {
+            let list = lists.remove(i);
+            let without = self.merge_lists(&lists);
+            let alone = self.merge_lists(std::slice::from_ref(&list));
+            lists.insert(i, list);
+            Opinion {
+                provider,
+                resource: resource.clone(),
+                alone,
+                without,
+            }
+        })
+        .collect()
+    }
+
+    fn is_single(&self) -> bool {
+        self.settings.policy == TopologyManagerPolicy::SingleNumaNode
+    }
+
+    fn list(&self, hints: &Hints) -> List {
+        let list = List::new(hints, self.nodes);
+        if self.is_single() {
+            list.single()
+        } else {
+            list
+        }
+    }
+
+    fn merge_lists(&self, lists: &[List]) -> Merge {
+        let merger = Merger {
             nodes: self.nodes,
             closeness: self.closeness.as_ref(),
-            lists: &lists,
-        }
-        .best();
-        if is_single && hint.numa == Some(self.nodes) {
+            lists,
+        };
+        let (mut hint, is_cut) = merger.best();
+        if self.is_single() && hint.numa == Some(self.nodes) {
             hint.numa = None;
         }
         Merge {

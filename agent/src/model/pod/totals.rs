@@ -106,6 +106,13 @@ impl Pod {
         self.sum(|it| &it.requests).amounts
     }
 
+    /// Whether `spec.resources` names anything that a pod can have as a whole.
+    pub fn has_pod_level_resources(&self) -> bool {
+        let own = self.resources.iter();
+        own.flat_map(|it| it.requests.keys().chain(it.limits.keys()))
+            .any(|name| is_pod_level_resource(name))
+    }
+
     /// The pod-level request, where it counts at all.
     pub fn pod_level_request(&self, name: &str) -> Option<&Quantity> {
         self.resources.as_ref()?.requests.get(name)

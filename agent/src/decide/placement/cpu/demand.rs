@@ -17,15 +17,6 @@ fn whole_cpus(requests: &ResourceList) -> usize {
     }
 }
 
-/// Whether `spec.resources` names anything that a pod can have as a whole.
-pub(super) fn has_pod_level_resources(pod: &Pod) -> bool {
-    let is_supported =
-        |name: &String| matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-");
-    let own = pod.resources.iter();
-    let mut names = own.flat_map(|it| it.requests.keys().chain(it.limits.keys()));
-    names.any(is_supported)
-}
-
 /// Exclusive CPUs for a container; 0: it runs in the shared pool. `pod_level`: the feature gates
 /// `PodLevelResources` and `PodLevelResourceManagers` are both on.
 pub fn exclusive_cpus(pod: &Pod, container: &Container, pod_level: bool) -> usize {
@@ -34,7 +25,7 @@ pub fn exclusive_cpus(pod: &Pod, container: &Container, pod_level: bool) -> usiz
         let request = own.requests.get(name);
         request.is_some() && request == own.limits.get(name)
     };
-    let is_eligible = !has_pod_level_resources(pod)
+    let is_eligible = !pod.has_pod_level_resources()
         || pod_level && is_guaranteed("cpu") && is_guaranteed("memory");
     if is_eligible && qos_class(pod) == QosClass::Guaranteed {
         whole_cpus(&own.requests)
@@ -46,7 +37,7 @@ pub fn exclusive_cpus(pod: &Pod, container: &Container, pod_level: bool) -> usiz
 /// The most exclusive CPUs that the containers of a pod hold at one time. With pod-level resources:
 /// the CPUs of the pod as a whole.
 pub fn exclusive_cpus_of_pod(pod: &Pod, pod_level: bool) -> usize {
-    if has_pod_level_resources(pod) {
+    if pod.has_pod_level_resources() {
         let is_guaranteed = qos_class(pod) == QosClass::Guaranteed;
         return match &pod.resources {
             Some(own) if pod_level && is_guaranteed => whole_cpus(&own.requests),

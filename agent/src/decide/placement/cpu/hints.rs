@@ -3,7 +3,7 @@
 //! A mask is preferred by what its nodes have in all, busy CPUs among them, and not by what is free:
 //! a container that fits one node of an empty machine never prefers two.
 
-use super::demand::{exclusive_cpus, exclusive_cpus_of_pod, has_pod_level_resources};
+use super::demand::{exclusive_cpus, exclusive_cpus_of_pod};
 use super::{CpuManager, CpuSettings};
 use crate::config::Compat;
 use crate::decide::placement::hints::{Choices, Demand, Hints, Preference, Region};
@@ -15,7 +15,7 @@ use crate::model::topology::NumaNodeId;
 impl CpuManager {
     /// Where a container could get its CPUs; `None`: it asks for none of its own.
     pub fn hints(&self, pod: &Pod, container: &Container) -> Option<Hints> {
-        let n = exclusive_cpus(pod, container, self.settings.pod_level);
+        let n = exclusive_cpus(pod, container, self.settings.manages_pod_level);
         if n == 0 {
             return None;
         }
@@ -28,12 +28,12 @@ impl CpuManager {
 
     /// Where the pod as a whole could get its CPUs; `None`: it asks for none.
     pub fn pod_hints(&self, pod: &Pod) -> Option<Hints> {
-        let pod_level = self.settings.pod_level;
+        let pod_level = self.settings.manages_pod_level;
         let n = exclusive_cpus_of_pod(pod, pod_level);
         if n == 0 {
             return None;
         }
-        if has_pod_level_resources(pod) && self.check_shared(pod, n).is_err() {
+        if pod.has_pod_level_resources() && self.check_shared(pod, n).is_err() {
             return Some(Hints::none());
         }
         let of_pod = self.state.pods.get(&pod.uid);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::take::CpuOrder;
+use crate::config::go_bool;
 
 /// Feature gates of the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,15 +150,6 @@ impl CpuOptions {
         } else {
             CpuOrder::Packed
         }
-    }
-}
-
-/// The spellings of Go's strconv.ParseBool.
-fn go_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
     }
 }
 

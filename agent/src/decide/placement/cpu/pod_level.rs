@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::demand::{exclusive_cpus, exclusive_cpus_of_pod, has_pod_level_resources};
+use super::demand::{exclusive_cpus, exclusive_cpus_of_pod};
 use super::{CpuError, CpuManager, take};
 use crate::config::Compat;
 use crate::model::cpuset::CpuSet;
@@ -16,8 +16,8 @@ impl CpuManager {
     /// rest, so they get the same CPUs once more; sidecars keep theirs. A pod that holds its CPUs
     /// already keeps them.
     pub fn allocate_pod(&mut self, pod: &Pod, hint: Hint) -> Result<(), CpuError> {
-        let n = exclusive_cpus_of_pod(pod, self.settings.pod_level);
-        if n == 0 || !has_pod_level_resources(pod) {
+        let n = exclusive_cpus_of_pod(pod, self.settings.manages_pod_level);
+        if n == 0 || !pod.has_pod_level_resources() {
             return Ok(());
         }
         if self.settings.compat == Compat::Kubelet {
@@ -47,7 +47,7 @@ impl CpuManager {
     }
 
     fn exclusive(&self, pod: &Pod, container: &Container) -> usize {
-        exclusive_cpus(pod, container, self.settings.pod_level)
+        exclusive_cpus(pod, container, self.settings.manages_pod_level)
     }
 
     /// Something must be left to the containers that share: to an init container by the sidecars

@@ -33,11 +33,11 @@ fn reservation(text: &str) -> CpuReservation {
 
 fn settings(name: &str, reserved: &str, names: &str, compat: Compat) -> CpuSettings {
     CpuSettings {
-        topology: Arc::new(machine(name)),
+        topology: machine(name),
         options: options(names),
         topology_policy: TopologyManagerPolicy::None,
         reservation: reservation(reserved),
-        pod_level: true,
+        manages_pod_level: true,
         compat,
     }
 }
@@ -241,10 +241,10 @@ fn reserved_cpus_are_those_that_the_allocator_takes_first() {
         let cpu = manager(name, n, "", Compat::Ballast);
         assert_eq!(cpu.reserved(), &set(right), "{n} of {name}");
     }
-    let of = |milli, cpus| CpuReservation::new(MilliCpu(milli), cpus);
-    assert_eq!(of(1100, None).map(|it| it.n), Ok(2));
-    assert_eq!(of(0, Some(set("0-2"))).map(|it| it.n), Ok(3));
-    assert_eq!(of(0, None), Err(CpuConfigError::NothingReserved));
+    let of = |cpu: Option<Quantity>, cpus| CpuReservation::new(cpu.as_ref(), cpus).map(|it| it.n);
+    assert_eq!(of(Some(Quantity::from_milli(1100)), None), Ok(2));
+    assert_eq!(of(None, Some(set("0-2"))), Ok(3));
+    assert_eq!(of(None, None), Err(CpuConfigError::NothingReserved));
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn settings_that_do_not_fit_the_machine_are_refused() {
     };
     assert_eq!(refused(policy), CpuConfigError::AlignBySocketPolicy);
     let packages = CpuSettings {
-        topology: Arc::new(testing_packages()),
+        topology: two_packages(),
         ..good.clone()
     };
     let right = CpuConfigError::AlignBySocketTopology {
@@ -285,7 +285,7 @@ fn settings_that_do_not_fit_the_machine_are_refused() {
     assert_eq!(refused(count), right);
 }
 
-fn testing_packages() -> CpuTopology {
+fn two_packages() -> CpuTopology {
     super::testing::regular(4, 1, |k| (k / 2, 0, 0))
 }
 
@@ -533,7 +533,7 @@ fn cpus_go_offline_and_come_back() {
     let rows = (0..16).filter(|it| *it != 9 && *it != 15);
     let rows = rows.map(|it| super::testing::row(it, it % 8, (it % 8 / 4, it % 8 / 4, 0)));
     let fewer = CpuSettings {
-        topology: Arc::new(CpuTopology::new(rows).expect("a machine")),
+        topology: CpuTopology::new(rows).expect("a machine"),
         ..all.clone()
     };
     let mut without = CpuManager::new(fewer).expect("settings that fit");
@@ -663,7 +663,7 @@ fn whatever_comes_and_goes_the_books_are_right() {
             cpus: None,
         };
         let mut cpu = CpuManager::new(CpuSettings {
-            topology: Arc::new(topology),
+            topology,
             reservation: reserved,
             ..settings("T1", "", names, Compat::Ballast)
         })

@@ -284,3 +284,75 @@ impl CpuTopology {
         &self.elements(level).cpus[element]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::placement::cpu::testing::{machine, set};
+    use crate::model::cpuset::CpuId;
+    use crate::model::topology::{CacheFacts, CpuFacts, NumaNodeFacts, TopologyFacts};
+
+    /// Package 0 is node 0 with two caches of ids 1 and 2; package 1 is node 1 with one cache, which
+    /// kubelet calls by its package: 1.
+    fn two_packages() -> Topology {
+        let caches = [("0", Some(1)), ("1", Some(2)), ("2-3", None), ("2-3", None)];
+        let cpus = (0..).zip(caches).map(|(cpu, (shared, id))| {
+            let facts = CpuFacts {
+                core_id: Some(cpu),
+                package_id: Some(cpu / 2),
+                thread_siblings: None,
+                caches: vec![CacheFacts {
+                    level: 3,
+                    id,
+                    shared_cpus: set(shared),
+                }],
+            };
+            (CpuId(cpu), facts)
+        });
+        let node = |cpus| NumaNodeFacts {
+            cpus: set(cpus),
+            ..NumaNodeFacts::default()
+        };
+        let facts = TopologyFacts {
+            cpus: cpus.collect(),
+            numa_nodes: [(NumaNodeId(0), node("0-1")), (NumaNodeId(1), node("2-3"))].into(),
+            ..TopologyFacts::default()
+        };
+        Topology::from_facts(&facts).expect("four CPUs")
+    }
+
+    #[test]
+    fn caches_of_one_id_are_one_to_kubelet_alone() {
+        let n_llcs = |compat| {
+            let topology = CpuTopology::from_topology(&two_packages(), compat);
+            topology.map(|it| it.n(Level::Llc))
+        };
+        assert_eq!(n_llcs(Compat::Kubelet), Ok(2));
+        assert_eq!(n_llcs(Compat::Ballast), Ok(3));
+    }
+
+    #[test]
+    fn a_core_is_full_with_all_of_its_threads() {
+        let hybrid = machine("hybrid");
+        assert_eq!(hybrid.full_cores(&set("1-5")), set("2-5"));
+        assert_eq!(hybrid.whole_cores(&set("1,4")), set("0-1,4"));
+        assert_eq!(
+            (hybrid.most_cpus_per_core(), hybrid.average_cpus_per_core()),
+            (2, 1)
+        );
+    }
+
+    #[test]
+    fn without_cpus_or_with_too_large_node_ids_there_is_no_machine() {
+        assert_eq!(CpuTopology::new([]), Err(CpuTopologyError::NoCpus));
+        let row = CpuRow {
+            cpu: CpuId(0),
+            numa_node: NumaNodeId(64),
+            package: 0,
+            core: 0,
+            llc: 0,
+        };
+        let too_large = NumaNodeTooLarge(NumaNodeId(64));
+        assert_eq!(CpuTopology::new([row]), Err(too_large.into()));
+    }
+}

@@ -1,6 +1,7 @@
 //! Masks that meet demands, without listing them all.
 
-use super::search::{Budget, Closeness, Family, N, PerNode, Row, Search, bits};
+use super::closeness::Closeness;
+use super::search::{Budget, Family, N, PerNode, Row, Search, bits};
 use super::{Demand, Region};
 use crate::model::numa::NumaMask;
 
@@ -11,6 +12,7 @@ pub(in crate::decide::placement) struct Amounts {
     pub(in crate::decide::placement) single: PerNode,
     /// What can be had from either of several nodes.
     pub(in crate::decide::placement) groups: Vec<(NumaMask, u64)>,
+    are_groups_apart: bool,
     pub(in crate::decide::placement) need: u64,
 }
 
@@ -24,6 +26,7 @@ impl Amounts {
         let mut amounts = Self {
             single: [0; N],
             groups: Vec::new(),
+            are_groups_apart: true,
             need: demand.need,
         };
         for (nodes, amount) in &demand.supply {
@@ -34,13 +37,23 @@ impl Amounts {
                 let single = &mut amounts.single[open.bits().trailing_zeros() as usize];
                 *single = single.saturating_add(*amount);
             } else if !open.is_empty() {
-                amounts.groups.push((open, *amount));
+                amounts.add_group(open, *amount);
             }
         }
         (amounts.need > 0).then_some(amounts)
     }
 
-    /// What can be had from a mask, at most.
+    fn add_group(&mut self, nodes: NumaMask, amount: u64) {
+        let mut groups = self.groups.iter_mut();
+        if let Some((_, sum)) = groups.find(|it| it.0 == nodes) {
+            *sum = sum.saturating_add(amount);
+            return;
+        }
+        self.are_groups_apart &= self.groups.iter().all(|it| it.0.is_disjoint(nodes));
+        self.groups.push((nodes, amount));
+    }
+
+    /// What can be had from the open nodes of a mask.
     pub(in crate::decide::placement) fn of(&self, mask: NumaMask) -> u64 {
         let single = bits(mask.bits()).map(|id| self.single[id]);
         let groups = self.groups.iter().filter(|it| !it.0.is_disjoint(mask));
@@ -70,8 +83,8 @@ impl Amounts {
                 .all(|(nodes, _)| nodes.bits() & b_bit == 0 || nodes.bits() & a_bit != 0)
     }
 
-    /// Whether `n` more of the `open` nodes could be enough. What each would add to `taken` counts,
-    /// as if no two of them shared any of it.
+    /// Whether `n` more of the `open` nodes could be enough. What each adds to `taken` counts as if
+    /// no two of them shared any of it; of groups without a node in common, as it really is.
     fn may_be_met(&self, taken: NumaMask, open: NumaMask, n: usize) -> bool {
         let missing = self.need.saturating_sub(self.of(taken));
         if missing == 0 || n == 0 {
@@ -79,16 +92,20 @@ impl Amounts {
         }
         let mut adds = self.single;
         for (nodes, amount) in self.groups.iter().filter(|it| it.0.is_disjoint(taken)) {
-            for id in bits(nodes.bits()) {
+            let nodes = bits(nodes.intersection(open).bits());
+            // Of a group's nodes the one with most of its own is the first that is worth taking.
+            let best = nodes.clone().max_by_key(|id| self.single[*id]);
+            for id in nodes.filter(|id| !self.are_groups_apart || Some(*id) == best) {
                 adds[id] = adds[id].saturating_add(*amount);
             }
         }
         let mut adds: Vec<u64> = bits(open.bits()).map(|id| adds[id]).collect();
         adds.sort_unstable_by(|a, b| b.cmp(a));
-        adds.iter()
+        let sum = adds
+            .iter()
             .take(n)
-            .fold(0_u64, |sum, it| sum.saturating_add(*it))
-            >= missing
+            .fold(0_u64, |sum, it| sum.saturating_add(*it));
+        sum >= missing
     }
 }
 

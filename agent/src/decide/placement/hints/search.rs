@@ -8,8 +8,8 @@
 //!
 //! Invariant: work is counted and never timed; the same question gets the same answer.
 
+use super::closeness::{Closeness, Spread};
 use crate::model::numa::{MAX_NUMA_NODES, NumaMask};
-use crate::model::topology::NumaNodeId;
 
 pub(in crate::decide::placement) const N: usize = MAX_NUMA_NODES as usize;
 
@@ -64,61 +64,6 @@ impl Row {
             weights: weights.map(|it| it.min(need)),
             need,
         }
-    }
-}
-
-/// How far NUMA nodes are from each other.
-#[derive(Clone, Debug)]
-pub(in crate::decide::placement) struct Closeness {
-    /// Twice the distance of a node to itself.
-    own: PerNode,
-    /// There and back.
-    pair: Vec<PerNode>,
-    /// By node: the others, closest first.
-    nearest: Vec<Vec<usize>>,
-}
-
-impl Closeness {
-    /// `distance` between ids of `nodes`.
-    pub(in crate::decide::placement) fn new(
-        nodes: NumaMask,
-        distance: impl Fn(NumaNodeId, NumaNodeId) -> u32,
-    ) -> Self {
-        let mut closeness = Self {
-            own: [0; N],
-            pair: vec![[0; N]; N],
-            nearest: vec![Vec::new(); N],
-        };
-        for from in nodes.iter() {
-            let a = from.0 as usize;
-            closeness.own[a] = 2 * u64::from(distance(from, from));
-            for to in nodes.iter().filter(|it| *it != from) {
-                let b = to.0 as usize;
-                let there_and_back = [distance(from, to), distance(to, from)];
-                closeness.pair[a][b] = there_and_back.map(u64::from).iter().sum();
-                closeness.nearest[a].push(b);
-            }
-            let row = &closeness.pair[a];
-            closeness.nearest[a].sort_by_key(|b| (row[*b], *b));
-        }
-        closeness
-    }
-
-    /// Twice the sum over all ordered pairs of nodes, each with itself too. Masks of as many nodes
-    /// compare as kubelet's means of it do: the sums are below 2^53, so that two that differ are
-    /// different quotients too.
-    pub(in crate::decide::placement) fn width(&self, mask: NumaMask) -> u64 {
-        let nodes = || bits(mask.bits());
-        nodes()
-            .map(|a| self.own[a] + nodes().map(|b| self.pair[a][b]).sum::<u64>())
-            .sum()
-    }
-
-    /// Whether `a` in the place of `b` is never further from the others.
-    fn can_replace(&self, a: usize, b: usize, nodes: NumaMask) -> bool {
-        self.own[a] <= self.own[b]
-            && bits(nodes.bits())
-                .all(|it| it == a || it == b || self.pair[a][it] <= self.pair[b][it])
     }
 }
 
@@ -214,17 +159,19 @@ impl<'a> Search<'a> {
         budget: &mut Budget,
     ) -> Option<NumaMask> {
         let n = self.n_open(len)?;
-        let mut walk = Walk {
-            search: self,
-            family,
-            budget,
-            have: vec![0; self.rows.len() * (n + 1)],
-            near: Vec::new(),
-            n,
-            limit: limit.map_or(u64::MAX, |it| it.saturating_add(1)),
-            best: None,
-        };
-        walk.start();
+        let mut walk = Walk::new(self, n, family, budget);
+        let limit = limit.map_or(u64::MAX, |it| it.saturating_add(1));
+        if self.closeness.is_some() {
+            // Mostly there is one as close as can be; looking for nothing else is faster.
+            walk.limit = 0;
+            let least = walk.least_width(self.firsts[self.ids.len()], 0);
+            walk.limit = limit.min(least.saturating_add(1));
+            walk.descend(self.ids.len(), 0, 0, 0);
+        }
+        if walk.best.is_none() {
+            walk.limit = limit;
+            walk.descend(self.ids.len(), 0, 0, 0);
+        }
         walk.best
     }
 }
@@ -238,25 +185,38 @@ struct Walk<'s, 'f> {
     have: Vec<u64>,
     /// By number of nodes taken: the width of what is taken, and by node what it would add.
     near: Vec<(u64, PerNode)>,
+    spread: Spread,
     n: usize,
     /// Only what is less wide is of interest.
     limit: u64,
     best: Option<NumaMask>,
 }
 
-impl Walk<'_, '_> {
-    fn start(&mut self) {
-        let search = self.search;
-        if let Some(closeness) = search.closeness {
-            let mut adds = closeness.own;
-            for a in &search.ids {
-                adds[*a] += bits(search.required.bits())
-                    .map(|b| 2 * closeness.pair[*a][b])
-                    .sum::<u64>();
+impl<'s, 'f> Walk<'s, 'f> {
+    fn new(
+        search: &'s Search<'s>,
+        n: usize,
+        family: &'f mut dyn Family,
+        budget: &'f mut Budget,
+    ) -> Self {
+        let near = search.closeness.map(|closeness| {
+            let mut adds = *closeness.own();
+            for id in bits(search.required.bits()) {
+                closeness.take(id, &mut adds);
             }
-            self.near = vec![(closeness.width(search.required), adds); self.n + 1];
+            vec![(closeness.width(search.required), adds); n + 1]
+        });
+        Self {
+            search,
+            family,
+            budget,
+            have: vec![0; search.rows.len() * (n + 1)],
+            near: near.unwrap_or_default(),
+            spread: Spread::default(),
+            n,
+            limit: u64::MAX,
+            best: None,
         }
-        self.descend(search.ids.len(), 0, 0, 0);
     }
 
     /// `p`: how many nodes are open, the first of the ids. `forced`: those of them that must be
@@ -315,15 +275,12 @@ impl Walk<'_, '_> {
         if let Some(closeness) = self.search.closeness {
             let (width, mut adds) = self.near[level];
             let width = width + adds[id];
-            for other in &self.search.ids {
-                adds[*other] += 2 * closeness.pair[id][*other];
-            }
+            closeness.take(id, &mut adds);
             self.near[level + 1] = (width, adds);
         }
     }
 
-    /// No mask of what is taken and of open nodes is less wide: each node is at least as far from the
-    /// others as from the closest of those open.
+    /// No mask of what is taken and of open nodes is less wide.
     fn least_width(&mut self, open: u64, level: usize) -> u64 {
         let Some(closeness) = self.search.closeness else {
             return 0;
@@ -333,22 +290,9 @@ impl Walk<'_, '_> {
         if left == 0 || self.limit == u64::MAX {
             return *width;
         }
-        let mut each = [0; N];
-        let mut n = 0;
-        for id in bits(open) {
-            let others = closeness.nearest[id]
-                .iter()
-                .filter(|it| open & (1 << **it) != 0);
-            let others = others.take(left - 1).map(|it| closeness.pair[id][*it]);
-            each[n] = adds[id] + others.sum::<u64>();
-            n += 1;
-        }
-        self.budget.spend(n as u64);
-        let each = &mut each[..n];
-        if left < n {
-            each.select_nth_unstable(left);
-        }
-        width + each[..left.min(n)].iter().sum::<u64>()
+        self.budget.spend(1 + left as u64 / 4);
+        let rest = self.spread.least(closeness, adds, open, left);
+        width.saturating_add(rest)
     }
 }
 

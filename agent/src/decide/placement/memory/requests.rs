@@ -26,12 +26,12 @@ impl Requests {
     /// Whether the pod gets memory of its own at all.
     pub(super) fn is_managed(self, pod: &Pod) -> bool {
         qos_class(pod) == QosClass::Guaranteed
-            && (self.manages_pod_level || !has_pod_level_resources(pod))
+            && (self.manages_pod_level || !pod.has_pod_level_resources())
     }
 
     /// Whether the pod as a whole has a budget that its containers share.
     pub(super) fn is_pod_level(self, pod: &Pod) -> bool {
-        self.manages_pod_level && has_pod_level_resources(pod)
+        self.manages_pod_level && pod.has_pod_level_resources()
     }
 
     /// What the container requests for itself alone; nothing if it shares the pod's budget.
@@ -154,11 +154,6 @@ fn add(sums: &mut Amounts, amounts: &Amounts) {
         let sum = sums.entry(resource.clone()).or_default();
         *sum = sum.saturating_add(*amount);
     }
-}
-
-fn has_pod_level_resources(pod: &Pod) -> bool {
-    let own = pod.resources.as_ref();
-    own.is_some_and(|it| !it.requests.is_empty() || !it.limits.is_empty())
 }
 
 /// Whether the container by itself would be Guaranteed.

@@ -6,9 +6,10 @@
 //! have can be left out by one of them: each region leaves out its share, and what remains of its
 //! nodes is still good. Larger shares are never needed: one region that lacks a node is enough.
 
+use crate::decide::placement::hints::closeness::Closeness;
 use crate::decide::placement::hints::cover::Amounts;
 use crate::decide::placement::hints::search::{
-    Budget, Closeness, Family, N, PerNode, Row, Search, bits, whole,
+    Budget, Family, N, PerNode, Row, Search, bits, whole,
 };
 use crate::decide::placement::hints::{Demand, Region};
 use crate::model::numa::NumaMask;

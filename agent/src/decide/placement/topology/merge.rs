@@ -11,12 +11,13 @@ use std::collections::BTreeSet;
 use super::crossing::Crossing;
 use super::lists::{Area, List};
 use crate::decide::placement::hints::Preference;
+use crate::decide::placement::hints::closeness::Closeness;
 use crate::decide::placement::hints::cover::{Cover, InPackages};
-use crate::decide::placement::hints::search::{Budget, Closeness};
+use crate::decide::placement::hints::search::Budget;
 use crate::model::numa::{Hint, NumaMask};
 
-/// Steps for each of the three questions of a merge: preferred masks, the narrowest of each list,
-/// common masks. A step takes well below a microsecond.
+/// Steps for each of the three questions of a merge (preferred masks, the narrowest of each list,
+/// common masks): a few milliseconds each, so that the worst of all hints holds up no admission.
 const BUDGET: u64 = 20_000;
 /// Ways to choose among what lists give one by one. Providers list single nodes and groups of nodes,
 /// whose combinations are few.

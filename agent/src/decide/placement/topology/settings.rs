@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::{Compat, PlacementConfig, TopologyManagerPolicy, TopologyManagerScope};
+use crate::config::{
+    Compat, PlacementConfig, TopologyManagerPolicy, TopologyManagerScope, go_bool,
+};
 use crate::model::topology::NumaNodeId;
 
 /// The least that `max-allowable-numa-nodes` may be, and kubelet's value without it.
@@ -103,14 +105,5 @@ impl TopologySettings {
             }
         }
         Ok(())
-    }
-}
-
-/// The spellings of Go's strconv.ParseBool.
-fn go_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
     }
 }

@@ -1,4 +1,5 @@
 mod exhaustive;
+mod large;
 mod random;
 
 use std::collections::BTreeMap;
@@ -133,4 +134,76 @@ fn of_masks_of_as_many_nodes_the_closest_wins() {
     let merge = manager.merge(&[BTreeMap::from([("cpu".to_owned(), pairs)])]);
     assert_eq!(merge.hint.numa, Some(NumaMask::from_bits(0b101)));
     assert!(merge.admit && merge.hint.preferred);
+}
+
+#[test]
+fn opinions_say_who_stands_in_the_way() {
+    let manager = manager(TopologyManagerPolicy::Restricted, 2, |_, _| None);
+    let one = |name: &str, text: &str| ProviderHints::from([(name.to_owned(), hints(text))]);
+    let given = [
+        one("gpu", "1+ 0,1-"),
+        one("cpu", "0+ 0,1-"),
+        one("memory", "nil"),
+    ];
+    let merge = manager.merge(&given);
+    assert!(!merge.admit);
+    let opinions = manager.opinions(&given);
+    let shown = opinions.iter().map(|it| {
+        let mask = |merge: Merge| merge.hint.numa.map(|it| it.to_string()).unwrap_or_default();
+        (
+            it.provider,
+            it.resource.as_str(),
+            mask(it.alone),
+            mask(it.without),
+        )
+    });
+    let expected = [
+        (0, "gpu", "1".to_owned(), "0".to_owned()),
+        (1, "cpu", "0".to_owned(), "1".to_owned()),
+    ];
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
+    assert!(opinions.iter().all(|it| it.alone.admit && it.without.admit));
+}
+
+#[test]
+fn settings_are_read_as_kubelet_reads_them() {
+    let read = |compat, options: &[(&str, &str)]| {
+        let options = options.iter().map(|it| (it.0.to_owned(), it.1.to_owned()));
+        let config = PlacementConfig {
+            topology_manager_policy: TopologyManagerPolicy::Restricted,
+            topology_manager_policy_options: options.collect(),
+            ..PlacementConfig::default()
+        };
+        TopologySettings::new(&config, compat)
+    };
+    let max = "max-allowable-numa-nodes";
+    let max_of = |compat, options: &[_]| read(compat, options).map(|it| it.max_numa_nodes);
+    assert_eq!(max_of(Compat::Ballast, &[]), Ok(None));
+    assert_eq!(max_of(Compat::Kubelet, &[]), Ok(Some(8)));
+    assert_eq!(max_of(Compat::Ballast, &[(max, "+09")]), Ok(Some(9)));
+    let error =
+        |options: &[(&str, &str)]| read(Compat::Ballast, options).map_err(|it| it.to_string());
+    for (option, value, message) in [
+        (
+            max,
+            "7",
+            "topologyManagerPolicyOptions.max-allowable-numa-nodes: 7; right would be 8 or more",
+        ),
+        (
+            max,
+            "8.0",
+            "topologyManagerPolicyOptions.max-allowable-numa-nodes: \"8.0\"; right would be a whole number",
+        ),
+        (
+            "prefer-closest-numa-nodes",
+            "yes",
+            "topologyManagerPolicyOptions.prefer-closest-numa-nodes: \"yes\"; right would be true or false",
+        ),
+    ] {
+        assert_eq!(error(&[(option, value)]), Err(message.to_owned()));
+    }
+    assert!(matches!(
+        read(Compat::Ballast, &[("nearest", "true")]),
+        Err(TopologyConfigError::UnknownOption(_))
+    ));
 }

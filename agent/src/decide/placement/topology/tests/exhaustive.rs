@@ -1,10 +1,10 @@
 //! The merge against kubelet's own way: every combination of hints, compared two by two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::random::{Random, any_hints};
+use super::random::{Random, any_demand, any_hints};
 use super::*;
-use crate::decide::placement::hints::Hints;
+use crate::decide::placement::hints::{Choices, Demand, Hints, Preference, Region, least_len};
 
 /// Spec placement 4.3 and 4.4, word for word.
 struct Kubelet<'a> {
@@ -34,8 +34,7 @@ impl Kubelet<'_> {
     }
 
     fn merge(&self, lists: &[Vec<Hint>]) -> Hint {
-        let narrowest = |list: &Vec<Hint>| list.iter().filter_map(|it| Some(it.numa?.len())).min();
-        let bound = lists.iter().filter_map(narrowest).max().unwrap_or(0);
+        let bound = Self::bound(lists);
         let mut best = None;
         self.walk(lists, &mut Vec::new(), &mut |combination| {
             let candidate = self.combine(combination);
@@ -43,12 +42,7 @@ impl Kubelet<'_> {
                 best = Some(best.map_or(candidate, |it| self.better(it, candidate, bound)));
             }
         });
-        let (mask, preferred) = best.unwrap_or((self.nodes, false));
-        let is_anywhere = self.is_single && mask == self.nodes;
-        Hint {
-            numa: (!is_anywhere).then_some(mask),
-            preferred,
-        }
+        self.answer(best)
     }
 
     fn walk(&self, lists: &[Vec<Hint>], chosen: &mut Vec<Hint>, visit: &mut impl FnMut(&[Hint])) {
@@ -59,6 +53,45 @@ impl Kubelet<'_> {
             chosen.push(*hint);
             self.walk(rest, chosen, visit);
             chosen.pop();
+        }
+    }
+
+    /// As `merge`, for more combinations than can be walked: of those with one outcome so far, one.
+    fn merge_folded(&self, lists: &[Vec<Hint>]) -> Hint {
+        // Mask, whether all are preferred, and the masks so far: none, one, or several.
+        type State = (NumaMask, bool, Option<Option<NumaMask>>);
+        let mut states: BTreeSet<State> = BTreeSet::from([(self.nodes, true, None)]);
+        for list in lists {
+            let next = states.iter().flat_map(|(mask, preferred, common)| {
+                list.iter().map(move |it| match it.numa {
+                    None => (*mask, *preferred && it.preferred, *common),
+                    Some(numa) => (
+                        mask.intersection(numa),
+                        *preferred && it.preferred,
+                        Some(common.map_or(Some(numa), |it| it.filter(|it| *it == numa))),
+                    ),
+                })
+            });
+            states = next.collect();
+        }
+        let candidates = states.iter().filter(|it| !it.0.is_empty());
+        let candidates = candidates.map(|it| (it.0, it.1 && it.2 != Some(None)));
+        let bound = Self::bound(lists);
+        let best = candidates.reduce(|best, it| self.better(best, it, bound));
+        self.answer(best)
+    }
+
+    fn bound(lists: &[Vec<Hint>]) -> u32 {
+        let narrowest = |list: &Vec<Hint>| list.iter().filter_map(|it| Some(it.numa?.len())).min();
+        lists.iter().filter_map(narrowest).max().unwrap_or(0)
+    }
+
+    fn answer(&self, best: Option<(NumaMask, bool)>) -> Hint {
+        let (mask, preferred) = best.unwrap_or((self.nodes, false));
+        let is_anywhere = self.is_single && mask == self.nodes;
+        Hint {
+            numa: (!is_anywhere).then_some(mask),
+            preferred,
         }
     }
 
@@ -121,30 +154,38 @@ struct Case {
 }
 
 impl Case {
+    fn merge(&self) -> Merge {
+        let named = self.hints.iter().enumerate();
+        let named = named.map(|(i, it)| ProviderHints::from([(i.to_string(), it.clone())]));
+        self.manager.merge(&named.collect::<Vec<_>>())
+    }
+
     /// `None`: too many combinations to walk.
     fn check(&self, most: usize) -> Option<Merge> {
+        self.check_against(|kubelet, lists| {
+            let n = lists
+                .iter()
+                .fold(1_usize, |n, it| n.saturating_mul(it.len()));
+            (n <= most).then(|| kubelet.merge(lists))
+        })
+    }
+
+    fn check_against(
+        &self,
+        expected: impl FnOnce(&Kubelet<'_>, &[Vec<Hint>]) -> Option<Hint>,
+    ) -> Option<Merge> {
         let settings = self.manager.settings();
         let kubelet = Kubelet {
             nodes: self.manager.nodes(),
             distances: settings.prefer_closest.then_some(&self.numa_nodes),
             is_single: settings.policy == TopologyManagerPolicy::SingleNumaNode,
         };
-        let lists = kubelet.lists(&self.hints);
-        let n = lists
-            .iter()
-            .fold(1_usize, |n, it| n.saturating_mul(it.len()));
-        if n > most {
-            return None;
-        }
-        let named = self.hints.iter().enumerate();
-        let named = named.map(|(i, it)| ProviderHints::from([(i.to_string(), it.clone())]));
-        let merge = self.manager.merge(&named.collect::<Vec<_>>());
+        let expected = expected(&kubelet, &kubelet.lists(&self.hints))?;
+        let merge = self.merge();
         assert_eq!(
-            merge.hint,
-            kubelet.merge(&lists),
+            merge.hint, expected,
             "{settings:?} {:?} {:#?}",
-            self.numa_nodes,
-            self.hints
+            self.numa_nodes, self.hints
         );
         assert!(!merge.is_cut, "{:#?}", self.hints);
         Some(merge)
@@ -221,4 +262,118 @@ fn hints_over_few_nodes_merge_as_in_kubelet() {
 #[test]
 fn hints_over_up_to_8_nodes_merge_as_in_kubelet() {
     check_cases(2000, [5, 8], [1, 4], 70_000);
+}
+
+/// The fold gives what the walk gives, and serves where the walk does not end.
+#[test]
+fn many_lists_over_up_to_10_nodes_merge_as_in_kubelet() {
+    let mut random = Random(2);
+    for _ in 0..300 {
+        let (n_nodes, n_lists) = (random.len(2, 4), random.len(0, 4) as usize);
+        any_case(&mut random, n_nodes, n_lists).check_against(|kubelet, lists| {
+            let n = lists
+                .iter()
+                .fold(1_usize, |n, it| n.saturating_mul(it.len()));
+            let folded = kubelet.merge_folded(lists);
+            assert!(n > 20_000 || folded == kubelet.merge(lists));
+            Some(folded)
+        });
+    }
+    for _ in 0..150 {
+        let n_nodes = random.len(6, 8);
+        let n_lists = random.len(4, 6) as usize;
+        any_case(&mut random, n_nodes, n_lists)
+            .check_against(|kubelet, lists| Some(kubelet.merge_folded(lists)));
+    }
+    for _ in 0..20 {
+        any_case(&mut random, 10, 3)
+            .check_against(|kubelet, lists| Some(kubelet.merge_folded(lists)));
+    }
+}
+
+/// A list that gives every mask of two nodes, and anywhere, in every way: not, or preferred or not.
+fn every_list() -> impl Iterator<Item = Hints> {
+    (0..81).map(|n: u32| {
+        let flag = |digit: u32| n / 3_u32.pow(digit) % 3;
+        let masks = [None, Some(1), Some(2), Some(3)];
+        let listed = (0..).zip(masks).filter(|(digit, _)| flag(*digit) != 0);
+        Hints::OneOf(Choices {
+            listed: listed
+                .map(|(digit, mask)| Hint {
+                    numa: mask.map(NumaMask::from_bits),
+                    preferred: flag(digit) == 2,
+                })
+                .collect(),
+            region: None,
+        })
+    })
+}
+
+/// Regions over three nodes: what they have, what is needed, and how many nodes are preferred.
+fn every_region() -> impl Iterator<Item = Hints> {
+    (0..162).map(|n: u64| {
+        let has = |node: u32| n / 3_u64.pow(node) % 3;
+        let demand = Demand {
+            supply: (0..3)
+                .map(|it| (NumaMask::from_bits(1 << it), has(it)))
+                .collect(),
+            need: n / 27 % 3 + 1,
+        };
+        Hints::OneOf(Choices {
+            listed: Vec::new(),
+            region: Some(Region {
+                nodes: NumaMask::from_bits(0b111),
+                min_len: 1,
+                contains: NumaMask::EMPTY,
+                touches: Vec::new(),
+                demands: vec![demand],
+                preferred: Preference::Len(if n < 81 { 1 } else { 2 }),
+            }),
+        })
+    })
+}
+
+fn check_pairs(n_nodes: u32, every: &[Hints]) {
+    for policy in [
+        TopologyManagerPolicy::Restricted,
+        TopologyManagerPolicy::SingleNumaNode,
+    ] {
+        let mut case = Case {
+            manager: manager(policy, n_nodes, |_, _| None),
+            numa_nodes: BTreeMap::new(),
+            hints: Vec::new(),
+        };
+        for a in every {
+            for b in every {
+                case.hints = vec![a.clone(), b.clone()];
+                assert!(case.check(usize::MAX).is_some());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_two_lists_over_2_nodes_merge_as_in_kubelet() {
+    check_pairs(2, &every_list().collect::<Vec<_>>());
+}
+
+#[test]
+fn every_two_regions_over_3_nodes_merge_as_in_kubelet() {
+    check_pairs(3, &every_region().collect::<Vec<_>>());
+}
+
+#[test]
+fn least_len_is_that_of_a_walk_over_all_masks() {
+    let mut random = Random(3);
+    for _ in 0..500 {
+        let n = random.len(1, 8);
+        let nodes = random.some(NumaMask::from_bits((1 << n) - 1), 1);
+        let demands: Vec<Demand> = (0..random.below(4))
+            .map(|_| any_demand(&mut random, nodes))
+            .collect();
+        let masks = (1..1 << n).map(NumaMask::from_bits);
+        let good = masks.filter(|mask| demands.iter().all(|it| it.is_met_by(*mask)));
+        let least = good.map(NumaMask::len).min();
+        assert_eq!(least_len(nodes, &demands), least, "{demands:#?}");
+    }
 }

@@ -116,7 +116,7 @@ fn any_region(random: &mut Random, all: NumaMask) -> Region {
     }
 }
 
-fn any_demand(random: &mut Random, nodes: NumaMask) -> Demand {
+pub(super) fn any_demand(random: &mut Random, nodes: NumaMask) -> Demand {
     let most = random.pick(&[1, 3, 10, 1000]);
     let mut supply: Vec<(NumaMask, u64)> =
         each(nodes).map(|it| (it, random.below(most + 1))).collect();
