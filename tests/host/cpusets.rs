@@ -74,6 +74,7 @@ impl Cgroups {
             hugepage_sizes: Vec::new(),
             memory_and_swap: false,
             swap_max: false,
+            devices: false,
         };
         let resources = CgroupResources {
             cpuset_cpus: Some(cpus.clone()),
