@@ -53,6 +53,9 @@ pub(super) struct Placement {
     is_unsaved: bool,
     /// The books that others are shown are behind.
     is_unpublished: bool,
+    /// An earlier policy has pinned containers, and this one gives out nothing: they get the whole
+    /// machine back.
+    gives_back: bool,
     /// What the files have, as far as this agent wrote them.
     stored: Stored,
     /// Admissions that wait for a plugin, with what plugins have said so far.
@@ -89,6 +92,7 @@ impl Placement {
             records: config.state_directory.join(ADMISSIONS),
             is_unsaved: true,
             is_unpublished: true,
+            gives_back: false,
             stored: Stored::default(),
             open: BTreeMap::new(),
         })
@@ -256,7 +260,10 @@ impl Loop {
     pub(super) fn books_changed(&mut self) {
         self.placement.is_unsaved = true;
         self.placement.is_unpublished = true;
-        let cpus = self.placement.managers.cpu_state();
+        let mut cpus = self.placement.managers.cpu_state();
+        if self.placement.gives_back {
+            cpus.shared_pool = self.node.topology.online();
+        }
         if cpus.shared_pool != self.cpus.shared_pool {
             self.is_pool_moved = true;
         }

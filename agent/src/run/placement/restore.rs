@@ -71,11 +71,9 @@ impl Loop {
         };
         let faults = self.placement.managers.adopt(books);
         self.reopen(&faults);
-        self.books_changed();
         let is_off = self.placement.settings.config.cpu_manager_policy == CpuManagerPolicy::None;
-        if was_pinned && is_off {
-            self.cpus.shared_pool = self.node.topology.online();
-        }
+        self.placement.gives_back = was_pinned && is_off;
+        self.books_changed();
         self.is_pool_moved = true;
     }
 
