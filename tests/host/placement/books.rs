@@ -127,7 +127,7 @@ fn the_books_are_in_the_files_of_kubelet_and_in_their_form() -> Result<()> {
 /// Spoilt in three ways; each time the containers that run keep their CPUs and never notice.
 #[cfg_attr(feature = "privileged", test)]
 fn spoilt_books_are_rebuilt_from_the_cgroups() -> Result<()> {
-    let mut agent = agent("books-spoilt")?;
+    let mut agent = aligned("books-spoilt", "best-effort")?;
     agent.start()?;
     // Another pod has the first choice and goes: what a new admission would choose is not what runs.
     let has_choice = machine()?.cpus.len() > 2;
@@ -144,23 +144,30 @@ fn spoilt_books_are_rebuilt_from_the_cgroups() -> Result<()> {
         agent.wait("it is gone", |it| it.pods.len() == 2)?;
     }
     let own = check_placed(&agent, &pods)?;
-    let path = state_file(&agent, CPU_FILE);
-    let whole = fs::read_to_string(&path)?;
-    let half = whole.get(..whole.len() / 2).context("text")?.to_owned();
-    // The checksum is that of another assignment.
-    let forged = whole.replace("\"checksum\":", "\"checksum\":1");
-    for (what, text) in [
-        ("garbage", "\0\0not json".to_owned()),
-        ("half", half),
-        ("forged", forged),
-    ] {
+    let memory = memory_books(&agent)?;
+    let files = [CPU_FILE, MEMORY_FILE, DEVICE_FILE];
+    let spoils: [(&str, fn(&str) -> String); 3] = [
+        ("garbage", |_| "\0\0not json".to_owned()),
+        ("half", |whole| {
+            whole.chars().take(whole.len() / 2).collect()
+        }),
+        // The checksum is that of something else.
+        ("forged", |whole| whole.replace("hecksum\":", "hecksum\":1")),
+    ];
+    for (what, spoil) in spoils {
         agent.stop()?;
-        fs::write(&path, &text)?;
+        for name in files {
+            let path = state_file(&agent, name);
+            fs::write(&path, spoil(&fs::read_to_string(&path)?))?;
+        }
         agent.start()?;
-        wait_told(&agent, "PlacementStateRebuilt", CPU_FILE)?;
-        assert_eq!(fs::read_to_string(aside(&agent, CPU_FILE))?, text, "{what}");
+        for name in files {
+            wait_told(&agent, "PlacementStateRebuilt", name)?;
+            assert!(aside(&agent, name).exists(), "{what}: {name}");
+            fs::remove_file(aside(&agent, name))?;
+        }
         assert_eq!(check_placed(&agent, &pods)?, own, "{what}");
-        assert_eq!(fs::read_to_string(&path)?, whole, "{what}");
+        assert_eq!(memory_books(&agent)?, memory, "{what}");
     }
     agent.remove_pod("pinned")?;
     wait_all_free(&agent)
