@@ -6,6 +6,7 @@
 
 mod client;
 mod events;
+mod explain;
 mod format;
 mod status;
 
@@ -18,6 +19,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use self::client::ClientError;
 pub use self::events::{events, render_event};
+pub use self::explain::{explain, render_node, render_pod};
 pub use self::status::{render_status, status};
 use crate::model::record::EventKind;
 use crate::model::time::WallTime;
@@ -40,6 +42,75 @@ pub enum Command {
     Status(StatusArgs),
     /// Show what happened: OOM kills, processes, cgroups, stalls, pods, containers.
     Events(EventsArgs),
+    /// Say why a pod is what and where it is, or who holds what of the node.
+    #[command(subcommand)]
+    Explain(ExplainTarget),
+    /// Decide a recorded admission again, and compare.
+    Replay(ReplayArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ExplainTarget {
+    /// Why a pod has its class, what it may use, where its containers run and why there; of a pod
+    /// that was refused, what would let it in.
+    Pod(ExplainPodArgs),
+    /// The pools of CPUs, what is left on each NUMA node, and the policies.
+    Node(StatusArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainPodArgs {
+    /// NAME or NAMESPACE/NAME.
+    pub name: PodName,
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+    /// Form of the answer.
+    #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+    /// Print the record of the admission alone, for ballast replay.
+    #[arg(long, conflicts_with = "output")]
+    pub record: bool,
+}
+
+/// A pod on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodName {
+    pub namespace: Option<String>,
+    pub name: String,
+}
+
+/// The text does not name a pod.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is neither NAME nor NAMESPACE/NAME")]
+pub struct ParsePodNameError {
+    text: String,
+}
+
+impl FromStr for PodName {
+    type Err = ParsePodNameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
+        if name.is_empty() || name.contains('/') || namespace.is_some_and(str::is_empty) {
+            let text = text.to_owned();
+            return Err(ParsePodNameError { text });
+        }
+        Ok(Self {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The record, as ballast explain pod NAME --record prints it; - for standard input.
+    pub file: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -182,14 +253,21 @@ pub enum CliError {
     Client(#[from] ClientError),
     #[error("write the answer")]
     Write { source: io::Error },
+    #[error(
+        "the pod's namespace is {named} in its name and {given} in --namespace; right would be one"
+    )]
+    TwoNamespaces { named: String, given: String },
+    #[error("{pod} has no record to print: {why}")]
+    NoRecord { pod: String, why: String },
 }
 
 impl CliError {
-    /// Exit status: 2 for a configuration that cannot be used, else 1.
+    /// Exit status: 2 for arguments or a configuration that cannot be used, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Client(ClientError::Config { .. } | ClientError::ConfigForm { .. }) => 2,
-            Self::Client(_) | Self::Write { .. } => 1,
+            Self::Client(ClientError::Config { .. } | ClientError::ConfigForm { .. })
+            | Self::TwoNamespaces { .. } => 2,
+            Self::Client(_) | Self::Write { .. } | Self::NoRecord { .. } => 1,
         }
     }
 }

@@ -227,6 +227,7 @@ pub enum StartError {
 /// Serves device plugins until dropped. Calls in progress have no answer then.
 #[derive(Debug)]
 pub struct DevicePlugins {
+    tokio: Handle,
     commands: mpsc::Sender<Command>,
     socket: Option<SocketFile>,
     /// Ends them when dropped.
@@ -276,14 +277,15 @@ impl DevicePlugins {
             tasks.spawn(watcher::run(directory, connector));
         }
         Ok(Self {
+            tokio: tokio.clone(),
             commands,
             socket: Some(socket),
             _tasks: tasks,
         })
     }
 
-    /// Asks the current plugin of a resource; returns at once. `reply` is called exactly once, on
-    /// another thread where it may block, except where there is no asking: then here.
+    /// Asks the current plugin of a resource; returns at once. `reply` is called once, on another
+    /// thread, where it may block; it is dropped without a call when the runtime ends.
     pub fn ask(
         &self,
         question: Question,
@@ -296,13 +298,14 @@ impl DevicePlugins {
             Err(mpsc::error::TrySendError::Closed(it)) => (it, false),
         };
         if let Command::Ask(question, reply) = command {
-            reply(Err(match is_full {
+            let error = match is_full {
                 true => PluginError::Busy {
                     resource: question.resource,
                     n: limits::QUEUE,
                 },
                 false => PluginError::Stopped,
-            }));
+            };
+            self.tokio.spawn_blocking(move || reply(Err(error)));
         }
     }
 }

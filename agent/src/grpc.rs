@@ -4,6 +4,7 @@
 //! Invariant: nothing here waits without the caller being able to give up: a call that is dropped
 //! resets its stream, and a server whose future is dropped ends its connections.
 
+mod authority;
 pub mod client;
 pub mod messages;
 pub mod server;

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::{env, fs, io};
 
 use anyhow::{Context, Result};
-use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, RunArgs, Screen};
+use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, ReplayArgs, RunArgs, Screen};
 use ballast::config::{self, Config, Loaded, LogFormat, LogLevel};
 use ballast::observe::log::{self, LogStyle};
 use ballast::{observe, run};
@@ -33,6 +33,11 @@ fn main() -> ExitCode {
             let mut out = io::stdout().lock();
             finish(cli::events(&args, &mut Screen::stdout(&mut out)))
         }
+        Command::Explain(target) => {
+            let mut out = io::stdout().lock();
+            finish(cli::explain(&target, &mut Screen::stdout(&mut out)))
+        }
+        Command::Replay(args) => replay(&args),
         Command::Check(args) => check_node(&args),
     }
 }
@@ -113,6 +118,26 @@ fn check_node(args: &CheckArgs) -> ExitCode {
     match Screen::stdout(&mut out).write(&text) {
         Ok(_) => ExitCode::from(report.exit_status()),
         Err(error) => finish(Err(error)),
+    }
+}
+
+/// The record decided again on stdout; what came out otherwise on stderr.
+fn replay(args: &ReplayArgs) -> ExitCode {
+    let replay = match run::replay(&args.file) {
+        Ok(replay) => replay,
+        Err(error) => {
+            eprintln!("ballast: {}", observe::chain(&error));
+            return ExitCode::from(BAD_CONFIG);
+        }
+    };
+    let mut out = io::stdout().lock();
+    if let Err(error) = Screen::stdout(&mut out).write(&replay.text) {
+        return finish(Err(error));
+    }
+    eprint!("{}", replay.differences_text());
+    match replay.differences.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }
 

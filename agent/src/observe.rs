@@ -5,6 +5,7 @@
 //! a scrape or a status request reads what the last pass left and no kernel file.
 
 pub mod event_log;
+pub mod explain;
 pub mod health;
 pub mod http;
 pub mod log;

@@ -13,6 +13,7 @@ pub mod dir;
 pub mod durable;
 mod error;
 pub mod filesystem;
+pub mod input;
 pub mod launch;
 pub mod lock;
 pub mod regular;

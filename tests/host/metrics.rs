@@ -12,6 +12,7 @@ use ballast::observe::metrics::{Unit, table};
 use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use serde_json::json;
 
 /// Families that this node may not show, with the reason.
 fn absent_here() -> BTreeSet<&'static str> {
@@ -20,6 +21,13 @@ fn absent_here() -> BTreeSet<&'static str> {
         // cgroup v1 does not count them.
         absent.insert("ballast_cgroups_dying");
     }
+    // No device plugin runs here.
+    absent.extend([
+        "ballast_device_allocated",
+        "ballast_device_unhealthy",
+        "kubelet_device_plugin_registration_total",
+        "kubelet_device_plugin_alloc_duration_seconds",
+    ]);
     let stats = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap_or_default();
     if stats.trim() != "1" {
         // The kernel does not measure programs.
@@ -63,13 +71,22 @@ fn missing(text: &str) -> BTreeSet<&'static str> {
 
 #[cfg_attr(feature = "privileged", test)]
 fn a_running_agent_shows_every_family() -> Result<()> {
-    let mut agent = Agent::new("metrics")?.with_kubelet("singleProcessOOMKill: true");
+    let mut agent = Agent::new("metrics")?
+        .with_kubelet("singleProcessOOMKill: true")
+        .with_kubelet("cpuManagerPolicy: static")
+        .with_kubelet("memoryManagerPolicy: Static")
+        .with_kubelet("systemReserved: {cpu: 500m, memory: 28Mi}")
+        // What is reserved and the threshold of hard eviction, 100Mi.
+        .with_kubelet("reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]");
     // The kernel gives out the port again only after all others.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     agent.metrics.clone_from(&address);
     agent.start()?;
     let hungry = Container::new("main", &[&hog()?, "child", "67108864"]).limited_to(16);
     agent.put(&Manifest::new("hungry").container(hungry))?;
+    let amounts = json!({"cpu": "1", "memory": "8Mi"});
+    let pinned = Container::idle("main").resources(json!({}), amounts);
+    agent.put(&Manifest::new("pinned").container(pinned))?;
     agent.wait_events("an OOM kill", "oom", |it| !it.is_empty())?;
     // The cgroup of a pod that goes is removed, which is timed.
     agent.remove_pod("hungry")?;

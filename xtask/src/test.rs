@@ -40,6 +40,8 @@ enum Lane {
     Replay,
     /// Recorded behaviour of kubelet, every case; needs nothing
     Conformance,
+    /// The agent's side of device plugins against processes that are plugins; needs nothing
+    Plugins,
     /// Real cgroups and real eBPF on this machine; needs root
     Host,
     /// The host lane on the default kernel of tests/vm/kernels.toml, in qemu
@@ -86,6 +88,7 @@ impl Runner<'_> {
             Lane::Unit => self.unit(),
             Lane::Replay => self.target("replay"),
             Lane::Conformance => self.target("conformance"),
+            Lane::Plugins => self.target("plugins"),
             Lane::Host => self.host(),
             Lane::Vm => match self.vm() {
                 Ok(rows) => return rows,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::observe::protocol::{Answer, DEFAULT_SOCKET, Request};
 use crate::observe::socket::CLIENT_TIMEOUT;
-use crate::sys::{FsError, Root};
+use crate::sys::{FsError, input};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -47,10 +47,12 @@ struct SocketField {
     socket: Option<PathBuf>,
 }
 
+/// A configuration is a few KiB.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
 pub(super) fn socket_of_config(config: &Path) -> Result<PathBuf, ClientError> {
-    // Relative paths are relative to where the program was called, so no root is put before it.
-    let text = Root::at("").read_text(config)?;
-    socket_in(&text).map_err(|source| ClientError::ConfigForm {
+    let bytes = input::file(config, MAX_CONFIG_BYTES)?;
+    socket_in(&String::from_utf8_lossy(&bytes)).map_err(|source| ClientError::ConfigForm {
         path: config.to_owned(),
         source,
     })
@@ -142,6 +144,20 @@ mod tests {
         }
         assert!(socket_in("socket: [").is_err());
         assert!(socket_in("socket: {a: 1}").is_err());
+    }
+
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an absolute path needs a real file, which std::env names"
+    )]
+    fn a_configuration_is_found_by_an_absolute_path() {
+        let name = format!("ballast-client-{}.yaml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, "socket: /run/mine.sock").expect("a fresh file");
+        let socket = socket_of_config(&path);
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(socket.ok(), Some("/run/mine.sock".into()));
     }
 
     #[test]

@@ -240,7 +240,7 @@ fn render_pods(pods: &[PodEntry], now: WallTime, width: usize, paint: Paint, out
 }
 
 fn cpu_cell(usage: &Usage, bounds: &ResourceBounds) -> String {
-    three_parts(
+    parts(
         [
             usage.cpu_milli,
             bounds.cpu_request_milli,
@@ -251,7 +251,7 @@ fn cpu_cell(usage: &Usage, bounds: &ResourceBounds) -> String {
 }
 
 fn memory_cell(usage: &Usage, bounds: &ResourceBounds) -> String {
-    three_parts(
+    parts(
         [
             usage.memory_bytes,
             bounds.memory_request_bytes,
@@ -261,7 +261,18 @@ fn memory_cell(usage: &Usage, bounds: &ResourceBounds) -> String {
     )
 }
 
-fn three_parts(parts: [Option<String>; 3]) -> String {
+/// `4/4`: request and limit.
+pub(super) fn cpu_bounds(bounds: &ResourceBounds) -> String {
+    parts([bounds.cpu_request_milli, bounds.cpu_limit_milli].map(|it| it.map(format::cpu)))
+}
+
+/// `1.0Gi/2.0Gi`: request and limit.
+pub(super) fn memory_bounds(bounds: &ResourceBounds) -> String {
+    let bounds = [bounds.memory_request_bytes, bounds.memory_limit_bytes];
+    parts(bounds.map(|it| it.map(format::bytes)))
+}
+
+fn parts<const N: usize>(parts: [Option<String>; N]) -> String {
     parts
         .map(|it| it.unwrap_or_else(|| NOTHING.to_owned()))
         .join("/")
@@ -291,7 +302,7 @@ fn lines_of_pod(pod: &PodEntry, now: WallTime, paint: Paint) -> Vec<String> {
     lines
 }
 
-fn label(container: &ContainerEntry) -> String {
+pub(super) fn label(container: &ContainerEntry) -> String {
     let name = printable(&container.name);
     match container.kind {
         ContainerKind::Init => format!("{name} (init)"),

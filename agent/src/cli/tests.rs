@@ -38,6 +38,13 @@ fn usage_errors_end_with_status_2() {
         "ballast status --socket /a --config /b",
         "ballast events --kind oom,everything",
         "ballast events --since yesterday",
+        "ballast explain",
+        "ballast explain pod",
+        "ballast explain pod a/b/c",
+        "ballast explain pod /web",
+        "ballast explain pod web --record -o json",
+        "ballast explain node worker-1",
+        "ballast replay",
         "ballast frobnicate",
     ] {
         let error = parse_line(line).err().map(|it| it.exit_code());
@@ -219,6 +226,7 @@ where
     let sources = Sources {
         status: watch::channel(status).1,
         events,
+        admissions: path.with_file_name("admissions"),
     };
     let (_trigger, shutdown) = shutdown::channel();
     let _server = socket::serve(&path, sources, shutdown).expect("a fresh directory");
@@ -278,6 +286,59 @@ async fn both_verbs_show_what_the_agent_answers() {
     let (result, text) = ask_agent(true, events_verb(Output::Text)).await;
     assert!(result.is_ok(), "{result:?}");
     assert_eq!(text, render_event(&oom_record(1), false) + "\n");
+}
+
+fn explain_verb(line: &str) -> impl FnOnce(SocketArgs, &mut Screen) -> Result<(), CliError> {
+    let parsed = parse_line(&format!("ballast explain {line}"));
+    move |socket, screen| {
+        let mut target = match parsed {
+            Ok(Cli {
+                command: Command::Explain(target),
+            }) => target,
+            other => panic!("{other:?}"),
+        };
+        match &mut target {
+            ExplainTarget::Pod(args) => args.socket = socket,
+            ExplainTarget::Node(args) => args.socket = socket,
+        }
+        explain(&target, screen)
+    }
+}
+
+#[tokio::test]
+async fn a_pod_and_the_node_are_explained() {
+    for line in [
+        "pod database",
+        "pod default/database",
+        "pod database -n default",
+    ] {
+        let (result, text) = ask_agent(true, explain_verb(line)).await;
+        assert!(result.is_ok(), "{line}: {result:?}");
+        assert!(text.starts_with("default/database: Guaranteed"), "{text}");
+    }
+    let (result, text) = ask_agent(true, explain_verb("pod database -o json")).await;
+    assert!(result.is_ok(), "{result:?}");
+    let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(shown["pod"]["uid"], "6a1f");
+    assert_eq!(shown["record"], serde_json::Value::Null);
+    let (result, text) = ask_agent(true, explain_verb("node")).await;
+    assert!(result.is_ok(), "{result:?}");
+    assert!(text.starts_with("worker-1\n"), "{text}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_explained_is_told_by_the_exit_status() {
+    for (line, expected, status) in [
+        ("pod nobody", "no pod nobody", 1),
+        ("pod test/database", "no pod test/database", 1),
+        ("pod database --record", "no record", 1),
+        ("pod default/database -n test", "right would be one", 2),
+    ] {
+        let (result, text) = ask_agent(true, explain_verb(line)).await;
+        let error = result.expect_err(line);
+        assert!(error.to_string().contains(expected), "{line}: {error}");
+        assert_eq!((error.exit_code(), text.as_str()), (status, ""), "{line}");
+    }
 }
 
 #[tokio::test]

@@ -28,12 +28,32 @@ pub enum CpuManagerPolicy {
     Static,
 }
 
+impl CpuManagerPolicy {
+    /// As kubelet's configuration and files have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Static => "static",
+        }
+    }
+}
+
 /// `memoryManagerPolicy`; upstream writes it with a capital.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryManagerPolicy {
     #[default]
     None,
     Static,
+}
+
+impl MemoryManagerPolicy {
+    /// As kubelet's configuration and files have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Static => "Static",
+        }
+    }
 }
 
 /// `topologyManagerPolicy`.
@@ -47,6 +67,18 @@ pub enum TopologyManagerPolicy {
     SingleNumaNode,
 }
 
+impl TopologyManagerPolicy {
+    /// As kubelet's configuration and files have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::BestEffort => "best-effort",
+            Self::Restricted => "restricted",
+            Self::SingleNumaNode => "single-numa-node",
+        }
+    }
+}
+
 /// `topologyManagerScope`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -54,6 +86,16 @@ pub enum TopologyManagerScope {
     #[default]
     Container,
     Pod,
+}
+
+impl TopologyManagerScope {
+    /// As kubelet's configuration and files have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+        }
+    }
 }
 
 /// One entry of `reservedMemory`.

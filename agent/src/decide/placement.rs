@@ -10,6 +10,7 @@ pub mod managers;
 pub mod memory;
 pub mod record;
 pub mod remedies;
+pub mod summary;
 pub mod topology;
 
 #[cfg(test)]

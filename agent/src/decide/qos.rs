@@ -9,6 +9,39 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     pod.recorded_qos.unwrap_or_else(|| compute_qos_class(pod))
 }
 
+/// What gives the pod its class, as a clause for people.
+pub fn qos_reason(pod: &Pod) -> String {
+    if pod.recorded_qos.is_some() {
+        return "the class was recorded when the pod was made".to_owned();
+    }
+    let (lists, whose): (Vec<_>, _) = match &pod.resources {
+        Some(own) => (vec![("the pod", own)], "the pod-level"),
+        None => {
+            let containers = pod.all_containers();
+            let named = containers.map(|it| (it.name.as_str(), &it.resources));
+            (named.collect(), "the containers'")
+        }
+    };
+    match compute_qos_class(pod) {
+        QosClass::BestEffort => format!("{whose} resources have neither cpu nor memory"),
+        QosClass::Guaranteed => {
+            format!("{whose} requests of cpu and memory equal the limits, and none is missing")
+        }
+        QosClass::Burstable => {
+            let missing = lists.iter().find_map(|(name, it)| {
+                let limits = Compute::of(&it.limits);
+                let resource = match (limits.cpu, limits.memory) {
+                    (None, _) => "cpu",
+                    (_, None) => "memory",
+                    _ => return None,
+                };
+                Some(format!("{name} has no limit of {resource}"))
+            });
+            missing.unwrap_or_else(|| format!("{whose} requests differ from the limits"))
+        }
+    }
+}
+
 /// CPU and memory of a list, as far as they are above 0: nothing else counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Compute {
@@ -114,6 +147,34 @@ mod tests {
             "app {req memory=1Gi hugepages-2Mi=2Mi lim memory=1Gi hugepages-2Mi=2Mi}",
             Burstable,
         );
+    }
+
+    #[test]
+    fn the_reason_names_what_keeps_a_pod_from_the_class_above() {
+        for (spec, reason) in [
+            (
+                "app {}",
+                "the containers' resources have neither cpu nor memory",
+            ),
+            (
+                "app {req cpu=1 memory=1Gi lim cpu=1 memory=1Gi}",
+                "the containers' requests of cpu and memory equal the limits, and none is missing",
+            ),
+            ("app {req cpu=1 lim memory=1Gi}", " has no limit of cpu"),
+            ("app {req cpu=1 lim cpu=1}", " has no limit of memory"),
+            (
+                "app {req cpu=1 memory=1Gi lim cpu=2 memory=1Gi}",
+                "the containers' requests differ from the limits",
+            ),
+            (
+                "app {req cpu=1} pod {}",
+                "the pod-level resources have neither cpu nor memory",
+            ),
+            ("app {} pod {req cpu=1}", "the pod has no limit of cpu"),
+        ] {
+            let text = qos_reason(&pod(spec));
+            assert!(text.ends_with(reason), "{spec}: {text}");
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic_prost::ProstCodec;
 
+use super::authority::AnyAuthority;
 use super::{CLOSE_GRACE, CONNECTION_WINDOW, MAX_HEADER_BYTES, STREAM_WINDOW};
 
 /// Calls open at a time on one connection; a client waits with more.
@@ -97,7 +98,7 @@ async fn serve_connection(stream: UnixStream, idle: Duration, handler: Handler) 
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(AnyAuthority::new(stream)), service);
     let mut connection = pin!(connection);
     let mut n_seen = 0;
     loop {

@@ -11,6 +11,9 @@ use super::numa::Hint;
 use super::placement::MemoryBlock;
 use super::pod::PodUid;
 
+/// A larger admission record is not kept: the pod runs all the same, and is explained without it.
+pub const MAX_RECORD_BYTES: u64 = 8 << 20;
+
 /// Why a pod was refused, under the names that kubelet gives `status.reason` (spec placement 0.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RefusalReason {
@@ -223,4 +226,11 @@ pub struct AdmissionReport {
     /// Of a refusal: what would let it in, the smallest change first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remedies: Vec<Remedy>,
+}
+
+/// A record as people read, keep and compare it: indented, keys in order, so that equal records are
+/// equal texts.
+pub fn canonical_json(record: &serde_json::Value) -> String {
+    // `Display` of a value is its JSON: of keys that are texts, and of numbers that are finite.
+    format!("{record:#}\n")
 }

@@ -3,11 +3,17 @@
 //!
 //! Invariant: `None` is "not known" or "does not apply", as the field says; nothing unknown is 0.
 
+mod placement;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::placement::{
+    CpuPools, DeviceCounts, ExclusiveCpus, NumaAmounts, NumaNodeStatus, PlacementPolicies,
+    PlacementStatus,
+};
 use super::cgroup_name::CgroupDriver;
 use super::container::{ContainerKind, PodPhase};
 use super::pod::{PodUid, QosClass};
@@ -81,6 +87,9 @@ pub struct NodeStatus {
     /// Stalls of the whole node.
     pub psi: PsiStatus,
     pub ebpf: EbpfStatus,
+    /// `None`: not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementStatus>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,6 +226,9 @@ pub struct PodEntry {
     pub name: String,
     pub uid: PodUid,
     pub qos: QosClass,
+    /// What makes it this class, as a clause; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qos_reason: Option<String>,
     pub phase: PodPhase,
     /// Why the pod is in this phase, CamelCase; `None`: nothing to add.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -394,6 +406,7 @@ pub(crate) mod tests {
                     name: "database".into(),
                     uid: PodUid("6a1f".into()),
                     qos: QosClass::Guaranteed,
+                    qos_reason: None,
                     phase: PodPhase::Running,
                     reason: None,
                     message: None,
@@ -428,6 +441,7 @@ pub(crate) mod tests {
                     name: "hungry-7d9c6b5f4-x2x9z".into(),
                     uid: PodUid("0c4e".into()),
                     qos: QosClass::Burstable,
+                    qos_reason: None,
                     phase: PodPhase::Running,
                     reason: None,
                     message: None,
@@ -455,6 +469,7 @@ pub(crate) mod tests {
                     name: "idle".into(),
                     uid: PodUid("77".into()),
                     qos: QosClass::BestEffort,
+                    qos_reason: None,
                     phase: PodPhase::Failed,
                     reason: Some("OutOfmemory".into()),
                     message: Some("the node has 0 of 64 MiB left".into()),
@@ -528,6 +543,7 @@ pub(crate) mod tests {
                 ],
                 lost: BTreeMap::from([("oom".into(), 0), ("process".into(), 17)]),
             },
+            placement: None,
         }
     }
 

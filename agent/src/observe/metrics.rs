@@ -34,6 +34,7 @@ use self::labels::{
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
+pub use self::placement::{PlacementGauges, PoolCpus};
 use self::registry::Builder;
 pub use self::table::{Area, Buckets, Cardinality, Family, PREFIX, Type, Unit, table};
 use crate::model::agent_process::ProcessUsage;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::record::{EventKind, EventRecord};
 pub use crate::model::status::DEFAULT_SOCKET;
-use crate::model::status::{ApiVersion, Status};
+use crate::model::status::{ApiVersion, PlacementStatus, PodEntry, Status};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventFilter;
 
@@ -40,12 +40,25 @@ pub struct EventsRequest {
     pub after: Option<u64>,
 }
 
+/// A pod to be explained. Of the node the status document says all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExplainRequest {
+    pub api_version: ApiVersion,
+    /// Its name.
+    pub pod: String,
+    /// `None`: the one namespace that has a pod of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Request {
     Status(StatusRequest),
     Events(EventsRequest),
+    Explain(ExplainRequest),
 }
 
 impl Request {
@@ -67,12 +80,38 @@ impl EventsRequest {
     }
 }
 
+/// Why a pod is what and where it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodExplanation {
+    pub api_version: ApiVersion,
+    pub kind: PodExplanationKind,
+    /// Its entry in the status document.
+    pub pod: PodEntry,
+    /// Of the node, from the same document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementStatus>,
+    /// How it was admitted, as `ballast replay` takes it; `None`: no policy had a say in it, or the
+    /// fault below.
+    pub record: Option<serde_json::Value>,
+    /// Why there is a record that cannot be shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_fault: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PodExplanationKind {
+    #[default]
+    PodExplanation,
+}
+
 /// One line of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
     Status(Box<Status>),
     Event(Box<EventRecord>),
+    Explanation(Box<PodExplanation>),
     /// The request was not served; the message says why.
     Error(String),
 }
@@ -83,6 +122,7 @@ pub enum Answer {
 pub enum AnswerRef<'a> {
     Status(&'a Status),
     Event(&'a EventRecord),
+    Explanation(&'a PodExplanation),
     Error(&'a str),
 }
 
@@ -122,6 +162,18 @@ mod tests {
         assert_eq!(request.kind, [EventKind::Oom, EventKind::Process]);
         assert_eq!(request.filter(7).after, Some(7));
         assert_eq!(request.filter(6).after, None, "the agent began anew");
+        assert_eq!(
+            serde_json::from_str::<Request>(
+                r#"{"apiVersion":"ballast.dev/v1alpha1","command":"explain",
+                    "pod":"web","namespace":"shop"}"#
+            )
+            .ok(),
+            Some(Request::Explain(ExplainRequest {
+                api_version: ApiVersion::V1Alpha1,
+                pod: "web".into(),
+                namespace: Some("shop".into()),
+            }))
+        );
         let plain = events(r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events"}"#);
         assert!(!plain.follow && plain.kind.is_empty() && plain.since.is_none());
     }
@@ -134,6 +186,8 @@ mod tests {
             r#"{"apiVersion":"ballast.dev/v1alpha1","command":"reboot"}"#,
             r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events","pod":"x"}"#,
             r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events","kind":["all"]}"#,
+            r#"{"apiVersion":"ballast.dev/v1alpha1","command":"explain"}"#,
+            r#"{"apiVersion":"ballast.dev/v1alpha1","command":"explain","pod":"x","uid":"../x"}"#,
             "GET / HTTP/1.1",
             "",
         ] {

@@ -1,4 +1,4 @@
-//! The Unix socket behind `ballast status` and `ballast events`; see [`super::protocol`] for what
+//! The Unix socket behind `ballast status`, `ballast events` and `ballast explain`; see [`super::protocol`] for what
 //! goes over it.
 //!
 //! Invariant: a client takes a place and the memory of one batch, never the time of the agent. It
@@ -7,7 +7,7 @@
 //! followers cannot keep `ballast status` out.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::event_log::EventLog;
-use super::protocol::{AnswerRef, EventsRequest, MAX_REQUEST_BYTES, Request};
+use super::explain;
+use super::protocol::{AnswerRef, EventsRequest, ExplainRequest, MAX_REQUEST_BYTES, Request};
 use super::shutdown::Shutdown;
 use crate::model::record::EventRecord;
 use crate::model::status::Status;
@@ -39,17 +40,21 @@ const BATCH: usize = 64;
 /// Pause after a failed accept, which happens when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+const STARTING: &str = "the agent is starting: its first pass is not complete";
+
 /// What the answers are made from.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// The document of the last pass; `None` until the first is complete.
     pub status: watch::Receiver<Option<Arc<Status>>>,
     pub events: EventLog,
+    /// The directory of the admission records.
+    pub admissions: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("listen for ballast status and ballast events")]
+    #[error("listen for ballast status, ballast events and ballast explain")]
     Listen {
         #[from]
         source: ListenError,
@@ -159,6 +164,7 @@ impl Server {
                 self.follow(&request, reader, writer).await
             }
             Ok(Request::Events(request)) => self.send_events(&request, &mut writer).await,
+            Ok(Request::Explain(request)) => self.send_explanation(request, &mut writer).await,
         }
     }
 
@@ -166,9 +172,26 @@ impl Server {
         let status = self.sources.status.borrow().clone();
         let answer = match &status {
             Some(status) => AnswerRef::Status(status),
-            None => AnswerRef::Error("the agent is starting: its first pass is not complete"),
+            None => AnswerRef::Error(STARTING),
         };
         send(writer, answer).await
+    }
+
+    async fn send_explanation(
+        &self,
+        request: ExplainRequest,
+        writer: &mut OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let Some(status) = self.sources.status.borrow().clone() else {
+            return send(writer, AnswerRef::Error(STARTING)).await;
+        };
+        let admissions = self.sources.admissions.clone();
+        let explained =
+            tokio::task::spawn_blocking(move || explain::pod(&status, &admissions, &request));
+        match explained.await.map_err(io::Error::other)? {
+            Ok(explanation) => send(writer, AnswerRef::Explanation(&explanation)).await,
+            Err(error) => send(writer, AnswerRef::Error(&error.to_string())).await,
+        }
     }
 
     async fn send_events(

@@ -19,12 +19,14 @@ use super::node::Node;
 use super::plugins::ANSWER_LOST;
 use super::pods::PodEntry;
 use crate::apply::kubelet_state;
-use crate::config::{Compat, Config, CpuManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy};
+use crate::config::{Compat, Config};
 use crate::decide::placement::admission::{Decided, Outcome};
 use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuestion};
 use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
 use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
-use crate::model::admission::{Admission, AdmissionReport, Refusal, RefusalReason};
+use crate::model::admission::{
+    Admission, AdmissionReport, MAX_RECORD_BYTES, Refusal, RefusalReason,
+};
 use crate::model::container::ContainerState;
 use crate::model::kubelet_state::PodEntries;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
@@ -36,8 +38,8 @@ use crate::sys::{FsError, Root, clock, durable};
 /// A plugin that wants to be asked again and again during one admission is not asked any more.
 const MAX_QUESTIONS: usize = 32;
 
-/// Records larger than this are not kept: the pod can still be explained without its replay.
-const MAX_RECORD_BYTES: usize = 8 << 20;
+/// The directory of admission records, `<uid>.json` each, below the state directory.
+pub(super) const ADMISSIONS: &str = "admissions";
 
 /// See the module.
 pub(super) struct Placement {
@@ -84,7 +86,7 @@ impl Placement {
             managers: Managers::new(&settings)?,
             settings,
             directory: config.kubelet_directory.clone(),
-            records: config.state_directory.join("admissions"),
+            records: config.state_directory.join(ADMISSIONS),
             is_unsaved: true,
             is_unpublished: true,
             stored: Stored::default(),
@@ -101,12 +103,7 @@ impl Placement {
 
     /// The topology policy, as the label of metrics.
     pub(super) fn topology_policy(&self) -> &'static str {
-        match self.settings.config.topology_manager_policy {
-            TopologyManagerPolicy::None => "none",
-            TopologyManagerPolicy::BestEffort => "best-effort",
-            TopologyManagerPolicy::Restricted => "restricted",
-            TopologyManagerPolicy::SingleNumaNode => "single-numa-node",
-        }
+        self.settings.config.topology_manager_policy.as_str()
     }
 
     /// Writes what differs from the files.
@@ -120,12 +117,12 @@ impl Placement {
         let stored = &mut self.stored;
         Root::host().create_dir_all(&directory)?;
         if stored.cpus.as_ref() != Some(cpus) {
-            let policy = cpu_policy(&self.settings);
+            let policy = self.settings.config.cpu_manager_policy.as_str();
             kubelet_state::write_cpus(&directory, policy, entries, cpus)?;
             stored.cpus = Some(cpus.clone());
         }
         if stored.memory.as_ref() != Some(memory) {
-            let policy = memory_policy(&self.settings);
+            let policy = self.settings.config.memory_manager_policy.as_str();
             kubelet_state::write_memory(&directory, policy, entries, memory)?;
             stored.memory = Some(memory.clone());
         }
@@ -138,22 +135,6 @@ impl Placement {
 
     fn record_path(&self, pod: &PodUid) -> PathBuf {
         self.records.join(format!("{pod}.json"))
-    }
-}
-
-/// The word for the policy in kubelet's file.
-fn cpu_policy(settings: &PlacementSettings) -> &'static str {
-    match settings.config.cpu_manager_policy {
-        CpuManagerPolicy::None => "none",
-        CpuManagerPolicy::Static => "static",
-    }
-}
-
-/// The word for the policy in kubelet's file.
-fn memory_policy(settings: &PlacementSettings) -> &'static str {
-    match settings.config.memory_manager_policy {
-        MemoryManagerPolicy::None => "None",
-        MemoryManagerPolicy::Static => "Static",
     }
 }
 
@@ -332,7 +313,7 @@ impl Loop {
         };
         let record = AdmissionRecord::new(input, report.clone());
         let written = match serde_json::to_vec(&record) {
-            Ok(bytes) if bytes.len() <= MAX_RECORD_BYTES => Root::host()
+            Ok(bytes) if bytes.len() as u64 <= MAX_RECORD_BYTES => Root::host()
                 .create_dir_all(&self.placement.records)
                 .and_then(|()| durable::replace(&self.placement.record_path(uid), &bytes))
                 .map_err(|error| chain(&error)),

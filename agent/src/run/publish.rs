@@ -16,7 +16,9 @@ use crate::apply::cgroupfs::ApplyError;
 use crate::config::Config;
 use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
+use crate::decide::placement::summary::summary;
 use crate::decide::pod_resources::{memory, milli_cpu};
+use crate::decide::qos::qos_reason;
 use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_name::CgroupName;
@@ -455,6 +457,11 @@ impl Loop {
                     lost: self.shared.lost(),
                     ..self.publisher.ebpf.clone()
                 },
+                placement: Some(summary(
+                    &self.placement.managers,
+                    &self.placement.settings,
+                    |uid| self.pods.get(uid).map(|it| it.pod_ref.to_string()),
+                )),
             },
             pods,
             manifest_faults: self
@@ -564,6 +571,7 @@ impl Loop {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
             qos: entry.qos,
+            qos_reason: Some(qos_reason(pod)),
             phase: entry.state.phase,
             reason: match (&entry.blocked, entry.state.deletion, &entry.state.admission) {
                 (Some(_), ..) => Some("Blocked".to_owned()),

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::event::{Event, Sender};
+use super::placement::ADMISSIONS;
 use crate::config::Config;
 use crate::model::status::Status;
 use crate::observe::event_log::EventLog;
@@ -66,6 +67,7 @@ impl Server {
         let sources = Sources {
             status,
             events: log.clone(),
+            admissions: config.state_directory.join(ADMISSIONS),
         };
         socket::serve(&config.socket, sources, shutdown.clone())?;
         if let Some(address) = config.metrics_address {

@@ -13,6 +13,9 @@ use crate::sys::{FsError, Root};
 /// Larger files are refused unread: 250 pods with devices come to less than 2 MiB.
 const MAX_BYTES: u64 = 8 << 20;
 
+/// The same for CPUs, of which a set costs memory up to its largest id: 250 pods come to 50 KiB.
+const MAX_CPU_BYTES: u64 = 1 << 20;
+
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletStateError {
     #[error(transparent)]
@@ -32,7 +35,7 @@ pub fn read_cpus(
     pod_entries: PodEntries,
     containers: &ContainerIds,
 ) -> Result<Option<CpuState>, KubeletStateError> {
-    read(&root.join(CPU_FILE), |bytes| {
+    read(&root.join(CPU_FILE), MAX_CPU_BYTES, |bytes| {
         let file = CpuFile::read(bytes, policy, pod_entries, containers)?;
         Ok(CpuState::try_from(&file)?)
     })
@@ -44,23 +47,24 @@ pub fn read_memory(
     policy: &str,
     pod_entries: PodEntries,
 ) -> Result<Option<MemoryState>, KubeletStateError> {
-    read(&root.join(MEMORY_FILE), |bytes| {
+    read(&root.join(MEMORY_FILE), MAX_BYTES, |bytes| {
         MemoryState::try_from(&MemoryFile::read(bytes, policy, pod_entries)?)
     })
 }
 
 /// As [`read_cpus`], for devices.
 pub fn read_devices(root: &Path) -> Result<Option<DeviceState>, KubeletStateError> {
-    read(&root.join(DEVICE_FILE), |bytes| {
+    read(&root.join(DEVICE_FILE), MAX_BYTES, |bytes| {
         DeviceState::try_from(&DeviceFile::read(bytes)?)
     })
 }
 
 fn read<T>(
     path: &Path,
+    max_bytes: u64,
     decode: impl FnOnce(&[u8]) -> Result<T, StateFileError>,
 ) -> Result<Option<T>, KubeletStateError> {
-    let bytes = match Root::host().read_at_most(path, MAX_BYTES) {
+    let bytes = match Root::host().read_at_most(path, max_bytes) {
         Ok(bytes) => bytes,
         Err(FsError::Gone { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),

@@ -161,6 +161,11 @@ impl DeviceManager {
         self.books.clone()
     }
 
+    /// What is given out, by resource name within the container.
+    pub fn containers(&self) -> &ByContainer<BTreeMap<String, DeviceAllocation>> {
+        &self.books.containers
+    }
+
     /// As it is stored. Of the resources only the healthy devices are.
     pub fn state(&self) -> DeviceState {
         let resources = self.books.resources.iter();

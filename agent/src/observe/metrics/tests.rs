@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::model::admission;
 use crate::model::record::tests::oom_record;
 use crate::model::record::{EventDetail, EventRecord};
 use crate::model::topology::NumaNodeId;
@@ -86,6 +87,15 @@ fn everything() -> Metrics {
     metrics.state_restored(RestoreResult::Empty);
     metrics.set_kubelet_config_fields(FieldHandling::Honoured, 3);
     metrics.set_devices([("example.com/gpu", None, DeviceCounts::default())]);
+    let now = WallTime::from_epoch(Duration::from_secs(1));
+    let refused = Some(admission::RefusalReason::TopologyAffinityError);
+    metrics.admission("restricted", refused, Duration::from_millis(1), now);
+    metrics.set_placement(&PlacementGauges {
+        pools: Some(PoolCpus::default()),
+        free_cpus: BTreeMap::from([(NumaNodeId(0), 3)]),
+        free_bytes: BTreeMap::from([((NumaNodeId(0), "memory".to_owned()), 1)]),
+        exclusive: BTreeMap::from([(("ns".into(), "pod".into(), "app".into()), 2)]),
+    });
     metrics.device_plugin_refused(RefusalReason::Version);
     metrics.device_plugin_registered("example.com/gpu");
     metrics.device_allocated("example.com/gpu", second);

@@ -200,8 +200,8 @@ async fn what_is_not_there_is_told_and_counted() {
 async fn requests_beyond_the_rate_are_refused_whoever_asks() {
     let fixture = Fixture::new("rate", Some(NodeResources::default()));
     let begun = clock::boottime();
-    let mut n_refused = 0;
-    let n = 60_i32;
+    let mut n_refused = 0_u32;
+    let n = 60;
     for _ in 0..n / 2 {
         let both = tokio::join!(
             fixture.ask::<_, ListResponse>(path::LIST, Empty {}),
@@ -217,7 +217,7 @@ async fn requests_beyond_the_rate_are_refused_whoever_asks() {
     }
     let took = clock::boottime().saturating_sub(begun);
     let refilled = took.as_millis() / 10 + 1;
-    let n_taken = u128::from((n - n_refused).unsigned_abs());
+    let n_taken = u128::from(n - n_refused);
     assert!(
         n_taken <= u128::from(BURST) + refilled,
         "{n_taken} in {took:?}"

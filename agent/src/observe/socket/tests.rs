@@ -37,6 +37,7 @@ impl Fixture {
         let sources = Sources {
             status: receiver,
             events: events.clone(),
+            admissions: path.with_file_name("admissions"),
         };
         let server = serve(&path, sources, shutdown).unwrap();
         Self {
@@ -116,6 +117,34 @@ async fn status_and_events_are_answered() {
 }
 
 #[tokio::test]
+async fn a_pod_is_explained_with_its_record() {
+    let fixture = Fixture::start(16);
+    let admissions = fixture.path.with_file_name("admissions");
+    std::fs::create_dir(&admissions).unwrap();
+    std::fs::write(
+        admissions.join("6a1f.json"),
+        "{\n\"kind\": \"AdmissionRecord\"}",
+    )
+    .unwrap();
+    let answers = fixture
+        .ask(&request(r#""command":"explain","pod":"database""#))
+        .await;
+    let [Answer::Explanation(explained)] = &answers[..] else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(explained.pod, example_status().pods[0]);
+    let record = serde_json::json!({"kind": "AdmissionRecord"});
+    assert_eq!(explained.record, Some(record));
+    // No name of a client becomes a path.
+    let answers = fixture
+        .ask(&request(
+            r#""command":"explain","pod":"../admissions/6a1f""#,
+        ))
+        .await;
+    assert!(matches!(&answers[..], [Answer::Error(_)]), "{answers:?}");
+}
+
+#[tokio::test]
 async fn before_the_first_pass_status_says_so() {
     let fixture = Fixture::start(16);
     fixture.status.send_replace(None);
@@ -124,6 +153,10 @@ async fn before_the_first_pass_status_says_so() {
         matches!(&answers[..], [Answer::Error(message)] if message.contains("starting")),
         "{answers:?}"
     );
+    let explained = fixture
+        .ask(&request(r#""command":"explain","pod":"database""#))
+        .await;
+    assert_eq!(explained, answers);
 }
 
 #[tokio::test]

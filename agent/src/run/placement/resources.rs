@@ -5,11 +5,15 @@ use std::sync::Arc;
 
 use super::super::Loop;
 use super::holds;
+use crate::model::cpuset::CpuSet;
+use crate::model::device::Device;
 use crate::model::numa::NumaMask;
 use crate::model::pod::Pod;
 use crate::model::pod_resources::{
     AllocatableResources, ContainerKind, ContainerResources, DeviceIds, NodeResources, PodResources,
 };
+use crate::model::topology::NumaNodeId;
+use crate::observe::metrics::{DeviceCounts, PlacementGauges, PoolCpus};
 
 impl Loop {
     /// Publishes the books, if they changed since the last time.
@@ -29,6 +33,77 @@ impl Loop {
             allocatable: self.allocatable_resources(),
         };
         self.resources.send_replace(Some(Arc::new(resources)));
+        self.metrics.set_placement(&self.placement_gauges());
+        let counts = self.device_counts();
+        let counts = counts
+            .iter()
+            .map(|((resource, node), counts)| (resource.as_str(), *node, *counts));
+        self.metrics.set_devices(counts);
+    }
+
+    /// By resource and NUMA node; a device of two nodes counts at both.
+    fn device_counts(&self) -> BTreeMap<(String, Option<NumaNodeId>), DeviceCounts> {
+        let managers = &self.placement.managers;
+        let mut counts: BTreeMap<_, DeviceCounts> = BTreeMap::new();
+        for (resource, it) in managers.devices.resources() {
+            for device in it.devices.values() {
+                for node in places(device) {
+                    let count = counts.entry((resource.clone(), node)).or_default();
+                    count.n_unhealthy += u64::from(!device.is_healthy);
+                }
+            }
+        }
+        for pod in managers.devices.holders() {
+            let containers = self.pods.get(pod).into_iter();
+            let containers = containers.flat_map(|it| it.state.pod.all_containers());
+            for container in containers {
+                let held = managers.devices.allocations_of(pod, &container.name);
+                for (resource, it) in held.into_iter().flatten() {
+                    for (node, ids) in &it.ids {
+                        let count = counts.entry((resource.clone(), *node)).or_default();
+                        count.n_allocated += ids.len() as u64;
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    fn placement_gauges(&self) -> PlacementGauges {
+        let managers = &self.placement.managers;
+        let mut gauges = PlacementGauges::default();
+        if let Some(cpu) = &managers.cpu {
+            let mut exclusive = CpuSet::new();
+            for (uid, containers) in &cpu.state().containers {
+                let Some(entry) = self.pods.get(uid) else {
+                    continue;
+                };
+                for (container, cpus) in containers {
+                    exclusive = exclusive.union(cpus);
+                    let pod = &entry.pod_ref;
+                    let key = (pod.namespace.clone(), pod.name.clone(), container.clone());
+                    gauges.exclusive.insert(key, cpus.len() as u64);
+                }
+            }
+            gauges.pools = Some(PoolCpus {
+                shared: cpu.shared_pool().len(),
+                reserved: cpu.reserved().len(),
+                exclusive: exclusive.len(),
+            });
+            let available = cpu.available();
+            for (id, node) in &self.node.topology.numa_nodes {
+                let free = available.intersection(&node.cpus).len() as u64;
+                gauges.free_cpus.insert(*id, free);
+            }
+        }
+        if let Some(memory) = &managers.memory {
+            for (id, node) in &memory.state().nodes {
+                for (kind, table) in &node.tables {
+                    gauges.free_bytes.insert((*id, kind.clone()), table.free);
+                }
+            }
+        }
+        gauges
     }
 
     fn pod_resources(&self, pod: &Pod) -> PodResources {
@@ -70,12 +145,7 @@ impl Loop {
         for (resource, it) in managers.devices.resources() {
             let mut by_node: BTreeMap<_, std::collections::BTreeSet<String>> = BTreeMap::new();
             for device in it.devices.values().filter(|it| it.is_healthy) {
-                let nodes = device.numa.unwrap_or(NumaMask::EMPTY);
-                let mut nodes: Vec<_> = nodes.iter().map(Some).collect();
-                if nodes.is_empty() {
-                    nodes.push(None);
-                }
-                for node in nodes {
+                for node in places(device) {
                     by_node.entry(node).or_default().insert(device.id.clone());
                 }
             }
@@ -94,5 +164,14 @@ impl Loop {
                 .map(|it| it.allocatable())
                 .unwrap_or_default(),
         }
+    }
+}
+
+/// The NUMA nodes of a device; `None` once for one that has none.
+fn places(device: &Device) -> Vec<Option<NumaNodeId>> {
+    let nodes = device.numa.unwrap_or(NumaMask::EMPTY);
+    match nodes.is_empty() {
+        true => vec![None],
+        false => nodes.iter().map(Some).collect(),
     }
 }

@@ -40,13 +40,13 @@ impl Loop {
         let none = BTreeMap::new();
         let cpu = kubelet_state::read_cpus(
             &directory,
-            super::cpu_policy(&placement.settings),
+            placement.settings.config.cpu_manager_policy.as_str(),
             entries,
             &none,
         );
         let memory = kubelet_state::read_memory(
             &directory,
-            super::memory_policy(&placement.settings),
+            placement.settings.config.memory_manager_policy.as_str(),
             entries,
         );
         let devices = kubelet_state::read_devices(&directory);

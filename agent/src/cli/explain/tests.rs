@@ -1,0 +1,361 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::pod::NO_RECORD;
+use super::*;
+use crate::model::admission::{
+    AdmissionReport, Alignment, ContainerHoldings, Provider, ProviderVerdict, Refusal,
+    RefusalReason, Remedy, Verdict,
+};
+use crate::model::container::PodPhase;
+use crate::model::numa::{Hint, NumaMask};
+use crate::model::placement::MemoryBlock;
+use crate::model::pod::PodUid;
+use crate::model::status::tests::example_status;
+use crate::model::status::{
+    CpuPools, DeviceCounts, ExclusiveCpus, NumaAmounts, NumaNodeStatus, PlacementStatus,
+};
+use crate::model::topology::NumaNodeId;
+use crate::observe::protocol::{PodExplanation, PodExplanationKind};
+
+fn cpus(text: &str) -> crate::model::cpuset::CpuSet {
+    text.parse().expect("a CPU list")
+}
+
+/// Two NUMA nodes of four CPUs, and GPUs; the pod `default/database` holds some of each.
+fn example_placement() -> PlacementStatus {
+    let numa_node = |id: u32, all: &str, free: &str, reserved: u64| {
+        let amounts = |allocatable: u64, reserved: u64| NumaAmounts {
+            allocatable: allocatable << 20,
+            reserved: reserved << 20,
+            free: (allocatable - reserved) << 20,
+        };
+        NumaNodeStatus {
+            id: NumaNodeId(id),
+            cpus: cpus(all),
+            free_cpus: Some(cpus(free)),
+            memory: BTreeMap::from([
+                ("memory".into(), amounts(4096, reserved)),
+                ("hugepages-1Gi".into(), amounts(0, 0)),
+                ("hugepages-2Mi".into(), amounts(64, 0)),
+            ]),
+        }
+    };
+    let exclusive = |uid: &str, pod: Option<&str>, list: &str| ExclusiveCpus {
+        uid: PodUid(uid.into()),
+        pod: pod.map(str::to_owned),
+        container: Some("main".into()),
+        cpus: cpus(list),
+    };
+    let gpus = DeviceCounts {
+        capacity: 4,
+        allocatable: 3,
+        allocated: 1,
+    };
+    PlacementStatus {
+        policies: PlacementPolicies {
+            cpu_manager: "static".into(),
+            cpu_manager_options: BTreeMap::from([("full-pcpus-only".into(), "true".into())]),
+            memory_manager: "Static".into(),
+            topology_manager: "restricted".into(),
+            topology_manager_scope: "container".into(),
+            topology_manager_options: BTreeMap::new(),
+        },
+        cpus: Some(CpuPools {
+            shared: cpus("0-1,4-5"),
+            reserved: cpus("0"),
+            exclusive: vec![
+                exclusive("6a1f", Some("default/database"), "2-3"),
+                exclusive("9999", None, "6-7"),
+            ],
+        }),
+        numa_nodes: vec![
+            numa_node(0, "0-3", "1", 256),
+            numa_node(1, "4-7", "4-5", 4096),
+        ],
+        devices: BTreeMap::from([("example.com/gpu".into(), gpus)]),
+    }
+}
+
+fn hint(ids: &[u32], preferred: bool) -> Hint {
+    let mask = NumaMask::new(ids.iter().map(|it| NumaNodeId(*it)));
+    Hint {
+        numa: mask.ok(),
+        preferred,
+    }
+}
+
+fn verdict(provider: Provider, resource: &str, verdict: Verdict) -> ProviderVerdict {
+    ProviderVerdict {
+        provider,
+        resource: resource.into(),
+        verdict,
+        alone: Some(hint(&[0], true)),
+        without: Some(hint(&[0, 1], false)),
+    }
+}
+
+fn one_of(first: Vec<Hint>, n_masks: Option<u64>) -> Verdict {
+    Verdict::OneOf {
+        narrowest: 1,
+        preferred_len: Some(1),
+        first,
+        n_masks,
+    }
+}
+
+fn explanation(report: Option<&AdmissionReport>) -> PodExplanation {
+    let mut status = example_status();
+    let mut pod = status.pods.remove(0);
+    pod.qos_reason = Some("the containers' requests of cpu and memory equal the limits".into());
+    PodExplanation {
+        api_version: ApiVersion::V1Alpha1,
+        kind: PodExplanationKind::PodExplanation,
+        pod,
+        placement: Some(example_placement()),
+        record: report.map(|report| {
+            serde_json::json!({
+                "input": {"settings": {"config": {
+                    "cpuManagerPolicy": "static",
+                    "memoryManagerPolicy": "Static",
+                    "topologyManagerPolicy": "restricted",
+                    "topologyManagerScope": "container",
+                }}},
+                "report": report,
+            })
+        }),
+        record_fault: None,
+    }
+}
+
+fn admitted() -> AdmissionReport {
+    let anywhere = verdict(Provider::Memory, "memory", Verdict::Any);
+    let gpu = one_of(vec![hint(&[0], true), hint(&[0, 1], false)], Some(2));
+    let cpu = vec![hint(&[0], true), hint(&[1], true), hint(&[0, 1], false)];
+    AdmissionReport {
+        alignments: vec![
+            Alignment {
+                container: Some("prepare".into()),
+                providers: Vec::new(),
+                merged: Hint {
+                    numa: None,
+                    preferred: true,
+                },
+                is_admitted: true,
+                is_cut: false,
+            },
+            Alignment {
+                container: Some("main".into()),
+                providers: vec![
+                    verdict(Provider::Devices, "example.com/gpu", gpu),
+                    verdict(Provider::Cpu, "cpu", one_of(cpu, Some(3))),
+                    anywhere,
+                ],
+                merged: hint(&[0], true),
+                is_admitted: true,
+                is_cut: false,
+            },
+        ],
+        holdings: vec![ContainerHoldings {
+            container: "main".into(),
+            cpus: Some(cpus("2-3")),
+            memory: vec![MemoryBlock {
+                numa: NumaMask::from_bits(1),
+                resource: "memory".into(),
+                size: 256 << 20,
+            }],
+            devices: BTreeMap::from([(
+                "example.com/gpu".into(),
+                BTreeSet::from(["gpu-0".into(), "gpu-1\x1b[2J".into()]),
+            )]),
+        }],
+        refusal: None,
+        remedies: Vec::new(),
+    }
+}
+
+fn refused() -> AdmissionReport {
+    let many = Verdict::OneOf {
+        narrowest: 3,
+        preferred_len: Some(2),
+        first: Vec::new(),
+        n_masks: None,
+    };
+    let some = one_of(vec![hint(&[0, 2, 3], false)], Some(5));
+    AdmissionReport {
+        alignments: vec![Alignment {
+            container: Some("main".into()),
+            providers: vec![
+                verdict(Provider::Devices, "example.com/gpu", Verdict::Impossible),
+                verdict(Provider::Cpu, "cpu", some),
+                verdict(Provider::Memory, "memory", many),
+            ],
+            merged: hint(&[0, 2, 3], false),
+            is_admitted: false,
+            is_cut: true,
+        }],
+        holdings: Vec::new(),
+        refusal: Some(Refusal {
+            reason: RefusalReason::TopologyAffinityError,
+            message: "Resources cannot be allocated with Topology locality".into(),
+            container: Some("main".into()),
+        }),
+        remedies: vec![
+            Remedy::FewerCpus {
+                container: "main".into(),
+                cpus: 6,
+            },
+            Remedy::WithoutPod {
+                uid: PodUid("6a1f".into()),
+            },
+            Remedy::WithoutPod {
+                uid: PodUid("unknown".into()),
+            },
+            Remedy::BestEffort,
+        ],
+    }
+}
+
+#[track_caller]
+fn check(text: &str, golden: &str) {
+    assert_eq!(text, golden.trim_start(), "\n{text}");
+}
+
+const ADMITTED: &str = "
+default/database: Guaranteed, Running
+Guaranteed because the containers' requests of cpu and memory equal the limits
+uid 6a1f
+cgroup /kubepods/pod6a1f
+
+MAY USE         CPU req/lim  MEMORY req/lim
+the pod           500m/500m     256Mi/256Mi
+prepare (init)          -/-             -/-
+main                    -/-             -/-
+
+RUNS ON         CPUS     NUMA  WHOSE
+prepare (init)  0-1,4-5  0-1   shared pool
+main            2-3      0     its own
+  memory 256Mi from NUMA node 0
+  example.com/gpu gpu-0, gpu-1?[2J
+
+HOW IT WAS PLACED
+policies: CPU static, memory Static, topology restricted (scope container)
+
+prepare: anywhere, no manager had a wish
+
+main: NUMA node 0, preferred by all
+  MANAGER  RESOURCE         COULD TAKE IT FROM  NEEDS  AT BEST  ALONE  WITHOUT
+  devices  example.com/gpu  0*, 0-1                 1        1  0*     0-1
+  cpu      cpu              0*, 1*, 0-1             1        1  0*     0-1
+  memory   memory           anywhere                -        -  0*     0-1
+
+* preferred: on an empty node no fewer NUMA nodes would do
+alone, without: the choice if only this manager, or all but it, had a wish
+";
+
+#[test]
+fn a_pod_that_runs_is_explained() {
+    check(
+        &render_pod(&explanation(Some(&admitted())), 80, false),
+        ADMITTED,
+    );
+}
+
+const REFUSED: &str = "
+default/database: Guaranteed, Failed
+Guaranteed because the containers' requests of cpu and memory equal the limits
+uid 6a1f
+cgroup not made
+
+MAY USE         CPU req/lim  MEMORY req/lim
+the pod           500m/500m     256Mi/256Mi
+prepare (init)          -/-             -/-
+main                    -/-             -/-
+
+HOW IT WAS PLACED
+policies: CPU static, memory Static, topology restricted (scope container)
+
+main: refused: the best there is, NUMA nodes 0,2-3, is not preferred by all, as restricted wants
+  chosen over 0*
+  the search was ended early: there may be a better one
+  MANAGER  RESOURCE         COULD TAKE IT FROM  NEEDS  AT BEST  ALONE  WITHOUT
+  devices  example.com/gpu  nowhere                 -        -  0*     0-1
+  cpu      cpu              {0,2-3} and 4 more      1        1  0*     0-1
+  memory   memory           many sets               3        2  0*     0-1
+
+* preferred: on an empty node no fewer NUMA nodes would do
+alone, without: the choice if only this manager, or all but it, had a wish
+
+REFUSED: TopologyAffinityError: Resources cannot be allocated with Topology locality (container main)
+at that time it would have fit if
+  container main asks for 6 CPUs or fewer
+  pod default/database goes away
+  pod unknown goes away
+  topologyManagerPolicy is best-effort
+";
+
+#[test]
+fn a_pod_that_was_refused_is_told_what_would_let_it_in() {
+    let mut explained = explanation(Some(&refused()));
+    explained.pod.phase = PodPhase::Failed;
+    explained.pod.cgroup_path = None;
+    check(&render_pod(&explained, 80, false), REFUSED);
+}
+
+#[test]
+fn a_pod_without_a_record_runs_in_the_shared_pool() {
+    let mut explained = explanation(None);
+    explained.pod.uid = PodUid("other".into());
+    let text = render_pod(&explained, 80, false);
+    assert!(text.contains("0-1,4-5  0-1   shared pool"), "{text}");
+    assert!(text.contains(NO_RECORD), "{text}");
+    explained.placement = None;
+    let text = render_pod(&explained, 80, false);
+    assert!(text.contains("everybody's"), "{text}");
+}
+
+#[test]
+fn a_record_that_is_not_understood_takes_nothing_else_along() {
+    let mut explained = explanation(None);
+    explained.record = Some(serde_json::json!({"report": 1}));
+    let text = render_pod(&explained, 80, false);
+    assert!(text.contains("is not understood"), "{text}");
+    assert!(text.contains("2-3"), "{text}");
+    explained.record = None;
+    explained.record_fault = Some("it is of \x1b[1m other size".into());
+    let text = render_pod(&explained, 80, false);
+    assert!(
+        text.contains("cannot be shown: it is of ?[1m other size"),
+        "{text}"
+    );
+}
+
+const NODE: &str = "
+worker-1
+policies: CPU static (full-pcpus-only=true), memory Static, topology restricted (scope container)
+
+CPU POOL               N  CPUS
+shared                 4  0-1,4-5
+reserved               1  0
+default/database main  2  2-3
+9999 main (gone)       2  6-7
+
+NUMA NODE  CPUS  FREE CPUS  MEMORY free/allocatable
+0          0-3   1                      3.7Gi/4.0Gi
+  hugepages-2Mi 64Mi/64Mi
+1          4-7   4-5                        0/4.0Gi
+  hugepages-2Mi 64Mi/64Mi
+
+DEVICES          CAPACITY  ALLOCATABLE  ALLOCATED
+example.com/gpu         4            3          1
+";
+
+#[test]
+fn the_node_is_explained() {
+    let mut node = example_status().node;
+    let text = render_node(&node, 80, false);
+    assert!(text.contains("not known yet"), "{text}");
+    node.placement = Some(example_placement());
+    check(&render_node(&node, 80, false), NODE);
+    let coloured = render_node(&node, 80, true);
+    assert!(coloured.contains("\x1b[33m9999 main (gone)"), "{coloured}");
+}

@@ -1,0 +1,117 @@
+//! What the managers have given out and what is left, in the form of the status document.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::cpu::CpuManager;
+use super::managers::{Managers, PlacementSettings};
+use super::memory::MemoryManager;
+use crate::model::cpuset::CpuSet;
+use crate::model::placement::CpuState;
+use crate::model::pod::PodUid;
+use crate::model::status::{
+    CpuPools, DeviceCounts, ExclusiveCpus, NumaAmounts, NumaNodeStatus, PlacementPolicies,
+    PlacementStatus,
+};
+
+/// See the module. `name_of` gives `namespace/name` of a pod, and `None` of one that is gone.
+pub fn summary(
+    managers: &Managers,
+    settings: &PlacementSettings,
+    name_of: impl Fn(&PodUid) -> Option<String>,
+) -> PlacementStatus {
+    PlacementStatus {
+        policies: policies(settings),
+        cpus: managers.cpu.as_ref().map(|cpu| CpuPools {
+            shared: cpu.shared_pool().clone(),
+            reserved: cpu.reserved().clone(),
+            exclusive: exclusive(cpu.state(), name_of),
+        }),
+        numa_nodes: numa_nodes(managers, settings),
+        devices: devices(managers),
+    }
+}
+
+fn policies(settings: &PlacementSettings) -> PlacementPolicies {
+    let config = &settings.config;
+    PlacementPolicies {
+        cpu_manager: config.cpu_manager_policy.as_str().to_owned(),
+        cpu_manager_options: config.cpu_manager_policy_options.clone(),
+        memory_manager: config.memory_manager_policy.as_str().to_owned(),
+        topology_manager: config.topology_manager_policy.as_str().to_owned(),
+        topology_manager_scope: config.topology_manager_scope.as_str().to_owned(),
+        topology_manager_options: config.topology_manager_policy_options.clone(),
+    }
+}
+
+fn exclusive(state: &CpuState, name_of: impl Fn(&PodUid) -> Option<String>) -> Vec<ExclusiveCpus> {
+    let of_pods = state.pods.iter().map(|(uid, cpus)| (uid, None, cpus));
+    let of_containers = state.containers.iter().flat_map(|(uid, containers)| {
+        let containers = containers.iter();
+        containers.map(move |(name, cpus)| (uid, Some(name.clone()), cpus))
+    });
+    let mut exclusive: Vec<ExclusiveCpus> = of_pods
+        .chain(of_containers)
+        .map(|(uid, container, cpus)| ExclusiveCpus {
+            uid: uid.clone(),
+            pod: name_of(uid),
+            container,
+            cpus: cpus.clone(),
+        })
+        .collect();
+    exclusive.sort_by(|a, b| (&a.uid, &a.container).cmp(&(&b.uid, &b.container)));
+    exclusive
+}
+
+fn numa_nodes(managers: &Managers, settings: &PlacementSettings) -> Vec<NumaNodeStatus> {
+    let available: Option<CpuSet> = managers.cpu.as_ref().map(CpuManager::available);
+    let memory = managers.memory.as_ref().map(MemoryManager::state);
+    let nodes = settings.topology.numa_nodes.iter();
+    nodes
+        .map(|(id, node)| {
+            let tables = memory.and_then(|it| it.nodes.get(id)).map(|it| &it.tables);
+            NumaNodeStatus {
+                id: *id,
+                cpus: node.cpus.clone(),
+                free_cpus: available.as_ref().map(|it| it.intersection(&node.cpus)),
+                memory: tables
+                    .into_iter()
+                    .flatten()
+                    .map(|(resource, table)| {
+                        let amounts = NumaAmounts {
+                            allocatable: table.allocatable,
+                            reserved: table.reserved,
+                            free: table.free,
+                        };
+                        (resource.clone(), amounts)
+                    })
+                    .collect(),
+            }
+        })
+        .collect()
+}
+
+fn devices(managers: &Managers) -> BTreeMap<String, DeviceCounts> {
+    // Init containers lend their devices to those after them: a device counts once.
+    let mut held: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let containers = managers.devices.containers().values();
+    for (resource, allocation) in containers.flat_map(BTreeMap::values).flatten() {
+        let ids = allocation.ids.values().flatten().map(String::as_str);
+        held.entry(resource).or_default().extend(ids);
+    }
+    let mut devices: BTreeMap<String, DeviceCounts> = held
+        .into_iter()
+        .map(|(resource, ids)| {
+            let counts = DeviceCounts {
+                allocated: ids.len() as u64,
+                ..DeviceCounts::default()
+            };
+            (resource.to_owned(), counts)
+        })
+        .collect();
+    for (resource, it) in managers.devices.capacity() {
+        let counts = devices.entry(resource).or_default();
+        counts.capacity = it.capacity as u64;
+        counts.allocatable = it.allocatable as u64;
+    }
+    devices
+}

@@ -1,0 +1,100 @@
+//! The answer to an `explain` request: what the status document says of the pod, and the record of
+//! its admission.
+//!
+//! Invariant: no path comes from a client. The file of a record is named by the uid that the agent
+//! itself gave in its status document.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::protocol::{ExplainRequest, PodExplanation, PodExplanationKind};
+use crate::model::admission::MAX_RECORD_BYTES;
+use crate::model::pod::PodUid;
+use crate::model::status::{ApiVersion, PodEntry, Status};
+use crate::sys::regular::{self, Contents};
+
+/// Why a pod cannot be explained.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExplainError {
+    #[error("this node has no pod {pod}; ballast status names those it has")]
+    Unknown { pod: String },
+    #[error("{name} is a pod in each of the namespaces {namespaces}: name one with --namespace")]
+    Ambiguous { name: String, namespaces: String },
+}
+
+/// See the module. Reads at most one file.
+pub fn pod(
+    status: &Status,
+    admissions: &Path,
+    request: &ExplainRequest,
+) -> Result<PodExplanation, ExplainError> {
+    let pod = find(&status.pods, request)?;
+    let (record, record_fault) = match read_record(admissions, &pod.uid) {
+        Ok(record) => (record, None),
+        Err(fault) => (None, Some(fault)),
+    };
+    Ok(PodExplanation {
+        api_version: ApiVersion::V1Alpha1,
+        kind: PodExplanationKind::PodExplanation,
+        pod: pod.clone(),
+        placement: status.node.placement.clone(),
+        record,
+        record_fault,
+    })
+}
+
+fn find<'a>(pods: &'a [PodEntry], request: &ExplainRequest) -> Result<&'a PodEntry, ExplainError> {
+    let ExplainRequest {
+        pod: name,
+        namespace,
+        ..
+    } = request;
+    let named: Vec<&PodEntry> = pods
+        .iter()
+        .filter(|it| it.name == *name && namespace.as_ref().is_none_or(|ns| *ns == it.namespace))
+        .collect();
+    let mut namespaces: Vec<&str> = named.iter().map(|it| it.namespace.as_str()).collect();
+    namespaces.dedup();
+    match named.as_slice() {
+        [] => Err(ExplainError::Unknown {
+            pod: match namespace {
+                Some(namespace) => format!("{namespace}/{name}"),
+                None => name.clone(),
+            },
+        }),
+        // One that ends and its successor may share a name: the newer one is meant.
+        [first, others @ ..] if namespaces.len() == 1 => {
+            Ok(others.iter().fold(
+                first,
+                |a, b| if b.started_at > a.started_at { b } else { a },
+            ))
+        }
+        _ => Err(ExplainError::Ambiguous {
+            name: name.clone(),
+            namespaces: namespaces.join(", "),
+        }),
+    }
+}
+
+/// `Ok(None)`: there is none.
+fn read_record(directory: &Path, uid: &PodUid) -> Result<Option<Value>, String> {
+    let path = directory.join(format!("{uid}.json"));
+    let in_words = |what: &str| Err(format!("{} {what}", path.display()));
+    match regular::read(&path, MAX_RECORD_BYTES) {
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(crate::sys::chain(&error)),
+        Ok(Contents::Whole { bytes, .. }) => match serde_json::from_slice(&bytes) {
+            Ok(record) => Ok(Some(record)),
+            Err(error) => in_words(&format!("is not JSON: {error}")),
+        },
+        Ok(Contents::TooLarge { .. }) => {
+            in_words(&format!("is larger than {MAX_RECORD_BYTES} bytes"))
+        }
+        Ok(Contents::Changing) => in_words("is being written: ask again"),
+        Ok(Contents::Other) => in_words("is not a regular file"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+#![expect(
+    clippy::disallowed_methods,
+    reason = "records need a real directory, which std::env names"
+)]
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::model::status::tests::example_status;
+
+/// A directory of records that is removed with the value.
+struct Admissions(PathBuf);
+
+impl Admissions {
+    fn new(name: &str) -> Self {
+        let name = format!("ballast-explain-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name).join("admissions");
+        fs::create_dir_all(&path).expect("a fresh directory");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.0.join(name), bytes).expect("the directory was made");
+    }
+}
+
+impl Drop for Admissions {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0.parent().unwrap_or(&self.0));
+    }
+}
+
+fn request(pod: &str, namespace: Option<&str>) -> ExplainRequest {
+    ExplainRequest {
+        api_version: ApiVersion::V1Alpha1,
+        pod: pod.to_owned(),
+        namespace: namespace.map(str::to_owned),
+    }
+}
+
+/// Pods `default/database`, `a-namespace-with-a-long-name/hungry-...` and `default/idle`, and
+/// `default/database` once more in namespace `test`.
+fn status() -> Status {
+    let mut status = example_status();
+    let mut twin = status.pods[0].clone();
+    twin.namespace = "test".into();
+    twin.uid = PodUid("twin".into());
+    status.pods.push(twin);
+    status
+}
+
+#[test]
+fn a_name_is_enough_where_it_is_the_only_one() {
+    let found = |name, namespace| {
+        let status = status();
+        let found = find(&status.pods, &request(name, namespace));
+        found
+            .map(|it| it.uid.0.clone())
+            .map_err(|it| it.to_string())
+    };
+    assert_eq!(found("idle", None), Ok("77".into()));
+    assert_eq!(found("idle", Some("default")), Ok("77".into()));
+    assert_eq!(found("database", Some("test")), Ok("twin".into()));
+    let ambiguous = "database is a pod in each of the namespaces default, test: name one with \
+                     --namespace";
+    assert_eq!(found("database", None), Err(ambiguous.into()));
+    let unknown = "this node has no pod test/idle; ballast status names those it has";
+    assert_eq!(found("idle", Some("test")), Err(unknown.into()));
+}
+
+#[test]
+fn of_two_lives_of_a_pod_the_newer_one_is_meant() {
+    let mut status = example_status();
+    let mut successor = status.pods[0].clone();
+    successor.uid = PodUid("successor".into());
+    successor.started_at = Some(status.agent.observed_at);
+    status.pods.insert(0, successor);
+    let found = find(&status.pods, &request("database", None)).map(|it| &it.uid.0[..]);
+    assert_eq!(found, Ok("successor"));
+}
+
+#[test]
+fn the_record_of_the_pod_goes_along() {
+    let admissions = Admissions::new("record");
+    admissions.write("6a1f.json", br#"{"kind": "AdmissionRecord"}"#);
+    let explain = |name| pod(&status(), &admissions.0, &request(name, Some("default")));
+    let explained = explain("database").expect("the pod is there");
+    assert_eq!(
+        explained.record,
+        Some(serde_json::json!({"kind": "AdmissionRecord"}))
+    );
+    assert_eq!(explained.record_fault, None);
+    let explained = explain("idle").expect("the pod is there");
+    assert_eq!((explained.record, explained.record_fault), (None, None));
+}
+
+#[test]
+fn a_record_that_cannot_be_shown_is_told_and_the_rest_is_explained() {
+    let admissions = Admissions::new("fault");
+    let fault = || {
+        let explained = pod(&status(), &admissions.0, &request("idle", None));
+        let explained = explained.expect("the pod is there");
+        assert_eq!(explained.record, None);
+        explained.record_fault.unwrap_or_default()
+    };
+    admissions.write("77.json", b"{");
+    assert!(fault().contains("77.json is not JSON"), "{}", fault());
+    let large = vec![b' '; usize::try_from(MAX_RECORD_BYTES).expect("8 MiB") + 1];
+    admissions.write("77.json", &large);
+    assert!(fault().contains("is larger than"), "{}", fault());
+    fs::remove_file(admissions.0.join("77.json")).expect("just written");
+    fs::create_dir(admissions.0.join("77.json")).expect("just removed");
+    assert!(fault().contains("not a regular file"), "{}", fault());
+}
