@@ -206,7 +206,7 @@ fn a_second_agent_on_the_same_state_refuses_to_start() -> Result<()> {
 }
 
 /// `BALLAST_TEST_SEED`, not 0, for another storm than the usual one.
-fn seed() -> Result<u64> {
+pub(super) fn seed() -> Result<u64> {
     let Some(seed) = std::env::var_os("BALLAST_TEST_SEED") else {
         return Ok(0x5eed_ba11_a57e_d001);
     };
@@ -216,10 +216,10 @@ fn seed() -> Result<u64> {
 }
 
 /// Numbers that look random and are the same each time (xorshift64, Marsaglia 2003).
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

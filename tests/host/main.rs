@@ -1,8 +1,8 @@
 //! The host lane: real cgroups, real programs, this kernel. Every function always compiles; with the
 //! feature `privileged` it is a test. Run on one thread: `cargo xtask test host`.
 //!
-//! `BALLAST_BIN` names the agent and `BALLAST_HOG` the program that misbehaves.
-//! `BALLAST_TEST_SCALE` (1 when it is not set) shrinks what is about numbers, for machines that are
+//! `BALLAST_BIN` names the agent, `BALLAST_HOG` the program that misbehaves, `BALLAST_PLUGIN` the
+//! device plugin. `BALLAST_TEST_SCALE` (1 when it is not set) shrinks what is about numbers, for machines that are
 //! emulated. `BALLAST_TEST_SEED` makes another storm of kills than the usual one. `BALLAST_VM` names
 //! the kernel of a virtual machine, where a test may do to the machine what it likes.
 //!
@@ -27,7 +27,10 @@ mod limits;
 mod look;
 mod metrics;
 mod oom;
+mod placement;
 mod repair;
+
+use std::io::Write;
 
 use anyhow::{Context, Result};
 
@@ -48,4 +51,11 @@ fn scaled(n: u32, min: u32) -> Result<u32> {
     )]
     let scaled = (f64::from(n) * scale).round() as u32;
     Ok(scaled.max(min))
+}
+
+/// Says what a test that passed has shown here, or what this machine cannot show. Unlike what is
+/// printed by the macros it is not kept back.
+fn say(text: impl std::fmt::Display) {
+    // Nothing depends on it.
+    writeln!(std::io::stdout(), "\n    {text}").ok();
 }

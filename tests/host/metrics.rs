@@ -42,7 +42,7 @@ fn is_of_an_event(name: &str, unit: Unit) -> bool {
     unit == Unit::Timestamp && name.contains("_last_")
 }
 
-fn scrape(address: &str) -> Result<String> {
+pub(super) fn scrape(address: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     write!(

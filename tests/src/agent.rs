@@ -420,9 +420,18 @@ fn binary() -> Result<PathBuf> {
 
 /// The misbehaving program: `BALLAST_HOG`, or beside the agent.
 pub fn hog() -> Result<String> {
-    let path = match std::env::var_os("BALLAST_HOG") {
+    program("BALLAST_HOG", "hog")
+}
+
+/// The device plugin: `BALLAST_PLUGIN`, or beside the agent.
+pub fn device_plugin() -> Result<String> {
+    program("BALLAST_PLUGIN", "example_device_plugin")
+}
+
+fn program(variable: &str, name: &str) -> Result<String> {
+    let path = match std::env::var_os(variable) {
         Some(path) => PathBuf::from(path),
-        None => binary()?.with_file_name("hog"),
+        None => binary()?.with_file_name(name),
     };
     ensure!(
         path.exists(),

@@ -144,7 +144,8 @@ impl Runner<'_> {
             .current_dir(workspace::root().join("tests"))
             .args(vm::host_arguments(self.pass_on))
             .env("BALLAST_BIN", agent)
-            .env("BALLAST_HOG", tests.hog);
+            .env("BALLAST_HOG", tests.hog)
+            .env("BALLAST_PLUGIN", tests.plugin);
         let deadline = Deadline {
             end: Some(HOST_DEADLINE),
             ..Deadline::default()
@@ -167,10 +168,11 @@ impl Runner<'_> {
         if let Some(why) = no_toolchain() {
             return left_out(why);
         }
-        let HostTests { tests, hog } = self.host_tests()?;
+        let HostTests { tests, hog, plugin } = self.host_tests()?;
         let programs = vm::Programs {
             tests,
             hog: Some(hog),
+            plugin: Some(plugin),
             agent: Some(self.agent()?.path.clone()),
             arguments: vm::host_arguments(self.pass_on),
         };
@@ -195,12 +197,13 @@ impl Runner<'_> {
 /// Tests that touch the machine own it: one at a time.
 pub(crate) const HOST_TEST_ARGUMENTS: [&str; 1] = ["--test-threads=1"];
 
-/// The host tests and the program that misbehaves for them, linked statically so that the same
-/// programs run in a VM.
+/// The host tests, the program that misbehaves for them and their device plugin, linked statically so
+/// that the same programs run in a VM.
 #[derive(Clone)]
 pub(crate) struct HostTests {
     pub(crate) tests: PathBuf,
     pub(crate) hog: PathBuf,
+    pub(crate) plugin: PathBuf,
 }
 
 pub(crate) fn build_host_tests() -> Result<HostTests> {
@@ -225,6 +228,8 @@ pub(crate) fn build_host_tests() -> Result<HostTests> {
         tests: report::executable(&messages, "test", "host")
             .context("cargo named no test program `host`")?,
         hog: report::executable(&messages, "bin", "hog").context("cargo named no program `hog`")?,
+        plugin: report::executable(&messages, "bin", "example_device_plugin")
+            .context("cargo named no program `example_device_plugin`")?,
     })
 }
 

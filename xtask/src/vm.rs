@@ -56,6 +56,8 @@ pub(crate) struct Programs {
     pub(crate) agent: Option<PathBuf>,
     /// The program that misbehaves, which they find as `BALLAST_HOG`.
     pub(crate) hog: Option<PathBuf>,
+    /// The device plugin, which they find as `BALLAST_PLUGIN`.
+    pub(crate) plugin: Option<PathBuf>,
     pub(crate) arguments: Vec<String>,
 }
 
@@ -75,14 +77,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             tests: program.clone(),
             agent: None,
             hog: None,
+            plugin: None,
             arguments: arguments.pass_on.clone(),
         },
         None => {
             setup::toolchain()?;
-            let HostTests { tests, hog } = test::build_host_tests()?;
+            let HostTests { tests, hog, plugin } = test::build_host_tests()?;
             Programs {
                 tests,
                 hog: Some(hog),
+                plugin: Some(plugin),
                 agent: Some(build::release()?.path),
                 arguments: host_arguments(&arguments.pass_on),
             }

@@ -197,7 +197,11 @@ fn write_initramfs(
     archive.character_device("dev/console", (5, 1))?;
     archive.program("bin/busybox", &read(&emulator.busybox())?)?;
     archive.program("opt/tests", &read(&programs.tests)?)?;
-    for (name, program) in [("opt/ballast", &programs.agent), ("opt/hog", &programs.hog)] {
+    for (name, program) in [
+        ("opt/ballast", &programs.agent),
+        ("opt/hog", &programs.hog),
+        ("opt/device_plugin", &programs.plugin),
+    ] {
         if let Some(program) = program {
             archive.program(name, &read(program)?)?;
         }
@@ -336,6 +340,7 @@ mod tests {
             tests: PathBuf::new(),
             agent: None,
             hog: None,
+            plugin: None,
             arguments: vec!["--exact".to_owned(), "it's".to_owned()],
         };
         let script = init("6.12", &programs, &markers());

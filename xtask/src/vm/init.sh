@@ -35,7 +35,8 @@ printf '@START@ %s %s\n' "$uptime" "$(uname -r)"
 echo 1 > /proc/sys/kernel/printk
 
 export PATH=/bin HOME=/root TMPDIR=/tmp TERM=dumb RUST_BACKTRACE=1
-export BALLAST_BIN=/opt/ballast BALLAST_HOG=/opt/hog BALLAST_VM='@KERNEL@'
+export BALLAST_BIN=/opt/ballast BALLAST_HOG=/opt/hog BALLAST_PLUGIN=/opt/device_plugin
+export BALLAST_VM='@KERNEL@'
 # Everything takes some twenty times as long as on the machine itself.
 export BALLAST_TEST_SCALE=0.05
 cd /root

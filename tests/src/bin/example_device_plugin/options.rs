@@ -7,7 +7,7 @@ pub(crate) const USAGE: &str = "usage: example_device_plugin DIRECTORY RESOURCE 
   DIRECTORY            of the agent's kubelet.sock
   RESOURCE             as example.com/gpu
   N                    devices: dev-0, dev-1, ...
-  --files DIR          devices are files made there; else all are /dev/null
+  --files DIR          devices are files there, made if missing; else all are /dev/null
   --numa N             spread the devices over the NUMA nodes 0 to N-1
   --registry DIR       put a registration socket there instead of registering
   --control FILE       do what it says: `unhealthy ID...` or `crash`; anything else: all healthy

@@ -44,7 +44,9 @@ impl Plugin {
             fs::create_dir_all(directory).context("make the directory of devices")?;
             for i in 0..options.n_devices {
                 let path = directory.join(id(i));
-                fs::write(&path, "").with_context(|| format!("make {}", path.display()))?;
+                if !path.exists() {
+                    fs::write(&path, "").with_context(|| format!("make {}", path.display()))?;
+                }
             }
         }
         Ok(Self {

@@ -1,0 +1,363 @@
+//! From a device plugin to a container: the example plugin, as a process of its own, against the
+//! real agent.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ballast::grpc::client::{Channel, Method};
+use ballast::grpc::messages::pod_resources::{
+    AllocatableResponse, ContainerDevices, Empty, GetRequest, GetResponse, ListResponse,
+    PodResources, path,
+};
+use ballast::model::container::PodPhase;
+use ballast::model::kubelet_state::DEVICE_FILE;
+use ballast::model::kubelet_state::device::DeviceFile;
+use ballast::model::record::EventRecord;
+use ballast::model::status::PodEntry;
+use ballast_tests::agent::{Agent, device_plugin};
+use ballast_tests::manifest::{Container, Manifest};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use serde_json::json;
+
+use super::super::look::{is_running, pid_of, pod_dir};
+use super::super::say;
+use super::{state_file, wait_file};
+
+const RESOURCE: &str = "example.com/gpu";
+
+/// The device nodes, which are no container's by default: kmsg, and the memory of the machine.
+const NODES: [(u64, u64); 2] = [(1, 11), (1, 1)];
+
+/// A device plugin with as many devices as [`NODES`], gone when dropped.
+struct Plugin {
+    directory: PathBuf,
+    child: Option<Child>,
+}
+
+impl Plugin {
+    fn new(agent: &Agent) -> Result<Self> {
+        let directory = agent.dir.join("plugin");
+        fs::create_dir_all(directory.join("devices"))?;
+        for (i, (major, minor)) in NODES.into_iter().enumerate() {
+            let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+            let device = makedev(major, minor);
+            mknod(
+                &directory.join(format!("devices/dev-{i}")),
+                SFlag::S_IFCHR,
+                mode,
+                device,
+            )?;
+        }
+        Ok(Self {
+            directory,
+            child: None,
+        })
+    }
+
+    fn start(&mut self, agent: &Agent) -> Result<()> {
+        ensure!(self.child.is_none(), "it runs already");
+        self.control("")?;
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(self.directory.join("output"))?;
+        let child = Command::new(device_plugin()?)
+            .arg(agent.dir.join("kubelet/device-plugins"))
+            .args([
+                RESOURCE,
+                &NODES.len().to_string(),
+                "--numa",
+                "1",
+                "--preferred",
+                "first",
+            ])
+            .arg("--files")
+            .arg(self.directory.join("devices"))
+            .arg("--control")
+            .arg(self.directory.join("control"))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn control(&self, text: &str) -> Result<()> {
+        let temporary = self.directory.join(".control");
+        fs::write(&temporary, text)?;
+        Ok(fs::rename(temporary, self.directory.join("control"))?)
+    }
+
+    /// Waits for the end that it was told to make.
+    fn wait_end(&mut self) -> Result<()> {
+        let mut child = self.child.take().context("it runs")?;
+        child.wait()?;
+        Ok(())
+    }
+
+    fn n_registered(&self) -> Result<usize> {
+        let text = fs::read_to_string(self.directory.join("output"))?;
+        Ok(text.lines().filter(|it| *it == "registered").count())
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // Best effort: it may have ended.
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// A pod that says what it was given and what it can open.
+fn pod(name: &str, n: usize, plugin: &Plugin) -> Manifest {
+    let devices = plugin.directory.join("devices");
+    let script = format!(
+        "echo \"$EXAMPLE_DEVICES\" > \"$BALLAST_POD_DIR/seen\"
+        for it in {devices}/dev-0 {devices}/dev-1 /dev/null; do
+            why=$({{ true < $it; }} 2>&1)
+            case \"$?$why\" in
+                0*) echo \"${{it##*/}} open\" ;;
+                *'not permitted'*) echo \"${{it##*/}} denied\" ;;
+                *) echo \"${{it##*/}} absent\" ;;
+            esac
+        done >> \"$BALLAST_POD_DIR/seen\"
+        echo end >> \"$BALLAST_POD_DIR/seen\"
+        exec sleep 3600",
+        devices = devices.display(),
+    );
+    let limits = json!({RESOURCE: n.to_string(), "cpu": "100m", "memory": "48Mi"});
+    let container = Container::sh("app", &script).resources(limits.clone(), limits);
+    Manifest::new(name).container(container)
+}
+
+fn about<'a>(events: &'a [EventRecord], reason: &str) -> Vec<&'a EventRecord> {
+    events
+        .iter()
+        .filter(|it| it.event.reason == reason)
+        .collect()
+}
+
+fn wait_told(agent: &Agent, kind: &str, reason: &str, n: usize) -> Result<()> {
+    let what = format!("{n} of {reason}");
+    agent.wait_events(&what, kind, |it| about(it, reason).len() >= n)?;
+    Ok(())
+}
+
+/// What a pod of [`pod`] has written.
+fn seen(agent: &Agent, pod: &PodEntry) -> Result<String> {
+    let file = pod_dir(&agent.state(), pod).join("seen");
+    wait_file(agent, &file, |text| text.ends_with("end\n"))
+}
+
+/// Asks the pod resources API.
+fn ask<Q, A>(agent: &Agent, path: &'static str, question: Q) -> Result<A>
+where
+    Q: prost::Message + Sync + 'static,
+    A: prost::Message + Default + 'static,
+{
+    const DEADLINE: Duration = Duration::from_secs(30);
+    let socket = agent.dir.join("kubelet/pod-resources/kubelet.sock");
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    tokio.block_on(async {
+        let channel = Channel::connect(&socket).await?;
+        let max_answer = 1 << 20;
+        let method = Method { path, max_answer };
+        Ok(channel.unary(method, question, DEADLINE).await?)
+    })
+}
+
+fn listed(agent: &Agent) -> Result<Vec<PodResources>> {
+    let answer: ListResponse = ask(agent, path::LIST, Empty {})?;
+    Ok(answer.pods)
+}
+
+fn ids(devices: &[ContainerDevices]) -> BTreeSet<String> {
+    let of_resource = devices.iter().filter(|it| it.resource_name == RESOURCE);
+    of_resource
+        .flat_map(|it| it.device_ids.iter().cloned())
+        .collect()
+}
+
+/// What can be given out, by the pod resources API.
+fn allocatable(agent: &Agent) -> Result<BTreeSet<String>> {
+    let answer: AllocatableResponse = ask(agent, path::GET_ALLOCATABLE, Empty {})?;
+    Ok(ids(&answer.devices))
+}
+
+fn set(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(|it| (*it).to_owned()).collect()
+}
+
+/// What a running pod holds, by all that tells it.
+fn check_held(agent: &Agent, pod: &PodEntry, expected: &[&str]) -> Result<()> {
+    let find = |pods: Vec<PodResources>| pods.into_iter().find(|it| it.name == pod.name);
+    let of_list = find(listed(agent)?).context("it is listed")?;
+    let question = GetRequest {
+        pod_name: pod.name.clone(),
+        pod_namespace: "default".to_owned(),
+    };
+    let of_get: GetResponse = ask(agent, path::GET, question)?;
+    assert_eq!(of_get.pod.as_ref(), Some(&of_list));
+    let [container] = of_list.containers.as_slice() else {
+        anyhow::bail!("one container: {of_list:?}");
+    };
+    assert_eq!(container.name, "app");
+    assert_eq!(ids(&container.devices), set(expected));
+    for devices in &container.devices {
+        let nodes = devices.topology.as_ref().map(|it| it.nodes.as_slice());
+        let nodes: Vec<_> = nodes.unwrap_or_default().iter().map(|it| it.id).collect();
+        assert_eq!(nodes, [0]);
+    }
+
+    let file = fs::read(state_file(agent, DEVICE_FILE))?;
+    let file = DeviceFile::read(&file)?;
+    let entries = file.entries.unwrap_or_default();
+    let entry = entries.iter().find(|it| it.pod == pod.uid.0);
+    let entry = entry.context("it is in kubelet's file")?;
+    assert_eq!(
+        (entry.container.as_str(), entry.resource.as_str()),
+        ("app", RESOURCE)
+    );
+    let held: BTreeSet<String> = entry.ids.values().flatten().cloned().collect();
+    assert_eq!(held, set(expected));
+    Ok(())
+}
+
+/// A process of the pod itself opens the devices anew: rules and numbers, as they are now.
+fn check_same_process(agent: &Agent, before: &PodEntry) -> Result<()> {
+    let now = agent.wait_pod(&before.name, "runs", is_running)?;
+    assert_eq!(pid_of(&now, "app"), pid_of(before, "app"));
+    Ok(())
+}
+
+fn wait_allocatable(agent: &Agent, expected: &[&str]) -> Result<()> {
+    agent.wait_for(&format!("{expected:?} can be given out"), || {
+        Ok(allocatable(agent)? == set(expected))
+    })
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_waits_for_a_plugin_and_gets_what_it_gives() -> Result<()> {
+    let mut agent = Agent::new("device-path")?;
+    agent.start()?;
+    let mut plugin = Plugin::new(&agent)?;
+
+    // Nobody offers the resource.
+    agent.put(&pod("first", 1, &plugin))?;
+    wait_told(&agent, "pod", "AdmissionWaiting", 1)?;
+    let waiting = agent.wait_pod("first", "waits", |it| {
+        it.reason.as_deref() == Some("AdmissionWaiting")
+    })?;
+    assert_eq!(waiting.phase, PodPhase::Pending);
+    let message = waiting.message.context("why it waits")?;
+    assert!(message.contains(RESOURCE), "{message}");
+    assert!(about(&agent.events("container")?, "Started").is_empty());
+    assert!(allocatable(&agent)?.is_empty());
+
+    plugin.start(&agent)?;
+    let first = agent.wait_pod("first", "runs", is_running)?;
+    let text = seen(&agent, &first)?;
+    assert_eq!(text, "dev-0\ndev-0 open\ndev-1 denied\nnull open\nend\n");
+    check_held(&agent, &first, &["dev-0"])?;
+    assert_eq!(allocatable(&agent)?, set(&["dev-0", "dev-1"]));
+
+    // One is left.
+    agent.put(&pod("second", 2, &plugin))?;
+    let refused = agent.wait_pod("second", "has failed", |it| it.phase == PodPhase::Failed)?;
+    assert_eq!(refused.reason.as_deref(), Some("UnexpectedAdmissionError"));
+    let message = refused.message.context("why it failed")?;
+    assert!(
+        message.contains("requested number of devices unavailable for example.com/gpu"),
+        "{message}"
+    );
+    assert_eq!(about(&agent.events("container")?, "Started").len(), 1);
+    check_held(&agent, &first, &["dev-0"])?;
+
+    // What the first gives back is the next one's.
+    agent.remove_pod("first")?;
+    agent.wait("it is gone", |it| {
+        it.pods.iter().all(|it| it.name != "first")
+    })?;
+    agent.put(&pod("third", 2, &plugin))?;
+    let third = agent.wait_pod("third", "runs", is_running)?;
+    let text = seen(&agent, &third)?;
+    let mut lines = text.lines();
+    let given: BTreeSet<&str> = lines.next().unwrap_or_default().split(',').collect();
+    assert_eq!(given, BTreeSet::from(["dev-0", "dev-1"]));
+    let lines: Vec<_> = lines.collect();
+    assert_eq!(lines[0], "dev-0 open");
+    // The rules have the first word on a device, its driver the second.
+    match File::open(plugin.directory.join("devices/dev-1")) {
+        Ok(_) => assert_eq!(lines[1], "dev-1 open"),
+        Err(error) => {
+            assert_eq!(lines[1], "dev-1 absent");
+            say(format_args!(
+                "no container is kept from the second device, the kernel is: {error}"
+            ));
+        }
+    }
+    check_held(&agent, &third, &["dev-0", "dev-1"])
+}
+
+/// The plugin ends, comes back, and finds devices ill; the agent ends and comes back. The pod goes
+/// on with what it has.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_keeps_its_device_through_all_that_befalls_plugin_and_agent() -> Result<()> {
+    let mut agent = Agent::new("device-life")?;
+    agent.start()?;
+    let mut plugin = Plugin::new(&agent)?;
+    plugin.start(&agent)?;
+    wait_allocatable(&agent, &["dev-0", "dev-1"])?;
+    agent.put(&pod("pod", 1, &plugin))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    seen(&agent, &pod)?;
+
+    plugin.control("unhealthy dev-0")?;
+    wait_told(&agent, "pod", "DeviceHealthChanged", 1)?;
+    wait_allocatable(&agent, &["dev-1"])?;
+    plugin.control("well again")?;
+    wait_told(&agent, "pod", "DeviceHealthChanged", 2)?;
+    wait_allocatable(&agent, &["dev-0", "dev-1"])?;
+    check_same_process(&agent, &pod)?;
+
+    plugin.control("crash")?;
+    plugin.wait_end()?;
+    wait_told(&agent, "node", "DevicePluginDisconnected", 1)?;
+    wait_allocatable(&agent, &[])?;
+    check_held(&agent, &pod, &["dev-0"])?;
+    check_same_process(&agent, &pod)?;
+    plugin.start(&agent)?;
+    wait_told(&agent, "node", "DevicePluginConnected", 2)?;
+    wait_allocatable(&agent, &["dev-0", "dev-1"])?;
+    assert_eq!(plugin.n_registered()?, 2);
+
+    for n in [3, 4] {
+        agent.kill()?;
+        agent.start()?;
+        check_held(&agent, &pod, &["dev-0"])?;
+        agent.wait_for("the plugin has registered again", || {
+            Ok(plugin.n_registered()? == n)
+        })?;
+        wait_allocatable(&agent, &["dev-0", "dev-1"])?;
+        check_held(&agent, &pod, &["dev-0"])?;
+        check_same_process(&agent, &pod)?;
+    }
+    // The other device is still to be had, and no more than it.
+    let other = self::pod("other", 1, &plugin);
+    agent.put(&other)?;
+    let other = agent.wait_pod("other", "runs", is_running)?;
+    check_held(&agent, &other, &["dev-1"])?;
+    let text = seen(&agent, &other)?;
+    assert!(text.starts_with("dev-1\ndev-0 denied\n"), "{text}");
+    Ok(())
+}

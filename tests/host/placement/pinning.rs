@@ -1,0 +1,123 @@
+//! CPUs of one's own: in the kernel, for the process itself, and against all others.
+
+use anyhow::{Context, Result};
+use ballast_tests::agent::Agent;
+use ballast_tests::manifest::{Container, Manifest};
+use serde_json::json;
+
+use super::super::look::{container_path, has_ended, is_running, pid_of, pod_dir, pod_path};
+use super::super::say;
+use super::{
+    agent, burstable, check_books, cpu_books, guaranteed, has_quota, held, kernel_cpus, machine,
+    noted, notes_cpus_of, notes_its_cpus, told_cpus, wait_all_free, wait_file,
+};
+
+/// A container of the shared pool, which is the whole machine so far.
+fn start_shared(agent: &Agent) -> Result<u32> {
+    let shared = burstable(Container::idle("app"));
+    agent.put(&Manifest::new("shared").container(shared))?;
+    let shared = agent.wait_pod("shared", "runs", is_running)?;
+    assert_eq!(kernel_cpus(&shared, "app")?, machine()?.online());
+    assert_eq!(told_cpus(&shared, "app")?, machine()?.online());
+    pid_of(&shared, "app").context("it runs")
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_guaranteed_container_is_alone_on_its_cpus_from_its_first_instruction() -> Result<()> {
+    let machine = machine()?;
+    let n = machine.cpus.len() - 1;
+    let mut agent = agent("pinned")?;
+    agent.start()?;
+    let other = start_shared(&agent)?;
+
+    // Its first words: where it runs, and where the other one does by then.
+    let script =
+        notes_its_cpus("own") + &notes_cpus_of(&other.to_string(), "other") + "exec sleep 3600";
+    let pinned = guaranteed(Container::sh("app", &script), n);
+    agent.put(&Manifest::new("pinned").container(pinned))?;
+    let pinned = agent.wait_pod("pinned", "runs", is_running)?;
+    let last = pod_dir(&agent.state(), &pinned).join("other");
+    wait_file(&agent, &last, |text| text.ends_with('\n'))?;
+
+    let books = cpu_books(&agent)?;
+    check_books(&books, &machine.online())?;
+    let own = held(&books, &pinned, "app").context("it holds CPUs")?;
+    assert_eq!(own.len(), n);
+    assert_eq!(kernel_cpus(&pinned, "app")?, own);
+    assert_eq!(told_cpus(&pinned, "app")?, own);
+    assert_eq!(noted(&agent, &pinned, "own")?, own);
+    assert_eq!(noted(&agent, &pinned, "other")?, books.shared_pool);
+    for path in [container_path(&pinned, "app")?.as_str(), pod_path(&pinned)?] {
+        assert!(!has_quota(path)?, "{path}");
+    }
+    let shared = agent.wait_pod("shared", "runs in what is left", |it| {
+        told_cpus(it, "app").is_ok_and(|it| it == books.shared_pool)
+    })?;
+    assert_eq!(kernel_cpus(&shared, "app")?, books.shared_pool);
+    assert_eq!(pid_of(&shared, "app"), Some(other), "it was not restarted");
+
+    agent.remove_pod("pinned")?;
+    wait_all_free(&agent)?;
+    agent.wait_for("the shared pool is the machine again", || {
+        Ok(kernel_cpus(&shared, "app")? == machine.online())
+    })?;
+    assert_eq!(agent.status()?.agent.failed_writes, 0);
+    say(format_args!(
+        "{n} of {} CPUs were one container's own",
+        n + 1
+    ));
+    Ok(())
+}
+
+/// A fraction of a CPU, or no guarantee, is not for a CPU of one's own, and has its limit.
+#[cfg_attr(feature = "privileged", test)]
+fn who_asks_for_no_whole_cpus_runs_in_the_shared_pool_with_a_quota() -> Result<()> {
+    let mut agent = agent("fractions")?;
+    agent.start()?;
+    let fraction = json!({"cpu": "500m", "memory": "48Mi"});
+    let whole = json!({"cpu": "1", "memory": "48Mi"});
+    let cases = [
+        ("fraction", fraction.clone(), fraction),
+        ("burstable", json!({"cpu": "1", "memory": "24Mi"}), whole),
+    ];
+    for (name, requests, limits) in cases {
+        let container = Container::idle("app").resources(requests, limits);
+        agent.put(&Manifest::new(name).container(container))?;
+        let pod = agent.wait_pod(name, "runs", is_running)?;
+        assert_eq!(kernel_cpus(&pod, "app")?, machine()?.online(), "{name}");
+        assert!(has_quota(&container_path(&pod, "app")?)?, "{name}");
+        assert!(has_quota(pod_path(&pod)?)?, "{name}");
+    }
+    assert!(cpu_books(&agent)?.containers.is_empty());
+    Ok(())
+}
+
+/// An init container has its CPUs before the others and leaves them to them.
+#[cfg_attr(feature = "privileged", test)]
+fn the_cpus_of_an_init_container_go_to_those_after_it() -> Result<()> {
+    let machine = machine()?;
+    let n = machine.cpus.len() - 1;
+    let mut agent = agent("pinned-init")?;
+    agent.start()?;
+    let init = Container::sh("init", &(notes_its_cpus("init") + "exit 0"));
+    let app = Container::sh("app", &(notes_its_cpus("app") + "exec sleep 3600"));
+    let pod = Manifest::new("pod")
+        .init(guaranteed(init, n))
+        .container(guaranteed(app, n));
+    agent.put(&pod)?;
+    let pod = agent.wait_pod("pod", "is past its init container", |it| {
+        has_ended(it, "init") && pid_of(it, "app").is_some()
+    })?;
+    let books = cpu_books(&agent)?;
+    let own = held(&books, &pod, "app").context("it holds CPUs")?;
+    assert_eq!(held(&books, &pod, "init"), Some(own.clone()));
+    assert_eq!(books.shared_pool, machine.online().difference(&own));
+    let last = pod_dir(&agent.state(), &pod).join("app");
+    wait_file(&agent, &last, |text| text.ends_with('\n'))?;
+    for name in ["init", "app"] {
+        assert_eq!(noted(&agent, &pod, name)?, own, "{name}");
+    }
+    assert_eq!(kernel_cpus(&pod, "app")?, own);
+    agent.remove_pod("pod")?;
+    wait_all_free(&agent)
+}
