@@ -2,6 +2,9 @@
 //! directory that `BALLAST_VECTORS` names) through ours, with `compat: kubelet`, and prints one line
 //! a suite. Fails on any difference, on a suite without cases, and on a file of no known suite.
 //!
+//! With `--times`, how long each decision took follows, one line a suite: `times`, the suite, and
+//! nanoseconds in the order of the cases.
+//!
 //! A suite is a function from a case's input to what we decide, in the shape of its `expect`; all
 //! comparing is done here.
 
@@ -29,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
+use ballast_tests::timing;
 use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -96,6 +100,7 @@ fn main() -> anyhow::Result<ExitCode> {
     // Of two rows the first would hide the second.
     let names: BTreeSet<&str> = SUITES.iter().map(|(name, _)| *name).collect();
     ensure!(names.len() == SUITES.len(), "a suite is listed twice");
+    let tells_times = std::env::args().any(|it| it == "--times");
     for (name, path) in &files {
         let Some((_, suite)) = SUITES.iter().find(|(known, _)| known == name) else {
             println!(
@@ -106,6 +111,11 @@ fn main() -> anyhow::Result<ExitCode> {
             continue;
         };
         is_good &= run_suite(name, suite, path)?;
+        let times = timing::taken();
+        if tells_times && !times.is_empty() {
+            let times: Vec<String> = times.iter().map(|it| it.as_nanos().to_string()).collect();
+            println!("times {name} {}", times.join(" "));
+        }
     }
     for (name, _) in SUITES {
         if !files.contains_key(*name) {
