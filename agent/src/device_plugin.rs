@@ -16,7 +16,7 @@
 //! kept for plugins that left; kubelet's grace period for them is a matter of who counts capacity.
 
 mod calls;
-mod check;
+pub mod check;
 mod connect;
 pub mod limits;
 mod registration;

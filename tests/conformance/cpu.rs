@@ -16,6 +16,7 @@ use ballast::model::numa::Hint;
 use ballast::model::placement::CpuState;
 use ballast::model::pod::{Pod, PodUid};
 use ballast::model::topology::NumaNodeId;
+use ballast_tests::timing::decision;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -99,12 +100,8 @@ pub(crate) fn run_take(input: &Value) -> anyhow::Result<Value> {
         compat: Compat::Kubelet,
     };
     let topology = topology(text(input, "topology")?)?;
-    let taken = take(
-        &topology,
-        &cpus(input, "available")?,
-        size(input, "num_cpus")?,
-        rule,
-    );
+    let (available, n) = (cpus(input, "available")?, size(input, "num_cpus")?);
+    let taken = decision(|| take(&topology, &available, n, rule));
     Ok(match taken {
         Ok(taken) => json!({"cpus": taken, "size": taken.len()}),
         Err(fault) => error(take_kind(&fault), &fault),
@@ -297,10 +294,19 @@ fn run_op(
     };
     let hint = || Hint::deserialize(&op["hint"]).context("read the hint");
     let done = match name {
-        "allocate" => manager.allocate(pod, container()?, hint()?),
-        "allocate_pod" => manager.allocate_pod(pod, hint()?),
-        "container_hints" => return Ok(show_hints(manager.hints(pod, container()?))),
-        "pod_hints" => return Ok(show_hints(manager.pod_hints(pod))),
+        "allocate" => {
+            let (container, hint) = (container()?, hint()?);
+            decision(|| manager.allocate(pod, container, hint))
+        }
+        "allocate_pod" => {
+            let hint = hint()?;
+            decision(|| manager.allocate_pod(pod, hint))
+        }
+        "container_hints" => {
+            let container = container()?;
+            return Ok(show_hints(decision(|| manager.hints(pod, container))));
+        }
+        "pod_hints" => return Ok(show_hints(decision(|| manager.pod_hints(pod)))),
         other => bail!("operation {other}"),
     };
     let state = show_state(manager.state());

@@ -14,6 +14,7 @@ use ballast::model::numa::{Hint, NumaMask};
 use ballast::model::placement::DeviceAllocation;
 use ballast::model::pod::{Pod, PodUid};
 use ballast::model::topology::NumaNodeId;
+use ballast_tests::timing::decision;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -61,10 +62,11 @@ pub(crate) fn run(input: &Value, expect: &Value) -> anyhow::Result<Value> {
     let manager = input.manager(init);
     let mut shown = json!({"allocate": allocate(&input, &manager, &pod, &expect["allocate"])?});
     if expect.get("container_hints").is_some() {
-        shown["container_hints"] = list(&manager.hints(&pod, &pod.containers[0]));
+        let container = &pod.containers[0];
+        shown["container_hints"] = list(&decision(|| manager.hints(&pod, container)));
         // A pod as a whole is asked for before its init containers have anything.
-        let stranger = (PodUid("stranger".to_owned()), "c");
-        shown["pod_hints"] = list(&input.manager(stranger).pod_hints(&pod));
+        let manager = input.manager((PodUid("stranger".to_owned()), "c"));
+        shown["pod_hints"] = list(&decision(|| manager.pod_hints(&pod)));
     }
     Ok(shown)
 }
@@ -151,7 +153,8 @@ fn allocate(
     let mut given: Option<Ids> = None;
     loop {
         let mut manager = manager.clone();
-        let question = match manager.allocate(pod, container, input.hint, &answers) {
+        let allocate = || manager.allocate(pod, container, input.hint, &answers);
+        let question = match decision(allocate) {
             Ok(Allocated::Ask(question)) => question,
             Ok(Allocated::Done) => break,
             Err(error) => {

@@ -2,6 +2,9 @@
 //! directory that `BALLAST_VECTORS` names) through ours, with `compat: kubelet`, and prints one line
 //! a suite. Fails on any difference, on a suite without cases, and on a file of no known suite.
 //!
+//! With `--times`, how long each decision took follows, one line a suite: `times`, the suite, and
+//! nanoseconds in the order of the cases.
+//!
 //! A suite is a function from a case's input to what we decide, in the shape of its `expect`; all
 //! comparing is done here.
 
@@ -22,13 +25,14 @@ mod quantity;
 mod resources;
 mod topology_merge;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
+use ballast_tests::timing;
 use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -51,15 +55,10 @@ enum Suite {
 
 const SUITES: &[(&str, Suite)] = &[
     ("cgroup_names", Suite::Implemented(cgroup_names::run)),
-    ("checkpoints", Suite::NotImplemented),
+    ("checkpoints", Suite::Implemented(checkpoints::run)),
     ("cpu_hints", Suite::Implemented(cpu::run_policy)),
     ("cpu_static_policy", Suite::Implemented(cpu::run_policy)),
     ("cpu_take", Suite::Implemented(cpu::run_take)),
-    ("checkpoints", Suite::Implemented(checkpoints::run)),
-    ("cpu_hints", Suite::NotImplemented),
-    ("cpu_static_policy", Suite::NotImplemented),
-    ("cpu_take", Suite::NotImplemented),
-    ("device_allocation", Suite::NotImplemented),
     (
         "device_allocation",
         Suite::ImplementedAgainst(device_allocation::run),
@@ -98,6 +97,10 @@ fn main() -> anyhow::Result<ExitCode> {
         directory.display()
     );
     let mut is_good = true;
+    // Of two rows the first would hide the second.
+    let names: BTreeSet<&str> = SUITES.iter().map(|(name, _)| *name).collect();
+    ensure!(names.len() == SUITES.len(), "a suite is listed twice");
+    let tells_times = std::env::args().any(|it| it == "--times");
     for (name, path) in &files {
         let Some((_, suite)) = SUITES.iter().find(|(known, _)| known == name) else {
             println!(
@@ -108,6 +111,11 @@ fn main() -> anyhow::Result<ExitCode> {
             continue;
         };
         is_good &= run_suite(name, suite, path)?;
+        let times = timing::taken();
+        if tells_times && !times.is_empty() {
+            let times: Vec<String> = times.iter().map(|it| it.as_nanos().to_string()).collect();
+            println!("times {name} {}", times.join(" "));
+        }
     }
     for (name, _) in SUITES {
         if !files.contains_key(*name) {

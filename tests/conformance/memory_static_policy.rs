@@ -15,6 +15,7 @@ use ballast::model::placement::MemoryState;
 use ballast::model::pod::{Container, Pod, PodUid};
 use ballast::model::topology::NumaNodeId;
 use ballast::units::Bytes;
+use ballast_tests::timing::decision;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -117,11 +118,13 @@ fn step(
     Ok(match text(op, "op")? {
         "allocate" => {
             let pod = of_pod()?;
-            let result = manager.allocate(pod, container(pod, op)?, hint()?);
+            let (container, hint) = (container(pod, op)?, hint()?);
+            let result = decision(|| manager.allocate(pod, container, hint));
             done(manager, result)
         }
         "allocate_pod" => {
-            let result = manager.allocate_pod(of_pod()?, hint()?);
+            let (pod, hint) = (of_pod()?, hint()?);
+            let result = decision(|| manager.allocate_pod(pod, hint));
             done(manager, result)
         }
         "remove" => {
@@ -147,11 +150,13 @@ fn step(
         }
         "container_hints" => {
             let pod = of_pod()?;
-            let hints = manager.hints(pod, container(pod, op)?);
+            let container = container(pod, op)?;
+            let hints = decision(|| manager.hints(pod, container));
             (manager, json!({"hints": shown_hints(hints)}))
         }
         "pod_hints" => {
-            let hints = manager.pod_hints(of_pod()?);
+            let pod = of_pod()?;
+            let hints = decision(|| manager.pod_hints(pod));
             (manager, json!({"hints": shown_hints(hints)}))
         }
         other => bail!("unknown operation {other}"),

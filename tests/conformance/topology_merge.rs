@@ -10,6 +10,7 @@ use ballast::decide::placement::topology::{
 };
 use ballast::model::numa::Hint;
 use ballast::model::topology::NumaNodeId;
+use ballast_tests::timing::decision;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -60,7 +61,7 @@ pub(crate) fn run(input: &Value) -> anyhow::Result<Value> {
         return Ok(failed("unknown-scope"));
     }
     let hints: Vec<ProviderHints> = input.provider_hints.into_iter().map(provider).collect();
-    let merge = manager.merge(&hints);
+    let merge = decision(|| manager.merge(&hints));
     Ok(json!({"hint": merge.hint, "admit": merge.admit}))
 }
 

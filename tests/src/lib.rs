@@ -9,3 +9,5 @@ pub mod cgroup;
 pub mod fake_node;
 pub mod manifest;
 pub mod numa;
+pub mod placement;
+pub mod timing;

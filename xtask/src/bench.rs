@@ -1,30 +1,90 @@
 //! `cargo xtask bench`: measures the agent beside its budgets.
 
-use anyhow::{Result, ensure};
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 
 use crate::progress::{self, headline};
+use crate::test::report;
 use crate::{build, setup, workspace};
 
 /// Measure the agent and print the figures beside their budgets
 ///
-/// As root, in about five minutes. Without a name everything is measured.
+/// As root, in about five minutes; `placement` alone needs no root. Without a name everything is
+/// measured.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// oom, ebpf, process, start, reconcile, idle
-    names: Vec<String>,
+    #[arg(value_name = "PART")]
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// OOM kills to handled events, alone and in bursts
+    Oom,
+    /// What the eBPF programs cost per event
+    Ebpf,
+    /// Processes and cgroups that come and go, to handled events
+    Process,
+    /// Start of the agent with hundreds of pods, until it is ready
+    Start,
+    /// A look at every cgroup where nothing has changed
+    Reconcile,
+    /// What the agent takes of CPU and memory while nothing happens
+    Idle,
+    /// CPU, device and memory placement: the recorded decisions of kubelet, and admissions on up to
+    /// 512 CPUs and 64 NUMA nodes; needs no root and no agent
+    Placement,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    ensure!(workspace::is_root(), "run as root: it makes cgroups");
-    setup::toolchain()?;
-    let agent = build::release()?;
+    let parts = &arguments.parts;
+    let mut variables = Vec::new();
+    if parts.iter().any(|it| *it != Part::Placement) || parts.is_empty() {
+        ensure!(workspace::is_root(), "run as root: it makes cgroups");
+        setup::toolchain()?;
+        variables.push(("BALLAST_BIN", build::release()?.path));
+    }
+    let Programs { bench, conformance } = build_programs()?;
+    variables.push(("BALLAST_CONFORMANCE", conformance));
     headline("measure");
+    let mut command = Command::new(bench);
+    command
+        .current_dir(workspace::root())
+        .args(
+            parts
+                .iter()
+                .filter_map(ValueEnum::to_possible_value)
+                .map(|it| it.get_name().to_owned()),
+        )
+        .envs(variables);
+    print!("{}", progress::capture("bench", &mut command)?);
+    Ok(())
+}
+
+/// What measures, and the lane whose decisions are timed.
+struct Programs {
+    bench: PathBuf,
+    conformance: PathBuf,
+}
+
+fn build_programs() -> Result<Programs> {
+    headline("build the measurements");
     let mut cargo = workspace::cargo();
     cargo
-        .args(["run", "--quiet", "--locked", "--package", "ballast-tests"])
-        .args(["--bin", "bench", "--"])
-        .args(&arguments.names)
-        .env("BALLAST_BIN", &agent.path);
-    print!("{}", progress::capture("bench", &mut cargo)?);
-    Ok(())
+        .args(["build", "--profile", "bench", "--locked"])
+        .args(["--package", "ballast-tests", "--bin", "bench"])
+        .args(["--test", "conformance"])
+        .args(["--message-format", "json-render-diagnostics"]);
+    let messages = progress::capture("build the measurements", &mut cargo)?;
+    let program = |kind, name| {
+        report::executable(&messages, kind, name)
+            .with_context(|| format!("cargo named no program `{name}`"))
+    };
+    Ok(Programs {
+        bench: program("bin", "bench")?,
+        conformance: program("test", "conformance")?,
+    })
 }

@@ -9,6 +9,7 @@ mod build;
 mod build_ebpf;
 mod ci;
 mod demo;
+mod fuzz;
 mod progress;
 mod setup;
 mod test;
@@ -37,6 +38,7 @@ enum Verb {
     Demo(demo::Arguments),
     Test(test::Arguments),
     Vm(vm::Arguments),
+    Fuzz(fuzz::Arguments),
     Bench(bench::Arguments),
     Tidy(tidy::Arguments),
     Ci(ci::Arguments),
@@ -66,6 +68,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Demo(arguments) => demo::verb(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Test(arguments) => test::run(&arguments),
         Verb::Vm(arguments) => vm::run(&arguments),
+        Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Tidy(arguments) => tidy::run(&arguments),
         Verb::Ci(arguments) => ci::run(&arguments),

@@ -3,6 +3,7 @@
 //! Invariant: nothing is changed on a machine that has everything; elsewhere every command that
 //! changes it is shown first.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,6 +67,12 @@ const LINKER: [Need; 6] = [
     },
 ];
 
+/// For libFuzzer.
+const CXX: [Need; 1] = [Need {
+    package: "g++",
+    witness: &["/usr/bin/c++"],
+}];
+
 pub(crate) fn run(_: &Arguments) -> Result<()> {
     let toolchain = toolchain()?;
     println!(
@@ -74,8 +81,21 @@ pub(crate) fn run(_: &Arguments) -> Result<()> {
         toolchain.version
     );
     println!("linker    {}", toolchain.linker.display());
+    cxx_compiler()?;
     println!("virtual machines  {}", virtual_machines());
     Ok(())
+}
+
+/// The C++ compiler that libFuzzer is built with. What is missing is installed where that is
+/// possible; else the error says what to install.
+pub(crate) fn cxx_compiler() -> Result<()> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let is_there =
+        env::var_os("CXX").is_some() || env::split_paths(&path).any(|it| it.join("c++").exists());
+    match is_there {
+        true => Ok(()),
+        false => install(&CXX, "a C++ compiler"),
+    }
 }
 
 /// The eBPF tool chain. What is missing is installed where that is possible; else the error says
@@ -86,14 +106,19 @@ pub(crate) fn toolchain() -> Result<Toolchain> {
         Err(missing) => missing,
     };
     headline(format_args!("set up the eBPF tool chain: {missing}"));
-    let mut needs: Vec<&Need> = Vec::new();
+    let mut needs: Vec<Need> = Vec::new();
     if !missing.compilers.is_empty() {
-        needs.extend(&COMPILER);
+        needs.extend(COMPILER);
     }
     if !missing.linkers.is_empty() {
-        needs.extend(&LINKER);
+        needs.extend(LINKER);
     }
-    install(&needs)?;
+    let elsewhere = format!(
+        "a compiler with library source (`rustup toolchain install nightly --component rust-src`) \
+         and what bpf-linker {LINKER_VERSION} is built from: a C compiler, pkg-config, zlib, zstd \
+         and LLVM {LINKER_LLVM} with headers"
+    );
+    install(&needs, &elsewhere)?;
     if !missing.linkers.is_empty() {
         build_linker()?;
     }
@@ -116,8 +141,9 @@ fn virtual_machines() -> String {
     }
 }
 
-/// Installs the packages of which no witness is there.
-fn install(needs: &[&Need]) -> Result<()> {
+/// Installs the packages of which no witness is there. `elsewhere`: what to install where there are
+/// no such packages.
+fn install(needs: &[Need], elsewhere: &str) -> Result<()> {
     let packages: Vec<_> = needs
         .iter()
         .filter(|need| !need.witness.iter().all(|it| Path::new(it).exists()))
@@ -128,11 +154,7 @@ fn install(needs: &[&Need]) -> Result<()> {
     }
     let list = packages.join(" ");
     if !Path::new("/usr/bin/apt-get").exists() {
-        bail!(
-            "install a compiler with library source (`rustup toolchain install nightly --component \
-             rust-src`) and what bpf-linker {LINKER_VERSION} is built from: a C compiler, \
-             pkg-config, zlib, zstd and LLVM {LINKER_LLVM} with headers; on Debian: {list}"
-        );
+        bail!("install {elsewhere}; on Debian: {list}");
     }
     if !workspace::is_root() {
         bail!("run as root: apt-get update && apt-get install --no-install-recommends {list}");

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use crate::build::{self, Agent};
 use crate::progress::{self, Deadline, Stdout, headline, note};
-use crate::{setup, tidy, vm, workspace};
+use crate::{fuzz, setup, tidy, vm, workspace};
 use report::{Outcome, Report, Row};
 
 /// Run the test lanes: all that this machine can run, or those named
@@ -42,6 +42,8 @@ enum Lane {
     Conformance,
     /// The agent's side of device plugins against processes that are plugins; needs nothing
     Plugins,
+    /// Each fuzz target for a minute; needs a C++ compiler
+    Fuzz,
     /// Real cgroups and real eBPF on this machine; needs root
     Host,
     /// The host lane on the default kernel of tests/vm/kernels.toml, in qemu
@@ -89,6 +91,7 @@ impl Runner<'_> {
             Lane::Replay => self.target("replay"),
             Lane::Conformance => self.target("conformance"),
             Lane::Plugins => self.target("plugins"),
+            Lane::Fuzz => fuzz::lane(),
             Lane::Host => self.host(),
             Lane::Vm => match self.vm() {
                 Ok(rows) => return rows,

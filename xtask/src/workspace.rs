@@ -41,14 +41,19 @@ pub(crate) fn static_target() -> String {
     format!("{}-unknown-linux-gnu", env::consts::ARCH)
 }
 
+/// The variable with the flags of the compiler for `target`, and for it alone.
+pub(crate) fn rustflags_variable(target: &str) -> String {
+    format!(
+        "CARGO_TARGET_{}_RUSTFLAGS",
+        target.to_uppercase().replace('-', "_")
+    )
+}
+
 /// Makes `command`, a `cargo build` or `cargo test`, link statically. glibc can do so for programs
 /// that load no plugins; the agent resolves no names through NSS.
 pub(crate) fn link_statically(command: &mut Command) -> &mut Command {
     let target = static_target();
-    let variable = format!(
-        "CARGO_TARGET_{}_RUSTFLAGS",
-        target.to_uppercase().replace('-', "_")
-    );
+    let variable = rustflags_variable(&target);
     command
         .args(["--target", &target])
         // These would replace the flags below.

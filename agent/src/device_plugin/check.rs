@@ -8,7 +8,7 @@ use crate::model::topology::NumaNodeId;
 
 /// Why a list of devices is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ListError {
+pub enum ListError {
     #[error("{n} devices are more than {}", DeviceList::MAX_DEVICES)]
     TooMany { n: usize },
     #[error("a device has no id")]
@@ -20,7 +20,7 @@ pub(super) enum ListError {
 }
 
 /// The devices in the order of their ids.
-pub(super) fn devices(list: DeviceList) -> Result<Vec<Device>, ListError> {
+pub fn devices(list: DeviceList) -> Result<Vec<Device>, ListError> {
     if list.n_left_out > 0 {
         let n = list.devices.len() + list.n_left_out;
         return Err(ListError::TooMany { n });
@@ -59,7 +59,7 @@ fn numa(topology: &wire::Topology) -> NumaMask {
 }
 
 /// In kubelet's words, which plugins log.
-pub(super) fn version(version: &str) -> Result<(), String> {
+pub fn version(version: &str) -> Result<(), String> {
     match version == VERSION {
         true => Ok(()),
         false => Err(format!(
@@ -70,7 +70,7 @@ pub(super) fn version(version: &str) -> Result<(), String> {
 }
 
 /// In kubelet's words, which plugins log.
-pub(super) fn resource_name(name: &str) -> Result<(), String> {
+pub fn resource_name(name: &str) -> Result<(), String> {
     match crate::model::device::is_extended_resource_name(name) {
         true => Ok(()),
         false => Err(format!("the ResourceName {name:?} is invalid")),
@@ -78,7 +78,7 @@ pub(super) fn resource_name(name: &str) -> Result<(), String> {
 }
 
 /// The endpoint of a registration is the name of a file beside the registration socket.
-pub(super) fn endpoint(name: &str) -> Result<(), String> {
+pub fn endpoint(name: &str) -> Result<(), String> {
     let is_name = !name.is_empty()
         && !name.contains(['/', '\0'])
         && ![".", "..", super::REGISTRATION_SOCKET].contains(&name);
@@ -92,7 +92,7 @@ pub(super) fn endpoint(name: &str) -> Result<(), String> {
 }
 
 /// A text of a plugin as it may be told: one line of bounded length.
-pub(super) fn told(text: &str) -> String {
+pub fn told(text: &str) -> String {
     let plain = |it: char| if it.is_control() { ' ' } else { it };
     text.chars().take(MAX_WHY_CHARS).map(plain).collect()
 }

@@ -19,6 +19,7 @@ mod load;
 mod machine;
 mod node;
 mod oom;
+mod placement;
 mod process;
 mod scrape;
 mod supervise;
@@ -40,16 +41,18 @@ enum Name {
     Start,
     Reconcile,
     Idle,
+    Placement,
 }
 
 impl Name {
-    const ALL: [(&'static str, Self); 6] = [
+    const ALL: [(&'static str, Self); 7] = [
         ("oom", Self::Oom),
         ("ebpf", Self::Ebpf),
         ("process", Self::Process),
         ("start", Self::Start),
         ("reconcile", Self::Reconcile),
         ("idle", Self::Idle),
+        ("placement", Self::Placement),
     ];
 
     fn parse(text: &str) -> Option<Self> {
@@ -63,7 +66,11 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
         ["load", rest @ ..] => load::run(rest).map(|()| ExitCode::SUCCESS),
-        ["measure", names @ ..] => measure(names).map(|()| ExitCode::SUCCESS),
+        // Starts nothing that could be left behind.
+        ["placement"] => measure(&args).map(|()| ExitCode::SUCCESS),
+        ["measure", names @ ..] => supervise::take_signals_again()
+            .and_then(|()| measure(names))
+            .map(|()| ExitCode::SUCCESS),
         names => {
             if let Some(name) = names.iter().find(|it| Name::parse(it).is_none()) {
                 let known: Vec<&str> = Name::ALL.iter().map(|(word, _)| *word).collect();
@@ -80,7 +87,6 @@ fn main() -> ExitCode {
 }
 
 fn measure(names: &[&str]) -> Result<()> {
-    supervise::take_signals_again()?;
     let names: Vec<Name> = match names {
         [] => Name::ALL.iter().map(|(_, name)| *name).collect(),
         names => names.iter().filter_map(|it| Name::parse(it)).collect(),
@@ -102,6 +108,12 @@ fn measure(names: &[&str]) -> Result<()> {
         let result = node::measure(&names, &mut rows);
         table.section("pods", Ok(rows));
         table.section("pods", result.map(|()| Vec::new()));
+    }
+    if wanted(Name::Placement) {
+        let mut rows = Vec::new();
+        let result = placement::measure(&mut rows);
+        table.section("placement", Ok(rows));
+        table.section("placement", result.map(|()| Vec::new()));
     }
     println!("\n{}", machine::facts());
     println!("{table}");

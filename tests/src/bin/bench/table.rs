@@ -44,6 +44,7 @@ pub(crate) struct Row {
     /// The median of many, or the one value.
     median: String,
     p99: String,
+    max: String,
     budget: String,
     verdict: Verdict,
 }
@@ -51,7 +52,9 @@ pub(crate) struct Row {
 impl Row {
     /// Many durations, whose p99 the budget bounds.
     pub(crate) fn durations(figure: &str, samples: &Samples, p99_budget: Option<Duration>) -> Self {
-        let (Some(median), Some(p99)) = (samples.quantile(50), samples.quantile(99)) else {
+        let quantile = |percent| samples.quantile(percent);
+        let (Some(median), Some(p99), Some(max)) = (quantile(50), quantile(99), quantile(100))
+        else {
             return Self::not_measured(figure, "no samples");
         };
         Self {
@@ -59,6 +62,7 @@ impl Row {
             n: samples.n().to_string(),
             median: show(median),
             p99: show(p99),
+            max: show(max),
             budget: p99_budget.map_or_else(String::new, |it| format!("p99 {}", show(it))),
             verdict: p99_budget.map_or(Verdict::NoBudget, |it| Verdict::of(p99 <= it)),
         }
@@ -77,6 +81,7 @@ impl Row {
             n: n.to_string(),
             median: value.to_string(),
             p99: String::new(),
+            max: String::new(),
             budget: budget.to_owned(),
             verdict,
         }
@@ -88,6 +93,7 @@ impl Row {
             n: "0".to_owned(),
             median: String::new(),
             p99: String::new(),
+            max: String::new(),
             budget: String::new(),
             verdict: Verdict::NotMeasured(why.to_string()),
         }
@@ -113,21 +119,22 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = ["figure", "n", "median or value", "p99", "budget"].map(str::to_owned);
-        let cells: Vec<[String; 5]> = std::iter::once(head)
+        let head = ["figure", "n", "median or value", "p99", "max", "budget"].map(str::to_owned);
+        let cells: Vec<[String; 6]> = std::iter::once(head)
             .chain(self.rows.iter().map(|row| {
                 let Row {
                     figure,
                     n,
                     median,
                     p99,
+                    max,
                     budget,
                     ..
                 } = row;
-                [figure, n, median, p99, budget].map(String::clone)
+                [figure, n, median, p99, max, budget].map(String::clone)
             }))
             .collect();
-        let mut widths = [0; 5];
+        let mut widths = [0; 6];
         for row in &cells {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = cell.chars().count().max(*width);
@@ -135,11 +142,11 @@ impl fmt::Display for Table {
         }
         let verdicts = std::iter::once("verdict".to_owned())
             .chain(self.rows.iter().map(|row| row.verdict.to_string()));
-        let [figure, n, median, p99, budget] = widths;
-        for ([a, b, c, d, e], verdict) in cells.iter().zip(verdicts) {
+        let [figure, n, median, p99, max, budget] = widths;
+        for ([a, b, c, d, e, g], verdict) in cells.iter().zip(verdicts) {
             writeln!(
                 f,
-                "{a:figure$}  {b:>n$}  {c:>median$}  {d:>p99$}  {e:budget$}  {verdict}"
+                "{a:figure$}  {b:>n$}  {c:>median$}  {d:>p99$}  {e:>max$}  {g:budget$}  {verdict}"
             )?;
         }
         Ok(())
@@ -172,10 +179,12 @@ impl Samples {
     }
 }
 
-/// Three digits or so: `84 µs`, `1.25 ms`, `12.3 s`.
+/// Three digits or so: `840 ns`, `8.40 µs`, `84 µs`, `1.25 ms`, `12.3 s`.
 pub(crate) fn show(duration: Duration) -> String {
     let micros = duration.as_nanos() as f64 / 1e3;
     match micros {
+        ..1e0 => format!("{} ns", duration.as_nanos()),
+        ..1e1 => format!("{micros:.2} µs"),
         ..1e3 => format!("{micros:.0} µs"),
         ..1e4 => format!("{:.2} ms", micros / 1e3),
         ..1e6 => format!("{:.0} ms", micros / 1e3),
@@ -207,6 +216,8 @@ mod tests {
     #[test]
     fn durations_are_short() {
         for (nanos, text) in [
+            (840, "840 ns"),
+            (8_400, "8.40 µs"),
             (84_400, "84 µs"),
             (1_250_000, "1.25 ms"),
             (47_000_000, "47 ms"),
