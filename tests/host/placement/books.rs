@@ -129,7 +129,7 @@ fn the_books_are_in_the_files_of_kubelet_and_in_their_form() -> Result<()> {
 fn spoilt_books_are_rebuilt_from_the_cgroups() -> Result<()> {
     let mut agent = aligned("books-spoilt", "best-effort")?;
     agent.start()?;
-    // Another pod has the first choice and goes: what a new admission would choose is not what runs.
+    // Another pod has the first choice and goes: a new admission would not choose what runs.
     let has_choice = machine()?.cpus.len() > 2;
     if has_choice {
         let container = guaranteed(Container::idle("app"), 1);
