@@ -1,7 +1,7 @@
 //! Pods on CPUs, NUMA nodes and devices: the real agent, and what the kernel and the processes say.
 //!
-//! Each test asks the machine for its shape and checks what that shape can show; what it cannot show
-//! is said. In the VM lane there are two NUMA nodes of one core with two threads each.
+//! Each test asks the machine for its shape and checks what that shape can show; what it cannot is
+//! said. In the VM lane there are two NUMA nodes of one core with two threads each.
 
 mod books;
 mod devices;

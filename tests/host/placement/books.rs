@@ -129,7 +129,7 @@ fn the_books_are_in_the_files_of_kubelet_and_in_their_form() -> Result<()> {
 fn spoilt_books_are_rebuilt_from_the_cgroups() -> Result<()> {
     let mut agent = aligned("books-spoilt", "best-effort")?;
     agent.start()?;
-    // Another pod has the first choice and goes: what a new admission would choose is not what runs.
+    // Another pod has the first choice and goes: a new admission would not choose what runs.
     let has_choice = machine()?.cpus.len() > 2;
     if has_choice {
         let container = guaranteed(Container::idle("app"), 1);
@@ -146,19 +146,17 @@ fn spoilt_books_are_rebuilt_from_the_cgroups() -> Result<()> {
     let own = check_placed(&agent, &pods)?;
     let memory = memory_books(&agent)?;
     let files = [CPU_FILE, MEMORY_FILE, DEVICE_FILE];
-    let spoils: [(&str, fn(&str) -> String); 3] = [
-        ("garbage", |_| "\0\0not json".to_owned()),
-        ("half", |whole| {
-            whole.chars().take(whole.len() / 2).collect()
-        }),
+    let spoil = |how: &str, whole: &str| match how {
+        "garbage" => "\0\0not json".to_owned(),
+        "half" => whole.chars().take(whole.len() / 2).collect(),
         // The checksum is that of something else.
-        ("forged", |whole| whole.replace("hecksum\":", "hecksum\":1")),
-    ];
-    for (what, spoil) in spoils {
+        _ => whole.replace("hecksum\":", "hecksum\":1"),
+    };
+    for what in ["garbage", "half", "forged"] {
         agent.stop()?;
         for name in files {
             let path = state_file(&agent, name);
-            fs::write(&path, spoil(&fs::read_to_string(&path)?))?;
+            fs::write(&path, spoil(what, &fs::read_to_string(&path)?))?;
         }
         agent.start()?;
         for name in files {

@@ -361,3 +361,30 @@ fn a_pod_keeps_its_device_through_all_that_befalls_plugin_and_agent() -> Result<
     assert!(text.starts_with("dev-1\ndev-0 denied\n"), "{text}");
     Ok(())
 }
+
+/// What devices a container holds shows nowhere else. It is given some again, and nobody else the
+/// same.
+#[cfg_attr(feature = "privileged", test)]
+fn no_device_is_given_twice_after_their_record_was_lost() -> Result<()> {
+    let mut agent = Agent::new("device-lost")?;
+    agent.start()?;
+    let mut plugin = Plugin::new(&agent)?;
+    plugin.start(&agent)?;
+    agent.put(&pod("first", 1, &plugin))?;
+    let first = agent.wait_pod("first", "runs", is_running)?;
+    check_held(&agent, &first, &["dev-0"])?;
+
+    agent.stop()?;
+    fs::write(state_file(&agent, DEVICE_FILE), "not json")?;
+    agent.start()?;
+    wait_told(&agent, "node", "PlacementStateRebuilt", 1)?;
+    wait_told(&agent, "pod", "Placed", 1)?;
+    check_held(&agent, &first, &["dev-0"])?;
+    check_same_process(&agent, &first)?;
+    agent.put(&pod("second", 1, &plugin))?;
+    let second = agent.wait_pod("second", "runs", is_running)?;
+    check_held(&agent, &second, &["dev-1"])?;
+    agent.put(&pod("third", 1, &plugin))?;
+    agent.wait_pod("third", "has failed", |it| it.phase == PodPhase::Failed)?;
+    Ok(())
+}

@@ -305,19 +305,27 @@ impl DeviceManager {
         if self.compat == Compat::Kubelet {
             return None;
         }
-        pod.all_containers().find_map(|container| {
+        self.lacks(pod).find(|name| {
+            let resource = self.books.resources.get(*name);
+            !resource.is_some_and(Resource::is_listed)
+        })
+    }
+
+    /// Whether an admitted pod holds what it asks for. One whose devices are not on record any more
+    /// does not: others would be given the same. Kubelet lets it go on without.
+    pub fn is_settled(&self, pod: &Pod) -> bool {
+        self.compat == Compat::Kubelet || self.lacks(pod).next().is_none()
+    }
+
+    /// The resources that containers of a pod ask for and hold nothing of.
+    fn lacks<'a>(&self, pod: &'a Pod) -> impl Iterator<Item = &'a str> {
+        pod.all_containers().flat_map(|container| {
             let held = self.allocations_of(&pod.uid, &container.name);
             let limits = container.resources.limits.iter();
-            let mut needed = limits
+            limits
                 .filter(|(name, amount)| is_extended_resource_name(name) && amount.is_positive())
-                .map(|(name, _)| name);
-            needed
-                .find(|name| {
-                    let has_it = held.is_some_and(|it| it.contains_key(*name));
-                    let resource = self.books.resources.get(*name);
-                    !has_it && !resource.is_some_and(Resource::is_listed)
-                })
-                .map(String::as_str)
+                .filter(move |(name, _)| !held.is_some_and(|it| it.contains_key(*name)))
+                .map(|(name, _)| name.as_str())
         })
     }
 

@@ -177,19 +177,20 @@ impl Managers {
         cpu.chain(memory).chain(self.devices.holders()).collect()
     }
 
-    /// Whether every container of an admitted pod has the CPUs and the memory that it is to have
-    /// alone.
+    /// Whether every container of an admitted pod has the CPUs, the memory and the devices that it is
+    /// to have alone.
     pub fn is_settled(&self, pod: &Pod) -> bool {
-        pod.all_containers().all(|container| {
-            let name = &container.name;
-            self.cpu.as_ref().is_none_or(|it| {
-                let n = exclusive_cpus(pod, container, it.settings().manages_pod_level);
-                n == 0 || it.cpus_of(&pod.uid, name).is_some()
-            }) && self
-                .memory
-                .as_ref()
-                .is_none_or(|it| !it.is_managed(pod) || it.blocks_of(&pod.uid, name).is_some())
-        })
+        self.devices.is_settled(pod)
+            && pod.all_containers().all(|container| {
+                let name = &container.name;
+                self.cpu.as_ref().is_none_or(|it| {
+                    let n = exclusive_cpus(pod, container, it.settings().manages_pod_level);
+                    n == 0 || it.cpus_of(&pod.uid, name).is_some()
+                }) && self
+                    .memory
+                    .as_ref()
+                    .is_none_or(|it| !it.is_managed(pod) || it.blocks_of(&pod.uid, name).is_some())
+            })
     }
 
     /// What the containers of a pod hold, those that hold nothing left out.

@@ -368,11 +368,15 @@ fn a_pod_waits_for_the_plugins_it_needs() {
     assert_eq!(manager.awaited(&pod), None);
     manager.disconnected(RESOURCE, 1, Duration::ZERO);
     assert_eq!(manager.awaited(&pod), Some(RESOURCE));
+    assert!(!manager.is_settled(&pod));
     hold(&mut manager, "u", "app0", "a");
     assert_eq!(manager.awaited(&pod), None, "it has what it needs");
+    assert!(manager.is_settled(&pod));
     assert_eq!(manager.awaited(&app(0)), None);
+    assert!(manager.is_settled(&app(0)));
     let kubelet = DeviceManager::new(mask("01"), Compat::Kubelet);
     assert_eq!(kubelet.awaited(&pod), None);
+    assert!(kubelet.is_settled(&pod), "kubelet lets it go on");
 }
 
 #[test]
