@@ -79,7 +79,7 @@ fn device_states() -> Result<Vec<Vec<u8>>> {
 }
 
 /// A form, and bytes that look random to choose by.
-fn choices(form: u8, seed: u32) -> Vec<u8> {
+pub(crate) fn choices(form: u8, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_add(1);
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

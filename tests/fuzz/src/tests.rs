@@ -10,3 +10,13 @@ fn every_seed_passes_its_target() {
         }
     }
 }
+
+#[test]
+fn states_made_at_random_pass() {
+    for (name, form) in [("manager-state", 2), ("device-state", 1)] {
+        let (_, run) = TARGETS.iter().find(|it| it.0 == name).expect("a target");
+        for seed in 0..64 {
+            run(&seeds::choices(form, seed * 7919));
+        }
+    }
+}
