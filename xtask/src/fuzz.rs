@@ -89,10 +89,13 @@ fn fuzz(targets: &[Target], seconds: u32) -> Result<Outcome> {
     }
     let programs = build()?;
     let directory = Directory::new()?;
-    progress::run(
-        "write the seeds",
-        Command::new(programs.join("fuzz-seeds")).arg(&directory.seeds),
-    )?;
+    // Without instrumentation, which libFuzzer has to be linked for.
+    let mut seeds = workspace::cargo();
+    seeds
+        .args(["run", "--locked", "--package", "ballast-fuzz"])
+        .args(["--bin", "fuzz-seeds", "--"])
+        .arg(&directory.seeds);
+    progress::run("write the seeds", &mut seeds)?;
     let n = thread::available_parallelism().map_or(1, usize::from);
     headline(format_args!(
         "fuzz {} targets, {seconds} s each, {n} at a time",
@@ -154,13 +157,12 @@ fn build() -> Result<PathBuf> {
             "--target",
             &target,
         ])
-        .args([
-            "--package",
-            "ballast-fuzz",
-            "--bins",
-            "--features",
-            "libfuzzer",
-        ])
+        .args(["--package", "ballast-fuzz", "--features", "libfuzzer"])
+        .args(
+            Target::value_variants()
+                .iter()
+                .map(|it| format!("--bin=fuzz-{}", name(*it))),
+        )
         // These would replace the flags below.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
