@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::phases::Phases;
+use super::plugins::allocated_devices;
 use super::pods::{self, Instance, PodEntry};
 use super::{Loop, start};
 use crate::apply::cgroupfs::ApplyError;
@@ -276,7 +277,8 @@ impl Loop {
                 let name = instance.cgroup.clone();
                 let placement = self.placement_of(&pod.uid, &container.name);
                 let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, name);
-                let allocated = self.allocated_devices(&pod.uid, &container.name);
+                let devices = self.devices_of(&pod.uid, &container.name);
+                let allocated = devices.and_then(|it| allocated_devices(&it));
                 // A device that is not there any more can be given to nobody.
                 let allocated = allocated.unwrap_or_default();
                 cgroup.files.extend(plan.devices(container, &allocated));
@@ -359,7 +361,7 @@ impl Loop {
 
     pub(super) fn start(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
         let devices = self.devices_of(uid, container)?;
-        self.allocated_devices(uid, container)?;
+        allocated_devices(&devices)?;
         let entry = self
             .pods
             .get(uid)

@@ -2,7 +2,6 @@
 //! wants to know of them is asked, and what they gave a container goes into its start.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -18,10 +17,9 @@ use crate::device_plugin::{
 use crate::model::device::{ContainerDevices, ContainerResponse};
 use crate::model::device_access::AllocatedDevice;
 use crate::model::pod::PodUid;
-use crate::model::text::ParseError;
 use crate::observe::{chain, pod_resources};
 use crate::runtime::ContainerId;
-use crate::sources::device_node::device_numbers;
+use crate::sources::device_node::allocated_device;
 use crate::sys::{Root, clock};
 
 /// The longest deadline of a call is 2 min: an answer that is not here after this was lost.
@@ -266,33 +264,6 @@ impl Loop {
         }
     }
 
-    /// The device nodes that a container may use, with their numbers on this node.
-    pub(super) fn allocated_devices(
-        &self,
-        uid: &PodUid,
-        container: &str,
-    ) -> Result<Vec<AllocatedDevice>, String> {
-        let devices = self.devices_of(uid, container)?.devices;
-        let nodes = devices
-            .into_values()
-            .filter(|it| !it.permissions.is_empty());
-        nodes
-            .map(|node| {
-                let host_path = PathBuf::from(&node.host_path);
-                let in_node = |error: String| format!("device {}: {error}", node.host_path);
-                Ok(AllocatedDevice {
-                    numbers: device_numbers(&Root::host(), &host_path)
-                        .map_err(|error| in_node(chain(&error)))?,
-                    permissions: node
-                        .permissions
-                        .parse()
-                        .map_err(|error: ParseError| in_node(error.to_string()))?,
-                    host_path,
-                })
-            })
-            .collect()
-    }
-
     /// What the plugins gave a container, put together.
     pub(super) fn devices_of(
         &self,
@@ -317,6 +288,20 @@ impl Loop {
             responses.iter().map(|(resource, it)| (*resource, it)),
         ))
     }
+}
+
+/// The device nodes that a container may use, with their numbers on this node.
+pub(super) fn allocated_devices(
+    devices: &ContainerDevices,
+) -> Result<Vec<AllocatedDevice>, String> {
+    let root = Root::host();
+    let nodes = devices.devices.values();
+    nodes
+        .filter_map(|node| {
+            let allocated = allocated_device(&root, node);
+            allocated.map_err(|error| chain(&error)).transpose()
+        })
+        .collect()
 }
 
 fn answer_of(answer: Result<Answer, PluginError>) -> PluginAnswer {
