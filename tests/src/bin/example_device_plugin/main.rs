@@ -79,7 +79,7 @@ async fn serve_one_agent(plugin: &Arc<Plugin>) -> Result<()> {
     let directory = options.registry.as_deref().unwrap_or(&options.directory);
     let socket = directory.join(&name);
     let agent = options.directory.join("kubelet.sock");
-    let version = wait_for_inode(&agent).await;
+    let version = wait_for(&agent).await;
     // Of an earlier turn: it may be gone.
     let _ = fs::remove_file(&socket);
     let listener =
@@ -100,17 +100,26 @@ async fn serve_one_agent(plugin: &Arc<Plugin>) -> Result<()> {
             Err(error) => println!("refused: {error:#}"),
         }
     }
-    while fs::metadata(&agent).is_ok_and(|it| it.ino() == version) {
+    while version_of(&agent) == Some(version) {
         tokio::time::sleep(LOOK).await;
     }
     serving.abort();
     Ok(())
 }
 
-async fn wait_for_inode(path: &Path) -> u64 {
+/// Which file is at a path: its inode and when that was last changed. A file system may give the
+/// number of a removed socket to the next one.
+type Version = (u64, i64, i64);
+
+fn version_of(path: &Path) -> Option<Version> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+}
+
+async fn wait_for(path: &Path) -> Version {
     loop {
-        if let Ok(metadata) = fs::metadata(path) {
-            return metadata.ino();
+        if let Some(version) = version_of(path) {
+            return version;
         }
         tokio::time::sleep(LOOK).await;
     }
