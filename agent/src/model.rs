@@ -13,6 +13,7 @@ pub mod device;
 pub mod device_access;
 pub mod document;
 pub mod event;
+pub mod eviction;
 pub mod kernel;
 pub mod kubelet_state;
 pub mod mounts;

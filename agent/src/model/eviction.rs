@@ -1,0 +1,478 @@
+//! What eviction is decided from and what it decides, as data: signals, thresholds, the readings of
+//! the node and of its pods. All of it can be recorded and decided again.
+//!
+//! A figure that could not be read is `None`, never 0. Times are `CLOCK_BOOTTIME`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::pod::QosClass;
+use super::quantity::Quantity;
+use super::record::PodRef;
+
+/// What of the node may run short, under the names of KubeletConfiguration (spec eviction 1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Signal {
+    MemoryAvailable,
+    AllocatableMemoryAvailable,
+    NodeFsAvailable,
+    NodeFsInodesFree,
+    ImageFsAvailable,
+    ImageFsInodesFree,
+    ContainerFsAvailable,
+    ContainerFsInodesFree,
+    PidAvailable,
+}
+
+/// What a signal measures, under kubelet's names in messages and events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StarvedResource {
+    Memory,
+    EphemeralStorage,
+    Inodes,
+    Pids,
+}
+
+/// A condition of the Node status that a signal raises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum NodeCondition {
+    MemoryPressure,
+    DiskPressure,
+    PIDPressure,
+}
+
+impl Signal {
+    /// In the order in which they are acted upon: memory, disk, processes.
+    pub const ALL: [Self; 9] = [
+        Self::MemoryAvailable,
+        Self::AllocatableMemoryAvailable,
+        Self::NodeFsAvailable,
+        Self::NodeFsInodesFree,
+        Self::ImageFsAvailable,
+        Self::ImageFsInodesFree,
+        Self::ContainerFsAvailable,
+        Self::ContainerFsInodesFree,
+        Self::PidAvailable,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory.available",
+            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
+            Self::NodeFsAvailable => "nodefs.available",
+            Self::NodeFsInodesFree => "nodefs.inodesFree",
+            Self::ImageFsAvailable => "imagefs.available",
+            Self::ImageFsInodesFree => "imagefs.inodesFree",
+            Self::ContainerFsAvailable => "containerfs.available",
+            Self::ContainerFsInodesFree => "containerfs.inodesFree",
+            Self::PidAvailable => "pid.available",
+        }
+    }
+
+    pub const fn resource(self) -> StarvedResource {
+        match self {
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => StarvedResource::Memory,
+            Self::NodeFsAvailable | Self::ImageFsAvailable | Self::ContainerFsAvailable => {
+                StarvedResource::EphemeralStorage
+            }
+            Self::NodeFsInodesFree | Self::ImageFsInodesFree | Self::ContainerFsInodesFree => {
+                StarvedResource::Inodes
+            }
+            Self::PidAvailable => StarvedResource::Pids,
+        }
+    }
+
+    pub const fn condition(self) -> NodeCondition {
+        match self.resource() {
+            StarvedResource::Memory => NodeCondition::MemoryPressure,
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                NodeCondition::DiskPressure
+            }
+            StarvedResource::Pids => NodeCondition::PIDPressure,
+        }
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The text names no signal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no eviction signal {0:?}")]
+pub struct UnknownSignal(pub String);
+
+impl FromStr for Signal {
+    type Err = UnknownSignal;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|it| it.as_str() == text)
+            .ok_or_else(|| UnknownSignal(text.to_owned()))
+    }
+}
+
+impl Serialize for Signal {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Signal {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl StarvedResource {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::EphemeralStorage => "ephemeral-storage",
+            Self::Inodes => "inodes",
+            Self::Pids => "pids",
+        }
+    }
+}
+
+impl fmt::Display for StarvedResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl NodeCondition {
+    pub const ALL: [Self; 3] = [Self::MemoryPressure, Self::DiskPressure, Self::PIDPressure];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MemoryPressure => "MemoryPressure",
+            Self::DiskPressure => "DiskPressure",
+            Self::PIDPressure => "PIDPressure",
+        }
+    }
+}
+
+impl fmt::Display for NodeCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// An amount of a signal's resource: bytes, inodes or tasks, or a share of the capacity.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Amount {
+    Quantity(Quantity),
+    /// 0 to 1. A 32-bit float, as in kubelet: 5 % of 10 Gi is 536870920.
+    Fraction(f32),
+}
+
+/// A threshold: met when less than `amount` is available. Hard without grace (spec eviction 1.2).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Threshold {
+    pub signal: Signal,
+    pub amount: Amount,
+    /// Zero: acted upon at once.
+    pub grace: Duration,
+    /// Once acted upon, this much more has to be available before it counts as over.
+    pub min_reclaim: Option<Amount>,
+}
+
+impl Threshold {
+    pub fn is_hard(&self) -> bool {
+        self.grace.is_zero()
+    }
+}
+
+/// One signal at one moment: bytes, inodes or tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Observation {
+    /// Below 0 only with `compat: kubelet` (spec eviction 1.1).
+    pub available: i64,
+    pub capacity: i64,
+    /// When it was measured; `None`: not known, taken as new.
+    pub at: Option<Duration>,
+}
+
+/// A cgroup's memory as its interface files have it, bytes unless said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryUse {
+    /// v1 `memory.usage_in_bytes`; v2 `memory.current`; v2 root `anon` + `file`.
+    pub usage: u64,
+    pub anon: u64,
+    pub file: u64,
+    pub inactive_file: u64,
+    pub active_file: u64,
+    pub shmem: u64,
+    /// Dirty and under writeback: not to be dropped at once.
+    pub dirty: u64,
+    /// `None`: not kept (v1).
+    pub slab_reclaimable: Option<u64>,
+    /// Pages that came back soon after they were dropped, since the cgroup was made; a count.
+    /// `None`: not kept (v1 before Linux 5.9).
+    pub refaults_file: Option<u64>,
+}
+
+impl MemoryUse {
+    /// Usage without the inactive file pages: kubelet's measure of what is in use.
+    pub fn working_set(&self) -> u64 {
+        self.usage.saturating_sub(self.inactive_file)
+    }
+}
+
+/// Stalled time since boot or since the cgroup was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StallTotals {
+    pub source: StallSource,
+    /// Microseconds in which some task waited.
+    pub some_us: u64,
+    /// Microseconds in which every task that was not idle waited. `None`: not kept.
+    pub full_us: Option<u64>,
+}
+
+/// Where stalled time is from.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum StallSource {
+    /// Pressure stall information of the kernel.
+    #[default]
+    Psi,
+    /// Time in reclaim as the eBPF programs see it, summed over tasks: more than PSI's `some` where
+    /// several wait at once. There is no `full`.
+    Reclaim,
+}
+
+/// A file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsUse {
+    /// For those without privileges, as `statvfs` has it.
+    pub available: u64,
+    pub capacity: u64,
+    pub inodes_free: Option<u64>,
+    pub inodes: Option<u64>,
+}
+
+/// The node at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReading {
+    pub at: Duration,
+    /// `MemTotal`.
+    pub memory_total: u64,
+    /// `MemFree`, `MemAvailable`, and what the huge page pools hold, used or not.
+    pub memory_free: Option<u64>,
+    pub memory_available: Option<u64>,
+    pub hugepages: u64,
+    /// Sum of the low watermarks of the zones: below it the kernel reclaims.
+    pub low_watermark: Option<u64>,
+    pub root: Option<MemoryUse>,
+    pub kubepods: Option<MemoryUse>,
+    /// `None`: no limit, or not known.
+    pub kubepods_limit: Option<u64>,
+    /// Of the state directory; images and writable layers are not apart from it with the process
+    /// runtime.
+    pub nodefs: Option<FsUse>,
+    /// The lesser of `kernel.pid_max` and `kernel.threads-max`.
+    pub pids_max: Option<u64>,
+    /// Tasks that exist.
+    pub pids: Option<u64>,
+    /// Memory stalls of the node and of kubepods.
+    pub stall: Option<StallTotals>,
+    pub kubepods_stall: Option<StallTotals>,
+    pub swap_free: Option<u64>,
+}
+
+/// What of a pod's definition eviction is decided by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodFacts {
+    pub pod: PodRef,
+    pub qos: QosClass,
+    /// 0 where none is given.
+    pub priority: i32,
+    /// Never evicted.
+    pub is_critical: bool,
+    pub termination_grace: Duration,
+    /// What the pod as a whole requests, by kubelet's rule (spec eviction 1.7); overhead only where
+    /// something is requested.
+    pub memory_request: Quantity,
+    pub storage_request: Quantity,
+    /// `spec.resources.requests.memory`, where it is given.
+    pub pod_level_memory_request: Option<Quantity>,
+    /// Limit of local storage of the pod as a whole (spec eviction 1.10).
+    pub storage_limit: Option<Quantity>,
+    /// Regular and init containers, in the order kubelet looks at them.
+    pub containers: Vec<ContainerFacts>,
+    pub volumes: Vec<VolumeFacts>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerFacts {
+    pub name: String,
+    pub memory_request: Quantity,
+    pub storage_request: Quantity,
+    /// `None` or 0: no limit.
+    pub storage_limit: Option<Quantity>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeFacts {
+    pub name: String,
+    /// Its files count as local storage of the pod in the ranking.
+    pub is_local: bool,
+    /// `emptyDir.sizeLimit` above 0.
+    pub size_limit: Option<Quantity>,
+}
+
+/// What a pod uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodFigures {
+    /// When memory and tasks were read.
+    pub at: Option<Duration>,
+    pub memory: Option<MemoryUse>,
+    /// Usage without inactive file pages; of `memory` where that is there.
+    pub memory_working_set: Option<u64>,
+    /// Processes, which kubelet ranks by, and tasks, which the limit is about.
+    pub processes: Option<u64>,
+    pub tasks: Option<u64>,
+    pub stall: Option<StallTotals>,
+    /// Root file systems, logs and local volumes together, bytes.
+    pub storage: Option<u64>,
+    pub containers: BTreeMap<String, ContainerFigures>,
+    pub volumes: BTreeMap<String, DiskUse>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerFigures {
+    pub memory_working_set: Option<u64>,
+    pub root_fs: DiskUse,
+    pub logs: DiskUse,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskUse {
+    pub bytes: Option<u64>,
+    pub inodes: Option<u64>,
+}
+
+/// One pod in a snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReading {
+    pub facts: Arc<PodFacts>,
+    /// `None`: it could not be read.
+    pub figures: Option<PodFigures>,
+    /// It is on its way out, and has this long until it is killed.
+    pub ends_within: Option<Duration>,
+}
+
+/// All that one decision sees.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    pub at: Duration,
+    /// A signal that could not be read is not in it.
+    pub observations: BTreeMap<Signal, Observation>,
+    pub node: NodeReading,
+    /// Pods that run or are ending, in no order that matters.
+    pub pods: Vec<PodReading>,
+}
+
+/// Which limit of local storage a pod is over (spec eviction 1.10).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StorageLimit {
+    EmptyDir { volume: String },
+    Pod,
+    Container { container: String },
+}
+
+/// Why a pod is evicted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum EvictionCause {
+    #[serde(rename_all = "camelCase")]
+    Threshold {
+        threshold: Threshold,
+        observation: Observation,
+    },
+    #[serde(rename_all = "camelCase")]
+    LocalStorage { limit: StorageLimit },
+    /// Sustained stall with little headroom (not in kubelet).
+    Stall,
+}
+
+impl EvictionCause {
+    /// Label `eviction_signal` of `kubelet_evictions`, and `signal` of ours.
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Threshold { threshold, .. } => threshold.signal.as_str(),
+            Self::LocalStorage { limit } => match limit {
+                StorageLimit::EmptyDir { .. } => "emptydirfs.limit",
+                StorageLimit::Pod => "ephemeralpodfs.limit",
+                StorageLimit::Container { .. } => "ephemeralcontainerfs.limit",
+            },
+            Self::Stall => "memory.stall",
+        }
+    }
+}
+
+/// A pod to be evicted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Victim {
+    pub pod: PodRef,
+    pub cause: EvictionCause,
+    /// From SIGTERM to SIGKILL; zero: no SIGTERM.
+    pub grace: Duration,
+    /// Kubelet's text.
+    pub message: String,
+    /// What its end is expected to make available, in the unit of the signal.
+    pub expected: Option<u64>,
+}
+
+/// The eviction of a pod, as it is stored with it and shown in its status.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Eviction {
+    pub victim: Victim,
+    /// When it was decided, boottime.
+    pub at: Duration,
+    pub conditions: BTreeSet<NodeCondition>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_reads_back_from_its_name() {
+        for signal in Signal::ALL {
+            assert_eq!(signal.as_str().parse(), Ok(signal));
+        }
+        assert!("swap.available".parse::<Signal>().is_err());
+    }
+}
