@@ -15,6 +15,9 @@ use super::pod::QosClass;
 use super::quantity::Quantity;
 use super::record::PodRef;
 
+/// `status.reason` of an evicted pod, and of one that is refused under pressure (Kubernetes).
+pub const EVICTED: &str = "Evicted";
+
 /// What of the node may run short, under the names of KubeletConfiguration (spec eviction 1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
@@ -205,6 +208,22 @@ pub struct Observation {
     pub capacity: i64,
     /// When it was measured; `None`: not known, taken as new.
     pub at: Option<Duration>,
+}
+
+/// How available memory is measured.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum MemoryMethod {
+    /// Kubelet's: what is not in the working set of the root cgroup.
+    #[default]
+    WorkingSet,
+    /// What can be had without harm: page cache that is not in use counts as available, huge pages
+    /// and the kernel's reserve do not.
+    Estimate,
+    /// `MemAvailable` of `/proc/meminfo`. Shown, never compared with a threshold.
+    Meminfo,
 }
 
 /// A cgroup's memory as its interface files have it, bytes unless said.
