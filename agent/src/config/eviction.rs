@@ -122,7 +122,7 @@ fn check_reclaim(value: &str, at: &FieldPath, faults: &mut Faults) {
 /// `None`: not written as a percentage. `Some(None)`: written as one, but not a number.
 ///
 /// Kubelet takes `NaN%` too, a threshold that is never met; nobody means that.
-fn percent(value: &str) -> Option<Option<f32>> {
+pub(super) fn percent(value: &str) -> Option<Option<f32>> {
     let number = value.strip_suffix('%')?;
     Some(number.parse().ok().filter(|it: &f32| it.is_finite()))
 }
