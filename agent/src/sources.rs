@@ -15,6 +15,7 @@ pub mod cgroupfs;
 pub mod checkpoint;
 pub mod device_node;
 mod device_programs;
+pub mod disk_use;
 pub mod kubelet_state;
 pub mod manifests;
 pub mod mounts;

@@ -12,7 +12,9 @@ pub mod facts;
 pub mod layout;
 mod local_storage;
 pub mod message;
+pub mod pace;
 pub mod rank;
+pub mod signals;
 mod synchronize;
 pub mod thresholds;
 
