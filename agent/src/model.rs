@@ -25,6 +25,7 @@ pub mod pod_resources;
 pub mod psi;
 pub mod quantity;
 pub mod record;
+pub mod relief;
 pub mod resources;
 pub mod sealed;
 pub mod status;

@@ -14,9 +14,13 @@ mod local_storage;
 pub mod message;
 pub mod pace;
 pub mod rank;
+pub mod reclaimable;
 pub mod signals;
+pub mod stages;
+pub mod stall;
 mod synchronize;
 pub mod thresholds;
+pub mod trend;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,7 +32,7 @@ pub use self::synchronize::{is_still_short, synchronize};
 use self::thresholds::{ThresholdError, ThresholdTexts, derive_containerfs};
 use crate::config::{Compat, KubeletConfig};
 use crate::model::eviction::{
-    NodeCondition, Observation, PodReading, Signal, StarvedResource, Threshold, Victim,
+    Amount, NodeCondition, Observation, PodReading, Signal, StarvedResource, Threshold, Victim,
 };
 use crate::model::pod::PodUid;
 use crate::model::quantity::{Format, Quantity};
@@ -173,6 +177,12 @@ impl Policy {
 /// What has to be available: the threshold's amount of the capacity that was observed.
 pub fn threshold_quantity(threshold: &Threshold, observation: &Observation) -> Quantity {
     threshold.amount.of(&capacity(observation))
+}
+
+/// What an amount comes to of a capacity, in its unit.
+fn amount_of(amount: &Amount, capacity: i64) -> i64 {
+    let capacity = Quantity::from_units(capacity, Format::BinarySi);
+    amount.of(&capacity).value()
 }
 
 fn capacity(observation: &Observation) -> Quantity {
