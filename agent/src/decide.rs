@@ -12,6 +12,7 @@ pub mod env;
 pub mod kernel_records;
 pub mod lifecycle;
 pub mod node_allocatable;
+pub mod oom_bursts;
 pub mod placement;
 pub mod pleg;
 pub mod pod_resources;
