@@ -17,6 +17,7 @@ mod device_programs;
 pub mod kubelet_state;
 pub mod manifests;
 pub mod mounts;
+pub mod oom_scene;
 pub mod probe;
 pub mod procfs;
 pub mod psi;
