@@ -14,6 +14,8 @@ pub mod device_access;
 pub mod document;
 pub mod event;
 pub mod eviction;
+pub mod forensics;
+pub mod history;
 pub mod kernel;
 pub mod kubelet_state;
 pub mod mounts;

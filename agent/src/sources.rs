@@ -21,6 +21,7 @@ pub mod manifests;
 pub mod mounts;
 pub mod node_reading;
 pub mod pod_reading;
+pub mod oom_scene;
 pub mod probe;
 pub mod procfs;
 pub mod psi;
