@@ -24,6 +24,7 @@ pub mod pod_resources;
 pub mod psi;
 pub mod quantity;
 pub mod record;
+pub mod recording;
 pub mod resources;
 pub mod sealed;
 pub mod status;
