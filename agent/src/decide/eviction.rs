@@ -8,11 +8,13 @@
 //! anything, and a pass evicts at most one pod for pressure.
 
 pub mod admission;
+pub mod counterfactual;
 pub mod facts;
 pub mod layout;
 mod local_storage;
 pub mod message;
 pub mod rank;
+pub mod story;
 mod synchronize;
 pub mod thresholds;
 
