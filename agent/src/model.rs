@@ -17,6 +17,7 @@ pub mod eviction;
 pub mod kernel;
 pub mod kubelet_state;
 pub mod mounts;
+pub mod node_memory;
 pub mod numa;
 pub mod placement;
 pub mod pod;

@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::cpuset::CpuSet;
+use super::eviction::EVICTED;
 use super::numa::Hint;
 use super::placement::MemoryBlock;
 use super::pod::PodUid;
@@ -26,6 +27,8 @@ pub enum RefusalReason {
     EmptyPodSharedPoolError,
     /// Any other failure to give it what it asks for.
     UnexpectedAdmissionError,
+    /// The node is under pressure.
+    Evicted,
 }
 
 impl RefusalReason {
@@ -34,6 +37,7 @@ impl RefusalReason {
         Self::SmtAlignmentError,
         Self::EmptyPodSharedPoolError,
         Self::UnexpectedAdmissionError,
+        Self::Evicted,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -42,6 +46,7 @@ impl RefusalReason {
             Self::SmtAlignmentError => "SMTAlignmentError",
             Self::EmptyPodSharedPoolError => "EmptyPodSharedPoolError",
             Self::UnexpectedAdmissionError => "UnexpectedAdmissionError",
+            Self::Evicted => EVICTED,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Invariant: `None` is "not known" or "does not apply", as the field says; nothing unknown is 0.
 
 mod placement;
+mod pressure;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,6 +14,9 @@ use serde::{Deserialize, Serialize};
 pub use self::placement::{
     CpuPools, DeviceCounts, ExclusiveCpus, NumaAmounts, NumaNodeStatus, PlacementPolicies,
     PlacementStatus,
+};
+pub use self::pressure::{
+    EvictionStatus, PressureStatus, SignalStatus, Standing, ThresholdStatus, WakerStatus,
 };
 use super::cgroup_name::CgroupDriver;
 use super::container::{ContainerKind, PodPhase};
@@ -90,6 +94,9 @@ pub struct NodeStatus {
     /// `None`: not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementStatus>,
+    /// `None`: not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<PressureStatus>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -544,6 +551,7 @@ pub(crate) mod tests {
                 lost: BTreeMap::from([("oom".into(), 0), ("process".into(), 17)]),
             },
             placement: None,
+            pressure: None,
         }
     }
 

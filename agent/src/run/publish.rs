@@ -457,6 +457,7 @@ impl Loop {
                     lost: self.shared.lost(),
                     ..self.publisher.ebpf.clone()
                 },
+                pressure: None,
                 placement: Some(summary(
                     &self.placement.managers,
                     &self.placement.settings,
