@@ -5,3 +5,4 @@ pub mod checkpoint;
 pub mod devices;
 pub mod kubelet_state;
 pub mod oom_ring;
+pub mod recording;

@@ -27,6 +27,7 @@ pub mod pod_resources;
 pub mod psi;
 pub mod quantity;
 pub mod record;
+pub mod recording;
 pub mod relief;
 pub mod resources;
 pub mod sealed;

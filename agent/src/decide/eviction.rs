@@ -8,6 +8,7 @@
 //! anything, and a pass evicts at most one pod for pressure.
 
 pub mod admission;
+pub mod counterfactual;
 pub mod facts;
 pub mod layout;
 mod local_storage;
@@ -18,6 +19,7 @@ pub mod reclaimable;
 pub mod signals;
 pub mod stages;
 pub mod stall;
+pub mod story;
 mod synchronize;
 pub mod thresholds;
 pub mod trend;
