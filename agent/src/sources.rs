@@ -27,6 +27,7 @@ pub mod procfs;
 pub mod psi;
 pub mod sysfs;
 pub mod uevents;
+pub mod wakers;
 
 /// A kernel file could not be read, or says what its format does not allow.
 #[derive(Debug, thiserror::Error)]
