@@ -4,3 +4,4 @@ pub mod cgroupfs;
 pub mod checkpoint;
 pub mod devices;
 pub mod kubelet_state;
+pub mod relief;
