@@ -6,3 +6,4 @@ pub mod devices;
 pub mod kubelet_state;
 pub mod oom_ring;
 pub mod recording;
+pub mod relief;
