@@ -9,11 +9,13 @@
 //! nothing. Nothing on the node depends on an orderly shutdown.
 
 mod adopt;
+mod background;
 mod check;
 mod contention;
 mod cpu;
 mod cpusets;
 mod event;
+mod evictions;
 mod hardware;
 mod identity;
 mod kernel;
@@ -25,6 +27,7 @@ mod phases;
 mod placement;
 mod plugins;
 mod pods;
+mod pressure;
 mod publish;
 mod removals;
 mod replay;
@@ -33,12 +36,13 @@ mod start;
 mod told;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use self::background::Background;
 pub use self::check::check;
 use self::event::{Event, Receiver, Sender};
 use self::kernel::{Prepared, Shared};
@@ -47,6 +51,7 @@ use self::node::{DeviceControl, Node, NodeError};
 use self::pass::Scope;
 use self::placement::Placement;
 use self::pods::{PodEntry, StatePaths};
+use self::pressure::{Notes, Pressure};
 use self::publish::{Counters, Publisher};
 use self::removals::Removals;
 pub use self::replay::{Difference, Replay, ReplayFileError, replay};
@@ -138,6 +143,8 @@ pub struct Loop {
     instances: BTreeMap<ContainerId, (PodUid, String)>,
     removals: Removals,
     shared: Arc<Shared>,
+    /// What the records of OOM kills have of the time before.
+    background: Arc<Background>,
     /// Ids of the registered cgroups.
     ids: BTreeMap<CgroupName, CgroupId>,
     /// Limits that wait for usage to come down.
@@ -155,6 +162,10 @@ pub struct Loop {
     publisher: Publisher,
     log_keeper: LogKeeper,
     placement: Placement,
+    pressure: Arc<Pressure>,
+    eviction_notes: Notes,
+    /// Evicted pods whose note is still on disk.
+    noted: BTreeSet<PodUid>,
     /// `None`: device plugins are not served.
     plugins: Option<DevicePlugins>,
     /// For the pod resources API.
@@ -195,6 +206,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
 
     let runtime = serve::process_runtime(&config, to_loop.clone())?;
     let shared = Arc::new(Shared::default());
+    let pressure = Arc::new(Pressure::default());
     let (publisher, status) = Publisher::new(&config, &node);
     let server = serve::Server::start(
         &config,
@@ -220,6 +232,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         instances: BTreeMap::new(),
         removals: Removals::default(),
         shared: Arc::clone(&shared),
+        background: Arc::default(),
         ids: BTreeMap::new(),
         deferred: Vec::new(),
         contention: Contention::new(full_pass_interval(&config.kubelet)),
@@ -236,6 +249,9 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             config.kubelet.max_container_log_files,
         )?,
         placement,
+        pressure: Arc::clone(&pressure),
+        eviction_notes: Notes::below(&config.state_directory),
+        noted: BTreeSet::new(),
         plugins: None,
         resources: tokio::sync::watch::Sender::new(None),
         to_loop: None,
@@ -268,7 +284,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let _listener = listener.map(Prepared::listen);
     let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;
     state.serve_pod_resources(&server);
-    state.serve_plugins(server.tokio(), to_loop);
+    state.serve_plugins(server.tokio(), to_loop.clone());
+    let _pressure = state.watch_pressure(to_loop);
 
     state.turn(events);
     state
@@ -386,6 +403,8 @@ impl Loop {
                 }
                 return None;
             }
+            Event::Evict(eviction) => self.evict(*eviction),
+            Event::Pressure => {}
             Event::Emptied => self.removals.hurry(),
             Event::PluginAnswered {
                 pod,

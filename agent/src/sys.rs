@@ -17,6 +17,7 @@ pub mod held;
 pub mod input;
 pub mod launch;
 pub mod lock;
+pub mod memory;
 pub mod regular;
 pub mod root;
 pub mod syscall;

@@ -11,12 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::lifecycle::BackoffState;
 use crate::model::admission::Admission;
-use crate::model::container::{ContainerStatus, Deletion, PodPhase};
+use crate::model::container::{ContainerStatus, Deletion, DeletionReason, PodPhase};
+use crate::model::eviction::Eviction;
 use crate::model::pod::Pod;
 use crate::model::time::WallTime;
 
 /// See the module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodState {
     /// Times in here belong to this boot.
@@ -26,6 +27,9 @@ pub struct PodState {
     pub accepted_at: WallTime,
     pub containers: Vec<ContainerStatus>,
     pub deletion: Option<Deletion>,
+    /// It ends as failed, and stays known until its definition goes. The first one stays.
+    #[serde(default)]
+    pub eviction: Option<Eviction>,
     #[serde(default)]
     pub admission: Admission,
     pub backoff: BackoffState,
@@ -52,10 +56,24 @@ impl PodState {
             accepted_at,
             containers,
             deletion: None,
+            eviction: None,
             admission: Admission::Open,
             backoff: BackoffState::default(),
             phase: PodPhase::Pending,
             oom_kills: BTreeMap::new(),
+        }
+    }
+
+    /// When the pod has to end, and why: it was evicted, its definition is gone, or both.
+    pub fn ending(&self) -> Option<Deletion> {
+        let evicted = self.eviction.as_ref().map(|it| Deletion {
+            requested_at: it.at,
+            grace: it.victim.grace,
+            reason: DeletionReason::Evicted,
+        });
+        match (evicted, self.deletion) {
+            (Some(evicted), Some(removed)) => Some(evicted.merge(removed)),
+            (evicted, removed) => evicted.or(removed),
         }
     }
 

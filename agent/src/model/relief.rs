@@ -75,6 +75,17 @@ pub enum ReliefAction {
     Thaw,
 }
 
+impl fmt::Display for ReliefAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SetMemoryHigh { before, to } => write!(f, "memory.high from {before} to {to}"),
+            Self::Reclaim { bytes } => write!(f, "reclaim of {bytes} bytes"),
+            Self::Freeze => f.write_str("freeze"),
+            Self::Thaw => f.write_str("thaw"),
+        }
+    }
+}
+
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

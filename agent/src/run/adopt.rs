@@ -2,6 +2,7 @@
 //! rings. Also the words of the runtime about containers, which are the same after a restart.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Sender;
@@ -11,6 +12,7 @@ use super::pods::{self, Instance, PodEntry};
 use super::{KERNEL_EVENTS, Loop, RunError};
 use crate::apply::checkpoint;
 use crate::apply::devices::DEVICE_PROGRAM;
+use crate::decide::eviction::facts::pod_facts;
 use crate::decide::pod_state::PodState;
 use crate::decide::qos::qos_class;
 use crate::model::container::{self, ContainerState, Termination};
@@ -154,6 +156,7 @@ impl Loop {
             let finished_at = end.and_then(|it| it.finished_at).unwrap_or(now);
             self.exited(&uid, &container, exit, finished_at);
         }
+        self.recover_evictions(now);
         self.settle(now);
         self.restore_placement();
         self.register_all();
@@ -212,7 +215,10 @@ impl Loop {
     pub fn entry_of(&self, state: PodState) -> Option<PodEntry> {
         let qos = qos_class(&state.pod);
         match self.node.plan.kubepods.pod(qos, &state.pod.uid) {
-            Ok(cgroup) => Some(PodEntry::new(state, qos, cgroup)),
+            Ok(cgroup) => {
+                let facts = pod_facts(&state.pod, qos, self.config.compat);
+                Some(PodEntry::new(state, qos, cgroup, Arc::new(facts)))
+            }
             Err(error) => {
                 self.told.manifest_fault(format!(
                     "pod {}: metadata.uid: {error}",

@@ -55,7 +55,7 @@ impl Loop {
             let Some(entry) = self.pods.get_mut(&uid) else {
                 continue;
             };
-            let is_going = entry.state.deletion.is_some();
+            let is_going = entry.state.ending().is_some();
             let Some(instance) = entry.instances.get_mut(container) else {
                 continue;
             };

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
 use crate::device_plugin::PluginEvent;
 use crate::model::event::ProcessKey;
+use crate::model::eviction::Eviction;
 use crate::model::pod::PodUid;
 use crate::runtime::{ContainerId, RuntimeEvent};
 use crate::sources::bpf::ProgramReport;
@@ -26,6 +27,10 @@ pub(super) enum Event {
         container: String,
         victim: ProcessKey,
     },
+    /// A pod is to be evicted; under a hard threshold its processes are being killed already.
+    Evict(Box<Eviction>),
+    /// What the node is short of changed.
+    Pressure,
     /// A device plugin was asked in the admission of a pod, and this is what it said.
     PluginAnswered {
         pod: PodUid,

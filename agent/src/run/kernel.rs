@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc,
+};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{Metrics, Workload};
 use crate::runtime::{ExitReporter, HostProcess};
 use crate::sources::bpf::{LoadError, Stream, Streams};
+use crate::sources::wakers::Bell;
 use crate::sys::{Dir, Root, clock, syscall};
 
 /// Events taken from one ring before the OOM ring is looked at again.
@@ -52,6 +55,8 @@ pub(super) struct Shared {
     mains: RwLock<Mains>,
     /// Events lost so far, by the name of their stream.
     lost: Mutex<BTreeMap<String, u64>>,
+    /// Rung for every event of reclaim, once somebody waits for it.
+    reclaim_bell: OnceLock<Bell>,
 }
 
 impl Shared {
@@ -87,6 +92,11 @@ impl Shared {
     pub(super) fn lost(&self) -> BTreeMap<String, u64> {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.clone()
+    }
+
+    /// There is one watcher of pressure.
+    pub(super) fn set_reclaim_bell(&self, bell: Bell) {
+        self.reclaim_bell.set(bell).ok();
     }
 
     fn set_lost(&self, lost: BTreeMap<String, u64>) {
@@ -356,6 +366,9 @@ impl Listener {
                 self.count(event, cgroup.at_ns, handled);
             }
             KernelEvent::Stall(stall) => {
+                if let Some(bell) = self.shared.reclaim_bell.get() {
+                    bell.ring();
+                }
                 if let Some(record) = stall_record(stall, &self.shared.index(), handled) {
                     self.log.append(record);
                 }

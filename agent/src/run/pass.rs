@@ -67,8 +67,10 @@ impl Loop {
             self.act(&uid, &action, started);
         }
         self.save_pods();
+        self.drop_eviction_notes();
         self.retire_pods(started);
         self.publish_resources();
+        self.publish_candidates();
         self.work_removals(clock::boottime());
         phases.end(Phase::Apply);
         self.count_pass(scope, started, phases);
@@ -129,7 +131,7 @@ impl Loop {
             pod: &entry.state.pod,
             admission: &entry.state.admission,
             containers: &entry.state.containers,
-            deletion: entry.state.deletion,
+            deletion: entry.state.ending(),
             backoff: &entry.state.backoff,
             settings: &self.settings,
             now,
@@ -183,6 +185,9 @@ impl Loop {
             } else if is_pool_moved {
                 wanted.extend(self.container_cpusets(entry));
             }
+        }
+        for cgroup in &mut wanted {
+            self.keep_relief(cgroup);
         }
         phases.end(Phase::Decide);
         let mut observed = BTreeMap::new();

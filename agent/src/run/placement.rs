@@ -18,8 +18,11 @@ use super::Loop;
 use super::node::Node;
 use super::plugins::ANSWER_LOST;
 use super::pods::PodEntry;
+use super::pressure::Pressure;
 use crate::apply::kubelet_state;
 use crate::config::{Compat, Config};
+use crate::decide::eviction::admission::{Applicant, is_admitted};
+use crate::decide::eviction::message::admission_message;
 use crate::decide::placement::admission::{Decided, Outcome};
 use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuestion};
 use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
@@ -142,6 +145,21 @@ impl Placement {
     }
 }
 
+/// Why the pod is not let in while the node is short of something (spec eviction 1.13).
+fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
+    let conditions = pressure.conditions();
+    let applicant = Applicant {
+        qos: entry.qos,
+        is_critical: entry.facts.is_critical,
+        tolerates_memory_pressure: entry.state.pod.tolerates_memory_pressure,
+    };
+    (!is_admitted(&conditions, applicant)).then(|| Refusal {
+        reason: RefusalReason::Evicted,
+        message: admission_message(&conditions),
+        container: None,
+    })
+}
+
 impl Loop {
     /// Decides whether an open pod may run. It stays open while a plugin has to be asked, or has not
     /// come yet.
@@ -149,7 +167,19 @@ impl Loop {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
-        if entry.state.admission != Admission::Open || entry.state.deletion.is_some() {
+        if entry.state.admission != Admission::Open || entry.state.ending().is_some() {
+            return;
+        }
+        if let Some(refusal) = pressure_refusal(entry, &self.pressure) {
+            self.placement.open.remove(uid);
+            let decided = Decided {
+                managers: self.placement.managers.clone(),
+                report: AdmissionReport {
+                    refusal: Some(refusal),
+                    ..AdmissionReport::default()
+                },
+            };
+            self.conclude(uid, decided, PluginAnswers::default(), Duration::ZERO);
             return;
         }
         let pod = &entry.state.pod;

@@ -13,6 +13,7 @@ use crate::model::admission::Admission;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerExit, ContainerState, Termination};
 use crate::model::event::{CgroupId, ProcessKey};
+use crate::model::eviction::PodFacts;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
 use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
@@ -85,6 +86,8 @@ pub struct PodEntry {
     pub state: PodState,
     pub pod_ref: Arc<PodRef>,
     pub qos: QosClass,
+    /// What eviction needs to know of it.
+    pub facts: Arc<PodFacts>,
     pub cgroup: CgroupName,
     /// Id of the pod's cgroup in the hierarchy that accounts memory, once it exists.
     pub cgroup_id: Option<CgroupId>,
@@ -112,7 +115,7 @@ pub struct PodEntry {
 }
 
 impl PodEntry {
-    pub fn new(state: PodState, qos: QosClass, cgroup: CgroupName) -> Self {
+    pub fn new(state: PodState, qos: QosClass, cgroup: CgroupName, facts: Arc<PodFacts>) -> Self {
         let pod_ref = Arc::new(PodRef {
             namespace: state.pod.namespace.clone(),
             name: state.pod.name.clone(),
@@ -122,6 +125,7 @@ impl PodEntry {
             state,
             pod_ref,
             qos,
+            facts,
             cgroup,
             cgroup_id: None,
             seen_at: None,
@@ -248,6 +252,9 @@ pub(super) fn revive(mut state: PodState, boot_id: &str) -> PodState {
         // What was left of its grace counted on the clock of the earlier boot; nothing runs now.
         if let Some(deletion) = &mut state.deletion {
             deletion.requested_at = Duration::ZERO;
+        }
+        if let Some(eviction) = &mut state.eviction {
+            eviction.at = Duration::ZERO;
         }
     }
     state

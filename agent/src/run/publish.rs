@@ -23,6 +23,7 @@ use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
+use crate::model::eviction::EVICTED;
 use crate::model::pod::{Overhead, PodLevel, PodUid, ResourceList};
 use crate::model::status::{
     self, AgentStatus, ApiVersion, CgroupStatus, EbpfStatus, ManifestFault, NodeStatus,
@@ -164,6 +165,11 @@ pub(super) fn program_status(report: &ProgramReport) -> ProgramStatus {
         hook,
         reason,
     }
+}
+
+fn eviction_text(entry: &PodEntry) -> Option<String> {
+    let eviction = entry.state.eviction.as_ref()?;
+    Some(eviction.victim.message.trim_end().to_owned())
 }
 
 fn refusal_text(admission: &Admission) -> Option<String> {
@@ -467,7 +473,7 @@ impl Loop {
                     lost: self.shared.lost(),
                     ..self.publisher.ebpf.clone()
                 },
-                pressure: None,
+                pressure: self.pressure.status(),
                 placement: Some(summary(
                     &self.placement.managers,
                     &self.placement.settings,
@@ -586,12 +592,14 @@ impl Loop {
             phase: entry.state.phase,
             reason: match (&entry.blocked, entry.state.deletion, &entry.state.admission) {
                 (Some(_), ..) => Some("Blocked".to_owned()),
+                _ if entry.state.eviction.is_some() => Some(EVICTED.to_owned()),
                 (None, Some(_), _) => Some("Terminating".to_owned()),
                 (None, None, Admission::Refused(refusal)) => Some(refusal.reason.to_string()),
                 (None, None, Admission::Open) => Some("AdmissionWaiting".to_owned()),
                 (None, None, Admission::Admitted) => None,
             },
-            message: refusal_text(&entry.state.admission)
+            message: eviction_text(entry)
+                .or_else(|| refusal_text(&entry.state.admission))
                 .or_else(|| entry.blocked.clone())
                 .or_else(|| entry.waits.clone())
                 .or_else(|| entry.instances.values().find_map(|it| it.held.clone()))

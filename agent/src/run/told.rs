@@ -8,7 +8,9 @@ use crate::decide::lifecycle::{PodDecision, Waiting};
 use crate::model::admission::{ContainerHoldings, Refusal};
 use crate::model::container::{ContainerExit, PodPhase, Termination};
 use crate::model::event::ExitStatus;
+use crate::model::eviction::{EVICTED, NodeCondition, Observation, Threshold, Victim};
 use crate::model::record::{ContainerDetail, Event, EventDetail, EventKind, PodRef};
+use crate::model::relief::{ReliefEffect, ReliefStep};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::runtime::HostProcess;
@@ -85,6 +87,71 @@ impl Told {
     pub(super) fn pod_deletion(&self, pod: &PodRef, grace: Duration) {
         let message = format!("to be removed within {} s", grace.as_secs());
         self.pod("Killing", pod, message);
+    }
+
+    pub(super) fn evicted(&self, pod: &PodRef, victim: &Victim) {
+        let message = victim.message.trim_end().to_owned();
+        tracing::warn!(%pod, reason = EVICTED, signal = victim.cause.label(), "{message}");
+        self.tell(EventKind::Pod, EVICTED, Some(pod), None, message, None);
+    }
+
+    /// Reasons as in kubelet (spec eviction 1.15).
+    pub(super) fn node_condition(&self, condition: NodeCondition, is_short: bool) {
+        let (reason, message) = match (condition, is_short) {
+            (NodeCondition::MemoryPressure, true) => {
+                ("NodeHasInsufficientMemory", "the node is short of memory")
+            }
+            (NodeCondition::MemoryPressure, false) => {
+                ("NodeHasSufficientMemory", "the node has memory again")
+            }
+            (NodeCondition::DiskPressure, true) => {
+                ("NodeHasDiskPressure", "the node is short of disk space")
+            }
+            (NodeCondition::DiskPressure, false) => {
+                ("NodeHasNoDiskPressure", "the node has disk space again")
+            }
+            (NodeCondition::PIDPressure, true) => {
+                ("NodeHasInsufficientPID", "the node is short of process ids")
+            }
+            (NodeCondition::PIDPressure, false) => {
+                ("NodeHasSufficientPID", "the node has process ids again")
+            }
+        };
+        self.node(reason, message.to_owned());
+    }
+
+    pub(super) fn threshold_met(&self, threshold: &Threshold, observation: &Observation) {
+        let Threshold { signal, .. } = threshold;
+        let resource = signal.resource();
+        let message = format!(
+            "{signal} is {}, below its threshold: {resource} is to be reclaimed",
+            observation.available
+        );
+        self.node("EvictionThresholdMet", message);
+    }
+
+    /// A dry run.
+    pub(super) fn would_evict(&self, victim: &Victim) {
+        let message = format!("would be evicted: {}", victim.message.trim_end());
+        self.pod("EvictionDryRun", &victim.pod, message);
+    }
+
+    pub(super) fn relief(&self, step: &ReliefStep, effect: &ReliefEffect) {
+        let freed = effect
+            .freed
+            .map_or_else(|| "not known".to_owned(), |it| format!("{it} bytes"));
+        let message = format!(
+            "{}: expected {} bytes, freed {freed} in {} ms",
+            step.action,
+            step.expected,
+            effect.took.as_millis()
+        );
+        self.pod("PressureRelief", &step.pod, message);
+    }
+
+    pub(super) fn relief_undone(&self, step: &ReliefStep) {
+        let message = format!("{}: the pressure is over", step.action);
+        self.pod("PressureReliefUndone", &step.pod, message);
     }
 
     pub(super) fn pod_removed(&self, pod: &PodRef) {

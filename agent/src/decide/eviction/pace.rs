@@ -53,6 +53,20 @@ pub fn next_gap(
     (left / FRACTION).clamp(shortest, LONGEST)
 }
 
+/// Tasks per second that can begin at any time: a fork takes 50 us of a CPU at least, and this many
+/// take all of several.
+const BURST_PIDS: u64 = 50_000;
+
+/// The same for process ids; `headroom`: so many are left above the nearest threshold.
+pub fn next_gap_of_pids(headroom: u64) -> Duration {
+    if headroom == 0 {
+        return PAST;
+    }
+    let left_ns = u128::from(headroom) * 1_000_000_000 / u128::from(BURST_PIDS);
+    let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or(u64::MAX));
+    (left / FRACTION).clamp(SHORTEST_COLD, LONGEST)
+}
+
 /// Bytes per second that the memory of a machine is taken to fill by at most.
 pub fn burst_rate(capacity_bytes: u64) -> u64 {
     BURST.max(capacity_bytes / FILLED_IN_SECONDS)

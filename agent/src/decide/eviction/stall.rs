@@ -132,20 +132,6 @@ pub enum StallHold {
     OnlyCritical,
 }
 
-impl StallHold {
-    /// Label `reason` of `ballast_eviction_blocked_total`; `None` where nothing is held back.
-    pub const fn blocked_label(self) -> Option<&'static str> {
-        match self {
-            Self::Measuring | Self::Building { .. } | Self::Headroom => None,
-            Self::NoReading => Some("stale"),
-            Self::CoolDown { .. } => Some("cooldown"),
-            Self::AwaitsRelief => Some("rate"),
-            Self::NoCandidate => Some("no_candidate"),
-            Self::OnlyCritical => Some("critical"),
-        }
-    }
-}
-
 /// Decides by one more snapshot. A reading that is missing holds everything and starts the
 /// measurement anew.
 pub fn decide(input: StallInput<'_>, state: &StallState) -> StallDecision {

@@ -305,18 +305,6 @@ label!(
 );
 
 label!(
-    /// What made the watcher look.
-    WakeSource {
-        /// Reclaim, as the eBPF programs see it.
-        Tracepoint => "tracepoint",
-        PsiTrigger => "psi_trigger",
-        /// `memory.events`, or a threshold of cgroup v1.
-        MemoryEvents => "memory_events",
-        Timer => "timer",
-    }
-);
-
-label!(
     /// Why the agent had memory reclaimed.
     ReclaimCause {
         /// Before anybody is evicted.

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::labels::{MEMORY_METHODS, PressureResource, PressureScope, ReclaimCause, WakeSource};
+use super::labels::{MEMORY_METHODS, PressureResource, PressureScope, ReclaimCause};
 use super::{Metrics, lock, observe, remove, risen, set_count};
-use crate::model::eviction::{StallSource, StallTotals};
+use crate::model::eviction::{StallSource, StallTotals, WakeSource};
 use crate::model::status::PressureStatus;
 
 /// A share is taken over at least this long.

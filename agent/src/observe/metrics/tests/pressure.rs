@@ -1,9 +1,9 @@
 use super::super::labels::{
     BlockedReason, EvictionResult, EvictionSignal, EvictionStage, PressureResource, PressureScope,
-    ReclaimCause, WakeSource,
+    ReclaimCause,
 };
 use super::*;
-use crate::model::eviction::{MemoryMethod, Signal, StallSource, StallTotals};
+use crate::model::eviction::{MemoryMethod, Signal, StallSource, StallTotals, WakeSource};
 use crate::model::pod::QosClass;
 use crate::model::status::{PressureStatus, ResourceStatus, SignalStatus, ThresholdStatus};
 use crate::units::Bytes;

@@ -1,0 +1,267 @@
+//! The loop's side of eviction: which pods there are to choose from, and what becomes of one that
+//! was chosen. Choosing and killing are the watcher's (`pressure`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Loop;
+use super::event::Sender;
+use super::pods::{PodEntry, StatePaths};
+use super::pressure::{self, Parts, Stages, WatcherHandle};
+use crate::apply::checkpoint;
+use crate::apply::recording::{Recorder, RecordingLimits};
+use crate::apply::relief::ReliefWriter;
+use crate::decide::eviction::story::{Step, StoryHeader, StoryKind};
+use crate::decide::eviction::thresholds::ThresholdError;
+use crate::decide::eviction::{FsLayout, Policy};
+use crate::model::cgroup::{DesiredCgroup, FileValue};
+use crate::model::cgroup_name::CgroupName;
+use crate::model::eviction::{Eviction, PodFacts};
+use crate::model::pod::VolumeSource;
+use crate::model::time::WallTime;
+use crate::sources::ReadError;
+use crate::sources::node_reading::NodeReader;
+use crate::sources::pod_reading::PodReaders;
+use crate::sources::wakers::{Wakers, WakersError};
+use crate::sys::{FsError, Root, clock};
+
+/// Why there is no watcher.
+#[derive(Debug, thiserror::Error)]
+enum WatchError {
+    #[error("eviction thresholds")]
+    Thresholds(#[from] ThresholdError),
+    #[error("the directory of eviction notes")]
+    Notes(#[from] FsError),
+    #[error("read the node")]
+    Node(#[from] ReadError),
+    #[error(transparent)]
+    Wakers(#[from] WakersError),
+    #[error(transparent)]
+    Run(#[from] super::RunError),
+}
+
+/// A pod that can be evicted, with where its use can be read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Candidate {
+    pub facts: Arc<PodFacts>,
+    pub cgroup: CgroupName,
+    /// Containers with a cgroup, by name.
+    pub containers: Vec<(String, CgroupName)>,
+    /// The directory with the logs of its containers, one directory each.
+    pub logs: PathBuf,
+    /// Its own directory, volumes and all.
+    pub directory: PathBuf,
+    pub volumes: Vec<(String, PathBuf)>,
+    /// It is on its way out, and is killed at this time (boottime).
+    pub ends_at: Option<Duration>,
+}
+
+impl Candidate {
+    fn of(entry: &PodEntry, facts: &Arc<PodFacts>, paths: &StatePaths) -> Self {
+        let pod = &entry.state.pod;
+        let volumes = pod.volumes.iter().filter_map(|it| match it.source {
+            VolumeSource::EmptyDir { .. } => {
+                Some((it.name.clone(), paths.volume(&pod.uid, &it.name)))
+            }
+            VolumeSource::HostPath { .. } | VolumeSource::Other { .. } => None,
+        });
+        Self {
+            facts: Arc::clone(facts),
+            cgroup: entry.cgroup.clone(),
+            containers: entry
+                .instances
+                .iter()
+                .filter(|(_, it)| it.ended.is_none())
+                .map(|(name, it)| (name.clone(), it.cgroup.clone()))
+                .collect(),
+            logs: paths.pod_logs(&entry.pod_ref),
+            directory: paths.pod_dir(&pod.uid),
+            volumes: volumes.collect(),
+            ends_at: entry
+                .state
+                .ending()
+                .map(|it| it.requested_at.saturating_add(it.grace)),
+        }
+    }
+}
+
+impl Loop {
+    /// Takes over an eviction. A pod that is gone, over or evicted already is left as it is.
+    pub(super) fn evict(&mut self, eviction: Eviction) {
+        let uid = &eviction.victim.pod.uid;
+        self.noted.insert(uid.clone());
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        if entry.is_finished() || entry.state.phase.is_terminal() {
+            return;
+        }
+        entry.is_dirty = true;
+        entry.is_unsaved = true;
+        match &mut entry.state.eviction {
+            None => {
+                self.told.evicted(&entry.pod_ref, &eviction.victim);
+                entry.state.eviction = Some(eviction);
+            }
+            // Asked again: only an earlier end counts, and the first reason stays.
+            Some(first) => {
+                let end = first.at.saturating_add(first.victim.grace);
+                if eviction.at.saturating_add(eviction.victim.grace) < end {
+                    first.at = eviction.at;
+                    first.victim.grace = eviction.victim.grace;
+                }
+            }
+        }
+    }
+
+    /// Starts the watcher. Without it the node is run without eviction, and says so.
+    pub(super) fn watch_pressure(&mut self, to_loop: Sender) -> Option<WatcherHandle> {
+        match self.try_watch_pressure(to_loop) {
+            Ok(handle) => Some(handle),
+            Err(error) => {
+                let why = crate::observe::chain(&error);
+                self.told
+                    .node("EvictionOff", format!("nothing is evicted: {why}"));
+                None
+            }
+        }
+    }
+
+    fn try_watch_pressure(&self, to_loop: Sender) -> Result<WatcherHandle, WatchError> {
+        let (config, node) = (&self.config, &self.node);
+        let root = Root::host();
+        let trees = node.reader.trees();
+        let kubepods = &node.plan.kubepods;
+        let page_size = node.identity.page_size.0;
+        // With the process runtime images and writable layers are not apart from the state
+        // directory.
+        let policy = Policy::new(&config.kubelet, FsLayout::One, config.compat)?;
+        root.create_dir_all(self.eviction_notes.directory())?;
+        let state_directory = &config.state_directory;
+        let wakers = Wakers::open(&root, Arc::clone(trees), kubepods)?;
+        self.shared.set_reclaim_bell(wakers.tracepoint_bell());
+        Ok(pressure::spawn(Parts {
+            pressure: Arc::clone(&self.pressure),
+            background: Arc::clone(&self.background),
+            method: config.eviction.memory_method,
+            stall: config.eviction.stall.clone(),
+            stages: Stages::new(
+                config.eviction.stages,
+                node.reader.clone(),
+                kubepods,
+                page_size,
+                state_directory,
+            ),
+            reader: NodeReader::open(
+                &root,
+                Arc::clone(trees),
+                kubepods,
+                state_directory,
+                page_size,
+            )?,
+            pods: PodReaders::new(Arc::clone(trees), kubepods),
+            wakers,
+            writer: ReliefWriter::new(node.writer.clone(), root, page_size),
+            notes: self.eviction_notes.clone(),
+            recorder: self.recorder(&policy),
+            policy,
+            told: self.told.clone(),
+            metrics: self.metrics.clone(),
+            to_loop,
+        })?)
+    }
+
+    /// `None`: nothing is to be recorded, or it cannot be, which is told.
+    fn recorder(&self, policy: &Policy) -> Option<Recorder<Step>> {
+        let record = self.config.eviction.record.as_ref()?;
+        let header = StoryHeader {
+            kind: StoryKind::EvictionStory,
+            ballast: env!("CARGO_PKG_VERSION").to_owned(),
+            began: WallTime::from_epoch(clock::wall()),
+            began_boottime: clock::boottime(),
+            policy: policy.clone(),
+            title: None,
+        };
+        let limits = RecordingLimits {
+            max_bytes: record.max_bytes,
+            max_file_bytes: record.max_bytes_per_hour,
+        };
+        match Recorder::open(&record.directory, limits, &header) {
+            Ok(recorder) => Some(recorder),
+            Err(error) => {
+                let why = crate::observe::chain(&error);
+                self.told.node("RecordingOff", why);
+                None
+            }
+        }
+    }
+
+    /// Takes over what the watcher of an earlier agent decided last. A note that cannot be used is
+    /// set aside: its pod is then one whose containers were killed.
+    pub(super) fn recover_evictions(&mut self, now: Duration) {
+        let notes = match self.eviction_notes.read() {
+            Ok(notes) => notes,
+            Err(error) => {
+                self.told
+                    .node("StateUnreadable", crate::observe::chain(&error));
+                return;
+            }
+        };
+        for (path, note) in notes {
+            match note {
+                Ok(mut eviction) => {
+                    // The clock of an earlier boot may be ahead of this one.
+                    eviction.at = eviction.at.min(now);
+                    self.evict(eviction);
+                }
+                Err(error) => {
+                    let why = crate::observe::chain(&error);
+                    self.told
+                        .node("EvictionNoteUnusable", format!("{why}; it is set aside"));
+                    if let Err(error) = checkpoint::set_aside(&path) {
+                        tracing::warn!(error = crate::observe::chain(&error), "set aside");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes the notes of evictions that are stored with their pods.
+    pub(super) fn drop_eviction_notes(&mut self) {
+        let (pods, notes) = (&self.pods, &self.eviction_notes);
+        self.noted.retain(|uid| {
+            if pods.get(uid).is_some_and(|it| it.is_unsaved) {
+                return true;
+            }
+            let removed = notes.remove(uid);
+            if let Err(error) = &removed {
+                tracing::warn!(error = crate::observe::chain(error), "remove a note");
+            }
+            removed.is_err()
+        });
+    }
+
+    /// `memory.high` is what the watcher made it for as long as there is pressure.
+    pub(super) fn keep_relief(&self, cgroup: &mut DesiredCgroup) {
+        let Some(limit) = self.pressure.memory_high_of(&cgroup.name) else {
+            return;
+        };
+        for (file, value) in &mut cgroup.files {
+            if file.name == "memory.high" {
+                *value = FileValue::Limit(limit);
+            }
+        }
+    }
+
+    /// Tells the watcher which pods there are, if they are others than before.
+    pub(super) fn publish_candidates(&mut self) {
+        let candidates: Vec<Candidate> = self
+            .pods
+            .values()
+            .filter(|it| it.is_active() && it.cgroup_id.is_some())
+            .map(|it| Candidate::of(it, &it.facts, &self.paths))
+            .collect();
+        self.pressure.set_candidates(candidates);
+    }
+}

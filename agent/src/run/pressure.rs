@@ -1,0 +1,142 @@
+//! What the node is short of: the thread that watches and relieves, and what it shares with the
+//! loop.
+//!
+//! The watcher is apart from the loop because a pass of the loop over a full node takes longer than
+//! a fast leak takes to fill the node. It owns the state of eviction, chooses, and under a hard
+//! threshold kills by itself; before that it leaves a note on disk and tells the loop, so that no
+//! crash and no race makes an evicted pod come back.
+//!
+//! Invariants: one thread decides, so no two victims are chosen from one reading. A reading that
+//! could not be had leads to nothing being done. The loop never waits for the watcher.
+
+mod act;
+mod disk;
+mod show;
+mod stages;
+mod watcher;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+pub(super) use self::stages::Stages;
+pub(super) use self::watcher::{Parts, WatcherHandle, spawn};
+use super::evictions::Candidate;
+use crate::apply::checkpoint;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::eviction::{Eviction, NodeCondition};
+use crate::model::pod::PodUid;
+use crate::model::relief::ReliefState;
+use crate::model::status::PressureStatus;
+use crate::sources::checkpoint as stored;
+use crate::sources::checkpoint::CheckpointError;
+use crate::sources::wakers::Bell;
+use crate::sys::FsError;
+use crate::units::Limit;
+
+/// Directory of notes of evictions below the state directory, `<uid>.json` each.
+const NOTES: &str = "evictions";
+const NOTE_KIND: &str = "eviction";
+const NOTE_VERSION: u32 = 1;
+
+/// What the watcher and the loop both know.
+#[derive(Debug, Default)]
+pub(super) struct Pressure {
+    candidates: Mutex<Arc<Vec<Candidate>>>,
+    status: RwLock<Option<PressureStatus>>,
+    /// What the watcher changed, for the loop not to take it for a foreign hand.
+    relief: RwLock<ReliefState>,
+    /// Set once there is a watcher.
+    bell: OnceLock<Bell>,
+}
+
+impl Pressure {
+    pub(super) fn set_candidates(&self, candidates: Vec<Candidate>) {
+        let mut known = self
+            .candidates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if **known != candidates {
+            *known = Arc::new(candidates);
+        }
+    }
+
+    fn candidates(&self) -> Arc<Vec<Candidate>> {
+        let known = self
+            .candidates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&known)
+    }
+
+    /// `None`: the watcher has not looked yet, or there is none.
+    pub(super) fn status(&self) -> Option<PressureStatus> {
+        let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
+        status.clone()
+    }
+
+    fn set_status(&self, status: PressureStatus) {
+        *self.status.write().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    fn set_relief(&self, state: &ReliefState) {
+        let mut relief = self.relief.write().unwrap_or_else(PoisonError::into_inner);
+        relief.clone_from(state);
+    }
+
+    /// What `memory.high` of a cgroup is to be for now, whatever its pod asks for.
+    pub(super) fn memory_high_of(&self, cgroup: &CgroupName) -> Option<Limit> {
+        let relief = self.relief.read().unwrap_or_else(PoisonError::into_inner);
+        relief.memory_high_of(cgroup)
+    }
+
+    /// What the node is known to be short of.
+    pub(super) fn conditions(&self) -> BTreeSet<NodeCondition> {
+        let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
+        let known = status.as_ref().map(|it| it.conditions.clone());
+        known.unwrap_or_default()
+    }
+
+    /// Makes the watcher look now.
+    pub(super) fn wake(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell.ring();
+        }
+    }
+}
+
+/// Notes of evictions that the loop has not stored with their pods yet. They outlive the agent, not
+/// the node: there is no sync in them, since memory may be too short to wait for a disk.
+#[derive(Clone, Debug)]
+pub(super) struct Notes(PathBuf);
+
+impl Notes {
+    pub(super) fn below(state_directory: &Path) -> Self {
+        Self(state_directory.join(NOTES))
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.0
+    }
+
+    fn path(&self, uid: &PodUid) -> PathBuf {
+        self.0.join(format!("{uid}.json"))
+    }
+
+    fn write(&self, eviction: &Eviction) -> Result<(), FsError> {
+        let path = self.path(&eviction.victim.pod.uid);
+        checkpoint::replace(&path, NOTE_KIND, NOTE_VERSION, eviction)
+    }
+
+    #[expect(clippy::type_complexity, reason = "one result per note, with its path")]
+    pub(super) fn read(
+        &self,
+    ) -> Result<Vec<(PathBuf, Result<Eviction, CheckpointError>)>, FsError> {
+        stored::read_all(&self.0, ".json", NOTE_KIND, NOTE_VERSION)
+    }
+
+    /// Stored with the pod now.
+    pub(super) fn remove(&self, uid: &PodUid) -> Result<(), FsError> {
+        checkpoint::remove(&self.path(uid))
+    }
+}

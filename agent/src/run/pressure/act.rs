@@ -1,0 +1,299 @@
+//! What the watcher does about a decision: gives back what the node holds for nothing, evicts, and
+//! measures what came of it.
+
+use std::time::Duration;
+
+use super::watcher::{Acted, Watcher};
+use crate::decide::eviction::BlockedReason as WhyNot;
+use crate::decide::eviction::rank::rank;
+use crate::decide::eviction::stall::{self, StallHold, StallInput, StallVerdict};
+use crate::decide::eviction::story::Deed;
+use crate::decide::eviction::{Action, Decision, NodeReclaim, Relief, is_still_short};
+use crate::model::eviction::{Eviction, EvictionCause, Signal, Snapshot, Victim};
+use crate::model::forensics::LastEviction;
+use crate::model::pod::PodUid;
+use crate::model::relief::KillOutcome;
+use crate::model::status::EvictionStatus;
+use crate::model::time::WallTime;
+use crate::observe::metrics::EvictionEffect;
+use crate::observe::metrics::labels::{
+    BlockedReason, EvictionResult, EvictionSignal, EvictionStage,
+};
+use crate::run::event::Event;
+use crate::runtime::logs;
+use crate::sys::clock;
+use crate::units::Bytes;
+
+/// A pod that ends with a grace is waited for this long beyond it, half as long as the grace and at
+/// least ten seconds, as kubelet waits (spec eviction 1.8).
+const LEAST_WAIT: Duration = Duration::from_secs(10);
+
+/// A pod that is killed is waited for this long: what is left then is stuck in the kernel, and
+/// memory does not wait.
+const KILL_TIME: Duration = Duration::from_secs(2);
+
+/// An eviction with a grace that is under way.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pod: PodUid,
+    /// Whether it is over or not, the next one may go.
+    until: Duration,
+}
+
+impl Watcher {
+    pub(super) fn act(&mut self, decision: &Decision, snapshot: &Snapshot) -> Acted {
+        for it in &decision.blocked {
+            let signal = EvictionSignal::from(it.threshold.signal);
+            let reason = match it.reason {
+                WhyNot::Stale => BlockedReason::Stale,
+                WhyNot::Ending => BlockedReason::Rate,
+                WhyNot::NoPods | WhyNot::Unknown => BlockedReason::NoCandidate,
+                WhyNot::NoCandidate => BlockedReason::Critical,
+            };
+            self.parts.metrics.eviction_blocked(signal, reason, wall());
+        }
+        match &decision.action {
+            None => Acted::Nothing,
+            Some(Action::EvictAll { victims }) => {
+                for victim in victims {
+                    self.evict(victim, snapshot);
+                }
+                Acted::Asked
+            }
+            Some(Action::Relieve(relief)) => self.relieve(relief, snapshot),
+        }
+    }
+
+    fn relieve(&mut self, relief: &Relief, snapshot: &Snapshot) -> Acted {
+        self.tell_threshold(relief);
+        if self.try_stages(relief, snapshot).is_some() {
+            return Acted::Asked;
+        }
+        if !relief.reclaim.is_empty() && self.reclaim(&relief.reclaim) {
+            let now = clock::boottime();
+            let node = self.parts.reader.read(now);
+            if !is_still_short(&self.parts.policy, &relief.threshold, &self.observe(&node)) {
+                return Acted::Asked;
+            }
+        }
+        if let Some(pending) = &self.pending
+            && !relief.threshold.is_hard()
+            && snapshot.at < pending.until
+            && snapshot
+                .pods
+                .iter()
+                .any(|it| it.facts.pod.uid == pending.pod)
+        {
+            return Acted::Nothing;
+        }
+        self.pending = None;
+        match relief.candidates.first() {
+            Some(victim) => self.evict(victim, snapshot),
+            None => Acted::Nothing,
+        }
+    }
+
+    /// Gives back what nobody uses. True: something was tried.
+    fn reclaim(&mut self, what: &[NodeReclaim]) -> bool {
+        // The process runtime has no images.
+        if !what.contains(&NodeReclaim::DeadContainers) {
+            return false;
+        }
+        for pod in self.candidates.iter() {
+            for (name, _) in &pod.containers {
+                if let Err(error) = logs::prune(&pod.logs.join(name), 1) {
+                    tracing::warn!(error = crate::observe::chain(&error), "remove old logs");
+                }
+            }
+        }
+        true
+    }
+
+    /// Evicts for stall, if that is configured and both its keys are there.
+    pub(super) fn act_on_stall(&mut self, snapshot: &Snapshot) -> Acted {
+        let Some(config) = &self.parts.stall else {
+            return Acted::Nothing;
+        };
+        let policy = &self.parts.policy;
+        let (signal, layout) = (Signal::AllocatableMemoryAvailable, policy.layout);
+        let ranked = rank(signal, layout, policy.compat, &snapshot.pods);
+        let ranked: Vec<_> = ranked.iter().map(|it| it.reading).collect();
+        let input = StallInput {
+            config,
+            snapshot,
+            ranked: &ranked,
+        };
+        let decided = stall::decide(input, &self.stall);
+        self.stall = decided.state;
+        match decided.verdict {
+            StallVerdict::Calm => Acted::Nothing,
+            StallVerdict::Hold(why) => {
+                if let Some(reason) = stall_block(why) {
+                    let signal = EvictionSignal::STALL;
+                    self.parts.metrics.eviction_blocked(signal, reason, wall());
+                }
+                Acted::Nothing
+            }
+            StallVerdict::Evict {
+                victim,
+                is_dry_run: true,
+            } => {
+                let signal = EvictionSignal::STALL;
+                let (stage, result) = (EvictionStage::Evict, EvictionResult::Done);
+                let metrics = &self.parts.metrics;
+                metrics.eviction_action(signal, stage, result, true, wall());
+                self.parts.told.would_evict(&victim);
+                Acted::Nothing
+            }
+            StallVerdict::Evict { victim, .. } => self.evict(&victim, snapshot),
+        }
+    }
+
+    /// Notes it, tells the loop, and under a hard threshold kills at once.
+    fn evict(&mut self, victim: &Victim, snapshot: &Snapshot) -> Acted {
+        let uid = &victim.pod.uid;
+        let Some(candidate) = self.candidates.iter().find(|it| it.facts.pod.uid == *uid) else {
+            return Acted::Nothing;
+        };
+        let (cgroup, qos) = (candidate.cgroup.clone(), candidate.facts.qos);
+        let eviction = Eviction {
+            victim: victim.clone(),
+            at: snapshot.at,
+            conditions: self.conditions.clone(),
+        };
+        // Without the note a crash right now would start the pod again: no reason not to evict it.
+        if let Err(error) = self.parts.notes.write(&eviction) {
+            tracing::error!(error = crate::observe::chain(&error), "note an eviction");
+        }
+        // The loop hears of it before it hears of the first container that ends.
+        let unsent = self
+            .parts
+            .to_loop
+            .try_send(Event::Evict(Box::new(eviction)));
+        let outcome = victim
+            .grace
+            .is_zero()
+            .then(|| self.parts.writer.kill_pod(&cgroup, KILL_TIME));
+        if let Err(error) = unsent
+            && let std::sync::mpsc::TrySendError::Full(event) = error
+        {
+            // Full for a moment; the loop never waits for this thread.
+            self.parts.to_loop.send(event).ok();
+        }
+        let signal = EvictionSignal::from(&victim.cause);
+        let age = self.figures.get(uid).and_then(|it| it.at);
+        let age = age.map(|it| snapshot.at.saturating_sub(it));
+        self.parts.metrics.pod_evicted(signal, qos, age);
+        let stage = match outcome {
+            Some(_) => EvictionStage::Kill,
+            None => EvictionStage::Evict,
+        };
+        let result = match &outcome {
+            Some(Err(_)) => EvictionResult::Failed,
+            Some(Ok(KillOutcome {
+                empty_after: None, ..
+            })) => EvictionResult::Partial,
+            _ => EvictionResult::Done,
+        };
+        self.parts
+            .metrics
+            .eviction_action(signal, stage, result, false, wall());
+        self.done.push(Deed {
+            pod: victim.pod.clone(),
+            at: snapshot.at,
+            grace: victim.grace,
+            gone_at: None,
+            freed: None,
+        });
+        self.last_victim = Some(LastEviction {
+            pod: victim.pod.clone(),
+            signal: victim.cause.label().to_owned(),
+            at: wall(),
+        });
+        self.last_eviction = Some(EvictionStatus {
+            at: wall(),
+            uid: uid.clone(),
+            pod: victim.pod.to_string(),
+            signal: victim.cause.label().to_owned(),
+            message: victim.message.trim_end().to_owned(),
+            reaction_us: None,
+            expected_bytes: victim.expected,
+            freed_bytes: None,
+        });
+        match outcome {
+            None => {
+                let wait = (victim.grace * 3 / 2).max(LEAST_WAIT);
+                self.pending = Some(Pending {
+                    pod: uid.clone(),
+                    until: snapshot.at + wait,
+                });
+                Acted::Asked
+            }
+            Some(Err(error)) => {
+                tracing::error!(error = crate::observe::chain(&error), "kill an evicted pod");
+                Acted::Asked
+            }
+            Some(Ok(outcome)) => {
+                self.measure(victim, &outcome, stage, snapshot);
+                Acted::Killed
+            }
+        }
+    }
+
+    /// What a kill brought: the time since the reading that asked for it, and the memory.
+    fn measure(
+        &mut self,
+        victim: &Victim,
+        outcome: &KillOutcome,
+        stage: EvictionStage,
+        snapshot: &Snapshot,
+    ) {
+        let now = clock::boottime();
+        let reaction = outcome.empty_after.map(|_| now.saturating_sub(snapshot.at));
+        tracing::info!(
+            pod = %victim.pod,
+            n_processes = outcome.n_processes,
+            n_released = outcome.n_released,
+            signalled_us = outcome.signalled_after.as_micros(),
+            empty_us = outcome.empty_after.map(|it| it.as_micros()),
+            "killed"
+        );
+        let is_memory = matches!(
+            &victim.cause,
+            EvictionCause::Threshold { threshold, .. }
+                if matches!(threshold.signal, Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable)
+        );
+        let freed = outcome.freed.filter(|_| is_memory);
+        let signal = EvictionSignal::from(&victim.cause);
+        let effect = EvictionEffect {
+            expected: victim.expected.filter(|_| is_memory).map(Bytes),
+            freed: freed.map(Bytes),
+            reaction,
+        };
+        self.parts.metrics.eviction_effect(signal, stage, &effect);
+        if let Some(deed) = self.done.last_mut() {
+            deed.gone_at = reaction.map(|_| now);
+            deed.freed = freed;
+        }
+        if let Some(last) = &mut self.last_eviction {
+            last.freed_bytes = freed;
+            last.reaction_us = reaction.and_then(|it| u64::try_from(it.as_micros()).ok());
+        }
+    }
+}
+
+pub(super) fn wall() -> WallTime {
+    WallTime::from_epoch(clock::wall())
+}
+
+/// `None`: nobody would go yet.
+fn stall_block(why: StallHold) -> Option<BlockedReason> {
+    match why {
+        StallHold::Measuring | StallHold::Building { .. } | StallHold::Headroom => None,
+        StallHold::NoReading => Some(BlockedReason::Stale),
+        StallHold::CoolDown { .. } => Some(BlockedReason::Cooldown),
+        StallHold::AwaitsRelief => Some(BlockedReason::Rate),
+        StallHold::NoCandidate => Some(BlockedReason::NoCandidate),
+        StallHold::OnlyCritical => Some(BlockedReason::Critical),
+    }
+}

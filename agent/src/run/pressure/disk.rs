@@ -1,0 +1,162 @@
+//! The thread that measures what pods have on disk: a walk over their files may take long, and
+//! memory must not wait for it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::model::eviction::{ContainerFigures, DiskUse};
+use crate::model::pod::PodUid;
+use crate::run::RunError;
+use crate::run::evictions::Candidate;
+use crate::sources::disk_use::DiskUses;
+use crate::sys::{Root, clock};
+
+/// Kubelet walks a volume every 60 to 120 s.
+const AGE_WITHOUT_PRESSURE: Duration = Duration::from_secs(60);
+/// While a disk is short: victims are not chosen by what they had long ago.
+const AGE_UNDER_PRESSURE: Duration = Duration::from_secs(10);
+/// Names looked at in one go, some ten milliseconds; between two the thread rests as long.
+const STEP: usize = 4096;
+const REST: Duration = Duration::from_millis(10);
+
+/// What a pod has on disk. `None` in it: not measured yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PodDisk {
+    /// All of it.
+    pub storage: Option<u64>,
+    /// Logs of each container.
+    pub containers: BTreeMap<String, ContainerFigures>,
+    pub volumes: BTreeMap<String, DiskUse>,
+}
+
+struct Order {
+    candidates: Arc<Vec<Candidate>>,
+    max_age: Duration,
+}
+
+/// Hands out what was measured last; the thread ends when this is dropped.
+pub(super) struct DiskKeeper {
+    orders: Sender<Order>,
+    measured: Arc<Mutex<BTreeMap<PodUid, PodDisk>>>,
+}
+
+impl DiskKeeper {
+    pub(super) fn start() -> Result<Self, RunError> {
+        let (orders, todo) = channel();
+        let measured = Arc::new(Mutex::new(BTreeMap::new()));
+        let results = Arc::clone(&measured);
+        thread::Builder::new()
+            .name("disk".to_owned())
+            .spawn(move || run(&todo, &results))
+            .map_err(RunError::Thread)?;
+        Ok(Self { orders, measured })
+    }
+
+    /// Measures these pods from now on, more often while a disk is short.
+    pub(super) fn order(&self, candidates: Arc<Vec<Candidate>>, is_short: bool) {
+        let max_age = match is_short {
+            true => AGE_UNDER_PRESSURE,
+            false => AGE_WITHOUT_PRESSURE,
+        };
+        // The thread ends with this.
+        let order = Order {
+            candidates,
+            max_age,
+        };
+        self.orders.send(order).ok();
+    }
+
+    pub(super) fn of(&self, pod: &PodUid) -> Option<PodDisk> {
+        let measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        measured.get(pod).cloned()
+    }
+}
+
+fn run(todo: &Receiver<Order>, results: &Mutex<BTreeMap<PodUid, PodDisk>>) {
+    let mut uses = DiskUses::new(&Root::host());
+    let mut order = Order {
+        candidates: Arc::default(),
+        max_age: AGE_WITHOUT_PRESSURE,
+    };
+    let mut wait = Duration::from_secs(1);
+    loop {
+        match todo.recv_timeout(wait) {
+            Ok(newest) => {
+                order = todo.try_iter().last().unwrap_or(newest);
+                uses.keep(order.candidates.iter().flat_map(trees));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let now = clock::boottime();
+        let is_more = uses.step(STEP, now, now.saturating_sub(order.max_age));
+        wait = match is_more {
+            true => REST,
+            false => Duration::from_secs(1),
+        };
+        let all = order.candidates.iter().map(|it| {
+            let disk = figures(&uses, it);
+            (it.facts.pod.uid.clone(), disk)
+        });
+        let all: BTreeMap<PodUid, PodDisk> = all.collect();
+        *results.lock().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+}
+
+/// Everything of a pod that is measured; volumes lie in its directory and are measured apart.
+fn trees(pod: &Candidate) -> Vec<PathBuf> {
+    let logs = pod.containers.iter().map(|(name, _)| pod.logs.join(name));
+    let volumes = pod.volumes.iter().map(|(_, path)| path.clone());
+    let whole = [pod.logs.clone(), pod.directory.clone()];
+    whole.into_iter().chain(logs).chain(volumes).collect()
+}
+
+fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
+    let of = |path: &PathBuf| uses.get(path).map(|it| it.disk_use);
+    let volumes: BTreeMap<String, DiskUse> = pod
+        .volumes
+        .iter()
+        .filter_map(|(name, path)| Some((name.clone(), of(path)?)))
+        .collect();
+    let directory = of(&pod.directory);
+    // A directory that is not there yet holds nothing: the other one tells of the pod.
+    let whole = [of(&pod.logs), directory];
+    let storage = whole.iter().flatten().filter_map(|it| it.bytes);
+    let mut files = directory.map(|it| without(it, &volumes));
+    let containers = pod.containers.iter().map(|(name, _)| {
+        let figures = ContainerFigures {
+            // Containers share the pod's directory and have no file system of their own: what lies
+            // there beside the volumes counts once, for the first of them.
+            root_fs: match files.take() {
+                Some(files) => files,
+                None => DiskUse {
+                    bytes: directory.map(|_| 0),
+                    inodes: directory.map(|_| 0),
+                },
+            },
+            logs: of(&pod.logs.join(name)).unwrap_or_default(),
+            ..ContainerFigures::default()
+        };
+        (name.clone(), figures)
+    });
+    PodDisk {
+        storage: whole.iter().any(Option::is_some).then(|| storage.sum()),
+        containers: containers.collect(),
+        volumes,
+    }
+}
+
+fn without(all: DiskUse, volumes: &BTreeMap<String, DiskUse>) -> DiskUse {
+    let less = |all: Option<u64>, of: fn(&DiskUse) -> Option<u64>| {
+        let volumes: u64 = volumes.values().filter_map(of).sum();
+        all.map(|it| it.saturating_sub(volumes))
+    };
+    DiskUse {
+        bytes: less(all.bytes, |it| it.bytes),
+        inodes: less(all.inodes, |it| it.inodes),
+    }
+}

@@ -1,0 +1,203 @@
+//! What the watcher shows of a pass: conditions, signals, the eviction order, and the same to the
+//! metrics and to the records of OOM kills. Nothing depends on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::watcher::Watcher;
+use crate::decide::eviction::rank::rank;
+use crate::decide::eviction::{Decision, Relief, reclaimable, signals, threshold_quantity};
+use crate::model::eviction::{
+    MemoryMethod, NodeCondition, NodeReading, Observation, Signal, Snapshot, StallTotals,
+};
+use crate::model::forensics::{AgentState, Headroom};
+use crate::model::pod::QosClass;
+use crate::model::status::{PressureStatus, SignalStatus, Standing, ThresholdStatus, WakerStatus};
+use crate::run::event::Event;
+use crate::sources::wakers::WakerState;
+use crate::sys::clock;
+
+impl Watcher {
+    /// Tells people when the node becomes short of something, and when it is over.
+    pub(super) fn tell_changes(&mut self, decision: &Decision) {
+        if decision.conditions == self.conditions {
+            return;
+        }
+        for condition in NodeCondition::ALL {
+            let (is, was) = (
+                decision.conditions.contains(&condition),
+                self.conditions.contains(&condition),
+            );
+            if is != was {
+                self.parts.told.node_condition(condition, is);
+            }
+        }
+        self.conditions = decision.conditions.clone();
+        // A full channel: the loop looks at the status in its next pass anyway.
+        self.parts.to_loop.try_send(Event::Pressure).ok();
+    }
+
+    /// Once for each time that a threshold begins to be acted upon.
+    pub(super) fn tell_threshold(&mut self, relief: &Relief) {
+        if self.told_threshold.as_ref() != Some(&relief.threshold) {
+            self.parts
+                .told
+                .threshold_met(&relief.threshold, &relief.observation);
+            self.told_threshold = Some(relief.threshold.clone());
+        }
+    }
+
+    pub(super) fn show(&mut self, snapshot: &Snapshot, decision: &Decision) {
+        let now = clock::boottime();
+        let status = self.status(snapshot, decision, now);
+        self.parts.metrics.set_pressure(&status, now);
+        let agent = self.agent_state(&status);
+        let background = &self.parts.background.agent;
+        *background.write().unwrap_or_else(PoisonError::into_inner) = agent;
+        self.parts.pressure.set_status(status);
+    }
+
+    /// For the record of an OOM kill: what the agent knew then.
+    fn agent_state(&self, status: &PressureStatus) -> AgentState {
+        let thresholds = status.signals.iter().flat_map(|signal| {
+            signal.thresholds.iter().map(|it| Headroom {
+                signal: signal.signal,
+                headroom: signal
+                    .available
+                    .zip(it.amount)
+                    .map(|(available, amount)| available.saturating_sub(amount)),
+                is_hard: it.is_hard,
+            })
+        });
+        AgentState {
+            conditions: status.conditions.clone(),
+            thresholds: thresholds.collect(),
+            last_eviction: self.last_victim.clone(),
+        }
+    }
+
+    fn status(
+        &mut self,
+        snapshot: &Snapshot,
+        decision: &Decision,
+        now: Duration,
+    ) -> PressureStatus {
+        let node = &snapshot.node;
+        PressureStatus {
+            conditions: decision.conditions.clone(),
+            signals: self.signals(&snapshot.observations, now),
+            memory_method: self.parts.method,
+            memory_available: [
+                MemoryMethod::WorkingSet,
+                MemoryMethod::Estimate,
+                MemoryMethod::Meminfo,
+            ]
+            .into_iter()
+            .filter_map(|method| {
+                let before = Some(&self.before);
+                Some((method, signals::available_memory(node, before, method)?))
+            })
+            .collect(),
+            stalls: self.stalls(node),
+            wakers: self.wakers(),
+            order: self.order(snapshot),
+            last_eviction: self.last_eviction.clone(),
+        }
+    }
+
+    fn signals(
+        &self,
+        observations: &BTreeMap<Signal, Observation>,
+        now: Duration,
+    ) -> Vec<SignalStatus> {
+        let thresholds = &self.parts.policy.thresholds;
+        let named: BTreeSet<Signal> = thresholds.iter().map(|it| it.signal).collect();
+        let known = named.into_iter().chain(observations.keys().copied());
+        let known: BTreeSet<Signal> = known.collect();
+        known
+            .into_iter()
+            .map(|signal| {
+                let observation = observations.get(&signal);
+                let age = observation.and_then(|it| it.at);
+                let age = age.map(|at| now.saturating_sub(at).as_millis());
+                let of_signal = thresholds.iter().filter(|it| it.signal == signal);
+                SignalStatus {
+                    signal,
+                    available: observation.map(|it| it.available),
+                    capacity: observation.map(|it| it.capacity),
+                    age_ms: age.and_then(|it| u64::try_from(it).ok()),
+                    thresholds: of_signal
+                        .map(|it| ThresholdStatus {
+                            is_hard: it.is_hard(),
+                            amount: observation.map(|now| threshold_quantity(it, now).value()),
+                            grace_seconds: it.grace.as_secs(),
+                            is_met: self.state.met.iter().any(|met| met.threshold == *it),
+                        })
+                        .collect(),
+                }
+            })
+            .collect()
+    }
+
+    fn stalls(&mut self, node: &NodeReading) -> BTreeMap<String, StallTotals> {
+        let mut stalls = BTreeMap::new();
+        stalls.extend(node.stall.map(|it| ("node".to_owned(), it)));
+        stalls.extend(node.kubepods_stall.map(|it| ("kubepods".to_owned(), it)));
+        for (class, totals) in self.parts.pods.qos_stalls() {
+            let scope = match class {
+                QosClass::Guaranteed => continue,
+                QosClass::Burstable => "burstable",
+                QosClass::BestEffort => "besteffort",
+            };
+            stalls.insert(scope.to_owned(), totals);
+        }
+        stalls
+    }
+
+    fn wakers(&self) -> Vec<WakerStatus> {
+        let states = self.parts.wakers.states().iter();
+        states
+            .filter_map(|(waker, state)| {
+                let (is_armed, reason) = match state {
+                    WakerState::Armed => (true, None),
+                    WakerState::Slow { reason } => (true, Some(reason.clone())),
+                    WakerState::Failed { reason } => (false, Some(reason.clone())),
+                    WakerState::Absent => return None,
+                };
+                Some(WakerStatus {
+                    name: waker.to_string(),
+                    is_armed,
+                    reason,
+                })
+            })
+            .collect()
+    }
+
+    fn order(&self, snapshot: &Snapshot) -> Vec<Standing> {
+        let policy = &self.parts.policy;
+        let ranked = rank(
+            Signal::MemoryAvailable,
+            policy.layout,
+            policy.compat,
+            &snapshot.pods,
+        );
+        ranked
+            .iter()
+            .filter(|it| !it.reading.facts.is_critical)
+            .map(|it| {
+                let facts = &it.reading.facts;
+                let figures = it.reading.figures.as_ref();
+                let memory = figures.and_then(|it| it.memory.as_ref());
+                Standing {
+                    uid: facts.pod.uid.clone(),
+                    pod: facts.pod.to_string(),
+                    priority: facts.priority,
+                    request_bytes: facts.memory_request.units(),
+                    working_set_bytes: figures.and_then(|it| it.memory_working_set),
+                    reclaimable_bytes: memory.map(|it| reclaimable::reclaimable(it, None)),
+                }
+            })
+            .collect()
+    }
+}

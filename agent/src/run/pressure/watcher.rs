@@ -1,0 +1,455 @@
+//! The thread that watches: looks, decides when something is short, and acts.
+//!
+//! Two kinds of looks. A *glance* reads what changes within milliseconds, at a gap that shrinks with
+//! the time to the nearest threshold (`decide::eviction::pace`). A *pass* reads the whole node and,
+//! where something is short, every pod, and decides. A glance that finds a threshold newly met
+//! becomes a pass at once.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::act::Pending;
+use super::disk::DiskKeeper;
+use super::stages::Stages;
+use super::{Notes, Pressure};
+use crate::apply::recording::Recorder;
+use crate::apply::relief::ReliefWriter;
+use crate::config::{Compat, StallConfig};
+use crate::decide::eviction::stall::StallState;
+use crate::decide::eviction::story::{Deed, Step};
+use crate::decide::eviction::{Policy, State, pace, signals, synchronize, threshold_quantity};
+use crate::model::eviction::{
+    MemoryMethod, NodeCondition, NodeReading, Observation, PodFigures, PodReading, Signal,
+    Snapshot, StarvedResource, Threshold, WakeSource,
+};
+use crate::model::forensics::LastEviction;
+use crate::model::history::{NodeSample, PodSample};
+use crate::model::pod::PodUid;
+use crate::model::status::EvictionStatus;
+use crate::observe::metrics::Metrics;
+use crate::run::RunError;
+use crate::run::background::Background;
+use crate::run::event::Sender;
+use crate::run::evictions::Candidate;
+use crate::run::told::Told;
+use crate::sources::node_reading::NodeReader;
+use crate::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
+use crate::sources::wakers::Wakers;
+use crate::sys::{clock, memory};
+
+/// Between two passes of a node that is short of nothing: kubelet's period.
+const IDLE_PASS: Duration = Duration::from_secs(10);
+/// The same where stalls are watched for: their share is taken over a second at least.
+const STALL_PASS: Duration = Duration::from_secs(1);
+/// Between two passes while something is short and nothing was done about it just now.
+const SHORT_PASS: Duration = Duration::from_secs(1);
+/// After a kill: was it enough?
+const RELIEF_PASS: Duration = Duration::from_millis(2);
+/// Between two readings of all pods on a quiet node: what the record of an OOM kill shows of the
+/// time before it.
+const SWEEP: Duration = Duration::from_secs(5);
+/// How far apart two readings are that reclaimable page cache is told by.
+const BEFORE: Duration = Duration::from_secs(1);
+/// A wake this soon after a look would show the same: reclaim can wake a hundred times a second for
+/// every cgroup.
+const WAKE_GAP: Duration = Duration::from_millis(2);
+/// Something was seen within this time: look more closely.
+const WARM: Duration = Duration::from_secs(2);
+/// Memory that fills at this rate, bytes per second, is worth that: a threshold of 100 MiB above
+/// nothing lasts ten seconds.
+const WARM_RATE: u64 = 10 << 20;
+
+/// Ends the thread when dropped.
+pub(in crate::run) struct WatcherHandle {
+    stop: Arc<AtomicBool>,
+    pressure: Arc<Pressure>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for WatcherHandle {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.pressure.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by then.
+            thread.join().ok();
+        }
+    }
+}
+
+/// What the watcher is made of.
+pub(in crate::run) struct Parts {
+    pub pressure: Arc<Pressure>,
+    pub background: Arc<Background>,
+    pub policy: Policy,
+    pub method: MemoryMethod,
+    /// `None`: stalls evict nobody.
+    pub stall: Option<StallConfig>,
+    pub stages: Stages,
+    pub reader: NodeReader,
+    pub pods: PodReaders,
+    pub wakers: Wakers,
+    pub writer: ReliefWriter,
+    pub notes: Notes,
+    /// `None`: nothing is recorded.
+    pub recorder: Option<Recorder<Step>>,
+    pub told: Told,
+    pub metrics: Metrics,
+    pub to_loop: Sender,
+}
+
+/// See the module.
+pub(super) struct Watcher {
+    pub(super) parts: Parts,
+    disk: DiskKeeper,
+    pub(super) state: State,
+    pub(super) stall: StallState,
+    /// The candidates that the readers hold files of.
+    pub(super) candidates: Arc<Vec<Candidate>>,
+    /// The last whole reading, and the one some seconds before it.
+    node: NodeReading,
+    pub(super) before: NodeReading,
+    /// What the last pass but one saw.
+    pub(super) last: Option<Snapshot>,
+    pub(super) figures: BTreeMap<PodUid, PodFigures>,
+    pass_due: Duration,
+    sweep_due: Duration,
+    warm_until: Duration,
+    /// At the last look, and how fast it became less, per second.
+    seen: BTreeMap<Signal, (Observation, u64)>,
+    pub(super) pending: Option<Pending>,
+    pub(super) conditions: BTreeSet<NodeCondition>,
+    pub(super) told_threshold: Option<Threshold>,
+    pub(super) last_eviction: Option<EvictionStatus>,
+    pub(super) last_victim: Option<LastEviction>,
+    /// For the recording: what was done since its last step.
+    pub(super) done: Vec<Deed>,
+}
+
+/// What a pass has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acted {
+    Nothing,
+    /// Something was done whose effect shows later.
+    Asked,
+    /// A pod was killed, and is gone.
+    Killed,
+}
+
+/// Starts the thread.
+pub(in crate::run) fn spawn(parts: Parts) -> Result<WatcherHandle, RunError> {
+    let pressure = Arc::clone(&parts.pressure);
+    // There is one watcher.
+    pressure.bell.set(parts.wakers.bell()).ok();
+    let stop = Arc::new(AtomicBool::new(false));
+    let is_stopped = Arc::clone(&stop);
+    let disk = DiskKeeper::start()?;
+    let thread = thread::Builder::new()
+        .name("pressure".to_owned())
+        .spawn(move || {
+            if let Err(error) = memory::lock() {
+                tracing::info!(%error, "the agent's memory cannot be locked");
+            }
+            let mut watcher = Watcher::new(parts, disk);
+            watcher.pass(WakeSource::Other);
+            while !is_stopped.load(Ordering::Relaxed) {
+                let woken_by = watcher.wait();
+                watcher.look(woken_by);
+            }
+        })
+        .map_err(RunError::Thread)?;
+    Ok(WatcherHandle {
+        stop,
+        pressure,
+        thread: Some(thread),
+    })
+}
+
+impl Watcher {
+    fn new(mut parts: Parts, disk: DiskKeeper) -> Self {
+        let now = clock::boottime();
+        let node = parts.reader.read(now);
+        parts.metrics.begin_eviction();
+        Self {
+            parts,
+            disk,
+            state: State::default(),
+            stall: StallState::default(),
+            candidates: Arc::default(),
+            before: node.clone(),
+            node,
+            last: None,
+            figures: BTreeMap::new(),
+            pass_due: now,
+            sweep_due: now,
+            warm_until: Duration::ZERO,
+            seen: BTreeMap::new(),
+            pending: None,
+            conditions: BTreeSet::new(),
+            told_threshold: None,
+            last_eviction: None,
+            last_victim: None,
+            done: Vec::new(),
+        }
+    }
+
+    /// Until the next look is due or something wakes the thread; the most telling of what did.
+    fn wait(&mut self) -> WakeSource {
+        let now = clock::boottime();
+        let gap = self.gap(now).min(self.pass_due.saturating_sub(now));
+        let sources = self.parts.wakers.wait(gap);
+        for source in &sources {
+            self.parts.metrics.pressure_wakeup(*source);
+        }
+        // The first in the order of its declaration; the set is never empty.
+        let source = sources.into_iter().next().unwrap_or(WakeSource::Timer);
+        if source != WakeSource::Timer {
+            let woken = clock::boottime();
+            self.warm_until = woken + WARM;
+            thread::sleep(WAKE_GAP.min(gap).saturating_sub(woken.saturating_sub(now)));
+        }
+        source
+    }
+
+    /// How long nothing can get past a threshold unseen. Disks fill slowly enough for the passes.
+    fn gap(&self, now: Duration) -> Duration {
+        let is_warm = now < self.warm_until;
+        let gaps = self
+            .seen
+            .iter()
+            .filter_map(|(signal, (observation, rate))| {
+                let headroom = self.headroom(*signal, observation)?;
+                match signal.resource() {
+                    StarvedResource::Memory => {
+                        let capacity = u64::try_from(observation.capacity).unwrap_or(0);
+                        Some(pace::next_gap(headroom, capacity, *rate, is_warm))
+                    }
+                    StarvedResource::Pids => Some(pace::next_gap_of_pids(headroom)),
+                    StarvedResource::EphemeralStorage | StarvedResource::Inodes => None,
+                }
+            });
+        gaps.min().unwrap_or(IDLE_PASS)
+    }
+
+    /// What is left above the nearest threshold; `None` without one.
+    fn headroom(&self, signal: Signal, observation: &Observation) -> Option<u64> {
+        let thresholds = self.parts.policy.thresholds.iter();
+        let wanted = thresholds
+            .filter(|it| it.signal == signal)
+            .map(|it| threshold_quantity(it, observation).value())
+            .max()?;
+        let left = observation.available.saturating_sub(wanted);
+        Some(u64::try_from(left).unwrap_or(0))
+    }
+
+    fn look(&mut self, woken_by: WakeSource) {
+        let now = clock::boottime();
+        if now >= self.pass_due {
+            self.pass(woken_by);
+            return;
+        }
+        let fast = self.parts.reader.read_fast(now);
+        let observations = self.observe(&self.node.refreshed(&fast));
+        let is_new = self.parts.policy.thresholds.iter().any(|it| {
+            let is_known = self.state.met.iter().any(|met| met.threshold == *it);
+            !is_known && is_met(it, &observations)
+        });
+        self.note(&observations);
+        if is_new {
+            self.pass(woken_by);
+        }
+    }
+
+    pub(super) fn observe(&self, node: &NodeReading) -> BTreeMap<Signal, Observation> {
+        let (method, compat) = (self.parts.method, self.parts.policy.compat);
+        signals::observations(node, Some(&self.before), method, compat)
+    }
+
+    /// Remembers what was seen; memory that fills keeps the watcher warm.
+    fn note(&mut self, observations: &BTreeMap<Signal, Observation>) {
+        for (signal, now) in observations {
+            let before = self.seen.get(signal);
+            let rate = before.map_or(0, |(before, _)| pace::fill_rate(before, now));
+            if signal.resource() == StarvedResource::Memory
+                && rate > WARM_RATE
+                && let Some(at) = now.at
+            {
+                self.warm_until = at + WARM;
+            }
+            self.seen.insert(*signal, (*now, rate));
+        }
+    }
+
+    /// Reads, decides, acts, and shows.
+    fn pass(&mut self, woken_by: WakeSource) {
+        let started = clock::boottime();
+        self.take_candidates();
+        self.read_node(started);
+        let observations = self.observe(&self.node);
+        self.note(&observations);
+        let thresholds = &self.parts.policy.thresholds;
+        let is_short = !self.state.met.is_empty()
+            || self.stall.high_since.is_some()
+            || thresholds.iter().any(|it| is_met(it, &observations));
+        if is_short || started >= self.sweep_due {
+            self.sweep(started);
+        }
+        let snapshot = self.snapshot(started, observations);
+        let decision = synchronize(&self.parts.policy, &self.state, &snapshot);
+        let state = std::mem::replace(&mut self.state, decision.state.clone());
+        self.tell_changes(&decision);
+        self.review_stages(&snapshot);
+        let acted = match self.act(&decision, &snapshot) {
+            Acted::Nothing => self.act_on_stall(&snapshot),
+            acted => acted,
+        };
+        self.record(woken_by, state, &snapshot, &decision);
+        self.show(&snapshot, &decision);
+        self.last = Some(snapshot);
+        self.pass_due = clock::boottime() + self.until_next_pass(acted);
+        self.parts.wakers.rearm();
+        self.set_usage_thresholds();
+    }
+
+    fn until_next_pass(&self, acted: Acted) -> Duration {
+        let is_calm = self.state.met.is_empty() && self.parts.stages.is_clear();
+        match acted {
+            Acted::Killed => RELIEF_PASS,
+            Acted::Asked => SHORT_PASS,
+            Acted::Nothing if !is_calm => SHORT_PASS,
+            Acted::Nothing if self.parts.stall.is_some() => STALL_PASS,
+            Acted::Nothing => IDLE_PASS,
+        }
+    }
+
+    fn read_node(&mut self, now: Duration) {
+        let node = self.parts.reader.read(now);
+        let last = std::mem::replace(&mut self.node, node);
+        if last.at.saturating_sub(self.before.at) >= BEFORE {
+            self.before = last;
+        }
+        let history = &self.parts.background.history;
+        let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
+        history.push_node(NodeSample::of(&self.node));
+    }
+
+    /// Where v1 can tell when usage crosses a threshold, it is told where that is now.
+    fn set_usage_thresholds(&mut self) {
+        let at = |signal, usage: Option<u64>| {
+            let (observation, _) = self.seen.get(&signal)?;
+            let headroom = self.headroom(signal, observation)?;
+            let wanted = u64::try_from(observation.available).ok()?;
+            signals::usage_at(observation, usage?, wanted.saturating_sub(headroom))
+        };
+        let node = at(
+            Signal::MemoryAvailable,
+            self.node.root.as_ref().map(|it| it.usage),
+        );
+        let kubepods = at(
+            Signal::AllocatableMemoryAvailable,
+            self.node.kubepods.as_ref().map(|it| it.usage),
+        );
+        self.parts.wakers.set_thresholds(node, kubepods);
+    }
+
+    fn take_candidates(&mut self) {
+        let candidates = self.parts.pressure.candidates();
+        let is_disk_short = self.is_disk_short();
+        if !Arc::ptr_eq(&candidates, &self.candidates) {
+            self.parts.pods.keep(candidates.iter().map(|it| PodCgroups {
+                uid: it.facts.pod.uid.clone(),
+                cgroup: it.cgroup.clone(),
+                containers: it.containers.iter().cloned().collect(),
+            }));
+            let known: BTreeSet<&PodUid> = candidates.iter().map(|it| &it.facts.pod.uid).collect();
+            let history = &self.parts.background.history;
+            let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
+            for uid in self.figures.keys().filter(|it| !known.contains(it)) {
+                history.forget(uid);
+            }
+            drop(history);
+            self.candidates = candidates;
+        } else if !is_disk_short {
+            return;
+        }
+        self.disk.order(Arc::clone(&self.candidates), is_disk_short);
+    }
+
+    /// Reads every pod. What is on disk was measured by then or is not known.
+    fn sweep(&mut self, now: Duration) {
+        self.sweep_due = now + SWEEP;
+        let wanted = Wanted {
+            processes: self.parts.policy.compat == Compat::Kubelet,
+            containers: true,
+        };
+        self.figures = self.parts.pods.sweep(now, wanted);
+        for (uid, figures) in &mut self.figures {
+            let Some(disk) = self.disk.of(uid) else {
+                continue;
+            };
+            figures.storage = disk.storage;
+            figures.volumes = disk.volumes;
+            for (name, on_disk) in disk.containers {
+                let container = figures.containers.entry(name).or_default();
+                container.root_fs = on_disk.root_fs;
+                container.logs = on_disk.logs;
+            }
+        }
+        let history = &self.parts.background.history;
+        let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
+        for (uid, figures) in &self.figures {
+            if let Some(sample) = PodSample::of(figures) {
+                history.push_pod(uid, sample);
+            }
+        }
+    }
+
+    fn snapshot(&self, now: Duration, observations: BTreeMap<Signal, Observation>) -> Snapshot {
+        let pods = self.candidates.iter().map(|it| PodReading {
+            facts: Arc::clone(&it.facts),
+            figures: self.figures.get(&it.facts.pod.uid).cloned(),
+            ends_within: it.ends_at.map(|end| end.saturating_sub(now)),
+        });
+        Snapshot {
+            at: now,
+            observations,
+            node: self.node.clone(),
+            pods: pods.collect(),
+        }
+    }
+
+    fn record(
+        &mut self,
+        woken_by: WakeSource,
+        state: State,
+        snapshot: &Snapshot,
+        decision: &crate::decide::eviction::Decision,
+    ) {
+        let done = std::mem::take(&mut self.done);
+        if let Some(recorder) = &self.parts.recorder {
+            recorder.push(Step {
+                woken_by: Cow::Borrowed(woken_by.as_str()),
+                state,
+                snapshot: snapshot.clone(),
+                decision: decision.clone(),
+                done,
+            });
+        }
+    }
+
+    fn is_disk_short(&self) -> bool {
+        let mut met = self.state.met.iter();
+        met.any(|it| it.threshold.signal.condition() == NodeCondition::DiskPressure)
+    }
+}
+
+fn is_met(threshold: &Threshold, observations: &BTreeMap<Signal, Observation>) -> bool {
+    observations.get(&threshold.signal).is_some_and(|it| {
+        let wanted = threshold_quantity(threshold, it).value();
+        wanted > it.available
+    })
+}
