@@ -8,6 +8,7 @@ mod client;
 mod events;
 mod explain;
 mod format;
+mod pressure;
 mod status;
 
 use std::io::{self, IsTerminal, Write};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::client::{Client, ClientError};
 use super::format::{self, Align, NOTHING, Paint, Table, Tone, count, printable};
-use super::{CliError, Output, Screen, StatusArgs};
+use super::{CliError, Output, Screen, StatusArgs, pressure};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::container::{ContainerKind, PodPhase};
 use crate::model::status::{
@@ -49,6 +49,10 @@ pub fn render_status(status: &Status, now: WallTime, width: usize, has_colour: b
     render_resources(&status.node, width, paint, &mut out);
     render_psi(&status.node.psi, width, paint, &mut out);
     out.push('\n');
+    if let Some(pressure) = &status.node.pressure {
+        pressure::render_summary(pressure, width, paint, &mut out);
+        out.push('\n');
+    }
     render_ebpf(&status.node.ebpf, paint, &mut out);
     out.push('\n');
     render_pods(

@@ -131,6 +131,13 @@ cpu                  1.25%       -
 memory                   -       -
 io                  12.50%  10.01%
 
+pressure: MemoryPressure
+memory available: 480Mi working set (decides), 1.5Gi estimate, 1.7Gi meminfo
+
+SIGNAL             AVAILABLE  EVICTS BELOW        LEFT
+memory.available       480Mi         500Mi  met, -20Mi
+nodefs.inodesFree          -             -           -
+
 eBPF: 1 of 2 programs attached; events lost: 17 process
   oom_kill_process: fentry is refused; the limit is derived
 

@@ -16,7 +16,8 @@ pub use self::placement::{
     PlacementStatus,
 };
 pub use self::pressure::{
-    EvictionStatus, PressureStatus, SignalStatus, Standing, ThresholdStatus, WakerStatus,
+    EvictionStanding, EvictionStatus, PressureStatus, SignalStatus, Standing, ThresholdStatus,
+    WakerStatus,
 };
 use super::cgroup_name::CgroupDriver;
 use super::container::{ContainerKind, PodPhase};
@@ -551,7 +552,7 @@ pub(crate) mod tests {
                 lost: BTreeMap::from([("oom".into(), 0), ("process".into(), 17)]),
             },
             placement: None,
-            pressure: None,
+            pressure: Some(pressure::tests::example_pressure()),
         }
     }
 

@@ -34,11 +34,13 @@ pub fn pod(
         Ok(record) => (record, None),
         Err(fault) => (None, Some(fault)),
     };
+    let pressure = status.node.pressure.as_ref();
     Ok(PodExplanation {
         api_version: ApiVersion::V1Alpha1,
         kind: PodExplanationKind::PodExplanation,
         pod: pod.clone(),
         placement: status.node.placement.clone(),
+        eviction: pressure.and_then(|it| it.standing_of(&pod.uid)),
         record,
         record_fault,
     })

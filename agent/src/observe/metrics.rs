@@ -7,7 +7,9 @@
 //! from the first pass that sees the container, and its series stay for [`POD_RETENTION`] after the
 //! pod is gone. Counts per workload, scope and slice outlive every pod.
 
+mod cgroups;
 mod devices;
+mod ebpf;
 mod eviction;
 mod families;
 pub mod labels;
@@ -33,9 +35,8 @@ use self::families::{
     StateFamilies,
 };
 use self::labels::{
-    CgroupLevel, CgroupOp, DriftCause, ExitHow, FieldHandling, Hook, HostSlice, LagKind,
-    LossReason, ObjectKind, Phase, RestoreResult, SaveResult, Source, SourceFault, Stream, Trigger,
-    WriteResult,
+    ExitHow, FieldHandling, HostSlice, ObjectKind, Phase, RestoreResult, SaveResult, Source,
+    SourceFault, Stream, Trigger,
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
@@ -456,127 +457,6 @@ impl Metrics {
         let how = ExitHow::of(status).as_str();
         let labels = [namespace, pod, container, how];
         self.shared.process.exits.with_label_values(&labels).inc();
-    }
-
-    // Cgroups.
-
-    /// Counts `n` values of the interface file `file`; names that are not on the closed list count
-    /// as `other`.
-    pub fn cgroup_writes(&self, file: &str, result: WriteResult, n: u64) {
-        let labels = [labels::file(file), result.as_str()];
-        self.shared
-            .reconcile
-            .cgroup_writes
-            .with_label_values(&labels)
-            .inc_by(n);
-    }
-
-    pub fn cgroup_op(&self, op: CgroupOp, duration: Duration) {
-        let family = &self.shared.reconcile.cgroup_op_duration;
-        observe(family, &[op.as_str()], duration);
-    }
-
-    pub fn drift(&self, file: &str, cause: DriftCause) {
-        let labels = [labels::file(file), cause.as_str()];
-        self.shared.reconcile.drift.with_label_values(&labels).inc();
-    }
-
-    /// Replaces all counts by those of the last pass: file name to values that still differ.
-    pub fn set_drift_unresolved<'a>(&self, files: impl IntoIterator<Item = (&'a str, u64)>) {
-        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for (file, n) in files {
-            *counts.entry(labels::file(file)).or_default() += n;
-        }
-        let family = &self.shared.reconcile.drift_unresolved;
-        family.reset();
-        for (file, n) in counts {
-            set_count(family, &[file], n);
-        }
-    }
-
-    /// A file is left to another program that keeps writing it.
-    pub fn yielded(&self, file: &str, at: WallTime) {
-        let labels = [labels::file(file)];
-        let reconcile = &self.shared.reconcile;
-        reconcile.yields.with_label_values(&labels).inc();
-        set_time(&reconcile.last_yield, &labels, at);
-    }
-
-    pub fn reconcile_lag(&self, kind: LagKind, lag: Duration) {
-        observe(&self.shared.reconcile.lag, &[kind.as_str()], lag);
-    }
-
-    pub fn set_cgroups(&self, level: CgroupLevel, n: usize) {
-        set_count(&self.shared.reconcile.cgroups, &[level.as_str()], n as u64);
-    }
-
-    /// `None`: the kernel does not tell (cgroup v1).
-    pub fn set_cgroups_dying(&self, n: Option<u64>) {
-        set_or_leave_out(&self.shared.reconcile.cgroups_dying, n);
-    }
-
-    // eBPF.
-
-    /// A wanted program and the hook it hangs on; [`Hook::None`]: it could not be attached.
-    pub fn set_program(&self, program: &str, hook: Hook) {
-        let family = &self.shared.ebpf.program_attached;
-        for it in Hook::ALL.iter().filter(|it| **it != hook) {
-            remove(family, &[program, it.as_str()]);
-        }
-        set_flag(family, &[program, hook.as_str()], hook != Hook::None);
-    }
-
-    /// The kernel's own statistics of a program: runs and their time since it was loaded.
-    pub fn set_program_statistics(&self, program: &str, n_runs: u64, run_time: Duration) {
-        let ebpf = &self.shared.ebpf;
-        let more = self.risen(program, "runs", n_runs);
-        ebpf.program_runs.with_label_values(&[program]).inc_by(more);
-        let run_ns = u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX);
-        let more = self.risen(program, "run_ns", run_ns);
-        ebpf.program_run_seconds
-            .with_label_values(&[program])
-            .inc_by(Duration::from_nanos(more).as_secs_f64());
-    }
-
-    /// Counts a handled event; `age` is the time since the kernel made it.
-    pub fn bpf_event(&self, stream: Stream, age: Duration) {
-        let ebpf = &self.shared.ebpf;
-        ebpf.events.with_label_values(&[stream.as_str()]).inc();
-        observe(&ebpf.event_age, &[stream.as_str()], age);
-    }
-
-    /// The kernel's count of lost events, which it keeps since the maps were made. Returns how
-    /// many are new since the last call; the first call tells of no time, so it returns 0.
-    pub fn set_bpf_lost(
-        &self,
-        stream: Stream,
-        reason: LossReason,
-        n_lost: u64,
-        at: WallTime,
-    ) -> u64 {
-        let ebpf = &self.shared.ebpf;
-        let is_first = !lock(&self.shared.kernel_counts)
-            .contains_key(&(stream.as_str().to_owned(), reason.as_str()));
-        let more = self.risen(stream.as_str(), reason.as_str(), n_lost);
-        ebpf.events_lost
-            .with_label_values(&[stream.as_str(), reason.as_str()])
-            .inc_by(more);
-        if is_first || more == 0 {
-            return 0;
-        }
-        set_time(&ebpf.last_loss, &[stream.as_str()], at);
-        more
-    }
-
-    pub fn set_map(&self, map: &'static str, n_entries: u64, capacity: u64) {
-        set_count(&self.shared.ebpf.map_entries, &[map], n_entries);
-        set_count(&self.shared.ebpf.map_capacity, &[map], capacity);
-    }
-
-    /// How far a counter of the kernel has risen since the last call; all of it when it began anew.
-    fn risen(&self, object: &str, counter: &'static str, value: u64) -> u64 {
-        let key = (object.to_owned(), counter);
-        risen(lock(&self.shared.kernel_counts).insert(key, value), value)
     }
 
     // State and configuration.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::record::{EventKind, EventRecord};
 pub use crate::model::status::DEFAULT_SOCKET;
-use crate::model::status::{ApiVersion, PlacementStatus, PodEntry, Status};
+use crate::model::status::{ApiVersion, EvictionStanding, PlacementStatus, PodEntry, Status};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventFilter;
 
@@ -91,6 +91,9 @@ pub struct PodExplanation {
     /// Of the node, from the same document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementStatus>,
+    /// `None`: not known, or it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction: Option<EvictionStanding>,
     /// How it was admitted, as `ballast replay` takes it; `None`: no policy had a say in it, or the
     /// fault below.
     pub record: Option<serde_json::Value>,

@@ -1,11 +1,12 @@
-//! `ballast explain node`: who holds what, and what is left.
+//! `ballast explain node`: who holds what, what is left, and who would have to go.
 
 use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
+use crate::cli::pressure;
 use crate::model::status::{CpuPools, NodeStatus, NumaNodeStatus, PlacementStatus};
 use crate::units::Bytes;
 
-/// The node's placement as text of at most `width` columns where names allow it.
+/// The node's placement and pressure as text of at most `width` columns where names allow it.
 pub fn render_node(node: &NodeStatus, width: usize, has_colour: bool) -> String {
     let paint = Paint { has_colour };
     let mut out = String::new();
@@ -14,17 +15,33 @@ pub fn render_node(node: &NodeStatus, width: usize, has_colour: bool) -> String 
         "{}",
         paint.apply(Tone::Heading, &printable(&node.name))
     );
-    let Some(placement) = &node.placement else {
-        add_line!(
-            out,
-            "how it places pods is not known yet: ask again after the first pass"
-        );
-        return out;
-    };
+    match &node.placement {
+        Some(placement) => render_placement(placement, width, paint, &mut out),
+        None => {
+            add_line!(
+                out,
+                "how it places pods is not known yet: ask again after the first pass"
+            );
+        }
+    }
+    out.push('\n');
+    match &node.pressure {
+        Some(pressure) => pressure::render_whole(pressure, width, paint, &mut out),
+        None => {
+            add_line!(
+                out,
+                "what it is short of is not known yet: ask again in a moment"
+            );
+        }
+    }
+    out
+}
+
+fn render_placement(placement: &PlacementStatus, width: usize, paint: Paint, out: &mut String) {
     add_line!(out, "{}", policies_text(&placement.policies));
     out.push('\n');
     match &placement.cpus {
-        Some(cpus) => render_pools(cpus, width, paint, &mut out),
+        Some(cpus) => render_pools(cpus, width, paint, out),
         None => {
             add_line!(
                 out,
@@ -33,9 +50,8 @@ pub fn render_node(node: &NodeStatus, width: usize, has_colour: bool) -> String 
         }
     }
     out.push('\n');
-    render_numa_nodes(&placement.numa_nodes, width, paint, &mut out);
-    render_devices(placement, width, paint, &mut out);
-    out
+    render_numa_nodes(&placement.numa_nodes, width, paint, out);
+    render_devices(placement, width, paint, out);
 }
 
 fn render_pools(pools: &CpuPools, width: usize, paint: Paint, out: &mut String) {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
+use crate::cli::pressure;
 use crate::cli::status::{cpu_bounds, label, memory_bounds};
 use crate::model::admission::{
     AdmissionReport, Alignment, ContainerHoldings, Refusal, Remedy, Verdict,
@@ -67,6 +68,10 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
     out.push('\n');
     render_budget(pod, width, paint, &mut out);
     out.push('\n');
+    if let Some(standing) = &explained.eviction {
+        pressure::render_standing(standing, paint, &mut out);
+        out.push('\n');
+    }
     let refusal = report.and_then(|it| it.refusal.as_ref());
     if refusal.is_none() {
         let places = Places {

@@ -106,12 +106,14 @@ fn one_of(first: Vec<Hint>, n_masks: Option<u64>) -> Verdict {
 fn explanation(report: Option<&AdmissionReport>) -> PodExplanation {
     let mut status = example_status();
     let mut pod = status.pods.remove(0);
+    let pressure = status.node.pressure.unwrap_or_default();
     pod.qos_reason = Some("the containers' requests of cpu and memory equal the limits".into());
     PodExplanation {
         api_version: ApiVersion::V1Alpha1,
         kind: PodExplanationKind::PodExplanation,
         pod,
         placement: Some(example_placement()),
+        eviction: pressure.standing_of(&PodUid("6a1f".into())),
         record: report.map(|report| {
             serde_json::json!({
                 "input": {"settings": {"config": {
@@ -231,6 +233,10 @@ the pod           500m/500m     256Mi/256Mi
 prepare (init)          -/-             -/-
 main                    -/-             -/-
 
+WHEN MEMORY RUNS SHORT
+place 2 of 3 in the eviction order, priority 0
+working set 192Mi, 64Mi below its request of 256Mi; 20Mi could be reclaimed
+
 RUNS ON         CPUS     NUMA  WHOSE
 prepare (init)  0-1,4-5  0-1   shared pool
 main            2-3      0     its own
@@ -298,6 +304,7 @@ fn a_pod_that_was_refused_is_told_what_would_let_it_in() {
     let mut explained = explanation(Some(&refused()));
     explained.pod.phase = PodPhase::Failed;
     explained.pod.cgroup_path = None;
+    explained.eviction = None;
     check(&render_pod(&explained, 80, false), REFUSED);
 }
 
@@ -347,6 +354,30 @@ NUMA NODE  CPUS  FREE CPUS  MEMORY free/allocatable
 
 DEVICES          CAPACITY  ALLOCATABLE  ALLOCATED
 example.com/gpu         4            3          1
+
+pressure: MemoryPressure
+memory available: 480Mi working set (decides), 1.5Gi estimate, 1.7Gi meminfo
+
+SIGNAL             AVAILABLE  CAPACITY  EVICTS       BELOW        LEFT
+memory.available       480Mi     8.0Gi  at once      100Mi       380Mi
+                                        after 1m30s  500Mi  met, -20Mi
+nodefs.inodesFree          -         -  at once          -           -
+pid.available          32000     32768  never            -           -
+
+WOKEN BY                 ARMED
+reclaim tracepoints      yes
+PSI trigger of the node  no
+  a window of 1 s needs CAP_SYS_RESOURCE
+
+EVICTION ORDER (MEMORY)              PRIORITY  REQUEST  WORKING SET  RECLAIMABLE
+1 a-namespace-with-a-long-name/hungry-7d9c6b5f4-x2x9z
+                                            0     64Mi        1.1Gi         20Mi
+2 default/database                          0    256Mi        192Mi         20Mi
+3 default/unread                            0        0            -            -
+
+last evicted: default/greedy for memory.available at 2025-11-21T07:26:40.000000Z
+  The node was low on resource: memory.
+  870Mi freed of 900Mi expected, 23.1 ms from the reading to its last process gone
 ";
 
 #[test]
@@ -358,4 +389,59 @@ fn the_node_is_explained() {
     check(&render_node(&node, 80, false), NODE);
     let coloured = render_node(&node, 80, true);
     assert!(coloured.contains("\x1b[33m9999 main (gone)"), "{coloured}");
+    assert!(coloured.contains("\x1b[31mMemoryPressure"), "{coloured}");
+    node.pressure = None;
+    let text = render_node(&node, 80, false);
+    assert!(text.contains("short of is not known yet"), "{text}");
+}
+
+#[test]
+fn a_reading_that_is_old_and_pods_past_the_tenth_are_told() {
+    let mut node = example_status().node;
+    let pressure = node.pressure.as_mut().expect("the example has it");
+    pressure.signals[0].age_ms = Some(12_000);
+    pressure.order = vec![pressure.order[1].clone(); 12];
+    let text = render_node(&node, 80, false);
+    assert!(text.contains("met, -20Mi\n  read 12s ago\n"), "{text}");
+    assert!(text.contains("\n10 default/database "), "{text}");
+    assert!(text.contains("20Mi\nand 2 more\n"), "{text}");
+}
+
+#[test]
+fn what_eviction_would_do_to_a_pod_is_said() {
+    let pressure = example_status().node.pressure.expect("the example has it");
+    let said = |uid: &str| {
+        let mut explained = explanation(None);
+        explained.eviction = pressure.standing_of(&PodUid(uid.into()));
+        let text = render_pod(&explained, 80, false);
+        let section = text.split_once("WHEN MEMORY RUNS SHORT\n");
+        section.map(|(_, rest)| rest.split("\n\n").next().unwrap_or_default().to_owned())
+    };
+    for (uid, expected) in [
+        (
+            "0c4e",
+            Some(
+                "place 1 of 3 in the eviction order, priority 0\n\
+                 working set 1.1Gi, 1.1Gi above its request of 64Mi; 20Mi could be reclaimed",
+            ),
+        ),
+        (
+            "b0b0",
+            Some(
+                "place 3 of 3 in the eviction order, priority 0\n\
+                 what it uses is not known, so it is not chosen",
+            ),
+        ),
+        ("c0de", Some("it is not evicted: it is critical")),
+        (
+            "dead",
+            Some(
+                "it was evicted for memory.available at 2025-11-21T07:26:40.000000Z\n\
+                 870Mi freed of 900Mi expected, 23.1 ms from the reading to its last process gone",
+            ),
+        ),
+        ("77", None),
+    ] {
+        assert_eq!(said(uid).as_deref(), expected, "{uid}");
+    }
 }

@@ -96,6 +96,18 @@ fn the_record_of_the_pod_goes_along() {
 }
 
 #[test]
+fn the_place_in_the_eviction_order_goes_along() {
+    let admissions = Admissions::new("eviction");
+    let explain = |name| pod(&status(), &admissions.0, &request(name, Some("default")));
+    let explained = explain("database").expect("the pod is there");
+    let json = serde_json::to_value(explained.eviction).expect("string keys");
+    assert_eq!(json["type"], "inOrder");
+    assert_eq!((&json["place"], &json["of"]), (&2.into(), &3.into()));
+    let explained = explain("idle").expect("the pod is there");
+    assert_eq!(explained.eviction, None);
+}
+
+#[test]
 fn a_record_that_cannot_be_shown_is_told_and_the_rest_is_explained() {
     let admissions = Admissions::new("fault");
     let fault = || {

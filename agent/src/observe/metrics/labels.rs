@@ -315,8 +315,10 @@ label!(
 label!(
     /// A step against pressure, mildest first.
     EvictionStage {
-        /// `memory.high` is lifted, or set.
+        /// `memory.high` is lifted from pods that stall below their request.
         Relax => "relax",
+        /// `memory.high` slows down the first candidate.
+        Throttle => "throttle",
         /// Page cache is taken back.
         Reclaim => "reclaim",
         /// BestEffort pods stand still.
@@ -341,15 +343,15 @@ label!(
 label!(
     /// Why nobody is evicted though a threshold is met.
     BlockedReason {
-        /// All that could go is critical.
+        /// All who could go are critical.
         Critical => "critical",
         /// The last eviction was too short a time ago.
         Cooldown => "cooldown",
-        /// The effect of the last one is not measured yet.
+        /// A pod is on its way out; what its end gives is to be seen first.
         Rate => "rate",
         /// There is no pod, or of none it is known what it uses.
         NoCandidate => "no_candidate",
-        /// The reading is too old.
+        /// There is no reading, or only the one that was acted upon before.
         Stale => "stale",
     }
 );

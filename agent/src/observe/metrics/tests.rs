@@ -2,6 +2,7 @@ mod pressure;
 
 use std::collections::BTreeSet;
 
+use super::labels::{CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, LossReason, WriteResult};
 use super::*;
 use crate::model::admission;
 use crate::model::record::tests::oom_record;
