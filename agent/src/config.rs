@@ -13,6 +13,7 @@ mod kubelet;
 pub mod kubelet_fields;
 mod merge;
 mod placement;
+mod pressure;
 mod raw;
 
 use std::path::{Path, PathBuf};

@@ -20,6 +20,7 @@ pub mod kubelet_state;
 pub mod manifests;
 pub mod mounts;
 pub mod node_reading;
+pub mod oom_scene;
 pub mod pod_reading;
 pub mod probe;
 pub mod procfs;

@@ -456,31 +456,18 @@ impl CgroupWriter {
                 Err(FsError::Gone { .. }) => continue,
                 Err(source) => return Err(failed(source)),
             };
-            if dir.has("cgroup.kill") {
-                match dir.write("cgroup.kill", "1") {
-                    Ok(()) | Err(FsError::Gone { .. }) => {}
-                    Err(source) => return Err(failed(source)),
-                }
-                if self.trees.unified {
-                    return Ok(None);
-                }
-                continue;
+            match kill_below(&dir).map_err(failed)? {
+                None if self.trees.unified => return Ok(None),
+                None => {}
+                Some(pids) => *n_signalled.get_or_insert(0) += pids.len(),
             }
-            let frozen = Frozen::freeze(&dir);
-            let mut pids = BTreeSet::new();
-            dir.walk(MAX_DEPTH, &mut |dir| {
-                pids.extend(procs(dir)?);
-                Ok(())
-            })
-            .map_err(failed)?;
-            for pid in pids.iter().filter_map(|&pid| i32::try_from(pid).ok()) {
-                // A process that has ended since is what was wanted.
-                kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
-            }
-            drop(frozen);
-            *n_signalled.get_or_insert(0) += pids.len();
         }
         Ok(n_signalled)
+    }
+
+    /// For those who write to the same cgroups.
+    pub(super) fn trees(&self) -> &Trees {
+        &self.trees
     }
 
     /// Tries once to remove the cgroup and all below it, from every hierarchy. Never waits and
@@ -505,11 +492,7 @@ impl CgroupWriter {
                 Err(error) if matches!(error.errno(), Some(EBUSY | ENOTEMPTY | EEXIST)) => {
                     let mut pids = BTreeSet::new();
                     if let Ok(dir) = parent.open_dir(leaf) {
-                        dir.walk(MAX_DEPTH, &mut |dir| {
-                            pids.extend(procs(dir)?);
-                            Ok(())
-                        })
-                        .map_err(failed)?;
+                        pids = procs_below(&dir).map_err(failed)?;
                     }
                     removal = match (removal, pids.is_empty()) {
                         (Removal::Populated { pids: mut all }, _) => {
@@ -557,6 +540,35 @@ impl Drop for Frozen<'_> {
             tracing::error!(cgroup = %self.dir.path().display(), %error, "thaw failed");
         }
     }
+}
+
+/// Sends SIGKILL to every process in and below a cgroup of one hierarchy, see [`CgroupWriter::kill`].
+/// Returns whom it was sent to; `None` where the kernel did it.
+pub(super) fn kill_below(dir: &Dir) -> Result<Option<BTreeSet<u32>>, FsError> {
+    if dir.has("cgroup.kill") {
+        return match dir.write("cgroup.kill", "1") {
+            Ok(()) | Err(FsError::Gone { .. }) => Ok(None),
+            Err(error) => Err(error),
+        };
+    }
+    let frozen = Frozen::freeze(dir);
+    let pids = procs_below(dir)?;
+    for pid in pids.iter().filter_map(|&pid| i32::try_from(pid).ok()) {
+        // A process that has ended since is what was wanted.
+        kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+    }
+    drop(frozen);
+    Ok(Some(pids))
+}
+
+/// The processes in and below a cgroup of one hierarchy.
+pub(super) fn procs_below(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {
+    let mut pids = BTreeSet::new();
+    dir.walk(MAX_DEPTH, &mut |dir| {
+        pids.extend(procs(dir)?);
+        Ok(())
+    })?;
+    Ok(pids)
 }
 
 fn procs(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::checked::*;
 use super::fault::{Faults, FieldPath};
+use super::pressure;
 use super::raw::RawConfig;
 use crate::model::status::DEFAULT_SOCKET;
 
@@ -35,6 +36,7 @@ pub(super) struct Agent {
     metrics_address: Option<SocketAddr>,
     log: LogConfig,
     bpf: BpfConfig,
+    eviction: EvictionConfig,
     pub(super) compat: Compat,
 }
 
@@ -50,6 +52,7 @@ impl Agent {
             metrics_address: self.metrics_address,
             log: self.log,
             bpf: self.bpf,
+            eviction: self.eviction,
             compat: self.compat,
             kubelet,
         }
@@ -120,6 +123,7 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         );
     }
     let log_at = root.field("log");
+    let eviction = pressure::check(raw.eviction.as_ref(), &state_directory, faults);
     Agent {
         mode: Mode::Own,
         pods: PodsConfig::Manifests { manifest_directory },
@@ -146,6 +150,7 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
             pin_directory,
             diagnostics: bpf.diagnostics.unwrap_or(false),
         },
+        eviction,
         compat: choose(
             raw.compat.as_deref(),
             COMPATS,

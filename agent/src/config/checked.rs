@@ -18,6 +18,9 @@ pub use super::placement::{
     CpuManagerPolicy, MemoryManagerPolicy, NumaReservation, PlacementConfig, TopologyManagerPolicy,
     TopologyManagerScope, go_bool,
 };
+pub use super::pressure::{
+    EvictionConfig, OomRecordsConfig, RecordConfig, StagesConfig, StallConfig,
+};
 
 /// What the agent may write on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -79,6 +82,7 @@ pub struct Config {
     pub metrics_address: Option<SocketAddr>,
     pub log: LogConfig,
     pub bpf: BpfConfig,
+    pub eviction: EvictionConfig,
     pub compat: Compat,
     pub kubelet: KubeletConfig,
 }

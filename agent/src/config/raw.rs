@@ -76,6 +76,7 @@ section! {
         metrics = "metrics": RawMetrics,
         log = "log": RawLog,
         bpf = "bpf": RawBpf,
+        eviction = "eviction": RawEviction,
         compat = "compat": String,
         kubelet_config_file = "kubeletConfigFile": String,
         kubelet_config_directory = "kubeletConfigDirectory": String,
@@ -114,6 +115,49 @@ section! {
     pub(super) struct RawBpf {
         pin_directory = "pinDirectory": String,
         diagnostics = "diagnostics": bool,
+    }
+}
+
+section! {
+    pub(super) struct RawEviction {
+        memory_method = "memoryMethod": String,
+        stages = "stages": RawEvictionStages,
+        stall = "stall": RawEvictionStall,
+        record = "record": RawEvictionRecord,
+        oom_records = "oomRecords": RawOomRecords,
+    }
+}
+
+section! {
+    pub(super) struct RawEvictionStages {
+        relax_memory_high = "relaxMemoryHigh": bool,
+        set_memory_high = "setMemoryHigh": bool,
+        reclaim = "reclaim": bool,
+        freeze_best_effort = "freezeBestEffort": bool,
+    }
+}
+
+section! {
+    pub(super) struct RawEvictionStall {
+        memory_full_ratio = "memoryFullRatio": f64,
+        duration = "duration": String,
+        headroom = "headroom": String,
+        cool_down = "coolDown": String,
+        dry_run = "dryRun": bool,
+    }
+}
+
+section! {
+    pub(super) struct RawEvictionRecord {
+        directory = "directory": String,
+        max_bytes = "maxBytes": String,
+        max_bytes_per_hour = "maxBytesPerHour": String,
+    }
+}
+
+section! {
+    pub(super) struct RawOomRecords {
+        max_bytes = "maxBytes": String,
     }
 }
 

@@ -44,9 +44,17 @@ pub enum CgroupNameError {
 
 /// Components below the cgroup mount; empty is the root. Every component is valid for both
 /// drivers: not empty, no `/`, no `_`, no NUL, not `.` or `..`, no `.slice` suffix.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>")]
 pub struct CgroupName(Vec<String>);
+
+impl TryFrom<Vec<String>> for CgroupName {
+    type Error = CgroupNameError;
+
+    fn try_from(components: Vec<String>) -> Result<Self, Self::Error> {
+        Self::new(components)
+    }
+}
 
 /// A cgroup of a pod, or below one.
 #[derive(Clone, Debug, PartialEq, Eq)]

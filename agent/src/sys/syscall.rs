@@ -102,6 +102,14 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: u8) -> io::Result<()> {
     check(result)
 }
 
+/// Frees the memory of a process that SIGKILL is on its way to, in the time of the caller (Linux
+/// 5.15, mm/oom_kill.c). `EINVAL`: it is not dying, or shares its memory with one that is not;
+/// `ESRCH`: it has no memory any more; `EAGAIN`: only some was freed.
+pub fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: two integers. The kernel touches no memory but that of a process that dies.
+    check(unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) })
+}
+
 /// What becomes of the process that [`wait_child`] looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reap {

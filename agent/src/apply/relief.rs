@@ -1,0 +1,346 @@
+//! Carries out relief and kills pods, and measures what it gives.
+//!
+//! Nothing here waits without a bound, and nothing is shared with those who write cgroups otherwise,
+//! so a thread of its own can be in the middle of it while they go on. A kill reads no more than the
+//! processes of the pod, the size of those that stay, and the pod's usage before and after.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+use super::cgroupfs::{ApplyError, CgroupWriter, kill_below, procs_below};
+use crate::model::cgroup::{Controller, FileKind, FileValue, InterfaceFile};
+use crate::model::cgroup_name::CgroupName;
+use crate::model::relief::{KillOutcome, ReliefAction, ReliefEffect, ReliefStep};
+use crate::sys::{Dir, FsError, Root, clock, syscall};
+
+/// Asked of `memory.reclaim` in one write, so that no write blocks for long.
+const RECLAIM_CHUNK: u64 = 32 << 20;
+/// First and longest wait between two looks at a cgroup that is to become empty or frozen.
+const FIRST_WAIT: Duration = Duration::from_micros(100);
+const LONGEST_WAIT: Duration = Duration::from_millis(2);
+/// Pages of a process that is worth a `process_mrelease`: what is smaller is gone before the call.
+const LARGE_PROCESS_PAGES: u64 = 4096;
+/// So many processes are looked at for their size. A pod with more has small ones.
+const MOST_SIZED: usize = 256;
+
+const EAGAIN: i32 = 11;
+
+/// See the module. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ReliefWriter {
+    writer: CgroupWriter,
+    root: Root,
+    page_size: u64,
+}
+
+impl ReliefWriter {
+    /// `root` is where `/proc` is, `page_size` in bytes.
+    pub fn new(writer: CgroupWriter, root: Root, page_size: u64) -> Self {
+        Self {
+            writer,
+            root,
+            page_size,
+        }
+    }
+
+    /// Takes one step and measures its effect, within `within` and the time of one write.
+    ///
+    /// [`ApplyError::Gone`] for a cgroup that is no more, [`ApplyError::NoController`] where the
+    /// kernel has no such file.
+    pub fn carry_out(
+        &self,
+        step: &ReliefStep,
+        within: Duration,
+    ) -> Result<ReliefEffect, ApplyError> {
+        let clock = Stopwatch::start(within);
+        let name = &step.cgroup;
+        let before = self.usage(name);
+        let is_complete = match step.action {
+            ReliefAction::SetMemoryHigh { to, .. } => {
+                let file = InterfaceFile {
+                    controller: Controller::Memory,
+                    name: "memory.high".to_owned(),
+                    kind: FileKind::PageLimit,
+                };
+                let value = file.kind.kept(FileValue::Limit(to), self.page_size);
+                self.writer.write(name, &file, &value)?;
+                true
+            }
+            ReliefAction::Reclaim { bytes } => self.reclaim(name, bytes, &clock)?,
+            ReliefAction::Freeze => self.freeze(name, &clock)?,
+            ReliefAction::Thaw => {
+                self.thaw(name)?;
+                true
+            }
+        };
+        Ok(ReliefEffect {
+            freed: fallen(before, self.usage(name)),
+            took: clock.elapsed(),
+            is_complete,
+        })
+    }
+
+    /// Kills every process of a pod's cgroup and below it, speeds up the freeing of their memory, and
+    /// waits until none is left, at most for `within`. A cgroup that is gone is empty.
+    ///
+    /// SIGKILL is sent again to what was forked meanwhile; processes that cannot die yet are left to
+    /// the kernel.
+    pub fn kill_pod(&self, name: &CgroupName, within: Duration) -> Result<KillOutcome, ApplyError> {
+        let clock = Stopwatch::start(within);
+        let failed = |source| ApplyError::Kill {
+            name: name.clone(),
+            source,
+        };
+        let dirs = self.kill_dirs(name).map_err(failed)?;
+        let before = self.usage(name);
+        let mut signalled = self.signal(&dirs).map_err(failed)?;
+        let signalled_after = clock.elapsed();
+        let mut left = processes(&dirs).map_err(failed)?;
+        let mut wait = FIRST_WAIT;
+        let mut n_released = None;
+        while !left.is_empty() && !clock.is_over() {
+            if left.is_subset(&signalled) {
+                // Who is still there after a first wait has much to free, or no time to do it in.
+                if n_released.is_none() && wait > FIRST_WAIT {
+                    n_released = Some(self.release(&left));
+                }
+                thread::sleep(wait);
+                wait = (wait * 2).min(LONGEST_WAIT);
+            } else {
+                signalled.append(&mut left);
+                signalled.extend(self.signal(&dirs).map_err(failed)?);
+            }
+            left = processes(&dirs).map_err(failed)?;
+        }
+        let empty_after = left.is_empty().then(|| clock.elapsed());
+        Ok(KillOutcome {
+            signalled_after,
+            empty_after,
+            n_processes: signalled.len(),
+            n_released: n_released.unwrap_or(0),
+            freed: fallen(before, self.usage(name)),
+        })
+    }
+
+    /// The pod's directories in which its processes are looked for: where the kernel kills by
+    /// itself, where they can be frozen, and where their memory is counted. The other hierarchies of
+    /// v1 have the same ones.
+    fn kill_dirs(&self, name: &CgroupName) -> Result<Vec<Dir>, FsError> {
+        let trees = self.writer.trees();
+        let legacy = ["freezer", "memory"].map(|it| trees.legacy(it));
+        let mut dirs: Vec<Dir> = Vec::with_capacity(3);
+        for tree in [trees.cgroup2()].into_iter().chain(legacy).flatten() {
+            match tree.dir.descend(name.components()) {
+                Ok(dir) => dirs.push(dir),
+                Err(FsError::Gone { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(dirs)
+    }
+
+    /// One round; returns who was sent the signal, or was there just after the kernel had done it.
+    fn signal(&self, dirs: &[Dir]) -> Result<BTreeSet<u32>, FsError> {
+        let mut signalled = BTreeSet::new();
+        for dir in dirs {
+            match kill_below(dir)? {
+                Some(pids) => signalled.extend(pids),
+                None => signalled.extend(procs_below(dir)?),
+            }
+        }
+        Ok(signalled)
+    }
+
+    /// How many processes had their memory freed. Those that refuse are about to do it themselves.
+    fn release(&self, pids: &BTreeSet<u32>) -> usize {
+        let sized = pids.iter().take(MOST_SIZED);
+        let mut large: Vec<(u64, u32)> = sized
+            .filter_map(|&pid| Some((self.resident_pages(pid)?, pid)))
+            .filter(|(pages, _)| *pages >= LARGE_PROCESS_PAGES)
+            .collect();
+        large.sort_unstable_by_key(|&(pages, pid)| (Reverse(pages), pid));
+        // The kernel refuses a process that is not dying, so a pid that was given away meanwhile
+        // does no harm.
+        let release = |pid| syscall::process_mrelease(syscall::pidfd_open(pid)?.as_fd());
+        large
+            .iter()
+            .filter(|(_, pid)| release(*pid).is_ok())
+            .count()
+    }
+
+    fn resident_pages(&self, pid: u32) -> Option<u64> {
+        let text = self.root.read_text(format!("/proc/{pid}/statm")).ok()?;
+        text.split_ascii_whitespace().nth(1)?.parse().ok()
+    }
+
+    /// Bytes; `None` where the cgroup is gone or has no memory controller.
+    fn usage(&self, name: &CgroupName) -> Option<u64> {
+        let trees = self.writer.trees();
+        let file = match trees.unified {
+            true => "memory.current",
+            false => "memory.usage_in_bytes",
+        };
+        let dir = trees.of("memory")?.dir.descend(name.components()).ok()?;
+        dir.read_text(file).ok()?.trim().parse().ok()
+    }
+
+    /// Asks in small pieces until it is done, the kernel has no more, or time is up.
+    fn reclaim(
+        &self,
+        name: &CgroupName,
+        bytes: u64,
+        clock: &Stopwatch,
+    ) -> Result<bool, ApplyError> {
+        const FILE: &str = "memory.reclaim";
+        let dir = self.dir_with(name, "memory", FILE)?;
+        let mut left = bytes;
+        while left > 0 && !clock.is_over() {
+            let chunk = left.min(RECLAIM_CHUNK);
+            let text = chunk.to_string();
+            match dir.write(FILE, &text) {
+                Ok(()) => left -= chunk,
+                Err(error) if error.errno() == Some(EAGAIN) => return Ok(false),
+                Err(error) => return Err(write_failed(name, FILE, &text, error)),
+            }
+        }
+        Ok(left == 0)
+    }
+
+    /// True when every process has stopped; they go on stopping after that time.
+    fn freeze(&self, name: &CgroupName, clock: &Stopwatch) -> Result<bool, ApplyError> {
+        let freezer = self.freezer();
+        let dir = self.dir_with(name, "freezer", freezer.file)?;
+        let failed = |error| write_failed(name, freezer.file, freezer.frozen, error);
+        dir.write(freezer.file, freezer.frozen).map_err(failed)?;
+        let mut wait = FIRST_WAIT;
+        loop {
+            let state = dir.read_text(freezer.state_file).map_err(failed)?;
+            let is_frozen = state.lines().any(|it| it == freezer.frozen_state);
+            if is_frozen || clock.is_over() {
+                return Ok(is_frozen);
+            }
+            thread::sleep(wait);
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+
+    fn thaw(&self, name: &CgroupName) -> Result<(), ApplyError> {
+        let freezer = self.freezer();
+        self.dir_with(name, "freezer", freezer.file)?
+            .write(freezer.file, freezer.thawed)
+            .map_err(|error| write_failed(name, freezer.file, freezer.thawed, error))
+    }
+
+    fn freezer(&self) -> &'static Freezer {
+        match self.writer.trees().unified {
+            true => &UNIFIED_FREEZER,
+            false => &LEGACY_FREEZER,
+        }
+    }
+
+    /// The directory of a cgroup, with a file that not every kernel has.
+    fn dir_with(
+        &self,
+        name: &CgroupName,
+        controller: &'static str,
+        file: &str,
+    ) -> Result<Dir, ApplyError> {
+        let no_controller = || ApplyError::NoController {
+            name: name.clone(),
+            file: file.to_owned(),
+            controller,
+        };
+        let tree = self
+            .writer
+            .trees()
+            .of(controller)
+            .ok_or_else(no_controller)?;
+        let dir = tree
+            .dir
+            .descend(name.components())
+            .map_err(|error| write_failed(name, file, "", error))?;
+        if dir.has(file) || !dir.is_linked() {
+            Ok(dir)
+        } else {
+            Err(no_controller())
+        }
+    }
+}
+
+/// The files that stop and continue the processes of a cgroup and below it.
+struct Freezer {
+    file: &'static str,
+    frozen: &'static str,
+    thawed: &'static str,
+    /// Where it shows that all have stopped, and as which line.
+    state_file: &'static str,
+    frozen_state: &'static str,
+}
+
+/// Linux 5.2, Documentation/admin-guide/cgroup-v2.rst.
+const UNIFIED_FREEZER: Freezer = Freezer {
+    file: "cgroup.freeze",
+    frozen: "1",
+    thawed: "0",
+    state_file: "cgroup.events",
+    frozen_state: "frozen 1",
+};
+
+const LEGACY_FREEZER: Freezer = Freezer {
+    file: "freezer.state",
+    frozen: "FROZEN",
+    thawed: "THAWED",
+    state_file: "freezer.state",
+    frozen_state: "FROZEN",
+};
+
+fn write_failed(name: &CgroupName, file: &str, value: &str, source: FsError) -> ApplyError {
+    match source {
+        FsError::Gone { .. } => ApplyError::Gone { name: name.clone() },
+        source => ApplyError::Write {
+            name: name.clone(),
+            file: file.to_owned(),
+            value: value.to_owned(),
+            source,
+        },
+    }
+}
+
+/// Who is in these directories. One that is gone has nobody.
+fn processes(dirs: &[Dir]) -> Result<BTreeSet<u32>, FsError> {
+    let mut pids = BTreeSet::new();
+    for dir in dirs {
+        pids.append(&mut procs_below(dir)?);
+    }
+    Ok(pids)
+}
+
+fn fallen(before: Option<u64>, after: Option<u64>) -> Option<u64> {
+    Some(before?.saturating_sub(after?))
+}
+
+/// Time since the begin, with an end.
+struct Stopwatch {
+    begin: Duration,
+    within: Duration,
+}
+
+impl Stopwatch {
+    fn start(within: Duration) -> Self {
+        Self {
+            begin: clock::boottime(),
+            within,
+        }
+    }
+
+    fn elapsed(&self) -> Duration {
+        clock::boottime().saturating_sub(self.begin)
+    }
+
+    fn is_over(&self) -> bool {
+        self.elapsed() >= self.within
+    }
+}
