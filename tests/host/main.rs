@@ -28,6 +28,7 @@ mod look;
 mod metrics;
 mod oom;
 mod placement;
+mod readings;
 mod repair;
 
 use std::io::Write;

@@ -349,14 +349,18 @@ pub struct NodeReading {
 
 impl NodeReading {
     /// This reading with what was read since. What a [`FastReading`] leaves out and what moves
-    /// meanwhile is not known: file systems and swap.
+    /// meanwhile is not known: file systems and swap. Refaults of the root stay as they were.
     pub fn refreshed(&self, fast: &FastReading) -> Self {
+        let refaults_file = self.root.and_then(|it| it.refaults_file);
         Self {
             at: fast.at,
             memory_free: fast.memory_free,
             memory_available: fast.memory_available,
             slab_reclaimable: fast.slab_reclaimable,
-            root: fast.root,
+            root: fast.root.map(|it| MemoryUse {
+                refaults_file,
+                ..it
+            }),
             kubepods: fast.kubepods,
             pids: fast.pids,
             stall: fast.stall,

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::trend::{Point, time_to_fall};
-use crate::model::eviction::{MemoryUse, PodFigures};
+use crate::model::eviction::{MemoryUse, PodFigures, StallTotals};
 
 /// A pod that waits for memory more than this share of the time needs its cache. One tenth is
 /// arbitrary: far above what reading a file for the first time costs, far below a pod that
@@ -27,22 +27,31 @@ pub struct CacheEvidence {
     pub is_stalled: Option<bool>,
 }
 
+/// Memory of a cgroup and what it waited, at one moment.
+pub type Look = (Option<MemoryUse>, Option<StallTotals>);
+
 impl CacheEvidence {
     /// `page_size` in bytes. `None`: the readings have no time, or not one after the other.
     pub fn between(before: &PodFigures, now: &PodFigures, page_size: u64) -> Option<Self> {
         let elapsed = now.at?.checked_sub(before.at?)?;
+        let look = |it: &PodFigures| (it.memory, it.stall);
+        Self::of_looks(look(before), look(now), elapsed, page_size)
+    }
+
+    /// Of two looks so far apart; `None` when no time has passed.
+    pub fn of_looks(before: Look, now: Look, elapsed: Duration, page_size: u64) -> Option<Self> {
         if elapsed.is_zero() {
             return None;
         }
-        let refaults = |figures: &PodFigures| figures.memory?.refaults_file;
+        let refaults = |(memory, _): Look| memory?.refaults_file;
         // A counter that fell is one of a new cgroup: what it says is not known.
         let refaulted = refaults(before)
             .zip(refaults(now))
             .and_then(|(before, now)| now.checked_sub(before))
             .map(|pages| pages.saturating_mul(page_size));
         let stalled = before
-            .stall
-            .zip(now.stall)
+            .1
+            .zip(now.1)
             .filter(|(before, now)| before.source == now.source)
             .and_then(|(before, now)| now.some_us.checked_sub(before.some_us));
         let is_stalled =
@@ -99,7 +108,7 @@ pub fn time_to_limit(before: &PodFigures, now: &PodFigures, limit: u64) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::eviction::{StallSource, StallTotals};
+    use crate::model::eviction::StallSource;
 
     const MIB: u64 = 1 << 20;
     const PAGE: u64 = 4096;
