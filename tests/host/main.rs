@@ -28,6 +28,7 @@ mod look;
 mod metrics;
 mod oom;
 mod placement;
+mod relief;
 mod repair;
 
 use std::io::Write;

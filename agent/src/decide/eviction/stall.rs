@@ -103,7 +103,7 @@ pub enum StallVerdict {
     Hold(StallHold),
     /// With `is_dry_run` it is only told.
     Evict {
-        victim: Victim,
+        victim: Box<Victim>,
         is_dry_run: bool,
     },
 }
@@ -200,7 +200,7 @@ pub fn decide(input: StallInput<'_>, state: &StallState) -> StallDecision {
                 at: now,
                 has_ended: is_dry_run,
             });
-            let victim = victim(candidate, &window, now - since);
+            let victim = Box::new(victim(candidate, &window, now - since));
             StallDecision {
                 state,
                 window: Some(window),
