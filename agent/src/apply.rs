@@ -4,4 +4,6 @@ pub mod cgroupfs;
 pub mod checkpoint;
 pub mod devices;
 pub mod kubelet_state;
+pub mod oom_ring;
+pub mod recording;
 pub mod relief;

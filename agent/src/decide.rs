@@ -13,6 +13,7 @@ pub mod eviction;
 pub mod kernel_records;
 pub mod lifecycle;
 pub mod node_allocatable;
+pub mod oom_bursts;
 pub mod placement;
 pub mod pleg;
 pub mod pod_resources;

@@ -10,18 +10,24 @@ use crate::sys::FsError;
 pub mod agent_process;
 pub mod bpf;
 pub mod btf;
+mod cgroup_use;
 pub mod cgroupfs;
 pub mod checkpoint;
 pub mod device_node;
 mod device_programs;
+pub mod disk_use;
 pub mod kubelet_state;
 pub mod manifests;
 pub mod mounts;
+pub mod node_reading;
+pub mod oom_scene;
+pub mod pod_reading;
 pub mod probe;
 pub mod procfs;
 pub mod psi;
 pub mod sysfs;
 pub mod uevents;
+pub mod wakers;
 
 /// A kernel file could not be read, or says what its format does not allow.
 #[derive(Debug, thiserror::Error)]

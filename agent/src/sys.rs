@@ -13,6 +13,7 @@ pub mod dir;
 pub mod durable;
 mod error;
 pub mod filesystem;
+pub mod held;
 pub mod input;
 pub mod launch;
 pub mod lock;
@@ -25,6 +26,7 @@ pub mod watch;
 
 pub use dir::Dir;
 pub use error::{FsError, Operation, chain};
+pub use held::{HeldFile, TextBuffer};
 pub use root::Root;
 pub use trees::{Tree, Trees};
 

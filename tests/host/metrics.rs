@@ -21,6 +21,25 @@ fn absent_here() -> BTreeSet<&'static str> {
         // cgroup v1 does not count them.
         absent.insert("ballast_cgroups_dying");
     }
+    // Nothing is evicted here, and no container is near its limit.
+    absent.extend([
+        "kubelet_eviction_stats_age_seconds",
+        "ballast_memory_time_to_limit_seconds",
+    ]);
+    // Nobody watches signals and the memory of containers for eviction.
+    absent.extend([
+        "ballast_memory_limit_hits_total",
+        "ballast_memory_peak_bytes",
+        "ballast_memory_reclaimable_bytes",
+        "ballast_memory_protection_bytes",
+        "ballast_memory_relaxed",
+        "ballast_node_memory_available_bytes",
+        "ballast_eviction_headroom_ratio",
+        "ballast_eviction_active",
+        "ballast_eviction_signal_age_seconds",
+        "kubelet_evictions",
+        "kubelet_evictions_total",
+    ]);
     // Nobody else writes the agent's cgroup files here.
     absent.insert("ballast_reconcile_yields_total");
     // No device plugin runs here.

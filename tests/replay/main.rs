@@ -10,6 +10,7 @@
 )]
 
 mod node;
+mod readings;
 mod topology;
 
 use std::path::{Path, PathBuf};

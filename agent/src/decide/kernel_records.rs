@@ -97,6 +97,7 @@ pub fn oom_record(
         },
         was_exiting: kill.was_exiting,
         handling_latency_us: handled.micros_since(kill.at_ns),
+        record_id: None,
     };
     let message = format!(
         "{} {} (pid {}, {} MiB anonymous) {}",

@@ -86,11 +86,18 @@ pub struct MemoryStat {
     /// What the kernel gives back first; kubelet's working set is usage without it.
     pub inactive_file: Option<Bytes>,
     pub unevictable: Option<Bytes>,
+    /// Not yet on disk, and on its way there.
+    pub file_dirty: Option<Bytes>,
+    pub file_writeback: Option<Bytes>,
+    /// `None` on v1.
+    pub slab_reclaimable: Option<Bytes>,
     /// Kernel memory: v2 since Linux 5.18; `None` on v1, where other files tell.
     pub kernel: Option<Bytes>,
     /// Since the cgroup was made; includes major ones.
     pub page_faults: Option<u64>,
     pub major_page_faults: Option<u64>,
+    /// Pages of files that came back after they were dropped (`workingset_refault_file`, Linux 5.9).
+    pub refaults_file: Option<u64>,
 }
 
 impl MemoryStat {
@@ -107,6 +114,9 @@ impl MemoryStat {
                 "active_file" => &mut stat.active_file,
                 "inactive_file" => &mut stat.inactive_file,
                 "unevictable" => &mut stat.unevictable,
+                "file_dirty" => &mut stat.file_dirty,
+                "file_writeback" => &mut stat.file_writeback,
+                "slab_reclaimable" => &mut stat.slab_reclaimable,
                 "kernel" => &mut stat.kernel,
                 "pgfault" => {
                     stat.page_faults = Some(parse_count(value)?);
@@ -114,6 +124,10 @@ impl MemoryStat {
                 }
                 "pgmajfault" => {
                     stat.major_page_faults = Some(parse_count(value)?);
+                    continue;
+                }
+                "workingset_refault_file" => {
+                    stat.refaults_file = Some(parse_count(value)?);
                     continue;
                 }
                 _ => continue,
@@ -137,12 +151,18 @@ impl MemoryStat {
                 "total_active_file" => &mut stat.active_file,
                 "total_inactive_file" => &mut stat.inactive_file,
                 "total_unevictable" => &mut stat.unevictable,
+                "total_dirty" => &mut stat.file_dirty,
+                "total_writeback" => &mut stat.file_writeback,
                 "total_pgfault" => {
                     stat.page_faults = Some(parse_count(value)?);
                     continue;
                 }
                 "total_pgmajfault" => {
                     stat.major_page_faults = Some(parse_count(value)?);
+                    continue;
+                }
+                "total_workingset_refault_file" => {
+                    stat.refaults_file = Some(parse_count(value)?);
                     continue;
                 }
                 _ => continue,

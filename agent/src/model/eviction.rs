@@ -3,6 +3,8 @@
 //!
 //! A figure that could not be read is `None`, never 0. Times are `CLOCK_BOOTTIME`.
 
+mod amount;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -11,9 +13,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::amount::AmountError;
+use super::cgroup_files::MemoryStat;
 use super::pod::QosClass;
 use super::quantity::Quantity;
 use super::record::PodRef;
+use crate::units::Bytes;
 
 /// `status.reason` of an evicted pod, and of one that is refused under pressure (Kubernetes).
 pub const EVICTED: &str = "Evicted";
@@ -247,6 +252,23 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
+    /// From the files of a cgroup. Without `usage`, as the root of v2 has none, it is what is on
+    /// the lists of anonymous memory and of files. `None` where the kernel leaves a figure out.
+    pub fn new(usage: Option<Bytes>, stat: &MemoryStat) -> Option<Self> {
+        let (anon, file) = (stat.anon?.0, stat.file?.0);
+        Some(Self {
+            usage: usage.map_or(anon.saturating_add(file), |it| it.0),
+            anon,
+            file,
+            inactive_file: stat.inactive_file?.0,
+            active_file: stat.active_file?.0,
+            shmem: stat.shmem?.0,
+            dirty: stat.file_dirty?.0.saturating_add(stat.file_writeback?.0),
+            slab_reclaimable: stat.slab_reclaimable.map(|it| it.0),
+            refaults_file: stat.refaults_file,
+        })
+    }
+
     /// Usage without the inactive file pages: kubelet's measure of what is in use.
     pub fn working_set(&self) -> u64 {
         self.usage.saturating_sub(self.inactive_file)
@@ -300,8 +322,14 @@ pub struct NodeReading {
     pub memory_free: Option<u64>,
     pub memory_available: Option<u64>,
     pub hugepages: u64,
+    /// Kernel memory that can be had back, `SReclaimable`.
+    #[serde(default)]
+    pub slab_reclaimable: Option<u64>,
     /// Sum of the low watermarks of the zones: below it the kernel reclaims.
     pub low_watermark: Option<u64>,
+    /// Bytes of a page, the unit of refaults; `None` is taken as 4096.
+    #[serde(default)]
+    pub page_size: Option<u64>,
     pub root: Option<MemoryUse>,
     pub kubepods: Option<MemoryUse>,
     /// `None`: no limit, or not known.
@@ -317,6 +345,77 @@ pub struct NodeReading {
     pub stall: Option<StallTotals>,
     pub kubepods_stall: Option<StallTotals>,
     pub swap_free: Option<u64>,
+}
+
+impl NodeReading {
+    /// This reading with what was read since. What a [`FastReading`] leaves out and what moves
+    /// meanwhile is not known: file systems and swap.
+    pub fn refreshed(&self, fast: &FastReading) -> Self {
+        Self {
+            at: fast.at,
+            memory_free: fast.memory_free,
+            memory_available: fast.memory_available,
+            slab_reclaimable: fast.slab_reclaimable,
+            root: fast.root,
+            kubepods: fast.kubepods,
+            pids: fast.pids,
+            stall: fast.stall,
+            kubepods_stall: fast.kubepods_stall,
+            nodefs: None,
+            swap_free: None,
+            ..*self
+        }
+    }
+}
+
+/// What changes within milliseconds when memory or processes run short, and is cheap to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FastReading {
+    pub at: Duration,
+    pub memory_free: Option<u64>,
+    pub memory_available: Option<u64>,
+    pub slab_reclaimable: Option<u64>,
+    /// From the counters of the zones; without refaults.
+    pub root: Option<MemoryUse>,
+    pub kubepods: Option<MemoryUse>,
+    pub pids: Option<u64>,
+    pub stall: Option<StallTotals>,
+    pub kubepods_stall: Option<StallTotals>,
+}
+
+/// What made the agent look at the node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WakeSource {
+    /// The eBPF programs saw reclaim.
+    Tracepoint,
+    PsiTrigger,
+    /// A limit or a threshold of a cgroup: `memory.events` of v2, events of v1.
+    MemoryEvents,
+    Timer,
+    Other,
+}
+
+impl WakeSource {
+    pub const ALL: [Self; 5] = [
+        Self::Tracepoint,
+        Self::PsiTrigger,
+        Self::MemoryEvents,
+        Self::Timer,
+        Self::Other,
+    ];
+
+    /// The label of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tracepoint => "tracepoint",
+            Self::PsiTrigger => "psi_trigger",
+            Self::MemoryEvents => "memory_events",
+            Self::Timer => "timer",
+            Self::Other => "other",
+        }
+    }
 }
 
 /// What of a pod's definition eviction is decided by.

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::eviction::{StallSource, StallTotals};
 use super::text::{ParseError, number};
 use crate::units::Micros;
 
@@ -93,6 +94,16 @@ pub struct Psi {
     /// Every task that was not idle waited. `None`: not kept (CPU before Linux 5.13); always 0 for
     /// the CPU of the whole node.
     pub full: Option<PsiLine>,
+}
+
+impl Psi {
+    pub fn totals(&self) -> StallTotals {
+        StallTotals {
+            source: StallSource::Psi,
+            some_us: self.some.total.0,
+            full_us: self.full.map(|it| it.total.0),
+        }
+    }
 }
 
 impl FromStr for Psi {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::event::{
     AttributionMethod, CgroupChange, ExitStatus, OomConstraint, ProcessChange, StallKind,
 };
+use super::forensics::RecordId;
 use super::pod::{PodUid, QosClass};
 use super::time::WallTime;
 
@@ -182,6 +183,9 @@ pub struct OomDetail {
     pub was_exiting: bool,
     /// From the kill to this record, microseconds.
     pub handling_latency_us: u64,
+    /// The forensic record that this kill is part of. `None`: none was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_id: Option<RecordId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -396,6 +400,7 @@ pub(crate) mod tests {
                     },
                     was_exiting: false,
                     handling_latency_us: 84,
+                    record_id: Some(RecordId(3)),
                 }))),
             },
         }

@@ -8,10 +8,13 @@
 //! pod is gone. Counts per workload, scope and slice outlive every pod.
 
 mod devices;
+mod eviction;
 mod families;
 pub mod labels;
 mod lifetime;
+mod memory;
 mod placement;
+mod pressure;
 mod registry;
 mod table;
 
@@ -23,9 +26,11 @@ use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, GaugeVec, HistogramVec, IntGaugeVec, Registry, TextEncoder};
 
 pub use self::devices::{DeviceCounts, MAX_RESOURCES, PodResourcesCall};
+pub use self::eviction::EvictionEffect;
 use self::families::{
-    AgentFamilies, DeviceFamilies, EbpfFamilies, OomFamilies, PlacementFamilies,
-    PodResourcesFamilies, ProcessFamilies, ReconcileFamilies, StateFamilies,
+    AgentFamilies, DeviceFamilies, EbpfFamilies, EvictionFamilies, MemoryFamilies, OomFamilies,
+    PlacementFamilies, PodResourcesFamilies, PressureFamilies, ProcessFamilies, ReconcileFamilies,
+    StateFamilies,
 };
 use self::labels::{
     CgroupLevel, CgroupOp, DriftCause, ExitHow, FieldHandling, Hook, HostSlice, LagKind,
@@ -34,7 +39,10 @@ use self::labels::{
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
+use self::memory::Hits;
+pub use self::memory::{ContainerMemory, LimitHits};
 pub use self::placement::{PlacementGauges, PoolCpus};
+use self::pressure::Windows;
 use self::registry::Builder;
 pub use self::table::{Area, Buckets, Cardinality, Family, PREFIX, Type, Unit, table};
 use crate::model::agent_process::ProcessUsage;
@@ -59,6 +67,9 @@ struct Shared {
     oom: OomFamilies,
     reconcile: ReconcileFamilies,
     placement: PlacementFamilies,
+    memory: MemoryFamilies,
+    pressure: PressureFamilies,
+    eviction: EvictionFamilies,
     ebpf: EbpfFamilies,
     state: StateFamilies,
     devices: DeviceFamilies,
@@ -69,6 +80,8 @@ struct Shared {
     workloads: Mutex<WorkloadLifetimes>,
     /// Last value of each counter that the kernel keeps and the agent only repeats.
     kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
+    memory_hits: Mutex<Hits>,
+    stalls: Mutex<Windows>,
     /// Boottime of the newest reading of each source.
     readings: Mutex<BTreeMap<Source, Duration>>,
 }
@@ -95,6 +108,9 @@ impl Metrics {
         let oom = OomFamilies::new(&mut build);
         let reconcile = ReconcileFamilies::new(&mut build);
         let placement = PlacementFamilies::new(&mut build);
+        let memory = MemoryFamilies::new(&mut build);
+        let pressure = PressureFamilies::new(&mut build);
+        let eviction = EvictionFamilies::new(&mut build);
         let ebpf = EbpfFamilies::new(&mut build);
         let state = StateFamilies::new(&mut build);
         let devices = DeviceFamilies::new(&mut build);
@@ -107,6 +123,9 @@ impl Metrics {
                 oom,
                 reconcile,
                 placement,
+                memory,
+                pressure,
+                eviction,
                 ebpf,
                 state,
                 devices,
@@ -115,6 +134,8 @@ impl Metrics {
                 pods: Mutex::default(),
                 workloads: Mutex::default(),
                 kernel_counts: Mutex::default(),
+                memory_hits: Mutex::default(),
+                stalls: Mutex::default(),
                 readings: Mutex::default(),
             }),
         };
@@ -172,6 +193,8 @@ impl Metrics {
         for it in ["exact", "derived", "none"] {
             oom.attribution.with_label_values(&[it]);
         }
+        self.begin_pressure();
+        self.begin_actions();
     }
 
     // The agent.
@@ -320,12 +343,8 @@ impl Metrics {
     }
 
     fn end_container(&self, key: &ContainerKey) {
-        let ContainerKey {
-            namespace,
-            pod,
-            container,
-        } = key;
-        let labels = [namespace.as_str(), pod, container];
+        let labels = key.labels();
+        let [namespace, pod, container] = labels;
         let Shared { oom, process, .. } = &*self.shared;
         for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
             remove(family, &labels);
@@ -333,11 +352,9 @@ impl Metrics {
         remove(&oom.last_kill, &labels);
         remove(&oom.last_child_kill, &labels);
         for how in ExitHow::ALL {
-            remove(
-                &process.exits,
-                &[namespace.as_str(), pod, container, how.as_str()],
-            );
+            remove(&process.exits, &[namespace, pod, container, how.as_str()]);
         }
+        self.end_memory(key);
     }
 
     /// Begins the series of the container that an event names, if it has none.
@@ -559,11 +576,7 @@ impl Metrics {
     /// How far a counter of the kernel has risen since the last call; all of it when it began anew.
     fn risen(&self, object: &str, counter: &'static str, value: u64) -> u64 {
         let key = (object.to_owned(), counter);
-        let before = lock(&self.shared.kernel_counts).insert(key, value);
-        match before {
-            Some(before) if before <= value => value - before,
-            _ => value,
-        }
+        risen(lock(&self.shared.kernel_counts).insert(key, value), value)
     }
 
     // State and configuration.
@@ -608,6 +621,14 @@ impl Metrics {
 
     pub fn scraped(&self, duration: Duration) {
         observe(&self.shared.agent.scrape_duration, &["metrics"], duration);
+    }
+}
+
+/// How far a count has risen; all of it when it began anew, or was not known.
+fn risen(before: Option<u64>, now: u64) -> u64 {
+    match before {
+        Some(before) if before <= now => now - before,
+        _ => now,
     }
 }
 

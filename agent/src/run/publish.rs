@@ -31,8 +31,8 @@ use crate::model::status::{
 use crate::model::time::WallTime;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::{
-    CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, ObjectKind, Phase, Source, SourceFault,
-    WriteResult,
+    CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, ObjectKind, Phase, PressureResource,
+    PressureScope, Source, SourceFault, WriteResult,
 };
 use crate::sources::bpf::{ProgramReport, ProgramState};
 use crate::sources::{ReadError, agent_process, psi};
@@ -345,6 +345,7 @@ impl Loop {
         self.measure_cpu(now);
         self.metrics.set_source_ages(now);
         let status = self.status(psi);
+        self.metrics.set_node_allocatable(&status.node.resources);
         self.publisher.sender.send_replace(Some(Arc::new(status)));
         self.publisher.changed_at = None;
         let took = clock::boottime().saturating_sub(now);
@@ -379,6 +380,15 @@ impl Loop {
         match psi::node_stalls(&Root::host()) {
             Ok(stalls) => {
                 self.metrics.source_read(Source::Psi, now);
+                for (resource, psi) in [
+                    (PressureResource::Cpu, &stalls.cpu),
+                    (PressureResource::Io, &stalls.io),
+                ] {
+                    if let Some(psi) = psi {
+                        let node = PressureScope::Node;
+                        self.metrics.set_stall(resource, node, &psi.totals(), now);
+                    }
+                }
                 PsiStatus::from(&stalls)
             }
             Err(error) => {

@@ -22,6 +22,14 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), FsError> {
     replace_with(path, bytes, false)
 }
 
+/// Makes what [`replace`] has written survive a crash of the node. Costs two `fsync` calls.
+pub fn sync(path: &Path) -> Result<(), FsError> {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(|e| FsError::new(Operation::Sync, path, e))?;
+    sync_parent(path)
+}
+
 /// Renames a file, durably, over whatever has the new name.
 pub fn rename(from: &Path, to: &Path) -> Result<(), FsError> {
     fs::rename(from, to).map_err(|e| FsError::new(Operation::Rename, from, e))?;

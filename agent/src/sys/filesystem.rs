@@ -22,6 +22,11 @@ pub struct Filesystem {
     pub kind: FilesystemKind,
     /// The whole filesystem, used or not.
     pub total_bytes: u64,
+    /// For those without privileges.
+    pub available_bytes: u64,
+    /// `None`: it does not count them (btrfs).
+    pub inodes: Option<u64>,
+    pub inodes_free: Option<u64>,
 }
 
 impl Root {
@@ -37,9 +42,13 @@ impl Root {
         };
         // The width and sign of the block size differ by architecture.
         let block_bytes = u64::try_from(stat.block_size()).unwrap_or(0);
+        let has_inodes = stat.files() > 0;
         Ok(Filesystem {
             kind,
             total_bytes: stat.blocks().saturating_mul(block_bytes),
+            available_bytes: stat.blocks_available().saturating_mul(block_bytes),
+            inodes: has_inodes.then(|| stat.files()),
+            inodes_free: has_inodes.then(|| stat.files_free()),
         })
     }
 }

@@ -1,91 +1,205 @@
-//! How fast a figure moves, from two readings of it, and when it arrives.
+//! When to look at memory again: soon enough that no leak gets far past a threshold, and seldom
+//! where there is room.
+//!
+//! The gap to the next look is a fraction of the time in which the headroom could be gone, at the
+//! rate that is seen or at the one that could begin right now, whichever is greater. Looks that wake
+//! sources cause come on top; nothing here depends on them.
 
 use std::time::Duration;
 
-use crate::model::eviction::Amount;
+use crate::model::eviction::Observation;
 
-/// A figure at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Point {
-    pub at: Duration,
-    pub value: i64,
-}
+/// A look costs some 30 us, so this bounds the cost at about 3 % of a CPU, and growth past a
+/// threshold at 2 MB for a leak of 2 GB/s.
+pub const SHORTEST: Duration = Duration::from_millis(1);
 
-/// What a figure gains in `span` at the pace between two readings; below 0 where it falls. `None`
-/// unless `now` is later than `before`.
-pub fn gain_within(before: Point, now: Point, span: Duration) -> Option<i64> {
-    let elapsed = now.at.checked_sub(before.at)?.as_nanos();
-    let moved = i128::from(now.value) - i128::from(before.value);
-    let gain = moved.saturating_mul(i128::try_from(span.as_nanos()).unwrap_or(i128::MAX));
-    let gain = gain.checked_div(i128::try_from(elapsed).ok()?)?;
-    Some(i64::try_from(gain).unwrap_or(if gain < 0 { i64::MIN } else { i64::MAX }))
-}
+/// The same while nothing moves, 0.8 % of a CPU for a node that stays right above a threshold.
+pub const SHORTEST_COLD: Duration = Duration::from_millis(4);
 
-/// How long until a figure has fallen by `distance` at the pace between two readings; zero where
-/// `distance` is not above 0. `None` where it does not fall, or `now` is not later than `before`.
-pub fn time_to_fall(before: Point, now: Point, distance: i64) -> Option<Duration> {
-    let elapsed = now.at.checked_sub(before.at)?.as_nanos();
-    let fallen = i128::from(before.value) - i128::from(now.value);
-    if elapsed == 0 || fallen <= 0 {
-        return None;
+/// However much room there is. Kubelet's period.
+pub const LONGEST: Duration = Duration::from_secs(10);
+
+/// A threshold that is met was seen; looks go on, to see when it is over.
+pub const PAST: Duration = Duration::from_millis(100);
+
+/// Bytes per second that can begin at any time: two CPUs that fault in huge pages. More is possible
+/// on large machines, where more CPUs do it at once; so it is a machine filled in eight seconds
+/// where that is more.
+pub const BURST: u64 = 4 << 30;
+const FILLED_IN_SECONDS: u64 = 8;
+
+/// One half: a leak is met by ever shorter gaps, the last of which is the shortest.
+const FRACTION: u32 = 2;
+
+/// Time until the next look. `headroom_bytes`: what is available above the nearest threshold, 0 once
+/// it is met; `capacity_bytes` of the same signal; `fill_rate`: bytes per second, of late; `is_warm`:
+/// a wake source or growth was seen within the last second or so.
+pub fn next_gap(
+    headroom_bytes: u64,
+    capacity_bytes: u64,
+    fill_rate: u64,
+    is_warm: bool,
+) -> Duration {
+    if headroom_bytes == 0 {
+        return PAST;
     }
-    let fallen = fallen.unsigned_abs();
-    let distance = u128::try_from(distance).unwrap_or(0);
-    let nanos = distance.saturating_mul(elapsed) / fallen;
-    Some(Duration::from_nanos(
-        u64::try_from(nanos).unwrap_or(u64::MAX),
-    ))
+    let rate = burst_rate(capacity_bytes).max(fill_rate);
+    let left_ns = u128::from(headroom_bytes) * 1_000_000_000 / u128::from(rate);
+    let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or(u64::MAX));
+    let shortest = match is_warm {
+        true => SHORTEST,
+        false => SHORTEST_COLD,
+    };
+    (left / FRACTION).clamp(shortest, LONGEST)
 }
 
-/// What an amount comes to of a capacity, in its unit; kubelet's truncation.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    reason = "kubelet computes in floats; the conversion saturates"
-)]
-pub(super) fn amount_of(amount: &Amount, capacity: i64) -> i64 {
-    match amount {
-        Amount::Quantity(it) => it.value(),
-        Amount::Fraction(it) => (capacity as f64 * f64::from(*it)) as i64,
-    }
+/// Bytes per second that the memory of a machine is taken to fill by at most.
+pub fn burst_rate(capacity_bytes: u64) -> u64 {
+    BURST.max(capacity_bytes / FILLED_IN_SECONDS)
+}
+
+/// Bytes per second by which less became available; 0 where it became more, or no time has passed.
+pub fn fill_rate(before: &Observation, now: &Observation) -> u64 {
+    let (Some(then), Some(at)) = (before.at, now.at) else {
+        return 0;
+    };
+    let elapsed = at.saturating_sub(then).as_nanos();
+    let less = before.available.saturating_sub(now.available);
+    let Ok(less) = u128::try_from(less) else {
+        return 0;
+    };
+    let per_second = (less * 1_000_000_000).checked_div(elapsed).unwrap_or(0);
+    u64::try_from(per_second).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(seconds: u64, value: i64) -> Point {
-        Point {
-            at: Duration::from_secs(seconds),
-            value,
+    const GI: u64 = 1 << 30;
+
+    fn available(bytes: u64, at: Duration) -> Observation {
+        Observation {
+            available: i64::try_from(bytes).expect("a test has less"),
+            capacity: 0,
+            at: Some(at),
+        }
+    }
+
+    /// Looks at a leak of a constant rate that begins right after a look, as the watcher would:
+    /// time from the crossing to the look that sees it, and the number of looks until then.
+    fn look_until_crossed(headroom: u64, capacity: u64, rate: u64) -> (Duration, u32) {
+        let left_at = |at: Duration| {
+            let gone = u128::from(rate) * at.as_nanos() / 1_000_000_000;
+            headroom.saturating_sub(u64::try_from(gone).unwrap_or(u64::MAX))
+        };
+        let crossing = Duration::from_nanos(
+            u64::try_from(u128::from(headroom) * 1_000_000_000 / u128::from(rate))
+                .expect("within centuries"),
+        );
+        let mut at = next_gap(headroom, capacity, 0, false);
+        let mut seen = available(headroom, Duration::ZERO);
+        let mut n_looks = 1;
+        while left_at(at) > 0 {
+            let now = available(left_at(at), at);
+            let rate = fill_rate(&seen, &now);
+            at += next_gap(left_at(at), capacity, rate, rate > 0);
+            seen = now;
+            n_looks += 1;
+        }
+        (at.saturating_sub(crossing), n_looks)
+    }
+
+    /// Rates from 1 MB/s up to the greatest, and headroom from nothing to all, by a fixed sequence.
+    fn stories(capacity: u64) -> impl Iterator<Item = (u64, u64)> {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        (0..2000).map(move |_| {
+            let rate = 1_000_000 + next(burst_rate(capacity) - 1_000_000);
+            // Small ones as often as large ones.
+            let headroom = (1 + next(capacity)) >> next(20);
+            (headroom.max(1), rate)
+        })
+    }
+
+    #[test]
+    fn no_leak_gets_past_a_threshold_by_more_than_one_shortest_gap() {
+        for capacity in [GI / 2, 24 * GI, 1024 * GI] {
+            for (headroom, rate) in stories(capacity) {
+                let (late, _) = look_until_crossed(headroom, capacity, rate);
+                assert!(
+                    late <= SHORTEST_COLD,
+                    "{headroom} bytes at {rate} B/s: {late:?} late"
+                );
+            }
         }
     }
 
     #[test]
-    fn a_figure_that_falls_arrives_when_its_pace_says() {
-        let time = |before, now, distance| time_to_fall(before, now, distance);
-        let seconds = |n| Some(Duration::from_secs(n));
-        assert_eq!(time(at(0, 300), at(10, 200), 200), seconds(20));
-        assert_eq!(time(at(0, 300), at(10, 200), 0), seconds(0));
-        assert_eq!(time(at(0, 300), at(10, 200), -5), seconds(0));
-        assert_eq!(time(at(0, 200), at(10, 200), 100), None);
-        assert_eq!(time(at(0, 200), at(10, 300), 100), None);
-        // No time has passed, or it ran backwards: no pace.
-        assert_eq!(time(at(10, 300), at(10, 200), 100), None);
-        assert_eq!(time(at(11, 300), at(10, 200), 100), None);
-        assert_eq!(
-            time(at(0, i64::MAX), at(u64::MAX, i64::MAX - 1), i64::MAX),
-            Some(Duration::from_nanos(u64::MAX))
-        );
+    fn a_gap_ends_before_the_headroom_could_be_gone() {
+        for (headroom, rate) in stories(24 * GI) {
+            let gap = next_gap(headroom, 24 * GI, 0, true);
+            let gone = u128::from(rate) * gap.as_nanos() / 1_000_000_000;
+            assert!(
+                gap == SHORTEST || gone < u128::from(headroom),
+                "{headroom} bytes at {rate} B/s: {gap:?}"
+            );
+        }
     }
 
     #[test]
-    fn a_gain_is_in_proportion_and_never_overflows() {
-        let span = Duration::from_secs(5);
-        assert_eq!(gain_within(at(0, 100), at(10, 300), span), Some(100));
-        assert_eq!(gain_within(at(0, 300), at(10, 100), span), Some(-100));
-        assert_eq!(gain_within(at(10, 300), at(10, 100), span), None);
-        let extreme = gain_within(at(0, i64::MIN), at(1, i64::MAX), Duration::MAX);
-        assert_eq!(extreme, Some(i64::MAX));
+    fn a_leak_from_idle_is_met_within_five_milliseconds_at_little_cost() {
+        for rate in [50_000_000, 400_000_000, 2_000_000_000_u32] {
+            let (late, n_looks) = look_until_crossed(8 * GI, 24 * GI, u64::from(rate));
+            assert!(late < Duration::from_millis(5), "{rate} B/s: {late:?} late");
+            // At 30 us each, and 8 GiB to fill.
+            let ratio = f64::from(n_looks) * 30e-6 * f64::from(rate) / 8.6e9;
+            assert!(
+                ratio < 0.005,
+                "{rate} B/s: {n_looks} looks, {ratio} of a CPU"
+            );
+        }
+    }
+
+    #[test]
+    fn an_idle_node_is_looked_at_a_few_times_a_second_at_most() {
+        for (headroom, capacity, seconds) in [
+            (4 * GI, 24 * GI, 0.5),
+            (16 * GI, 24 * GI, 2.0),
+            (128 * GI, 256 * GI, 2.0),
+            (4 * GI, 1 << 20, 0.5),
+        ] {
+            let gap = next_gap(headroom, capacity, 0, false);
+            assert!((gap.as_secs_f64() - seconds).abs() < 1e-6, "{gap:?}");
+        }
+    }
+
+    #[test]
+    fn every_gap_is_within_its_bounds() {
+        for headroom in [0, 1, GI, u64::MAX] {
+            for capacity in [0, GI, u64::MAX] {
+                for rate in [0, GI, u64::MAX] {
+                    for (is_warm, shortest) in [(true, SHORTEST), (false, SHORTEST_COLD)] {
+                        let gap = next_gap(headroom, capacity, rate, is_warm);
+                        assert!((shortest..=LONGEST).contains(&gap), "{gap:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_is_what_became_less() {
+        let at = |ms| Duration::from_millis(ms);
+        let before = available(3 * GI, at(1000));
+        assert_eq!(fill_rate(&before, &available(2 * GI, at(1500))), 2 * GI);
+        assert_eq!(fill_rate(&before, &available(4 * GI, at(1500))), 0);
+        assert_eq!(fill_rate(&before, &available(0, at(1000))), 0);
+        assert_eq!(fill_rate(&before, &available(0, at(1))), 0);
     }
 }

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::pace::{Point, time_to_fall};
+use super::trend::{Point, time_to_fall};
 use crate::model::eviction::{MemoryUse, PodFigures};
 
 /// A pod that waits for memory more than this share of the time needs its cache. One tenth is

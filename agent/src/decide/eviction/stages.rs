@@ -11,8 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::pace::{Point, amount_of, gain_within, time_to_fall};
+use super::amount_of;
 use super::reclaimable::{CacheEvidence, reclaimable};
+use super::trend::{Point, gain_within, time_to_fall};
 use crate::config::StagesConfig;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::eviction::{

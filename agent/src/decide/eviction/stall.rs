@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::pace::amount_of;
+use super::amount_of;
 use crate::config::StallConfig;
 use crate::model::eviction::{
     EvictionCause, MemoryUse, Observation, PodReading, Signal, Snapshot, StallSource, Victim,

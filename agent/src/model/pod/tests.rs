@@ -89,7 +89,7 @@ fn a_manifest_becomes_a_pod_with_its_defaults() {
             },
             &VolumeSource::EmptyDir {
                 memory: true,
-                size_limit: Some(64 << 20)
+                size_limit: Some(Quantity::from_bytes(64 << 20))
             },
             &VolumeSource::HostPath {
                 path: "/srv".to_owned()

@@ -162,6 +162,92 @@ impl PlacementFamilies {
     }
 }
 
+pub(super) struct MemoryFamilies {
+    pub(super) limit_hits: IntCounterVec,
+    pub(super) peak: IntGaugeVec,
+    pub(super) reclaimable: IntGaugeVec,
+    pub(super) time_to_limit: GaugeVec,
+    pub(super) protection: IntGaugeVec,
+    pub(super) relaxed: IntGaugeVec,
+    pub(super) reclaimed: IntCounterVec,
+    pub(super) available: IntGaugeVec,
+    pub(super) allocatable: GaugeVec,
+}
+
+impl MemoryFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            limit_hits: build.counter("ballast_memory_limit_hits_total"),
+            peak: build.gauge("ballast_memory_peak_bytes"),
+            reclaimable: build.gauge("ballast_memory_reclaimable_bytes"),
+            time_to_limit: build.float_gauge("ballast_memory_time_to_limit_seconds"),
+            protection: build.gauge("ballast_memory_protection_bytes"),
+            relaxed: build.gauge("ballast_memory_relaxed"),
+            reclaimed: build.counter("ballast_memory_reclaimed_bytes_total"),
+            available: build.gauge("ballast_node_memory_available_bytes"),
+            allocatable: build.float_gauge("ballast_node_allocatable"),
+        }
+    }
+}
+
+pub(super) struct PressureFamilies {
+    pub(super) stall: CounterVec,
+    pub(super) ratio: GaugeVec,
+    pub(super) episodes: IntCounterVec,
+    pub(super) episode: HistogramVec,
+    pub(super) wakeups: IntCounterVec,
+}
+
+impl PressureFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            stall: build.seconds_counter("ballast_pressure_stall_seconds_total"),
+            ratio: build.float_gauge("ballast_pressure_stall_ratio"),
+            episodes: build.counter("ballast_pressure_episodes_total"),
+            episode: build.histogram("ballast_pressure_episode_seconds"),
+            wakeups: build.counter("ballast_pressure_wakeups_total"),
+        }
+    }
+}
+
+pub(super) struct EvictionFamilies {
+    pub(super) headroom: GaugeVec,
+    pub(super) active: IntGaugeVec,
+    pub(super) signal_age: GaugeVec,
+    pub(super) actions: IntCounterVec,
+    pub(super) pods: IntCounterVec,
+    pub(super) last: GaugeVec,
+    pub(super) blocked: IntCounterVec,
+    pub(super) last_blocked: GaugeVec,
+    pub(super) expected: IntCounterVec,
+    pub(super) freed: IntCounterVec,
+    pub(super) reaction: HistogramVec,
+    /// Under the name kubelet had, and the one it has.
+    pub(super) kubelet_evictions: [IntCounterVec; 2],
+    pub(super) kubelet_stats_age: HistogramVec,
+}
+
+impl EvictionFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            headroom: build.float_gauge("ballast_eviction_headroom_ratio"),
+            active: build.gauge("ballast_eviction_active"),
+            signal_age: build.float_gauge("ballast_eviction_signal_age_seconds"),
+            actions: build.counter("ballast_eviction_actions_total"),
+            pods: build.counter("ballast_eviction_pods_total"),
+            last: build.float_gauge("ballast_eviction_last_timestamp_seconds"),
+            blocked: build.counter("ballast_eviction_blocked_total"),
+            last_blocked: build.float_gauge("ballast_eviction_last_blocked_timestamp_seconds"),
+            expected: build.counter("ballast_eviction_expected_bytes_total"),
+            freed: build.counter("ballast_eviction_freed_bytes_total"),
+            reaction: build.histogram("ballast_eviction_reaction_seconds"),
+            kubelet_evictions: ["kubelet_evictions", "kubelet_evictions_total"]
+                .map(|name| build.counter(name)),
+            kubelet_stats_age: build.histogram("kubelet_eviction_stats_age_seconds"),
+        }
+    }
+}
+
 pub(super) struct EbpfFamilies {
     pub(super) program_attached: IntGaugeVec,
     pub(super) program_runs: IntCounterVec,

@@ -1,6 +1,7 @@
 //! Values of enumerated labels. Each is known before it happens, so no input can make a new series.
 
 use crate::model::event::{AttributionMethod, ExitStatus, KernelEvent};
+use crate::model::eviction::{EvictionCause, MemoryMethod, Signal, StarvedResource};
 use crate::model::pod::QosClass;
 
 /// An enum whose variants are the values of one label.
@@ -268,6 +269,9 @@ impl HostSlice {
 /// The values of [`qos`].
 pub(super) const QOS: [&str; 4] = ["guaranteed", "burstable", "besteffort", "none"];
 
+/// The values of [`qos`] in pods.
+pub(super) const QOS_CLASSES: [&str; 3] = ["guaranteed", "burstable", "besteffort"];
+
 /// `qos` of a victim; `none` outside pods.
 pub(super) const fn qos(class: Option<QosClass>) -> &'static str {
     match class {
@@ -277,6 +281,161 @@ pub(super) const fn qos(class: Option<QosClass>) -> &'static str {
         None => "none",
     }
 }
+
+label!(
+    /// What tasks wait for.
+    PressureResource {
+        Cpu => "cpu",
+        Memory => "memory",
+        Io => "io",
+    }
+);
+
+label!(
+    /// Whose tasks wait.
+    PressureScope {
+        Node => "node",
+        Kubepods => "kubepods",
+        Guaranteed => "guaranteed",
+        Burstable => "burstable",
+        Besteffort => "besteffort",
+        /// What runs outside pods.
+        System => "system",
+    }
+);
+
+label!(
+    /// What made the watcher look.
+    WakeSource {
+        /// Reclaim, as the eBPF programs see it.
+        Tracepoint => "tracepoint",
+        PsiTrigger => "psi_trigger",
+        /// `memory.events`, or a threshold of cgroup v1.
+        MemoryEvents => "memory_events",
+        Timer => "timer",
+    }
+);
+
+label!(
+    /// Why the agent had memory reclaimed.
+    ReclaimCause {
+        /// Before anybody is evicted.
+        PreEviction => "pre_eviction",
+    }
+);
+
+label!(
+    /// A step against pressure, mildest first.
+    EvictionStage {
+        /// `memory.high` is lifted, or set.
+        Relax => "relax",
+        /// Page cache is taken back.
+        Reclaim => "reclaim",
+        /// BestEffort pods stand still.
+        Freeze => "freeze",
+        /// With the time that it has to end.
+        Evict => "evict",
+        /// At once.
+        Kill => "kill",
+    }
+);
+
+label!(
+    /// How a step against pressure went.
+    EvictionResult {
+        Done => "done",
+        /// With less effect than it was meant to have.
+        Partial => "partial",
+        Failed => "failed",
+    }
+);
+
+label!(
+    /// Why nobody is evicted though a threshold is met.
+    BlockedReason {
+        /// All that could go is critical.
+        Critical => "critical",
+        /// The last eviction was too short a time ago.
+        Cooldown => "cooldown",
+        /// The effect of the last one is not measured yet.
+        Rate => "rate",
+        /// There is no pod, or of none it is known what it uses.
+        NoCandidate => "no_candidate",
+        /// The reading is too old.
+        Stale => "stale",
+    }
+);
+
+/// `signal` of what is done against pressure: a signal, a limit of local storage, or stall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EvictionSignal(&'static str);
+
+impl EvictionSignal {
+    /// Sustained stall with little headroom.
+    pub const STALL: Self = Self("memory.stall");
+
+    /// Limits of local storage.
+    const LIMITS: [Self; 3] = [
+        Self("emptydirfs.limit"),
+        Self("ephemeralpodfs.limit"),
+        Self("ephemeralcontainerfs.limit"),
+    ];
+
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let signals = Signal::ALL.into_iter().map(Self::from);
+        signals.chain(Self::LIMITS).chain([Self::STALL])
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    /// The stages that may come up for it, of those that a decision can lead to.
+    pub(super) fn stages(self) -> &'static [EvictionStage] {
+        let signal: Result<Signal, _> = self.0.parse();
+        match signal.map(Signal::resource) {
+            Ok(StarvedResource::Memory) => EvictionStage::ALL,
+            Ok(StarvedResource::Pids) => &[EvictionStage::Evict, EvictionStage::Kill],
+            Ok(StarvedResource::EphemeralStorage | StarvedResource::Inodes) => {
+                &[EvictionStage::Evict]
+            }
+            Err(_) if self == Self::STALL => EvictionStage::ALL,
+            Err(_) => &[EvictionStage::Evict],
+        }
+    }
+
+    /// What it is short of is counted in bytes.
+    pub(super) fn is_in_bytes(self) -> bool {
+        let signal: Result<Signal, _> = self.0.parse();
+        !matches!(
+            signal.map(Signal::resource),
+            Ok(StarvedResource::Inodes | StarvedResource::Pids)
+        )
+    }
+
+    pub(super) fn is_limit(self) -> bool {
+        Self::LIMITS.contains(&self)
+    }
+}
+
+impl From<Signal> for EvictionSignal {
+    fn from(signal: Signal) -> Self {
+        Self(signal.as_str())
+    }
+}
+
+impl From<&EvictionCause> for EvictionSignal {
+    fn from(cause: &EvictionCause) -> Self {
+        Self(cause.label())
+    }
+}
+
+/// `method` of available memory.
+pub(super) const MEMORY_METHODS: [(MemoryMethod, &str); 3] = [
+    (MemoryMethod::WorkingSet, "working_set"),
+    (MemoryMethod::Estimate, "estimate"),
+    (MemoryMethod::Meminfo, "meminfo"),
+];
 
 label!(
     /// Version of the pod resources API.
@@ -340,6 +499,7 @@ pub fn file(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::eviction::StorageLimit;
 
     #[test]
     fn a_file_outside_the_list_makes_no_new_value() {
@@ -352,6 +512,27 @@ mod tests {
         ] {
             assert_eq!(file(name), expected, "{name:?}");
         }
+    }
+
+    #[test]
+    fn every_cause_of_an_eviction_is_known_before_it_happens() {
+        let limits = [
+            StorageLimit::EmptyDir { volume: "a".into() },
+            StorageLimit::Pod,
+            StorageLimit::Container {
+                container: "a".into(),
+            },
+        ];
+        let limits = limits.map(|limit| EvictionCause::LocalStorage { limit });
+        for cause in limits.iter().chain([&EvictionCause::Stall]) {
+            let signal = EvictionSignal::from(cause);
+            assert!(EvictionSignal::all().any(|it| it == signal), "{cause:?}");
+        }
+        assert_eq!(
+            EvictionSignal::from(&EvictionCause::Stall),
+            EvictionSignal::STALL
+        );
+        assert_eq!(EvictionSignal::all().count(), 13);
     }
 
     #[test]

@@ -21,6 +21,13 @@ pub(super) struct ContainerKey {
     pub(super) container: String,
 }
 
+impl ContainerKey {
+    /// Values of the labels that name a container.
+    pub(super) fn labels(&self) -> [&str; 3] {
+        [&self.namespace, &self.pod, &self.container]
+    }
+}
+
 #[derive(Debug)]
 struct PodSeries {
     containers: BTreeSet<String>,

@@ -91,7 +91,10 @@ impl Builder {
 }
 
 const fn is_fractional(unit: Unit) -> bool {
-    matches!(unit, Unit::Seconds | Unit::Timestamp | Unit::Ratio)
+    matches!(
+        unit,
+        Unit::Seconds | Unit::Timestamp | Unit::Ratio | Unit::Labelled
+    )
 }
 
 fn opts(family: &Family) -> Opts {

@@ -48,7 +48,7 @@ impl Buckets {
     }
 }
 
-/// Base unit of a value; every unit but `Count`, `Flag` and `Info` shows in the name.
+/// Base unit of a value; every unit but `Count`, `Flag` and `Labelled` shows in the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// How many.
@@ -63,6 +63,8 @@ pub enum Unit {
     Bytes,
     /// A part of a whole, 0 to 1.
     Ratio,
+    /// What the label `unit` of the series says.
+    Labelled,
 }
 
 /// What bounds the number of series of a family.
@@ -87,6 +89,9 @@ pub enum Area {
     Oom,
     Reconcile,
     Placement,
+    Memory,
+    Pressure,
+    Eviction,
     Ebpf,
     State,
     Devices,
@@ -170,9 +175,11 @@ pub fn table() -> &'static [Family] {
     TABLE
 }
 
-use Area::{Devices, Ebpf, Kubelet, Oom, Placement, Process, Reconcile, State};
+use Area::{
+    Devices, Ebpf, Eviction, Kubelet, Memory, Oom, Placement, Pressure, Process, Reconcile, State,
+};
 use Type::{Counter, Gauge};
-use Unit::{Bytes, Count, Flag, Info, Ratio, Seconds, Timestamp};
+use Unit::{Bytes, Count, Flag, Info, Labelled, Ratio, Seconds, Timestamp};
 
 #[rustfmt::skip]
 const TABLE: &[Family] = &[
@@ -291,6 +298,74 @@ const TABLE: &[Family] = &[
     agent("ballast_placement_fragmentation_ratio", Gauge, Ratio, &["resource"],
         "One less the largest share of what is free on a single NUMA node; absent with none free.")
         .area(Placement),
+
+    per_container("ballast_memory_limit_hits_total", Memory,
+        &["namespace", "pod", "container", "limit"],
+        "Times that usage met memory.high or memory.max, or that memory.low did not protect it."),
+    agent("ballast_memory_peak_bytes", Gauge, Bytes, CONTAINER,
+        "Highest memory usage since the container began.")
+        .area(Memory).per(Cardinality::Container),
+    agent("ballast_memory_reclaimable_bytes", Gauge, Bytes, CONTAINER,
+        "Estimate of what could be taken without harm: clean file pages not in use, free slab.")
+        .area(Memory).per(Cardinality::Container),
+    agent("ballast_memory_time_to_limit_seconds", Gauge, Seconds, CONTAINER,
+        "Time to the limit at the present growth; absent unless within an hour.")
+        .area(Memory).per(Cardinality::Container),
+    agent("ballast_memory_protection_bytes", Gauge, Bytes,
+        &["namespace", "pod", "container", "kind"],
+        "Settings memory.min, memory.low and memory.high as read back; absent where there is none.")
+        .area(Memory).per(Cardinality::Container),
+    agent("ballast_memory_relaxed", Gauge, Flag, CONTAINER,
+        "Whether memory.high is lifted for now.").area(Memory).per(Cardinality::Container),
+    agent("ballast_memory_reclaimed_bytes_total", Counter, Bytes, &["cause"],
+        "Memory that the agent had the kernel take back.").area(Memory),
+    agent("ballast_node_memory_available_bytes", Gauge, Bytes, &["method"],
+        "Available memory of the node by the way of measuring it.").area(Memory),
+    agent("ballast_node_allocatable", Gauge, Labelled, &["resource", "unit"],
+        "What pods may request together.").area(Memory),
+
+    agent("ballast_pressure_stall_seconds_total", Counter, Seconds, &["resource", "kind", "scope"],
+        "Time in which some or all tasks waited; kind `reclaim` is task time, where there is no PSI.")
+        .area(Pressure),
+    agent("ballast_pressure_stall_ratio", Gauge, Ratio, &["resource", "kind", "scope"],
+        "Share of the last second or more in which some or all tasks waited.").area(Pressure),
+    agent("ballast_pressure_episodes_total", Counter, Count, &["resource", "scope"],
+        "Times that some task began to wait for a tenth of the time or more.").area(Pressure),
+    agent("ballast_pressure_episode_seconds", LATENCY, Seconds, &["resource"],
+        "Length of the episodes that are over.").area(Pressure),
+    agent("ballast_pressure_wakeups_total", Counter, Count, &["source"],
+        "What made the watcher of memory look.").area(Pressure),
+
+    agent("ballast_eviction_headroom_ratio", Gauge, Ratio, &["signal", "kind"],
+        "What is left above the threshold as a share of the capacity; below 0 the threshold is met.")
+        .area(Eviction),
+    agent("ballast_eviction_active", Gauge, Flag, &["signal"],
+        "Whether a threshold of the signal is met.").area(Eviction),
+    agent("ballast_eviction_signal_age_seconds", Gauge, Seconds, &["signal"],
+        "Age of the reading that the signal was last decided by.").area(Eviction),
+    agent("ballast_eviction_actions_total", Counter, Count,
+        &["signal", "stage", "result", "dry_run"],
+        "Steps taken against pressure, or only decided in a dry run.").area(Eviction),
+    agent("ballast_eviction_pods_total", Counter, Count, &["signal", "qos"],
+        "Evicted pods.").area(Eviction),
+    agent("ballast_eviction_last_timestamp_seconds", Gauge, Timestamp, &["signal", "stage"],
+        "Time of the last step that was taken; absent until the first.").area(Eviction),
+    agent("ballast_eviction_blocked_total", Counter, Count, &["signal", "reason"],
+        "Passes in which a threshold was met and nobody was evicted.").area(Eviction),
+    agent("ballast_eviction_last_blocked_timestamp_seconds", Gauge, Timestamp,
+        &["signal", "reason"], "Time of the last of them; absent until the first.").area(Eviction),
+    agent("ballast_eviction_expected_bytes_total", Counter, Bytes, &["signal"],
+        "What evictions whose effect was measured were expected to free.").area(Eviction),
+    agent("ballast_eviction_freed_bytes_total", Counter, Bytes, &["signal"],
+        "What those evictions freed.").area(Eviction),
+    agent("ballast_eviction_reaction_seconds", LATENCY, Seconds, &["signal", "stage"],
+        "From the reading that crossed the threshold to the effect.").area(Eviction),
+    agent("kubelet_evictions", Counter, Count, &["eviction_signal"],
+        "Evicted pods by signal.").area(Kubelet),
+    agent("kubelet_evictions_total", Counter, Count, &["eviction_signal"],
+        "Evicted pods by signal.").area(Kubelet),
+    agent("kubelet_eviction_stats_age_seconds", LATENCY, Seconds, &["eviction_signal"],
+        "Age of the reading that a pod was evicted by.").area(Kubelet),
 
     agent("ballast_bpf_program_attached", Gauge, Flag, &["program", "hook"],
         "Whether an eBPF program that is wanted on this kernel is attached.").area(Ebpf),
@@ -417,7 +492,7 @@ mod tests {
             );
             let stem = name.strip_suffix("_total").unwrap_or(name);
             let suffix = match unit {
-                Unit::Count | Unit::Flag => "",
+                Unit::Count | Unit::Flag | Unit::Labelled => "",
                 Unit::Info => "_info",
                 Unit::Seconds => "_seconds",
                 Unit::Timestamp if family.area == Area::Process => "_time_seconds",

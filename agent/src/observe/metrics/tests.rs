@@ -1,3 +1,5 @@
+mod pressure;
+
 use std::collections::BTreeSet;
 
 use super::*;
@@ -100,6 +102,7 @@ fn everything() -> Metrics {
     metrics.device_plugin_registered("example.com/gpu");
     metrics.device_allocated("example.com/gpu", second);
     metrics.begin_pod_resources();
+    pressure::set_all(&metrics, at);
     metrics.scraped(second);
     metrics
 }
@@ -313,7 +316,9 @@ fn series_stay_within_budget() {
         let containers = names
             .iter()
             .flat_map(|pod| [("default", pod.as_str(), "main"), ("default", pod, "side")]);
-        metrics.sync_pods(containers, Duration::ZERO);
+        metrics.sync_pods(containers.clone(), Duration::ZERO);
+        let memory = containers.map(|it| (it, pressure::memory(1)));
+        metrics.set_container_memory(memory, Duration::ZERO);
         let n_series = text(&metrics)
             .lines()
             .filter(|line| !line.starts_with('#'))

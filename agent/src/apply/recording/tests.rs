@@ -1,0 +1,83 @@
+use serde_json::json;
+
+use super::*;
+use crate::model::recording::Decoder;
+
+struct Directory(PathBuf);
+
+impl Directory {
+    #[expect(clippy::disallowed_methods, reason = "a test has no state directory")]
+    fn new(name: &str) -> Self {
+        let name = format!("ballast-recorder-{name}-{}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    /// Of each file its name and the steps in it, oldest first.
+    fn read(&self) -> Vec<(String, Vec<Value>)> {
+        let root = Root::at(&self.0);
+        let mut names = root.list("/").expect("the directory");
+        names.sort_unstable();
+        let steps = |name: &String| {
+            let bytes = root.read(name).expect("a file");
+            let mut decoder = Decoder::new(&bytes).expect("a recording");
+            assert_eq!(decoder.header(), &json!({"n": 1}));
+            let mut steps = Vec::new();
+            while let Some(step) = decoder.next_step().expect("a step") {
+                steps.push(step.clone());
+            }
+            steps
+        };
+        names.iter().map(|it| (it.clone(), steps(it))).collect()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // It may never have been made.
+        let _gone = Root::at(&self.0).remove_dir_all("/");
+    }
+}
+
+fn record(directory: &Directory, limits: RecordingLimits, steps: std::ops::Range<u64>) {
+    let header = json!({"n": 1});
+    let recorder = Recorder::open(&directory.0, limits, &header).expect("a directory");
+    for step in steps {
+        recorder.push(json!({ "at": step }));
+    }
+    assert_eq!(recorder.counts().n_dropped, 0);
+}
+
+#[test]
+fn what_was_pushed_is_on_disk_when_the_recorder_is_gone() {
+    let directory = Directory::new("whole");
+    let limits = RecordingLimits {
+        max_bytes: 1 << 20,
+        max_file_bytes: 1 << 20,
+    };
+    record(&directory, limits, 0..100);
+    record(&directory, limits, 100..102);
+    let files = directory.read();
+    let [(_, first), (_, second)] = files.as_slice() else {
+        panic!("a start begins a file: {files:?}");
+    };
+    assert_eq!((first.len(), second.len()), (100, 2));
+    assert_eq!(second.first(), Some(&json!({"at": 100})));
+}
+
+#[test]
+fn the_oldest_files_make_room() {
+    let directory = Directory::new("room");
+    let limits = RecordingLimits {
+        max_bytes: 2000,
+        max_file_bytes: 500,
+    };
+    record(&directory, limits, 0..200);
+    let files = directory.read();
+    let n_steps: usize = files.iter().map(|(_, steps)| steps.len()).sum();
+    assert!(files.len() > 2 && n_steps < 200, "{} files", files.len());
+    let steps: Vec<&Value> = files.iter().flat_map(|(_, steps)| steps).collect();
+    assert_eq!(steps.last(), Some(&&json!({"at": 199})));
+    let root = Root::at(&directory.0);
+    let size = |(name, _): &(String, _)| root.metadata(name).expect("a file").len();
+    assert!(files.iter().map(size).sum::<u64>() <= 2000);
+}

@@ -1,0 +1,188 @@
+//! Memory of containers and of the node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use prometheus::IntGaugeVec;
+
+use super::labels::ReclaimCause;
+use super::lifetime::ContainerKey;
+use super::{Metrics, lock, remove, risen, set_count, set_flag};
+use crate::model::status::ResourceStatus;
+use crate::units::Bytes;
+
+/// A limit that is further away says nothing: growth does not go on for so long.
+const TIME_TO_LIMIT_SHOWN: Duration = Duration::from_secs(60 * 60);
+
+/// What the cgroup of a container says of its memory. `None`: the kernel does not keep it, it could
+/// not be read, or there is no such setting.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ContainerMemory {
+    /// Id of the cgroup: what is counted begins anew with another one.
+    pub cgroup_id: u64,
+    pub hits: LimitHits,
+    /// `memory.peak`; v1 `memory.max_usage_in_bytes`.
+    pub peak: Option<Bytes>,
+    pub reclaimable: Option<Bytes>,
+    /// At present growth.
+    pub time_to_limit: Option<Duration>,
+    pub memory_min: Option<Bytes>,
+    pub memory_low: Option<Bytes>,
+    pub memory_high: Option<Bytes>,
+    /// `memory.high` is lifted for now.
+    pub is_relaxed: Option<bool>,
+}
+
+/// `memory.events` since the cgroup was made; v1 has `max` alone, as `memory.failcnt`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitHits {
+    pub low: Option<u64>,
+    pub high: Option<u64>,
+    pub max: Option<u64>,
+}
+
+/// Last counts of each container, with the id of the cgroup that they are of.
+pub(super) type Hits = BTreeMap<ContainerKey, (u64, LimitHits)>;
+
+impl LimitHits {
+    fn by_limit(self) -> [(&'static str, Option<u64>); 3] {
+        [("low", self.low), ("high", self.high), ("max", self.max)]
+    }
+
+    /// With the count of `before` where there is none now.
+    fn or(self, before: Self) -> Self {
+        Self {
+            low: self.low.or(before.low),
+            high: self.high.or(before.high),
+            max: self.max.or(before.max),
+        }
+    }
+}
+
+impl Metrics {
+    /// Replaces the figures of all containers, given as (namespace, pod, container). Counts of a
+    /// container that is not among them stay as long as its pod. `now` is boottime.
+    pub fn set_container_memory<'a>(
+        &self,
+        containers: impl IntoIterator<Item = ((&'a str, &'a str, &'a str), ContainerMemory)>,
+        now: Duration,
+    ) {
+        let mut present = BTreeSet::new();
+        for ((namespace, pod, container), memory) in containers {
+            self.touch(namespace, pod, container, now);
+            let key = ContainerKey {
+                namespace: namespace.to_owned(),
+                pod: pod.to_owned(),
+                container: container.to_owned(),
+            };
+            self.show_memory(&key, &memory);
+            present.insert(key);
+        }
+        for key in lock(&self.shared.memory_hits).keys() {
+            if !present.contains(key) {
+                self.hide_memory(key);
+            }
+        }
+    }
+
+    fn show_memory(&self, key: &ContainerKey, memory: &ContainerMemory) {
+        let labels = key.labels();
+        let [namespace, pod, container] = labels;
+        let families = &self.shared.memory;
+        let before = lock(&self.shared.memory_hits)
+            .get(key)
+            .filter(|(cgroup_id, _)| *cgroup_id == memory.cgroup_id)
+            .map_or_else(LimitHits::default, |(_, hits)| *hits);
+        for ((limit, n), (_, before)) in memory.hits.by_limit().into_iter().zip(before.by_limit()) {
+            let Some(n) = n else { continue };
+            let labels = [namespace, pod, container, limit];
+            let counter = families.limit_hits.with_label_values(&labels);
+            counter.inc_by(risen(before, n));
+        }
+        let hits = memory.hits.or(before);
+        lock(&self.shared.memory_hits).insert(key.clone(), (memory.cgroup_id, hits));
+        for (family, bytes) in [
+            (&families.peak, memory.peak),
+            (&families.reclaimable, memory.reclaimable),
+        ] {
+            show_bytes(family, &labels, bytes);
+        }
+        for (kind, bytes) in [
+            ("min", memory.memory_min),
+            ("low", memory.memory_low),
+            ("high", memory.memory_high),
+        ] {
+            let labels = [namespace, pod, container, kind];
+            show_bytes(&families.protection, &labels, bytes);
+        }
+        match memory.time_to_limit {
+            Some(time) if time <= TIME_TO_LIMIT_SHOWN => {
+                let gauge = families.time_to_limit.with_label_values(&labels);
+                gauge.set(time.as_secs_f64());
+            }
+            _ => remove(&families.time_to_limit, &labels),
+        }
+        match memory.is_relaxed {
+            Some(is_relaxed) => set_flag(&families.relaxed, &labels, is_relaxed),
+            None => remove(&families.relaxed, &labels),
+        }
+    }
+
+    /// What is known only while the container is there.
+    fn hide_memory(&self, key: &ContainerKey) {
+        let labels = key.labels();
+        let [namespace, pod, container] = labels;
+        let families = &self.shared.memory;
+        remove(&families.peak, &labels);
+        remove(&families.reclaimable, &labels);
+        remove(&families.time_to_limit, &labels);
+        remove(&families.relaxed, &labels);
+        for kind in ["min", "low", "high"] {
+            remove(&families.protection, &[namespace, pod, container, kind]);
+        }
+    }
+
+    /// The pod is gone for long enough.
+    pub(super) fn end_memory(&self, key: &ContainerKey) {
+        let [namespace, pod, container] = key.labels();
+        self.hide_memory(key);
+        lock(&self.shared.memory_hits).remove(key);
+        for (limit, _) in LimitHits::default().by_limit() {
+            let labels = [namespace, pod, container, limit];
+            remove(&self.shared.memory.limit_hits, &labels);
+        }
+    }
+
+    /// The kernel gave `amount` back for it.
+    pub fn memory_reclaimed(&self, cause: ReclaimCause, amount: Bytes) {
+        let family = &self.shared.memory.reclaimed;
+        family.with_label_values(&[cause.as_str()]).inc_by(amount.0);
+    }
+
+    /// What pods may request together, by resource name. CPUs are shown in cores; names and units
+    /// are spelled as kube-state-metrics has them, so that both can be compared.
+    pub fn set_node_allocatable(&self, resources: &BTreeMap<String, ResourceStatus>) {
+        for (name, amounts) in resources {
+            let (unit, divisor) = match name.as_str() {
+                "cpu" => ("core", 1000.0),
+                "memory" | "ephemeral-storage" => ("byte", 1.0),
+                _ if name.starts_with("hugepages-") => ("byte", 1.0),
+                _ => ("integer", 1.0),
+            };
+            let resource = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+            let gauge = self
+                .shared
+                .memory
+                .allocatable
+                .with_label_values(&[resource.as_str(), unit]);
+            gauge.set(amounts.allocatable as f64 / divisor);
+        }
+    }
+}
+
+fn show_bytes(family: &IntGaugeVec, labels: &[&str], bytes: Option<Bytes>) {
+    match bytes {
+        Some(bytes) => set_count(family, labels, bytes.0),
+        None => remove(family, labels),
+    }
+}

@@ -1,0 +1,154 @@
+//! What one cgroup uses, from interface files that are held open: memory of v1 and v2, tasks,
+//! stalled time.
+//!
+//! Invariant: a descriptor of a removed cgroup fails to read, even when there is another cgroup at
+//! its path by now. So what is read is never of a stranger.
+
+use crate::model::cgroup_files::{MemoryStat, parse_count, parse_limit, parse_memory_limit_v1};
+use crate::model::cgroup_name::CgroupName;
+use crate::model::eviction::{MemoryUse, StallSource, StallTotals};
+use crate::model::psi::Psi;
+use crate::model::text::ParseError;
+use crate::sources::ReadError;
+use crate::sys::{Dir, FsError, HeldFile, TextBuffer, Trees};
+use crate::units::{Bytes, Limit};
+
+/// The memory files of one cgroup.
+#[derive(Debug)]
+pub(super) struct MemoryFiles {
+    is_unified: bool,
+    /// The root of v2 has none.
+    usage: Option<HeldFile>,
+    limit: Option<HeldFile>,
+    stat: HeldFile,
+    inode: u64,
+}
+
+impl MemoryFiles {
+    /// `None`: there is no such cgroup, or memory is not accounted in it.
+    pub(super) fn open(trees: &Trees, name: &CgroupName) -> Result<Option<Self>, FsError> {
+        let Some(dir) = dir(trees, "memory", name)? else {
+            return Ok(None);
+        };
+        let [usage, limit] = match trees.unified {
+            true => ["memory.current", "memory.max"],
+            false => ["memory.usage_in_bytes", "memory.limit_in_bytes"],
+        };
+        let Some(stat) = if_any(HeldFile::open_in(&dir, "memory.stat"))? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            is_unified: trees.unified,
+            usage: if_any(HeldFile::open_in(&dir, usage))?,
+            limit: if_any(HeldFile::open_in(&dir, limit))?,
+            stat,
+            inode: dir.inode(),
+        }))
+    }
+
+    /// The cgroup id.
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Two reads. `None`: the kernel leaves out a figure that is needed.
+    pub(super) fn read(&self, buffer: &mut TextBuffer) -> Result<Option<MemoryUse>, ReadError> {
+        let usage = match &self.usage {
+            Some(file) => Some(Bytes(read(file, buffer, parse_count)?)),
+            None => None,
+        };
+        let stat = match self.is_unified {
+            true => read(&self.stat, buffer, MemoryStat::parse_v2)?,
+            false => read(&self.stat, buffer, MemoryStat::parse_v1)?,
+        };
+        Ok(MemoryUse::new(usage, &stat))
+    }
+
+    /// Bytes; `None`: no limit.
+    pub(super) fn limit(&self, buffer: &mut TextBuffer) -> Result<Option<u64>, ReadError> {
+        let Some(file) = &self.limit else {
+            return Ok(None);
+        };
+        let limit = match self.is_unified {
+            true => read(file, buffer, parse_limit)?,
+            false => read(file, buffer, parse_memory_limit_v1)?,
+        };
+        Ok(match limit {
+            Limit::At(bytes) => Some(bytes),
+            Limit::Max => None,
+        })
+    }
+}
+
+/// A `memory.pressure` file, of a cgroup or of the node.
+#[derive(Debug)]
+pub(super) struct StallFile(HeldFile);
+
+impl StallFile {
+    /// Of a cgroup in the cgroup v2 hierarchy; `None`: it is not in there, or nothing is accounted.
+    pub(super) fn open(trees: &Trees, name: &CgroupName) -> Result<Option<Self>, FsError> {
+        let Some(tree) = trees.cgroup2() else {
+            return Ok(None);
+        };
+        match if_any(tree.dir.descend(name.components()))? {
+            Some(dir) => {
+                let file = if_any(HeldFile::open_in(&dir, "memory.pressure"))?;
+                Ok(file.map(Self))
+            }
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn of_node(file: HeldFile) -> Self {
+        Self(file)
+    }
+
+    /// `None`: accounting is off (`cgroup.pressure`, or `psi=0` on some kernels).
+    pub(super) fn read(&self, buffer: &mut TextBuffer) -> Result<Option<StallTotals>, ReadError> {
+        let psi: Psi = match read(&self.0, buffer, str::parse) {
+            Ok(psi) => psi,
+            Err(ReadError::Fs(error)) if error.errno() == Some(nix::libc::EOPNOTSUPP) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Some(StallTotals {
+            source: StallSource::Psi,
+            some_us: psi.some.total.0,
+            full_us: psi.full.map(|it| it.total.0),
+        }))
+    }
+}
+
+/// The directory of a cgroup in the tree of a controller; `None` where there is none.
+pub(super) fn dir(
+    trees: &Trees,
+    controller: &str,
+    name: &CgroupName,
+) -> Result<Option<Dir>, FsError> {
+    match trees.of(controller) {
+        Some(tree) => if_any(tree.dir.descend(name.components())),
+        None => Ok(None),
+    }
+}
+
+/// Reads a file and parses it, with its path in the error.
+pub(super) fn read<T>(
+    file: &HeldFile,
+    buffer: &mut TextBuffer,
+    parse: impl Fn(&str) -> Result<T, ParseError>,
+) -> Result<T, ReadError> {
+    parse(file.read(buffer)?).map_err(|source| ReadError::Parse {
+        path: file.path().into(),
+        source,
+    })
+}
+
+/// What is not there is `None`.
+pub(super) fn if_any<T>(found: Result<T, FsError>) -> Result<Option<T>, FsError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

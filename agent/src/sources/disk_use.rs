@@ -1,0 +1,274 @@
+//! How much space and how many inodes a directory tree takes: a walk in small steps, so that a tree
+//! of millions of files, or one that its owner makes to be hard to walk, holds nobody up.
+//!
+//! As kubelet counts: blocks of 512 bytes that are allocated (a sparse file has what it uses), each
+//! inode once, directories included, one file system only, no link followed. Files that are deleted
+//! and still open have no name and are not seen.
+//!
+//! Invariant: a walk has at most [`MAX_DEPTH`] + [`MAX_DEFERRED`] descriptors open and remembers at
+//! most [`MAX_LINKED`] inodes, whatever it meets.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, open, openat, statat};
+use rustix::io::Errno;
+
+use crate::model::eviction::DiskUse;
+use crate::sys::Root;
+
+/// Levels that are walked at once, with a descriptor each.
+const MAX_DEPTH: usize = 64;
+/// Directories below that, walked afterwards.
+const MAX_DEFERRED: usize = 64;
+/// Inodes with several names that are remembered, so as to count them once.
+const MAX_LINKED: usize = 65_536;
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// A directory tree as it was walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    pub disk_use: DiskUse,
+    /// When the walk ended.
+    pub at: Duration,
+    /// False: some of it was out of reach, or beyond the bounds of a walk. It is at least as large.
+    pub is_complete: bool,
+}
+
+/// Walks directory trees in turn.
+#[derive(Debug)]
+pub struct DiskUses {
+    root: Root,
+    trees: BTreeMap<PathBuf, Option<Measured>>,
+    /// The tree that is being walked.
+    current: Option<(PathBuf, Walk)>,
+}
+
+impl DiskUses {
+    /// Paths are absolute in the node.
+    pub fn new(root: &Root) -> Self {
+        Self {
+            root: root.clone(),
+            trees: BTreeMap::new(),
+            current: None,
+        }
+    }
+
+    /// Measures exactly these trees from now on.
+    pub fn keep(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        let mut before = std::mem::take(&mut self.trees);
+        self.trees = paths
+            .into_iter()
+            .map(|path| {
+                let measured = before.remove(&path).flatten();
+                (path, measured)
+            })
+            .collect();
+        if matches!(&self.current, Some((path, _)) if !self.trees.contains_key(path)) {
+            self.current = None;
+        }
+    }
+
+    /// Looks at no more than `n_entries` names, going on where it stopped, and begins no walk of a
+    /// tree that was measured after `measured_before`. True: there is more to do.
+    pub fn step(&mut self, n_entries: usize, at: Duration, measured_before: Duration) -> bool {
+        let mut left = n_entries;
+        while left > 0 {
+            let Some((path, mut walk)) =
+                self.current.take().or_else(|| self.begin(measured_before))
+            else {
+                return false;
+            };
+            // A tree without a single entry is some work too.
+            left -= walk.step(left).max(1);
+            if walk.is_done() {
+                let measured = walk.measured(at);
+                self.trees.insert(path, Some(measured));
+            } else {
+                self.current = Some((path, walk));
+            }
+        }
+        true
+    }
+
+    /// The last complete look at a tree; `None` before the first, and where there is no directory.
+    pub fn get(&self, path: &Path) -> Option<Measured> {
+        self.trees.get(path).copied().flatten()
+    }
+
+    /// The tree whose measure is the oldest.
+    fn begin(&mut self, measured_before: Duration) -> Option<(PathBuf, Walk)> {
+        let age = |measured: &Option<Measured>| measured.map(|it| it.at);
+        let (path, _) = self
+            .trees
+            .iter()
+            .filter(|(_, it)| age(it).is_none_or(|at| at < measured_before))
+            .min_by_key(|(_, it)| age(it))?;
+        let path = path.clone();
+        let walk = Walk::begin(&self.root.path(&path));
+        Some((path, walk))
+    }
+}
+
+/// A walk that can be left and taken up again.
+#[derive(Debug)]
+pub struct Walk {
+    device: u64,
+    /// From the top down; the last one is being read.
+    stack: Vec<Dir>,
+    deferred: Vec<OwnedFd>,
+    linked: HashSet<u64>,
+    bytes: u64,
+    inodes: u64,
+    /// False: there is no directory to walk.
+    has_begun: bool,
+    is_complete: bool,
+}
+
+impl Walk {
+    /// Of the directory at a path of this process; a link in its last place is not followed.
+    pub fn begin(path: &Path) -> Self {
+        let mut walk = Self {
+            device: 0,
+            stack: Vec::new(),
+            deferred: Vec::new(),
+            linked: HashSet::new(),
+            bytes: 0,
+            inodes: 0,
+            has_begun: false,
+            is_complete: true,
+        };
+        let Ok(dir) = open(path, DIRECTORY, Mode::empty()) else {
+            return walk;
+        };
+        if let Ok(stat) = fstat(&dir) {
+            walk.device = stat.st_dev;
+            walk.has_begun = true;
+            walk.count(&stat);
+            walk.enter(dir);
+        }
+        walk
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.stack.is_empty() && self.deferred.is_empty()
+    }
+
+    /// Looks at no more than `n_entries` names; gives how many it were.
+    pub fn step(&mut self, n_entries: usize) -> usize {
+        let mut n = 0;
+        while n < n_entries {
+            let Some(dir) = self.stack.last_mut() else {
+                match self.deferred.pop() {
+                    Some(dir) => self.enter(dir),
+                    None => break,
+                }
+                continue;
+            };
+            let Some(entry) = dir.read() else {
+                self.stack.pop();
+                continue;
+            };
+            n += 1;
+            match entry {
+                Ok(entry) => self.look(entry.file_name()),
+                Err(error) => {
+                    // The directory was removed under the walk, or cannot be read on.
+                    self.is_complete &= is_gone(error);
+                    self.stack.pop();
+                }
+            }
+        }
+        n
+    }
+
+    /// What was found so far.
+    pub fn measured(&self, at: Duration) -> Measured {
+        let found = |n: u64| self.has_begun.then_some(n);
+        Measured {
+            disk_use: DiskUse {
+                bytes: found(self.bytes),
+                inodes: found(self.inodes),
+            },
+            at,
+            is_complete: self.is_complete && self.has_begun,
+        }
+    }
+
+    fn look(&mut self, name: &CStr) {
+        if matches!(name.to_bytes(), b"." | b"..") {
+            return;
+        }
+        let Some(Ok(dir)) = self.stack.last().map(Dir::fd) else {
+            return;
+        };
+        let found = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).and_then(|stat| {
+            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            if !is_dir || stat.st_dev != self.device {
+                return Ok((stat, None));
+            }
+            // What is opened is what counts: it may have been replaced since.
+            let dir = openat(dir, name, DIRECTORY, Mode::empty())?;
+            Ok((fstat(&dir)?, Some(dir)))
+        });
+        match found {
+            // Another file system is mounted here; it is no part of the tree.
+            Ok((stat, _)) if stat.st_dev != self.device => {}
+            Ok((stat, dir)) => {
+                self.count(&stat);
+                if let Some(dir) = dir {
+                    self.enter(dir);
+                }
+            }
+            Err(error) => self.is_complete &= is_gone(error),
+        }
+    }
+
+    fn count(&mut self, stat: &Stat) {
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if stat.st_nlink > 1 && !is_dir {
+            if self.linked.contains(&stat.st_ino) {
+                return;
+            }
+            if self.linked.len() == MAX_LINKED {
+                self.is_complete = false;
+                return;
+            }
+            self.linked.insert(stat.st_ino);
+        }
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+        self.bytes = self.bytes.saturating_add(blocks.saturating_mul(512));
+        self.inodes = self.inodes.saturating_add(1);
+    }
+
+    fn enter(&mut self, dir: OwnedFd) {
+        if self.stack.len() < MAX_DEPTH {
+            match Dir::new(dir) {
+                Ok(dir) => self.stack.push(dir),
+                Err(_) => self.is_complete = false,
+            }
+        } else if self.deferred.len() < MAX_DEFERRED {
+            self.deferred.push(dir);
+        } else {
+            self.is_complete = false;
+        }
+    }
+}
+
+/// It went away, or was replaced by something else, between two looks: no more part of the tree.
+fn is_gone(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE
+    )
+}
+
+#[cfg(test)]
+mod tests;

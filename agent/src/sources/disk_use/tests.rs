@@ -1,0 +1,185 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the files of a test are its own, in a directory that it made"
+)]
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::process::id;
+
+use super::*;
+
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("ballast-disk-use-{name}-{}", id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, path: &str, n_bytes: usize) -> PathBuf {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mut file = fs::File::create(&path).unwrap();
+        file.write_all(&vec![1; n_bytes]).unwrap();
+        file.sync_all().unwrap();
+        path
+    }
+
+    fn walked(&self, n_entries: usize) -> Measured {
+        let mut walk = Walk::begin(&self.0);
+        let mut n_steps = 0;
+        while !walk.is_done() {
+            assert!(walk.step(n_entries) <= n_entries);
+            n_steps += 1;
+            assert!(n_steps < 100_000, "a walk without end");
+        }
+        walk.measured(Duration::ZERO)
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn blocks(paths: &[&Path]) -> u64 {
+    paths
+        .iter()
+        .map(|it| fs::symlink_metadata(it).unwrap().blocks() * 512)
+        .sum()
+}
+
+#[test]
+fn blocks_of_each_inode_are_counted_once_whatever_the_steps() {
+    let tree = Tree::new("once");
+    let large = tree.file("a/large", 100_000);
+    let small = tree.file("a/b/c/small", 1);
+    fs::hard_link(&large, tree.0.join("a/b/again")).unwrap();
+    let link = tree.0.join("a/link");
+    symlink("/", &link).unwrap();
+    let sparse = tree.0.join("sparse");
+    fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
+
+    let dirs = ["", "a", "a/b", "a/b/c"].map(|it| tree.0.join(it));
+    let mut all: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
+    all.extend([&*large, &*small, &*link, &*sparse]);
+    let expected = Measured {
+        disk_use: DiskUse {
+            bytes: Some(blocks(&all)),
+            inodes: Some(8),
+        },
+        at: Duration::ZERO,
+        is_complete: true,
+    };
+    assert!(blocks(&[&large]) >= 100_000 && blocks(&[&sparse]) < 1 << 20);
+    for n_entries in [1, 2, 3, 1000] {
+        assert_eq!(tree.walked(n_entries), expected, "{n_entries} at a time");
+    }
+}
+
+#[test]
+fn a_deep_tree_is_walked_to_its_end() {
+    let tree = Tree::new("deep");
+    let mut path = tree.0.clone();
+    for _ in 0..300 {
+        path.push("d");
+    }
+    fs::create_dir_all(&path).unwrap();
+    let found = tree.walked(7);
+    assert_eq!(
+        (found.disk_use.inodes, found.is_complete),
+        (Some(301), true)
+    );
+}
+
+#[test]
+fn a_tree_beyond_the_bounds_is_at_least_as_large() {
+    let tree = Tree::new("wide");
+    let mut path = tree.0.clone();
+    for _ in 0..MAX_DEPTH - 1 {
+        path.push("d");
+    }
+    for n in 0..MAX_DEFERRED + 1 {
+        fs::create_dir_all(path.join(format!("{n}/below"))).unwrap();
+    }
+    let found = tree.walked(10);
+    assert!(!found.is_complete);
+    // All but what is below one directory.
+    let n_all = MAX_DEPTH + 2 * (MAX_DEFERRED + 1);
+    assert_eq!(
+        found.disk_use.inodes,
+        Some(u64::try_from(n_all - 1).unwrap())
+    );
+}
+
+#[test]
+fn what_is_deleted_under_the_walk_is_no_fault() {
+    let tree = Tree::new("deleted");
+    for n in 0..50 {
+        tree.file(&format!("{n}/file"), 1);
+    }
+    let mut walk = Walk::begin(&tree.0);
+    walk.step(5);
+    fs::remove_dir_all(&tree.0).unwrap();
+    while !walk.is_done() {
+        walk.step(5);
+    }
+    let found = walk.measured(Duration::ZERO);
+    assert!(found.is_complete);
+    assert!(found.disk_use.inodes < Some(101), "{found:?}");
+}
+
+#[test]
+fn nothing_is_measured_where_there_is_no_directory() {
+    let tree = Tree::new("absent");
+    let file = tree.file("file", 1);
+    let link = tree.0.join("link");
+    symlink(&tree.0, &link).unwrap();
+    for path in [tree.0.join("absent"), file, link] {
+        let walk = Walk::begin(&path);
+        assert!(walk.is_done());
+        let found = walk.measured(Duration::ZERO);
+        assert_eq!(found.disk_use, DiskUse::default(), "{}", path.display());
+        assert!(!found.is_complete);
+    }
+}
+
+#[test]
+fn trees_are_measured_in_turn_within_the_budget() {
+    let tree = Tree::new("turn");
+    for name in ["a", "b"] {
+        for n in 0..10 {
+            tree.file(&format!("{name}/{n}"), 1);
+        }
+    }
+    let at = Duration::from_secs;
+    let mut uses = DiskUses::new(&Root::at(&tree.0));
+    let [a, b, absent] = ["/a", "/b", "/absent"].map(PathBuf::from);
+    uses.keep([a.clone(), b.clone(), absent.clone()]);
+    assert!(uses.step(5, at(1), at(1)), "more to do");
+    assert_eq!(uses.get(&a), None);
+    let mut now = 1;
+    while uses.step(5, at(now), at(1)) {
+        now += 1;
+        assert!(now < 50, "no end");
+    }
+    let inodes = |uses: &DiskUses, path| uses.get(path).map(|it| it.disk_use.inodes);
+    assert_eq!(inodes(&uses, &a), Some(Some(11)));
+    assert_eq!(inodes(&uses, &b), Some(Some(11)));
+    assert_eq!(inodes(&uses, &absent), Some(None));
+
+    // Nothing is due; then the oldest first; what is not kept is forgotten.
+    assert!(!uses.step(1000, at(60), at(1)));
+    tree.file("a/more", 1);
+    uses.keep([a.clone(), b.clone()]);
+    assert!(!uses.step(1000, at(60), at(60)));
+    assert_eq!(inodes(&uses, &a), Some(Some(12)));
+    assert_eq!(uses.get(&b).unwrap().at, at(60));
+    assert_eq!(uses.get(&absent), None);
+}
