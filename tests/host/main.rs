@@ -29,6 +29,7 @@ mod metrics;
 mod oom;
 mod placement;
 mod readings;
+mod relief;
 mod repair;
 
 use std::io::Write;

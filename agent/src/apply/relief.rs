@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ const RECLAIM_CHUNK: u64 = 32 << 20;
 /// First and longest wait between two looks at a cgroup that is to become empty or frozen.
 const FIRST_WAIT: Duration = Duration::from_micros(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(2);
-/// Pages of a process that is worth a `process_mrelease`: what is smaller is gone before the call.
+/// Pages of a process that is worth a `process_mrelease`: what is smaller is gone as soon.
 const LARGE_PROCESS_PAGES: u64 = 4096;
 /// So many processes are looked at for their size. A pod with more has small ones.
-const MOST_SIZED: usize = 256;
+const MOST_SIZED: usize = 64;
 
 const EAGAIN: i32 = 11;
 
@@ -96,31 +96,32 @@ impl ReliefWriter {
         };
         let dirs = self.kill_dirs(name).map_err(failed)?;
         let before = self.usage(name);
-        let mut signalled = self.signal(&dirs).map_err(failed)?;
+        let mut signalled = processes(&dirs).map_err(failed)?;
+        let large = self.large(&signalled);
+        signal(&dirs).map_err(failed)?;
         let signalled_after = clock.elapsed();
+        let is_released = |it: &&OwnedFd| syscall::process_mrelease(it.as_fd()).is_ok();
+        let n_released = large.iter().filter(is_released).count();
+        let released_after = (n_released > 0).then(|| clock.elapsed());
         let mut left = processes(&dirs).map_err(failed)?;
         let mut wait = FIRST_WAIT;
-        let mut n_released = None;
         while !left.is_empty() && !clock.is_over() {
             if left.is_subset(&signalled) {
-                // Who is still there after a first wait has much to free, or no time to do it in.
-                if n_released.is_none() && wait > FIRST_WAIT {
-                    n_released = Some(self.release(&left));
-                }
                 thread::sleep(wait);
                 wait = (wait * 2).min(LONGEST_WAIT);
             } else {
                 signalled.append(&mut left);
-                signalled.extend(self.signal(&dirs).map_err(failed)?);
+                signal(&dirs).map_err(failed)?;
             }
             left = processes(&dirs).map_err(failed)?;
         }
         let empty_after = left.is_empty().then(|| clock.elapsed());
         Ok(KillOutcome {
             signalled_after,
+            released_after,
             empty_after,
             n_processes: signalled.len(),
-            n_released: n_released.unwrap_or(0),
+            n_released,
             freed: fallen(before, self.usage(name)),
         })
     }
@@ -142,33 +143,19 @@ impl ReliefWriter {
         Ok(dirs)
     }
 
-    /// One round; returns who was sent the signal, or was there just after the kernel had done it.
-    fn signal(&self, dirs: &[Dir]) -> Result<BTreeSet<u32>, FsError> {
-        let mut signalled = BTreeSet::new();
-        for dir in dirs {
-            match kill_below(dir)? {
-                Some(pids) => signalled.extend(pids),
-                None => signalled.extend(procs_below(dir)?),
-            }
-        }
-        Ok(signalled)
-    }
-
-    /// How many processes had their memory freed. Those that refuse are about to do it themselves.
-    fn release(&self, pids: &BTreeSet<u32>) -> usize {
+    /// Those whose memory takes long to free, largest first. Opened before the kill: a process that
+    /// is on its way out gives its memory up at once and cannot be helped any more.
+    fn large(&self, pids: &BTreeSet<u32>) -> Vec<OwnedFd> {
         let sized = pids.iter().take(MOST_SIZED);
         let mut large: Vec<(u64, u32)> = sized
             .filter_map(|&pid| Some((self.resident_pages(pid)?, pid)))
             .filter(|(pages, _)| *pages >= LARGE_PROCESS_PAGES)
             .collect();
         large.sort_unstable_by_key(|&(pages, pid)| (Reverse(pages), pid));
-        // The kernel refuses a process that is not dying, so a pid that was given away meanwhile
-        // does no harm.
-        let release = |pid| syscall::process_mrelease(syscall::pidfd_open(pid)?.as_fd());
-        large
-            .iter()
-            .filter(|(_, pid)| release(*pid).is_ok())
-            .count()
+        // A pid that was given away meanwhile does no harm: the kernel refuses to free the memory of
+        // a process that is not dying.
+        let open = |(_, pid)| syscall::pidfd_open(pid).ok();
+        large.into_iter().filter_map(open).collect()
     }
 
     fn resident_pages(&self, pid: u32) -> Option<u64> {
@@ -307,6 +294,20 @@ fn write_failed(name: &CgroupName, file: &str, value: &str, source: FsError) -> 
             source,
         },
     }
+}
+
+/// One round of SIGKILL. A hierarchy all of whose processes had it in another is left alone: to freeze
+/// them would only hold them up.
+fn signal(dirs: &[Dir]) -> Result<(), FsError> {
+    let mut signalled = BTreeSet::new();
+    for dir in dirs {
+        let mut present = procs_below(dir)?;
+        if !present.is_subset(&signalled) {
+            kill_below(dir)?;
+            signalled.append(&mut present);
+        }
+    }
+    Ok(())
 }
 
 /// Who is in these directories. One that is gone has nobody.

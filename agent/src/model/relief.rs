@@ -106,6 +106,9 @@ pub struct ReliefEffect {
 pub struct KillOutcome {
     /// The first round of SIGKILL was sent.
     pub signalled_after: Duration,
+    /// The memory of large processes was freed by `process_mrelease`, as far as they had not begun
+    /// to free it themselves. `None`: there was nothing to do.
+    pub released_after: Option<Duration>,
     /// No process was left. `None`: some were when the time was up.
     pub empty_after: Option<Duration>,
     /// Processes that were seen.

@@ -104,7 +104,7 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: u8) -> io::Result<()> {
 
 /// Frees the memory of a process that SIGKILL is on its way to, in the time of the caller (Linux
 /// 5.15, mm/oom_kill.c). `EINVAL`: it is not dying, or shares its memory with one that is not;
-/// `ESRCH`: it has no memory any more; `EAGAIN`: only some was freed.
+/// `ESRCH`: it frees its memory itself by now, or has none; `EAGAIN`: only some was freed.
 pub fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: two integers. The kernel touches no memory but that of a process that dies.
     check(unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) })

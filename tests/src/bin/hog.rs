@@ -26,7 +26,8 @@ const USAGE: &str = "usage: hog MODE
   burst N BYTES          N children, one after another
   lone FILE MS CODE      notes its start in FILE, ends with CODE after MS milliseconds (0: never);
                          notes in FILE when another one runs at the same time
-  forks N                N children that end at once; prints how many ended well";
+  forks N                N children that end at once; prints how many ended well
+  bomb                   children that make children, without an end: only below a pids.max";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -104,6 +105,12 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             }
             println!("{n_good}");
         }
+        // Refused once there are as many as may be, and tried again.
+        ["bomb"] => loop {
+            if spawn(&["bomb"]).is_err() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        },
         ["nothing"] => {}
         _ => return Err(format!("no such mode: {}", args.join(" "))),
     }

@@ -119,7 +119,7 @@ pub fn plan(input: StagesInput<'_>, state: &ReliefState) -> StagePlan {
         .tried
         .iter()
         .filter(|(stage, _)| **stage != Stage::Relax)
-        .map(|(_, it)| it.at + SETTLE)
+        .map(|(_, it)| it.at.saturating_add(SETTLE))
         .max()
         .filter(|until| *until > now);
     let mut is_taken = settles.is_some();
@@ -137,7 +137,7 @@ pub fn plan(input: StagesInput<'_>, state: &ReliefState) -> StagePlan {
             plan.skipped.insert(stage, StageSkip::NoTarget);
         } else if stage != Stage::Relax {
             is_taken = true;
-            plan.holds_until = Some(now + SETTLE);
+            plan.holds_until = Some(now.saturating_add(SETTLE));
         }
         plan.steps.extend(steps);
     }
@@ -155,7 +155,8 @@ pub fn time_to_threshold(
     now: &Snapshot,
 ) -> Option<Duration> {
     let observation = now.observations.get(&threshold.signal)?;
-    let room = observation.available - amount_of(&threshold.amount, observation.capacity);
+    let amount = amount_of(&threshold.amount, observation.capacity);
+    let room = observation.available.saturating_sub(amount);
     if room < 0 {
         return Some(Duration::ZERO);
     }
@@ -440,7 +441,8 @@ pub fn intended(state: &ReliefState, steps: &[ReliefStep], now: Duration) -> Rel
     let mut state = state.clone();
     let mut expected: BTreeMap<Stage, u64> = BTreeMap::new();
     for step in steps {
-        *expected.entry(step.stage).or_default() += step.expected;
+        let sum = expected.entry(step.stage).or_default();
+        *sum = sum.saturating_add(step.expected);
         match step.action {
             ReliefAction::SetMemoryHigh { before, to } => {
                 state.memory_high.push(ChangedMemoryHigh {

@@ -103,7 +103,7 @@ pub enum StallVerdict {
     Hold(StallHold),
     /// With `is_dry_run` it is only told.
     Evict {
-        victim: Victim,
+        victim: Box<Victim>,
         is_dry_run: bool,
     },
 }
@@ -156,7 +156,7 @@ pub fn decide(input: StallInput<'_>, state: &StallState) -> StallDecision {
         state.high_since = None;
         return hold(state, None, StallHold::Measuring);
     };
-    let length = point.at - begin.at;
+    let length = point.at.saturating_sub(begin.at);
     if length < LEAST_WINDOW {
         return hold(state, None, StallHold::Measuring);
     }
@@ -186,7 +186,7 @@ pub fn decide(input: StallInput<'_>, state: &StallState) -> StallDecision {
                 at: now,
                 has_ended: is_dry_run,
             });
-            let victim = victim(candidate, &window, now - since);
+            let victim = Box::new(victim(candidate, &window, now.saturating_sub(since)));
             StallDecision {
                 state,
                 window: Some(window),
@@ -216,7 +216,10 @@ fn judge<'a>(
         Some(false) => return Err(StallHold::Headroom),
         Some(true) => {}
     }
-    if let Some(until) = state.last.as_ref().map(|it| it.at + config.cool_down)
+    if let Some(until) = state
+        .last
+        .as_ref()
+        .map(|it| it.at.saturating_add(config.cool_down))
         && now < until
     {
         return Err(StallHold::CoolDown { until });
