@@ -49,7 +49,10 @@ use self::placement::Placement;
 use self::pods::{PodEntry, StatePaths};
 use self::publish::{Counters, Publisher};
 use self::removals::Removals;
-pub use self::replay::{Difference, Replay, ReplayFileError, replay};
+pub use self::replay::{
+    Comparison, Different, Difference, Replay, ReplayFileError, Replayed, StoryError, StoryReplay,
+    replay,
+};
 use self::told::Told;
 use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
