@@ -7,7 +7,7 @@
 mod client;
 mod events;
 mod explain;
-mod format;
+pub(crate) mod format;
 mod pressure;
 mod status;
 
@@ -46,7 +46,7 @@ pub enum Command {
     /// Say why a pod is what and where it is, or who holds what of the node.
     #[command(subcommand)]
     Explain(ExplainTarget),
-    /// Decide a recorded admission again, and compare.
+    /// Decide a recorded admission or eviction story again, and compare.
     Replay(ReplayArgs),
 }
 
@@ -110,8 +110,16 @@ impl FromStr for PodName {
 
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// The record, as ballast explain pod NAME --record prints it; - for standard input.
+    /// An admission as ballast explain pod NAME --record prints it, or an eviction story as the agent
+    /// records it; - for standard input.
     pub file: PathBuf,
+    /// Also run the eviction policy of this configuration over the story: a whole one, or its
+    /// kubelet part alone.
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// Form of what is said about a story; an admission is JSON in any case.
+    #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -13,11 +13,16 @@ use anyhow::{Context, Result};
 use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, ReplayArgs, RunArgs, Screen};
 use ballast::config::{self, Config, Loaded, LogFormat, LogLevel};
 use ballast::observe::log::{self, LogStyle};
+use ballast::run::Replayed;
 use ballast::{observe, run};
 
 /// What `ballast check` judges the node against when no configuration is given: the defaults.
 const DEFAULT_CONFIG: &str =
     "{apiVersion: ballast.dev/v1alpha1, kind: AgentConfiguration, mode: own}";
+
+/// What a part of a configuration is put below.
+const DEFAULT_HEAD: &str =
+    "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n";
 
 /// Bad usage or configuration.
 const BAD_CONFIG: u8 = 2;
@@ -121,24 +126,63 @@ fn check_node(args: &CheckArgs) -> ExitCode {
     }
 }
 
-/// The record decided again on stdout; what came out otherwise on stderr.
+/// What was decided again on stdout; what of an admission came out otherwise on stderr.
 fn replay(args: &ReplayArgs) -> ExitCode {
-    let replay = match run::replay(&args.file) {
-        Ok(replay) => replay,
+    let other = match args.policy.as_deref().map(load_part).transpose() {
+        Ok(other) => other.map(|it| it.config),
+        Err(error) => {
+            eprintln!("ballast: {error:#}");
+            return ExitCode::from(BAD_CONFIG);
+        }
+    };
+    let replayed = match run::replay(&args.file, other.as_ref()) {
+        Ok(replayed) => replayed,
         Err(error) => {
             eprintln!("ballast: {}", observe::chain(&error));
             return ExitCode::from(BAD_CONFIG);
         }
     };
+    let (text, differences, is_same) = match &replayed {
+        Replayed::Admission(it) => {
+            let is_same = it.differences.is_empty();
+            (it.text.clone(), it.differences_text(), is_same)
+        }
+        Replayed::Story(it) => {
+            let text = match args.output {
+                Output::Text => Ok(it.text()),
+                Output::Json => serde_json::to_string_pretty(it).map(|it| it + "\n"),
+            };
+            match text {
+                Ok(text) => (text, String::new(), it.is_same()),
+                Err(error) => {
+                    eprintln!("ballast: {error}");
+                    return ExitCode::FAILURE;
+                }
+            }
+        }
+    };
     let mut out = io::stdout().lock();
-    if let Err(error) = Screen::stdout(&mut out).write(&replay.text) {
+    if let Err(error) = Screen::stdout(&mut out).write(&text) {
         return finish(Err(error));
     }
-    eprint!("{}", replay.differences_text());
-    match replay.differences.is_empty() {
+    eprint!("{differences}");
+    match is_same {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// A configuration of which parts will do: what it lacks at the top is as in the default one.
+fn load_part(path: &Path) -> Result<Loaded> {
+    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let is_whole = text
+        .lines()
+        .any(|it| it.starts_with("apiVersion:") || it.starts_with('{'));
+    if is_whole {
+        return load(path);
+    }
+    let whole = format!("{DEFAULT_HEAD}{text}");
+    Config::from_yaml(&whole, None, &[]).with_context(|| format!("policy {}", path.display()))
 }
 
 fn level(level: LogLevel) -> &'static str {

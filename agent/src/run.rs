@@ -54,7 +54,10 @@ use self::pods::{PodEntry, StatePaths};
 use self::pressure::{Notes, Pressure};
 use self::publish::{Counters, Publisher};
 use self::removals::Removals;
-pub use self::replay::{Difference, Replay, ReplayFileError, replay};
+pub use self::replay::{
+    Comparison, Different, Difference, Replay, ReplayFileError, Replayed, StoryError, StoryReplay,
+    replay,
+};
 use self::told::Told;
 use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;

@@ -18,7 +18,7 @@ pub(super) fn cpu(amount: MilliCpu) -> String {
 
 /// In the largest binary unit of which there is at least one, rounded down, with one digit behind
 /// the point below 10: `7.4Gi`, `612Mi`, `0`.
-pub(super) fn bytes(amount: Bytes) -> String {
+pub(crate) fn bytes(amount: Bytes) -> String {
     const UNITS: [(&str, u32); 5] = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10), ("", 0)];
     let n = amount.0;
     let (unit, shift) = UNITS
@@ -63,7 +63,7 @@ pub(super) fn percent(part: u64, whole: u64) -> Option<u64> {
 
 /// `text` without control characters: a process chooses its own name, and a terminal obeys escape
 /// sequences.
-pub(super) fn printable(text: &str) -> Cow<'_, str> {
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);
     }

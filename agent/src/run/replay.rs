@@ -1,15 +1,22 @@
-//! `ballast replay`: an admission that was recorded, decided once more.
+//! `ballast replay`: an admission or an eviction story that was recorded, decided once more.
+
+mod story;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::Value;
 
+pub use self::story::{Comparison, Different, StoryError, StoryReplay};
+use crate::config::Config;
 use crate::decide::placement::record::{AdmissionRecord, ReplayError};
 use crate::model::admission::{MAX_RECORD_BYTES, canonical_json};
+use crate::model::recording;
 use crate::sys::{FsError, input};
 
-/// With room for the spaces of the form that people read.
+/// Of a record with room for the spaces of the form that people read, and of a story: more than a
+/// day of an idle node.
 const MAX_FILE_BYTES: u64 = 8 * MAX_RECORD_BYTES;
 
 /// Differences shown, at most: the first ones tell.
@@ -20,10 +27,11 @@ const MAX_SHOWN: usize = 32;
 pub enum ReplayFileError {
     #[error("read the record")]
     Fs(#[from] FsError),
-    #[error("{} is larger than {MAX_FILE_BYTES} bytes, which no admission record is", .path.display())]
+    #[error("{} is larger than {MAX_FILE_BYTES} bytes, the most that is read", .path.display())]
     TooLarge { path: PathBuf },
     #[error(
-        "{} is not an admission record, as ballast explain pod NAME --record prints it",
+        "{} is neither an eviction story nor an admission record, as ballast explain pod NAME \
+         --record prints it",
         .path.display()
     )]
     Form {
@@ -32,6 +40,17 @@ pub enum ReplayFileError {
     },
     #[error("{} cannot be decided again", .path.display())]
     Replay { path: PathBuf, source: ReplayError },
+    #[error("{} cannot be told again", .path.display())]
+    Story { path: PathBuf, source: StoryError },
+    #[error("{} is an admission record, and --policy is for eviction stories", .path.display())]
+    NoStory { path: PathBuf },
+}
+
+/// What was recorded, decided again.
+#[derive(Debug)]
+pub enum Replayed {
+    Admission(Replay),
+    Story(Box<StoryReplay>),
 }
 
 /// A record decided again.
@@ -44,7 +63,7 @@ pub struct Replay {
 }
 
 /// A value of the record that came out otherwise. `None`: there is none at that place.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// As `report.holdings[0].cpus`.
     pub path: String,
@@ -63,26 +82,29 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Reads a record, `-` for standard input, and decides it again.
-pub fn replay(path: &Path) -> Result<Replay, ReplayFileError> {
+/// Reads a record or a story, `-` for standard input, and decides it again; a story also with the
+/// policy of `other`.
+pub fn replay(path: &Path, other: Option<&Config>) -> Result<Replayed, ReplayFileError> {
     let bytes = match path == Path::new("-") {
         true => input::stdin(MAX_FILE_BYTES + 1)?,
         false => input::file(path, MAX_FILE_BYTES + 1)?,
     };
+    let path = || path.to_owned();
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        let path = path.to_owned();
-        return Err(ReplayFileError::TooLarge { path });
+        return Err(ReplayFileError::TooLarge { path: path() });
     }
-    replay_bytes(&bytes).map_err(|fault| match fault {
-        Fault::Form(source) => ReplayFileError::Form {
-            path: path.to_owned(),
-            source,
-        },
-        Fault::Replay(source) => ReplayFileError::Replay {
-            path: path.to_owned(),
-            source,
-        },
-    })
+    if recording::is_recording(&bytes) {
+        return match story::replay(&bytes, other) {
+            Ok(story) => Ok(Replayed::Story(Box::new(story))),
+            Err(source) => Err(ReplayFileError::Story { path: path(), source }),
+        };
+    }
+    match replay_bytes(&bytes) {
+        Ok(_) if other.is_some() => Err(ReplayFileError::NoStory { path: path() }),
+        Ok(replay) => Ok(Replayed::Admission(replay)),
+        Err(Fault::Form(source)) => Err(ReplayFileError::Form { path: path(), source }),
+        Err(Fault::Replay(source)) => Err(ReplayFileError::Replay { path: path(), source }),
+    }
 }
 
 #[derive(Debug)]

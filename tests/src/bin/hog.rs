@@ -27,7 +27,15 @@ const USAGE: &str = "usage: hog MODE
   lone FILE MS CODE      notes its start in FILE, ends with CODE after MS milliseconds (0: never);
                          notes in FILE when another one runs at the same time
   forks N                N children that end at once; prints how many ended well
-  bomb                   children that make children, without an end: only below a pids.max";
+  bomb                   children that make children, without an end: only below a pids.max
+  in N PROCS.. MODE      joins N cgroups by their cgroup.procs, then does MODE
+  leak RATE              takes RATE bytes a second, for ever
+  wave BYTES MS          takes BYTES and gives them back, by turns, MS milliseconds each
+  threads N              N threads, one every 5 ms, that wait
+  bomb N                 N children, one every 5 ms, that wait
+  cache FILE BYTES       writes a file and reads it again and again
+  fill FILE RATE         writes RATE bytes a second to a file
+  files DIR RATE         makes RATE empty files a second";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -112,6 +120,82 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             }
         },
         ["nothing"] => {}
+        ["in", n, rest @ ..] => {
+            let (cgroups, mode) = rest
+                .split_at_checked(number(n)?)
+                .ok_or_else(|| format!("fewer than {n} cgroups"))?;
+            for procs in cgroups {
+                fs::write(procs, "0").map_err(|e| format!("{procs}: {e}"))?;
+            }
+            return run(mode);
+        }
+        ["leak", rate] => {
+            let mut held = Vec::new();
+            each_tick(number(rate)?, |bytes| {
+                held.push(touch(bytes));
+                Ok(())
+            })?;
+        }
+        ["wave", bytes, millis] => {
+            let (bytes, turn) = (
+                number(bytes)?,
+                Duration::from_millis(number(millis)? as u64),
+            );
+            loop {
+                let held = touch(bytes);
+                thread::sleep(turn);
+                drop(held);
+                thread::sleep(turn);
+            }
+        }
+        ["threads", n] => {
+            let mut threads = Vec::new();
+            for _ in 0..number(n)? {
+                let waiting = thread::Builder::new()
+                    .stack_size(64 << 10)
+                    .spawn(|| thread::sleep(Duration::from_secs(60)));
+                threads.push(waiting.map_err(|e| e.to_string())?);
+                thread::sleep(Duration::from_millis(5));
+            }
+            thread::sleep(Duration::from_secs(60));
+        }
+        ["bomb", n] => {
+            let mut children = Vec::new();
+            for _ in 0..number(n)? {
+                children.push(spawn(&["alloc", "4096"])?);
+                thread::sleep(Duration::from_millis(5));
+            }
+            for child in children {
+                wait(child)?;
+            }
+        }
+        ["cache", file, bytes] => {
+            let failed = |e: std::io::Error| format!("{file}: {e}");
+            fs::write(file, vec![1_u8; number(bytes)?]).map_err(failed)?;
+            loop {
+                let mut from = File::open(file).map_err(failed)?;
+                std::io::copy(&mut from, &mut std::io::sink()).map_err(failed)?;
+                thread::sleep(Duration::from_millis(200));
+            }
+        }
+        ["fill", file, rate] => {
+            let failed = |e: std::io::Error| format!("{file}: {e}");
+            let mut to = File::create(file).map_err(failed)?;
+            each_tick(number(rate)?, |bytes| {
+                to.write_all(&vec![1; bytes]).map_err(failed)
+            })?;
+        }
+        ["files", dir, rate] => {
+            let mut n = 0;
+            each_tick(number(rate)?, |n_files| {
+                for _ in 0..n_files {
+                    n += 1;
+                    let path = Path::new(dir).join(n.to_string());
+                    fs::write(&path, "").map_err(|e| format!("{}: {e}", path.display()))?;
+                }
+                Ok(())
+            })?;
+        }
         _ => return Err(format!("no such mode: {}", args.join(" "))),
     }
     Ok(ExitCode::SUCCESS)
@@ -125,6 +209,15 @@ fn number(text: &str) -> Result<usize, String> {
 fn allocate(bytes: usize) {
     let _held = touch(bytes);
     thread::sleep(Duration::from_secs(60));
+}
+
+/// Calls `act` with its share of a rate per second, for ever.
+fn each_tick(rate: usize, mut act: impl FnMut(usize) -> Result<(), String>) -> Result<(), String> {
+    const TICKS: usize = 50;
+    loop {
+        act(rate / TICKS)?;
+        thread::sleep(Duration::from_millis(1000 / TICKS as u64));
+    }
 }
 
 fn touch(bytes: usize) -> Vec<Vec<u8>> {

@@ -400,8 +400,8 @@ impl<'a> Story<'a> {
         let Some(over) = over else {
             return false;
         };
-        let helped = |it: &&Deed| it.at <= over.at && it.at.saturating_add(AFTERMATH) >= at;
-        !self.deeds.values().any(|it| helped(&it))
+        let helped = |it: &Deed| it.at <= over.at && it.at.saturating_add(AFTERMATH) >= at;
+        !self.deeds.values().any(|it| helped(it))
     }
 }
 

@@ -292,7 +292,7 @@ fn what_is_no_record_is_told_with_its_line() {
         }
     }
     let path = Path::new("/nonexistent/record.json");
-    let error = replay(path).err().map(|it| crate::sys::chain(&it));
+    let error = replay(path, None).err().map(|it| crate::sys::chain(&it));
     assert_eq!(
         error.as_deref(),
         Some("read the record: /nonexistent/record.json is gone")
