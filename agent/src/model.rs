@@ -27,6 +27,7 @@ pub mod psi;
 pub mod quantity;
 pub mod record;
 pub mod resources;
+pub mod saved_counts;
 pub mod sealed;
 pub mod status;
 pub mod sysctl;

@@ -13,6 +13,7 @@ pub mod labels;
 mod lifetime;
 mod placement;
 mod registry;
+mod saved;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +30,8 @@ use self::families::{
 };
 use self::labels::{
     CgroupLevel, CgroupOp, DriftCause, ExitHow, FieldHandling, Hook, HostSlice, LagKind,
-    LossReason, ObjectKind, Phase, RestoreResult, SaveResult, Source, SourceFault, Stream, Trigger,
-    WriteResult,
+    LossReason, ObjectKind, Phase, RecordResult, RestoreResult, SaveResult, Source, SourceFault,
+    Stream, Trigger, WriteResult,
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
@@ -171,6 +172,9 @@ impl Metrics {
         }
         for it in ["exact", "derived", "none"] {
             oom.attribution.with_label_values(&[it]);
+        }
+        for it in RecordResult::ALL {
+            oom.records.with_label_values(&[it.as_str()]);
         }
     }
 
@@ -412,6 +416,12 @@ impl Metrics {
         oom.workload_kills
             .with_label_values(&[&counted.namespace, &counted.kind, &counted.name])
             .inc();
+    }
+
+    /// Counts kills by what became of their forensic record.
+    pub fn oom_records(&self, result: RecordResult, n: u64) {
+        let family = &self.shared.oom.records;
+        family.with_label_values(&[result.as_str()]).inc_by(n);
     }
 
     /// Counts a fork, exec or exit in a container. `now` is boottime.
