@@ -14,6 +14,7 @@ mod contention;
 mod cpu;
 mod cpusets;
 mod event;
+mod forensics;
 mod hardware;
 mod identity;
 mod kernel;
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 pub use self::check::check;
 use self::event::{Event, Receiver, Sender};
+use self::forensics::Background;
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
 use self::node::{DeviceControl, Node, NodeError};
@@ -121,6 +123,8 @@ pub enum RunError {
     Thread(#[source] std::io::Error),
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
+    #[error(transparent)]
+    Forensics(#[from] forensics::ForensicsError),
     #[error("watch the manifest directory")]
     Manifests(#[source] crate::sys::watch::WatchError),
 }
@@ -138,6 +142,8 @@ pub struct Loop {
     instances: BTreeMap<ContainerId, (PodUid, String)>,
     removals: Removals,
     shared: Arc<Shared>,
+    /// What the records of OOM kills have of the time before.
+    background: Arc<Background>,
     /// Ids of the registered cgroups.
     ids: BTreeMap<CgroupName, CgroupId>,
     /// Limits that wait for usage to come down.
@@ -220,6 +226,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         instances: BTreeMap::new(),
         removals: Removals::default(),
         shared: Arc::clone(&shared),
+        background: Arc::default(),
         ids: BTreeMap::new(),
         deferred: Vec::new(),
         contention: Contention::new(full_pass_interval(&config.kubelet)),
@@ -263,7 +270,10 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             state.node.topology.shape(),
         ),
     );
-    let listener = state.start_listening(&log, to_loop.clone())?;
+    let recorder = state.keep_oom_records()?;
+    // Ends after the listener, which is dropped first.
+    let _keeper = recorder.handle;
+    let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
     let _listener = listener.map(Prepared::listen);
     let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;

@@ -17,6 +17,16 @@ pub fn write<T: Serialize>(
     durable::write(path, &sealed::seal(kind, version, value))
 }
 
+/// As [`write`], unsynced: for what changes often and may be lost with the node, not with the agent.
+pub fn replace<T: Serialize>(
+    path: &Path,
+    kind: &'static str,
+    version: u32,
+    value: &T,
+) -> Result<(), FsError> {
+    durable::replace(path, &sealed::seal(kind, version, value))
+}
+
 /// Removes a checkpoint; one that is not there is fine.
 pub fn remove(path: &Path) -> Result<(), FsError> {
     durable::remove(path)

@@ -39,19 +39,19 @@ pub fn read_all<T: DeserializeOwned>(
         .filter(|name| name.ends_with(suffix))
         .map(|name| {
             let path = directory.join(name);
-            let value = read(&root, &path, kind, version);
+            let value = read(&path, kind, version);
             (path, value)
         })
         .collect())
 }
 
-fn read<T: DeserializeOwned>(
-    root: &Root,
+/// One checkpoint.
+pub fn read<T: DeserializeOwned>(
     path: &Path,
     kind: &'static str,
     version: u32,
 ) -> Result<T, CheckpointError> {
-    let bytes = root.read_at_most(path, MAX_BYTES)?;
+    let bytes = Root::host().read_at_most(path, MAX_BYTES)?;
     sealed::open(kind, version, &bytes).map_err(|source| CheckpointError::Damaged {
         path: path.to_owned(),
         source,
