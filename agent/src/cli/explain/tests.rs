@@ -124,6 +124,8 @@ fn explanation(report: Option<&AdmissionReport>) -> PodExplanation {
             })
         }),
         record_fault: None,
+        oom_records: Vec::new(),
+        oom_records_fault: None,
     }
 }
 
