@@ -112,10 +112,11 @@ pub struct Volume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum VolumeSource {
-    /// `None` is the node's default medium; `size_limit` in bytes.
     EmptyDir {
+        /// On a tmpfs, not on the node's default medium.
         memory: bool,
-        size_limit: Option<u64>,
+        /// Bytes.
+        size_limit: Option<Quantity>,
     },
     HostPath {
         path: String,
@@ -181,6 +182,9 @@ pub struct Pod {
     /// same as present and empty.
     pub resources: Option<Resources>,
     pub volumes: Vec<Volume>,
+    /// `spec.tolerations` has one for the taint that the node has under memory pressure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tolerates_memory_pressure: bool,
     /// Fields that are set and that the agent does not act on.
     pub warnings: Vec<FieldFault>,
 }

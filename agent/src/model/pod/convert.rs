@@ -86,6 +86,7 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
             .as_ref()
             .map(|it| resources(Some(it), "spec.resources", &mut found)),
         volumes: volumes(spec, &mut found),
+        tolerates_memory_pressure: tolerates_memory_pressure(spec),
         warnings: Vec::new(),
     };
     check::identity(&pod, &mut found);
@@ -340,6 +341,25 @@ pub(super) fn quantity(
     }
 }
 
+/// By the rules of tolerations: what one leaves out, it does not ask about.
+fn tolerates_memory_pressure(spec: &v1::PodSpec) -> bool {
+    spec.tolerations.iter().flatten().any(|it| {
+        let any_or = |field: &Option<String>, wanted: &str| {
+            let field = field.as_deref().unwrap_or_default();
+            field.is_empty() || field == wanted
+        };
+        let is_value_right = match it.operator.as_deref().unwrap_or_default() {
+            // The taint has no value.
+            "" | "Equal" => it.value.as_deref().unwrap_or_default().is_empty(),
+            "Exists" => true,
+            _ => false,
+        };
+        any_or(&it.key, "node.kubernetes.io/memory-pressure")
+            && any_or(&it.effect, "NoSchedule")
+            && is_value_right
+    })
+}
+
 fn volumes(spec: &v1::PodSpec, found: &mut Findings) -> Vec<Volume> {
     spec.volumes
         .iter()
@@ -367,8 +387,7 @@ fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> Volum
     let empty_dir = |it: Option<&v1::EmptyDirVolumeSource>, found: &mut Findings| {
         let size_limit = it
             .and_then(|it| it.size_limit.as_ref())
-            .and_then(|it| quantity(it, &format!("{path}.emptyDir.sizeLimit"), found))
-            .map(|it| it.units());
+            .and_then(|it| quantity(it, &format!("{path}.emptyDir.sizeLimit"), found));
         match it.and_then(|it| it.medium.as_deref()).unwrap_or_default() {
             "" => VolumeSource::EmptyDir {
                 memory: false,
