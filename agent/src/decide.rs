@@ -9,6 +9,7 @@ pub mod cpusets;
 pub mod desired;
 pub mod device_access;
 pub mod env;
+pub mod eviction;
 pub mod kernel_records;
 pub mod lifecycle;
 pub mod node_allocatable;

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, bail};
 use ballast::config::{Compat, SwapBehavior, ThrottlingFactor};
 use ballast::decide::node_allocatable::{
-    Machine, NodeAllocatable, Part, Reservations, ThresholdValue, n_pods, node_resources,
+    Machine, NodeAllocatable, Part, Reservations, n_pods, node_resources,
 };
 use ballast::decide::qos::qos_class;
 use ballast::decide::qos_cgroups::{QosReserved, qos_cgroups};
 use ballast::decide::resource_settings::{
     CpuLimits, MemoryQos, NodeFacts, OomScope, ResourceSettings,
 };
+use ballast::model::eviction::Amount;
 use ballast::model::pod::{Pod, QosClass};
 use ballast::model::status::CgroupVersion;
 use ballast::units::{
@@ -88,7 +89,7 @@ fn allocatable(input: &Value) -> anyhow::Result<Value> {
         max_pid: Some(node.max_pid),
     };
     let threshold = |signal: &str| match node.eviction_hard.get(signal) {
-        Some(text) => ThresholdValue::parse(signal, text),
+        Some(text) => Amount::parse_threshold(text),
         None => Ok(None),
     };
     let reservations = Reservations {

@@ -1,5 +1,5 @@
 //! Checks of eviction thresholds (spec eviction 1.3). Their text is kept as it is; the decisions
-//! give it meaning.
+//! read it with the same parser.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,20 +7,7 @@ use std::time::Duration;
 use super::duration::{self, SignedDuration};
 use super::fault::{Faults, FieldPath, suggestion};
 use super::raw::{RawKubelet, TextMap};
-use crate::model::quantity::Quantity;
-
-/// Signals that kubelet 1.36 takes in its configuration.
-const SIGNALS: &[&str] = &[
-    "memory.available",
-    "allocatableMemory.available",
-    "nodefs.available",
-    "nodefs.inodesFree",
-    "imagefs.available",
-    "imagefs.inodesFree",
-    "containerfs.available",
-    "containerfs.inodesFree",
-    "pid.available",
-];
+use crate::model::eviction::{Amount, Signal};
 
 /// `evictionHard` where it is absent. A present map replaces all of it, also an empty one, unless
 /// `mergeDefaultEvictionSettings` is true.
@@ -77,9 +64,10 @@ pub(super) fn check(raw: &RawKubelet, faults: &mut Faults) -> Eviction {
 }
 
 fn check_signal(signal: &str, at: &FieldPath, faults: &mut Faults) {
-    if !SIGNALS.contains(&signal) {
-        let near = suggestion(signal, SIGNALS.iter().copied());
-        let right = SIGNALS.join(", ");
+    if signal.parse::<Signal>().is_err() {
+        let signals = Signal::ALL.map(Signal::as_str);
+        let near = suggestion(signal, signals);
+        let right = signals.join(", ");
         faults.add(
             at,
             format!("unknown signal{near}; right would be one of {right}"),
@@ -91,40 +79,33 @@ fn thresholds(values: &TextMap, at: &FieldPath, faults: &mut Faults) {
     for (signal, value) in values {
         let at = at.field(signal);
         check_signal(signal, &at, faults);
-        let is_right = match percent(value) {
-            Some(percent) => percent.is_some_and(|it| (0.0..=100.0).contains(&it)),
-            None => value.parse::<Quantity>().is_ok_and(|it| it.is_positive()),
-        };
-        if !is_right {
-            faults.add(
-                &at,
-                format!("`{value}` is not a threshold; right would be an amount above 0 as in 100Mi, or 0% to 100%"),
-            );
+        match Amount::parse_threshold(value) {
+            // Kubelet takes `NaN%` and `10%%`; nobody means the first, and the second is a slip.
+            Ok(_) if is_plain(value) => {}
+            Ok(_) => {
+                let message = format!("`{value}` is not a threshold; right would be as in 10%");
+                faults.add(&at, message);
+            }
+            Err(error) => faults.add(&at, error.to_string()),
         }
     }
 }
 
 fn check_reclaim(value: &str, at: &FieldPath, faults: &mut Faults) {
-    let is_right = match percent(value) {
-        Some(percent) => percent.is_some_and(|it| it > 0.0),
-        None => value.parse::<Quantity>().is_ok_and(|it| !it.is_negative()),
-    };
-    if !is_right {
-        faults.add(
-            at,
-            format!(
-                "`{value}` is not an amount to reclaim; right would be as in 500Mi, or above 0%"
-            ),
-        );
+    match Amount::parse_reclaim(value) {
+        Ok(_) if is_plain(value) => {}
+        Ok(_) => {
+            let message = format!("`{value}` is not an amount to reclaim; right would be as in 5%");
+            faults.add(at, message);
+        }
+        Err(error) => faults.add(at, error.to_string()),
     }
 }
 
-/// `None`: not written as a percentage. `Some(None)`: written as one, but not a number.
-///
-/// Kubelet takes `NaN%` too, a threshold that is never met; nobody means that.
-fn percent(value: &str) -> Option<Option<f32>> {
-    let number = value.strip_suffix('%')?;
-    Some(number.parse().ok().filter(|it: &f32| it.is_finite()))
+/// No percentage, or one of a finite number with one percent sign.
+fn is_plain(value: &str) -> bool {
+    let percent = value.strip_suffix('%').map(str::parse::<f32>);
+    percent.is_none_or(|it| it.is_ok_and(f32::is_finite))
 }
 
 fn grace_periods(

@@ -15,8 +15,6 @@ use super::fault::{Faults, FieldPath};
 pub enum Treatment {
     /// Decisions use it.
     Honoured,
-    /// Checked and kept, but the part that uses it is not in this build.
-    Later,
     /// Neither checked nor used; harmless, and reported when set.
     Ignored(Because),
     /// Ignoring it would silently change what pods get, so only `unless` and an empty value are
@@ -179,11 +177,11 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ("serializeImagePulls", Ignored(Images)),
         ("maxParallelImagePulls", Ignored(Images)),
         ("evictionHard", Honoured),
-        ("evictionSoft", Later),
-        ("evictionSoftGracePeriod", Later),
-        ("evictionPressureTransitionPeriod", Later),
-        ("evictionMaxPodGracePeriod", Later),
-        ("evictionMinimumReclaim", Later),
+        ("evictionSoft", Honoured),
+        ("evictionSoftGracePeriod", Honoured),
+        ("evictionPressureTransitionPeriod", Honoured),
+        ("evictionMaxPodGracePeriod", Honoured),
+        ("evictionMinimumReclaim", Honoured),
         ("mergeDefaultEvictionSettings", Honoured),
         ("podsPerCore", Honoured),
         ("enableControllerAttachDetach", Ignored(Volumes)),
@@ -257,7 +255,7 @@ pub(super) fn counts(fields: &Map<String, Value>) -> FieldCounts {
     for (name, _) in fields.iter().filter(|(_, it)| is_set(it)) {
         match treatment(name) {
             Some(Treatment::Honoured | Treatment::Refused { .. }) => counts.honoured += 1,
-            Some(Treatment::Later | Treatment::Ignored(_)) => counts.ignored += 1,
+            Some(Treatment::Ignored(_)) => counts.ignored += 1,
             None => {}
         }
     }
@@ -267,25 +265,15 @@ pub(super) fn counts(fields: &Map<String, Value>) -> FieldCounts {
 /// One warning for each reason that some field of `fields` has no effect.
 pub(super) fn warnings(fields: &Map<String, Value>) -> Vec<String> {
     let mut ignored: BTreeMap<Because, Vec<&str>> = BTreeMap::new();
-    let mut later = Vec::new();
     for (name, _) in fields.iter().filter(|(_, it)| is_set(it)) {
-        match treatment(name) {
-            Some(Treatment::Ignored(because)) => ignored.entry(because).or_default().push(name),
-            Some(Treatment::Later) => later.push(name.as_str()),
-            _ => {}
+        if let Some(Treatment::Ignored(because)) = treatment(name) {
+            ignored.entry(because).or_default().push(name);
         }
     }
-    let mut warnings: Vec<String> = ignored
+    ignored
         .into_iter()
         .map(|(because, names)| format!("kubelet fields ignored, {because}: {}", names.join(", ")))
-        .collect();
-    if !later.is_empty() {
-        let names = later.join(", ");
-        warnings.push(format!(
-            "kubelet fields without effect, this build does not evict yet: {names}"
-        ));
-    }
-    warnings
+        .collect()
 }
 
 /// Faults for refused fields that ask for something else than what this build does.

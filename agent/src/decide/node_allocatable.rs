@@ -5,14 +5,13 @@
 //! `kubeReserved` and `systemReserved`: it limits kubepods. The one in the Node status also keeps
 //! back the hard eviction thresholds and preallocated hugepages: it is what the scheduler fills.
 
-mod threshold;
-
 use std::collections::BTreeMap;
 
-pub use self::threshold::{ThresholdError, ThresholdValue};
+use super::eviction::thresholds::{ThresholdError, threshold_amount};
 use super::pod_resources::{hugepages, memory, milli_cpu, unmentioned_hugepages};
 use crate::config::{Compat, Enforcement, KubeletConfig};
 use crate::model::cpuset::CpuSet;
+use crate::model::eviction::{Amount, Signal};
 use crate::model::pod::ResourceList;
 use crate::model::quantity::{Format, Quantity};
 use crate::model::resources::CgroupResources;
@@ -39,28 +38,28 @@ pub struct Machine {
 }
 
 /// Reservations and thresholds of the configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reservations {
     pub kube: ResourceList,
     pub system: ResourceList,
     /// `memory.available` of `evictionHard`.
-    pub hard_memory: Option<ThresholdValue>,
+    pub hard_memory: Option<Amount>,
     /// `nodefs.available` of `evictionHard`.
-    pub hard_nodefs: Option<ThresholdValue>,
+    pub hard_nodefs: Option<Amount>,
 }
 
 impl Reservations {
     /// From the configuration; the error names the eviction signal.
     pub fn new(config: &KubeletConfig) -> Result<Self, ThresholdError> {
-        let threshold = |signal: &str| match config.eviction_hard.get(signal) {
-            Some(text) => ThresholdValue::parse(signal, text),
+        let threshold = |signal: Signal| match config.eviction_hard.get(signal.as_str()) {
+            Some(text) => threshold_amount(signal, text),
             None => Ok(None),
         };
         Ok(Self {
             kube: config.kube_reserved.clone(),
             system: config.system_reserved.clone(),
-            hard_memory: threshold("memory.available")?,
-            hard_nodefs: threshold("nodefs.available")?,
+            hard_memory: threshold(Signal::MemoryAvailable)?,
+            hard_nodefs: threshold(Signal::NodeFsAvailable)?,
         })
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! A figure that could not be read is `None`, never 0. Times are `CLOCK_BOOTTIME`.
 
+mod amount;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::amount::AmountError;
 use super::pod::QosClass;
 use super::quantity::Quantity;
 use super::record::PodRef;

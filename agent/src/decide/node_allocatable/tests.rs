@@ -19,8 +19,8 @@ fn shown(list: &ResourceList) -> String {
         .join(" ")
 }
 
-fn threshold(text: &str) -> Option<ThresholdValue> {
-    ThresholdValue::parse("memory.available", text).expect("a threshold")
+fn threshold(text: &str) -> Option<Amount> {
+    Amount::parse_threshold(text).expect("a threshold")
 }
 
 fn machine(n_cpus: u32, memory: u64) -> Machine {
@@ -50,29 +50,6 @@ fn reservations_add_up_and_thresholds_do_not_limit_cgroups() {
         assert_eq!(shown(&figures.reservation), reserved);
         assert_eq!(shown(&figures.absolute), "cpu=9850m memory=10090Mi");
         assert!(figures.overcommitted().is_empty());
-    }
-}
-
-#[test]
-fn fractions_are_32_bit_floats() {
-    let ten = Quantity::from_bytes(10 * GI);
-    for (text, amount) in [
-        ("5%", 536_870_920),
-        ("10%", 1_073_741_840),
-        ("15%", 1_610_612_800),
-    ] {
-        assert_eq!(
-            threshold(text).expect("a fraction").of(&ten).value(),
-            amount,
-            "{text}"
-        );
-    }
-    assert_eq!(threshold("100%"), None);
-    for text in ["-1%", "101%", "x%", "nan%", "0", "-1Mi", "1MB"] {
-        assert!(
-            ThresholdValue::parse("memory.available", text).is_err(),
-            "{text}"
-        );
     }
 }
 

@@ -1,0 +1,26 @@
+//! Which pods are let in while the node is under pressure (spec eviction 1.13).
+
+use std::collections::BTreeSet;
+
+use crate::model::eviction::NodeCondition;
+use crate::model::pod::QosClass;
+
+/// What of a pod decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applicant {
+    pub qos: QosClass,
+    pub is_critical: bool,
+    pub tolerates_memory_pressure: bool,
+}
+
+/// Whether the pod may run on a node with these conditions. The words for a refusal:
+/// [`admission_message`](super::message::admission_message).
+pub fn is_admitted(conditions: &BTreeSet<NodeCondition>, pod: Applicant) -> bool {
+    if conditions.is_empty() || pod.is_critical {
+        return true;
+    }
+    let only_memory = conditions
+        .iter()
+        .all(|it| *it == NodeCondition::MemoryPressure);
+    only_memory && (pod.qos != QosClass::BestEffort || pod.tolerates_memory_pressure)
+}

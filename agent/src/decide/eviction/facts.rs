@@ -1,0 +1,95 @@
+//! What of a pod's definition eviction is decided by (spec eviction 1.7, 1.8, 1.10).
+
+use crate::config::Compat;
+use crate::model::eviction::{ContainerFacts, PodFacts, VolumeFacts};
+use crate::model::pod::{
+    CONFIG_SOURCE_ANNOTATION, Container, Overhead, Pod, PodLevel, QosClass,
+    SYSTEM_CRITICAL_PRIORITY, Volume, VolumeSource,
+};
+use crate::model::quantity::Quantity;
+use crate::model::record::PodRef;
+
+const MEMORY: &str = "memory";
+const STORAGE: &str = "ephemeral-storage";
+
+pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
+    let limits = pod.limits(PodLevel::Honoured, Overhead::Added).amounts;
+    let containers = pod
+        .containers
+        .iter()
+        // Kubelet holds init containers to no limit of their own.
+        .map(|it| container(it, it.resources.limits.get(STORAGE)))
+        .chain(pod.init_containers.iter().map(|it| container(it, None)));
+    PodFacts {
+        pod: PodRef {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        },
+        qos,
+        priority: pod.priority.unwrap_or(0),
+        is_critical: is_critical(pod, compat),
+        termination_grace: pod.termination_grace,
+        memory_request: request(pod, MEMORY),
+        storage_request: request(pod, STORAGE),
+        pod_level_memory_request: pod.pod_level_request(MEMORY).cloned(),
+        storage_limit: limits.get(STORAGE).cloned(),
+        containers: containers.collect(),
+        volumes: pod.volumes.iter().map(volume).collect(),
+    }
+}
+
+/// Whether the pod is never evicted.
+///
+/// Kubelet spares every pod of a manifest. Without a kubelet all pods are from manifests, and a node
+/// could give nothing back: here the manifest has to say so.
+fn is_critical(pod: &Pod, compat: Compat) -> bool {
+    let is_static = || {
+        let source = pod.annotations.get(CONFIG_SOURCE_ANNOTATION);
+        source.is_some_and(|it| it != "api")
+    };
+    match compat {
+        Compat::Kubelet => pod.is_critical(),
+        Compat::Ballast => {
+            is_static()
+                || pod.is_mirror()
+                || pod
+                    .priority
+                    .is_some_and(|it| it >= SYSTEM_CRITICAL_PRIORITY)
+        }
+    }
+}
+
+/// What the pod requests; overhead comes on top only of something.
+fn request(pod: &Pod, resource: &str) -> Quantity {
+    let requests = pod.requests(PodLevel::Honoured, Overhead::Left);
+    let request = requests.get(resource).filter(|it| !it.is_zero());
+    match (request, pod.overhead.get(resource)) {
+        (Some(request), Some(overhead)) => request.plus(overhead),
+        (Some(request), None) => request.clone(),
+        (None, _) => Quantity::ZERO,
+    }
+}
+
+fn container(it: &Container, storage_limit: Option<&Quantity>) -> ContainerFacts {
+    let request = |name| it.resources.requests.get(name).cloned().unwrap_or_default();
+    ContainerFacts {
+        name: it.name.clone(),
+        memory_request: request(MEMORY),
+        storage_request: request(STORAGE),
+        storage_limit: storage_limit.cloned(),
+    }
+}
+
+fn volume(it: &Volume) -> VolumeFacts {
+    let (is_local, size_limit) = match &it.source {
+        VolumeSource::EmptyDir { memory, size_limit } => (!memory, size_limit.as_ref()),
+        VolumeSource::HostPath { .. } => (true, None),
+        VolumeSource::Other { kind } => (matches!(kind.as_str(), "configMap" | "gitRepo"), None),
+    };
+    VolumeFacts {
+        name: it.name.clone(),
+        is_local,
+        size_limit: size_limit.filter(|it| it.is_positive()).cloned(),
+    }
+}

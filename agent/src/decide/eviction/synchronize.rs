@@ -1,0 +1,317 @@
+//! One pass over a snapshot (spec eviction 1.6, 1.16). Pinned by suite `eviction_sync`.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::message::threshold_message;
+use super::rank::{Ranked, rank};
+use super::{
+    Action, Blocked, BlockedReason, Decision, Met, Policy, Relief, State, capacity, ends_sooner,
+    grace, local_storage, threshold_quantity,
+};
+use crate::config::Compat;
+use crate::model::eviction::{
+    Amount, EvictionCause, NodeCondition, Observation, Signal, Snapshot, Threshold, Victim,
+};
+use crate::model::pod::PodUid;
+use crate::model::quantity::{Format, Quantity};
+
+type Observations = BTreeMap<Signal, Observation>;
+
+/// How long after its end was due a pod still counts as about to free what it uses. Arbitrary: a
+/// killed process of 100 GiB is gone sooner.
+const OVERDUE: Duration = Duration::from_secs(5);
+
+/// Decides what to do about the node as it is. Cost: one sort of the pods per threshold that is due.
+pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decision {
+    if policy.thresholds.is_empty() && !policy.limits_local_storage {
+        return Decision::default();
+    }
+    let now = snapshot.at;
+    let observations = &snapshot.observations;
+    let met = met(policy, state, observations);
+    let mut next = State {
+        has_passed: true,
+        met: met.into_iter().map(|it| since(state, it, now)).collect(),
+        unresolved: Vec::new(),
+        condition_seen: state.condition_seen.clone(),
+        observed_at: observations.iter().map(|(it, o)| (*it, o.at)).collect(),
+        ending: ending(state, snapshot),
+    };
+    for it in &next.met {
+        next.condition_seen
+            .insert(it.threshold.signal.condition(), now);
+    }
+    let is_reported = |seen: &Duration| now.saturating_sub(*seen) < policy.transition_period;
+    let conditions = next
+        .condition_seen
+        .iter()
+        .filter(|(_, seen)| is_reported(seen))
+        .map(|(condition, _)| *condition)
+        .collect();
+    let is_due = |it: &&Met| now.saturating_sub(it.since) >= it.threshold.grace;
+    next.unresolved = next
+        .met
+        .iter()
+        .filter(is_due)
+        .map(|it| it.threshold.clone())
+        .collect();
+    let mut decision = Decision {
+        state: next,
+        conditions,
+        action: None,
+        blocked: Vec::new(),
+    };
+
+    if policy.limits_local_storage {
+        let victims = local_storage::victims(policy, &snapshot.pods);
+        if !victims.is_empty() {
+            decision.action = Some(Action::EvictAll { victims });
+            return decision;
+        }
+    }
+    let mut due: Vec<(Threshold, Observation)> = Vec::new();
+    for threshold in &decision.state.unresolved {
+        let Some(observation) = observations.get(&threshold.signal) else {
+            continue;
+        };
+        if is_new(state, threshold.signal, observation) {
+            due.push((threshold.clone(), *observation));
+        } else {
+            decision.blocked.push(Blocked {
+                threshold: threshold.clone(),
+                reason: BlockedReason::Stale,
+            });
+        }
+    }
+    due.sort_by(|a, b| urgency(policy.compat, a, b));
+    for (threshold, observation) in due {
+        match relieve(policy, &decision.state, snapshot, &threshold, observation) {
+            Ok(relief) => {
+                decision.action = Some(Action::Relieve(relief));
+                break;
+            }
+            Err(reason) => decision.blocked.push(Blocked { threshold, reason }),
+        }
+        // Kubelet looks at the first only.
+        if policy.compat == Compat::Kubelet {
+            break;
+        }
+    }
+    decision
+}
+
+/// Whether a pod still has to go for `threshold` once the node gave back what it could (spec
+/// eviction 1.6, step 19). A signal that could not be read again is not short.
+///
+/// Kubelet asks whether any threshold is short, also one that has nothing to do with what was given
+/// back or is still in its grace.
+pub fn is_still_short(
+    policy: &Policy,
+    threshold: &Threshold,
+    observations: &BTreeMap<Signal, Observation>,
+) -> bool {
+    match policy.compat {
+        Compat::Ballast => is_met(threshold, observations, MinReclaim::Added),
+        Compat::Kubelet => policy
+            .thresholds
+            .iter()
+            .any(|it| is_met(it, observations, MinReclaim::Added)),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MinReclaim {
+    Added,
+    Left,
+}
+
+fn is_met(threshold: &Threshold, observations: &Observations, min_reclaim: MinReclaim) -> bool {
+    let Some(observation) = observations.get(&threshold.signal) else {
+        return false;
+    };
+    let mut wanted = threshold_quantity(threshold, observation);
+    if min_reclaim == MinReclaim::Added
+        && let Some(more) = &threshold.min_reclaim
+    {
+        wanted = wanted.plus(&more.of(&capacity(observation)));
+    }
+    wanted > Quantity::from_units(observation.available, Format::BinarySi)
+}
+
+/// Thresholds that are met now, then those that are not over yet.
+fn met(policy: &Policy, state: &State, observations: &Observations) -> Vec<Threshold> {
+    let known = match policy.compat {
+        Compat::Kubelet if !state.has_passed => policy.n_known_at_first,
+        _ => policy.thresholds.len(),
+    };
+    let known = policy.thresholds.get(..known).unwrap_or(&policy.thresholds);
+    let mut met: Vec<Threshold> = Vec::new();
+    for it in known {
+        let is_twice = met.contains(it) && is_one(policy.compat, it);
+        if is_met(it, observations, MinReclaim::Left) && !is_twice {
+            met.push(it.clone());
+        }
+    }
+    for it in &state.unresolved {
+        if is_met(it, observations, MinReclaim::Added) && !met.contains(it) {
+            met.push(it.clone());
+        }
+    }
+    met
+}
+
+/// Whether a threshold that is given twice is one. Kubelet tells amounts apart by their address.
+fn is_one(compat: Compat, threshold: &Threshold) -> bool {
+    let is_plain = threshold.min_reclaim.is_none();
+    compat == Compat::Ballast || is_plain && matches!(threshold.amount, Amount::Fraction(_))
+}
+
+fn since(state: &State, threshold: Threshold, now: Duration) -> Met {
+    let before = state.met.iter().find(|it| it.threshold == threshold);
+    Met {
+        since: before.map_or(now, |it| it.since),
+        threshold,
+    }
+}
+
+/// Whether the observation is newer than what the last pass saw, as far as that is known.
+fn is_new(state: &State, signal: Signal, observation: &Observation) -> bool {
+    match (state.observed_at.get(&signal), observation.at) {
+        (Some(Some(last)), Some(at)) => at > *last,
+        _ => true,
+    }
+}
+
+fn ending(state: &State, snapshot: &Snapshot) -> BTreeMap<PodUid, Duration> {
+    let ends = |left: Duration| snapshot.at.saturating_add(left);
+    snapshot
+        .pods
+        .iter()
+        .filter_map(|it| {
+            let uid = &it.facts.pod.uid;
+            let end = ends(it.ends_within?);
+            let before = state.ending.get(uid).copied().unwrap_or(end);
+            Some((uid.clone(), before.min(end)))
+        })
+        .collect()
+}
+
+/// The most urgent first. Kubelet puts memory first and leaves the rest to chance.
+fn urgency(compat: Compat, a: &(Threshold, Observation), b: &(Threshold, Observation)) -> Ordering {
+    let is_soft = |it: &(Threshold, Observation)| !it.0.is_hard();
+    let kind = |it: &(Threshold, Observation)| it.0.signal.condition();
+    let is_memory = |it| kind(it) == NodeCondition::MemoryPressure;
+    let kubelets = match compat {
+        Compat::Kubelet => is_memory(b).cmp(&is_memory(a)),
+        Compat::Ballast => Ordering::Equal,
+    };
+    kubelets
+        .then_with(|| is_soft(a).cmp(&is_soft(b)))
+        .then_with(|| kind(a).cmp(&kind(b)))
+        .then_with(|| headroom(a).cmp(&headroom(b)))
+        .then_with(|| a.0.signal.cmp(&b.0.signal))
+}
+
+/// What is available in millionths of what should be: signals of any unit compare.
+fn headroom((threshold, observation): &(Threshold, Observation)) -> i128 {
+    let wanted = threshold_quantity(threshold, observation).value().max(1);
+    i128::from(observation.available) * 1_000_000 / i128::from(wanted)
+}
+
+fn relieve(
+    policy: &Policy,
+    state: &State,
+    snapshot: &Snapshot,
+    threshold: &Threshold,
+    observation: Observation,
+) -> Result<Relief, BlockedReason> {
+    let ranked = rank(
+        threshold.signal,
+        policy.layout,
+        policy.compat,
+        &snapshot.pods,
+    );
+    if policy.compat == Compat::Ballast
+        && ends_soon_enough(policy, state, snapshot, threshold, &observation, &ranked)
+    {
+        return Err(BlockedReason::Ending);
+    }
+    let may_go = |it: &&Ranked<'_>| {
+        let grace = grace(policy, threshold, it.reading);
+        !it.reading.facts.is_critical && !ends_sooner(policy, it.reading, grace)
+    };
+    let is_known = |it: &&Ranked<'_>| policy.compat == Compat::Kubelet || it.usage.is_some();
+    let candidates: Vec<Victim> = ranked
+        .iter()
+        .filter(may_go)
+        .filter(is_known)
+        .map(|it| victim(policy, threshold, observation, it))
+        .collect();
+    let reclaim = policy.layout.reclaim(threshold.signal);
+    if !candidates.is_empty() || !reclaim.is_empty() {
+        return Ok(Relief {
+            threshold: threshold.clone(),
+            observation,
+            reclaim,
+            candidates,
+        });
+    }
+    Err(if ranked.is_empty() {
+        BlockedReason::NoPods
+    } else if ranked.iter().any(|it| may_go(&it)) {
+        BlockedReason::Unknown
+    } else {
+        BlockedReason::NoCandidate
+    })
+}
+
+fn victim(
+    policy: &Policy,
+    threshold: &Threshold,
+    observation: Observation,
+    ranked: &Ranked<'_>,
+) -> Victim {
+    Victim {
+        pod: ranked.reading.facts.pod.clone(),
+        grace: grace(policy, threshold, ranked.reading),
+        message: threshold_message(threshold, &observation, ranked.reading),
+        cause: EvictionCause::Threshold {
+            threshold: threshold.clone(),
+            observation,
+        },
+        expected: ranked.usage,
+    }
+}
+
+/// Whether the threshold is over once the pods are gone that end as soon as one evicted for it would.
+fn ends_soon_enough(
+    policy: &Policy,
+    state: &State,
+    snapshot: &Snapshot,
+    threshold: &Threshold,
+    observation: &Observation,
+    ranked: &[Ranked<'_>],
+) -> bool {
+    let is_on_time = |it: &&Ranked<'_>| {
+        let end = state.ending.get(&it.reading.facts.pod.uid);
+        end.is_some_and(|end| snapshot.at <= end.saturating_add(OVERDUE))
+    };
+    let freed: u64 = ranked
+        .iter()
+        .filter(|it| ends_sooner(policy, it.reading, grace(policy, threshold, it.reading)))
+        .filter(is_on_time)
+        .filter_map(|it| it.usage)
+        .fold(0, u64::saturating_add);
+    if freed == 0 {
+        return false;
+    }
+    let freed = i64::try_from(freed).unwrap_or(i64::MAX);
+    let after = Observation {
+        available: observation.available.saturating_add(freed),
+        ..*observation
+    };
+    let after = BTreeMap::from([(threshold.signal, after)]);
+    !is_met(threshold, &after, MinReclaim::Added)
+}

@@ -1,0 +1,156 @@
+//! The text of thresholds and of amounts to reclaim (spec eviction 1.3), and what it comes to of a
+//! capacity. Pinned by suite `eviction_thresholds`.
+
+use super::Amount;
+use crate::model::quantity::{Format, Quantity, QuantityError};
+
+/// Why a text is not an amount.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AmountError {
+    #[error("`{0}` is not a percentage; right would be as in 10%")]
+    Percentage(String),
+    #[error("`{0}` is below 0%; right would be 0% to 100%")]
+    BelowZero(String),
+    #[error("`{0}` is above 100%; right would be 0% to 100%")]
+    AboveHundred(String),
+    #[error("`{0}` is not above 0; right would be as in 100Mi")]
+    NotPositive(String),
+    #[error("`{0}` is too little to reclaim; right would be as in 500Mi, or above 0%")]
+    Reclaim(String),
+    #[error(transparent)]
+    Quantity(QuantityError),
+}
+
+impl Amount {
+    /// The value of a threshold. `None` for `0%` and `100%`, which are no threshold.
+    ///
+    /// `NaN%` is taken, as by kubelet: a threshold that is never met.
+    pub fn parse_threshold(text: &str) -> Result<Option<Self>, AmountError> {
+        if matches!(text, "0%" | "100%") {
+            return Ok(None);
+        }
+        if !text.ends_with('%') {
+            let amount: Quantity = text.parse().map_err(AmountError::Quantity)?;
+            return if amount.is_positive() {
+                Ok(Some(Self::Quantity(amount)))
+            } else {
+                Err(AmountError::NotPositive(text.to_owned()))
+            };
+        }
+        match fraction(text)? {
+            it if it < 0.0 => Err(AmountError::BelowZero(text.to_owned())),
+            it if it > 1.0 => Err(AmountError::AboveHundred(text.to_owned())),
+            it => Ok(Some(Self::Fraction(it))),
+        }
+    }
+
+    /// The value of an amount to reclaim; a percentage has no upper bound.
+    pub fn parse_reclaim(text: &str) -> Result<Self, AmountError> {
+        if !text.ends_with('%') {
+            let amount: Quantity = text.parse().map_err(AmountError::Quantity)?;
+            return if amount.is_negative() {
+                Err(AmountError::Reclaim(text.to_owned()))
+            } else {
+                Ok(Self::Quantity(amount))
+            };
+        }
+        match fraction(text)? {
+            it if it <= 0.0 => Err(AmountError::Reclaim(text.to_owned())),
+            it => Ok(Self::Fraction(it)),
+        }
+    }
+
+    /// The amount of a capacity that this is.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "kubelet computes in floats and truncates; the conversion saturates"
+    )]
+    pub fn of(&self, capacity: &Quantity) -> Quantity {
+        match self {
+            Self::Quantity(amount) => amount.clone(),
+            Self::Fraction(fraction) => {
+                let amount = capacity.value() as f64 * f64::from(*fraction);
+                Quantity::from_units(amount as i64, Format::BinarySi)
+            }
+        }
+    }
+}
+
+/// As kubelet reads it: all percent signs at the end are left out, digits may be grouped (`1_0%`),
+/// and what is too large for a 32-bit float is no number.
+fn fraction(text: &str) -> Result<f32, AmountError> {
+    let number = text.trim_end_matches('%');
+    let percent: Option<f32> = without_groups(number).parse().ok();
+    percent
+        .filter(|it| it.is_finite() || !number.ends_with(|it: char| it.is_ascii_digit()))
+        .map(|it| it / 100.0)
+        .ok_or_else(|| AmountError::Percentage(text.to_owned()))
+}
+
+/// The text without underscores that stand between digits.
+fn without_groups(number: &str) -> String {
+    let is_digit = |it: Option<&u8>| it.is_some_and(u8::is_ascii_digit);
+    let bytes = number.as_bytes();
+    let separates = |at: usize| {
+        let before = at.checked_sub(1).and_then(|it| bytes.get(it));
+        is_digit(before) && is_digit(bytes.get(at + 1))
+    };
+    let kept = number
+        .char_indices()
+        .filter(|(at, it)| *it != '_' || !separates(*at));
+    kept.map(|(_, it)| it).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GI: u64 = 1 << 30;
+
+    fn threshold(text: &str) -> Option<Amount> {
+        Amount::parse_threshold(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    /// Spec eviction 10.1, P10 to P12.
+    #[test]
+    fn fractions_are_32_bit_floats() {
+        for (text, capacity, amount) in [
+            ("5%", 10 * GI, 536_870_920),
+            ("10%", 10 * GI, 1_073_741_840),
+            ("10%", 100 * GI, 10_737_418_400),
+            ("15%", 100 * GI, 16_106_128_000),
+            ("5%", 6_553_600, 327_680),
+        ] {
+            let got = threshold(text).map(|it| it.of(&Quantity::from_bytes(capacity)).value());
+            assert_eq!(got, Some(amount), "{text} of {capacity}");
+        }
+    }
+
+    /// Spec eviction 10.1, P3 to P5.
+    #[test]
+    fn only_the_literal_ends_of_the_range_are_no_threshold() {
+        assert_eq!((threshold("0%"), threshold("100%")), (None, None));
+        assert_eq!(threshold("0.0%"), Some(Amount::Fraction(0.0)));
+        assert_eq!(threshold("100.0%"), Some(Amount::Fraction(1.0)));
+        assert_eq!(threshold("1_0%"), threshold("10%%"));
+        for text in [
+            "-5%", "101%", "x%", "%", "1__0%", "_1%", "1e99%", "0", "-1Mi", "1MB", "",
+        ] {
+            assert!(Amount::parse_threshold(text).is_err(), "{text}");
+        }
+    }
+
+    /// Spec eviction 10.1, P9.
+    #[test]
+    fn nothing_may_be_to_be_reclaimed_but_not_as_a_percentage() {
+        assert_eq!(
+            Amount::parse_reclaim("0"),
+            Ok(Amount::Quantity(Quantity::ZERO))
+        );
+        assert_eq!(Amount::parse_reclaim("150%"), Ok(Amount::Fraction(1.5)));
+        for text in ["0%", "-1%", "-1", "x"] {
+            assert!(Amount::parse_reclaim(text).is_err(), "{text}");
+        }
+    }
+}
