@@ -17,6 +17,7 @@ mod cgroup_names;
 mod checkpoints;
 mod cpu;
 mod device_allocation;
+mod eviction;
 mod memory_static_policy;
 mod node_allocatable;
 mod pleg_events;
@@ -48,7 +49,6 @@ type RunAgainst = fn(&Value, &Value) -> anyhow::Result<Value>;
 enum Suite {
     Implemented(Run),
     ImplementedAgainst(RunAgainst),
-    NotImplemented,
     /// Not cases, but what cases refer to.
     Data,
 }
@@ -63,9 +63,15 @@ const SUITES: &[(&str, Suite)] = &[
         "device_allocation",
         Suite::ImplementedAgainst(device_allocation::run),
     ),
-    ("eviction_rank", Suite::NotImplemented),
-    ("eviction_sync", Suite::NotImplemented),
-    ("eviction_thresholds", Suite::NotImplemented),
+    ("eviction_rank", Suite::Implemented(eviction::run_rank)),
+    (
+        "eviction_sync",
+        Suite::ImplementedAgainst(eviction::run_sync),
+    ),
+    (
+        "eviction_thresholds",
+        Suite::Implemented(eviction::run_thresholds),
+    ),
     (
         "memory_static_policy",
         Suite::Implemented(memory_static_policy::run),
@@ -214,11 +220,6 @@ fn run_suite(name: &str, suite: &Suite, path: &Path) -> anyhow::Result<bool> {
     let run: &dyn Fn(&Value, &Value) -> anyhow::Result<Value> = match suite {
         Suite::Implemented(run) => &|input, _| run(input),
         Suite::ImplementedAgainst(run) => run,
-        Suite::NotImplemented => {
-            let n_cases = lines(path)?.count();
-            println!("{name}: not implemented ({n_cases} cases)");
-            return Ok(has_cases(name, n_cases));
-        }
         Suite::Data => {
             let n_entries = lines(path)?.count();
             println!("{name}: data of other suites ({n_entries} entries)");

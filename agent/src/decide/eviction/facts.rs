@@ -30,8 +30,8 @@ pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
         priority: pod.priority.unwrap_or(0),
         is_critical: is_critical(pod, compat),
         termination_grace: pod.termination_grace,
-        memory_request: request(pod, MEMORY),
-        storage_request: request(pod, STORAGE),
+        memory_request: request(pod, MEMORY, compat),
+        storage_request: request(pod, STORAGE, compat),
         pod_level_memory_request: pod.pod_level_request(MEMORY).cloned(),
         storage_limit: limits.get(STORAGE).cloned(),
         containers: containers.collect(),
@@ -61,8 +61,16 @@ fn is_critical(pod: &Pod, compat: Compat) -> bool {
 }
 
 /// What the pod requests; overhead comes on top only of something.
-fn request(pod: &Pod, resource: &str) -> Quantity {
-    let requests = pod.requests(PodLevel::Honoured, Overhead::Left);
+///
+/// To kubelet a pod with resources of its own requests nothing that they do not name, local storage
+/// included, which they cannot.
+fn request(pod: &Pod, resource: &str, compat: Compat) -> Quantity {
+    let requests = match &pod.resources {
+        Some(own) if compat == Compat::Kubelet && pod.has_pod_level_resources() => {
+            own.requests.clone()
+        }
+        _ => pod.requests(PodLevel::Honoured, Overhead::Left),
+    };
     let request = requests.get(resource).filter(|it| !it.is_zero());
     match (request, pod.overhead.get(resource)) {
         (Some(request), Some(overhead)) => request.plus(overhead),

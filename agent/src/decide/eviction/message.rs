@@ -26,20 +26,20 @@ pub fn threshold_message(
     let Some(figures) = &reading.figures else {
         return message;
     };
-    let mut blame = |kind: &str, name: &str, used: Option<u64>, request: &Quantity| {
-        let used = used.map(Quantity::from_bytes);
-        if let Some(used) = used.filter(|it| it > request) {
-            let _infallible = write!(
-                message,
-                "{kind} {name} was using {used}, request is {request}, has larger consumption of {resource}. "
-            );
-        }
+    let mut blame = |what: &str, name: &str, used: &Quantity, request: &Quantity| {
+        let _infallible = write!(
+            message,
+            "{what} {name} was using {used}, request is {request}, has larger consumption of {resource}. "
+        );
     };
     let facts = &reading.facts;
+    // The pod is named however much it uses.
     if resource == StarvedResource::Memory
         && let Some(request) = &facts.pod_level_memory_request
+        && let Some(used) = figures.memory_working_set
     {
-        blame("Pod", &facts.pod.name, figures.memory_working_set, request);
+        let used = Quantity::from_bytes(used);
+        blame("Pod", &facts.pod.name, &used, request);
     }
     for it in &facts.containers {
         let figures = figures.containers.get(&it.name);
@@ -51,7 +51,10 @@ pub fn threshold_message(
             }
             StarvedResource::Inodes | StarvedResource::Pids => None,
         });
-        blame("Container", &it.name, used, request(it, resource));
+        let request = request(it, resource);
+        if let Some(used) = used.map(Quantity::from_bytes).filter(|it| it > request) {
+            blame("Container", &it.name, &used, request);
+        }
     }
     message
 }

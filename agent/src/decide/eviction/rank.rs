@@ -72,19 +72,21 @@ fn key(signal: Signal, compat: Compat, facts: &PodFacts, usage: Option<u64>) -> 
         (None, Compat::Kubelet) => Certainty::UnknownFirst,
         (None, Compat::Ballast) => Certainty::UnknownLast,
     };
+    // Pods of which nothing is known have nothing to compare.
     let used = usage.map_or(Quantity::ZERO, |it| {
         Quantity::from_units(i64::try_from(it).unwrap_or(i64::MAX), Format::BinarySi)
     });
-    let excess = match (signal.resource(), compat) {
-        (StarvedResource::Memory, _) => used.minus(&facts.memory_request),
-        (StarvedResource::EphemeralStorage, _) => used.minus(&facts.storage_request),
+    let request = match (signal.resource(), compat) {
+        _ if usage.is_none() => &Quantity::ZERO,
+        (StarvedResource::Memory, _) => &facts.memory_request,
+        (StarvedResource::EphemeralStorage, _) => &facts.storage_request,
         // Kubelet takes bytes off a count.
-        (StarvedResource::Inodes, Compat::Kubelet) => used.minus(&facts.storage_request),
-        (StarvedResource::Inodes, Compat::Ballast) | (StarvedResource::Pids, _) => used.clone(),
+        (StarvedResource::Inodes, Compat::Kubelet) => &facts.storage_request,
+        (StarvedResource::Inodes | StarvedResource::Pids, _) => &Quantity::ZERO,
     };
     let is_within_request = match signal.resource() {
-        StarvedResource::Memory | StarvedResource::EphemeralStorage => !excess.is_positive(),
-        StarvedResource::Inodes => !used.is_positive(),
+        StarvedResource::Memory | StarvedResource::EphemeralStorage => used <= *request,
+        StarvedResource::Inodes => used.is_zero(),
         StarvedResource::Pids => false,
     };
     RankKey {
@@ -92,7 +94,7 @@ fn key(signal: Signal, compat: Compat, facts: &PodFacts, usage: Option<u64>) -> 
         is_within_request,
         priority: facts.priority,
         is_counted: usage.is_some() || !is_of_pids,
-        excess: Reverse(excess),
+        excess: Reverse(used.minus(request)),
     }
 }
 

@@ -33,7 +33,7 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
     let met = met(policy, state, observations);
     let mut next = State {
         has_passed: true,
-        met: met.into_iter().map(|it| since(state, it, now)).collect(),
+        met: since(state, met, now),
         unresolved: Vec::new(),
         condition_seen: state.condition_seen.clone(),
         observed_at: observations.iter().map(|(it, o)| (*it, o.at)).collect(),
@@ -168,12 +168,19 @@ fn is_one(compat: Compat, threshold: &Threshold) -> bool {
     compat == Compat::Ballast || is_plain && matches!(threshold.amount, Amount::Fraction(_))
 }
 
-fn since(state: &State, threshold: Threshold, now: Duration) -> Met {
-    let before = state.met.iter().find(|it| it.threshold == threshold);
-    Met {
-        since: before.map_or(now, |it| it.since),
-        threshold,
-    }
+/// Each with the time since when it has been met; of two that are the same each has its own.
+fn since(state: &State, met: Vec<Threshold>, now: Duration) -> Vec<Met> {
+    let mut before: Vec<&Met> = state.met.iter().collect();
+    let mut take = |threshold: &Threshold| {
+        let at = before.iter().position(|it| it.threshold == *threshold)?;
+        Some(before.remove(at).since)
+    };
+    met.into_iter()
+        .map(|threshold| Met {
+            since: take(&threshold).unwrap_or(now),
+            threshold,
+        })
+        .collect()
 }
 
 /// Whether the observation is newer than what the last pass saw, as far as that is known.
