@@ -197,3 +197,6 @@ fn grace(policy: &Policy, threshold: &Threshold, reading: &PodReading) -> Durati
 fn ends_sooner(policy: &Policy, reading: &PodReading, grace: Duration) -> bool {
     policy.compat == Compat::Ballast && reading.ends_within.is_some_and(|left| left <= grace)
 }
+
+#[cfg(test)]
+mod tests;

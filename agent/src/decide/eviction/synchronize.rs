@@ -71,32 +71,31 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
             return decision;
         }
     }
-    let mut due: Vec<(Threshold, Observation)> = Vec::new();
-    for threshold in &decision.state.unresolved {
-        let Some(observation) = observations.get(&threshold.signal) else {
-            continue;
-        };
-        if is_new(state, threshold.signal, observation) {
-            due.push((threshold.clone(), *observation));
-        } else {
-            decision.blocked.push(Blocked {
-                threshold: threshold.clone(),
-                reason: BlockedReason::Stale,
-            });
-        }
-    }
+    let mut due: Vec<(Threshold, Observation)> = decision
+        .state
+        .unresolved
+        .iter()
+        .filter_map(|it| Some((it.clone(), *observations.get(&it.signal)?)))
+        .collect();
     due.sort_by(|a, b| urgency(policy.compat, a, b));
     for (threshold, observation) in due {
-        match relieve(policy, &decision.state, snapshot, &threshold, observation) {
+        let outcome = if is_new(state, threshold.signal, &observation) {
+            relieve(policy, &decision.state, snapshot, &threshold, observation)
+        } else {
+            Err(BlockedReason::Stale)
+        };
+        match outcome {
             Ok(relief) => {
                 decision.action = Some(Action::Relieve(relief));
                 break;
             }
-            Err(reason) => decision.blocked.push(Blocked { threshold, reason }),
-        }
-        // Kubelet looks at the first only.
-        if policy.compat == Compat::Kubelet {
-            break;
+            Err(reason) => {
+                decision.blocked.push(Blocked { threshold, reason });
+                // Of those with a new observation kubelet looks at the first only.
+                if policy.compat == Compat::Kubelet && reason != BlockedReason::Stale {
+                    break;
+                }
+            }
         }
     }
     decision

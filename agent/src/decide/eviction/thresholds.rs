@@ -171,3 +171,132 @@ fn by_signal<'a, T>(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts as `signal=value`, grace after a colon; `allocatable` stands for `[pods]`.
+    #[derive(Default)]
+    struct Texts {
+        hard: BTreeMap<String, String>,
+        soft: BTreeMap<String, String>,
+        soft_grace: BTreeMap<String, Duration>,
+        min_reclaim: BTreeMap<String, String>,
+        enforces_pods: bool,
+    }
+
+    fn texts(hard: &str, soft: &str) -> Texts {
+        let pairs = |list: &str| -> Vec<(String, String)> {
+            let pair = |it: &str| {
+                it.split_once('=')
+                    .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            };
+            list.split_whitespace().filter_map(pair).collect()
+        };
+        let mut texts = Texts {
+            hard: pairs(hard).into_iter().collect(),
+            ..Texts::default()
+        };
+        for (signal, value) in pairs(soft) {
+            let (value, grace) = match value.split_once(':') {
+                Some((value, grace)) => (value.to_owned(), grace.parse().ok()),
+                None => (value, None),
+            };
+            if let Some(grace) = grace {
+                let grace = Duration::from_secs(grace);
+                texts.soft_grace.insert(signal.clone(), grace);
+            }
+            texts.soft.insert(signal, value);
+        }
+        texts
+    }
+
+    fn made(texts: &Texts) -> Result<Vec<Threshold>, ThresholdError> {
+        thresholds(&ThresholdTexts {
+            hard: &texts.hard,
+            soft: &texts.soft,
+            soft_grace: &texts.soft_grace,
+            min_reclaim: &texts.min_reclaim,
+            enforces_pods: texts.enforces_pods,
+        })
+    }
+
+    fn shown(thresholds: &[Threshold]) -> Vec<String> {
+        let one = |it: &Threshold| {
+            let amount = match &it.amount {
+                Amount::Quantity(amount) => amount.to_string(),
+                Amount::Fraction(fraction) => format!("{fraction}"),
+            };
+            format!("{} {amount} {}s", it.signal, it.grace.as_secs())
+        };
+        thresholds.iter().map(one).collect()
+    }
+
+    /// Spec eviction 10.1, P1, P2, P8.
+    #[test]
+    fn hard_memory_thresholds_hold_for_kubepods_too() {
+        let mut hard = texts("memory.available=100Mi", "");
+        assert_eq!(
+            shown(&made(&hard).expect("good")),
+            ["memory.available 100Mi 0s"]
+        );
+        hard.enforces_pods = true;
+        let both = [
+            "memory.available 100Mi 0s",
+            "allocatableMemory.available 100Mi 0s",
+        ];
+        assert_eq!(shown(&made(&hard).expect("good")), both);
+        let soft = texts("", "memory.available=100Mi:0");
+        let soft = Texts {
+            enforces_pods: true,
+            ..soft
+        };
+        assert_eq!(shown(&made(&soft).expect("good")), both, "no grace is hard");
+    }
+
+    /// Spec eviction 10.1, P3, P6, P7.
+    #[test]
+    fn what_is_switched_off_is_left_out_and_what_is_wrong_is_named() {
+        assert_eq!(
+            made(&texts("nodefs.available=0% pid.available=100%", "")),
+            Ok(vec![])
+        );
+        for (hard, soft, message) in [
+            ("swap.available=1Gi", "", "evictionHard"),
+            ("foo=1Gi", "", "evictionHard"),
+            ("pid.available=-5%", "", "pid.available"),
+            (
+                "",
+                "memory.available=1Gi",
+                "evictionSoft: memory.available has no entry in evictionSoftGracePeriod",
+            ),
+        ] {
+            let error = made(&texts(hard, soft)).expect_err(message);
+            assert_eq!(error.to_string(), message, "{hard} {soft}");
+        }
+    }
+
+    /// Spec eviction 10.1, P16, P17.
+    #[test]
+    fn containers_are_evicted_by_the_thresholds_of_their_file_system() {
+        let texts_one = texts("containerfs.available=1Gi nodefs.available=10%", "");
+        let mut one = made(&texts_one).expect("good");
+        let derived = derive_containerfs(&mut one, FsLayout::One);
+        assert_eq!(
+            shown(&one),
+            ["nodefs.available 0.1 0s", "containerfs.available 0.1 0s"]
+        );
+        assert_eq!(derived.n_before, 2, "replaced, not added");
+        assert_eq!(
+            derived.conflicts,
+            BTreeSet::from([Signal::ContainerFsAvailable])
+        );
+
+        let mut apart = made(&texts("", "imagefs.available=20%:60")).expect("good");
+        let derived = derive_containerfs(&mut apart, FsLayout::ImageFs);
+        let both = ["imagefs.available 0.2 60s", "containerfs.available 0.2 60s"];
+        assert_eq!(shown(&apart), both);
+        assert_eq!((derived.n_before, derived.conflicts.len()), (1, 0));
+    }
+}
