@@ -8,6 +8,7 @@ mod client;
 mod events;
 mod explain;
 pub(crate) mod format;
+mod oom;
 mod pressure;
 mod status;
 
@@ -178,6 +179,10 @@ pub struct EventsArgs {
     /// Only records after the one with this sequence number.
     #[arg(long, value_name = "SEQUENCE")]
     pub after: Option<u64>,
+    /// Instead of events, the forensic records of OOM kills, also those of agents before this one:
+    /// the full cgroup, who else was there, and the minute before. Only with --kind oom or none.
+    #[arg(long, conflicts_with_all = ["follow", "after"])]
+    pub record: bool,
 }
 
 /// Which agent to talk to.
@@ -266,6 +271,8 @@ pub enum CliError {
         "the pod's namespace is {named} in its name and {given} in --namespace; right would be one"
     )]
     TwoNamespaces { named: String, given: String },
+    #[error("--record is of OOM kills alone: leave out --kind, or make it oom")]
+    RecordKind,
     #[error("{pod} has no record to print: {why}")]
     NoRecord { pod: String, why: String },
 }
@@ -275,7 +282,8 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Client(ClientError::Config { .. } | ClientError::ConfigForm { .. })
-            | Self::TwoNamespaces { .. } => 2,
+            | Self::TwoNamespaces { .. }
+            | Self::RecordKind => 2,
             Self::Client(_) | Self::Write { .. } | Self::NoRecord { .. } => 1,
         }
     }

@@ -30,6 +30,7 @@ pub mod record;
 pub mod recording;
 pub mod relief;
 pub mod resources;
+pub mod saved_counts;
 pub mod sealed;
 pub mod status;
 pub mod sysctl;

@@ -10,6 +10,7 @@ pub mod health;
 pub mod http;
 pub mod log;
 pub mod metrics;
+pub mod oom_records;
 pub mod pod_resources;
 pub mod protocol;
 pub mod shutdown;

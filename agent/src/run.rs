@@ -9,13 +9,13 @@
 //! nothing. Nothing on the node depends on an orderly shutdown.
 
 mod adopt;
-mod background;
 mod check;
 mod contention;
 mod cpu;
 mod cpusets;
 mod event;
 mod evictions;
+mod forensics;
 mod hardware;
 mod identity;
 mod kernel;
@@ -42,9 +42,9 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use self::background::Background;
 pub use self::check::check;
 use self::event::{Event, Receiver, Sender};
+use self::forensics::Background;
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
 use self::node::{DeviceControl, Node, NodeError};
@@ -55,7 +55,7 @@ use self::pressure::{Notes, Pressure};
 use self::publish::{Counters, Publisher};
 use self::removals::Removals;
 pub use self::replay::{
-    Comparison, Different, Difference, Replay, ReplayFileError, Replayed, StoryError, StoryReplay,
+    Comparison, Difference, Different, Replay, ReplayFileError, Replayed, StoryError, StoryReplay,
     replay,
 };
 use self::told::Told;
@@ -129,6 +129,8 @@ pub enum RunError {
     Thread(#[source] std::io::Error),
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
+    #[error(transparent)]
+    Forensics(#[from] forensics::ForensicsError),
     #[error("watch the manifest directory")]
     Manifests(#[source] crate::sys::watch::WatchError),
 }
@@ -282,7 +284,10 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             state.node.topology.shape(),
         ),
     );
-    let listener = state.start_listening(&log, to_loop.clone())?;
+    let recorder = state.keep_oom_records()?;
+    // Ends after the listener, which is dropped first.
+    let _keeper = recorder.handle;
+    let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
     let _listener = listener.map(Prepared::listen);
     let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;

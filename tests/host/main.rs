@@ -21,6 +21,7 @@ mod cpusets;
 mod crash;
 mod devices;
 mod ebpf;
+mod forensics;
 mod hardware;
 mod lifecycle;
 mod limits;

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use ballast::model::forensics::OomRecord;
 use ballast::model::record::EventRecord;
 use ballast::model::status::{PodEntry, Status};
 use nix::sys::signal::{Signal, kill};
@@ -232,6 +233,15 @@ impl Agent {
             .collect()
     }
 
+    /// All forensic records of OOM kills, oldest first, also of agents before this one.
+    pub fn oom_records(&self) -> Result<Vec<OomRecord>> {
+        let output = self.command(&["events", "-o", "json", "--record"])?;
+        output
+            .lines()
+            .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
+            .collect()
+    }
+
     /// `ballast` with these arguments, to ask this agent.
     pub fn client(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
@@ -243,7 +253,8 @@ impl Agent {
         command
     }
 
-    fn command(&self, args: &[&str]) -> Result<String> {
+    /// What `ballast` says to these arguments.
+    pub fn command(&self, args: &[&str]) -> Result<String> {
         let output = self.client(args).output()?;
         ensure!(
             output.status.success(),

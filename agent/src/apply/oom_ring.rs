@@ -86,6 +86,10 @@ impl OomRing {
         self.next
     }
 
+    pub fn has(&self, id: RecordId) -> bool {
+        self.sizes.contains_key(&id)
+    }
+
     /// Path of a record, also of one that is not there.
     pub fn path(&self, id: RecordId) -> PathBuf {
         self.directory.join(id.file_name())

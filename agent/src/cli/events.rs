@@ -4,18 +4,22 @@ use std::fmt::Write;
 
 use super::client::{Client, ClientError};
 use super::format::{self, Paint, Tone, printable};
+use super::oom::render_record;
 use super::{CliError, EventsArgs, Output, Screen};
 use crate::model::event::AttributionMethod;
 use crate::model::record::{EventDetail, EventKind, EventRecord};
 use crate::model::status::ApiVersion;
 use crate::model::time::WallTime;
-use crate::observe::protocol::{Answer, EventsRequest, Request};
+use crate::observe::protocol::{Answer, EventsRequest, RecordsRequest, Request};
 use crate::sys::clock;
 
 /// Shows the records that the agent keeps and, with `--follow`, what happens from now on.
 ///
 /// A followed stream ends with [`ClientError::Ended`] when the agent stops.
 pub fn events(args: &EventsArgs, screen: &mut Screen) -> Result<(), CliError> {
+    if args.record {
+        return records(args, screen);
+    }
     let path = args.socket.path()?;
     let now = WallTime::from_epoch(clock::wall());
     let request = Request::Events(EventsRequest {
@@ -47,8 +51,40 @@ pub fn events(args: &EventsArgs, screen: &mut Screen) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Shows the forensic records of OOM kills.
+fn records(args: &EventsArgs, screen: &mut Screen) -> Result<(), CliError> {
+    if args.kind.iter().any(|it| *it != EventKind::Oom) {
+        return Err(CliError::RecordKind);
+    }
+    let now = WallTime::from_epoch(clock::wall());
+    let request = Request::Records(RecordsRequest {
+        api_version: ApiVersion::V1Alpha1,
+        since: args.since.map(|it| it.time(now)),
+    });
+    let mut client = Client::ask(&args.socket.path()?, &request, false)?;
+    let paint = Paint {
+        has_colour: screen.has_colour,
+    };
+    while let Some(answer) = client.next_answer()? {
+        let Answer::Record(record) = answer else {
+            return Err(ClientError::NoAnswer.into());
+        };
+        let mut text = match args.output {
+            Output::Text => render_record(&record, paint),
+            Output::Json => {
+                serde_json::to_string(&record).map_err(|source| ClientError::Answer { source })?
+            }
+        };
+        text.push('\n');
+        if !screen.write(&text)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
 /// One line without its newline: time (UTC, without the year), kind, reason, pod and container,
-/// message, and for an OOM kill how its limit is known and how fast it was handled.
+/// message, and for an OOM kill how its limit is known, how fast it was handled, and its record.
 pub fn render_event(record: &EventRecord, has_colour: bool) -> String {
     let paint = Paint { has_colour };
     let event = &record.event;
@@ -78,6 +114,9 @@ pub fn render_event(record: &EventRecord, has_colour: bool) -> String {
         };
         let latency = format::micros(detail.handling_latency_us);
         let _ = write!(line, " ({method}, after {latency})");
+        if let Some(id) = detail.record_id {
+            let _ = write!(line, ", record {id}");
+        }
     }
     line
 }

@@ -211,7 +211,7 @@ fn events_are_one_line_each() {
         [&oom, &process, &agent].map(render),
         [
             "11-21 07:26:40.123 oom       OomKilledChild default/hungry/main: killed sh \
-             (pid 4711, 60.0 MiB anonymous) by the limit of the container (exact, after 84 us)",
+             (pid 4711, 60.0 MiB anonymous) by the limit of the container (exact, after 84 us), record 3",
             "11-21 07:26:40.123 process   ProcessExec default/hungry/main: began ?[2J?program",
             "11-21 07:26:40.123 agent     EventsDropped: 12 records were dropped",
         ]
@@ -234,6 +234,7 @@ where
         status: watch::channel(status).1,
         events,
         admissions: path.with_file_name("admissions"),
+        oom_records: path.with_file_name("oom"),
     };
     let (_trigger, shutdown) = shutdown::channel();
     let _server = socket::serve(&path, sources, shutdown).expect("a fresh directory");
@@ -269,6 +270,7 @@ fn events_verb(output: Output) -> impl FnOnce(SocketArgs, &mut Screen) -> Result
             kind: vec![EventKind::Oom],
             since: None,
             after: None,
+            record: false,
         };
         events(&args, screen)
     }

@@ -8,7 +8,7 @@
 //! Invariant: an id is registered before a process can be in it, and forgotten only after
 //! [`KEPT_AFTER_REMOVAL`] others have been removed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::model::event::{CgroupId, CgroupLineage};
@@ -130,6 +130,23 @@ impl CgroupIndex {
             true => Attribution::Unknown,
             false => Attribution::Outside,
         }
+    }
+
+    /// The cgroup of the pod that an event's cgroup belongs to.
+    pub fn pod_of(&self, lineage: &CgroupLineage) -> Option<&Arc<Owner>> {
+        let ids = lineage.below_root.into_iter().flatten();
+        ids.chain([lineage.cgroup_id])
+            .filter_map(|id| self.owners.get(&id))
+            .find(|it| matches!(it.level, Level::Pod { .. }))
+    }
+
+    /// The cgroups of the pods that are there.
+    pub fn pods(&self) -> Vec<Arc<Owner>> {
+        let removed: BTreeSet<CgroupId> = self.removed.iter().copied().collect();
+        let live = self.owners.iter().filter(|(id, _)| !removed.contains(id));
+        live.filter(|(_, it)| matches!(it.level, Level::Pod { .. }))
+            .map(|(_, it)| Arc::clone(it))
+            .collect()
     }
 
     pub fn len(&self) -> usize {

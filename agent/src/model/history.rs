@@ -146,12 +146,14 @@ impl<S: Sample> Ring<S> {
         self.0.push_back(sample);
     }
 
-    /// What is not older than a minute at `now_ns`, oldest first.
+    /// What is not newer than `now_ns` and not more than a minute older, oldest first.
     fn until(&self, now_ns: u64) -> Vec<S> {
         let span = u64::try_from(BUCKETS).unwrap_or(u64::MAX) * 1_000_000_000;
         let oldest = now_ns.saturating_sub(span);
         let samples = self.0.iter().copied();
-        samples.filter(|it| it.at_ns() >= oldest).collect()
+        samples
+            .filter(|it| (oldest..=now_ns).contains(&it.at_ns()))
+            .collect()
     }
 }
 
@@ -256,7 +258,8 @@ mod tests {
                 });
             }
         }
-        assert_eq!(history.node(199 * SECOND).len(), BUCKETS);
+        assert_eq!(history.node(200 * SECOND).len(), BUCKETS);
+        assert_eq!(history.node(139 * SECOND), [], "what came after");
         assert_eq!(
             history.node(230 * SECOND).len(),
             30,

@@ -1,5 +1,5 @@
-//! The answer to an `explain` request: what the status document says of the pod, and the record of
-//! its admission.
+//! The answer to an `explain` request: what the status document says of the pod, the record of its
+//! admission, and those of its OOM kills.
 //!
 //! Invariant: no path comes from a client. The file of a record is named by the uid that the agent
 //! itself gave in its status document.
@@ -8,9 +8,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::oom_records;
 use super::protocol::{ExplainRequest, PodExplanation, PodExplanationKind};
 use crate::model::admission::MAX_RECORD_BYTES;
 use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
 use crate::model::status::{ApiVersion, PodEntry, Status};
 use crate::sys::regular::{self, Contents};
 
@@ -23,10 +25,11 @@ pub enum ExplainError {
     Ambiguous { name: String, namespaces: String },
 }
 
-/// See the module. Reads at most one file.
+/// See the module. Reads the file of its admission and up to 1000 of OOM kills.
 pub fn pod(
     status: &Status,
     admissions: &Path,
+    oom_records: &Path,
     request: &ExplainRequest,
 ) -> Result<PodExplanation, ExplainError> {
     let pod = find(&status.pods, request)?;
@@ -35,6 +38,12 @@ pub fn pod(
         Err(fault) => (None, Some(fault)),
     };
     let pressure = status.node.pressure.as_ref();
+    // By name, as the counts: a pod that was made again has the kills of the one before.
+    let is_it = |it: &PodRef| it.namespace == pod.namespace && it.name == pod.name;
+    let (oom_records, oom_records_fault) = match oom_records::of_pod(oom_records, is_it) {
+        Ok(records) => (records, None),
+        Err(error) => (Vec::new(), Some(crate::sys::chain(&error))),
+    };
     Ok(PodExplanation {
         api_version: ApiVersion::V1Alpha1,
         kind: PodExplanationKind::PodExplanation,
@@ -43,6 +52,8 @@ pub fn pod(
         eviction: pressure.and_then(|it| it.standing_of(&pod.uid)),
         record,
         record_fault,
+        oom_records,
+        oom_records_fault,
     })
 }
 

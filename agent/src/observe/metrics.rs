@@ -18,6 +18,7 @@ mod memory;
 mod placement;
 mod pressure;
 mod registry;
+mod saved;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +36,8 @@ use self::families::{
     StateFamilies,
 };
 use self::labels::{
-    ExitHow, FieldHandling, HostSlice, ObjectKind, Phase, RestoreResult, SaveResult, Source,
-    SourceFault, Stream, Trigger,
+    ExitHow, FieldHandling, HostSlice, ObjectKind, Phase, RecordResult, RestoreResult, SaveResult,
+    Source, SourceFault, Stream, Trigger,
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
@@ -196,6 +197,9 @@ impl Metrics {
         }
         self.begin_pressure();
         self.begin_actions();
+        for it in RecordResult::ALL {
+            oom.records.with_label_values(&[it.as_str()]);
+        }
     }
 
     // The agent.
@@ -430,6 +434,12 @@ impl Metrics {
         oom.workload_kills
             .with_label_values(&[&counted.namespace, &counted.kind, &counted.name])
             .inc();
+    }
+
+    /// Counts kills by what became of their forensic record.
+    pub fn oom_records(&self, result: RecordResult, n: u64) {
+        let family = &self.shared.oom.records;
+        family.with_label_values(&[result.as_str()]).inc_by(n);
     }
 
     /// Counts a fork, exec or exit in a container. `now` is boottime.

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::forensics::OomRecord;
 use crate::model::record::{EventKind, EventRecord};
 pub use crate::model::status::DEFAULT_SOCKET;
 use crate::model::status::{ApiVersion, EvictionStanding, PlacementStatus, PodEntry, Status};
@@ -52,12 +53,23 @@ pub struct ExplainRequest {
     pub namespace: Option<String>,
 }
 
+/// The forensic records of OOM kills, oldest first, also those of agents that ran before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RecordsRequest {
+    pub api_version: ApiVersion,
+    /// Only of kills at this time or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<WallTime>,
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Request {
     Status(StatusRequest),
     Events(EventsRequest),
+    Records(RecordsRequest),
     Explain(ExplainRequest),
 }
 
@@ -100,6 +112,12 @@ pub struct PodExplanation {
     /// Why there is a record that cannot be shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_fault: Option<String>,
+    /// The last kills of the OOM killer in it, newest first; also those that an earlier agent saw.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub oom_records: Vec<OomRecord>,
+    /// Why they cannot be shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_records_fault: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +132,7 @@ pub enum PodExplanationKind {
 pub enum Answer {
     Status(Box<Status>),
     Event(Box<EventRecord>),
+    Record(Box<OomRecord>),
     Explanation(Box<PodExplanation>),
     /// The request was not served; the message says why.
     Error(String),
@@ -125,6 +144,7 @@ pub enum Answer {
 pub enum AnswerRef<'a> {
     Status(&'a Status),
     Event(&'a EventRecord),
+    Record(&'a OomRecord),
     Explanation(&'a PodExplanation),
     Error(&'a str),
 }

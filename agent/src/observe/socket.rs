@@ -19,7 +19,10 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::event_log::EventLog;
 use super::explain;
-use super::protocol::{AnswerRef, EventsRequest, ExplainRequest, MAX_REQUEST_BYTES, Request};
+use super::oom_records;
+use super::protocol::{
+    AnswerRef, EventsRequest, ExplainRequest, MAX_REQUEST_BYTES, RecordsRequest, Request,
+};
 use super::shutdown::Shutdown;
 use crate::model::record::EventRecord;
 use crate::model::status::Status;
@@ -50,6 +53,8 @@ pub struct Sources {
     pub events: EventLog,
     /// The directory of the admission records.
     pub admissions: PathBuf,
+    /// That of the records of OOM kills.
+    pub oom_records: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +169,7 @@ impl Server {
                 self.follow(&request, reader, writer).await
             }
             Ok(Request::Events(request)) => self.send_events(&request, &mut writer).await,
+            Ok(Request::Records(request)) => self.send_records(&request, &mut writer).await,
             Ok(Request::Explain(request)) => self.send_explanation(request, &mut writer).await,
         }
     }
@@ -185,9 +191,14 @@ impl Server {
         let Some(status) = self.sources.status.borrow().clone() else {
             return send(writer, AnswerRef::Error(STARTING)).await;
         };
-        let admissions = self.sources.admissions.clone();
-        let explained =
-            tokio::task::spawn_blocking(move || explain::pod(&status, &admissions, &request));
+        let Sources {
+            admissions,
+            oom_records,
+            ..
+        } = self.sources.clone();
+        let explained = tokio::task::spawn_blocking(move || {
+            explain::pod(&status, &admissions, &oom_records, &request)
+        });
         match explained.await.map_err(io::Error::other)? {
             Ok(explanation) => send(writer, AnswerRef::Explanation(&explanation)).await,
             Err(error) => send(writer, AnswerRef::Error(&error.to_string())).await,
@@ -203,6 +214,33 @@ impl Server {
         let records = events.snapshot(&request.filter(events.last_sequence()));
         for batch in records.chunks(BATCH) {
             within_timeout(writer.write_all(&lines(batch))).await?;
+        }
+        Ok(())
+    }
+
+    /// One record in memory at a time, whatever the client's pace.
+    async fn send_records(
+        &self,
+        request: &RecordsRequest,
+        writer: &mut OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let directory = self.sources.oom_records.clone();
+        let listed = tokio::task::spawn_blocking(move || oom_records::ids(&directory));
+        let ids = match listed.await.map_err(io::Error::other)? {
+            Ok(ids) => ids,
+            Err(error) => {
+                return send(writer, AnswerRef::Error(&crate::sys::chain(&error))).await;
+            }
+        };
+        for id in ids {
+            let directory = self.sources.oom_records.clone();
+            let read = tokio::task::spawn_blocking(move || oom_records::read(&directory, id));
+            let Some(record) = read.await.map_err(io::Error::other)? else {
+                continue;
+            };
+            if request.since.is_none_or(|since| record.event.time >= since) {
+                send(writer, AnswerRef::Record(&record)).await?;
+            }
         }
         Ok(())
     }

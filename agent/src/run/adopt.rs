@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Sender;
-use super::kernel::{Listener, Prepared};
+use super::forensics::Recorder;
+use super::kernel::{Listener, Outputs, Prepared};
 use super::node::DeviceControl;
 use super::pods::{self, Instance, PodEntry};
 use super::{KERNEL_EVENTS, Loop, RunError};
@@ -32,6 +33,7 @@ impl Loop {
     pub(super) fn start_listening(
         &mut self,
         log: &EventLog,
+        recorder: Recorder,
         to_loop: Sender,
     ) -> Result<Option<Prepared>, RunError> {
         let watched = match self.node.watched_root() {
@@ -57,10 +59,13 @@ impl Loop {
             streams,
             self.device_directory(),
             self.shared.clone(),
-            log.clone(),
-            self.metrics.clone(),
-            to_loop,
-            self.runtime.exit_reporter(),
+            Outputs {
+                log: log.clone(),
+                recorder,
+                metrics: self.metrics.clone(),
+                to_loop,
+                exit_reporter: self.runtime.exit_reporter(),
+            },
         );
         listener.prepare().map(Some).map_err(RunError::Thread)
     }

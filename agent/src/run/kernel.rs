@@ -18,6 +18,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::event::{Event, Sender};
+use super::forensics::Recorder;
 use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
 use crate::decide::kernel_records::{
     Handled, cgroup_record, oom_record, process_record, stall_record,
@@ -124,6 +125,7 @@ pub(super) struct Listener {
     device_directory: Option<Dir>,
     shared: Arc<Shared>,
     log: EventLog,
+    recorder: Recorder,
     metrics: Metrics,
     to_loop: Sender,
     /// Told of the ends of first processes at once: the loop may be in the middle of a long pass.
@@ -137,6 +139,15 @@ pub(super) struct Listener {
     statistics_due: Duration,
     /// Something was lost, and the loop is still to be told.
     owes_lost: bool,
+}
+
+/// Whom the listener tells.
+pub(super) struct Outputs {
+    pub(super) log: EventLog,
+    pub(super) recorder: Recorder,
+    pub(super) metrics: Metrics,
+    pub(super) to_loop: Sender,
+    pub(super) exit_reporter: ExitReporter,
 }
 
 /// A listener that has its first events, and loads programs meanwhile.
@@ -182,16 +193,21 @@ impl Listener {
         streams: Streams,
         device_directory: Option<Dir>,
         shared: Arc<Shared>,
-        log: EventLog,
-        metrics: Metrics,
-        to_loop: Sender,
-        exit_reporter: ExitReporter,
+        outputs: Outputs,
     ) -> Self {
+        let Outputs {
+            log,
+            recorder,
+            metrics,
+            to_loop,
+            exit_reporter,
+        } = outputs;
         Self {
             streams,
             device_directory,
             shared,
             log,
+            recorder,
             metrics,
             to_loop,
             exit_reporter,
@@ -379,7 +395,7 @@ impl Listener {
 
     fn handle_oom(&mut self, kill: &OomKill, handled: Handled) {
         // A victim that was exiting anyway is no kill for the kernel's own counters either.
-        let (record, owner) = {
+        let (mut record, owner) = {
             let index = self.shared.index();
             let owner = index.attribute(&kill.victim_cgroup);
             let is_main = owner.owner().and_then(|it| it.container()).map(|_| {
@@ -395,6 +411,7 @@ impl Listener {
             });
             self.metrics.oom_kill(&record, detail, workload.as_ref());
         }
+        self.recorder.take(kill, &mut record, &self.shared.index());
         tracing::warn!(
             pod = record.pod.as_ref().map(tracing::field::display),
             container = record.container,

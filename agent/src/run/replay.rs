@@ -96,14 +96,23 @@ pub fn replay(path: &Path, other: Option<&Config>) -> Result<Replayed, ReplayFil
     if recording::is_recording(&bytes) {
         return match story::replay(&bytes, other) {
             Ok(story) => Ok(Replayed::Story(Box::new(story))),
-            Err(source) => Err(ReplayFileError::Story { path: path(), source }),
+            Err(source) => Err(ReplayFileError::Story {
+                path: path(),
+                source,
+            }),
         };
     }
     match replay_bytes(&bytes) {
         Ok(_) if other.is_some() => Err(ReplayFileError::NoStory { path: path() }),
         Ok(replay) => Ok(Replayed::Admission(replay)),
-        Err(Fault::Form(source)) => Err(ReplayFileError::Form { path: path(), source }),
-        Err(Fault::Replay(source)) => Err(ReplayFileError::Replay { path: path(), source }),
+        Err(Fault::Form(source)) => Err(ReplayFileError::Form {
+            path: path(),
+            source,
+        }),
+        Err(Fault::Replay(source)) => Err(ReplayFileError::Replay {
+            path: path(),
+            source,
+        }),
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::event::{Event, Sender};
+use super::forensics::RECORDS;
 use super::placement::ADMISSIONS;
 use crate::config::Config;
 use crate::model::status::Status;
@@ -68,6 +69,7 @@ impl Server {
             status,
             events: log.clone(),
             admissions: config.state_directory.join(ADMISSIONS),
+            oom_records: config.state_directory.join(RECORDS),
         };
         socket::serve(&config.socket, sources, shutdown.clone())?;
         if let Some(address) = config.metrics_address {

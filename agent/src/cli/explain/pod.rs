@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
+use crate::cli::oom::render_record;
 use crate::cli::pressure;
 use crate::cli::status::{cpu_bounds, label, memory_bounds};
 use crate::model::admission::{
@@ -104,6 +105,14 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
     if let (Some(refusal), Some(report)) = (refusal, report) {
         out.push('\n');
         render_refusal(refusal, &report.remedies, explained, paint, &mut out);
+    }
+    if let Some(fault) = &explained.oom_records_fault {
+        let text = format!("the records of its OOM kills cannot be shown: {fault}");
+        out.push('\n');
+        add_line!(out, "{}", paint.apply(Tone::Warning, &printable(&text)));
+    }
+    for record in &explained.oom_records {
+        add_line!(out, "\n{}", render_record(record, paint));
     }
     out
 }

@@ -126,6 +126,8 @@ fn explanation(report: Option<&AdmissionReport>) -> PodExplanation {
             })
         }),
         record_fault: None,
+        oom_records: Vec::new(),
+        oom_records_fault: None,
     }
 }
 

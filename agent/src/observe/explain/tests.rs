@@ -84,7 +84,14 @@ fn of_two_lives_of_a_pod_the_newer_one_is_meant() {
 fn the_record_of_the_pod_goes_along() {
     let admissions = Admissions::new("record");
     admissions.write("6a1f.json", br#"{"kind": "AdmissionRecord"}"#);
-    let explain = |name| pod(&status(), &admissions.0, &request(name, Some("default")));
+    let explain = |name| {
+        pod(
+            &status(),
+            &admissions.0,
+            &admissions.0,
+            &request(name, Some("default")),
+        )
+    };
     let explained = explain("database").expect("the pod is there");
     assert_eq!(
         explained.record,
@@ -111,7 +118,12 @@ fn the_place_in_the_eviction_order_goes_along() {
 fn a_record_that_cannot_be_shown_is_told_and_the_rest_is_explained() {
     let admissions = Admissions::new("fault");
     let fault = || {
-        let explained = pod(&status(), &admissions.0, &request("idle", None));
+        let explained = pod(
+            &status(),
+            &admissions.0,
+            &admissions.0,
+            &request("idle", None),
+        );
         let explained = explained.expect("the pod is there");
         assert_eq!(explained.record, None);
         explained.record_fault.unwrap_or_default()

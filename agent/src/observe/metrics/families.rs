@@ -87,6 +87,7 @@ pub(super) struct OomFamilies {
     pub(super) attribution: IntCounterVec,
     pub(super) last_unattributed: GaugeVec,
     pub(super) detection: HistogramVec,
+    pub(super) records: IntCounterVec,
 }
 
 impl OomFamilies {
@@ -104,6 +105,7 @@ impl OomFamilies {
             attribution: build.counter("ballast_oom_attribution_total"),
             last_unattributed: build.float_gauge("ballast_oom_last_unattributed_timestamp_seconds"),
             detection: build.histogram("ballast_oom_detection_seconds"),
+            records: build.counter("ballast_oom_records_total"),
         }
     }
 }

@@ -266,6 +266,16 @@ impl HostSlice {
     }
 }
 
+label!(
+    /// What became of the forensic record of a kill.
+    RecordResult {
+        Kept => "kept",
+        /// It is in the record of an earlier kill by the same limit.
+        Coalesced => "coalesced",
+        Dropped => "dropped",
+    }
+);
+
 /// The values of [`qos`].
 pub(super) const QOS: [&str; 4] = ["guaranteed", "burstable", "besteffort", "none"];
 

@@ -256,6 +256,9 @@ const TABLE: &[Family] = &[
         "Time of the last kill whose limit nobody could name; absent until the first.").area(Oom),
     agent("ballast_oom_detection_seconds", LATENCY, Seconds, &[],
         "From the kill in the kernel to the handled event.").area(Oom),
+    agent("ballast_oom_records_total", Counter, Count, &["result"],
+        "Kills by what became of their forensic record; coalesced ones share that of another kill.")
+        .area(Oom),
 
     agent("ballast_cgroup_writes_total", Counter, Count, &["file", "result"],
         "Writes of cgroup files by outcome.").area(Reconcile),

@@ -72,6 +72,7 @@ fn everything() -> Metrics {
     }
     let (event, detail) = oom_parts(&record);
     metrics.oom_kill(event, detail, None);
+    metrics.oom_records(RecordResult::Kept, 1);
     metrics.cgroup_writes("memory.max", WriteResult::Changed, 1);
     metrics.cgroup_op(CgroupOp::Mkdir, second);
     metrics.drift("memory.max", DriftCause::Foreign);
@@ -373,4 +374,72 @@ fn devices_are_counted_by_numa_node_and_old_counts_go() {
     );
     metrics.set_devices([]);
     check(&metrics, &[(&of("allocated", "1"), None)]);
+}
+
+#[test]
+fn counts_of_oom_kills_go_on_in_the_next_agent() {
+    let before = Metrics::new();
+    let record = oom_record(1);
+    let (event, detail) = oom_parts(&record);
+    for _ in 0..3 {
+        before.oom_kill(event, detail, None);
+    }
+    before.oom_records(RecordResult::Coalesced, 3);
+    let json = serde_json::to_string(&before.oom_counts()).expect("plain data");
+    let saved = serde_json::from_str(&json).expect("just written");
+    let after = Metrics::new();
+    let now = Duration::from_secs(100);
+    after.restore_oom_counts(&saved, now);
+    after.oom_kill(event, detail, None);
+    let container = r#"{container="main",namespace="default",pod="hungry"}"#;
+    let seconds = event.time.since_epoch().as_secs_f64();
+    check(
+        &after,
+        &[
+            (&format!("ballast_oom_kills_total{container}"), Some(4.0)),
+            (
+                &format!("ballast_oom_child_kills_total{container}"),
+                Some(4.0),
+            ),
+            (
+                &format!("ballast_oom_last_kill_timestamp_seconds{container}"),
+                Some(seconds),
+            ),
+            (
+                r#"ballast_oom_workload_kills_total{namespace="default",workload="hungry",workload_kind="Pod"}"#,
+                Some(4.0),
+            ),
+            (
+                r#"ballast_oom_scope_kills_total{qos="besteffort",scope="container"}"#,
+                Some(4.0),
+            ),
+            (
+                r#"ballast_oom_records_total{result="coalesced"}"#,
+                Some(3.0),
+            ),
+            (r#"ballast_oom_records_total{result="dropped"}"#, Some(0.0)),
+        ],
+    );
+    // The pod did not come back.
+    after.sync_pods([], now + POD_RETENTION);
+    after.sync_pods([], now + POD_RETENTION * 2);
+    check(
+        &after,
+        &[(&format!("ballast_oom_kills_total{container}"), None)],
+    );
+}
+
+#[test]
+fn counts_that_another_agent_saved_make_no_new_series() {
+    let saved = r#"{"ballast_oom_kills_total": [{"labels": {"pod": "x"}, "value": 1}],
+        "ballast_future_total": [{"labels": {}, "value": 1}],
+        "ballast_oom_records_total": [{"labels": {"result": "kept"}, "value": -1}]}"#;
+    let metrics = Metrics::new();
+    let saved = serde_json::from_str(saved).expect("saved counts");
+    metrics.restore_oom_counts(&saved, Duration::ZERO);
+    assert!(!text(&metrics).contains("ballast_oom_kills_total{"));
+    check(
+        &metrics,
+        &[(r#"ballast_oom_records_total{result="kept"}"#, Some(0.0))],
+    );
 }

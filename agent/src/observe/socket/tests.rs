@@ -38,6 +38,7 @@ impl Fixture {
             status: receiver,
             events: events.clone(),
             admissions: path.with_file_name("admissions"),
+            oom_records: path.with_file_name("oom"),
         };
         let server = serve(&path, sources, shutdown).unwrap();
         Self {
@@ -297,4 +298,29 @@ fn only_root_and_the_agents_user_are_allowed() {
     ] {
         assert_eq!(is_allowed(uid, own_uid), expected, "{uid} to {own_uid}");
     }
+}
+
+#[tokio::test]
+async fn the_records_of_oom_kills_are_sent_in_their_order_and_damaged_ones_left_out() {
+    use crate::model::forensics::{RecordId, tests::record};
+    let fixture = Fixture::start(8);
+    let directory = fixture.path.with_file_name("oom");
+    std::fs::create_dir_all(&directory).unwrap();
+    for id in [1, 2, 10] {
+        let bytes = record(RecordId(id)).seal();
+        std::fs::write(directory.join(RecordId(id).file_name()), bytes).unwrap();
+    }
+    std::fs::write(directory.join(RecordId(2).file_name()), "torn").unwrap();
+    std::fs::write(directory.join("notes"), "mine").unwrap();
+    let ids = |answers: Vec<Answer>| -> Vec<u64> {
+        let ids = answers.into_iter().map(|it| match it {
+            Answer::Record(record) => record.id.0,
+            other => panic!("{other:?}"),
+        });
+        ids.collect()
+    };
+    let asked = fixture.ask(&request(r#""command":"records""#)).await;
+    assert_eq!(ids(asked), [1, 10]);
+    let later = request(r#""command":"records","since":"2999-01-01T00:00:00Z""#);
+    assert_eq!(ids(fixture.ask(&later).await), Vec::<u64>::new());
 }

@@ -102,6 +102,12 @@ impl Watcher {
             stalls: self.stalls(node),
             wakers: self.wakers(),
             order: self.order(snapshot),
+            critical: snapshot
+                .pods
+                .iter()
+                .filter(|it| it.facts.is_critical)
+                .map(|it| it.facts.pod.uid.clone())
+                .collect(),
             last_eviction: self.last_eviction.clone(),
         }
     }

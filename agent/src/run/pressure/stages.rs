@@ -231,7 +231,8 @@ impl Watcher {
     /// Bytes that it freed, where that could be measured.
     fn take_step(&mut self, step: &ReliefStep, signal: EvictionSignal) -> Option<u64> {
         let stage = match step.stage {
-            Stage::Relax | Stage::Throttle => EvictionStage::Relax,
+            Stage::Relax => EvictionStage::Relax,
+            Stage::Throttle => EvictionStage::Throttle,
             Stage::Reclaim => EvictionStage::Reclaim,
             Stage::Freeze => EvictionStage::Freeze,
         };

@@ -93,7 +93,11 @@ pub(super) fn replay(recording: &[u8], other: Option<&Config>) -> Result<StoryRe
         let n = replay.n_steps;
         let step = Step::deserialize(step).map_err(|source| StoryError::Step { n, source })?;
         let start = *start.get_or_insert(step.snapshot.at);
-        replay.take(&step, step.snapshot.at.saturating_sub(start), &mut last_line)?;
+        replay.take(
+            &step,
+            step.snapshot.at.saturating_sub(start),
+            &mut last_line,
+        )?;
         if other.is_some() {
             steps.push(step);
         }
@@ -113,7 +117,12 @@ impl StoryReplay {
         self.different.is_empty()
     }
 
-    fn take(&mut self, step: &Step, at: Duration, last_line: &mut String) -> Result<(), StoryError> {
+    fn take(
+        &mut self,
+        step: &Step,
+        at: Duration,
+        last_line: &mut String,
+    ) -> Result<(), StoryError> {
         let n = self.n_steps;
         let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         self.n_steps += 1;
@@ -123,7 +132,12 @@ impl StoryReplay {
         let (recorded, replayed) = (json(&step.decision)?, json(&again)?);
         let mut differences = Vec::new();
         let mut path = String::new();
-        compare(&mut path, Some(&recorded), Some(&replayed), &mut differences);
+        compare(
+            &mut path,
+            Some(&recorded),
+            Some(&replayed),
+            &mut differences,
+        );
         let line = tell(&step.decision);
         let is_news = subject(&step.decision) != *last_line;
         *last_line = subject(&step.decision);
@@ -132,7 +146,8 @@ impl StoryReplay {
                 true => "same",
                 false => "different",
             };
-            self.lines.push(format!("{}  {verdict:<9}  {line}", time(at_ms)));
+            self.lines
+                .push(format!("{}  {verdict:<9}  {line}", time(at_ms)));
         }
         if !differences.is_empty() {
             let shown = differences.iter().take(MAX_SHOWN);
@@ -152,11 +167,17 @@ impl StoryReplay {
         let mut text = String::new();
         let header = &self.header;
         let title = header.title.as_deref().unwrap_or("eviction story");
-        line(&mut text, &format!(
-            "{}: recorded {} by ballast {}, {} steps in {}",
-            printable(title), header.began, printable(&header.ballast), self.n_steps,
-            time(self.lasts_ms).trim_start(),
-        ));
+        line(
+            &mut text,
+            &format!(
+                "{}: recorded {} by ballast {}, {} steps in {}",
+                printable(title),
+                header.began,
+                printable(&header.ballast),
+                self.n_steps,
+                time(self.lasts_ms).trim_start(),
+            ),
+        );
         for it in &self.lines {
             line(&mut text, it);
         }
@@ -166,7 +187,10 @@ impl StoryReplay {
         }
         let n_same = self.n_steps - self.different.len();
         let n_different = self.different.len();
-        line(&mut text, &format!("decisions: {n_same} same, {n_different} different"));
+        line(
+            &mut text,
+            &format!("decisions: {n_same} same, {n_different} different"),
+        );
         if let Some(comparison) = &self.comparison {
             text.push_str(&comparison.text());
         }
@@ -180,23 +204,34 @@ impl Comparison {
         let mut text = String::new();
         for (name, outcome) in [("recorded", &self.recorded), ("policy", &self.policy)] {
             let n_needless = outcome.kills.iter().filter(|it| it.is_needless).count();
-            line(&mut text, &format!(
-                "{name}: {} evicted, {n_needless} of them needlessly",
-                outcome.kills.len(),
-            ));
+            line(
+                &mut text,
+                &format!(
+                    "{name}: {} evicted, {n_needless} of them needlessly",
+                    outcome.kills.len(),
+                ),
+            );
             for kill in &outcome.kills {
                 line(&mut text, &tell_kill(kill));
             }
         }
-        let none = Shortage { short_ms: 0, lowest: 0 };
+        let none = Shortage {
+            short_ms: 0,
+            lowest: 0,
+        };
         for (signal, recorded) in &self.recorded.shortages {
             let policy = self.policy.shortages.get(signal).unwrap_or(&none);
-            line(&mut text, &format!(
-                "{signal}: below the threshold for {} as recorded, {} with the policy; at least {} \
+            line(
+                &mut text,
+                &format!(
+                    "{signal}: below the threshold for {} as recorded, {} with the policy; at least {} \
                  and {} available",
-                time(recorded.short_ms).trim_start(), time(policy.short_ms).trim_start(),
-                signed(*signal, recorded.lowest), signed(*signal, policy.lowest),
-            ));
+                    time(recorded.short_ms).trim_start(),
+                    time(policy.short_ms).trim_start(),
+                    signed(*signal, recorded.lowest),
+                    signed(*signal, policy.lowest),
+                ),
+            );
         }
         text
     }
@@ -210,7 +245,10 @@ fn tell_kill(kill: &Kill) -> String {
     let signal = kill.cause.and_then(|it| it.parse::<Signal>().ok());
     let amount = |n| signal.map_or_else(|| bytes(Bytes(n)), |it| amount(it, n));
     let mut text = format!("{}  {}", time(kill.at_ms), printable(&kill.pod.to_string()));
-    text.push_str(&format!(" for {}", kill.cause.unwrap_or("what is not recorded")));
+    text.push_str(&format!(
+        " for {}",
+        kill.cause.unwrap_or("what is not recorded")
+    ));
     if let Some(freed) = kill.freed {
         text.push_str(&format!(", {} freed", amount(freed)));
     }
@@ -223,7 +261,10 @@ fn tell_kill(kill: &Kill) -> String {
     if let Some(regret) = &kill.regret {
         let pod = regret.pod.to_string();
         let more = amount(regret.more);
-        text.push_str(&format!("; {} would have freed {more} more", printable(&pod)));
+        text.push_str(&format!(
+            "; {} would have freed {more} more",
+            printable(&pod)
+        ));
     }
     text
 }
@@ -240,7 +281,8 @@ fn tell(decision: &Decision) -> String {
             let wanted = threshold_quantity(&relief.threshold, &relief.observation).value();
             let mut text = format!(
                 "{signal} {}, below {}: ",
-                signed(signal, relief.observation.available), signed(signal, wanted),
+                signed(signal, relief.observation.available),
+                signed(signal, wanted),
             );
             if !relief.reclaim.is_empty() {
                 text.push_str("after what the node can give back ");
@@ -253,7 +295,8 @@ fn tell(decision: &Decision) -> String {
         }
         None => {
             let blocked = decision.blocked.iter();
-            let blocked = blocked.map(|it| format!("{}: {}", it.threshold.signal, it.reason.as_str()));
+            let blocked =
+                blocked.map(|it| format!("{}: {}", it.threshold.signal, it.reason.as_str()));
             let conditions = decision.conditions.iter().map(ToString::to_string);
             let parts: Vec<String> = blocked.chain(conditions).collect();
             match parts.is_empty() {

@@ -1,0 +1,125 @@
+//! What is counted of OOM kills outlives the agent: taken out of the families to be saved, and put
+//! back before the first event. Histograms begin anew.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::proto::Metric;
+use prometheus::{GaugeVec, IntCounterVec};
+
+use super::families::OomFamilies;
+use super::{Metrics, Workload, lock, table};
+use crate::model::saved_counts::{SavedCounts, SavedSeries};
+
+fn counters(oom: &OomFamilies) -> [&IntCounterVec; 7] {
+    [
+        &oom.kills,
+        &oom.child_kills,
+        &oom.workload_kills,
+        &oom.scope_kills,
+        &oom.host_kills,
+        &oom.attribution,
+        &oom.records,
+    ]
+}
+
+fn times(oom: &OomFamilies) -> [&GaugeVec; 4] {
+    [
+        &oom.last_kill,
+        &oom.last_child_kill,
+        &oom.last_node_kill,
+        &oom.last_unattributed,
+    ]
+}
+
+impl Metrics {
+    /// The counts of OOM kills and the times of the last of them; series at 0 are left out.
+    pub fn oom_counts(&self) -> SavedCounts {
+        let oom = &self.shared.oom;
+        let mut saved = SavedCounts::default();
+        for family in counters(oom) {
+            save(family, |it| it.get_counter().get_value(), &mut saved);
+        }
+        for family in times(oom) {
+            save(family, |it| it.get_gauge().get_value(), &mut saved);
+        }
+        saved
+    }
+
+    /// Puts back what [`Metrics::oom_counts`] gave, once and before anything is counted. The series
+    /// of a pod that is no more end as those of one that has just gone; `now` is boottime.
+    pub fn restore_oom_counts(&self, saved: &SavedCounts, now: Duration) {
+        let oom = &self.shared.oom;
+        for (labels, _) in series(&oom.kills, saved) {
+            if let [namespace, pod, container] = labels.as_slice() {
+                self.touch(namespace, pod, container, now);
+            }
+        }
+        for (labels, _) in series(&oom.workload_kills, saved) {
+            if let [namespace, kind, name] = labels.as_slice() {
+                let workload = Workload {
+                    namespace: (*namespace).to_owned(),
+                    kind: (*kind).to_owned(),
+                    name: (*name).to_owned(),
+                };
+                lock(&self.shared.workloads).touch(&workload, now);
+            }
+        }
+        for family in counters(oom) {
+            for (labels, value) in series(family, saved) {
+                family.with_label_values(&labels).inc_by(whole(value));
+            }
+        }
+        for family in times(oom) {
+            for (labels, value) in series(family, saved) {
+                family.with_label_values(&labels).set(value);
+            }
+        }
+    }
+}
+
+/// Adds the series of a family that are not 0.
+fn save(family: &impl Collector, value: impl Fn(&Metric) -> f64, saved: &mut SavedCounts) {
+    for collected in family.collect() {
+        let kept = collected.get_metric().iter().filter_map(|metric| {
+            let value = value(metric);
+            let labels = metric.get_label().iter();
+            let labels = labels.map(|it| (it.name().to_owned(), it.value().to_owned()));
+            (value > 0.0).then(|| SavedSeries {
+                labels: labels.collect(),
+                value,
+            })
+        });
+        saved.0.insert(collected.name().to_owned(), kept.collect());
+    }
+}
+
+/// The saved series of a family that have its labels, in the order of the table.
+fn series<'a>(family: &impl Collector, saved: &'a SavedCounts) -> Vec<(Vec<&'a str>, f64)> {
+    let name = family.desc().first().map(|it| it.fq_name.as_str());
+    let defined = table().iter().find(|it| Some(it.name) == name);
+    let (Some(defined), Some(series)) = (defined, name.and_then(|name| saved.0.get(name))) else {
+        return Vec::new();
+    };
+    let values_of = |labels: &'a BTreeMap<String, String>| -> Option<Vec<&'a str>> {
+        let names = defined.labels.iter();
+        names
+            .map(|it| labels.get(*it).map(String::as_str))
+            .collect()
+    };
+    let series = series.iter();
+    series
+        .filter_map(|it| Some((values_of(&it.labels)?, it.value)))
+        .collect()
+}
+
+/// A count that was saved as a number of JSON; exact up to 2^53.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and what is no number becomes 0"
+)]
+fn whole(value: f64) -> u64 {
+    value as u64
+}

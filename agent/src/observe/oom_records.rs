@@ -1,0 +1,51 @@
+//! Reads the forensic records of OOM kills back from their ring on disk, also those of an agent that
+//! ran before. The agent goes on writing meanwhile: a record is there whole or not at all.
+
+use std::path::Path;
+
+use crate::model::forensics::{KIND, MAX_RECORD_BYTES, OomRecord, RecordId, VERSION};
+use crate::model::record::PodRef;
+use crate::model::sealed;
+use crate::sys::{FsError, Root};
+
+/// Records of a pod that are shown, and how many records are looked at for them, newest first:
+/// a full ring of the smallest takes a second.
+const OF_POD: usize = 5;
+const LOOKED_AT: usize = 1000;
+
+/// Numbers of the records that are there, oldest first; reads none of them.
+pub fn ids(directory: &Path) -> Result<Vec<RecordId>, FsError> {
+    match Root::host().list(directory) {
+        Ok(names) => Ok(names
+            .iter()
+            .filter_map(|it| RecordId::of_file(it))
+            .collect()),
+        Err(error) if error.is_gone() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// One record. `None`: it has been removed, is damaged, or of another version of the agent.
+pub fn read(directory: &Path, id: RecordId) -> Option<OomRecord> {
+    let path = directory.join(id.file_name());
+    let bytes = Root::host().read_at_most(&path, MAX_RECORD_BYTES as u64);
+    match sealed::open(KIND, VERSION, &bytes.ok()?) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), error = crate::sys::chain(&error), "OOM record");
+            None
+        }
+    }
+}
+
+/// The last records with a victim in the pod, newest first.
+pub fn of_pod(
+    directory: &Path,
+    is_pod: impl Fn(&PodRef) -> bool,
+) -> Result<Vec<OomRecord>, FsError> {
+    let ids = ids(directory)?;
+    let newest = ids.into_iter().rev().take(LOOKED_AT);
+    let records = newest.filter_map(|id| read(directory, id));
+    let of_pod = records.filter(|it| it.has_victim_in(&is_pod));
+    Ok(of_pod.take(OF_POD).collect())
+}

@@ -1,0 +1,295 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the files are looked at beside the code under test"
+)]
+
+use std::fs;
+
+use super::*;
+use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, ProcessKey};
+use crate::model::history::{NodeSample, PodSample};
+use crate::model::record::tests::oom_record;
+use crate::sys::Trees;
+
+/// A state directory of a node that has no cgroups, removed when dropped.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(test: &str) -> Self {
+        let name = format!("ballast-forensics-{test}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn start(&self, background: &Arc<Background>) -> (Started, Metrics) {
+        let trees = Trees {
+            unified: true,
+            trees: Vec::new(),
+        };
+        let reader = SceneReader::new(Arc::new(trees), Root::at(&self.0));
+        let metrics = Metrics::new();
+        let shared = Arc::default();
+        let background = Arc::clone(background);
+        let started = start(&self.0, reader, shared, background, metrics.clone());
+        (started.unwrap(), metrics)
+    }
+
+    fn records(&self) -> Vec<OomRecord> {
+        let directory = self.0.join(RECORDS);
+        let ids = oom_records::ids(&directory).unwrap();
+        ids.into_iter()
+            .map(|id| oom_records::read(&directory, id).unwrap())
+            .collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn kill(at: Duration, limit: u64) -> OomKill {
+    let cgroup = CgroupLineage {
+        cgroup_id: CgroupId(limit),
+        below_root: [None; 3],
+        in_root: true,
+    };
+    OomKill {
+        at_ns: u64::try_from(at.as_nanos()).unwrap(),
+        victim: ProcessKey {
+            pid: 1,
+            start_boottime_ns: 0,
+        },
+        victim_tid: 1,
+        victim_comm: String::new(),
+        victim_uid: 0,
+        victim_parent_pid: 1,
+        victim_cgroup: cgroup,
+        oom_score_adj: 0,
+        anon_bytes: 0,
+        file_bytes: 0,
+        shmem_bytes: 0,
+        swap_bytes: 0,
+        page_table_bytes: 0,
+        total_vm_bytes: 0,
+        trigger_pid: 1,
+        trigger_comm: String::new(),
+        trigger_cgroup: cgroup,
+        constraint: None,
+        limit_cgroup: Some(cgroup),
+        limit_usage_bytes: None,
+        limit_max_bytes: None,
+        method: AttributionMethod::Exact,
+        was_exiting: false,
+    }
+}
+
+fn record_id(event: &Event) -> Option<RecordId> {
+    match &event.detail {
+        Some(EventDetail::Oom(detail)) => detail.record_id,
+        _ => None,
+    }
+}
+
+/// Hands a kill over as the listener does.
+fn hand_over(recorder: &mut Recorder, kill: &OomKill) -> Option<RecordId> {
+    let mut event = oom_record(1).event;
+    event.boottime_ns = kill.at_ns;
+    recorder.take(kill, &mut event, &CgroupIndex::default());
+    record_id(&event)
+}
+
+/// Kills kept, coalesced and dropped.
+fn results(metrics: &Metrics) -> [f64; 3] {
+    let saved = metrics.oom_counts();
+    let series = saved.0.get("ballast_oom_records_total").unwrap();
+    ["kept", "coalesced", "dropped"].map(|result| {
+        let found = series.iter().find(|it| it.labels["result"] == result);
+        found.map_or(0.0, |it| it.value)
+    })
+}
+
+/// Drops both ends in their order, which waits for the disk.
+fn finish(started: Started) {
+    let Started {
+        recorder, handle, ..
+    } = started;
+    drop(recorder);
+    drop(handle);
+}
+
+#[test]
+fn a_burst_is_one_record_that_counts_all_of_it() {
+    let place = Place::new("burst");
+    let (mut started, metrics) = place.start(&Arc::default());
+    let now = clock::boottime();
+    for i in 0..200 {
+        let at = now + Duration::from_micros(i);
+        let id = hand_over(&mut started.recorder, &kill(at, 1));
+        assert_eq!(id, Some(RecordId(1)));
+    }
+    finish(started);
+    let records = place.records();
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].n_kills, 200);
+    assert_eq!(
+        records[0].oom().and_then(|it| it.record_id),
+        Some(RecordId(1))
+    );
+    assert_eq!(results(&metrics), [1.0, 199.0, 0.0]);
+}
+
+#[test]
+fn numbers_and_counts_go_on_after_a_restart() {
+    let place = Place::new("restart");
+    for round in 1..=3 {
+        let (mut started, metrics) = place.start(&Arc::default());
+        assert_eq!(started.faults, Vec::<String>::new());
+        let now = clock::boottime();
+        let id = hand_over(&mut started.recorder, &kill(now, 1));
+        assert_eq!(id, Some(RecordId(round)));
+        finish(started);
+        let saved = fs::read(place.0.join(COUNTS)).unwrap();
+        assert!(!saved.is_empty());
+        assert_eq!(
+            results(&metrics)[0],
+            f64::from(u32::try_from(round).unwrap())
+        );
+    }
+    assert_eq!(place.records().len(), 3);
+}
+
+#[test]
+fn counts_that_cannot_be_read_are_told_and_begin_anew() {
+    let place = Place::new("damaged");
+    fs::write(place.0.join(COUNTS), "half").unwrap();
+    let (started, metrics) = place.start(&Arc::default());
+    assert_eq!(started.faults.len(), 1);
+    assert!(started.faults[0].contains(COUNTS), "{:?}", started.faults);
+    assert_eq!(results(&metrics), [0.0; 3]);
+    finish(started);
+}
+
+#[test]
+fn who_hands_over_never_waits_and_every_kill_is_counted() {
+    let place = Place::new("full");
+    let (queue, kills) = mpsc::sync_channel(10);
+    let metrics = Metrics::new();
+    let mut recorder = Recorder {
+        bursts: OomBursts::new(RecordId(1)),
+        queue,
+        metrics: metrics.clone(),
+    };
+    let now = clock::boottime();
+    let ids: Vec<_> = (0..100)
+        .map(|i| hand_over(&mut recorder, &kill(now, i / 2)))
+        .collect();
+    assert!(ids[..10].iter().all(Option::is_some));
+    assert!(ids[10..].iter().all(Option::is_none), "nobody takes them");
+    drop(recorder);
+    let directory = place.0.join(RECORDS);
+    let (ring, _) = OomRing::open(&directory, oom_ring::DEFAULT_BYTES).unwrap();
+    let trees = Trees {
+        unified: true,
+        trees: Vec::new(),
+    };
+    let keeper = Keeper {
+        ring,
+        directory,
+        counts: place.0.join(COUNTS),
+        reader: SceneReader::new(Arc::new(trees), Root::at(&place.0)),
+        shared: Arc::default(),
+        background: Arc::default(),
+        metrics: metrics.clone(),
+        open: BTreeMap::new(),
+        counts_due: None,
+        counts_saved: Duration::ZERO,
+        to_sync: mpsc::sync_channel(1).0,
+    };
+    keeper.work(&kills);
+    assert_eq!(results(&metrics), [5.0, 5.0, 90.0]);
+    assert_eq!(place.records().len(), 5);
+}
+
+#[test]
+fn a_kill_that_comes_after_its_record_was_closed_is_added_to_it() {
+    let place = Place::new("closed");
+    let now = clock::boottime();
+    let (mut started, _) = place.start(&Arc::default());
+    hand_over(&mut started.recorder, &kill(now, 1));
+    finish(started);
+    let (started, metrics) = place.start(&Arc::default());
+    let Recorder { queue, .. } = &started.recorder;
+    queue
+        .send(Kill {
+            id: RecordId(1),
+            event: oom_record(1).event,
+            victim_path: None,
+            pod_path: None,
+        })
+        .unwrap();
+    finish(started);
+    assert_eq!(place.records()[0].n_kills, 2);
+    assert_eq!(results(&metrics), [1.0, 1.0, 0.0]);
+}
+
+#[test]
+fn a_record_has_the_minute_before_and_what_the_agent_knew() {
+    let place = Place::new("trend");
+    let background = Arc::new(Background::default());
+    let now = clock::boottime();
+    let at_ns = u64::try_from(now.as_nanos()).unwrap();
+    let uid = oom_record(1).event.pod.unwrap().uid;
+    {
+        let mut history = background.history.write().unwrap();
+        for ago in (0..50).rev() {
+            let at_ns = at_ns.saturating_sub(ago * 1_000_000_000);
+            history.push_node(NodeSample {
+                at_ns,
+                ..NodeSample::default()
+            });
+            let sample = PodSample {
+                at_ns,
+                ..PodSample::default()
+            };
+            history.push_pod(&uid, sample);
+        }
+    }
+    let conditions = BTreeSet::from([crate::model::eviction::NodeCondition::MemoryPressure]);
+    background.agent.write().unwrap().conditions = conditions.clone();
+    let (mut started, _) = place.start(&background);
+    hand_over(&mut started.recorder, &kill(now, 1));
+    hand_over(
+        &mut started.recorder,
+        &kill(now.saturating_sub(STALE * 2), 2),
+    );
+    finish(started);
+    let records = place.records();
+    assert!(records[0].trend.node.len() > 40, "{:?}", records[0].trend);
+    assert!(records[0].trend.pod.len() > 40, "{:?}", records[0].trend);
+    assert_eq!(records[0].agent.conditions, conditions);
+    // Nobody looked when it happened, and what is there now is of another time.
+    assert_eq!(records[1].agent, AgentState::default());
+    assert!(records[1].cut.contains(&Part::Processes));
+}
+
+#[test]
+fn a_victim_that_was_exiting_has_no_record() {
+    let place = Place::new("exiting");
+    let (mut started, metrics) = place.start(&Arc::default());
+    let exiting = OomKill {
+        was_exiting: true,
+        ..kill(clock::boottime(), 1)
+    };
+    let mut event = oom_record(1).event;
+    set_record(&mut event, None);
+    let index = CgroupIndex::default();
+    started.recorder.take(&exiting, &mut event, &index);
+    assert_eq!(record_id(&event), None);
+    finish(started);
+    assert_eq!(results(&metrics), [0.0; 3]);
+}

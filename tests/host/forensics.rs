@@ -1,0 +1,256 @@
+//! A record of every OOM kill, soon enough, complete, and still there after the agent has died.
+
+use std::fs;
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use ballast::model::forensics::{MAX_RECORD_BYTES, OomRecord, RecordId};
+use ballast::units::Limit;
+use ballast_tests::agent::{Agent, STEP, hog};
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
+
+use super::look::{container_path, is_running, oom_detail, pod_path, wait_kills};
+use super::metrics::scrape;
+use super::{say, scaled};
+
+const MIB: u64 = 1 << 20;
+
+/// In how much time a record has to be on disk.
+const DUE: Duration = Duration::from_millis(100);
+
+/// One tick of the clock that file times are taken from, at 100 Hz.
+const TICK: Duration = Duration::from_millis(10);
+
+/// An agent under which a kill takes one process, and where it serves its metrics.
+fn agent(test: &str) -> Result<Agent> {
+    let mut agent = Agent::new(test)?.with_kubelet("singleProcessOOMKill: true");
+    // The kernel gives out the port again only after all others.
+    agent.metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    agent.start()?;
+    Ok(agent)
+}
+
+/// Dies one process after the other, `n` in all, and then rests.
+fn burst(pod: &str, n: u32) -> Result<Manifest> {
+    let script = format!("{} burst {n} {}; exec sleep 3600", hog()?, 16 * MIB);
+    let container = Container::sh("greedy", &script).limited_to(8);
+    Ok(Manifest::new(pod).with_overhead(16).container(container))
+}
+
+/// Records of kills in pods; the rest of the node has kills too.
+fn of_pods(agent: &Agent) -> Result<Vec<OomRecord>> {
+    let mut records = agent.oom_records()?;
+    records.retain(|it| it.event.pod.is_some());
+    Ok(records)
+}
+
+fn n_kills(records: &[OomRecord]) -> u64 {
+    records.iter().map(|it| it.n_kills).sum()
+}
+
+/// Sum of the samples that begin so.
+fn sum(text: &str, sample: &str) -> f64 {
+    let values = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(sample)?;
+        rest.rsplit_once(' ')?.1.parse::<f64>().ok()
+    });
+    values.sum()
+}
+
+fn modified(agent: &Agent, id: RecordId) -> Result<SystemTime> {
+    let path = agent.state().join("oom").join(id.file_name());
+    let metadata = fs::metadata(&path).with_context(|| path.display().to_string())?;
+    ensure!(metadata.len() <= MAX_RECORD_BYTES as u64);
+    Ok(metadata.modified()?)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_is_on_disk_with_its_scene_within_100_ms() -> Result<()> {
+    let agent = agent("forensics-one")?;
+    let other = Container::idle("other").limited_to(8);
+    agent.put(&Manifest::new("beside").container(other.clone()))?;
+    agent.wait_pod("beside", "runs", is_running)?;
+    let greedy = Container::new("greedy", &[&hog()?, "child", "100663296"]).limited_to(24);
+    agent.put(
+        &Manifest::new("one")
+            .with_overhead(16)
+            .container(greedy)
+            .container(other),
+    )?;
+    let kills = wait_kills(&agent, 1)?;
+    let detail = oom_detail(&kills[0])?;
+    let id = detail.record_id.context("the event names no record")?;
+    agent.wait_for("the record", || {
+        Ok(of_pods(&agent)?.iter().any(|it| it.id == id))
+    })?;
+    let written = modified(&agent, id)?;
+    let records = of_pods(&agent)?;
+    assert_eq!(records.len(), 1);
+    let record = &records[0];
+    assert_eq!(record.event, kills[0].event);
+    assert_eq!(record.n_kills, 1);
+    let took = Duration::from_micros(record.recorded_after_us);
+    let at = SystemTime::UNIX_EPOCH + record.event.time.since_epoch();
+    let on_disk = written.duration_since(at).unwrap_or_default();
+    say(format!(
+        "read after {took:?}, on disk within {:?}",
+        on_disk + TICK
+    ));
+    assert!(took < DUE && on_disk < DUE, "{took:?}, {on_disk:?}");
+
+    let pod = agent.wait_pod("one", "counts the kill", |it| it.oom_kills == 1)?;
+    let path = container_path(&pod, "greedy")?;
+    let scene = &record.scene;
+    let limit = scene.limit.as_ref().context("the full cgroup")?;
+    assert_eq!(limit.cgroup_path, path);
+    let file = match cgroup::is_unified() {
+        true => "memory.max",
+        false => "memory.limit_in_bytes",
+    };
+    assert_eq!(limit.limits.get(file), Some(&Limit::At(24 * MIB)));
+    assert!(limit.stat.len() > 10, "{:?}", limit.stat);
+    assert_eq!(limit.events.get("oom_kill"), Some(&1));
+    let victim_pod = scene.victim_pod.as_ref().context("the victim's pod")?;
+    assert_eq!(victim_pod.cgroup_path, pod_path(&pod)?);
+    let siblings: Vec<_> = scene.siblings.iter().map(|it| &it.container).collect();
+    assert_eq!(siblings, [&Some("other".to_owned())]);
+    let pods: Vec<&str> = scene
+        .pods
+        .iter()
+        .filter_map(|it| it.pod.as_ref())
+        .map(|it| it.name.as_str())
+        .collect();
+    assert_eq!(pods, ["one", "beside"], "largest first");
+    let main = detail.victim.parent_pid;
+    let parent = scene.processes.iter().find(|it| it.pid == main);
+    assert_eq!(parent.map(|it| it.comm.as_str()), Some("hog"));
+    assert!(scene.meminfo.contains_key("MemAvailable"));
+    assert!(record.cut.is_empty(), "{:?}", record.cut);
+
+    let told = agent.command(&["explain", "pod", "one"])?;
+    assert!(told.contains(&format!("OOM record {id}")), "{told}");
+    let told = agent.command(&["explain", "pod", "beside"])?;
+    assert!(!told.contains("OOM record"), "{told}");
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_burst_is_kept_in_few_records_and_counted_exactly() -> Result<()> {
+    let agent = agent("forensics-burst")?;
+    let n = scaled(200, 20)?;
+    agent.put(&burst("burst", n)?)?;
+    agent.wait_pod("burst", "counts its kills", |it| {
+        it.oom_kills == u64::from(n)
+    })?;
+    agent.wait_for("all kills in records", || {
+        Ok(n_kills(&of_pods(&agent)?) == u64::from(n))
+    })?;
+    let records = of_pods(&agent)?;
+    let n_records = records.len();
+    say(format!("{n} kills in {n_records} records"));
+    assert!(n_records < n as usize / 2, "{n_records}");
+    for record in &records {
+        let took = Duration::from_micros(record.recorded_after_us);
+        assert!(took < DUE, "record {} after {took:?}", record.id);
+    }
+    let text = scrape(&agent.metrics)?;
+    let result = |it| {
+        sum(
+            &text,
+            &format!("ballast_oom_records_total{{result=\"{it}\"}}"),
+        )
+    };
+    assert!(result("dropped").abs() < 0.5, "{text}");
+    let kills = sum(&text, "ballast_oom_scope_kills_total{");
+    assert!(
+        (result("kept") + result("coalesced") - kills).abs() < 0.5,
+        "{text}"
+    );
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn records_and_counts_are_there_after_a_restart() -> Result<()> {
+    let mut agent = agent("forensics-restart")?;
+    agent.put(&burst("burst", 3)?)?;
+    agent.wait_for("three kills in records", || {
+        Ok(n_kills(&of_pods(&agent)?) == 3)
+    })?;
+    let sample =
+        "ballast_oom_kills_total{container=\"greedy\",namespace=\"default\",pod=\"burst\"}";
+    let before = of_pods(&agent)?;
+    for is_orderly in [true, false] {
+        match is_orderly {
+            true => agent.stop()?,
+            // What was counted is saved soon, not at once.
+            false => {
+                thread::sleep(DUE);
+                agent.kill()?;
+            }
+        }
+        agent.start()?;
+        assert_eq!(of_pods(&agent)?, before);
+        let text = scrape(&agent.metrics)?;
+        assert!((sum(&text, sample) - 3.0).abs() < 0.5, "{text}");
+        let told = agent.command(&["explain", "pod", "burst"])?;
+        assert!(told.contains("OOM record"), "{told}");
+    }
+    let newest = before.last().map(|it| it.id);
+    agent.put(&burst("again", 1)?)?;
+    agent.wait_for("a record of the new agent", || {
+        Ok(of_pods(&agent)?.last().map(|it| it.id) > newest)
+    })
+}
+
+/// Killed in the middle of it, again and again: no record is torn, none is counted twice, and what
+/// is lost is at most what each agent had not written yet.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
+    let mut agent = agent("forensics-storm")?;
+    let n = u64::from(scaled(300, 30)?);
+    agent.put(&burst("storm", u32::try_from(n)?)?)?;
+    let pod = agent.wait_pod("storm", "runs", is_running)?;
+    let path = container_path(&pod, "greedy")?;
+    let mut n_deaths = 0;
+    while cgroup::oom_kills(&path)? < n * 3 / 4 {
+        let at_start = cgroup::oom_kills(&path)?;
+        agent.wait_for("some more kills", || {
+            Ok(cgroup::oom_kills(&path)? > at_start + n / 10)
+        })?;
+        agent.kill()?;
+        agent.start()?;
+        n_deaths += 1;
+    }
+    agent.wait_for(
+        "the end of the storm",
+        || Ok(cgroup::oom_kills(&path)? == n),
+    )?;
+    // Nothing comes any more: the number stands when it has stood for a while.
+    let mut last = (0, Vec::new());
+    agent.wait_for("the last records", || {
+        thread::sleep(STEP * 20);
+        let records = of_pods(&agent)?;
+        let is_it = last == (n_kills(&records), records.clone());
+        last = (n_kills(&records), records);
+        Ok(is_it)
+    })?;
+    let (n_recorded, records) = last;
+    say(format!(
+        "{n_recorded} of {n} kills in records, {n_deaths} agents killed"
+    ));
+    assert!(n_deaths >= 2, "{n_deaths}");
+    assert!(n_recorded <= n, "{n_recorded} of {n}");
+    assert!(n_recorded >= n * 9 / 10, "{n_recorded} of {n}");
+    let ids: Vec<RecordId> = records.iter().map(|it| it.id).collect();
+    assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
+    let files = fs::read_dir(agent.state().join("oom"))?.count();
+    assert_eq!(
+        files,
+        agent.oom_records()?.len(),
+        "a file that is no record"
+    );
+    Ok(())
+}
