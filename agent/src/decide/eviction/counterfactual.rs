@@ -178,7 +178,7 @@ impl<'a> Story<'a> {
                 .filter_map(|it| Some((it.snapshot.at, reading(&it.snapshot, &deed.pod.uid)?)))
                 .filter(|(_, it)| it.figures.is_some());
             let (last_at, last) = seen.clone().next_back()?;
-            let (before_at, before) = seen.find(|(at, _)| *at + TREND >= last_at)?;
+            let (before_at, before) = seen.find(|(at, _)| at.saturating_add(TREND) >= last_at)?;
             Some(Trend {
                 last_at,
                 last,
@@ -279,7 +279,7 @@ impl<'a> Story<'a> {
                 });
             shortage.lowest = shortage.lowest.min(observation.available);
             if is_short(threshold, observation) {
-                shortage.short_ms += millis(lasts);
+                shortage.short_ms = shortage.short_ms.saturating_add(millis(lasts));
             }
         }
     }
@@ -416,7 +416,7 @@ impl Trend<'_> {
         let grown = |before: Option<u64>, last: Option<u64>| {
             let last = last?;
             let growth = u128::from(last.saturating_sub(before.unwrap_or(last)));
-            let more = (growth * ahead).checked_div(span).unwrap_or(0);
+            let more = growth.saturating_mul(ahead).checked_div(span).unwrap_or(0);
             Some(last.saturating_add(u64::try_from(more).unwrap_or(u64::MAX)))
         };
         let disk = |before: DiskUse, last: DiskUse| DiskUse {
@@ -460,3 +460,6 @@ fn is_short(threshold: &Threshold, observation: &Observation) -> bool {
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;
