@@ -39,7 +39,7 @@ use crate::run::told::Told;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
 use crate::sources::wakers::Wakers;
-use crate::sys::{clock, memory};
+use crate::sys::{clock, steady};
 
 /// Between two passes of a node that is short of nothing: kubelet's period.
 const IDLE_PASS: Duration = Duration::from_secs(10);
@@ -151,8 +151,11 @@ pub(in crate::run) fn spawn(parts: Parts) -> Result<WatcherHandle, RunError> {
     let thread = thread::Builder::new()
         .name("pressure".to_owned())
         .spawn(move || {
-            if let Err(error) = memory::lock() {
+            if let Err(error) = steady::lock_memory() {
                 tracing::info!(%error, "the agent's memory cannot be locked");
+            }
+            if let Err(error) = steady::raise_priority() {
+                tracing::info!(%error, "the watcher of pressure runs at the common priority");
             }
             let mut watcher = Watcher::new(parts, disk);
             watcher.pass(WakeSource::Other);
