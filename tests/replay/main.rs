@@ -10,6 +10,7 @@
 )]
 
 mod node;
+mod stories;
 mod topology;
 
 use std::path::{Path, PathBuf};
