@@ -39,9 +39,6 @@ const HINDSIGHT: Duration = Duration::from_secs(10);
 /// a pod to go.
 const PASSES_SOON: Duration = Duration::from_secs(30);
 
-/// So long after an eviction what gets better may be due to it.
-const AFTERMATH: Duration = Duration::from_secs(5);
-
 /// Kubelet's loop (spec eviction 1.6).
 const KUBELET_PASS: Duration = Duration::from_secs(10);
 
@@ -386,7 +383,7 @@ impl<'a> Story<'a> {
         })
     }
 
-    /// Whether the recording has the pressure end soon, without anybody having been ended.
+    /// Whether the recording has the pressure end soon, without anybody having been ended till then.
     fn passes_by_itself(&self, at: Duration, threshold: &Threshold) -> bool {
         let over = self
             .steps
@@ -400,8 +397,7 @@ impl<'a> Story<'a> {
         let Some(over) = over else {
             return false;
         };
-        let helped = |it: &Deed| it.at <= over.at && it.at.saturating_add(AFTERMATH) >= at;
-        !self.deeds.values().any(|it| helped(it))
+        !self.deeds.values().any(|it| it.at <= over.at)
     }
 }
 

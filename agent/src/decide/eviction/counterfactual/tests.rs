@@ -57,9 +57,11 @@ fn reading_of(name: &str, priority: i32, mib: u64) -> PodReading {
     }
 }
 
-/// One step a second: of each the pods with what they use, MiB, and who had gone because of the
-/// step before. The recorded policy wants 100 MiB.
-fn story(seconds: &[(&[(&str, u64)], Option<&str>)]) -> Vec<Step> {
+/// Pods with what they use, MiB, and who had gone because of the second before.
+type Second<'a> = (&'a [(&'a str, u64)], Option<&'a str>);
+
+/// One step a second. The recorded policy wants 100 MiB.
+fn story(seconds: &[Second<'_>]) -> Vec<Step> {
     let mut state = State::default();
     let mut steps = Vec::new();
     for (n, (pods, gone)) in (0..).zip(seconds) {
@@ -183,7 +185,7 @@ fn kubelets_rules_look_every_ten_seconds() {
         ..policy(100)
     };
     let rising: Vec<[(&str, u64); 1]> = (0..15).map(|n| [("leak", 500 + 50 * n)]).collect();
-    let steps: Vec<(&[(&str, u64)], Option<&str>)> = rising
+    let steps: Vec<Second<'_>> = rising
         .iter()
         .take(10)
         .map(|it| (it.as_slice(), None))
