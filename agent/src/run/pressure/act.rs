@@ -32,6 +32,11 @@ const LEAST_WAIT: Duration = Duration::from_secs(10);
 /// memory does not wait.
 const KILL_TIME: Duration = Duration::from_secs(2);
 
+/// The ends of killed processes are taken up by whoever inherits them, most often the first process
+/// of the node, and until then they keep their ids: seconds after a fork bomb. Who else is evicted
+/// in that time goes for nothing.
+const PIDS_SETTLE: Duration = Duration::from_secs(3);
+
 /// An eviction with a grace that is under way.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
@@ -84,6 +89,10 @@ impl Watcher {
                 .iter()
                 .any(|it| it.facts.pod.uid == pending.pod)
         {
+            return Acted::Nothing;
+        }
+        let is_of_pids = relief.threshold.signal == Signal::PidAvailable;
+        if is_of_pids && snapshot.at < self.pids_settle {
             return Acted::Nothing;
         }
         self.pending = None;
@@ -161,6 +170,8 @@ impl Watcher {
             at: snapshot.at,
             conditions: self.conditions.clone(),
         };
+        let ends_at = snapshot.at.saturating_add(victim.grace);
+        self.evicted.insert(uid.clone(), ends_at);
         // Without the note a crash right now would start the pod again: no reason not to evict it.
         if let Err(error) = self.parts.notes.write(&eviction) {
             tracing::error!(error = crate::observe::chain(&error), "note an eviction");
@@ -234,6 +245,7 @@ impl Watcher {
                 Acted::Asked
             }
             Some(Ok(outcome)) => {
+                self.pids_settle = clock::boottime() + PIDS_SETTLE;
                 self.measure(victim, &outcome, stage, snapshot);
                 Acted::Killed
             }

@@ -122,6 +122,11 @@ pub(super) struct Watcher {
     /// At the last look, and how fast it became less, per second.
     seen: BTreeMap<Signal, (Observation, u64)>,
     pub(super) pending: Option<Pending>,
+    /// Pods that were evicted and when their grace is over: the loop says so only with its next
+    /// pass, and until then they are no candidates either.
+    pub(super) evicted: BTreeMap<PodUid, Duration>,
+    /// Process ids of those that were killed come back until then.
+    pub(super) pids_settle: Duration,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
     pub(super) last_eviction: Option<EvictionStatus>,
@@ -192,6 +197,8 @@ impl Watcher {
             warm_until: Duration::ZERO,
             seen: BTreeMap::new(),
             pending: None,
+            evicted: BTreeMap::new(),
+            pids_settle: Duration::ZERO,
             conditions: BTreeSet::new(),
             told_threshold: None,
             last_eviction: None,
@@ -305,6 +312,9 @@ impl Watcher {
         let decision = synchronize(&self.parts.policy, &self.state, &snapshot);
         let state = std::mem::replace(&mut self.state, decision.state.clone());
         self.tell_changes(&decision);
+        if self.state.met.is_empty() {
+            self.told_threshold = None;
+        }
         self.review_stages(&snapshot);
         let acted = match self.act(&decision, &snapshot) {
             Acted::Nothing => self.act_on_stall(&snapshot),
@@ -375,6 +385,7 @@ impl Watcher {
                 history.forget(uid);
             }
             drop(history);
+            self.evicted.retain(|uid, _| known.contains(uid));
             self.candidates = candidates;
         } else if !is_disk_short {
             return;
@@ -415,7 +426,7 @@ impl Watcher {
         let pods = self.candidates.iter().map(|it| PodReading {
             facts: Arc::clone(&it.facts),
             figures: self.figures.get(&it.facts.pod.uid).cloned(),
-            ends_within: it.ends_at.map(|end| end.saturating_sub(now)),
+            ends_within: self.ends_at(it).map(|end| end.saturating_sub(now)),
         });
         Snapshot {
             at: now,
@@ -423,6 +434,11 @@ impl Watcher {
             node: self.node.clone(),
             pods: pods.collect(),
         }
+    }
+
+    fn ends_at(&self, pod: &Candidate) -> Option<Duration> {
+        let evicted = self.evicted.get(&pod.facts.pod.uid).copied();
+        pod.ends_at.into_iter().chain(evicted).min()
     }
 
     fn record(
