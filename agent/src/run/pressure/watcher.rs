@@ -21,7 +21,9 @@ use crate::apply::relief::ReliefWriter;
 use crate::config::{Compat, StallConfig};
 use crate::decide::eviction::stall::StallState;
 use crate::decide::eviction::story::{Deed, Step};
-use crate::decide::eviction::{Policy, State, pace, signals, synchronize, threshold_quantity};
+use crate::decide::eviction::{
+    BlockedReason, Decision, Policy, State, pace, signals, synchronize, threshold_quantity,
+};
 use crate::model::eviction::{
     MemoryMethod, NodeCondition, NodeReading, Observation, PodFigures, PodReading, Signal,
     Snapshot, StarvedResource, Threshold, WakeSource,
@@ -49,6 +51,8 @@ const STALL_PASS: Duration = Duration::from_secs(1);
 const SHORT_PASS: Duration = Duration::from_secs(1);
 /// After a kill: was it enough?
 const RELIEF_PASS: Duration = Duration::from_millis(2);
+/// While pods that end will free enough.
+const ENDING_PASS: Duration = Duration::from_millis(50);
 /// Between two readings of all pods on a quiet node: what the record of an OOM kill shows of the
 /// time before it.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -153,6 +157,7 @@ pub(in crate::run) fn spawn(parts: Parts) -> Result<WatcherHandle, RunError> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_stopped = Arc::clone(&stop);
     let disk = DiskKeeper::start()?;
+    parts.stages.publish(&pressure);
     let thread = thread::Builder::new()
         .name("pressure".to_owned())
         .spawn(move || {
@@ -210,7 +215,8 @@ impl Watcher {
     /// Until the next look is due or something wakes the thread; the most telling of what did.
     fn wait(&mut self) -> WakeSource {
         let now = clock::boottime();
-        let gap = self.gap(now).min(self.pass_due.saturating_sub(now));
+        let due = self.pass_due.min(self.sweep_due);
+        let gap = self.gap(now).min(due.saturating_sub(now));
         let sources = self.parts.wakers.wait(gap);
         for source in &sources {
             self.parts.metrics.pressure_wakeup(*source);
@@ -263,7 +269,9 @@ impl Watcher {
             return;
         }
         let fast = self.parts.reader.read_fast(now);
-        let observations = self.observe(&self.node.refreshed(&fast));
+        let node = self.node.refreshed(&fast);
+        self.remember(&node);
+        let observations = self.observe(&node);
         let is_new = self.parts.policy.thresholds.iter().any(|it| {
             let is_known = self.state.met.iter().any(|met| met.threshold == *it);
             !is_known && is_met(it, &observations)
@@ -271,6 +279,9 @@ impl Watcher {
         self.note(&observations);
         if is_new {
             self.pass(woken_by);
+        } else if now >= self.sweep_due {
+            self.take_candidates();
+            self.sweep(now);
         }
     }
 
@@ -323,15 +334,17 @@ impl Watcher {
         self.record(woken_by, state, &snapshot, &decision);
         self.show(&snapshot, &decision);
         self.last = Some(snapshot);
-        self.pass_due = clock::boottime() + self.until_next_pass(acted);
+        self.pass_due = clock::boottime() + self.until_next_pass(acted, &decision);
         self.parts.wakers.rearm();
         self.set_usage_thresholds();
     }
 
-    fn until_next_pass(&self, acted: Acted) -> Duration {
+    fn until_next_pass(&self, acted: Acted, decision: &Decision) -> Duration {
+        let mut blocked = decision.blocked.iter();
         let is_calm = self.state.met.is_empty() && self.parts.stages.is_clear();
         match acted {
             Acted::Killed => RELIEF_PASS,
+            Acted::Nothing if blocked.any(|it| it.reason == BlockedReason::Ending) => ENDING_PASS,
             Acted::Asked => SHORT_PASS,
             Acted::Nothing if !is_calm => SHORT_PASS,
             Acted::Nothing if self.parts.stall.is_some() => STALL_PASS,
@@ -345,9 +358,14 @@ impl Watcher {
         if last.at.saturating_sub(self.before.at) >= BEFORE {
             self.before = last;
         }
+        self.remember(&self.node);
+    }
+
+    /// For the record of an OOM kill: the minute before it.
+    fn remember(&self, node: &NodeReading) {
         let history = &self.parts.background.history;
         let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
-        history.push_node(NodeSample::of(&self.node));
+        history.push_node(NodeSample::of(node));
     }
 
     /// Where v1 can tell when usage crosses a threshold, it is told where that is now.
@@ -446,7 +464,7 @@ impl Watcher {
         woken_by: WakeSource,
         state: State,
         snapshot: &Snapshot,
-        decision: &crate::decide::eviction::Decision,
+        decision: &Decision,
     ) {
         let done = std::mem::take(&mut self.done);
         if let Some(recorder) = &self.parts.recorder {
