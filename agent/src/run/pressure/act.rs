@@ -8,7 +8,9 @@ use crate::decide::eviction::BlockedReason as WhyNot;
 use crate::decide::eviction::rank::rank;
 use crate::decide::eviction::stall::{self, StallHold, StallInput, StallVerdict};
 use crate::decide::eviction::story::Deed;
-use crate::decide::eviction::{Action, Decision, NodeReclaim, Relief, is_still_short};
+use crate::decide::eviction::{
+    Action, Decision, NodeReclaim, Relief, awaits_reaping, is_still_short,
+};
 use crate::model::eviction::{Eviction, EvictionCause, Signal, Snapshot, Victim};
 use crate::model::forensics::LastEviction;
 use crate::model::pod::PodUid;
@@ -87,10 +89,21 @@ impl Watcher {
             return Acted::Nothing;
         }
         self.pending = None;
-        match relief.candidates.first() {
-            Some(victim) => self.evict(victim, snapshot),
-            None => Acted::Nothing,
+        let observation = relief.observation;
+        if let Some(killed) = self.reaped
+            && relief.threshold.signal == Signal::PidAvailable
+            && awaits_reaping(&killed, &observation)
+        {
+            return Acted::Waits;
         }
+        let Some(victim) = relief.candidates.first() else {
+            return Acted::Nothing;
+        };
+        let acted = self.evict(victim, snapshot);
+        if acted == Acted::Killed && relief.threshold.signal == Signal::PidAvailable {
+            self.reaped = Some(observation);
+        }
+        acted
     }
 
     /// Gives back what nobody uses. True: something was tried.

@@ -122,6 +122,8 @@ pub(super) struct Watcher {
     /// At the last look, and how fast it became less, per second.
     seen: BTreeMap<Signal, (Observation, u64)>,
     pub(super) pending: Option<Pending>,
+    /// What the last kill for process ids was decided by.
+    pub(super) reaped: Option<Observation>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
     pub(super) last_eviction: Option<EvictionStatus>,
@@ -136,6 +138,8 @@ pub(super) enum Acted {
     Nothing,
     /// Something was done whose effect shows later.
     Asked,
+    /// The effect of the last kill is still to be seen.
+    Waits,
     /// A pod was killed, and is gone.
     Killed,
 }
@@ -189,6 +193,7 @@ impl Watcher {
             warm_until: Duration::ZERO,
             seen: BTreeMap::new(),
             pending: None,
+            reaped: None,
             conditions: BTreeSet::new(),
             told_threshold: None,
             last_eviction: None,
@@ -320,6 +325,7 @@ impl Watcher {
         match acted {
             Acted::Killed => RELIEF_PASS,
             Acted::Asked => SHORT_PASS,
+            Acted::Waits => pace::PAST,
             Acted::Nothing if !is_calm => SHORT_PASS,
             Acted::Nothing if self.parts.stall.is_some() => STALL_PASS,
             Acted::Nothing => IDLE_PASS,
