@@ -326,10 +326,17 @@ impl Watcher {
             Acted::Killed => RELIEF_PASS,
             Acted::Asked => SHORT_PASS,
             Acted::Waits => pace::PAST,
-            Acted::Nothing if !is_calm => SHORT_PASS,
+            Acted::Nothing if !is_calm || self.is_blind() => SHORT_PASS,
             Acted::Nothing if self.parts.stall.is_some() => STALL_PASS,
             Acted::Nothing => IDLE_PASS,
         }
+    }
+
+    /// A threshold is about something that could not be read, such as a limit of all pods that the
+    /// loop has yet to write: glances would not see it either.
+    fn is_blind(&self) -> bool {
+        let mut thresholds = self.parts.policy.thresholds.iter();
+        thresholds.any(|it| !self.seen.contains_key(&it.signal))
     }
 
     fn read_node(&mut self, now: Duration) {
