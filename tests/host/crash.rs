@@ -22,7 +22,7 @@ use super::look::{
 use super::scaled;
 
 /// Waits for a file, so that a test says when to go on.
-fn after(file: &Path, then: &str) -> String {
+pub(super) fn after(file: &Path, then: &str) -> String {
     format!(
         "while [ ! -e {} ]; do sleep 0.05; done; {then}",
         file.display()

@@ -52,7 +52,7 @@ fn n_kills(records: &[OomRecord]) -> u64 {
 }
 
 /// Sum of the samples that begin so.
-fn sum(text: &str, sample: &str) -> f64 {
+pub(super) fn sum(text: &str, sample: &str) -> f64 {
     let values = text.lines().filter_map(|line| {
         let rest = line.strip_prefix(sample)?;
         rest.rsplit_once(' ')?.1.parse::<f64>().ok()

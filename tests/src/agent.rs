@@ -40,6 +40,10 @@ pub struct Agent {
     pin_directory: PathBuf,
     /// Lines for the `kubelet:` section of the configuration, each with its indentation.
     pub kubelet: String,
+    /// `evictionHard`, as YAML writes a mapping on one line.
+    pub eviction_hard: String,
+    /// Other sections of the configuration, whole lines.
+    pub sections: String,
     /// Where it serves metrics and health; empty: nowhere.
     pub metrics: String,
     child: Option<Child>,
@@ -59,6 +63,9 @@ impl Agent {
             cgroup_root: name,
             // What restarts shall do so within the patience of a test.
             kubelet: "  crashLoopBackOff: {maxContainerRestartPeriod: 1s}\n".to_owned(),
+            // The disk of a machine that builds software is often nearly full.
+            eviction_hard: "{memory.available: 100Mi}".to_owned(),
+            sections: String::new(),
             metrics: String::new(),
             child: None,
         })
@@ -69,6 +76,27 @@ impl Agent {
     pub fn with_kubelet(mut self, field: &str) -> Self {
         self.kubelet.push_str(&format!("  {field}\n"));
         self
+    }
+
+    /// Gives pods so much memory together, MiB, and hard eviction below `threshold` MiB of it: what
+    /// they do then is nothing to the rest of the machine.
+    pub fn with_memory(mut self, mib: u64, threshold: u64) -> Result<Self> {
+        let meminfo = fs::read_to_string("/proc/meminfo")?;
+        let total = meminfo.lines().find_map(|line| {
+            let kib = line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?;
+            kib.parse::<u64>().ok()
+        });
+        let reserved = total
+            .context("no MemTotal in /proc/meminfo")?
+            .checked_sub(mib << 10)
+            .context("the machine has less memory than the test wants")?;
+        self.eviction_hard = format!("{{memory.available: {threshold}Mi}}");
+        Ok(self.with_kubelet(&format!("systemReserved: {{memory: {reserved}Ki}}")))
+    }
+
+    /// Path of the cgroup of all pods, from the mount.
+    pub fn kubepods(&self) -> String {
+        format!("/{}/kubepods", self.cgroup_root)
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -93,10 +121,13 @@ impl Agent {
              metrics: {{address: \"{metrics}\"}}\n\
              log: {{format: text}}\n\
              bpf: {{pinDirectory: {pins}}}\n\
-             kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n{more}",
+             {sections}\
+             kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n  evictionHard: {hard}\n{more}",
             pins = self.pin_directory.display(),
             root = self.cgroup_root,
             metrics = self.metrics,
+            sections = self.sections,
+            hard = self.eviction_hard,
             more = self.kubelet,
         );
         let path = self.dir.join("config.yaml");

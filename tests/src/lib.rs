@@ -10,4 +10,5 @@ pub mod fake_node;
 pub mod manifest;
 pub mod numa;
 pub mod placement;
+pub mod sampler;
 pub mod timing;

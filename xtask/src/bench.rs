@@ -12,7 +12,7 @@ use crate::{build, setup, workspace};
 
 /// Measure the agent and print the figures beside their budgets
 ///
-/// As root, in about five minutes; `placement` alone needs no root. Without a name everything is
+/// As root, in about ten minutes; `placement` alone needs no root. Without a name everything is
 /// measured.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -37,6 +37,8 @@ enum Part {
     /// CPU, device and memory placement: the recorded decisions of kubelet, and admissions on up to
     /// 512 CPUs and 64 NUMA nodes; needs no root and no agent
     Placement,
+    /// Memory leaks until the pod is gone, beside kubelet's rule; what watching costs; the ranking
+    Eviction,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {

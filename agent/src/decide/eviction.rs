@@ -212,5 +212,21 @@ fn ends_sooner(policy: &Policy, reading: &PodReading, grace: Duration) -> bool {
     policy.compat == Compat::Ballast && reading.ends_within.is_some_and(|left| left <= grace)
 }
 
+/// How long killed processes may keep their ids before another pod has to go for it. An init that
+/// looks for them every two seconds has been seen.
+const REAP_TIME: Duration = Duration::from_secs(5);
+
+/// Whether the ids of processes that were killed are still to come: `killed` is what the kill was
+/// decided by. A process that has ended keeps its id until its parent, often init, has noticed. Where
+/// ids went on becoming fewer, somebody else takes them too. Nothing is awaited on an unknown time.
+pub fn awaits_reaping(killed: &Observation, now: &Observation) -> bool {
+    let (Some(then), Some(at)) = (killed.at, now.at) else {
+        return false;
+    };
+    // What was forked between the reading and the kill is among the killed.
+    let fewer = killed.available.saturating_sub(now.available);
+    at.saturating_sub(then) < REAP_TIME && fewer <= killed.capacity / 100
+}
+
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: hog MODE
   alloc BYTES            allocate and touch, then wait to be killed
@@ -211,20 +211,28 @@ fn allocate(bytes: usize) {
     thread::sleep(Duration::from_secs(60));
 }
 
-/// Calls `act` with its share of a rate per second, for ever.
+/// Calls `act` with its share of a rate per second, for ever; what it comes late for it catches up.
 fn each_tick(rate: usize, mut act: impl FnMut(usize) -> Result<(), String>) -> Result<(), String> {
-    const TICKS: usize = 50;
+    const TICK: Duration = Duration::from_millis(2);
+    let begin = Instant::now();
+    let mut done = 0;
     loop {
-        act(rate / TICKS)?;
-        thread::sleep(Duration::from_millis(1000 / TICKS as u64));
+        let due = rate as u128 * begin.elapsed().as_micros() / 1_000_000;
+        let due = usize::try_from(due).map_err(|e| e.to_string())?;
+        act(due - done)?;
+        done = due;
+        thread::sleep(TICK);
     }
 }
 
 fn touch(bytes: usize) -> Vec<Vec<u8>> {
     const STEP: usize = 64 << 10;
     let mut held = Vec::new();
-    for _ in 0..bytes.div_ceil(STEP) {
-        held.push(std::hint::black_box(vec![1_u8; STEP.min(bytes)]));
+    let mut left = bytes;
+    while left > 0 {
+        let step = left.min(STEP);
+        held.push(std::hint::black_box(vec![1_u8; step]));
+        left -= step;
     }
     held
 }

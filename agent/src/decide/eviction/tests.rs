@@ -410,3 +410,22 @@ fn a_pod_of_a_manifest_can_be_evicted() {
         assert_eq!(got, (kubelets, ours), "{:?}", pod.annotations);
     }
 }
+
+#[test]
+fn ids_of_killed_processes_are_awaited_unless_somebody_else_takes_more() {
+    let seen = |available: i64, millis: u64| Observation {
+        available,
+        capacity: 32_768,
+        at: Some(Duration::from_millis(millis)),
+    };
+    let killed = seen(1000, 0);
+    for (now, wanted, why) in [
+        (seen(1000, 2), true, "not noticed yet"),
+        (seen(900, 2), true, "forked before the kill"),
+        (seen(500, 2), false, "somebody else forks"),
+        (seen(1000, 5000), false, "they do not come"),
+        (Observation { at: None, ..killed }, false, "no telling when"),
+    ] {
+        assert_eq!(awaits_reaping(&killed, &now), wanted, "{why}");
+    }
+}

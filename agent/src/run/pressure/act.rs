@@ -8,7 +8,9 @@ use crate::decide::eviction::BlockedReason as WhyNot;
 use crate::decide::eviction::rank::rank;
 use crate::decide::eviction::stall::{self, StallHold, StallInput, StallVerdict};
 use crate::decide::eviction::story::Deed;
-use crate::decide::eviction::{Action, Decision, NodeReclaim, Relief, is_still_short};
+use crate::decide::eviction::{
+    Action, Decision, NodeReclaim, Relief, awaits_reaping, is_still_short,
+};
 use crate::model::eviction::{Eviction, EvictionCause, Signal, Snapshot, Victim};
 use crate::model::forensics::LastEviction;
 use crate::model::pod::PodUid;
@@ -31,11 +33,6 @@ const LEAST_WAIT: Duration = Duration::from_secs(10);
 /// A pod that is killed is waited for this long: what is left then is stuck in the kernel, and
 /// memory does not wait.
 const KILL_TIME: Duration = Duration::from_secs(2);
-
-/// The ends of killed processes are taken up by whoever inherits them, most often the first process
-/// of the node, and until then they keep their ids: seconds after a fork bomb. Who else is evicted
-/// in that time goes for nothing.
-const PIDS_SETTLE: Duration = Duration::from_secs(3);
 
 /// An eviction with a grace that is under way.
 #[derive(Clone, Debug)]
@@ -91,15 +88,22 @@ impl Watcher {
         {
             return Acted::Nothing;
         }
-        let is_of_pids = relief.threshold.signal == Signal::PidAvailable;
-        if is_of_pids && snapshot.at < self.pids_settle {
-            return Acted::Nothing;
-        }
         self.pending = None;
-        match relief.candidates.first() {
-            Some(victim) => self.evict(victim, snapshot),
-            None => Acted::Nothing,
+        let observation = relief.observation;
+        if let Some(killed) = self.reaped
+            && relief.threshold.signal == Signal::PidAvailable
+            && awaits_reaping(&killed, &observation)
+        {
+            return Acted::Waits;
         }
+        let Some(victim) = relief.candidates.first() else {
+            return Acted::Nothing;
+        };
+        let acted = self.evict(victim, snapshot);
+        if acted == Acted::Killed && relief.threshold.signal == Signal::PidAvailable {
+            self.reaped = Some(observation);
+        }
+        acted
     }
 
     /// Gives back what nobody uses. True: something was tried.
@@ -245,7 +249,6 @@ impl Watcher {
                 Acted::Asked
             }
             Some(Ok(outcome)) => {
-                self.pids_settle = clock::boottime() + PIDS_SETTLE;
                 self.measure(victim, &outcome, stage, snapshot);
                 Acted::Killed
             }

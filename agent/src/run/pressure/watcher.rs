@@ -129,8 +129,8 @@ pub(super) struct Watcher {
     /// Pods that were evicted and when their grace is over: the loop says so only with its next
     /// pass, and until then they are no candidates either.
     pub(super) evicted: BTreeMap<PodUid, Duration>,
-    /// Process ids of those that were killed come back until then.
-    pub(super) pids_settle: Duration,
+    /// What the last kill for process ids was decided by.
+    pub(super) reaped: Option<Observation>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
     pub(super) last_eviction: Option<EvictionStatus>,
@@ -145,6 +145,8 @@ pub(super) enum Acted {
     Nothing,
     /// Something was done whose effect shows later.
     Asked,
+    /// The effect of the last kill is still to be seen.
+    Waits,
     /// A pod was killed, and is gone.
     Killed,
 }
@@ -203,7 +205,7 @@ impl Watcher {
             seen: BTreeMap::new(),
             pending: None,
             evicted: BTreeMap::new(),
-            pids_settle: Duration::ZERO,
+            reaped: None,
             conditions: BTreeSet::new(),
             told_threshold: None,
             last_eviction: None,
@@ -346,10 +348,18 @@ impl Watcher {
             Acted::Killed => RELIEF_PASS,
             Acted::Nothing if blocked.any(|it| it.reason == BlockedReason::Ending) => ENDING_PASS,
             Acted::Asked => SHORT_PASS,
-            Acted::Nothing if !is_calm => SHORT_PASS,
+            Acted::Waits => pace::PAST,
+            Acted::Nothing if !is_calm || self.is_blind() => SHORT_PASS,
             Acted::Nothing if self.parts.stall.is_some() => STALL_PASS,
             Acted::Nothing => IDLE_PASS,
         }
+    }
+
+    /// A threshold is about something that could not be read, such as a limit of all pods that the
+    /// loop has yet to write: glances would not see it either.
+    fn is_blind(&self) -> bool {
+        let mut thresholds = self.parts.policy.thresholds.iter();
+        thresholds.any(|it| !self.seen.contains_key(&it.signal))
     }
 
     fn read_node(&mut self, now: Duration) {

@@ -24,7 +24,12 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) fn new(name: &str) -> Result<Self> {
-        let mut agent = Agent::new(&format!("bench-{name}"))?;
+        Self::with(Ok, name)
+    }
+
+    /// With an agent that is prepared in some way.
+    pub(crate) fn with(prepare: impl Fn(Agent) -> Result<Agent>, name: &str) -> Result<Self> {
+        let mut agent = prepare(Agent::new(&format!("bench-{name}"))?)?;
         agent.metrics = scrape::free_address()?;
         Ok(Self { agent })
     }

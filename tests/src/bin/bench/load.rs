@@ -21,6 +21,8 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         // Waits until the file GATE is there, then starts N children one by one, PAUSE ms apart,
         // that allocate BYTES; prints the pid of each that was killed.
         ["kills", gate, n, pause, bytes] => kills(gate, n.parse()?, millis(pause)?, bytes)?,
+        // Waits for GATE, then takes RATE bytes a second until it is killed.
+        ["leak", gate, rate] => leak(gate, rate.parse()?)?,
         ["eat", bytes] => eat(bytes.parse()?),
         // N children that run a program, PAUSE ms apart.
         ["spawns", n, pause] => spawns(n.parse()?, millis(pause)?)?,
@@ -59,6 +61,25 @@ fn kills(gate: &str, n: usize, pause: Duration, bytes: &str) -> Result<()> {
     }
     std::io::stdout().write_all(&out)?;
     Ok(())
+}
+
+fn leak(gate: &str, rate: u64) -> Result<()> {
+    const STEP: u64 = 64 << 10;
+    let mut held = Vec::new();
+    println!("ready");
+    while !Path::new(gate).exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let began = Instant::now();
+    let mut taken = 0;
+    loop {
+        let due = rate * u64::try_from(began.elapsed().as_micros())? / 1_000_000;
+        while taken < due {
+            held.push(std::hint::black_box(vec![1_u8; usize::try_from(STEP)?]));
+            taken += STEP;
+        }
+        thread::sleep(Duration::from_micros(500));
+    }
 }
 
 /// Touches every page.

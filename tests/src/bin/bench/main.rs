@@ -5,8 +5,9 @@
 //! its own, with cgroups below a root of their own, and prints the table. `bench load` is what runs
 //! in their containers.
 //!
-//! Invariant: a figure is measured in this run or printed as not measured, with the reason. None is
-//! computed from an assumption, and none decides whether the run succeeds.
+//! Invariant: a figure is measured in this run or printed as not measured, with the reason; one that
+//! follows from a rule of kubelet's instead says that it is computed. None decides whether the run
+//! succeeds.
 
 #![expect(
     clippy::disallowed_methods,
@@ -14,6 +15,7 @@
 )]
 
 mod ebpf;
+mod eviction;
 mod fleet;
 mod load;
 mod machine;
@@ -42,10 +44,11 @@ enum Name {
     Reconcile,
     Idle,
     Placement,
+    Eviction,
 }
 
 impl Name {
-    const ALL: [(&'static str, Self); 7] = [
+    const ALL: [(&'static str, Self); 8] = [
         ("oom", Self::Oom),
         ("ebpf", Self::Ebpf),
         ("process", Self::Process),
@@ -53,6 +56,7 @@ impl Name {
         ("reconcile", Self::Reconcile),
         ("idle", Self::Idle),
         ("placement", Self::Placement),
+        ("eviction", Self::Eviction),
     ];
 
     fn parse(text: &str) -> Option<Self> {
@@ -114,6 +118,12 @@ fn measure(names: &[&str]) -> Result<()> {
         let result = placement::measure(&mut rows);
         table.section("placement", Ok(rows));
         table.section("placement", result.map(|()| Vec::new()));
+    }
+    if wanted(Name::Eviction) {
+        let mut rows = Vec::new();
+        let result = eviction::measure(&mut rows);
+        table.section("eviction", Ok(rows));
+        table.section("eviction", result.map(|()| Vec::new()));
     }
     println!("\n{}", machine::facts());
     println!("{table}");

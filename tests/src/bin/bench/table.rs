@@ -68,6 +68,25 @@ impl Row {
         }
     }
 
+    /// Many amounts of memory, bytes.
+    pub(crate) fn amounts(figure: &str, mut bytes: Vec<u64>) -> Self {
+        bytes.sort_unstable();
+        let quantile = |percent| Some(mebibytes(at_rank(&bytes, percent)?));
+        let (Some(median), Some(p99), Some(max)) = (quantile(50), quantile(99), quantile(100))
+        else {
+            return Self::not_measured(figure, "no samples");
+        };
+        Self {
+            figure: figure.to_owned(),
+            n: bytes.len().to_string(),
+            median,
+            p99,
+            max,
+            budget: String::new(),
+            verdict: Verdict::NoBudget,
+        }
+    }
+
     /// One value, of `n` things.
     pub(crate) fn value(
         figure: &str,
@@ -174,9 +193,13 @@ impl Samples {
     /// By nearest rank: a value that was measured. With fewer than 100 samples the 99th percentile
     /// is the largest. `percent`: 1 to 100.
     pub(crate) fn quantile(&self, percent: usize) -> Option<Duration> {
-        let rank = (self.0.len() * percent).div_ceil(100);
-        self.0.get(rank.checked_sub(1)?).copied()
+        at_rank(&self.0, percent)
     }
+}
+
+fn at_rank<T: Copy>(ascending: &[T], percent: usize) -> Option<T> {
+    let rank = (ascending.len() * percent).div_ceil(100);
+    ascending.get(rank.checked_sub(1)?).copied()
 }
 
 /// Three digits or so: `840 ns`, `8.40 µs`, `84 µs`, `1.25 ms`, `12.3 s`.

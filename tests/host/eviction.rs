@@ -1,0 +1,358 @@
+//! Pods that take more memory than there is: who goes, how soon, and that it stays so. Pods have a
+//! part of the machine's memory together, so that nobody else runs short.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ballast::model::container::PodPhase;
+use ballast::model::record::EventRecord;
+use ballast::model::status::PodEntry;
+use ballast_tests::agent::{Agent, hog};
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::sampler::Sampler;
+use nix::sys::statfs::{self, statfs};
+use serde_json::json;
+
+use super::crash::{Dice, after, seed};
+use super::forensics::sum;
+use super::look::{is_running, of_pods, pid_of, pod_dir};
+use super::metrics::scrape;
+use super::{say, scaled};
+
+const MIB: u64 = 1 << 20;
+
+/// Memory of all pods, MiB.
+fn room() -> Result<u64> {
+    Ok(scaled(1024, 192)?.into())
+}
+
+/// What of it has to be available, MiB: at 2 GB/s gone within 200 ms.
+fn threshold() -> Result<u64> {
+    Ok(scaled(400, 64)?.into())
+}
+
+pub(super) fn agent(test: &str) -> Result<Agent> {
+    let mut agent = Agent::new(test)?.with_memory(room()?, threshold()?)?;
+    // The kernel gives out the port again only after all others.
+    agent.metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    Ok(agent)
+}
+
+pub(super) fn is_evicted(pod: &PodEntry) -> bool {
+    pod.phase == PodPhase::Failed && pod.reason.as_deref() == Some("Evicted")
+}
+
+/// Records of the kind `pod` with this reason.
+pub(super) fn told(agent: &Agent, reason: &str) -> Result<Vec<EventRecord>> {
+    let mut records = agent.events("pod")?;
+    records.retain(|it| it.event.reason == reason);
+    Ok(records)
+}
+
+/// Names of the pods that were evicted, in this order.
+pub(super) fn evicted(agent: &Agent) -> Result<Vec<String>> {
+    let records = told(agent, "Evicted")?;
+    let pods = records.into_iter().filter_map(|it| it.event.pod);
+    Ok(pods.map(|it| it.name).collect())
+}
+
+/// Holds so many MiB.
+pub(super) fn holds(pod: &str, mib: u64) -> Result<Manifest> {
+    let container = Container::new("app", &[&hog()?, "hold", &(mib * MIB).to_string()]);
+    Ok(Manifest::new(pod).container(container))
+}
+
+pub(super) fn wait_usage(agent: &Agent, pod: &PodEntry, bytes: u64) -> Result<()> {
+    let path = pod.cgroup_path.clone().context("a pod with a cgroup")?;
+    let file = match cgroup::is_unified() {
+        true => "memory.current",
+        false => "memory.usage_in_bytes",
+    };
+    agent.wait_for(&format!("{} uses {bytes} bytes", pod.name), || {
+        Ok(cgroup::read("memory", &path, file)?.parse::<u64>()? >= bytes)
+    })
+}
+
+/// How often usage was at the limit of a cgroup.
+fn limit_hits(cgroup_path: &str) -> Result<u64> {
+    if !cgroup::is_unified() {
+        return Ok(cgroup::read("memory", cgroup_path, "memory.failcnt")?.parse()?);
+    }
+    let text = cgroup::read("memory", cgroup_path, "memory.events")?;
+    let count = text.lines().find_map(|it| it.strip_prefix("max "));
+    Ok(count.context("no max in memory.events")?.parse()?)
+}
+
+/// Takes memory at a rate, bytes per second, once the gate is open, and notes each of its starts.
+fn leaks(pod: &str, rate: u64, gate: &Path, journal: &Path) -> Result<Manifest> {
+    let leak = after(gate, &format!("exec {} leak {rate}", hog()?));
+    let script = format!("echo started >>{}; {leak}", journal.display());
+    Ok(Manifest::new(pod)
+        .with("restartPolicy", json!("Always"))
+        .container(Container::sh("app", &script)))
+}
+
+fn n_starts(journal: &Path) -> usize {
+    let text = fs::read_to_string(journal).unwrap_or_default();
+    text.lines().count()
+}
+
+/// A leak of so many MB a second (10^6 bytes) takes one pod, its own, and the kernel kills nobody.
+fn check_leak(test: &str, mb_per_second: u32) -> Result<()> {
+    let mut agent = agent(test)?;
+    agent.start()?;
+    let rate = u64::from(scaled(mb_per_second, 10)?) * 1_000_000;
+    let (gate, journal) = (agent.dir.join("gate"), agent.dir.join("journal"));
+    agent.put(&holds("steady", 8)?)?;
+    agent.put(&leaks("leak", rate, &gate, &journal)?)?;
+    let steady = agent.wait_pod("steady", "runs", is_running)?;
+    let leak = agent.wait_pod("leak", "runs", is_running)?;
+    let sampler = Sampler::start(&agent.kubepods(), pid_of(&leak, "app").context("runs")?)?;
+    fs::write(&gate, "")?;
+    let leak = agent.wait_pod("leak", "is evicted", is_evicted)?;
+    let seen = sampler.finish()?;
+
+    let line = (room()? - threshold()?) * MIB;
+    let overshoot = seen.most().saturating_sub(line);
+    let reaction = seen.crossed(line).zip(seen.ended_at);
+    let reaction = reaction.map(|(crossed, ended)| ended.saturating_sub(crossed));
+    say(format!(
+        "at {} MB/s gone after {reaction:?}, {} KiB beyond the threshold",
+        rate / 1_000_000,
+        overshoot >> 10
+    ));
+    ensure!(
+        overshoot < threshold()? * MIB / 2,
+        "{overshoot} bytes too many were used; log:\n{}",
+        agent.log_tail()
+    );
+    assert_eq!(limit_hits(&agent.kubepods())?, 0, "the kernel had to act");
+    assert_eq!(of_pods(agent.events("oom")?), []);
+    let message = leak.message.unwrap_or_default();
+    assert!(message.contains("low on resource: memory"), "{message}");
+    assert_eq!(evicted(&agent)?, ["leak"]);
+    let text = scrape(&agent.metrics)?;
+    for sample in [
+        "ballast_eviction_pods_total{qos=\"besteffort\",signal=\"allocatableMemory.available\"}",
+        "kubelet_evictions{eviction_signal=\"allocatableMemory.available\"}",
+    ] {
+        assert!((sum(&text, sample) - 1.0).abs() < 0.5, "{sample}\n{text}");
+    }
+
+    agent.stop()?;
+    agent.start()?;
+    let after = agent.wait_pod("steady", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&steady, "app"));
+    agent.wait_pod("leak", "is evicted", is_evicted)?;
+    assert_eq!(n_starts(&journal), 1);
+    agent.remove_pod("leak")?;
+    agent.wait("one pod", |status| status.pods.len() == 1)?;
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_leak_of_50_mb_per_second_takes_its_own_pod_alone() -> Result<()> {
+    check_leak("leak-50", 50)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_leak_of_400_mb_per_second_takes_its_own_pod_alone() -> Result<()> {
+    check_leak("leak-400", 400)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_leak_of_2_gb_per_second_takes_its_own_pod_alone() -> Result<()> {
+    check_leak("leak-2000", 2000)
+}
+
+/// Reads and writes twice of what pods may use. On a disk that is page cache, which the kernel takes
+/// back, and nobody goes; where files live in memory alone it is memory like any other.
+#[cfg_attr(feature = "privileged", test)]
+fn a_flood_of_page_cache_evicts_nobody() -> Result<()> {
+    let (room, threshold) = (128, 32);
+    let mut agent = Agent::new("flood")?.with_memory(room, threshold)?;
+    agent.sections = "eviction: {memoryMethod: estimate}\n".to_owned();
+    agent.start()?;
+    let half = format!("head -c {}M /dev/zero", room);
+    let script = format!(
+        "cd volumes/shared && {half} >a && {half} >b && cat a b a b >/dev/null && echo >done; \
+         exec sleep 3600"
+    );
+    agent.put(&Manifest::new("flood").container(Container::sh("app", &script)))?;
+    let in_memory = [statfs::TMPFS_MAGIC, statfs::FsType(0x8584_58f6)];
+    if in_memory.contains(&statfs(&agent.state())?.filesystem_type()) {
+        say("no disk here: the files of pods are memory");
+        agent.wait_pod("flood", "is evicted", is_evicted)?;
+        return Ok(());
+    }
+    let flood = agent.wait_pod("flood", "runs", is_running)?;
+    let done = pod_dir(&agent.state(), &flood).join("volumes/shared/done");
+    agent.wait_for("all is read", || Ok(done.exists()))?;
+    assert!(limit_hits(&agent.kubepods())? > 0, "it was no flood");
+    assert_eq!(evicted(&agent)?, [""; 0]);
+    assert_eq!(of_pods(agent.events("oom")?), []);
+    let flood = agent.wait_pod("flood", "runs", is_running)?;
+    assert_eq!(flood.phase, PodPhase::Running);
+    Ok(())
+}
+
+/// All three are over their request, which is nothing. The one that counts least goes, even if it
+/// has the least; the critical one never does.
+#[cfg_attr(feature = "privileged", test)]
+fn the_pod_of_lowest_priority_goes_first() -> Result<()> {
+    let mut agent = agent("order")?;
+    agent.start()?;
+    let line = room()? - threshold()?;
+    let third = |pod: &str, priority: i64| -> Result<Manifest> {
+        let pod = holds(pod, line * 3 / 10)?;
+        Ok(pod.with("priority", json!(priority)))
+    };
+    agent.put(&third("critical", 2_000_000_000)?)?;
+    agent.put(&third("high", 1000)?)?;
+    for name in ["critical", "high"] {
+        let pod = agent.wait_pod(name, "runs", is_running)?;
+        wait_usage(&agent, &pod, line * 3 / 10 * MIB)?;
+    }
+    // Under pressure nothing that requests nothing is admitted: both are there before it.
+    let (first, second) = (agent.dir.join("first"), agent.dir.join("second"));
+    for (name, priority, gate, mib) in [
+        ("low", -5, &first, line * 5 / 10),
+        ("top", 2000, &second, line * 5 / 10),
+    ] {
+        let script = after(gate, &format!("exec {} hold {}", hog()?, mib * MIB));
+        let pod = Manifest::new(name).container(Container::sh("app", &script));
+        agent.put(&pod.with("priority", json!(priority)))?;
+        agent.wait_pod(name, "runs", is_running)?;
+    }
+    fs::write(&first, "")?;
+    agent.wait_pod("low", "is evicted", is_evicted)?;
+    assert_eq!(evicted(&agent)?, ["low"]);
+    fs::write(&second, "")?;
+    agent.wait_pod("high", "is evicted", is_evicted)?;
+    let status = agent.wait("the others run", |status| {
+        let alive = status.pods.iter().filter(|it| !is_evicted(it));
+        alive.clone().count() == 2 && { alive }.all(is_running)
+    })?;
+    assert_eq!(evicted(&agent)?, ["low", "high"]);
+    assert_eq!(of_pods(agent.events("oom")?), []);
+    let critical = status.pods.iter().find(|it| it.name == "critical");
+    let critical = &critical.context("it is there")?.uid;
+    let pressure = status.node.pressure.context("it is known")?;
+    assert!(pressure.critical.contains(critical));
+    Ok(())
+}
+
+/// Not before the grace of the threshold is over; then with SIGTERM, and with no more time than
+/// eviction allows.
+#[cfg_attr(feature = "privileged", test)]
+fn a_soft_threshold_waits_and_asks_first() -> Result<()> {
+    const GRACE: Duration = Duration::from_secs(4);
+    const MOST: Duration = Duration::from_secs(3);
+    let signal = "allocatableMemory.available";
+    let mut agent = agent("soft")?
+        .with_kubelet(&format!("evictionSoft: {{{signal}: {}Mi}}", threshold()?))
+        .with_kubelet(&format!(
+            "evictionSoftGracePeriod: {{{signal}: {}s}}",
+            GRACE.as_secs()
+        ))
+        .with_kubelet(&format!("evictionMaxPodGracePeriod: {}", MOST.as_secs()));
+    agent.eviction_hard = "{memory.available: 1Mi}".to_owned();
+    agent.start()?;
+    let note = agent.dir.join("asked");
+    let much = (room()? - threshold()? + 16) * MIB;
+    let script = format!(
+        "trap 'echo >{}' TERM; {} hold {much} & while :; do sleep 0.1; done",
+        note.display(),
+        hog()?
+    );
+    agent.put(
+        &Manifest::new("much")
+            .with("terminationGracePeriodSeconds", json!(600))
+            .container(Container::sh("app", &script)),
+    )?;
+    let told = agent.wait_events("pressure", "node", |it| {
+        it.iter()
+            .any(|it| it.event.reason == "NodeHasInsufficientMemory")
+    })?;
+    let pressed = told
+        .iter()
+        .find(|it| it.event.reason == "NodeHasInsufficientMemory");
+    let pressed = pressed.context("it was there")?.event.boottime_ns;
+    agent.wait_for("the pod is asked to end", || Ok(note.exists()))?;
+    let much = agent.wait_pod("much", "is evicted", is_evicted)?;
+    assert_eq!(evicted(&agent)?, ["much"]);
+    let records = agent.events("pod,container")?;
+    let at = |reason: &str| {
+        let found = records.iter().find(|it| it.event.reason == reason);
+        found.map(|it| Duration::from_nanos(it.event.boottime_ns))
+    };
+    let waited = at("Evicted").context("told")? - Duration::from_nanos(pressed);
+    let lived = at("PodFailed").context("told")? - at("Evicted").context("told")?;
+    say(format!("evicted after {waited:?}, killed after {lived:?}"));
+    // The condition is told in the pass that finds the threshold met.
+    assert!(waited >= GRACE - Duration::from_millis(100), "{waited:?}");
+    assert!(lived >= MOST - Duration::from_millis(100), "{lived:?}");
+    assert!(lived < Duration::from_secs(60), "{lived:?}");
+    assert_eq!(much.containers.first().map(|it| it.restarts), Some(0));
+    Ok(())
+}
+
+/// Killed while it evicts, again and again: a pod whose eviction was begun never runs again.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_dies_while_it_evicts_leaves_no_pod_to_return() -> Result<()> {
+    let mut agent = agent("evict-crash")?;
+    let mut dice = Dice(seed()?);
+    let notes = agent.state().join("evictions");
+    let n_rounds = scaled(10, 2)?;
+    let (mut n_noted, mut n_undecided) = (0, 0);
+    // What the node has left lasts longer than the start of an agent.
+    let rate = u64::from(scaled(100, 10)?) * 1_000_000;
+    let line = (room()? - threshold()?) * MIB;
+    agent.start()?;
+    for round in 0..n_rounds {
+        let name = format!("leak-{round}");
+        let (gate, journal) = (
+            agent.dir.join(format!("gate-{round}")),
+            agent.dir.join(format!("journal-{round}")),
+        );
+        // With a request it is admitted although the node has been short of memory.
+        let mut pod = leaks(&name, rate, &gate, &journal)?;
+        pod = pod.with("resources", json!({"requests": {"memory": "1Mi"}}));
+        agent.put(&pod)?;
+        let entry = agent.wait_pod(&name, "runs", is_running)?;
+        fs::write(&gate, "")?;
+        wait_usage(&agent, &entry, line - 2 * MIB)?;
+        let until = Instant::now() + Duration::from_micros(dice.below(40_000));
+        while Instant::now() < until {
+            thread::sleep(Duration::from_micros(200));
+        }
+        agent.kill()?;
+        let is_noted = fs::read_dir(&notes)?.count() > 0;
+        n_noted += u32::from(is_noted);
+        agent.start()?;
+        agent.wait_pod(&name, "is evicted", is_evicted)?;
+        n_undecided += u32::from(!is_noted);
+        agent.wait_for("the note is taken over", || {
+            Ok(fs::read_dir(&notes)?.count() == 0)
+        })?;
+        ensure!(
+            n_starts(&journal) == 1,
+            "{name} ran {} times; log:\n{}",
+            n_starts(&journal),
+            agent.log_tail()
+        );
+        agent.remove_pod(&name)?;
+        agent.wait("no pods", |status| status.pods.is_empty())?;
+    }
+    assert_eq!(of_pods(agent.events("oom")?), []);
+    say(format!(
+        "{n_rounds} agents killed, {n_noted} between a decision and its record, \
+         {n_undecided} before or after"
+    ));
+    Ok(())
+}

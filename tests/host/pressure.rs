@@ -1,0 +1,287 @@
+//! What a node may run short of besides memory, whom it lets in meanwhile, and what is tried before
+//! somebody has to go.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use ballast::model::container::PodPhase;
+use ballast::model::eviction::NodeCondition;
+use ballast_tests::agent::{Agent, hog};
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::json;
+
+use super::crash::after;
+use super::eviction::{agent, evicted, holds, is_evicted, told, wait_usage};
+use super::look::{is_running, pid_of, pod_path};
+use super::{say, scaled};
+
+const MIB: u64 = 1 << 20;
+
+/// A file system in memory at the state directory of an agent that has not started; gone when it is
+/// dropped, before the agent is.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(agent: &Agent, mib: u64) -> Result<Self> {
+        let at = agent.state();
+        fs::create_dir_all(&at)?;
+        let options = format!("size={mib}m");
+        let kind = Some("tmpfs");
+        mount(kind, &at, kind, MsFlags::empty(), Some(options.as_str()))
+            .with_context(|| format!("mount tmpfs at {}", at.display()))?;
+        Ok(Self(at))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        if let Err(error) = umount2(&self.0, MntFlags::MNT_DETACH) {
+            eprintln!("unmount {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Tasks of the machine and how many there may be.
+fn tasks() -> Result<(u64, u64)> {
+    let load = fs::read_to_string("/proc/loadavg")?;
+    let n = load
+        .split(' ')
+        .nth(3)
+        .and_then(|it| it.split_once('/'))
+        .context("no tasks in /proc/loadavg")?;
+    let limit = |name: &str| -> Result<u64> {
+        let text = fs::read_to_string(Path::new("/proc/sys/kernel").join(name))?;
+        Ok(text.trim().parse()?)
+    };
+    Ok((n.1.parse()?, limit("pid_max")?.min(limit("threads-max")?)))
+}
+
+/// Its own limit is far off: what stops it is the threshold of the node.
+#[cfg_attr(feature = "privileged", test)]
+fn a_fork_bomb_ends_at_the_threshold_of_process_ids() -> Result<()> {
+    let room = u64::from(scaled(1500, 300)?);
+    let (before, max) = tasks()?;
+    let mut agent = Agent::new("bomb")?.with_kubelet(&format!("podPidsLimit: {}", room * 3));
+    agent.eviction_hard = format!("{{pid.available: \"{}\"}}", max - before - room);
+    agent.start()?;
+    let gate = agent.dir.join("gate");
+    let bomb = after(&gate, &format!("exec {} bomb", hog()?));
+    agent.put(&Manifest::new("steady").container(Container::idle("app")))?;
+    agent.put(&Manifest::new("bomb").container(Container::sh("app", &bomb)))?;
+    let steady = agent.wait_pod("steady", "runs", is_running)?;
+    agent.wait_pod("bomb", "runs", is_running)?;
+    fs::write(&gate, "")?;
+    let bomb = agent.wait_pod("bomb", "is evicted", is_evicted)?;
+    agent.wait_for("the machine has its process ids again", || {
+        Ok(tasks()?.0 < before + room / 2)
+    })?;
+    assert_eq!(evicted(&agent)?, ["bomb"]);
+    let message = bomb.message.unwrap_or_default();
+    assert!(message.contains("low on resource: pids"), "{message}");
+    let after = agent.wait_pod("steady", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&steady, "app"));
+    Ok(())
+}
+
+/// The pod that fills the disk goes, with what it has written; the others keep theirs.
+#[cfg_attr(feature = "privileged", test)]
+fn a_full_disk_takes_the_pod_that_filled_it() -> Result<()> {
+    let mut agent = Agent::new("disk")?.with_kubelet("evictionPressureTransitionPeriod: 1s");
+    agent.eviction_hard = "{nodefs.available: 50%}".to_owned();
+    let _disk = SmallDisk::mount(&agent, 64)?;
+    agent.start()?;
+    let write = |pod: &str, mib: u32| {
+        let script = format!(
+            "head -c {mib}M /dev/zero >volumes/shared/file && echo >volumes/shared/done; \
+             exec sleep 3600"
+        );
+        Manifest::new(pod).container(Container::sh("app", &script))
+    };
+    agent.put(&write("small", 2))?;
+    agent.wait_pod("small", "runs", is_running)?;
+    agent.put(&write("large", 40))?;
+    agent.wait_pod("large", "is evicted", is_evicted)?;
+    assert_eq!(evicted(&agent)?, ["large"]);
+    let node = agent.events("node")?;
+    let reasons: Vec<&str> = node.iter().map(|it| it.event.reason.as_ref()).collect();
+    assert!(reasons.contains(&"NodeHasDiskPressure"), "{reasons:?}");
+    agent.wait_pod("small", "runs", is_running)?;
+    // What it wrote goes with it, at the latest with its definition.
+    agent.remove_pod("large")?;
+    agent.wait_events("the end of the pressure", "node", |it| {
+        it.iter()
+            .any(|it| it.event.reason == "NodeHasNoDiskPressure")
+    })?;
+    Ok(())
+}
+
+/// Limits of a pod's own, on a disk with room enough.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
+    let mut agent = Agent::new("storage")?;
+    agent.start()?;
+    let write = |file: &str| {
+        let script = format!("head -c 4M /dev/zero >{file}; exec sleep 3600");
+        Container::sh("app", &script)
+    };
+    let volume = |limit: &str| json!([{"name": "shared", "emptyDir": {"sizeLimit": limit}}]);
+    let of_volume = write("volumes/shared/file");
+    agent.put(
+        &Manifest::new("volume")
+            .with("volumes", volume("1Mi"))
+            .container(of_volume.clone()),
+    )?;
+    agent.put(
+        &Manifest::new("within")
+            .with("volumes", volume("8Mi"))
+            .container(of_volume),
+    )?;
+    let limits = json!({"ephemeral-storage": "1Mi"});
+    agent
+        .put(&Manifest::new("logs").container(write("/dev/stdout").resources(json!({}), limits)))?;
+    let volume = agent.wait_pod("volume", "is evicted", is_evicted)?;
+    let logs = agent.wait_pod("logs", "is evicted", is_evicted)?;
+    for (pod, wanted) in [(volume, "EmptyDir volume \"shared\""), (logs, "ephemeral")] {
+        let message = pod.message.unwrap_or_default();
+        assert!(message.contains(wanted), "{}: {message}", pod.name);
+    }
+    agent.wait_pod("within", "runs", is_running)?;
+    Ok(())
+}
+
+/// A threshold far from acting shows pressure at once, and lets in who has requested what it needs.
+#[cfg_attr(feature = "privileged", test)]
+fn a_node_under_memory_pressure_lets_in_who_has_requests() -> Result<()> {
+    let signal = "allocatableMemory.available";
+    let line = u64::from(scaled(300, 64)?);
+    let room = u64::from(scaled(1024, 192)?);
+    let mut agent = Agent::new("admit-short")?
+        .with_memory(room, 1)?
+        .with_kubelet("evictionPressureTransitionPeriod: 1s")
+        .with_kubelet(&format!("evictionSoft: {{{signal}: {}Mi}}", room - line))
+        .with_kubelet(&format!("evictionSoftGracePeriod: {{{signal}: 1h}}"));
+    agent.start()?;
+    agent.put(&holds("holds", line + 16)?)?;
+    let is_short = |it: &ballast::model::status::Status| {
+        let pressure = it.node.pressure.as_ref();
+        pressure.is_some_and(|it| it.conditions.contains(&NodeCondition::MemoryPressure))
+    };
+    agent.wait("memory pressure", is_short)?;
+    let idle = |name: &str| Manifest::new(name).container(Container::idle("app"));
+    let amounts = json!({"cpu": "10m", "memory": "8Mi"});
+    let guaranteed = Container::idle("app").resources(amounts.clone(), amounts);
+    agent.put(&idle("besteffort"))?;
+    agent.put(&Manifest::new("guaranteed").container(guaranteed))?;
+    agent.put(&idle("critical").with("priority", json!(2_000_000_000)))?;
+    let refused = agent.wait_pod("besteffort", "is refused", is_evicted)?;
+    let message = refused.message.unwrap_or_default();
+    assert!(message.contains("MemoryPressure"), "{message}");
+    for admitted in ["guaranteed", "critical"] {
+        agent.wait_pod(admitted, "runs", is_running)?;
+    }
+    agent.remove_pod("holds")?;
+    agent.wait("no memory pressure", |it| !is_short(it))?;
+    agent.put(&idle("late"))?;
+    agent.wait_pod("late", "runs", is_running)?;
+    // A refusal stands.
+    let refused = agent.wait_pod("besteffort", "is refused", is_evicted)?;
+    assert_eq!(refused.phase, PodPhase::Failed);
+    Ok(())
+}
+
+/// A pod that stands still most of the time: it waits for memory that its cgroup does not give it.
+fn stalls(agent: &Agent) -> Result<()> {
+    let limit = 32 * MIB;
+    let script = match cgroup::is_unified() {
+        // Over `memory.high` the kernel lets it wait ever longer.
+        true => format!("exec {} leak 400000000", hog()?),
+        // Its files do not fit: what it reads next has to be made room for.
+        false => format!(
+            "cd volumes/shared; head -c {} /dev/zero >file; \
+             while :; do cat file file file file >/dev/null; done",
+            limit * 2
+        ),
+    };
+    let gate = agent.dir.join("gate");
+    let container = Container::sh("app", &after(&gate, &script));
+    let container = match cgroup::is_unified() {
+        true => container,
+        false => container.limited_to(limit / MIB),
+    };
+    agent.put(&Manifest::new("stalls").container(container))?;
+    let pod = agent.wait_pod("stalls", "runs", is_running)?;
+    if cgroup::is_unified() {
+        cgroup::write("memory", pod_path(&pod)?, "memory.high", &limit.to_string())?;
+    }
+    fs::write(&gate, "")?;
+    Ok(())
+}
+
+fn agent_for_stalls(test: &str, is_dry_run: bool) -> Result<Agent> {
+    let mut agent = agent(test)?;
+    // Every share of a second counts, and there is never enough: the stall alone decides.
+    agent.sections = format!(
+        "eviction: {{stall: {{memoryFullRatio: 0.001, duration: 1s, headroom: 100%, \
+         coolDown: 1s, dryRun: {is_dry_run}}}}}\n"
+    );
+    agent.start()?;
+    Ok(agent)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_stall_evicts_where_that_is_configured() -> Result<()> {
+    let agent = agent_for_stalls("stall", false)?;
+    stalls(&agent)?;
+    let pod = agent.wait_pod("stalls", "is evicted", is_evicted)?;
+    say(pod.message.unwrap_or_default());
+    assert_eq!(evicted(&agent)?, ["stalls"]);
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_dry_run_tells_of_a_stall_and_evicts_nobody() -> Result<()> {
+    let agent = agent_for_stalls("stall-dry", true)?;
+    stalls(&agent)?;
+    agent.wait_for("it is told", || {
+        Ok(!told(&agent, "EvictionDryRun")?.is_empty())
+    })?;
+    agent.wait_pod("stalls", "runs", is_running)?;
+    assert_eq!(evicted(&agent)?, [""; 0]);
+    Ok(())
+}
+
+/// Growth is stopped first; where that is not enough the pod goes, frozen as it is.
+#[cfg_attr(feature = "privileged", test)]
+fn a_growing_pod_is_frozen_before_it_goes() -> Result<()> {
+    let signal = "allocatableMemory.available";
+    let room = u64::from(scaled(1024, 192)?);
+    let mut agent = Agent::new("freeze")?
+        .with_memory(room, 1)?
+        .with_kubelet(&format!("evictionSoft: {{{signal}: {}Mi}}", room / 2))
+        // Due a second after it is met, so growth has been seen twice.
+        .with_kubelet(&format!("evictionSoftGracePeriod: {{{signal}: 1s}}"));
+    agent.sections = "eviction: {stages: {freezeBestEffort: true}}\n".to_owned();
+    agent.start()?;
+    let hold = room / 2 - 8;
+    let held = Container::new("app", &[&hog()?, "hold", &(hold * MIB).to_string()])
+        .resources(json!({"memory": format!("{}Mi", room / 2)}), json!({}));
+    agent.put(&Manifest::new("holds").container(held))?;
+    let gate = agent.dir.join("gate");
+    let script = after(&gate, &format!("exec {} leak 8000000", hog()?));
+    agent.put(&Manifest::new("grows").container(Container::sh("app", &script)))?;
+    let holds = agent.wait_pod("holds", "runs", is_running)?;
+    wait_usage(&agent, &holds, hold * MIB)?;
+    agent.wait_pod("grows", "runs", is_running)?;
+    fs::write(&gate, "")?;
+    agent.wait_pod("grows", "is evicted", is_evicted)?;
+    let relief = told(&agent, "PressureRelief")?;
+    let pods = relief.iter().filter_map(|it| it.event.pod.as_ref());
+    let pods: Vec<&str> = pods.map(|it| it.name.as_str()).collect();
+    assert_eq!(pods, ["grows"]);
+    assert_eq!(evicted(&agent)?, ["grows"]);
+    agent.wait_pod("holds", "runs", is_running)?;
+    Ok(())
+}
