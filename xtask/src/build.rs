@@ -53,7 +53,7 @@ pub(crate) fn release() -> Result<Agent> {
     ]);
     progress::run(
         "build the release agent",
-        workspace::link_statically_without_unwinding(&mut cargo),
+        workspace::link_statically(&mut cargo),
     )?;
     agent(
         workspace::target()

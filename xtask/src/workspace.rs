@@ -52,16 +52,6 @@ pub(crate) fn rustflags_variable(target: &str) -> String {
 /// Makes `command`, a `cargo build` or `cargo test`, link statically. glibc can do so for programs
 /// that load no plugins; the agent resolves no names through NSS.
 pub(crate) fn link_statically(command: &mut Command) -> &mut Command {
-    static_with(command, "")
-}
-
-/// The same for a program whose panics end it: tables for unwinding would be a twelfth of it, and
-/// without symbols no backtrace would be told by them.
-pub(crate) fn link_statically_without_unwinding(command: &mut Command) -> &mut Command {
-    static_with(command, " -Cforce-unwind-tables=no")
-}
-
-fn static_with<'a>(command: &'a mut Command, flags: &str) -> &'a mut Command {
     let target = static_target();
     let variable = rustflags_variable(&target);
     command
@@ -69,7 +59,7 @@ fn static_with<'a>(command: &'a mut Command, flags: &str) -> &'a mut Command {
         // These would replace the flags below.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env(variable, format!("-Ctarget-feature=+crt-static{flags}"))
+        .env(variable, "-Ctarget-feature=+crt-static")
 }
 
 /// Cached files of this project, outside `target/`, so that `cargo clean` keeps them.
