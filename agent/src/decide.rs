@@ -20,6 +20,7 @@ pub mod pod_resources;
 pub mod pod_state;
 pub mod qos;
 pub mod qos_cgroups;
+pub mod reclaim_stalls;
 pub mod resource_settings;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -209,7 +209,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     identity::set_identity(&metrics, &root, &config, fields, &node);
     health.unblock("node");
 
-    let runtime = serve::process_runtime(&config, to_loop.clone())?;
+    let open_files = serve::raise_open_files();
+    let runtime = serve::process_runtime(&config, open_files, to_loop.clone())?;
     let shared = Arc::new(Shared::default());
     let pressure = Arc::new(Pressure::default());
     let (publisher, status) = Publisher::new(&config, &node);

@@ -13,6 +13,7 @@ pub mod btf;
 mod cgroup_use;
 pub mod cgroupfs;
 pub mod checkpoint;
+mod container_reading;
 pub mod device_node;
 mod device_programs;
 pub mod disk_use;

@@ -18,27 +18,17 @@ use serde_json::json;
 fn absent_here() -> BTreeSet<&'static str> {
     let mut absent = BTreeSet::new();
     if !cgroup::is_unified() {
-        // cgroup v1 does not count them.
-        absent.insert("ballast_cgroups_dying");
+        // cgroup v1 does not count them, and has no protection and no `memory.high`.
+        absent.extend([
+            "ballast_cgroups_dying",
+            "ballast_memory_protection_bytes",
+            "ballast_memory_relaxed",
+        ]);
     }
     // Nothing is evicted here, and no container is near its limit.
     absent.extend([
         "kubelet_eviction_stats_age_seconds",
         "ballast_memory_time_to_limit_seconds",
-    ]);
-    // Nobody watches signals and the memory of containers for eviction.
-    absent.extend([
-        "ballast_memory_limit_hits_total",
-        "ballast_memory_peak_bytes",
-        "ballast_memory_reclaimable_bytes",
-        "ballast_memory_protection_bytes",
-        "ballast_memory_relaxed",
-        "ballast_node_memory_available_bytes",
-        "ballast_eviction_headroom_ratio",
-        "ballast_eviction_active",
-        "ballast_eviction_signal_age_seconds",
-        "kubelet_evictions",
-        "kubelet_evictions_total",
     ]);
     // Nobody else writes the agent's cgroup files here.
     absent.insert("ballast_reconcile_yields_total");

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use ballast::sources::mounts::{cgroup_facts, open_trees};
 use ballast::sources::node_reading::NodeReader;
 use ballast::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
 use ballast::sources::wakers::{Waker, WakerState, Wakers};
-use ballast::sys::{Root, Trees, clock, page_size};
+use ballast::sys::{Root, Trees, clock, page_size, steady};
 use ballast_tests::cgroup;
 
 use super::{say, scaled};
@@ -324,6 +325,66 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
     Ok(())
 }
 
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_at_its_limit_is_read_in_full() -> Result<()> {
+    const BELOW: &str = "/besteffort/poda/main";
+    let kubepods = Kubepods::new("container")?;
+    kubepods.make(BELOW)?;
+    kubepods.limit(BELOW, 16 * MI)?;
+    let pod = pod(&kubepods, "a")?;
+    let mut pods = PodReaders::new(kubepods.trees.clone(), &kubepods.name()?);
+    pods.keep([pod.clone()]);
+    let mut read = || {
+        let all = pods.sweep_containers(clock::boottime());
+        let main = all.get(&pod.uid).and_then(|it| it.get("main").copied());
+        main.context("no container")
+    };
+    let idle = read()?;
+    assert_eq!(idle.settings.limit, Some(16 * MI));
+    assert_eq!(idle.events.max, Some(0));
+    let directory = cgroup::dir_of("memory", &format!("{}{BELOW}", kubepods.path));
+    assert_eq!(idle.cgroup_id.0, fs::metadata(&directory)?.ino());
+
+    // More pages of a file than fit.
+    let name = format!("ballast-readings-container-{}", std::process::id());
+    let file = Scratch(std::env::temp_dir().join(name));
+    let script = format!(
+        "head -c {} /dev/zero > {}; sleep 60",
+        64 * MI,
+        file.0.display()
+    );
+    let process = kubepods.run(BELOW, &script)?;
+    let deadline = Instant::now() + DEADLINE;
+    let busy = loop {
+        let found = read()?;
+        if found.events.max > Some(0) && fs::metadata(&file.0).is_ok_and(|it| it.len() == 64 * MI) {
+            break found;
+        }
+        ensure!(Instant::now() < deadline, "{found:?}");
+        thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(busy.cgroup_id, idle.cgroup_id);
+    let memory = busy.memory.context("no memory")?;
+    assert!(memory.usage <= 16 * MI, "{memory:?}");
+    // `memory.peak` came with Linux 5.19.
+    let has_peak = !cgroup::is_unified() || directory.join("memory.peak").exists();
+    assert_eq!(busy.peak.is_some(), has_peak);
+    assert!(
+        busy.peak.is_none_or(|it| it > 15 * MI && it <= 16 * MI),
+        "{:?}",
+        busy.peak
+    );
+    let has_psi = Path::new("/proc/pressure/memory").exists() && kubepods.trees.cgroup2().is_some();
+    assert_eq!(busy.stall.is_some(), has_psi);
+    // v1 has no protection.
+    assert_eq!(busy.settings.low, cgroup::is_unified().then_some(0));
+    assert_eq!(busy.events.high.is_some(), cgroup::is_unified());
+    drop(process);
+    kubepods.remove()?;
+    assert_eq!(pods.sweep_containers(clock::boottime())[&pod.uid].len(), 0);
+    Ok(())
+}
+
 /// Waits until a source wakes.
 fn wait_for(wakers: &mut Wakers, source: WakeSource) -> Result<Duration> {
     let started = Instant::now();
@@ -435,6 +496,7 @@ fn a_stall_in_kubepods_wakes_where_the_kernel_has_psi() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn readings_are_cheap() -> Result<()> {
     let kubepods = Kubepods::new("cost")?;
+    steady::raise_open_files()?;
     let n_pods = scaled(250, 10)?;
     let mut known = Vec::new();
     for n in 0..n_pods {
@@ -470,6 +532,24 @@ fn readings_are_cheap() -> Result<()> {
     let sweep_all = best(5, &mut || {
         pods.sweep(at, all);
     });
+    let mut n_containers = 0;
+    let first = best(1, &mut || {
+        pods.sweep_containers(at);
+    });
+    let containers = best(20, &mut || {
+        let all = pods.sweep_containers(at);
+        n_containers = all.values().map(BTreeMap::len).sum();
+    });
+    assert_eq!(n_containers, known.len());
+    let later = at + Duration::from_secs(60);
+    let settings = best(1, &mut || {
+        pods.sweep_containers(later);
+    });
+    let n_files = fs::read_dir("/proc/self/fd")?.count();
+    say(format!(
+        "containers first {first:?}, then {containers:?}, with settings {settings:?}; \
+         {n_files} files are open"
+    ));
     say(format!(
         "whole {whole:?}, fast {fast:?}; {n_pods} pods: opened in {opened:?}, kept in {kept:?}, \
          swept in {sweep:?}, with processes and containers in {sweep_all:?}"
@@ -482,5 +562,9 @@ fn readings_are_cheap() -> Result<()> {
     };
     ensure!(fast < Duration::from_micros(100) * slack, "fast: {fast:?}");
     ensure!(sweep < Duration::from_millis(5) * slack, "sweep: {sweep:?}");
+    ensure!(
+        containers < Duration::from_millis(10) * slack,
+        "containers: {containers:?}"
+    );
     Ok(())
 }

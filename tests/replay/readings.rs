@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ballast::model::cgroup_files::MemoryEvents;
 use ballast::model::cgroup_name::CgroupName;
+use ballast::model::container_memory::MemorySettings;
 use ballast::model::eviction::{MemoryUse, StallSource, StallTotals};
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::sources::node_reading::NodeReader;
@@ -306,6 +308,75 @@ fn pods_are_read_with_what_is_wanted_of_them() -> Result<()> {
             stalls.into_iter().collect::<Vec<_>>(),
             Vec::from_iter(expected)
         );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_container_is_read_with_what_its_kernel_keeps() -> Result<()> {
+    for layout in Layout::ALL {
+        let node = Node::new(layout)?;
+        for path in ["", "/poda", "/poda/main"] {
+            node.cgroup(&format!("/kubepods/burstable{path}"))?;
+        }
+        let is_v2 = layout == Layout::V2;
+        let mount = if is_v2 { "" } else { "/memory" };
+        let main = format!("/sys/fs/cgroup{mount}/kubepods/burstable/poda/main");
+        let write =
+            |name: &str, text: &str| node.fake.file(&format!("{main}/{name}"), text).map(drop);
+        let kubepods = CgroupName::kubepods(&CgroupName::root());
+        let mut pods = PodReaders::new(node.trees()?, &kubepods);
+        let a = pod("a")?;
+        pods.keep([a.clone()]);
+        let mut read = |at| {
+            let all = pods.sweep_containers(at);
+            let found = all.get(&a.uid).and_then(|it| it.get("main").copied());
+            found.context("no container")
+        };
+        // An old kernel.
+        let found = read(AT)?;
+        assert_eq!((found.at, found.memory), (AT, Some(layout.memory())));
+        assert_eq!((found.events, found.peak), (MemoryEvents::default(), None));
+        assert_eq!(found.stall, layout.stall(), "{layout:?}");
+        let limit = MemorySettings {
+            limit: Some(9000),
+            ..MemorySettings::default()
+        };
+        assert_eq!(found.settings, limit);
+
+        write("memory.events", "low 1\nhigh 2\nmax 3\noom 4\noom_kill 5\n")?;
+        write("memory.peak", "2500\n")?;
+        write("memory.failcnt", "3\n")?;
+        write("memory.max_usage_in_bytes", "2500\n")?;
+        for (name, text) in [("min", "100\n"), ("low", "0\n"), ("high", "max\n")] {
+            write(&format!("memory.{name}"), text)?;
+        }
+        // Its files are as they were when the cgroup was made, and settings stay for a while.
+        let soon = read(AT + Duration::from_secs(9))?;
+        assert_eq!((soon.peak, soon.settings), (None, limit));
+        let later = read(AT + Duration::from_secs(10))?;
+        let settings = MemorySettings {
+            min: is_v2.then_some(100),
+            low: is_v2.then_some(0),
+            ..limit
+        };
+        assert_eq!(later.settings, settings, "{layout:?}");
+
+        pods.keep([]);
+        pods.keep([a.clone()]);
+        let all = pods.sweep_containers(AT);
+        let new = all[&a.uid].get("main").context("no container")?;
+        assert_eq!(new.peak, Some(2500));
+        let of_v2 = |n: u64| is_v2.then_some(n);
+        let events = MemoryEvents {
+            low: of_v2(1),
+            high: of_v2(2),
+            max: Some(3),
+            oom: of_v2(4),
+            oom_kill: of_v2(5),
+            oom_group_kill: None,
+        };
+        assert_eq!(new.events, events, "{layout:?}");
     }
     Ok(())
 }

@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
-use crate::model::eviction::{MemoryMethod, Signal, StarvedResource};
+use super::status::label;
+use crate::model::eviction::{MemoryMethod, Signal, StallSource, StarvedResource};
 use crate::model::status::{
-    EvictionStanding, EvictionStatus, PressureStatus, SignalStatus, Standing, ThresholdStatus,
-    WakerStatus,
+    EvictionStanding, EvictionStatus, PodEntry, PressureStatus, SignalStatus, Standing,
+    ThresholdStatus, WakerStatus,
 };
 use crate::units::Bytes;
 
@@ -114,6 +115,36 @@ pub(super) fn render_standing(standing: &EvictionStanding, paint: Paint, out: &m
             render_effect(eviction, "", out);
         }
     }
+}
+
+/// How long the tasks of a pod waited for memory; nothing where that is not known.
+pub(super) fn render_stalls(pod: &PodEntry, width: usize, paint: Paint, out: &mut String) {
+    let Some(whole) = &pod.memory_stall else {
+        return;
+    };
+    let mut table = Table::new([
+        ("WAITED FOR MEMORY", Align::Left),
+        ("SOME", Align::Right),
+        ("ALL", Align::Right),
+    ]);
+    let containers = pod
+        .containers
+        .iter()
+        .filter_map(|it| Some((label(it), it.memory_stall.as_ref()?)));
+    for (name, stall) in std::iter::once(("the pod".to_owned(), whole)).chain(containers) {
+        let all = stall
+            .full_us
+            .map_or_else(|| NOTHING.to_owned(), format::micros);
+        table.row([name, format::micros(stall.some_us), all], Tone::Plain);
+    }
+    table.render(width, paint, out);
+    if whole.source == StallSource::Reclaim {
+        line!(
+            out,
+            "in reclaim, summed over tasks: the kernel keeps no PSI"
+        );
+    }
+    out.push('\n');
 }
 
 fn render_head(pressure: &PressureStatus, paint: Paint, out: &mut String) {

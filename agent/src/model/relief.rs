@@ -170,6 +170,12 @@ impl ReliefState {
         self.memory_high.is_empty() && self.frozen.is_empty()
     }
 
+    /// `memory.high` of the cgroup is lifted.
+    pub fn is_relaxed(&self, cgroup: &CgroupName) -> bool {
+        let mut changed = self.memory_high.iter();
+        changed.any(|it| it.stage == Stage::Relax && it.cgroup == *cgroup)
+    }
+
     /// What `memory.high` of a cgroup is to be for now, whatever its pod asks for.
     pub fn memory_high_of(&self, cgroup: &CgroupName) -> Option<Limit> {
         self.memory_high

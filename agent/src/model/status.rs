@@ -16,11 +16,12 @@ pub use self::placement::{
     PlacementStatus,
 };
 pub use self::pressure::{
-    EvictionStanding, EvictionStatus, PressureStatus, SignalStatus, Standing, ThresholdStatus,
-    WakerStatus,
+    EvictionStanding, EvictionStatus, PodStalls, PressureStatus, SignalStatus, Standing,
+    ThresholdStatus, WakerStatus,
 };
 use super::cgroup_name::CgroupDriver;
 use super::container::{ContainerKind, PodPhase};
+use super::eviction::StallTotals;
 use super::pod::{PodUid, QosClass};
 use super::psi::{Psi, PsiLine, Stalls};
 use super::time::WallTime;
@@ -251,6 +252,9 @@ pub struct PodEntry {
     /// Requests and limits of the pod as a whole.
     pub resources: ResourceBounds,
     pub usage: Usage,
+    /// Time that it waited for memory; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_stall: Option<StallTotals>,
     /// OOM kills among all processes of the pod since it started.
     pub oom_kills: u64,
     /// Init containers in the order of the spec, then the others.
@@ -304,6 +308,9 @@ pub struct ContainerEntry {
     pub cpuset: Option<String>,
     pub resources: ResourceBounds,
     pub usage: Usage,
+    /// Time that it waited for memory; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_stall: Option<StallTotals>,
 }
 
 /// `state` of a container (Kubernetes API), with the reason in CamelCase.
@@ -383,6 +390,7 @@ pub(crate) mod tests {
             cpuset: None,
             resources: ResourceBounds::default(),
             usage: Usage::default(),
+            memory_stall: None,
         }
     }
 
@@ -427,6 +435,7 @@ pub(crate) mod tests {
                         cpu_milli: Some(MilliCpu(25)),
                         pids: Some(4),
                     },
+                    memory_stall: None,
                     oom_kills: 0,
                     containers: vec![
                         container(
@@ -457,6 +466,7 @@ pub(crate) mod tests {
                     started_at: Some(at(4)),
                     resources: bounds([Some(100), None], [Some(64), Some(1536)]),
                     usage: Usage::default(),
+                    memory_stall: None,
                     oom_kills: 3,
                     containers: vec![ContainerEntry {
                         restarts: 3,
@@ -485,6 +495,7 @@ pub(crate) mod tests {
                     started_at: None,
                     resources: ResourceBounds::default(),
                     usage: Usage::default(),
+                    memory_stall: None,
                     oom_kills: 0,
                     containers: Vec::new(),
                 },

@@ -141,6 +141,9 @@ impl Loop {
         let state_directory = &config.state_directory;
         let wakers = Wakers::open(&root, Arc::clone(trees), kubepods)?;
         self.shared.set_reclaim_bell(wakers.tracepoint_bell());
+        if !root.exists("/proc/pressure/memory") {
+            self.shared.count_reclaim();
+        }
         Ok(pressure::spawn(Parts {
             pressure: Arc::clone(&self.pressure),
             background: Arc::clone(&self.background),
@@ -160,6 +163,7 @@ impl Loop {
                 state_directory,
                 page_size,
             )?,
+            kernel: Arc::clone(&self.shared),
             pods: PodReaders::new(Arc::clone(trees), kubepods),
             wakers,
             writer: ReliefWriter::new(node.writer.clone(), root, page_size),

@@ -23,6 +23,7 @@ use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
 use crate::decide::kernel_records::{
     Handled, cgroup_record, oom_record, process_record, stall_record,
 };
+use crate::decide::reclaim_stalls::ReclaimStalls;
 use crate::model::event::{CgroupChange, KernelEvent, OomKill, ProcessChange, ProcessKey};
 use crate::model::record::{self, EventDetail, EventKind};
 use crate::model::time::WallTime;
@@ -37,7 +38,7 @@ use crate::sys::{Dir, Root, clock, syscall};
 /// Events taken from one ring before the OOM ring is looked at again.
 const BATCH: usize = 512;
 
-/// How often losses are read.
+/// How often losses are read, and time in reclaim where it stands in for PSI.
 const LOSSES_EVERY: Duration = Duration::from_secs(1);
 
 /// The same, for the wait of a quiet node.
@@ -58,6 +59,9 @@ pub(super) struct Shared {
     lost: Mutex<BTreeMap<String, u64>>,
     /// Rung for every event of reclaim, once somebody waits for it.
     reclaim_bell: OnceLock<Bell>,
+    /// The kernel has no PSI: somebody asks for the time in reclaim.
+    is_reclaim_counted: AtomicBool,
+    reclaim_stalls: Mutex<Option<Arc<ReclaimStalls>>>,
 }
 
 impl Shared {
@@ -100,6 +104,22 @@ impl Shared {
         self.reclaim_bell.set(bell).ok();
     }
 
+    /// From now on the time in reclaim is counted, once a second.
+    pub(super) fn count_reclaim(&self) {
+        self.is_reclaim_counted.store(true, Ordering::Relaxed);
+    }
+
+    /// `None`: it is not asked for, not counted yet, or no program counts it here.
+    pub(super) fn reclaim_stalls(&self) -> Option<Arc<ReclaimStalls>> {
+        let stalls = self.reclaim_stalls.lock();
+        stalls.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_reclaim_stalls(&self, stalls: ReclaimStalls) {
+        let known = self.reclaim_stalls.lock();
+        *known.unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(stalls));
+    }
+
     fn set_lost(&self, lost: BTreeMap<String, u64>) {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = lost;
     }
@@ -139,6 +159,8 @@ pub(super) struct Listener {
     statistics_due: Duration,
     /// Something was lost, and the loop is still to be told.
     owes_lost: bool,
+    /// Time in reclaim, where it is counted.
+    stalls: ReclaimStalls,
 }
 
 /// Whom the listener tells.
@@ -216,6 +238,7 @@ impl Listener {
             losses_due: Duration::ZERO,
             statistics_due: Duration::ZERO,
             owes_lost: false,
+            stalls: ReclaimStalls::default(),
         }
     }
 
@@ -453,6 +476,10 @@ impl Listener {
             self.losses_due = now + LOSSES_EVERY;
             let counted = self.count_losses(now);
             self.note_reading(counted, now);
+            if self.shared.is_reclaim_counted.load(Ordering::Relaxed) {
+                let counted = self.count_reclaim();
+                self.note_reading(counted, now);
+            }
         }
         if now >= self.statistics_due {
             self.statistics_due = now + STATISTICS_EVERY;
@@ -497,6 +524,21 @@ impl Listener {
         let by_name = |(stream, n): (Stream, u64)| (stream.name().to_owned(), n);
         self.shared
             .set_lost(losses.into_iter().map(by_name).collect());
+        Ok(())
+    }
+
+    fn count_reclaim(&mut self) -> Result<(), LoadError> {
+        let is_counted = self.streams.rings().any(|(it, _)| it == Stream::Stall);
+        if !is_counted {
+            return Ok(());
+        }
+        let totals = self.streams.stall_totals()?;
+        let counts = totals.into_values().map(|it| {
+            let ns = it.memcg_reclaim_ns.saturating_add(it.direct_reclaim_ns);
+            (it.cgroup, Duration::from_nanos(ns))
+        });
+        self.stalls.update(counts, &self.shared.index());
+        self.shared.set_reclaim_stalls(self.stalls.clone());
         Ok(())
     }
 

@@ -11,11 +11,12 @@
 
 mod act;
 mod disk;
+mod figures;
 mod show;
 mod stages;
 mod watcher;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -27,7 +28,7 @@ use crate::model::cgroup_name::CgroupName;
 use crate::model::eviction::{Eviction, NodeCondition};
 use crate::model::pod::PodUid;
 use crate::model::relief::ReliefState;
-use crate::model::status::PressureStatus;
+use crate::model::status::{PodStalls, PressureStatus};
 use crate::sources::checkpoint as stored;
 use crate::sources::checkpoint::CheckpointError;
 use crate::sources::wakers::Bell;
@@ -44,6 +45,8 @@ const NOTE_VERSION: u32 = 1;
 pub(super) struct Pressure {
     candidates: Mutex<Arc<Vec<Candidate>>>,
     status: RwLock<Option<PressureStatus>>,
+    /// Memory stalls of pods, as of the last reading of all containers.
+    stalls: RwLock<BTreeMap<PodUid, PodStalls>>,
     /// What the watcher changed, for the loop not to take it for a foreign hand.
     relief: RwLock<ReliefState>,
     /// Set once there is a watcher.
@@ -77,6 +80,16 @@ impl Pressure {
 
     fn set_status(&self, status: PressureStatus) {
         *self.status.write().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// Empty where nothing is known of the pod.
+    pub(super) fn stalls_of(&self, uid: &PodUid) -> PodStalls {
+        let stalls = self.stalls.read().unwrap_or_else(PoisonError::into_inner);
+        stalls.get(uid).cloned().unwrap_or_default()
+    }
+
+    fn set_stalls(&self, stalls: BTreeMap<PodUid, PodStalls>) {
+        *self.stalls.write().unwrap_or_else(PoisonError::into_inner) = stalls;
     }
 
     fn set_relief(&self, state: &ReliefState) {

@@ -543,6 +543,7 @@ impl Loop {
 
     fn pod_status(&self, entry: &PodEntry, at: &dyn Fn(Duration) -> WallTime) -> status::PodEntry {
         let pod = &entry.state.pod;
+        let mut stalls = self.pressure.stalls_of(&pod.uid);
         let waiting: BTreeMap<&str, Waiting> = entry
             .decision
             .iter()
@@ -578,6 +579,7 @@ impl Loop {
                         Some(instance) => self.usage(&instance.cgroup),
                         None => Usage::default(),
                     },
+                    memory_stall: instance.and_then(|_| stalls.containers.remove(name)),
                 })
             })
             .collect();
@@ -612,6 +614,7 @@ impl Loop {
                 true => self.usage(&entry.cgroup),
                 false => Usage::default(),
             },
+            memory_stall: stalls.pod.filter(|_| entry.is_active()),
             oom_kills: entry.state.oom_kills.values().sum(),
             containers,
         }

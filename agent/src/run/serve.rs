@@ -22,6 +22,7 @@ use crate::observe::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::observe::socket::{self, Sources};
 use crate::runtime::RuntimeError;
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
+use crate::sys::steady;
 
 /// How long open connections may take at the end.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -113,14 +114,31 @@ impl Server {
     }
 }
 
-/// The embedded runtime, with its events sent to the loop.
+/// Raises the agent's limit of open files. Gives the one it had, which containers keep; `None`: as
+/// the agent's.
+pub(super) fn raise_open_files() -> Option<u64> {
+    match steady::raise_open_files() {
+        Ok(limits) => {
+            let (before, now) = (limits.before, limits.now);
+            tracing::info!(before, now, "limit of open files");
+            Some(before)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files cannot be raised");
+            None
+        }
+    }
+}
+
+/// The embedded runtime, with its events sent to the loop. `open_files`: soft limit of containers.
 pub(super) fn process_runtime(
     config: &Config,
+    open_files: Option<u64>,
     to_loop: Sender,
 ) -> Result<ProcessRuntime, RuntimeError> {
     let config = ProcessRuntimeConfig {
         state_dir: config.state_directory.clone(),
-        open_files: None,
+        open_files,
     };
     // The loop outlives the runtime; at the end nobody is left to be told.
     let sink = move |event| {

@@ -19,7 +19,6 @@ pub(super) struct MemoryFiles {
     is_unified: bool,
     /// The root of v2 has none.
     usage: Option<HeldFile>,
-    limit: Option<HeldFile>,
     stat: HeldFile,
     inode: u64,
 }
@@ -27,20 +26,24 @@ pub(super) struct MemoryFiles {
 impl MemoryFiles {
     /// `None`: there is no such cgroup, or memory is not accounted in it.
     pub(super) fn open(trees: &Trees, name: &CgroupName) -> Result<Option<Self>, FsError> {
-        let Some(dir) = dir(trees, "memory", name)? else {
-            return Ok(None);
+        match dir(trees, "memory", name)? {
+            Some(dir) => Self::open_in(&dir, trees.unified),
+            None => Ok(None),
+        }
+    }
+
+    /// The same of a directory that is open.
+    pub(super) fn open_in(dir: &Dir, is_unified: bool) -> Result<Option<Self>, FsError> {
+        let usage = match is_unified {
+            true => "memory.current",
+            false => "memory.usage_in_bytes",
         };
-        let [usage, limit] = match trees.unified {
-            true => ["memory.current", "memory.max"],
-            false => ["memory.usage_in_bytes", "memory.limit_in_bytes"],
-        };
-        let Some(stat) = if_any(HeldFile::open_in(&dir, "memory.stat"))? else {
+        let Some(stat) = if_any(HeldFile::open_in(dir, "memory.stat"))? else {
             return Ok(None);
         };
         Ok(Some(Self {
-            is_unified: trees.unified,
-            usage: if_any(HeldFile::open_in(&dir, usage))?,
-            limit: if_any(HeldFile::open_in(&dir, limit))?,
+            is_unified,
+            usage: if_any(HeldFile::open_in(dir, usage))?,
             stat,
             inode: dir.inode(),
         }))
@@ -63,21 +66,52 @@ impl MemoryFiles {
         };
         Ok(MemoryUse::new(usage, &stat))
     }
+}
 
-    /// Bytes; `None`: no limit.
-    pub(super) fn limit(&self, buffer: &mut TextBuffer) -> Result<Option<u64>, ReadError> {
-        let Some(file) = &self.limit else {
+/// The file of a cgroup's memory limit.
+#[derive(Debug)]
+pub(super) struct LimitFile {
+    is_unified: bool,
+    file: HeldFile,
+}
+
+impl LimitFile {
+    /// `None`: there is no such cgroup, or it has no limit, as the root of v2.
+    pub(super) fn open(trees: &Trees, name: &CgroupName) -> Result<Option<Self>, FsError> {
+        let Some(dir) = dir(trees, "memory", name)? else {
             return Ok(None);
         };
-        let limit = match self.is_unified {
-            true => read(file, buffer, parse_limit)?,
-            false => read(file, buffer, parse_memory_limit_v1)?,
-        };
-        Ok(match limit {
-            Limit::At(bytes) => Some(bytes),
-            Limit::Max => None,
-        })
+        let file = if_any(HeldFile::open_in(&dir, limit_file(trees.unified)))?;
+        Ok(file.map(|file| Self {
+            is_unified: trees.unified,
+            file,
+        }))
     }
+
+    /// Bytes; `None`: no limit.
+    pub(super) fn read(&self, buffer: &mut TextBuffer) -> Result<Option<u64>, ReadError> {
+        let is_unified = self.is_unified;
+        read(&self.file, buffer, |text| memory_limit(text, is_unified))
+    }
+}
+
+pub(super) const fn limit_file(is_unified: bool) -> &'static str {
+    match is_unified {
+        true => "memory.max",
+        false => "memory.limit_in_bytes",
+    }
+}
+
+/// Bytes; `None`: no limit.
+pub(super) fn memory_limit(text: &str, is_unified: bool) -> Result<Option<u64>, ParseError> {
+    let limit = match is_unified {
+        true => parse_limit(text)?,
+        false => parse_memory_limit_v1(text)?,
+    };
+    Ok(match limit {
+        Limit::At(bytes) => Some(bytes),
+        Limit::Max => None,
+    })
 }
 
 /// A `memory.pressure` file, of a cgroup or of the node.

@@ -13,7 +13,7 @@ use crate::model::cgroup_name::CgroupName;
 use crate::model::eviction::{FastReading, FsUse, MemoryUse, NodeReading, StallTotals};
 use crate::model::node_memory::{Meminfo, low_watermark_pages};
 use crate::sources::ReadError;
-use crate::sources::cgroup_use::{MemoryFiles, StallFile, read};
+use crate::sources::cgroup_use::{LimitFile, MemoryFiles, StallFile, read};
 use crate::sys::{HeldFile, Root, TextBuffer, Trees};
 
 /// How long settings of the kernel are taken to stay: only an administrator changes them, and
@@ -33,6 +33,7 @@ pub struct NodeReader {
     root_memory: Option<MemoryFiles>,
     kubepods: CgroupName,
     kubepods_memory: Option<MemoryFiles>,
+    kubepods_limit: Option<LimitFile>,
     kubepods_stall: Option<StallFile>,
     /// The last that was told: where it cannot be read for once, the capacity is still known.
     memory_total: u64,
@@ -76,11 +77,17 @@ impl NodeReader {
             page_size,
             kubepods: kubepods.clone(),
             kubepods_memory: None,
+            kubepods_limit: None,
             kubepods_stall: None,
             memory_total,
             settings: None,
             buffer,
         })
+    }
+
+    /// Bytes.
+    pub fn page_size(&self) -> u64 {
+        self.page_size
     }
 
     /// All of it; `at` is the time of the reading, `CLOCK_BOOTTIME`.
@@ -166,8 +173,12 @@ impl NodeReader {
     }
 
     fn kubepods_limit(&mut self) -> Option<u64> {
-        let files = self.kubepods_memory.as_ref()?;
-        files.limit(&mut self.buffer).ok()?
+        let (trees, name) = (&self.trees, &self.kubepods);
+        held(
+            &mut self.kubepods_limit,
+            || LimitFile::open(trees, name).ok()?,
+            |it| it.read(&mut self.buffer),
+        )
     }
 
     fn kubepods_stall(&mut self) -> Option<StallTotals> {

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use crate::model::cgroup_files::parse_count;
 use crate::model::cgroup_name::CgroupName;
+use crate::model::container_memory::ContainerReadings;
 use crate::model::eviction::{ContainerFigures, PodFigures, StallTotals};
 use crate::model::pod::{PodUid, QosClass};
 use crate::sources::cgroup_use::{self, MemoryFiles, StallFile, read};
+use crate::sources::container_reading::ContainerReader;
 use crate::sources::node_reading::held;
 use crate::sys::{Dir, FsError, HeldFile, TextBuffer, Trees};
 
@@ -51,7 +53,7 @@ struct PodReader {
     memory: Option<MemoryFiles>,
     tasks: Option<HeldFile>,
     stall: Option<StallFile>,
-    containers: BTreeMap<String, Option<MemoryFiles>>,
+    containers: BTreeMap<String, ContainerReader>,
 }
 
 impl PodReaders {
@@ -108,6 +110,19 @@ impl PodReaders {
         all
     }
 
+    /// The containers of all of them in full: five reads each, and a few more every ten seconds.
+    pub fn sweep_containers(&mut self, at: Duration) -> ContainerReadings {
+        let mut all = ContainerReadings::new();
+        for (uid, pod) in &mut self.pods {
+            let containers = pod.containers.iter_mut().filter_map(|(name, reader)| {
+                let reading = reader.read(&self.trees, &mut self.buffer, at)?;
+                Some((name.clone(), reading))
+            });
+            all.insert(uid.clone(), containers.collect());
+        }
+        all
+    }
+
     /// Stalls of the QoS classes that have a cgroup of their own.
     pub fn qos_stalls(&mut self) -> BTreeMap<QosClass, StallTotals> {
         let mut stalls = BTreeMap::new();
@@ -131,10 +146,7 @@ impl PodReader {
             tasks: open_tasks(trees, &cgroups.cgroup),
             stall: StallFile::open(trees, &cgroups.cgroup).ok().flatten(),
             containers: containers
-                .map(|(name, cgroup)| {
-                    let files = MemoryFiles::open(trees, cgroup).ok().flatten();
-                    (name.clone(), files)
-                })
+                .map(|(name, cgroup)| (name.clone(), ContainerReader::new(cgroup.clone())))
                 .collect(),
             cgroups,
         }
@@ -177,13 +189,8 @@ impl PodReader {
         );
         let mut containers = BTreeMap::new();
         if wanted.containers {
-            for (container, files) in &mut self.containers {
-                let cgroup = self.cgroups.containers.get(container);
-                let memory = held(
-                    files,
-                    || MemoryFiles::open(trees, cgroup?).ok()?,
-                    |it| it.read(buffer),
-                );
+            for (container, reader) in &mut self.containers {
+                let memory = reader.memory(trees, buffer);
                 let figures = ContainerFigures {
                     memory_working_set: memory.map(|it| it.working_set()),
                     ..ContainerFigures::default()

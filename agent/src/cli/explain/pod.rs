@@ -73,6 +73,7 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
         pressure::render_standing(standing, paint, &mut out);
         out.push('\n');
     }
+    pressure::render_stalls(pod, width, paint, &mut out);
     let refusal = report.and_then(|it| it.refusal.as_ref());
     if refusal.is_none() {
         let places = Places {

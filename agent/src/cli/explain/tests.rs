@@ -7,6 +7,7 @@ use crate::model::admission::{
     RefusalReason, Remedy, Verdict,
 };
 use crate::model::container::PodPhase;
+use crate::model::eviction::{StallSource, StallTotals};
 use crate::model::numa::{Hint, NumaMask};
 use crate::model::placement::MemoryBlock;
 use crate::model::pod::PodUid;
@@ -266,6 +267,46 @@ fn a_pod_that_runs_is_explained() {
         &render_pod(&explanation(Some(&admitted())), 80, false),
         ADMITTED,
     );
+}
+
+#[test]
+fn what_a_pod_waited_for_memory_is_shown_with_where_it_is_from() {
+    let mut explained = explanation(None);
+    let mut text = |pod: [Option<StallTotals>; 2]| {
+        let [whole, main] = pod;
+        explained.pod.memory_stall = whole;
+        explained.pod.containers[1].memory_stall = main;
+        render_pod(&explained, 80, false)
+    };
+    let psi = |some_us, full_us| {
+        Some(StallTotals {
+            source: StallSource::Psi,
+            some_us,
+            full_us: Some(full_us),
+        })
+    };
+    assert!(!text([None, None]).contains("WAITED"));
+    let shown = text([psi(2_500_000, 1800), psi(84, 0)]);
+    let table = "
+WAITED FOR MEMORY   SOME     ALL
+the pod            2.5 s  1.8 ms
+main               84 us    0 us
+
+";
+    assert!(shown.contains(table), "{shown}");
+    let reclaim = StallTotals {
+        source: StallSource::Reclaim,
+        some_us: 84,
+        full_us: None,
+    };
+    let table = "
+WAITED FOR MEMORY   SOME  ALL
+the pod            84 us    -
+in reclaim, summed over tasks: the kernel keeps no PSI
+
+";
+    let shown = text([Some(reclaim), None]);
+    assert!(shown.contains(table), "{shown}");
 }
 
 const REFUSED: &str = "

@@ -1,4 +1,4 @@
-//! How much memory of a pod could go without harm, and how long until the pod is at its limit.
+//! How much memory of a pod could go without harm, and how long until a container is at its limit.
 //!
 //! Kubelet takes every active file page for memory in use; a pod that read a file twice is evicted
 //! for it. Here an active file page is in use where there is evidence: it came back soon after it was
@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use super::trend::{Point, time_to_fall};
+use crate::model::container_memory::ContainerReading;
 use crate::model::eviction::{MemoryUse, PodFigures, StallTotals};
 
 /// A pod that waits for memory more than this share of the time needs its cache. One tenth is
@@ -89,15 +90,43 @@ pub fn reclaimable(memory: &MemoryUse, evidence: Option<&CacheEvidence>) -> u64 
         .min(memory.usage)
 }
 
-/// When the pod is at `limit` (bytes) at its present growth. `None`: it does not grow, or not
-/// within the hour.
-///
+/// What two looks at a container say, as far as it can be said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContainerOutlook {
+    /// As of [`reclaimable`].
+    pub reclaimable: Option<u64>,
+    /// At present growth; `None` too where it does not grow, has no limit, or is further from it
+    /// than an hour.
+    pub time_to_limit: Option<Duration>,
+}
+
+/// `before`: the same container some seconds earlier; `page_size` in bytes. What one look cannot say
+/// of a cgroup that was made since is not said.
+pub fn outlook(
+    before: Option<&ContainerReading>,
+    now: &ContainerReading,
+    page_size: u64,
+) -> ContainerOutlook {
+    let before = before.filter(|it| it.cgroup_id == now.cgroup_id);
+    let evidence = before.and_then(|before| {
+        let elapsed = now.at.checked_sub(before.at)?;
+        let look = |it: &ContainerReading| (it.memory, it.stall);
+        CacheEvidence::of_looks(look(before), look(now), elapsed, page_size)
+    });
+    let memory = now.memory.as_ref();
+    ContainerOutlook {
+        reclaimable: memory.map(|it| reclaimable(it, evidence.as_ref())),
+        time_to_limit: before.and_then(|it| time_to_limit(it, now)),
+    }
+}
+
 /// Growth is that of the working set: cache that fills a limit is dropped again, and hurts nobody.
-pub fn time_to_limit(before: &PodFigures, now: &PodFigures, limit: u64) -> Option<Duration> {
-    let room = |figures: &PodFigures| {
-        let used = figures.memory_working_set?;
+fn time_to_limit(before: &ContainerReading, now: &ContainerReading) -> Option<Duration> {
+    let limit = now.settings.limit?;
+    let room = |it: &ContainerReading| {
+        let used = it.memory?.working_set();
         Some(Point {
-            at: figures.at?,
+            at: it.at,
             value: i64::try_from(i128::from(limit) - i128::from(used)).ok()?,
         })
     };
@@ -108,6 +137,9 @@ pub fn time_to_limit(before: &PodFigures, now: &PodFigures, limit: u64) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::cgroup_files::MemoryEvents;
+    use crate::model::container_memory::MemorySettings;
+    use crate::model::event::CgroupId;
     use crate::model::eviction::StallSource;
 
     const MIB: u64 = 1 << 20;
@@ -208,21 +240,62 @@ mod tests {
         assert_eq!(reclaimable(&small, None), 3 * MIB);
     }
 
+    fn container(seconds: u64, mebibytes: u64) -> ContainerReading {
+        ContainerReading {
+            at: Duration::from_secs(seconds),
+            cgroup_id: CgroupId(7),
+            memory: Some(MemoryUse {
+                usage: (mebibytes + 40) * MIB,
+                refaults_file: Some(0),
+                ..memory()
+            }),
+            stall: None,
+            events: MemoryEvents::default(),
+            peak: None,
+            settings: MemorySettings {
+                limit: Some(500 * MIB),
+                ..MemorySettings::default()
+            },
+        }
+    }
+
     #[test]
     fn the_limit_is_reached_at_the_pace_of_the_working_set() {
-        let at = |seconds, mebibytes: u64| PodFigures {
-            at: Some(Duration::from_secs(seconds)),
-            memory_working_set: Some(mebibytes * MIB),
-            ..PodFigures::default()
-        };
-        let limit = 500 * MIB;
-        let time = |before, now| time_to_limit(&before, &now, limit);
+        let time = |before, now| outlook(Some(&before), &now, PAGE).time_to_limit;
+        let at = container;
         assert_eq!(time(at(0, 100), at(10, 200)), Some(Duration::from_secs(30)));
         // Over it already, as after a limit was lowered.
         assert_eq!(time(at(0, 500), at(10, 600)), Some(Duration::ZERO));
         assert_eq!(time(at(0, 200), at(10, 200)), None);
         // More than an hour away.
         assert_eq!(time(at(0, 100), at(1000, 101)), None);
-        assert_eq!(time(at(0, 100), PodFigures::default()), None);
+        let unlimited = ContainerReading {
+            settings: MemorySettings::default(),
+            ..at(10, 200)
+        };
+        assert_eq!(time(at(0, 100), unlimited), None);
+    }
+
+    #[test]
+    fn a_container_that_was_made_anew_is_not_compared_with_the_one_before() {
+        let (before, now) = (container(0, 100), container(10, 200));
+        let both = outlook(Some(&before), &now, PAGE);
+        assert_eq!(both.reclaimable, Some(100 * MIB));
+        let other = ContainerReading {
+            cgroup_id: CgroupId(8),
+            ..before
+        };
+        let alone = ContainerOutlook {
+            reclaimable: Some(40 * MIB),
+            time_to_limit: None,
+        };
+        assert_eq!(outlook(Some(&other), &now, PAGE), alone);
+        assert_eq!(outlook(None, &now, PAGE), alone);
+        let unread = ContainerReading {
+            memory: None,
+            ..now
+        };
+        let nothing = ContainerOutlook::default();
+        assert_eq!(outlook(Some(&before), &unread, PAGE), nothing);
     }
 }

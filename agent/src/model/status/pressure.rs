@@ -19,7 +19,8 @@ pub struct PressureStatus {
     pub memory_method: MemoryMethod,
     /// Available memory of the node in each view, bytes.
     pub memory_available: BTreeMap<MemoryMethod, u64>,
-    /// Memory stalls by scope: `node`, `kubepods`, `burstable`, `besteffort`.
+    /// Memory stalls by scope: `node`, `kubepods`, `burstable`, `besteffort`. Without PSI
+    /// `guaranteed` too, and not `node`.
     pub stalls: BTreeMap<String, StallTotals>,
     /// What wakes the watcher, and what the kernel refused.
     pub wakers: Vec<WakerStatus>,
@@ -85,6 +86,13 @@ pub struct Standing {
     /// Page cache and the like that could go without harm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaimable_bytes: Option<u64>,
+}
+
+/// Memory stalls of a pod; `None`: not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodStalls {
+    pub pod: Option<StallTotals>,
+    pub containers: BTreeMap<String, StallTotals>,
 }
 
 /// Where eviction stands with one pod.

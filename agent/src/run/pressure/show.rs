@@ -150,9 +150,9 @@ impl Watcher {
         let mut stalls = BTreeMap::new();
         stalls.extend(node.stall.map(|it| ("node".to_owned(), it)));
         stalls.extend(node.kubepods_stall.map(|it| ("kubepods".to_owned(), it)));
-        for (class, totals) in self.parts.pods.qos_stalls() {
+        for (class, totals) in self.class_stalls() {
             let scope = match class {
-                QosClass::Guaranteed => continue,
+                QosClass::Guaranteed => "guaranteed",
                 QosClass::Burstable => "burstable",
                 QosClass::BestEffort => "besteffort",
             };

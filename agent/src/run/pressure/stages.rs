@@ -103,6 +103,13 @@ impl Stages {
         self.state.is_clear()
     }
 
+    /// Whether `memory.high` is lifted from the container or from all of its pod; `None`: there is
+    /// no such file.
+    pub(super) fn is_relaxed(&self, pod: &CgroupName, container: &CgroupName) -> Option<bool> {
+        let is_lifted = self.state.is_relaxed(pod) || self.state.is_relaxed(container);
+        self.abilities.memory_high.then_some(is_lifted)
+    }
+
     fn is_off(&self) -> bool {
         self.config == StagesConfig::default()
     }

@@ -18,18 +18,19 @@ use super::stages::Stages;
 use super::{Notes, Pressure};
 use crate::apply::recording::Recorder;
 use crate::apply::relief::ReliefWriter;
-use crate::config::{Compat, StallConfig};
+use crate::config::StallConfig;
 use crate::decide::eviction::stall::StallState;
 use crate::decide::eviction::story::{Deed, Step};
 use crate::decide::eviction::{
     BlockedReason, Decision, Policy, State, pace, signals, synchronize, threshold_quantity,
 };
+use crate::model::container_memory::ContainerReadings;
 use crate::model::eviction::{
     MemoryMethod, NodeCondition, NodeReading, Observation, PodFigures, PodReading, Signal,
     Snapshot, StarvedResource, Threshold, WakeSource,
 };
 use crate::model::forensics::LastEviction;
-use crate::model::history::{NodeSample, PodSample};
+use crate::model::history::NodeSample;
 use crate::model::pod::PodUid;
 use crate::model::status::EvictionStatus;
 use crate::observe::metrics::Metrics;
@@ -37,9 +38,10 @@ use crate::run::RunError;
 use crate::run::event::Sender;
 use crate::run::evictions::Candidate;
 use crate::run::forensics::Background;
+use crate::run::kernel;
 use crate::run::told::Told;
 use crate::sources::node_reading::NodeReader;
-use crate::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
+use crate::sources::pod_reading::{PodCgroups, PodReaders};
 use crate::sources::wakers::Wakers;
 use crate::sys::{clock, steady};
 
@@ -53,9 +55,6 @@ const SHORT_PASS: Duration = Duration::from_secs(1);
 const RELIEF_PASS: Duration = Duration::from_millis(2);
 /// While pods that end will free enough.
 const ENDING_PASS: Duration = Duration::from_millis(50);
-/// Between two readings of all pods on a quiet node: what the record of an OOM kill shows of the
-/// time before it.
-const SWEEP: Duration = Duration::from_secs(5);
 /// How far apart two readings are that reclaimable page cache is told by.
 const BEFORE: Duration = Duration::from_secs(1);
 /// A wake this soon after a look would show the same: reclaim can wake a hundred times a second for
@@ -95,6 +94,8 @@ pub(in crate::run) struct Parts {
     pub stall: Option<StallConfig>,
     pub stages: Stages,
     pub reader: NodeReader,
+    /// Of the listener: time in reclaim where there is no PSI.
+    pub kernel: Arc<kernel::Shared>,
     pub pods: PodReaders,
     pub wakers: Wakers,
     pub writer: ReliefWriter,
@@ -109,7 +110,7 @@ pub(in crate::run) struct Parts {
 /// See the module.
 pub(super) struct Watcher {
     pub(super) parts: Parts,
-    disk: DiskKeeper,
+    pub(super) disk: DiskKeeper,
     pub(super) state: State,
     pub(super) stall: StallState,
     /// The candidates that the readers hold files of.
@@ -120,8 +121,10 @@ pub(super) struct Watcher {
     /// What the last pass but one saw.
     pub(super) last: Option<Snapshot>,
     pub(super) figures: BTreeMap<PodUid, PodFigures>,
+    /// As of the last full reading.
+    pub(super) containers: ContainerReadings,
     pass_due: Duration,
-    sweep_due: Duration,
+    pub(super) sweep_due: Duration,
     warm_until: Duration,
     /// At the last look, and how fast it became less, per second.
     seen: BTreeMap<Signal, (Observation, u64)>,
@@ -199,6 +202,7 @@ impl Watcher {
             node,
             last: None,
             figures: BTreeMap::new(),
+            containers: ContainerReadings::new(),
             pass_due: now,
             sweep_due: now,
             warm_until: Duration::ZERO,
@@ -284,6 +288,7 @@ impl Watcher {
         } else if now >= self.sweep_due {
             self.take_candidates();
             self.sweep(now);
+            self.sweep_containers(now);
         }
     }
 
@@ -318,7 +323,8 @@ impl Watcher {
         let is_short = !self.state.met.is_empty()
             || self.stall.high_since.is_some()
             || thresholds.iter().any(|it| is_met(it, &observations));
-        if is_short || started >= self.sweep_due {
+        let is_due = started >= self.sweep_due;
+        if is_short || is_due {
             self.sweep(started);
         }
         let snapshot = self.snapshot(started, observations);
@@ -335,6 +341,9 @@ impl Watcher {
         };
         self.record(woken_by, state, &snapshot, &decision);
         self.show(&snapshot, &decision);
+        if is_due {
+            self.sweep_containers(clock::boottime());
+        }
         self.last = Some(snapshot);
         self.pass_due = clock::boottime() + self.until_next_pass(acted, &decision);
         self.parts.wakers.rearm();
@@ -363,7 +372,7 @@ impl Watcher {
     }
 
     fn read_node(&mut self, now: Duration) {
-        let node = self.parts.reader.read(now);
+        let node = self.read_whole(now);
         let last = std::mem::replace(&mut self.node, node);
         if last.at.saturating_sub(self.before.at) >= BEFORE {
             self.before = last;
@@ -419,35 +428,6 @@ impl Watcher {
             return;
         }
         self.disk.order(Arc::clone(&self.candidates), is_disk_short);
-    }
-
-    /// Reads every pod. What is on disk was measured by then or is not known.
-    fn sweep(&mut self, now: Duration) {
-        self.sweep_due = now + SWEEP;
-        let wanted = Wanted {
-            processes: self.parts.policy.compat == Compat::Kubelet,
-            containers: true,
-        };
-        self.figures = self.parts.pods.sweep(now, wanted);
-        for (uid, figures) in &mut self.figures {
-            let Some(disk) = self.disk.of(uid) else {
-                continue;
-            };
-            figures.storage = disk.storage;
-            figures.volumes = disk.volumes;
-            for (name, on_disk) in disk.containers {
-                let container = figures.containers.entry(name).or_default();
-                container.root_fs = on_disk.root_fs;
-                container.logs = on_disk.logs;
-            }
-        }
-        let history = &self.parts.background.history;
-        let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
-        for (uid, figures) in &self.figures {
-            if let Some(sample) = PodSample::of(figures) {
-                history.push_pod(uid, sample);
-            }
-        }
     }
 
     fn snapshot(&self, now: Duration, observations: BTreeMap<Signal, Observation>) -> Snapshot {
