@@ -32,6 +32,7 @@ mod placement;
 mod readings;
 mod relief;
 mod repair;
+mod stalls;
 
 use std::io::Write;
 
