@@ -34,6 +34,7 @@ mod pressure;
 mod readings;
 mod relief;
 mod repair;
+mod stalls;
 
 use std::io::Write;
 
