@@ -16,7 +16,7 @@ use crate::sources::node_reading::held;
 use crate::sys::{Dir, FsError, HeldFile, TextBuffer, Trees};
 
 /// How long settings are taken to stay: the agent itself writes them, seldom.
-const SETTINGS_STAY: Duration = Duration::from_secs(10);
+const SETTINGS_STAY: Duration = Duration::from_secs(30);
 
 /// See the module. Nothing is open before the first reading.
 #[derive(Debug)]

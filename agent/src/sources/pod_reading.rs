@@ -110,7 +110,7 @@ impl PodReaders {
         all
     }
 
-    /// The containers of all of them in full: five reads each, and a few more every ten seconds.
+    /// The containers of all of them in full: five reads each, and a few more every half minute.
     pub fn sweep_containers(&mut self, at: Duration) -> ContainerReadings {
         let mut all = ContainerReadings::new();
         for (uid, pod) in &mut self.pods {
