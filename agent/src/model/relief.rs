@@ -184,3 +184,36 @@ impl ReliefState {
             .map(|it| it.to)
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use super::*;
+    use crate::model::pod::PodUid;
+
+    #[test]
+    fn memory_high_is_lifted_by_its_own_stage_alone() {
+        let name = |name: &str| CgroupName::new([name]).unwrap();
+        let changed = |stage, cgroup| ChangedMemoryHigh {
+            stage,
+            pod: PodRef {
+                namespace: "default".into(),
+                name: "a".into(),
+                uid: PodUid("a".into()),
+            },
+            cgroup: name(cgroup),
+            before: Limit::At(1 << 20),
+            to: Limit::Max,
+        };
+        let state = ReliefState {
+            memory_high: vec![
+                changed(Stage::Relax, "lifted"),
+                changed(Stage::Throttle, "slowed"),
+            ],
+            ..ReliefState::default()
+        };
+        assert!(state.is_relaxed(&name("lifted")));
+        assert!(!state.is_relaxed(&name("slowed")));
+        assert!(!state.is_relaxed(&name("other")));
+    }
+}
