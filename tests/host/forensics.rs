@@ -216,9 +216,12 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
     let path = container_path(&pod, "greedy")?;
     let mut n_deaths = 0;
     while cgroup::oom_kills(&path)? < n * 3 / 4 {
-        let at_start = cgroup::oom_kills(&path)?;
-        agent.wait_for("some more kills", || {
-            Ok(cgroup::oom_kills(&path)? > at_start + n / 10)
+        // A start takes what waited in the ring into memory first; what it has not handled dies with
+        // it, which is another matter than this one.
+        let at_start = n_kills(&of_pods(&agent)?);
+        agent.wait_for("some more kills in records", || {
+            let is_over = cgroup::oom_kills(&path)? == n;
+            Ok(is_over || n_kills(&of_pods(&agent)?) > at_start + n / 10)
         })?;
         agent.kill()?;
         agent.start()?;
@@ -241,7 +244,7 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
     say(format!(
         "{n_recorded} of {n} kills in records, {n_deaths} agents killed"
     ));
-    assert!(n_deaths >= 2, "{n_deaths}");
+    assert!(n_deaths >= 1, "{n_deaths}");
     assert!(n_recorded <= n, "{n_recorded} of {n}");
     assert!(n_recorded >= n * 9 / 10, "{n_recorded} of {n}");
     let ids: Vec<RecordId> = records.iter().map(|it| it.id).collect();

@@ -290,7 +290,8 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let busy = loop {
         let found = read()?;
-        if found.memory.is_some_and(|it| it.shmem >= 32 * MI) && found.tasks == Some(3) {
+        // Each CPU keeps up to 64 pages to itself before it counts them.
+        if found.memory.is_some_and(|it| it.shmem >= 31 * MI) && found.tasks == Some(3) {
             break found;
         }
         ensure!(Instant::now() < deadline, "{found:?}");
@@ -308,7 +309,7 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
         "no swap: it cannot be had back"
     );
     let main = busy.containers["main"].memory_working_set.context("none")?;
-    assert!(main >= 32 * MI && main <= memory.usage + MI, "{main}");
+    assert!(main >= 31 * MI && main <= memory.usage + MI, "{main}");
     let has_psi = Path::new("/proc/pressure/memory").exists() && kubepods.trees.cgroup2().is_some();
     assert_eq!(busy.stall.is_some(), has_psi);
     assert_eq!(
@@ -476,7 +477,7 @@ fn readings_are_cheap() -> Result<()> {
     // An emulated machine takes twenty times as long, parsing without optimization several times.
     let slack = match (n_pods < 250, cfg!(debug_assertions)) {
         (true, _) => 100,
-        (false, true) => 10,
+        (false, true) => 20,
         (false, false) => 1,
     };
     ensure!(fast < Duration::from_micros(100) * slack, "fast: {fast:?}");

@@ -11,6 +11,7 @@
 
 mod node;
 mod readings;
+mod stories;
 mod topology;
 
 use std::path::{Path, PathBuf};

@@ -70,7 +70,9 @@ impl Loop {
         self.drop_eviction_notes();
         self.retire_pods(started);
         self.publish_resources();
-        self.publish_candidates();
+        if !uids.is_empty() {
+            self.publish_candidates();
+        }
         self.work_removals(clock::boottime());
         phases.end(Phase::Apply);
         self.count_pass(scope, started, phases);

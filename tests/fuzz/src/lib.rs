@@ -12,6 +12,7 @@ pub mod cpuset;
 pub mod device_state;
 pub mod manager_state;
 pub mod plugin_messages;
+pub mod recording;
 pub mod seeds;
 
 mod machine;
@@ -25,6 +26,7 @@ pub const TARGETS: &[Target] = &[
     ("manager-state", manager_state::run),
     ("device-state", device_state::run),
     ("plugin-messages", plugin_messages::run),
+    ("recording", recording::run),
 ];
 
 #[cfg(test)]

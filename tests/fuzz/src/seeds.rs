@@ -29,6 +29,7 @@ pub fn of(target: &str) -> Result<Vec<Vec<u8>>> {
         "manager-state" => manager_states(),
         "device-state" => device_states(),
         "plugin-messages" => Ok(plugin_messages()),
+        "recording" => recordings(),
         other => bail!("no target {other}"),
     }
 }
@@ -74,6 +75,19 @@ fn device_states() -> Result<Vec<Vec<u8>>> {
         .zip((0..=255).cycle())
         .map(|(text, choice)| [&[0, choice], text.as_bytes()].concat())
         .collect();
+    seeds.extend((0..8).map(|i| choices(1, i)));
+    Ok(seeds)
+}
+
+/// Stories as they were recorded, as files; the other form is left to the fuzzer.
+fn recordings() -> Result<Vec<Vec<u8>>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/stories");
+    let mut seeds = Vec::new();
+    for name in ["leak", "fork-bomb", "slow-disk-fill"] {
+        let path = directory.join(format!("{name}.story"));
+        let file = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        seeds.push([&[0], file.as_slice()].concat());
+    }
     seeds.extend((0..8).map(|i| choices(1, i)));
     Ok(seeds)
 }

@@ -39,9 +39,6 @@ const HINDSIGHT: Duration = Duration::from_secs(10);
 /// a pod to go.
 const PASSES_SOON: Duration = Duration::from_secs(30);
 
-/// So long after an eviction what gets better may be due to it.
-const AFTERMATH: Duration = Duration::from_secs(5);
-
 /// Kubelet's loop (spec eviction 1.6).
 const KUBELET_PASS: Duration = Duration::from_secs(10);
 
@@ -178,7 +175,7 @@ impl<'a> Story<'a> {
                 .filter_map(|it| Some((it.snapshot.at, reading(&it.snapshot, &deed.pod.uid)?)))
                 .filter(|(_, it)| it.figures.is_some());
             let (last_at, last) = seen.clone().next_back()?;
-            let (before_at, before) = seen.find(|(at, _)| *at + TREND >= last_at)?;
+            let (before_at, before) = seen.find(|(at, _)| at.saturating_add(TREND) >= last_at)?;
             Some(Trend {
                 last_at,
                 last,
@@ -279,7 +276,7 @@ impl<'a> Story<'a> {
                 });
             shortage.lowest = shortage.lowest.min(observation.available);
             if is_short(threshold, observation) {
-                shortage.short_ms += millis(lasts);
+                shortage.short_ms = shortage.short_ms.saturating_add(millis(lasts));
             }
         }
     }
@@ -386,7 +383,7 @@ impl<'a> Story<'a> {
         })
     }
 
-    /// Whether the recording has the pressure end soon, without anybody having been ended.
+    /// Whether the recording has the pressure end soon, without anybody having been ended till then.
     fn passes_by_itself(&self, at: Duration, threshold: &Threshold) -> bool {
         let over = self
             .steps
@@ -400,8 +397,7 @@ impl<'a> Story<'a> {
         let Some(over) = over else {
             return false;
         };
-        let helped = |it: &Deed| it.at <= over.at && it.at.saturating_add(AFTERMATH) >= at;
-        !self.deeds.values().any(|it| helped(it))
+        !self.deeds.values().any(|it| it.at <= over.at)
     }
 }
 
@@ -416,7 +412,7 @@ impl Trend<'_> {
         let grown = |before: Option<u64>, last: Option<u64>| {
             let last = last?;
             let growth = u128::from(last.saturating_sub(before.unwrap_or(last)));
-            let more = (growth * ahead).checked_div(span).unwrap_or(0);
+            let more = growth.saturating_mul(ahead).checked_div(span).unwrap_or(0);
             Some(last.saturating_add(u64::try_from(more).unwrap_or(u64::MAX)))
         };
         let disk = |before: DiskUse, last: DiskUse| DiskUse {
@@ -460,3 +456,6 @@ fn is_short(threshold: &Threshold, observation: &Observation) -> bool {
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -73,3 +73,6 @@ impl Step {
         synchronize(policy, &self.state, &self.snapshot)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -373,3 +373,30 @@ fn what_is_not_honoured_is_a_warning() {
         ]
     );
 }
+
+#[test]
+fn a_toleration_of_memory_pressure_is_known_by_what_it_leaves_out() {
+    let key = "node.kubernetes.io/memory-pressure";
+    for (toleration, wanted) in [
+        (
+            json!({"key": key, "operator": "Exists", "effect": "NoSchedule"}),
+            true,
+        ),
+        (json!({"key": key, "operator": "Exists"}), true),
+        (json!({"operator": "Exists"}), true),
+        (json!({"key": key}), true),
+        (json!({"key": key, "value": "x"}), false),
+        (
+            json!({"key": key, "operator": "Exists", "effect": "NoExecute"}),
+            false,
+        ),
+        (
+            json!({"key": "node.kubernetes.io/disk-pressure", "operator": "Exists"}),
+            false,
+        ),
+    ] {
+        let spec = json!({"containers": [{"name": "c"}], "tolerations": [toleration]});
+        let pod = convert(manifest(spec), PodOrigin::Api).expect("a valid pod");
+        assert_eq!(pod.tolerates_memory_pressure, wanted, "{toleration}");
+    }
+}

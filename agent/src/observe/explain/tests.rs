@@ -4,7 +4,7 @@
 )]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::model::status::tests::example_status;
@@ -105,7 +105,14 @@ fn the_record_of_the_pod_goes_along() {
 #[test]
 fn the_place_in_the_eviction_order_goes_along() {
     let admissions = Admissions::new("eviction");
-    let explain = |name| pod(&status(), &admissions.0, &request(name, Some("default")));
+    let explain = |name| {
+        pod(
+            &status(),
+            &admissions.0,
+            Path::new("/nonexistent"),
+            &request(name, Some("default")),
+        )
+    };
     let explained = explain("database").expect("the pod is there");
     let json = serde_json::to_value(explained.eviction).expect("string keys");
     assert_eq!(json["type"], "inOrder");

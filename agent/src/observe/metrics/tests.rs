@@ -432,7 +432,7 @@ fn counts_of_oom_kills_go_on_in_the_next_agent() {
 #[test]
 fn counts_that_another_agent_saved_make_no_new_series() {
     let saved = r#"{"ballast_oom_kills_total": [{"labels": {"pod": "x"}, "value": 1}],
-        "ballast_future_total": [{"labels": {}, "value": 1}],
+        "future_total": [{"labels": {}, "value": 1}],
         "ballast_oom_records_total": [{"labels": {"result": "kept"}, "value": -1}]}"#;
     let metrics = Metrics::new();
     let saved = serde_json::from_str(saved).expect("saved counts");

@@ -174,6 +174,8 @@ impl Watcher {
             at: snapshot.at,
             conditions: self.conditions.clone(),
         };
+        let ends_at = snapshot.at.saturating_add(victim.grace);
+        self.evicted.insert(uid.clone(), ends_at);
         // Without the note a crash right now would start the pod again: no reason not to evict it.
         if let Err(error) = self.parts.notes.write(&eviction) {
             tracing::error!(error = crate::observe::chain(&error), "note an eviction");

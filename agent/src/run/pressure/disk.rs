@@ -82,10 +82,15 @@ fn run(todo: &Receiver<Order>, results: &Mutex<BTreeMap<PodUid, PodDisk>>) {
         candidates: Arc::default(),
         max_age: AGE_WITHOUT_PRESSURE,
     };
-    let mut wait = Duration::from_secs(1);
+    let mut is_busy = false;
     loop {
+        let wait = match is_busy {
+            true => REST,
+            false => Duration::from_secs(1),
+        };
         match todo.recv_timeout(wait) {
             Ok(newest) => {
+                is_busy = true;
                 order = todo.try_iter().last().unwrap_or(newest);
                 uses.keep(order.candidates.iter().flat_map(trees));
             }
@@ -93,11 +98,11 @@ fn run(todo: &Receiver<Order>, results: &Mutex<BTreeMap<PodUid, PodDisk>>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let now = clock::boottime();
-        let is_more = uses.step(STEP, now, now.saturating_sub(order.max_age));
-        wait = match is_more {
-            true => REST,
-            false => Duration::from_secs(1),
-        };
+        let was_busy = is_busy;
+        is_busy = uses.step(STEP, now, now.saturating_sub(order.max_age));
+        if !is_busy && !was_busy {
+            continue;
+        }
         let all = order.candidates.iter().map(|it| {
             let disk = figures(&uses, it);
             (it.facts.pod.uid.clone(), disk)

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::Pressure;
 use super::act::wall;
 use super::watcher::Watcher;
 use crate::apply::cgroupfs::ApplyError;
@@ -90,6 +91,11 @@ impl Stages {
             path,
             state,
         }
+    }
+
+    /// Tells the loop what is changed for now.
+    pub(super) fn publish(&self, pressure: &Pressure) {
+        pressure.set_relief(&self.state);
     }
 
     /// Nothing waits to be undone.
@@ -182,7 +188,7 @@ impl Watcher {
         if !self.parts.stages.set(state) {
             return None;
         }
-        self.parts.pressure.set_relief(&self.parts.stages.state);
+        self.parts.stages.publish(&self.parts.pressure);
         let signal = EvictionSignal::from(relief.threshold.signal);
         let mut freed: BTreeMap<Stage, u64> = BTreeMap::new();
         for step in &plan.steps {
@@ -225,7 +231,7 @@ impl Watcher {
             }
         }
         self.parts.stages.set(state);
-        self.parts.pressure.set_relief(&self.parts.stages.state);
+        self.parts.stages.publish(&self.parts.pressure);
     }
 
     /// Bytes that it freed, where that could be measured.

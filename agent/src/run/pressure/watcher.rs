@@ -21,7 +21,9 @@ use crate::apply::relief::ReliefWriter;
 use crate::config::{Compat, StallConfig};
 use crate::decide::eviction::stall::StallState;
 use crate::decide::eviction::story::{Deed, Step};
-use crate::decide::eviction::{Policy, State, pace, signals, synchronize, threshold_quantity};
+use crate::decide::eviction::{
+    BlockedReason, Decision, Policy, State, pace, signals, synchronize, threshold_quantity,
+};
 use crate::model::eviction::{
     MemoryMethod, NodeCondition, NodeReading, Observation, PodFigures, PodReading, Signal,
     Snapshot, StarvedResource, Threshold, WakeSource,
@@ -39,7 +41,7 @@ use crate::run::told::Told;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
 use crate::sources::wakers::Wakers;
-use crate::sys::{clock, memory};
+use crate::sys::{clock, steady};
 
 /// Between two passes of a node that is short of nothing: kubelet's period.
 const IDLE_PASS: Duration = Duration::from_secs(10);
@@ -49,6 +51,8 @@ const STALL_PASS: Duration = Duration::from_secs(1);
 const SHORT_PASS: Duration = Duration::from_secs(1);
 /// After a kill: was it enough?
 const RELIEF_PASS: Duration = Duration::from_millis(2);
+/// While pods that end will free enough.
+const ENDING_PASS: Duration = Duration::from_millis(50);
 /// Between two readings of all pods on a quiet node: what the record of an OOM kill shows of the
 /// time before it.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -122,6 +126,9 @@ pub(super) struct Watcher {
     /// At the last look, and how fast it became less, per second.
     seen: BTreeMap<Signal, (Observation, u64)>,
     pub(super) pending: Option<Pending>,
+    /// Pods that were evicted and when their grace is over: the loop says so only with its next
+    /// pass, and until then they are no candidates either.
+    pub(super) evicted: BTreeMap<PodUid, Duration>,
     /// What the last kill for process ids was decided by.
     pub(super) reaped: Option<Observation>,
     pub(super) conditions: BTreeSet<NodeCondition>,
@@ -152,11 +159,15 @@ pub(in crate::run) fn spawn(parts: Parts) -> Result<WatcherHandle, RunError> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_stopped = Arc::clone(&stop);
     let disk = DiskKeeper::start()?;
+    parts.stages.publish(&pressure);
     let thread = thread::Builder::new()
         .name("pressure".to_owned())
         .spawn(move || {
-            if let Err(error) = memory::lock() {
+            if let Err(error) = steady::lock_memory() {
                 tracing::info!(%error, "the agent's memory cannot be locked");
+            }
+            if let Err(error) = steady::raise_priority() {
+                tracing::info!(%error, "the watcher of pressure runs at the common priority");
             }
             let mut watcher = Watcher::new(parts, disk);
             watcher.pass(WakeSource::Other);
@@ -193,6 +204,7 @@ impl Watcher {
             warm_until: Duration::ZERO,
             seen: BTreeMap::new(),
             pending: None,
+            evicted: BTreeMap::new(),
             reaped: None,
             conditions: BTreeSet::new(),
             told_threshold: None,
@@ -205,7 +217,8 @@ impl Watcher {
     /// Until the next look is due or something wakes the thread; the most telling of what did.
     fn wait(&mut self) -> WakeSource {
         let now = clock::boottime();
-        let gap = self.gap(now).min(self.pass_due.saturating_sub(now));
+        let due = self.pass_due.min(self.sweep_due);
+        let gap = self.gap(now).min(due.saturating_sub(now));
         let sources = self.parts.wakers.wait(gap);
         for source in &sources {
             self.parts.metrics.pressure_wakeup(*source);
@@ -258,7 +271,9 @@ impl Watcher {
             return;
         }
         let fast = self.parts.reader.read_fast(now);
-        let observations = self.observe(&self.node.refreshed(&fast));
+        let node = self.node.refreshed(&fast);
+        self.remember(&node);
+        let observations = self.observe(&node);
         let is_new = self.parts.policy.thresholds.iter().any(|it| {
             let is_known = self.state.met.iter().any(|met| met.threshold == *it);
             !is_known && is_met(it, &observations)
@@ -266,6 +281,9 @@ impl Watcher {
         self.note(&observations);
         if is_new {
             self.pass(woken_by);
+        } else if now >= self.sweep_due {
+            self.take_candidates();
+            self.sweep(now);
         }
     }
 
@@ -307,6 +325,9 @@ impl Watcher {
         let decision = synchronize(&self.parts.policy, &self.state, &snapshot);
         let state = std::mem::replace(&mut self.state, decision.state.clone());
         self.tell_changes(&decision);
+        if self.state.met.is_empty() {
+            self.told_threshold = None;
+        }
         self.review_stages(&snapshot);
         let acted = match self.act(&decision, &snapshot) {
             Acted::Nothing => self.act_on_stall(&snapshot),
@@ -315,15 +336,17 @@ impl Watcher {
         self.record(woken_by, state, &snapshot, &decision);
         self.show(&snapshot, &decision);
         self.last = Some(snapshot);
-        self.pass_due = clock::boottime() + self.until_next_pass(acted);
+        self.pass_due = clock::boottime() + self.until_next_pass(acted, &decision);
         self.parts.wakers.rearm();
         self.set_usage_thresholds();
     }
 
-    fn until_next_pass(&self, acted: Acted) -> Duration {
+    fn until_next_pass(&self, acted: Acted, decision: &Decision) -> Duration {
+        let mut blocked = decision.blocked.iter();
         let is_calm = self.state.met.is_empty() && self.parts.stages.is_clear();
         match acted {
             Acted::Killed => RELIEF_PASS,
+            Acted::Nothing if blocked.any(|it| it.reason == BlockedReason::Ending) => ENDING_PASS,
             Acted::Asked => SHORT_PASS,
             Acted::Waits => pace::PAST,
             Acted::Nothing if !is_calm || self.is_blind() => SHORT_PASS,
@@ -345,9 +368,14 @@ impl Watcher {
         if last.at.saturating_sub(self.before.at) >= BEFORE {
             self.before = last;
         }
+        self.remember(&self.node);
+    }
+
+    /// For the record of an OOM kill: the minute before it.
+    fn remember(&self, node: &NodeReading) {
         let history = &self.parts.background.history;
         let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
-        history.push_node(NodeSample::of(&self.node));
+        history.push_node(NodeSample::of(node));
     }
 
     /// Where v1 can tell when usage crosses a threshold, it is told where that is now.
@@ -385,6 +413,7 @@ impl Watcher {
                 history.forget(uid);
             }
             drop(history);
+            self.evicted.retain(|uid, _| known.contains(uid));
             self.candidates = candidates;
         } else if !is_disk_short {
             return;
@@ -425,7 +454,7 @@ impl Watcher {
         let pods = self.candidates.iter().map(|it| PodReading {
             facts: Arc::clone(&it.facts),
             figures: self.figures.get(&it.facts.pod.uid).cloned(),
-            ends_within: it.ends_at.map(|end| end.saturating_sub(now)),
+            ends_within: self.ends_at(it).map(|end| end.saturating_sub(now)),
         });
         Snapshot {
             at: now,
@@ -435,12 +464,17 @@ impl Watcher {
         }
     }
 
+    fn ends_at(&self, pod: &Candidate) -> Option<Duration> {
+        let evicted = self.evicted.get(&pod.facts.pod.uid).copied();
+        pod.ends_at.into_iter().chain(evicted).min()
+    }
+
     fn record(
         &mut self,
         woken_by: WakeSource,
         state: State,
         snapshot: &Snapshot,
-        decision: &crate::decide::eviction::Decision,
+        decision: &Decision,
     ) {
         let done = std::mem::take(&mut self.done);
         if let Some(recorder) = &self.parts.recorder {

@@ -68,8 +68,8 @@ fn record(story: &'static Story, path: &Path) -> Result<()> {
             break;
         }
         node.start_due(since)?;
-        let reading = node.read(at);
         let done = node.done();
+        let reading = node.read(at);
         n_deeds += done.len();
         let step = look(&mut node, &header.policy, state, reading, done);
         state = step.decision.state.clone();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,9 @@ use ballast::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
 use ballast::sys::{Root, clock, page_size};
 use ballast_tests::cgroup;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::stories::{PodSpec, Story};
@@ -41,7 +43,6 @@ pub(crate) struct Node {
     pods: Vec<Pod>,
     waiting: Vec<&'static PodSpec>,
     outside: Option<(Duration, &'static [&'static str])>,
-    children: Vec<Child>,
 }
 
 struct Pod {
@@ -59,6 +60,7 @@ struct Ending {
 
 impl Node {
     pub(crate) fn new(story: &'static Story) -> Result<Self> {
+        set_child_subreaper(true)?;
         let root = Root::host();
         let facts = mounts::cgroup_facts(&root)?;
         let trees = Arc::new(mounts::open_trees(&root, &facts.layout)?);
@@ -72,7 +74,7 @@ impl Node {
             mount(kind, &directory, kind, MsFlags::empty(), Some(options))?;
         }
         let path = kubepods.path(CgroupDriver::Cgroupfs);
-        for mount in cgroup::mounts() {
+        for mount in hierarchies() {
             fs::create_dir_all(mount.join(path.trim_start_matches('/')))?;
         }
         if let Some(limit) = story.limit {
@@ -97,7 +99,6 @@ impl Node {
             pods: Vec::new(),
             waiting: story.pods.iter().collect(),
             outside: story.outside,
-            children: Vec::new(),
         })
     }
 
@@ -184,21 +185,19 @@ impl Node {
     /// Starts a hog in a cgroup; `DIR` in its arguments is `directory`.
     fn hog(&mut self, cgroup_path: &str, mode: &[&str], directory: &Path) -> Result<()> {
         let mut procs = Vec::new();
-        for mount in cgroup::mounts() {
+        for mount in hierarchies() {
             let dir = mount.join(cgroup_path.trim_start_matches('/'));
             fs::create_dir_all(&dir)?;
             procs.push(dir.join("cgroup.procs"));
         }
         let program = std::env::current_exe()?.with_file_name("hog");
         let directory = directory.to_str().context("a directory that is no text")?;
-        let child = Command::new(&program)
+        Command::new(&program)
             .args(["in", &procs.len().to_string()])
             .args(&procs)
             .args(mode.iter().map(|it| it.replace("DIR", directory)))
-            .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("start {}", program.display()))?;
-        self.children.push(child);
         Ok(())
     }
 
@@ -258,8 +257,7 @@ impl Node {
 
     /// What ended since it was asked for the last time; the pods are forgotten.
     pub(crate) fn done(&mut self) -> Vec<Deed> {
-        self.children
-            .retain_mut(|it| !matches!(it.try_wait(), Ok(Some(_))));
+        reap();
         let now = clock::boottime();
         let mut done = Vec::new();
         self.pods.retain_mut(|pod| {
@@ -295,8 +293,7 @@ impl Drop for Node {
             for dir in cgroup::dirs_in_all(&path) {
                 cgroup::clear(&dir);
             }
-            self.children
-                .retain_mut(|it| !matches!(it.try_wait(), Ok(Some(_))));
+            reap();
             if cgroup::dirs_in_all(&path).is_empty() {
                 break;
             }
@@ -305,6 +302,15 @@ impl Drop for Node {
         umount2(&self.directory, MntFlags::MNT_DETACH).ok();
         fs::remove_dir_all(&self.directory).ok();
     }
+}
+
+/// Those in which pods are read and killed. In a cpuset that nobody set up nothing can run.
+fn hierarchies() -> Vec<PathBuf> {
+    let has_name = |it: &PathBuf| {
+        let name = it.file_name().and_then(|it| it.to_str());
+        name.is_some_and(|it| matches!(it, "memory" | "pids" | "unified" | "cgroup"))
+    };
+    cgroup::mounts().into_iter().filter(has_name).collect()
 }
 
 fn container_dir(pod: &CgroupName) -> PathBuf {
@@ -323,6 +329,13 @@ fn signal(pod: &CgroupName, signal: Signal) {
             kill(Pid::from_raw(pid), signal).ok();
         }
     }
+}
+
+/// What ended counts as a task until somebody asks; orphans come to this process.
+fn reap() {
+    while let Ok(status) = waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG))
+        && status != WaitStatus::StillAlive
+    {}
 }
 
 fn disk_use(volume: &Path) -> DiskUse {

@@ -1,0 +1,201 @@
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::super::FsLayout;
+use super::*;
+use crate::model::eviction::{Amount, PodFacts};
+use crate::model::pod::QosClass;
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 1000 * MIB;
+
+fn policy(mib: i64) -> Policy {
+    Policy {
+        thresholds: vec![Threshold {
+            signal: Signal::MemoryAvailable,
+            amount: Amount::Quantity(Quantity::from_units(mib << 20, Format::BinarySi)),
+            grace: Duration::ZERO,
+            min_reclaim: None,
+        }],
+        n_known_at_first: 1,
+        transition_period: Duration::from_secs(5),
+        max_pod_grace: Duration::ZERO,
+        limits_local_storage: false,
+        layout: FsLayout::One,
+        compat: Compat::Ballast,
+    }
+}
+
+fn pod(name: &str, priority: i32) -> PodRef {
+    PodRef {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        uid: PodUid(format!("{name}-{priority}")),
+    }
+}
+
+fn reading_of(name: &str, priority: i32, mib: u64) -> PodReading {
+    PodReading {
+        facts: Arc::new(PodFacts {
+            pod: pod(name, priority),
+            qos: QosClass::BestEffort,
+            priority,
+            is_critical: false,
+            termination_grace: Duration::ZERO,
+            memory_request: Quantity::ZERO,
+            storage_request: Quantity::ZERO,
+            pod_level_memory_request: None,
+            storage_limit: None,
+            containers: Vec::new(),
+            volumes: Vec::new(),
+        }),
+        figures: Some(PodFigures {
+            memory_working_set: Some(mib * MIB),
+            ..PodFigures::default()
+        }),
+        ends_within: None,
+    }
+}
+
+/// Pods with what they use, MiB, and who had gone because of the second before.
+type Second<'a> = (&'a [(&'a str, u64)], Option<&'a str>);
+
+/// One step a second. The recorded policy wants 100 MiB.
+fn story(seconds: &[Second<'_>]) -> Vec<Step> {
+    let mut state = State::default();
+    let mut steps = Vec::new();
+    for (n, (pods, gone)) in (0..).zip(seconds) {
+        let at = Duration::from_secs(n);
+        let used: u64 = pods.iter().map(|(_, mib)| mib * MIB).sum();
+        let available = i64::try_from(LIMIT - used).expect("within the limit");
+        let snapshot = Snapshot {
+            at,
+            observations: BTreeMap::from([(
+                Signal::MemoryAvailable,
+                Observation {
+                    available,
+                    capacity: 1000 << 20,
+                    at: Some(at),
+                },
+            )]),
+            pods: pods
+                .iter()
+                .map(|(name, mib)| reading_of(name, 0, *mib))
+                .collect(),
+            ..Snapshot::default()
+        };
+        let decision = synchronize(&policy(100), &state, &snapshot);
+        let done = gone.iter().map(|name| Deed {
+            pod: pod(name, 0),
+            at: at - Duration::from_secs(1),
+            grace: Duration::ZERO,
+            gone_at: Some(at),
+            freed: None,
+        });
+        let step = Step {
+            woken_by: Cow::Borrowed("timer"),
+            state,
+            snapshot,
+            done: done.collect(),
+            decision,
+        };
+        state = step.decision.state.clone();
+        steps.push(step);
+    }
+    steps
+}
+
+fn names(outcome: &Outcome) -> Vec<(&str, u64)> {
+    let kills = outcome.kills.iter();
+    kills
+        .map(|it| (it.pod.name.as_str(), it.at_ms / 1000))
+        .collect()
+}
+
+fn leak() -> Vec<Step> {
+    story(&[
+        (&[("web", 300), ("leak", 400)], None),
+        (&[("web", 300), ("leak", 500)], None),
+        (&[("web", 300), ("leak", 620)], None),
+        (&[("web", 300)], Some("leak")),
+        (&[("web", 300)], None),
+    ])
+}
+
+#[test]
+fn the_recorded_policy_does_what_was_done() {
+    let steps = leak();
+    let policy = policy(100);
+    let (recorded, played) = (recorded(&policy, &steps), play(&policy, &policy, &steps));
+    assert_eq!(names(&recorded), [("leak", 2)]);
+    assert_eq!(names(&played), names(&recorded));
+    assert_eq!(played.shortages, recorded.shortages);
+    let shortage = recorded.shortages.get(&Signal::MemoryAvailable);
+    assert_eq!(
+        shortage.map(|it| (it.short_ms, it.lowest)),
+        Some((1000, 80 << 20))
+    );
+}
+
+#[test]
+fn an_earlier_victim_is_missing_from_what_follows() {
+    let played = play(&policy(250), &policy(100), &leak());
+    assert_eq!(names(&played), [("leak", 1)]);
+    let shortage = played.shortages.get(&Signal::MemoryAvailable);
+    assert_eq!(
+        shortage.map(|it| (it.short_ms, it.lowest)),
+        Some((0, 200 << 20))
+    );
+}
+
+#[test]
+fn a_pod_that_is_spared_goes_on_growing() {
+    let played = play(&policy(10), &policy(100), &leak());
+    // 110 MiB a second: what was 80 MiB is nothing a second later.
+    assert_eq!(names(&played), [("leak", 3)]);
+    let shortage = played.shortages.get(&Signal::MemoryAvailable);
+    assert_eq!(shortage.map(|it| (it.short_ms, it.lowest)), Some((2000, 0)));
+}
+
+#[test]
+fn hindsight_knows_the_better_choice_and_the_needless_one() {
+    let steps = story(&[
+        (&[("big", 500), ("leak", 300)], None),
+        (&[("big", 500), ("leak", 350)], None),
+        (&[("big", 500), ("leak", 380)], None),
+        (&[("big", 200), ("leak", 600)], None),
+    ]);
+    let played = play(&policy(180), &policy(100), &steps);
+    let [kill] = played.kills.as_slice() else {
+        panic!("{played:?}");
+    };
+    assert_eq!((kill.pod.name.as_str(), kill.at_ms), ("big", 1000));
+    let regret = kill
+        .regret
+        .as_ref()
+        .map(|it| (it.pod.name.as_str(), it.more));
+    assert_eq!(regret, Some(("leak", 100 * MIB)));
+    assert!(kill.is_needless, "300 MiB more were free two seconds later");
+}
+
+#[test]
+fn kubelets_rules_look_every_ten_seconds() {
+    let kubelets = Policy {
+        compat: Compat::Kubelet,
+        ..policy(100)
+    };
+    let rising: Vec<[(&str, u64); 1]> = (0..15).map(|n| [("leak", 500 + 50 * n)]).collect();
+    let steps: Vec<Second<'_>> = rising
+        .iter()
+        .take(10)
+        .map(|it| (it.as_slice(), None))
+        .collect();
+    let mut seconds = steps;
+    let last: &[(&str, u64)] = &[("leak", 960)];
+    seconds.extend([(last, None), (last, None)]);
+    let steps = story(&seconds);
+    assert_eq!(
+        names(&play(&kubelets, &policy(100), &steps)),
+        [("leak", 10)]
+    );
+}
