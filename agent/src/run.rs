@@ -332,6 +332,8 @@ impl Loop {
         self.look_at_hardware();
         self.read_manifests();
         self.pass(Scope::All);
+        // On a new node the limit of all pods is there from now on.
+        self.pressure.wake_for_pass();
         self.remove_orphans(clock::boottime());
         self.health.unblock("first pass");
         let interval = full_pass_interval(&self.config.kubelet);

@@ -18,6 +18,7 @@ mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 pub(super) use self::stages::Stages;
@@ -49,6 +50,8 @@ pub(super) struct Pressure {
     stalls: RwLock<BTreeMap<PodUid, PodStalls>>,
     /// What the watcher changed, for the loop not to take it for a foreign hand.
     relief: RwLock<ReliefState>,
+    /// The next look is to be a pass.
+    is_pass_wanted: AtomicBool,
     /// Set once there is a watcher.
     bell: OnceLock<Bell>,
 }
@@ -108,6 +111,16 @@ impl Pressure {
         let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
         let known = status.as_ref().map(|it| it.conditions.clone());
         known.unwrap_or_default()
+    }
+
+    /// Makes the watcher read the whole node now: a limit that it compares with was written.
+    pub(super) fn wake_for_pass(&self) {
+        self.is_pass_wanted.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn takes_pass(&self) -> bool {
+        self.is_pass_wanted.swap(false, Ordering::Relaxed)
     }
 
     /// Makes the watcher look now.

@@ -98,7 +98,7 @@ fn node_used(now: &NodeReading, before: Option<&NodeReading>, method: MemoryMeth
         MemoryMethod::Estimate => {
             let root = MemoryUse {
                 slab_reclaimable: now.slab_reclaimable,
-                ..now.root?
+                ..written(now.root?)
             };
             let evidence = evidence(before, now, |it| (it.root, it.stall));
             let available = now
@@ -119,10 +119,17 @@ fn pods_used(now: &NodeReading, before: Option<&NodeReading>, method: MemoryMeth
             let evidence = evidence(before, now, |it| (it.kubepods, it.kubepods_stall));
             Some(
                 pods.usage
-                    .saturating_sub(reclaimable(&pods, evidence.as_ref())),
+                    .saturating_sub(reclaimable(&written(pods), evidence.as_ref())),
             )
         }
     }
+}
+
+/// Dirty pages count as available, as in kubelet's working set and in `MemAvailable`: whoever writes
+/// them, or wants the memory, waits for the disk, and nobody is killed for it. A fast writer would
+/// have to go for them within milliseconds.
+fn written(memory: MemoryUse) -> MemoryUse {
+    MemoryUse { dirty: 0, ..memory }
 }
 
 /// What two readings say of the cache of a part of the node.

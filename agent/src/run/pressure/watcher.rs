@@ -270,7 +270,7 @@ impl Watcher {
 
     fn look(&mut self, woken_by: WakeSource) {
         let now = clock::boottime();
-        if now >= self.pass_due {
+        if self.parts.pressure.takes_pass() || now >= self.pass_due {
             self.pass(woken_by);
             return;
         }
