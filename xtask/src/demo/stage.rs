@@ -91,7 +91,8 @@ impl Stage {
                  socket: {DIRECTORY}/ballast.sock\n\
                  metrics: {{address: \"{METRICS}\"}}\n\
                  bpf: {{pinDirectory: {PINS}}}\n\
-                 kubelet: {{cgroupRoot: /{CGROUP_ROOT}, failSwapOn: false}}\n",
+                 kubelet: {{cgroupRoot: /{CGROUP_ROOT}, failSwapOn: false, \
+                 evictionHard: {{memory.available: 100Mi}}}}\n",
                 manifests = self.manifests().display(),
             ),
         )?;
