@@ -93,10 +93,11 @@ fn a_full_disk_takes_the_pod_that_filled_it() -> Result<()> {
     agent.eviction_hard = "{nodefs.available: 50%}".to_owned();
     let _disk = SmallDisk::mount(&agent, 64)?;
     agent.start()?;
-    let write = |pod: &str, mib: u32| {
+    let write = |pod: &str, mib: u64| {
         let script = format!(
-            "head -c {mib}M /dev/zero >volumes/shared/file && echo >volumes/shared/done; \
-             exec sleep 3600"
+            "head -c {} /dev/zero >volumes/shared/file && echo >volumes/shared/done; \
+             exec sleep 3600",
+            mib * MIB
         );
         Manifest::new(pod).container(Container::sh("app", &script))
     };
@@ -124,7 +125,7 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
     let mut agent = Agent::new("storage")?;
     agent.start()?;
     let write = |file: &str| {
-        let script = format!("head -c 4M /dev/zero >{file}; exec sleep 3600");
+        let script = format!("head -c {} /dev/zero >{file}; exec sleep 3600", 4 * MIB);
         Container::sh("app", &script)
     };
     let volume = |limit: &str| json!([{"name": "shared", "emptyDir": {"sizeLimit": limit}}]);

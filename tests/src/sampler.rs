@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ballast::sys::syscall;
+use ballast::sys::{steady, syscall};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
@@ -30,6 +30,13 @@ impl Seen {
     pub fn crossed(&self, bytes: u64) -> Option<Duration> {
         let crossing = self.usage.iter().find(|(_, used)| *used > bytes);
         crossing.map(|(at, _)| *at)
+    }
+
+    /// When, after the most was used, it was less than so many bytes for the first time.
+    pub fn fell(&self, bytes: u64) -> Option<Duration> {
+        let most = self.crossed(self.most().checked_sub(1)?)?;
+        let mut after = self.usage.iter().filter(|(at, _)| *at > most);
+        after.find(|(_, used)| *used < bytes).map(|(at, _)| *at)
     }
 
     /// The most that was used.
@@ -57,6 +64,8 @@ impl Sampler {
         let is_over = Arc::new(AtomicBool::new(false));
         let is_finished = Arc::clone(&is_over);
         let look = move || {
+            // It looks less closely where it may not.
+            steady::raise_priority().ok();
             let mut seen = Seen::default();
             let mut text = [0; 32];
             while !is_finished.load(Ordering::Relaxed) {

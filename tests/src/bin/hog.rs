@@ -9,7 +9,7 @@
 
 use std::env;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
@@ -171,7 +171,9 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
         }
         ["cache", file, bytes] => {
             let failed = |e: std::io::Error| format!("{file}: {e}");
-            fs::write(file, vec![1_u8; number(bytes)?]).map_err(failed)?;
+            let mut ones = std::io::repeat(1).take(number(bytes)? as u64);
+            let mut to = File::create(file).map_err(failed)?;
+            std::io::copy(&mut ones, &mut to).map_err(failed)?;
             loop {
                 let mut from = File::open(file).map_err(failed)?;
                 std::io::copy(&mut from, &mut std::io::sink()).map_err(failed)?;

@@ -2,11 +2,13 @@
 //! kubelet's rule; what watching costs while nothing happens; and the ranking of a full node.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use ballast::config::Compat;
 use ballast::decide::eviction::FsLayout;
 use ballast::decide::eviction::rank::rank;
@@ -37,6 +39,8 @@ const COLD: Duration = Duration::from_millis(2_500);
 const KUBELET_PERIOD: Duration = Duration::from_secs(10);
 const KUBELET_GRACE: Duration = Duration::from_secs(1);
 
+const N_BARE: usize = 10;
+
 const N_IDLE: usize = 110;
 const N_CONTAINERS: usize = 2;
 const IDLE_TIME: Duration = Duration::from_secs(30);
@@ -53,6 +57,11 @@ pub(crate) fn measure(rows: &mut Vec<Row>) -> Result<()> {
 }
 
 fn leaks(rows: &mut Vec<Row>) -> Result<()> {
+    let figure = format!(
+        "SIGKILL to the end of a process of {} MiB, without an agent",
+        ROOM - THRESHOLD
+    );
+    rows.push(Row::durations(&figure, &bare_kills()?, None));
     let mut fleet = Fleet::with(|agent| agent.with_memory(ROOM, THRESHOLD), "evict")?;
     fleet.start()?;
     for (rate, n_runs) in LEAKS {
@@ -63,8 +72,11 @@ fn leaks(rows: &mut Vec<Row>) -> Result<()> {
             thread::sleep(COLD);
         }
         let samples = Samples::new(runs.iter().map(|it| it.reaction).collect());
-        let figure = format!("leak of {rate} MB/s, crossing to the end of the pod");
+        let figure = format!("leak of {rate} MB/s, crossing to the end of the process");
         rows.push(Row::durations(&figure, &samples, Some(BUDGET)));
+        let samples = Samples::new(runs.iter().map(|it| it.half_back).collect());
+        let figure = "the same: to half of its memory free again";
+        rows.push(Row::durations(figure, &samples, None));
         let overshoot = runs.iter().map(|it| it.overshoot).collect();
         rows.push(Row::amounts(
             "the same: used beyond the threshold",
@@ -92,8 +104,30 @@ fn leaks(rows: &mut Vec<Row>) -> Result<()> {
     Ok(())
 }
 
+/// What no agent can be faster than: the kernel takes a process apart.
+fn bare_kills() -> Result<Samples> {
+    say("eviction: what a kill takes by itself");
+    let bytes = ((ROOM - THRESHOLD) << 20).to_string();
+    let mut times = Vec::new();
+    for _ in 0..N_BARE {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["load", "hold", &bytes])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        let output = child.stdout.take().context("a pipe")?;
+        BufReader::new(output).read_line(&mut line)?;
+        let killed = Instant::now();
+        child.kill()?;
+        child.wait()?;
+        times.push(killed.elapsed());
+    }
+    Ok(Samples::new(times))
+}
+
 struct Leak {
     reaction: Duration,
+    half_back: Duration,
     /// Bytes beyond the threshold at most, as seen every millisecond.
     overshoot: u64,
 }
@@ -120,8 +154,11 @@ fn leak(fleet: &Fleet, name: &str, rate: u64) -> Result<Leak> {
     // Where it was over before anybody else saw it cross, it crossed at the most that was seen.
     let crossed = seen.crossed(line).or_else(|| seen.crossed(most - 1));
     let (crossed, ended) = crossed.zip(seen.ended_at).context("it did not end")?;
-    ensure!(most > line * 9 / 10, "{name} used {most} bytes at most");
+    let half_back = seen
+        .fell(line / 2)
+        .context("its memory did not come back")?;
     Ok(Leak {
+        half_back: half_back.saturating_sub(crossed),
         reaction: ended.saturating_sub(crossed),
         overshoot: most.saturating_sub(line),
     })

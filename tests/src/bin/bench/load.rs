@@ -23,6 +23,13 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         ["kills", gate, n, pause, bytes] => kills(gate, n.parse()?, millis(pause)?, bytes)?,
         // Waits for GATE, then takes RATE bytes a second until it is killed.
         ["leak", gate, rate] => leak(gate, rate.parse()?)?,
+        // Touches BYTES and waits for a minute.
+        ["hold", bytes] => {
+            let held = std::hint::black_box(vec![1_u8; bytes.parse()?]);
+            println!("ready");
+            thread::sleep(Duration::from_mins(1));
+            drop(held);
+        }
         ["eat", bytes] => eat(bytes.parse()?),
         // N children that run a program, PAUSE ms apart.
         ["spawns", n, pause] => spawns(n.parse()?, millis(pause)?)?,
