@@ -215,7 +215,8 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
     let pod = agent.wait_pod("storm", "runs", is_running)?;
     let path = container_path(&pod, "greedy")?;
     let mut n_deaths = 0;
-    while cgroup::oom_kills(&path)? < n * 3 / 4 {
+    // Once at least: in an emulated machine the storm may be over when the first agent is.
+    while n_deaths == 0 || cgroup::oom_kills(&path)? < n * 3 / 4 {
         // A start takes what waited in the ring into memory first; what it has not handled dies with
         // it, which is another matter than this one.
         let at_start = n_kills(&of_pods(&agent)?);

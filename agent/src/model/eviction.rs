@@ -269,6 +269,34 @@ impl MemoryUse {
         })
     }
 
+    /// With the file pages of its parts where these have more of them.
+    ///
+    /// The usage of a cgroup is of the moment, but its `memory.stat` is summed up from the cgroups
+    /// below it now and then, up to two seconds apart (`FLUSH_TIME`, mm/memcontrol.c, Linux 6.18):
+    /// page cache that was just read would count as in use. Those without anything below them are
+    /// exact.
+    #[must_use]
+    pub fn with_files_of(self, parts: impl IntoIterator<Item = Self>) -> Self {
+        let sum = parts.into_iter().fold(Self::default(), |sum, it| Self {
+            file: sum.file.saturating_add(it.file),
+            inactive_file: sum.inactive_file.saturating_add(it.inactive_file),
+            active_file: sum.active_file.saturating_add(it.active_file),
+            dirty: sum.dirty.saturating_add(it.dirty),
+            ..sum
+        });
+        let on_lists = |it: &Self| it.inactive_file.saturating_add(it.active_file);
+        if on_lists(&sum) <= on_lists(&self) {
+            return self;
+        }
+        Self {
+            file: self.file.max(sum.file),
+            inactive_file: sum.inactive_file,
+            active_file: sum.active_file,
+            dirty: self.dirty.max(sum.dirty),
+            ..self
+        }
+    }
+
     /// Usage without the inactive file pages: kubelet's measure of what is in use.
     pub fn working_set(&self) -> u64 {
         self.usage.saturating_sub(self.inactive_file)
@@ -589,6 +617,24 @@ pub struct Eviction {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_pages_are_those_of_the_parts_where_these_have_more() {
+        let files = |inactive_file, active_file| MemoryUse {
+            usage: 130,
+            file: inactive_file + active_file,
+            inactive_file,
+            active_file,
+            ..MemoryUse::default()
+        };
+        let stale = files(18, 2).with_files_of([files(60, 1), files(40, 3)]);
+        assert_eq!((stale.inactive_file, stale.active_file), (100, 4));
+        assert_eq!((stale.usage, stale.working_set()), (130, 30));
+        // What is charged to the cgroup itself is in none of its parts.
+        let own = files(100, 5);
+        assert_eq!(own.with_files_of([files(60, 4), files(30, 1)]), own);
+        assert_eq!(own.with_files_of([]), own);
+    }
 
     #[test]
     fn a_signal_reads_back_from_its_name() {

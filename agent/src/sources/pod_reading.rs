@@ -188,9 +188,11 @@ impl PodReader {
             |it| it.read(buffer),
         );
         let mut containers = BTreeMap::new();
+        let mut parts = Vec::new();
         if wanted.containers {
             for (container, reader) in &mut self.containers {
                 let memory = reader.memory(trees, buffer);
+                parts.extend(memory);
                 let figures = ContainerFigures {
                     memory_working_set: memory.map(|it| it.working_set()),
                     ..ContainerFigures::default()
@@ -198,6 +200,7 @@ impl PodReader {
                 containers.insert(container.clone(), figures);
             }
         }
+        let memory = memory.map(|it| it.with_files_of(parts));
         Some(PodFigures {
             at: Some(at),
             memory,

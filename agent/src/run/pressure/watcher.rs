@@ -53,6 +53,10 @@ const STALL_PASS: Duration = Duration::from_secs(1);
 const SHORT_PASS: Duration = Duration::from_secs(1);
 /// After a kill: was it enough?
 const RELIEF_PASS: Duration = Duration::from_millis(2);
+/// A glance may take fresh page cache for memory in use, which a pass knows better (see
+/// `MemoryUse::with_files_of`): so long after a pass that found nothing short, no glance makes
+/// another. What a leak takes meanwhile is 10 MB at 2 GB/s.
+const DOUBT: Duration = Duration::from_millis(5);
 /// While pods that end will free enough.
 const ENDING_PASS: Duration = Duration::from_millis(50);
 /// How far apart two readings are that reclaimable page cache is told by.
@@ -126,6 +130,8 @@ pub(super) struct Watcher {
     pass_due: Duration,
     pub(super) sweep_due: Duration,
     warm_until: Duration,
+    /// Glances are not believed until then: a pass has just found nothing short.
+    doubted_until: Duration,
     /// At the last look, and how fast it became less, per second.
     seen: BTreeMap<Signal, (Observation, u64)>,
     pub(super) pending: Option<Pending>,
@@ -206,6 +212,7 @@ impl Watcher {
             pass_due: now,
             sweep_due: now,
             warm_until: Duration::ZERO,
+            doubted_until: Duration::ZERO,
             seen: BTreeMap::new(),
             pending: None,
             evicted: BTreeMap::new(),
@@ -254,7 +261,11 @@ impl Watcher {
                     StarvedResource::EphemeralStorage | StarvedResource::Inodes => None,
                 }
             });
-        gaps.min().unwrap_or(IDLE_PASS)
+        let gap = gaps.min().unwrap_or(IDLE_PASS);
+        match self.doubted_until.checked_sub(now) {
+            Some(doubted) if !doubted.is_zero() => gap.min(doubted),
+            _ => gap,
+        }
     }
 
     /// What is left above the nearest threshold; `None` without one.
@@ -280,7 +291,7 @@ impl Watcher {
         let observations = self.observe(&node);
         let is_new = self.parts.policy.thresholds.iter().any(|it| {
             let is_known = self.state.met.iter().any(|met| met.threshold == *it);
-            !is_known && is_met(it, &observations)
+            !is_known && is_met(it, &observations) && now >= self.doubted_until
         });
         self.note(&observations);
         if is_new {
@@ -317,8 +328,7 @@ impl Watcher {
         let started = clock::boottime();
         self.take_candidates();
         self.read_node(started);
-        let observations = self.observe(&self.node);
-        self.note(&observations);
+        let mut observations = self.observe(&self.node);
         let thresholds = &self.parts.policy.thresholds;
         let is_short = !self.state.met.is_empty()
             || self.stall.high_since.is_some()
@@ -326,13 +336,19 @@ impl Watcher {
         let is_due = started >= self.sweep_due;
         if is_short || is_due {
             self.sweep(started);
+            let pods = self.figures.values().filter_map(|it| it.memory);
+            let kubepods = self.node.kubepods.map(|it| it.with_files_of(pods));
+            self.node.kubepods = kubepods;
+            observations = self.observe(&self.node);
         }
+        self.note(&observations);
         let snapshot = self.snapshot(started, observations);
         let decision = synchronize(&self.parts.policy, &self.state, &snapshot);
         let state = std::mem::replace(&mut self.state, decision.state.clone());
         self.tell_changes(&decision);
         if self.state.met.is_empty() {
             self.told_threshold = None;
+            self.doubted_until = clock::boottime() + DOUBT;
         }
         self.review_stages(&snapshot);
         let acted = match self.act(&decision, &snapshot) {
