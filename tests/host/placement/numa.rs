@@ -28,7 +28,6 @@ pub(super) fn aligned(test: &str, policy: &str) -> Result<Agent> {
     let reserved = format!("reservedMemory: [{{numaNode: {node}, limits: {{memory: 100Mi}}}}]");
     Ok(agent(test)?
         .with_kubelet("memoryManagerPolicy: Static")
-        .with_kubelet("evictionHard: {memory.available: 100Mi}")
         .with_kubelet(&reserved)
         .with_kubelet(&format!("topologyManagerPolicy: {policy}")))
 }
