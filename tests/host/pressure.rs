@@ -141,8 +141,7 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
             .container(of_volume),
     )?;
     let limits = json!({"ephemeral-storage": "1Mi"});
-    agent
-        .put(&Manifest::new("logs").container(write("/dev/stdout").resources(json!({}), limits)))?;
+    agent.put(&Manifest::new("logs").container(write("&1").resources(json!({}), limits)))?;
     let volume = agent.wait_pod("volume", "is evicted", is_evicted)?;
     let logs = agent.wait_pod("logs", "is evicted", is_evicted)?;
     for (pod, wanted) in [(volume, "EmptyDir volume \"shared\""), (logs, "ephemeral")] {
