@@ -27,6 +27,8 @@ pub mod pod;
 pub mod pod_resources;
 pub mod psi;
 pub mod quantity;
+#[cfg(test)]
+pub(crate) mod random;
 pub mod record;
 pub mod recording;
 pub mod relief;

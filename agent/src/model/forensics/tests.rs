@@ -1,39 +1,29 @@
 use super::*;
 use crate::model::eviction::{StallSource, StallTotals};
 use crate::model::pod::PodUid;
+use crate::model::random::Random;
 use crate::model::record::tests::oom_record;
 
-/// SplitMix64: all that is asked of it is to be the same everywhere.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> usize {
-        usize::try_from(self.next() % n).unwrap_or(0)
+    fn index_below(&mut self, n: u64) -> usize {
+        usize::try_from(self.below(n)).unwrap_or(0)
     }
 
     /// Up to `max` characters that JSON writes with one, two or six.
     fn text(&mut self, max: u64) -> String {
         const CHARACTERS: [char; 4] = ['a', '"', '\u{1}', 'é'];
-        let n = self.below(max + 1);
+        let n = self.index_below(max + 1);
         (0..n)
-            .map(|_| CHARACTERS[self.below(CHARACTERS.len() as u64)])
+            .map(|_| CHARACTERS[self.index_below(CHARACTERS.len() as u64)])
             .collect()
     }
 
     fn list<T>(&mut self, max: u64, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
-        let n = self.below(max + 1);
+        let n = self.index_below(max + 1);
         (0..n).map(|_| make(self)).collect()
     }
 
-    fn pod(&mut self) -> PodRef {
+    fn pod_ref(&mut self) -> PodRef {
         PodRef {
             namespace: self.text(63),
             name: self.text(253),
@@ -45,7 +35,7 @@ impl Random {
         CgroupUse {
             cgroup_path: self.text(1024),
             usage_bytes: self.next(),
-            pod: Some(self.pod()),
+            pod: Some(self.pod_ref()),
             container: Some(self.text(63)),
         }
     }
@@ -80,7 +70,7 @@ impl Random {
         }
         record.more_victims = self.list(200, |it| LaterVictim {
             boottime_ns: it.next(),
-            pod: Some(it.pod()),
+            pod: Some(it.pod_ref()),
             container: Some(it.text(63)),
             pid: 1,
             comm: it.text(16),

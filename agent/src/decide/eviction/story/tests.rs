@@ -7,20 +7,8 @@ use crate::model::eviction::{
 };
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::quantity::Quantity;
+use crate::model::random::Random;
 use crate::model::recording::Encoder;
-
-/// SplitMix64: any state is as good as any other.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
 
 fn facts(n: u64) -> Arc<PodFacts> {
     let container = |name: &str| ContainerFacts {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::model::random::Random;
 
 const SEEDS: u64 = 2_000;
 /// Lives are cut off here; long enough for the back-off to reach its maximum.
@@ -11,22 +12,7 @@ const HORIZON: Duration = Duration::from_secs(3_600);
 /// From SIGKILL to the last process gone.
 const DEATH: Duration = Duration::from_millis(50);
 
-/// SplitMix64 (Steele, Lea, Flood 2014): all that is asked of it is to be the same everywhere.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
     fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

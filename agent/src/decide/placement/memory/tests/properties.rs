@@ -2,19 +2,9 @@
 
 use super::*;
 use crate::model::pod::Resources;
-
-/// SplitMix64: any state is as good as any other.
-struct Random(u64);
+use crate::model::random::Random;
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
     fn one_of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         let i = self.below(items.len() as u64);
         &items[usize::try_from(i).expect("an index")]
