@@ -180,13 +180,13 @@ fn a_leak_of_2_gb_per_second_takes_its_own_pod_alone() -> Result<()> {
 
 /// Where the files of pods live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Files {
+pub(super) enum Files {
     OnDisk,
     /// They are memory like any other then, and no cache.
     InMemory,
 }
 
-fn files_of(agent: &Agent) -> Result<Files> {
+pub(super) fn files_of(agent: &Agent) -> Result<Files> {
     const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
     let kind = statfs(&agent.state())?.filesystem_type();
     Ok(match [TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind) {

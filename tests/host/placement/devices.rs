@@ -201,7 +201,13 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 /// What a running pod holds, by all that tells it.
 fn check_held(agent: &Agent, pod: &PodEntry, expected: &[&str]) -> Result<()> {
     let find = |pods: Vec<PodResources>| pods.into_iter().find(|it| it.name == pod.name);
-    let of_list = find(listed(agent)?).context("it is listed")?;
+    // The list follows at the end of the pass that placed the pod, events come before.
+    let mut of_list = None;
+    agent.wait_for("the pod is listed", || {
+        of_list = find(listed(agent)?);
+        Ok(of_list.is_some())
+    })?;
+    let of_list = of_list.context("it was listed")?;
     let question = GetRequest {
         pod_name: pod.name.clone(),
         pod_namespace: "default".to_owned(),
