@@ -35,6 +35,7 @@ pub mod relief;
 pub mod resources;
 pub mod saved_counts;
 pub mod sealed;
+pub mod stats;
 pub mod status;
 pub mod sysctl;
 pub mod text;
