@@ -260,7 +260,7 @@ impl Loop {
         }
         let reason = report.refusal.as_ref().map(|it| it.reason);
         let at = WallTime::from_epoch(clock::wall());
-        self.metrics.admission(policy, reason, took, at);
+        self.metrics.admission(uid, policy, reason, took, at);
         let has_begun = entry
             .state
             .containers

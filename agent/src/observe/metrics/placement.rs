@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::exemplars::Exemplar;
 use super::{Metrics, set_time};
 use crate::model::admission::RefusalReason;
+use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::model::topology::NumaNodeId;
 
@@ -12,6 +14,7 @@ impl Metrics {
     /// One admission, decided by the topology policy. `refusal`: `None` if the pod is in.
     pub fn admission(
         &self,
+        pod: &PodUid,
         policy: &'static str,
         refusal: Option<RefusalReason>,
         took: Duration,
@@ -23,7 +26,8 @@ impl Metrics {
             Some(reason) => ("refused", reason.as_str()),
         };
         let labels = [policy, result, reason];
-        placement.admissions.with_label_values(&labels).inc();
+        let record = refusal.map(|_| Exemplar::new(pod, at));
+        self.count(&placement.admissions, &labels, record.as_ref());
         let duration = placement.duration.with_label_values(&[policy]);
         duration.observe(took.as_secs_f64());
         if refusal.is_some() {

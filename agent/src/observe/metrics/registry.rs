@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use prometheus::core::Collector;
-use prometheus::{
-    CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
-};
+use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
+use super::histogram::HistogramVec;
 use super::table::{Family, Type, Unit, table};
 
 /// Hands out each family of the table once, registered.
@@ -15,6 +14,7 @@ use super::table::{Family, Type, Unit, table};
 /// panics, and so does every test that makes metrics.
 pub(super) struct Builder {
     registry: Registry,
+    histograms: BTreeMap<&'static str, HistogramVec>,
     left: BTreeMap<&'static str, &'static Family>,
 }
 
@@ -22,6 +22,7 @@ impl Builder {
     pub(super) fn new() -> Self {
         Self {
             registry: Registry::new(),
+            histograms: BTreeMap::new(),
             left: table().iter().map(|it| (it.name, it)).collect(),
         }
     }
@@ -60,18 +61,20 @@ impl Builder {
             Type::Histogram(buckets) => buckets.bounds(),
             Type::Counter | Type::Gauge => &[],
         };
-        let opts = HistogramOpts::new(family.name, family.help).buckets(bounds.to_vec());
-        self.register(HistogramVec::new(opts, family.labels))
+        let histogram = self.register(HistogramVec::new(family, bounds));
+        self.histograms.insert(family.name, histogram.clone());
+        histogram
     }
 
-    /// The registry; every family of the table has been handed out.
-    pub(super) fn finish(self) -> Registry {
+    /// The registry, and those of its families that are histograms by name; every family of the
+    /// table has been handed out.
+    pub(super) fn finish(self) -> (Registry, BTreeMap<&'static str, HistogramVec>) {
         assert!(
             self.left.is_empty(),
             "families of the metrics table that nothing sets: {:?}",
             self.left.keys()
         );
-        self.registry
+        (self.registry, self.histograms)
     }
 
     fn take(&mut self, name: &str, fits: impl Fn(&Family) -> bool) -> &'static Family {

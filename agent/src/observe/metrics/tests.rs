@@ -1,3 +1,4 @@
+mod formats;
 mod pressure;
 
 use std::collections::BTreeSet;
@@ -5,12 +6,15 @@ use std::collections::BTreeSet;
 use super::labels::{CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, LossReason, WriteResult};
 use super::*;
 use crate::model::admission;
+use crate::model::pod::PodUid;
 use crate::model::record::tests::oom_record;
 use crate::model::record::{EventDetail, EventRecord};
 use crate::model::topology::NumaNodeId;
 
 fn text(metrics: &Metrics) -> String {
-    let bytes = metrics.encode().expect("the families are whole");
+    let mut bytes = Vec::new();
+    let encoded = metrics.encode(Format::Text, &mut bytes);
+    encoded.expect("the families are whole");
     String::from_utf8(bytes).expect("the text format is UTF-8")
 }
 
@@ -35,6 +39,10 @@ fn oom_parts(record: &EventRecord) -> (&Event, &OomDetail) {
         Some(EventDetail::Oom(detail)) => (&record.event, detail),
         other => panic!("the fixture has {other:?}"),
     }
+}
+
+fn pod_uid() -> PodUid {
+    PodUid("0a1b2c3d-0000-4000-8000-000000000001".to_owned())
 }
 
 /// Sets every family once.
@@ -93,7 +101,13 @@ fn everything() -> Metrics {
     metrics.set_devices([("example.com/gpu", None, DeviceCounts::default())]);
     let now = WallTime::from_epoch(Duration::from_secs(1));
     let refused = Some(admission::RefusalReason::TopologyAffinityError);
-    metrics.admission("restricted", refused, Duration::from_millis(1), now);
+    metrics.admission(
+        &pod_uid(),
+        "restricted",
+        refused,
+        Duration::from_millis(1),
+        now,
+    );
     metrics.set_placement(&PlacementGauges {
         pools: Some(PoolCpus::default()),
         free_cpus: BTreeMap::from([(NumaNodeId(0), 3)]),
@@ -105,7 +119,7 @@ fn everything() -> Metrics {
     metrics.device_allocated("example.com/gpu", second);
     metrics.begin_pod_resources();
     pressure::set_all(&metrics, at);
-    metrics.scraped(second);
+    metrics.scraped(labels::Endpoint::Metrics, 1, 1, second);
     metrics
 }
 
