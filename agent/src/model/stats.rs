@@ -214,3 +214,6 @@ pub struct DiskCounts {
     pub sectors: u64,
     pub time_ms: u64,
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
