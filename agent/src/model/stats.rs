@@ -217,3 +217,6 @@ pub struct DiskCounts {
     pub sectors: u64,
     pub time_ms: u64,
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
