@@ -10,5 +10,6 @@ pub mod fake_node;
 pub mod manifest;
 pub mod numa;
 pub mod placement;
+pub mod prometheus;
 pub mod sampler;
 pub mod timing;
