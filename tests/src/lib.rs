@@ -6,7 +6,9 @@
 
 pub mod agent;
 pub mod cgroup;
+pub mod exposition;
 pub mod fake_node;
+pub mod figures;
 pub mod manifest;
 pub mod numa;
 pub mod placement;
