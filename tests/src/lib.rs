@@ -14,6 +14,7 @@ pub mod formulas;
 pub mod manifest;
 pub mod numa;
 pub mod placement;
+pub mod prometheus;
 pub mod sampler;
 pub mod scrape;
 pub mod timing;
