@@ -17,6 +17,7 @@
 )]
 
 mod ability;
+mod cadvisor;
 mod cpusets;
 mod crash;
 mod devices;
