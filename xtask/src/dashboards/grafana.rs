@@ -227,6 +227,11 @@ fn overrides(panel: &Panel, index: usize, query: &Query) -> Option<Value> {
         set("custom.lineStyle", json!({"fill": "dash", "dash": [8, 6]}));
         set("custom.fillOpacity", json!(0));
     }
+    if query.mark {
+        set("custom.drawStyle", json!("points"));
+        set("custom.showPoints", json!("always"));
+        set("custom.pointSize", json!(9));
+    }
     if query.bar {
         set(
             "custom.cellOptions",
@@ -280,7 +285,7 @@ fn options(panel: &Panel) -> Value {
         Kind::Table => json!({
             "showHeader": true,
             "cellHeight": "sm",
-            "sortBy": [{"displayName": panel.queries[0].legend, "desc": true}],
+            "sortBy": [{"displayName": panel.queries[0].legend, "desc": !panel.ascending}],
         }),
     }
 }

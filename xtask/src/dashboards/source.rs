@@ -66,6 +66,9 @@ pub(super) struct Panel {
     /// Of a table: the labels that are its first columns.
     #[serde(default)]
     pub(super) labels: Vec<String>,
+    /// Of a table: the least value of the first query comes first.
+    #[serde(default)]
+    pub(super) ascending: bool,
     pub(super) queries: Vec<Query>,
 }
 
@@ -115,6 +118,9 @@ pub(super) struct Query {
     /// A promise, a limit or a dry run and not something that was measured.
     #[serde(default)]
     pub(super) dashed: bool,
+    /// Points where something happened, and no line.
+    #[serde(default)]
+    pub(super) mark: bool,
     /// Of a column: a bar behind the number.
     #[serde(default)]
     pub(super) bar: bool,

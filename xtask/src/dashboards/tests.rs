@@ -111,7 +111,13 @@ fn every_variable_that_is_used_is_defined() {
             "{name}"
         );
         // Grafana's own.
-        for it in ["__range", "__rate_interval", "__url_time_range", "__data"] {
+        for it in [
+            "__all",
+            "__range",
+            "__rate_interval",
+            "__url_time_range",
+            "__data",
+        ] {
             defined.insert(it.to_owned());
         }
         for used in variables(&dashboard.to_string()) {
