@@ -6,9 +6,12 @@
 
 pub mod agent;
 pub mod cgroup;
+pub mod exposition;
 pub mod fake_node;
+pub mod figures;
 pub mod manifest;
 pub mod numa;
 pub mod placement;
+pub mod prometheus;
 pub mod sampler;
 pub mod timing;

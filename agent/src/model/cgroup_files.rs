@@ -255,6 +255,9 @@ pub struct CpuStat {
     pub n_throttled: Option<u64>,
     /// Time that tasks were held back, summed over CPUs.
     pub throttled_ns: Option<u64>,
+    /// Periods in which more than the quota was used, and how much more (Linux 5.14).
+    pub n_bursts: Option<u64>,
+    pub burst_ns: Option<u64>,
 }
 
 impl CpuStat {
@@ -269,8 +272,11 @@ impl CpuStat {
                 "nr_periods" => (&mut stat.n_periods, 1),
                 "nr_throttled" => (&mut stat.n_throttled, 1),
                 "throttled_usec" => (&mut stat.throttled_ns, 1000),
+                "nr_bursts" => (&mut stat.n_bursts, 1),
+                "burst_usec" => (&mut stat.burst_ns, 1000),
                 // v1.
                 "throttled_time" => (&mut stat.throttled_ns, 1),
+                "burst_time" => (&mut stat.burst_ns, 1),
                 _ => continue,
             };
             *field = Some(parse_count(value)?.saturating_mul(factor));

@@ -5,6 +5,8 @@
 //! kernel does not keep it" or "it could not be read this time", never 0 and never an old value.
 
 mod cgroup;
+mod known;
+pub mod text;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ pub use self::cgroup::{
     CgroupSpec, CgroupStats, CpuUse, DeviceIo, DeviceNumber, HugetlbUse, IoCounts, MemoryFigures,
     NumaPages,
 };
+pub use self::known::{EndedContainer, KnownContainer, KnownPod};
 use super::eviction::DiskUse;
 use super::pod::QosClass;
 use super::record::PodRef;
@@ -214,3 +217,6 @@ pub struct DiskCounts {
     pub sectors: u64,
     pub time_ms: u64,
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
