@@ -72,6 +72,22 @@ pub fn of_page(page: &Exposition, ids: &BTreeSet<String>) -> Figures {
     figures
 }
 
+/// What was said about a cgroup, and when: seconds since 1970.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    pub begun: f64,
+    pub ended: f64,
+    pub figures: Figures,
+}
+
+/// The readings, in the order of time, from the last that was over by `from` to the first that began
+/// after `to`; `None`: there is none on one of the sides.
+pub fn around(readings: &[Reading], from: f64, to: f64) -> Option<&[Reading]> {
+    let first = readings.iter().rposition(|it| it.ended <= from)?;
+    let last = readings.iter().position(|it| it.begun >= to)?;
+    readings.get(first..=last)
+}
+
 /// How one page differs from what it should say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Difference {
@@ -115,14 +131,14 @@ pub struct Comparison {
 /// them have may be there or not. Families that either side does not have at all are left out.
 pub fn compare(
     found: &Figures,
-    readings: &[Figures],
+    readings: &[&Figures],
     slack: impl Fn(&Figure) -> f64,
 ) -> Comparison {
     let families = |figures: &Figures| -> BTreeSet<String> {
         figures.keys().map(|it| it.family.clone()).collect()
     };
     let ours = families(found);
-    let theirs: BTreeSet<String> = readings.iter().flat_map(families).collect();
+    let theirs: BTreeSet<String> = readings.iter().flat_map(|it| families(it)).collect();
     let figures: BTreeSet<&Figure> = found
         .keys()
         .chain(readings.iter().flat_map(|it| it.keys()))
@@ -177,6 +193,14 @@ pub enum How {
     Absent,
     Extra,
     Outside,
+}
+
+impl Comparison {
+    /// One for all that was compared so far. A difference is kept, whatever agreed at another time.
+    pub fn add(&mut self, other: Self) {
+        self.agreeing.extend(other.agreeing);
+        self.differing.extend(other.differing);
+    }
 }
 
 impl Difference {

@@ -9,6 +9,7 @@ fn figures(rows: &[(&str, &str, f64)]) -> Figures {
 #[track_caller]
 fn check(found: &[(&str, &str, f64)], readings: &[&[(&str, &str, f64)]], expected: &[Difference]) {
     let readings: Vec<Figures> = readings.iter().map(|it| figures(it)).collect();
+    let readings: Vec<&Figures> = readings.iter().collect();
     let comparison = compare(&figures(found), &readings, |_| 0.5);
     let differing: Vec<Difference> = comparison.differing.into_values().collect();
     assert_eq!(differing, expected);
@@ -81,9 +82,7 @@ fn a_listed_deviation_has_to_show() {
     assert_eq!(listed.len(), 1);
     let a = ("a", "/x", 1.0);
     let readings = figures(&[a, ("b", "/x", 1.0), ("b", "/y", 1.0)]);
-    let compare = |found: &[(&str, &str, f64)]| {
-        compare(&figures(found), std::slice::from_ref(&readings), |_| 0.0)
-    };
+    let compare = |found: &[(&str, &str, f64)]| compare(&figures(found), &[&readings], |_| 0.0);
     let deviating = compare(&[a, ("b", "/x", 1.0)]);
     settle(&deviating, &listed).expect("it is listed");
     settle(&deviating, &[]).expect_err("it is not listed");
@@ -91,4 +90,24 @@ fn a_listed_deviation_has_to_show() {
     settle(&same, &[]).expect("nothing differs");
     settle(&same, &listed).expect_err("it does not show");
     settle(&Comparison::default(), &[]).expect_err("nothing was compared");
+}
+
+#[test]
+fn the_readings_around_a_time_are_its_bracket() {
+    let readings: Vec<Reading> = [1.0, 2.0, 3.0, 4.0]
+        .map(|at| Reading {
+            begun: at,
+            ended: at + 0.5,
+            figures: Figures::new(),
+        })
+        .into();
+    let times = |from, to| {
+        let found = around(&readings, from, to)?;
+        Some(found.iter().map(|it| it.begun).collect::<Vec<_>>())
+    };
+    assert_eq!(times(2.6, 2.7), Some(vec![2.0, 3.0]));
+    // One that is under way tells nothing about before.
+    assert_eq!(times(2.4, 2.4), Some(vec![1.0, 2.0, 3.0]));
+    assert_eq!(times(1.4, 2.0), None);
+    assert_eq!(times(2.0, 4.1), None);
 }
