@@ -65,7 +65,7 @@ impl Server {
         let entered = tokio.enter();
         let sources = Sources {
             status,
-            stats: watch::channel(None).1,
+            stats: pages.stats.clone(),
             stats_bell: None,
             events: log.clone(),
             admissions: config.state_directory.join(ADMISSIONS),
