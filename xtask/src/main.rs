@@ -9,6 +9,7 @@ mod build;
 mod build_ebpf;
 mod ci;
 mod dashboards;
+mod debian;
 mod demo;
 mod fuzz;
 mod progress;
