@@ -7,6 +7,7 @@
 mod bench;
 mod build;
 mod build_ebpf;
+mod cadvisor;
 mod ci;
 mod dashboards;
 mod debian;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use ebpf_build::{LINKER_LLVM, LINKER_VERSION, Layout, Stamp, Toolchain};
 
 use crate::progress::{self, headline, note};
-use crate::{vm, workspace};
+use crate::{cadvisor, vm, workspace};
 
 /// The newest that fits Rust 1.95.
 const DENY_VERSION: &str = "0.20.2";
@@ -83,6 +83,10 @@ pub(crate) fn run(_: &Arguments) -> Result<()> {
     println!("linker    {}", toolchain.linker.display());
     cxx_compiler()?;
     println!("virtual machines  {}", virtual_machines());
+    match cadvisor::program() {
+        Ok(path) => println!("cadvisor  {}", path.display()),
+        Err(error) => println!("cadvisor  not here: {error:#}"),
+    }
     Ok(())
 }
 
