@@ -4,6 +4,7 @@
     reason = "a build tool: it works with files, the environment and the clock"
 )]
 
+mod apt;
 mod bench;
 mod build;
 mod build_ebpf;
