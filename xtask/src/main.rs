@@ -8,6 +8,7 @@ mod bench;
 mod build;
 mod build_ebpf;
 mod ci;
+mod dashboards;
 mod demo;
 mod fuzz;
 mod progress;
@@ -40,6 +41,7 @@ enum Verb {
     Vm(vm::Arguments),
     Fuzz(fuzz::Arguments),
     Bench(bench::Arguments),
+    Dashboards(dashboards::Arguments),
     Tidy(tidy::Arguments),
     Ci(ci::Arguments),
 }
@@ -70,6 +72,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Vm(arguments) => vm::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Dashboards(arguments) => dashboards::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Tidy(arguments) => tidy::run(&arguments),
         Verb::Ci(arguments) => ci::run(&arguments),
     }

@@ -100,6 +100,11 @@ pub struct MemoryStat {
     pub major_page_faults: Option<u64>,
     /// Pages of files that came back after they were dropped (`workingset_refault_file`, Linux 5.9).
     pub refaults_file: Option<u64>,
+    /// Pages that came back from swap after they were taken (`workingset_refault_anon`, Linux 5.9).
+    pub refaults_anon: Option<u64>,
+    /// Pages that reclaim looked at and that it took (`pgscan`, `pgsteal`); `None` on v1.
+    pub pages_scanned: Option<u64>,
+    pub pages_reclaimed: Option<u64>,
 }
 
 impl MemoryStat {
@@ -130,6 +135,18 @@ impl MemoryStat {
                 }
                 "workingset_refault_file" => {
                     stat.refaults_file = Some(parse_count(value)?);
+                    continue;
+                }
+                "workingset_refault_anon" => {
+                    stat.refaults_anon = Some(parse_count(value)?);
+                    continue;
+                }
+                "pgscan" => {
+                    stat.pages_scanned = Some(parse_count(value)?);
+                    continue;
+                }
+                "pgsteal" => {
+                    stat.pages_reclaimed = Some(parse_count(value)?);
                     continue;
                 }
                 _ => continue,
@@ -166,6 +183,10 @@ impl MemoryStat {
                 }
                 "total_workingset_refault_file" => {
                     stat.refaults_file = Some(parse_count(value)?);
+                    continue;
+                }
+                "total_workingset_refault_anon" => {
+                    stat.refaults_anon = Some(parse_count(value)?);
                     continue;
                 }
                 _ => continue,

@@ -45,6 +45,13 @@ pub struct StatsSnapshot {
     pub pods: Vec<PodStats>,
 }
 
+impl StatsSnapshot {
+    /// Wall time of a reading of this sweep.
+    pub fn seen_at(&self, stats: &CgroupStats) -> WallTime {
+        self.at.before(self.ended.saturating_sub(stats.at))
+    }
+}
+
 /// What stays as it is while the agent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -143,7 +150,8 @@ pub struct ContainerStats {
     /// `Some`: its cgroup is gone, and `stats` is what it had used by then.
     pub ended_at: Option<WallTime>,
     pub restarts: u32,
-    /// OOM kills among the processes of this container over all its instances.
+    /// OOM kills among the processes of this container over all its instances; of one that has
+    /// ended, up to its end.
     pub oom_events: u64,
     pub stats: CgroupStats,
     pub root_fs: DiskUse,
@@ -217,3 +225,6 @@ pub struct DiskCounts {
     pub sectors: u64,
     pub time_ms: u64,
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
