@@ -11,6 +11,7 @@ mod build_ebpf;
 mod ci;
 mod demo;
 mod fuzz;
+mod monitoring;
 mod progress;
 mod setup;
 mod test;
