@@ -73,6 +73,7 @@ use crate::model::pod::PodUid;
 use crate::model::pod_resources::NodeResources;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
+use crate::observe::http::Pages;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::Trigger;
 use crate::runtime::{ContainerId, Runtime, RuntimeError, RuntimeEvent};
@@ -214,14 +215,14 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let shared = Arc::new(Shared::default());
     let pressure = Arc::new(Pressure::default());
     let (publisher, status) = Publisher::new(&config, &node);
-    let server = serve::Server::start(
-        &config,
-        metrics.clone(),
-        health.clone(),
-        &log,
-        status,
-        &to_loop,
-    )?;
+    // Nothing sweeps yet, so that there is no snapshot.
+    let (_, stats) = tokio::sync::watch::channel(None);
+    let pages = Pages {
+        metrics: metrics.clone(),
+        health: health.clone(),
+        stats,
+    };
+    let server = serve::Server::start(&config, pages, &log, status, &to_loop)?;
 
     let PodsConfig::Manifests { manifest_directory } = &config.pods;
     let mut state = Loop {

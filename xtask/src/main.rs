@@ -4,11 +4,13 @@
     reason = "a build tool: it works with files, the environment and the clock"
 )]
 
-mod apt;
 mod bench;
 mod build;
 mod build_ebpf;
+mod cadvisor;
 mod ci;
+mod dashboards;
+mod debian;
 mod demo;
 mod fuzz;
 mod monitoring;
@@ -42,6 +44,7 @@ enum Verb {
     Vm(vm::Arguments),
     Fuzz(fuzz::Arguments),
     Bench(bench::Arguments),
+    Dashboards(dashboards::Arguments),
     Tidy(tidy::Arguments),
     Ci(ci::Arguments),
 }
@@ -72,6 +75,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Vm(arguments) => vm::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Dashboards(arguments) => dashboards::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Tidy(arguments) => tidy::run(&arguments),
         Verb::Ci(arguments) => ci::run(&arguments),
     }

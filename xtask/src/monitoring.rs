@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::apt::{self, Apt};
+use crate::debian::{Apt, fill};
 use crate::progress::headline;
 use crate::workspace;
 
@@ -35,19 +35,19 @@ pub(crate) fn programs() -> Result<PathBuf> {
     let root = workspace::cache()?.join(format!("monitoring-{SUITE}"));
     if !root.exists() {
         headline(format_args!("fetch {} from Debian", PACKAGES.join(", ")));
-        apt::build(&root, fetch).context("fetch Prometheus and Alertmanager")?;
+        fill(&root, fetch).context("fetch Prometheus and Alertmanager")?;
     }
     Ok(root.join("bin"))
 }
 
 fn fetch(directory: &Path) -> Result<()> {
-    let apt = Apt::new(&directory.join("apt"), &[SUITE.to_owned()])?;
+    let apt = Apt::new(&directory.join("apt"), &[SUITE])?;
     // Not what they depend on: that is the C library, and parts of their web pages.
-    apt.get("download", &[&["download"][..], &PACKAGES].concat())?;
+    apt.download(&PACKAGES)?;
     apt.unpack(directory)?;
     apt.remove()?;
     let bin = directory.join("bin");
-    apt::create(&bin)?;
+    fs::create_dir(&bin).with_context(|| format!("create {}", bin.display()))?;
     for program in PROGRAMS {
         symlink(Path::new("../usr/bin").join(program), bin.join(program))
             .with_context(|| format!("link {program}"))?;

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use crate::build::{self, Agent};
 use crate::progress::{self, Deadline, Stdout, headline, note};
-use crate::{fuzz, monitoring, setup, tidy, vm, workspace};
+use crate::{cadvisor, fuzz, monitoring, setup, tidy, vm, workspace};
 use report::{Outcome, Report, Row};
 
 /// Run the test lanes: all that this machine can run, or those named
@@ -63,6 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Lane::value_variants()
     };
     let mut runner = Runner {
+        asked,
         pass_on: &arguments.pass_on,
         agent: None,
         host_tests: None,
@@ -78,6 +79,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Runs lanes; what several of them need is built once.
 struct Runner<'a> {
+    /// Lanes were asked for by name, so what cannot run has failed.
+    asked: bool,
     pass_on: &'a [String],
     agent: Option<Agent>,
     host_tests: Option<HostTests>,
@@ -168,6 +171,16 @@ impl Runner<'_> {
             .env("BALLAST_BIN", agent)
             .env("BALLAST_HOG", tests.hog)
             .env("BALLAST_PLUGIN", tests.plugin);
+        match cadvisor::program() {
+            Ok(path) => {
+                command.env(cadvisor::PROGRAM, path);
+            }
+            // The test that needs it fails.
+            Err(error) if self.asked => note(format_args!("no cAdvisor: {error:#}")),
+            Err(error) => {
+                command.env(cadvisor::WITHOUT, format!("{error:#}"));
+            }
+        }
         let deadline = Deadline {
             end: Some(HOST_DEADLINE),
             ..Deadline::default()

@@ -18,12 +18,13 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::health::Health;
 use super::metrics::{self, Metrics};
 use super::shutdown::Shutdown;
+use crate::model::stats::StatsSnapshot;
 use crate::sys::clock;
 
 /// Connections served at a time; more wait in the backlog. A node has a handful of scrapers.
@@ -57,6 +58,8 @@ pub enum ServeError {
 pub struct Pages {
     pub metrics: Metrics,
     pub health: Health,
+    /// The newest sweep; `None` before the first.
+    pub stats: watch::Receiver<Option<Arc<StatsSnapshot>>>,
 }
 
 /// A running endpoint.

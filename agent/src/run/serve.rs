@@ -15,9 +15,7 @@ use super::placement::ADMISSIONS;
 use crate::config::Config;
 use crate::model::status::Status;
 use crate::observe::event_log::EventLog;
-use crate::observe::health::Health;
 use crate::observe::http::{self, Pages};
-use crate::observe::metrics::Metrics;
 use crate::observe::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::observe::socket::{self, Sources};
 use crate::runtime::RuntimeError;
@@ -52,8 +50,7 @@ impl Server {
     /// or SIGINT.
     pub(super) fn start(
         config: &Config,
-        metrics: Metrics,
-        health: Health,
+        pages: Pages,
         log: &EventLog,
         status: watch::Receiver<Option<Arc<Status>>>,
         to_loop: &Sender,
@@ -68,13 +65,14 @@ impl Server {
         let entered = tokio.enter();
         let sources = Sources {
             status,
+            stats: pages.stats.clone(),
+            stats_bell: None,
             events: log.clone(),
             admissions: config.state_directory.join(ADMISSIONS),
             oom_records: config.state_directory.join(RECORDS),
         };
         socket::serve(&config.socket, sources, shutdown.clone())?;
         if let Some(address) = config.metrics_address {
-            let pages = Pages { metrics, health };
             let server = tokio.block_on(http::serve(address, pages, shutdown.clone()))?;
             tracing::info!(address = %server.address, "serving /metrics, /healthz and /readyz");
         }

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::cache;
 use super::kernels::{Emulator, Kernel, Table};
-use crate::apt::{self, Apt};
-use crate::progress::{self, headline, note};
+use crate::debian::{self, Apt, fill, remove};
+use crate::progress::{headline, note};
 
 /// The package of a suite that depends on its newest kernel for virtual machines.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
@@ -47,17 +47,17 @@ pub(super) fn cannot_fetch(table: &Table) -> Option<String> {
     };
     match kept() {
         Ok(true) => None,
-        Ok(false) => apt::mirror().err().map(|error| format!("{error:#}")),
+        Ok(false) => debian::mirror().err().map(|error| format!("{error:#}")),
         Err(error) => Some(format!("{error:#}")),
     }
 }
 
 /// Removes the kernels from the cache, and the emulator, so that they are fetched again.
 pub(super) fn forget(kernels: &[&Kernel]) -> Result<()> {
-    apt::remove(&emulator_directory()?)?;
+    remove(&emulator_directory()?)?;
     kernels
         .iter()
-        .try_for_each(|kernel| apt::remove(&kernel_directory(kernel)?))
+        .try_for_each(|kernel| remove(&kernel_directory(kernel)?))
 }
 
 /// The kernel from the cache, fetched first if it is not there.
@@ -68,7 +68,7 @@ pub(super) fn kernel(kernel: &Kernel) -> Result<UnpackedKernel> {
             "fetch kernel {} from Debian {}",
             kernel.name, kernel.suite
         ));
-        apt::build(&directory, |partial| fetch_kernel(kernel, partial))
+        fill(&directory, |partial| fetch_kernel(kernel, partial))
             .with_context(|| format!("fetch kernel {}", kernel.name))?;
     }
     let release = directory.join("release");
@@ -88,8 +88,7 @@ pub(super) fn emulator(emulator: &Emulator) -> Result<UnpackedEmulator> {
             "fetch {} and its libraries from Debian",
             emulator.package
         ));
-        apt::build(&root, |partial| fetch_emulator(emulator, partial))
-            .context("fetch the emulator")?;
+        fill(&root, |partial| fetch_emulator(emulator, partial)).context("fetch the emulator")?;
     }
     Ok(UnpackedEmulator { root })
 }
@@ -103,19 +102,17 @@ fn emulator_directory() -> Result<PathBuf> {
 }
 
 fn fetch_kernel(kernel: &Kernel, directory: &Path) -> Result<()> {
-    let apt = Apt::new(&directory.join("apt"), std::slice::from_ref(&kernel.suite))?;
-    let mut arguments = vec!["download"];
-    let parts = newest_kernel_parts(&apt)?;
-    arguments.extend(parts.iter().map(String::as_str));
+    let apt = Apt::new(&directory.join("apt"), &[&kernel.suite])?;
+    let parts = newest_kernel(&apt)?;
     note(parts.join(" "));
-    apt.get("download", &arguments)?;
+    apt.download(&parts)?;
     let unpacked = directory.join("unpacked");
     apt.unpack(&unpacked)?;
     let (image, release) = find_image(&unpacked)
         .with_context(|| format!("no kernel image in the packages {}", parts.join(", ")))?;
     fs::rename(image, directory.join("vmlinuz")).context("keep the kernel")?;
     fs::write(directory.join("release"), release).context("keep the kernel's release")?;
-    apt::remove(&unpacked)?;
+    remove(&unpacked)?;
     apt.remove()
 }
 
@@ -144,7 +141,8 @@ fn find_image(root: &Path) -> Option<(PathBuf, String)> {
 /// Unpacks the emulator with every library down to the C library, so that it runs whatever this
 /// machine has installed.
 fn fetch_emulator(emulator: &Emulator, directory: &Path) -> Result<()> {
-    let apt = Apt::new(&directory.join("apt"), &emulator.suites)?;
+    let suites: Vec<&str> = emulator.suites.iter().map(String::as_str).collect();
+    let apt = Apt::new(&directory.join("apt"), &suites)?;
     let suite = emulator
         .suites
         .last()
@@ -166,10 +164,9 @@ fn fetch_emulator(emulator: &Emulator, directory: &Path) -> Result<()> {
 }
 
 /// The packages with the image and the modules of the suite's newest kernel.
-fn newest_kernel_parts(apt: &Apt) -> Result<Vec<String>> {
-    let mut command = apt.command("apt-cache");
-    command.args(["depends", "--recurse", "--important", KERNEL_PACKAGE]);
-    let parts = kernel_parts(&progress::quiet(&mut command)?);
+fn newest_kernel(apt: &Apt) -> Result<Vec<String>> {
+    let depends = apt.cache(&["depends", "--recurse", "--important", KERNEL_PACKAGE])?;
+    let parts = kernel_parts(&depends);
     ensure!(!parts.is_empty(), "{KERNEL_PACKAGE} depends on no kernel");
     Ok(parts)
 }

@@ -9,6 +9,7 @@ async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
     let pages = Pages {
         metrics: Metrics::new(),
         health: Health::new(Duration::from_secs(60), ["pods"], clock::boottime()),
+        stats: watch::channel(None).1,
     };
     let (trigger, shutdown) = shutdown::channel();
     let address = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -76,6 +76,11 @@ pub enum Cardinality {
     Container,
     /// One set per device resource, at most `MAX_RESOURCES`.
     Resource,
+    /// One set per pod of this node, and per interface where that is a label.
+    Pod,
+    /// One set per cgroup that is shown (the root, QoS classes, pods, containers), and per device,
+    /// page size or NUMA node where those are labels. Gone with the cgroup.
+    Cgroup,
     /// One per workload. Removed `WORKLOAD_RETENTION` after last use; at most `MAX_WORKLOADS`.
     Workload,
 }
@@ -97,6 +102,10 @@ pub enum Area {
     Devices,
     /// Names that kubelet exports for the same duty: they follow its rules and not ours.
     Kubelet,
+    /// What `/metrics/cadvisor` shows, under cAdvisor's names.
+    Cadvisor,
+    /// What `/metrics/resource` shows, under kubelet's names.
+    Resource,
 }
 
 /// One metric family.

@@ -1,8 +1,8 @@
-//! Packages of Debian, unpacked into a directory.
+//! Debian's packages, of any of its suites, unpacked without being installed.
 //!
 //! apt does the work, with directories of its own: the machine's package lists, its installed
-//! packages and its sources are not touched, and root is not needed. Which mirror it asks comes from
-//! the machine's apt configuration, as do proxies and keys.
+//! packages and its sources are not touched. Which mirror it asks comes from the machine's apt
+//! configuration, as do proxies and keys.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use crate::progress::{self, note};
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Fills a directory as a whole or not at all.
-pub(crate) fn build(directory: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn fill(directory: &Path, with: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let partial = directory.with_added_extension(format!("partial-{}", std::process::id()));
     remove(&partial)?;
     create(&partial)?;
-    let filled = fill(&partial).and_then(|()| {
+    let filled = with(&partial).and_then(|()| {
         fs::rename(&partial, directory).with_context(|| format!("make {}", directory.display()))
     });
     if filled.is_err() {
@@ -36,7 +36,7 @@ pub(crate) struct Apt {
 
 impl Apt {
     /// Fetches the package lists of `suites`.
-    pub(crate) fn new(directory: &Path, suites: &[String]) -> Result<Self> {
+    pub(crate) fn new(directory: &Path, suites: &[&str]) -> Result<Self> {
         let mirror = mirror()?;
         for it in ["lists/partial", "archives/partial"] {
             create(&directory.join(it))?;
@@ -58,7 +58,7 @@ impl Apt {
         Ok(apt)
     }
 
-    pub(crate) fn command(&self, program: &str) -> Command {
+    fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let place = |name: &str| self.directory.join(name).display().to_string();
         for option in [
@@ -82,11 +82,26 @@ impl Apt {
         command
     }
 
+    /// Fetches these packages, each with `=VERSION` behind its name if there is only one good one,
+    /// and nothing that they depend on.
+    pub(crate) fn download(&self, packages: &[impl AsRef<str>]) -> Result<()> {
+        let names = packages.iter().map(AsRef::as_ref);
+        let arguments: Vec<&str> = std::iter::once("download").chain(names).collect();
+        self.get("download", &arguments)
+    }
+
+    /// `apt-get` with these arguments; `what`: the word for it in what is shown.
     pub(crate) fn get(&self, what: &str, arguments: &[&str]) -> Result<()> {
         // Its standard output is a page of package names.
         progress::capture(what, self.command("apt-get").arg("-qq").args(arguments)).map(drop)
     }
 
+    /// What `apt-cache` says to these arguments.
+    pub(crate) fn cache(&self, arguments: &[&str]) -> Result<String> {
+        progress::quiet(self.command("apt-cache").args(arguments))
+    }
+
+    /// Unpacks all that was fetched.
     pub(crate) fn unpack(&self, to: &Path) -> Result<()> {
         create(to)?;
         let archives = self.directory.join("archives");
@@ -111,7 +126,7 @@ impl Apt {
 /// The Debian mirror that this machine's apt uses.
 pub(crate) fn mirror() -> Result<String> {
     if !Path::new("/usr/bin/apt-get").exists() {
-        bail!("needs packages of Debian, and this machine has no apt");
+        bail!("no apt here, which Debian's packages are fetched with");
     }
     if !Path::new(KEYRING).exists() {
         bail!("no {KEYRING}: install debian-archive-keyring");
@@ -149,7 +164,7 @@ fn choose_mirror(targets: &str, os_release: &str) -> Option<String> {
     })
 }
 
-pub(crate) fn create(directory: &Path) -> Result<()> {
+fn create(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))
 }
 
