@@ -15,5 +15,6 @@ pub mod pod_resources;
 pub mod protocol;
 pub mod shutdown;
 pub mod socket;
+pub mod stats;
 
 pub use crate::sys::chain;

@@ -69,6 +69,11 @@ impl FakeNode {
         Ok(node)
     }
 
+    /// The directory that stands for `/`.
+    pub fn base(&self) -> &Path {
+        &self.base
+    }
+
     /// What the readers take for the root of the node.
     pub fn root(&self) -> Root {
         Root::at(&self.base)

@@ -5,10 +5,16 @@
 )]
 
 pub mod agent;
+pub mod cadvisor;
 pub mod cgroup;
+pub mod exposition;
 pub mod fake_node;
+pub mod figures;
+pub mod formulas;
 pub mod manifest;
 pub mod numa;
 pub mod placement;
+pub mod prometheus;
 pub mod sampler;
+pub mod scrape;
 pub mod timing;

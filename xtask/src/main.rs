@@ -7,9 +7,13 @@
 mod bench;
 mod build;
 mod build_ebpf;
+mod cadvisor;
 mod ci;
+mod dashboards;
+mod debian;
 mod demo;
 mod fuzz;
+mod monitoring;
 mod progress;
 mod setup;
 mod test;
@@ -40,6 +44,7 @@ enum Verb {
     Vm(vm::Arguments),
     Fuzz(fuzz::Arguments),
     Bench(bench::Arguments),
+    Dashboards(dashboards::Arguments),
     Tidy(tidy::Arguments),
     Ci(ci::Arguments),
 }
@@ -70,6 +75,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Vm(arguments) => vm::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Dashboards(arguments) => dashboards::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Tidy(arguments) => tidy::run(&arguments),
         Verb::Ci(arguments) => ci::run(&arguments),
     }

@@ -7,14 +7,14 @@ mod metrics;
 mod source;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
 use crate::progress::{self, headline, note};
 use crate::test::report::Outcome;
-use crate::workspace;
+use crate::{dashboards, workspace};
 
 /// Check formatting, lints, module edges, house rules, metric names and dependencies
 #[derive(clap::Args)]
@@ -47,11 +47,14 @@ pub(crate) fn run(_: &Arguments) -> Result<ExitCode> {
 /// Every check runs, also after one that failed.
 pub(crate) fn lane() -> Result<Outcome> {
     let files = source::read_all(&workspace::root())?;
-    let checks: [(&str, &dyn Fn() -> Result<Verdict>); 6] = [
+    let checks: [(&str, &dyn Fn() -> Result<Verdict>); 7] = [
         ("module edges", &|| findings(edges::check(&files))),
         ("house rules", &|| findings(house_rules::check(&files))),
         ("metric names", &|| {
             findings(metrics::check(&workspace::root(), &files)?)
+        }),
+        ("dashboards", &|| {
+            findings(stale_dashboards(&workspace::root())?)
         }),
         ("formatting", &formatting),
         ("dependencies", &deny::check),
@@ -98,6 +101,17 @@ fn findings(mut findings: Vec<Finding>) -> Result<Verdict> {
         note(it);
     }
     bail!("{} found", findings.len())
+}
+
+fn stale_dashboards(root: &Path) -> Result<Vec<Finding>> {
+    let stale = dashboards::stale(root)?.into_iter();
+    Ok(stale
+        .map(|path| Finding {
+            path,
+            line: 1,
+            what: "differs from its source; `cargo xtask dashboards` writes it".to_owned(),
+        })
+        .collect())
 }
 
 fn formatting() -> Result<Verdict> {

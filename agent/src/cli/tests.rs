@@ -232,6 +232,8 @@ where
     events.append(oom_record(0).event);
     let sources = Sources {
         status: watch::channel(status).1,
+        stats: watch::channel(None).1,
+        stats_bell: None,
         events,
         admissions: path.with_file_name("admissions"),
         oom_records: path.with_file_name("oom"),

@@ -80,6 +80,8 @@ pub struct MemoryStat {
     pub file: Option<Bytes>,
     pub file_mapped: Option<Bytes>,
     pub shmem: Option<Bytes>,
+    /// Swapped out; `None` on v2, where another file tells.
+    pub swap: Option<Bytes>,
     pub active_anon: Option<Bytes>,
     pub inactive_anon: Option<Bytes>,
     pub active_file: Option<Bytes>,
@@ -98,6 +100,11 @@ pub struct MemoryStat {
     pub major_page_faults: Option<u64>,
     /// Pages of files that came back after they were dropped (`workingset_refault_file`, Linux 5.9).
     pub refaults_file: Option<u64>,
+    /// Pages that came back from swap after they were taken (`workingset_refault_anon`, Linux 5.9).
+    pub refaults_anon: Option<u64>,
+    /// Pages that reclaim looked at and that it took (`pgscan`, `pgsteal`); `None` on v1.
+    pub pages_scanned: Option<u64>,
+    pub pages_reclaimed: Option<u64>,
 }
 
 impl MemoryStat {
@@ -130,6 +137,18 @@ impl MemoryStat {
                     stat.refaults_file = Some(parse_count(value)?);
                     continue;
                 }
+                "workingset_refault_anon" => {
+                    stat.refaults_anon = Some(parse_count(value)?);
+                    continue;
+                }
+                "pgscan" => {
+                    stat.pages_scanned = Some(parse_count(value)?);
+                    continue;
+                }
+                "pgsteal" => {
+                    stat.pages_reclaimed = Some(parse_count(value)?);
+                    continue;
+                }
                 _ => continue,
             };
             *field = Some(Bytes(number(value, "a number of bytes")?));
@@ -146,6 +165,7 @@ impl MemoryStat {
                 "total_cache" => &mut stat.file,
                 "total_mapped_file" => &mut stat.file_mapped,
                 "total_shmem" => &mut stat.shmem,
+                "total_swap" => &mut stat.swap,
                 "total_active_anon" => &mut stat.active_anon,
                 "total_inactive_anon" => &mut stat.inactive_anon,
                 "total_active_file" => &mut stat.active_file,
@@ -163,6 +183,10 @@ impl MemoryStat {
                 }
                 "total_workingset_refault_file" => {
                     stat.refaults_file = Some(parse_count(value)?);
+                    continue;
+                }
+                "total_workingset_refault_anon" => {
+                    stat.refaults_anon = Some(parse_count(value)?);
                     continue;
                 }
                 _ => continue,
@@ -255,6 +279,9 @@ pub struct CpuStat {
     pub n_throttled: Option<u64>,
     /// Time that tasks were held back, summed over CPUs.
     pub throttled_ns: Option<u64>,
+    /// Periods in which more than the quota was used, and how much more (Linux 5.14).
+    pub n_bursts: Option<u64>,
+    pub burst_ns: Option<u64>,
 }
 
 impl CpuStat {
@@ -269,8 +296,11 @@ impl CpuStat {
                 "nr_periods" => (&mut stat.n_periods, 1),
                 "nr_throttled" => (&mut stat.n_throttled, 1),
                 "throttled_usec" => (&mut stat.throttled_ns, 1000),
+                "nr_bursts" => (&mut stat.n_bursts, 1),
+                "burst_usec" => (&mut stat.burst_ns, 1000),
                 // v1.
                 "throttled_time" => (&mut stat.throttled_ns, 1),
+                "burst_time" => (&mut stat.burst_ns, 1),
                 _ => continue,
             };
             *field = Some(parse_count(value)?.saturating_mul(factor));

@@ -5,6 +5,8 @@
 //! kernel does not keep it" or "it could not be read this time", never 0 and never an old value.
 
 mod cgroup;
+mod known;
+pub mod text;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ pub use self::cgroup::{
     CgroupSpec, CgroupStats, CpuUse, DeviceIo, DeviceNumber, HugetlbUse, IoCounts, MemoryFigures,
     NumaPages,
 };
+pub use self::known::{EndedContainer, KnownContainer, KnownPod};
 use super::eviction::DiskUse;
 use super::pod::QosClass;
 use super::record::PodRef;
@@ -40,6 +43,13 @@ pub struct StatsSnapshot {
     pub groups: Vec<GroupStats>,
     /// By namespace, name and uid.
     pub pods: Vec<PodStats>,
+}
+
+impl StatsSnapshot {
+    /// Wall time of a reading of this sweep.
+    pub fn seen_at(&self, stats: &CgroupStats) -> WallTime {
+        self.at.before(self.ended.saturating_sub(stats.at))
+    }
 }
 
 /// What stays as it is while the agent runs.
@@ -140,7 +150,8 @@ pub struct ContainerStats {
     /// `Some`: its cgroup is gone, and `stats` is what it had used by then.
     pub ended_at: Option<WallTime>,
     pub restarts: u32,
-    /// OOM kills among the processes of this container over all its instances.
+    /// OOM kills among the processes of this container over all its instances; of one that has
+    /// ended, up to its end.
     pub oom_events: u64,
     pub stats: CgroupStats,
     pub root_fs: DiskUse,
@@ -165,6 +176,15 @@ pub struct InterfaceStats {
     pub name: String,
     pub received: TrafficCounts,
     pub transmitted: TrafficCounts,
+}
+
+impl InterfaceStats {
+    /// Whether pages show it. Not shown are, as by cAdvisor, the loopback and the host's ends of the
+    /// links to pods, whose traffic others count again.
+    pub fn is_counted(&self) -> bool {
+        let links = ["veth", "docker", "nerdctl"];
+        self.name != "lo" && !links.iter().any(|it| self.name.starts_with(it))
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,3 +234,6 @@ pub struct DiskCounts {
     pub sectors: u64,
     pub time_ms: u64,
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

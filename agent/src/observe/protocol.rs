@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::forensics::OomRecord;
 use crate::model::record::{EventKind, EventRecord};
+use crate::model::stats::StatsSnapshot;
 pub use crate::model::status::DEFAULT_SOCKET;
 use crate::model::status::{ApiVersion, EvictionStanding, PlacementStatus, PodEntry, Status};
 use crate::model::time::WallTime;
@@ -63,11 +64,20 @@ pub struct RecordsRequest {
     pub since: Option<WallTime>,
 }
 
+/// What the node and its cgroups use now. Where the newest sweep is older than a second, the answer
+/// waits a moment for a fresh one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StatsRequest {
+    pub api_version: ApiVersion,
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Request {
     Status(StatusRequest),
+    Stats(StatsRequest),
     Events(EventsRequest),
     Records(RecordsRequest),
     Explain(ExplainRequest),
@@ -76,6 +86,12 @@ pub enum Request {
 impl Request {
     pub fn status() -> Self {
         Self::Status(StatusRequest {
+            api_version: ApiVersion::V1Alpha1,
+        })
+    }
+
+    pub fn stats() -> Self {
+        Self::Stats(StatsRequest {
             api_version: ApiVersion::V1Alpha1,
         })
     }
@@ -131,6 +147,7 @@ pub enum PodExplanationKind {
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
     Status(Box<Status>),
+    Stats(Box<StatsSnapshot>),
     Event(Box<EventRecord>),
     Record(Box<OomRecord>),
     Explanation(Box<PodExplanation>),
@@ -143,6 +160,7 @@ pub enum Answer {
 #[serde(rename_all = "camelCase")]
 pub enum AnswerRef<'a> {
     Status(&'a Status),
+    Stats(&'a StatsSnapshot),
     Event(&'a EventRecord),
     Record(&'a OomRecord),
     Explanation(&'a PodExplanation),
@@ -177,6 +195,13 @@ mod tests {
             .ok(),
             Some(Request::status())
         );
+        assert_eq!(
+            serde_json::from_str::<Request>(
+                r#"{"apiVersion":"ballast.dev/v1alpha1","command":"stats"}"#
+            )
+            .ok(),
+            Some(Request::stats())
+        );
         let request = events(
             r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events","follow":true,
                 "kind":["oom","process"],"since":"2025-01-31T12:00:00Z","after":7}"#,
@@ -205,6 +230,7 @@ mod tests {
     fn other_requests_are_refused() {
         for text in [
             r#"{"command":"status"}"#,
+            r#"{"apiVersion":"ballast.dev/v1alpha1","command":"stats","pod":"x"}"#,
             r#"{"apiVersion":"ballast.dev/v2","command":"status"}"#,
             r#"{"apiVersion":"ballast.dev/v1alpha1","command":"reboot"}"#,
             r#"{"apiVersion":"ballast.dev/v1alpha1","command":"events","pod":"x"}"#,

@@ -1,5 +1,5 @@
-//! The Unix socket behind `ballast status`, `ballast events` and `ballast explain`; see [`super::protocol`] for what
-//! goes over it.
+//! The Unix socket behind `ballast status`, `ballast events`, `ballast explain` and `ballast top`; see
+//! [`super::protocol`] for what goes over it.
 //!
 //! Invariant: a client takes a place and the memory of one batch, never the time of the agent. It
 //! may be root or the agent's own user, nobody else. A reader that stops reading holds its own
@@ -25,7 +25,9 @@ use super::protocol::{
 };
 use super::shutdown::Shutdown;
 use crate::model::record::EventRecord;
+use crate::model::stats::StatsSnapshot;
 use crate::model::status::Status;
+use crate::sys::clock;
 use crate::sys::unix_socket::{self, ListenError, SocketFile};
 
 /// Connections served at a time; more wait in the backlog.
@@ -43,13 +45,25 @@ const BATCH: usize = 64;
 /// Pause after a failed accept, which happens when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Statistics older than this are made anew for who asks: two clients that ask every second share
+/// their sweeps.
+const OLD_STATS: Duration = Duration::from_secs(1);
+
+/// How long an answer waits for a fresh sweep, which takes milliseconds; then the last one is sent.
+const SWEEP_PATIENCE: Duration = Duration::from_millis(500);
+
 const STARTING: &str = "the agent is starting: its first pass is not complete";
+const NO_STATS: &str = "the agent has no statistics: its first sweep is not complete";
 
 /// What the answers are made from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Sources {
     /// The document of the last pass; `None` until the first is complete.
     pub status: watch::Receiver<Option<Arc<Status>>>,
+    /// The last sweep; `None` until the first is complete.
+    pub stats: watch::Receiver<Option<Arc<StatsSnapshot>>>,
+    /// Asks for a sweep before the next is due; never blocks. `None`: there is nobody to ask.
+    pub stats_bell: Option<Arc<dyn Fn() + Send + Sync>>,
     pub events: EventLog,
     /// The directory of the admission records.
     pub admissions: PathBuf,
@@ -59,7 +73,7 @@ pub struct Sources {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("listen for ballast status, ballast events and ballast explain")]
+    #[error("listen for ballast status, ballast events, ballast explain and ballast top")]
     Listen {
         #[from]
         source: ListenError,
@@ -165,6 +179,7 @@ impl Server {
         match parse(&line) {
             Err(message) => send(&mut writer, AnswerRef::Error(&message)).await,
             Ok(Request::Status(_)) => self.send_status(&mut writer).await,
+            Ok(Request::Stats(_)) => self.send_stats(&mut writer).await,
             Ok(Request::Events(request)) if request.follow => {
                 self.follow(&request, reader, writer).await
             }
@@ -181,6 +196,36 @@ impl Server {
             None => AnswerRef::Error(STARTING),
         };
         send(writer, answer).await
+    }
+
+    async fn send_stats(&self, writer: &mut OwnedWriteHalf) -> io::Result<()> {
+        let Some(stats) = self.fresh_stats().await else {
+            return send(writer, AnswerRef::Error(NO_STATS)).await;
+        };
+        // A node full of pods makes megabytes: other connections do not wait for that.
+        let line = tokio::task::spawn_blocking(move || AnswerRef::Stats(&stats).to_line());
+        let line = line.await.map_err(io::Error::other)?;
+        within_timeout(writer.write_all(&line)).await
+    }
+
+    /// The last sweep, and a new one where that is old and comes in time.
+    async fn fresh_stats(&self) -> Option<Arc<StatsSnapshot>> {
+        let mut stats = self.sources.stats.clone();
+        let last = stats.borrow_and_update().clone();
+        let age = last
+            .as_ref()
+            .map(|it| clock::boottime().saturating_sub(it.ended));
+        if age.is_some_and(|it| it < OLD_STATS) {
+            return last;
+        }
+        let Some(ring) = &self.sources.stats_bell else {
+            return last;
+        };
+        ring();
+        match tokio::time::timeout(SWEEP_PATIENCE, stats.changed()).await {
+            Ok(Ok(())) => stats.borrow().clone(),
+            Ok(Err(_)) | Err(_) => last,
+        }
     }
 
     async fn send_explanation(

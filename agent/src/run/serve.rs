@@ -65,6 +65,8 @@ impl Server {
         let entered = tokio.enter();
         let sources = Sources {
             status,
+            stats: pages.stats.clone(),
+            stats_bell: None,
             events: log.clone(),
             admissions: config.state_directory.join(ADMISSIONS),
             oom_records: config.state_directory.join(RECORDS),

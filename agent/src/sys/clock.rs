@@ -1,4 +1,4 @@
-//! The two clocks of the agent.
+//! The clocks of the agent.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,4 +17,11 @@ pub fn wall() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
+}
+
+/// CPU time that the calling thread has used; `None`: the kernel does not say.
+pub fn thread_cpu() -> Option<Duration> {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .ok()
+        .map(Duration::from)
 }

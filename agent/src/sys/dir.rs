@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
@@ -22,7 +23,7 @@ const INTERFACE_FILE_BYTES: usize = 4096;
 pub struct Dir {
     fd: OwnedFd,
     /// For messages only.
-    path: PathBuf,
+    path: Arc<Path>,
     inode: u64,
 }
 
@@ -35,7 +36,7 @@ impl Dir {
         Self::from_fd(fd, path.into())
     }
 
-    fn from_fd(fd: OwnedFd, path: PathBuf) -> Result<Self, FsError> {
+    fn from_fd(fd: OwnedFd, path: Arc<Path>) -> Result<Self, FsError> {
         let file = File::from(fd);
         let inode = file
             .metadata()
@@ -53,6 +54,10 @@ impl Dir {
         &self.path
     }
 
+    pub(super) fn shared_path(&self) -> Arc<Path> {
+        Arc::clone(&self.path)
+    }
+
     /// Inode number; for a cgroup directory this is the cgroup id.
     pub fn inode(&self) -> u64 {
         self.inode
@@ -61,13 +66,13 @@ impl Dir {
     /// Whether the directory is still linked at its path: a removed cgroup keeps its descriptor
     /// and its inode number, but not its name.
     pub fn is_linked(&self) -> bool {
-        nix::sys::stat::stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
+        nix::sys::stat::stat(&*self.path).is_ok_and(|stat| stat.st_ino == self.inode)
     }
 
     pub fn open_dir(&self, name: &str) -> Result<Self, FsError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = self.openat(name, flags, Operation::Open)?;
-        Self::from_fd(fd, self.path.join(name))
+        Self::from_fd(fd, self.path.join(name).into())
     }
 
     /// Opens `a/b/c`, following no symlink. One call where the kernel can (Linux 5.6): a pass over a
@@ -85,7 +90,7 @@ impl Dir {
             .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
         match openat2(&self.fd, &relative, how) {
-            Ok(fd) => Self::from_fd(fd, path),
+            Ok(fd) => Self::from_fd(fd, path.into()),
             // Also from a seccomp filter that does not know the call.
             Err(nix::Error::ENOSYS | nix::Error::EPERM) => self.descend_by_step(&relative),
             Err(e) => Err(FsError::new(Operation::Open, &path, e.into())),
@@ -141,7 +146,7 @@ impl Dir {
             .map_err(|e| FsError::new(Operation::Open, &self.path, e))?;
         Ok(Self {
             fd,
-            path: self.path.clone(),
+            path: self.shared_path(),
             inode: self.inode,
         })
     }
@@ -210,6 +215,23 @@ impl Dir {
         self.check_name(name, Operation::RemoveDir)?;
         unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir)
             .map_err(|e| self.failed(Operation::RemoveDir, name, e.into()))
+    }
+
+    /// How many sub-directories it has, by its count of links, as cgroup file systems keep it.
+    /// `None`: this file system keeps none.
+    pub fn n_dirs(&self) -> Result<Option<u64>, FsError> {
+        let stat = nix::sys::stat::fstat(&self.fd)
+            .map_err(|e| FsError::new(Operation::Stat, &self.path, e.into()))?;
+        // The type differs by architecture. Its name and `.` count too.
+        Ok(u64::from(stat.st_nlink).checked_sub(2))
+    }
+
+    /// What `stat` says of a file's size, bytes.
+    pub fn size_of(&self, name: &str) -> Result<u64, FsError> {
+        self.check_name(name, Operation::Stat)?;
+        let stat = fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+            .map_err(|e| self.failed(Operation::Stat, name, e.into()))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
     pub fn has(&self, name: &str) -> bool {

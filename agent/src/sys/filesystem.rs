@@ -22,6 +22,8 @@ pub struct Filesystem {
     pub kind: FilesystemKind,
     /// The whole filesystem, used or not.
     pub total_bytes: u64,
+    /// For root.
+    pub free_bytes: u64,
     /// For those without privileges.
     pub available_bytes: u64,
     /// `None`: it does not count them (btrfs).
@@ -46,6 +48,7 @@ impl Root {
         Ok(Filesystem {
             kind,
             total_bytes: stat.blocks().saturating_mul(block_bytes),
+            free_bytes: stat.blocks_free().saturating_mul(block_bytes),
             available_bytes: stat.blocks_available().saturating_mul(block_bytes),
             inodes: has_inodes.then(|| stat.files()),
             inodes_free: has_inodes.then(|| stat.files_free()),

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::dir::Dir;
 use super::error::{FsError, Operation};
@@ -14,6 +15,11 @@ use super::error::{FsError, Operation};
 const START_BYTES: usize = 4096;
 /// Arbitrary, far above `/proc/zoneinfo` of the largest machines: a file without end is an error.
 const MAX_BYTES: usize = 4 << 20;
+/// A `seq_file` gives as many records as fit its buffer of a page or more (`seq_read_iter`,
+/// fs/seq_file.c), so it stops short of the end only where the next record does not fit any more.
+/// What gives less than half of the smallest page has come to its end, since no record of the files
+/// that are held (a process id, a disk, an interface) is that long. The others are one record.
+const LEAST_OF_MANY: usize = 2048;
 
 /// Where text is read to. Grows to the largest file that was read.
 #[derive(Debug)]
@@ -29,8 +35,17 @@ impl Default for TextBuffer {
 #[derive(Debug)]
 pub struct HeldFile {
     file: File,
-    /// For messages only.
-    path: PathBuf,
+    /// For messages only; the files of a directory share it.
+    dir: Arc<Path>,
+    name: Name,
+}
+
+#[derive(Debug)]
+enum Name {
+    /// In the directory.
+    Of(&'static str),
+    /// `dir` is the path of the file.
+    Whole,
 }
 
 impl HeldFile {
@@ -38,22 +53,24 @@ impl HeldFile {
         let file = File::open(path).map_err(|e| FsError::new(Operation::Open, path, e))?;
         Ok(Self {
             file,
-            path: path.into(),
+            dir: path.into(),
+            name: Name::Whole,
         })
     }
 
     /// A file of a directory, by its name alone.
-    pub fn open_in(dir: &Dir, name: &str) -> Result<Self, FsError> {
+    pub fn open_in(dir: &Dir, name: &'static str) -> Result<Self, FsError> {
         Ok(Self {
             file: dir.open_file(name)?,
-            path: dir.path().join(name),
+            dir: dir.shared_path(),
+            name: Name::Of(name),
         })
     }
 
-    /// The whole text as it is now. [`FsError::Gone`]: the cgroup behind the file was removed, even
-    /// if there is another one at its path by now.
+    /// The whole text as it is now: one call for a small file. [`FsError::Gone`]: the cgroup behind
+    /// the file was removed, even if there is another one at its path by now.
     pub fn read<'a>(&self, buffer: &'a mut TextBuffer) -> Result<&'a str, FsError> {
-        let failed = |source| FsError::new(Operation::Read, &self.path, source);
+        let failed = |source| FsError::new(Operation::Read, &self.path(), source);
         let bytes = &mut buffer.0;
         let mut n = 0;
         let mut offset = 0;
@@ -68,6 +85,9 @@ impl HeldFile {
                 Ok(0) => break,
                 Ok(read) => {
                     n += read;
+                    if read < LEAST_OF_MANY {
+                        break;
+                    }
                     offset += u64::try_from(read).expect("a read fits the buffer");
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -78,8 +98,11 @@ impl HeldFile {
             .map_err(|error| failed(io::Error::new(ErrorKind::InvalidData, error)))
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn path(&self) -> PathBuf {
+        match self.name {
+            Name::Of(name) => self.dir.join(name),
+            Name::Whole => self.dir.to_path_buf(),
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
 const ROUNDS: u32 = 200;
 
 /// Where rounds may be fewer, as many as fit into this time.
-const BUDGET: Duration = Duration::from_mins(6);
+const BUDGET: Duration = Duration::from_secs(90);
 
 struct Storm {
     agent: Agent,

@@ -75,7 +75,8 @@ fn memory_of_both_versions_has_the_same_meaning() {
               active_file 70\nworkingset_refault_anon 1\npgfault 8\npgmajfault 2\n";
     let v1 = "cache 1\nrss 1\ninactive_file 1\nhierarchical_memory_limit 9\ntotal_cache 200\n\
               total_rss 100\ntotal_shmem 40\ntotal_mapped_file 50\ntotal_inactive_file 60\n\
-              total_active_file 70\ntotal_pgfault 8\ntotal_pgmajfault 2\n";
+              total_active_file 70\ntotal_workingset_refault_anon 1\ntotal_pgfault 8\n\
+              total_pgmajfault 2\n";
     let v2 = MemoryStat::parse_v2(v2).unwrap();
     assert_eq!(v2.kernel, Some(Bytes(30)));
     let v1 = MemoryStat::parse_v1(v1).unwrap();

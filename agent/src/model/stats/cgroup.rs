@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::cgroup_files::{MemoryEvents, MemoryStat};
 use crate::model::event::CgroupId;
+use crate::model::eviction::MemoryUse;
 use crate::model::psi::Stalls;
+use crate::units::Bytes;
 
 /// Counters are since the cgroup was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,6 +31,85 @@ pub struct CgroupStats {
     /// How often a fork was refused by `pids.max` (`pids.events`).
     pub n_fork_refusals: Option<u64>,
     pub spec: CgroupSpec,
+}
+
+impl CgroupStats {
+    /// What eviction knows memory by; `None`: a figure that is needed was not read.
+    pub fn memory_use(&self) -> Option<MemoryUse> {
+        MemoryUse::new(self.memory.usage.map(Bytes), &self.memory.stat)
+    }
+
+    /// Puts counters that fell since `before` back to what they were, and tells how many did. They
+    /// only rise while a cgroup lives, so another cgroup, or one that cannot be told from another,
+    /// is left as it is.
+    pub fn keep_rising(&mut self, before: &Self) -> u64 {
+        if self.cgroup_id.is_none() || self.cgroup_id != before.cgroup_id {
+            return 0;
+        }
+        let mut n = 0;
+        let mut keep = |now: &mut u64, before: u64| {
+            if *now < before {
+                *now = before;
+                n += 1;
+            }
+        };
+        let (cpu, memory) = (&mut self.cpu, &mut self.memory);
+        let (stat, events) = (&mut memory.stat, &mut memory.events);
+        for (now, before) in [
+            (&mut cpu.usage_ns, before.cpu.usage_ns),
+            (&mut cpu.user_ns, before.cpu.user_ns),
+            (&mut cpu.system_ns, before.cpu.system_ns),
+            (&mut cpu.n_periods, before.cpu.n_periods),
+            (&mut cpu.n_throttled, before.cpu.n_throttled),
+            (&mut cpu.throttled_ns, before.cpu.throttled_ns),
+            (&mut cpu.n_bursts, before.cpu.n_bursts),
+            (&mut cpu.burst_ns, before.cpu.burst_ns),
+            (&mut stat.page_faults, before.memory.stat.page_faults),
+            (
+                &mut stat.major_page_faults,
+                before.memory.stat.major_page_faults,
+            ),
+            (&mut stat.refaults_file, before.memory.stat.refaults_file),
+            (&mut events.low, before.memory.events.low),
+            (&mut events.high, before.memory.events.high),
+            (&mut events.max, before.memory.events.max),
+            (&mut events.oom, before.memory.events.oom),
+            (&mut events.oom_kill, before.memory.events.oom_kill),
+            (
+                &mut events.oom_group_kill,
+                before.memory.events.oom_group_kill,
+            ),
+            (&mut self.n_fork_refusals, before.n_fork_refusals),
+        ] {
+            if let (Some(now), Some(before)) = (now, before) {
+                keep(now, before);
+            }
+        }
+        let stalls = &mut self.stalls;
+        for (now, before) in [
+            (&mut stalls.cpu, before.stalls.cpu),
+            (&mut stalls.memory, before.stalls.memory),
+            (&mut stalls.io, before.stalls.io),
+        ] {
+            let (Some(now), Some(before)) = (now, before) else {
+                continue;
+            };
+            keep(&mut now.some.total.0, before.some.total.0);
+            if let (Some(now), Some(before)) = (&mut now.full, before.full) {
+                keep(&mut now.total.0, before.total.0);
+            }
+        }
+        for device in &mut self.io {
+            let Some(before) = before.io.iter().find(|it| it.number == device.number) else {
+                continue;
+            };
+            keep(&mut device.read.bytes, before.read.bytes);
+            keep(&mut device.read.operations, before.read.operations);
+            keep(&mut device.written.bytes, before.written.bytes);
+            keep(&mut device.written.operations, before.written.operations);
+        }
+        n
+    }
 }
 
 /// Nanoseconds and counts.
@@ -140,4 +221,53 @@ pub struct CgroupSpec {
     /// v2 `memory.swap.max`; v1 memory and swap together.
     pub swap_limit: Option<u64>,
     pub max_tasks: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::psi::{Psi, PsiLine};
+    use crate::units::Micros;
+
+    fn stats(cgroup: u64, cpu: u64, written: u64, stalled: u64) -> CgroupStats {
+        let some = PsiLine {
+            total: Micros(stalled),
+            ..PsiLine::default()
+        };
+        let mut stats = CgroupStats {
+            cgroup_id: Some(CgroupId(cgroup)),
+            io: vec![DeviceIo::default()],
+            ..CgroupStats::default()
+        };
+        stats.cpu.usage_ns = Some(cpu);
+        stats.memory.usage = Some(cpu);
+        stats.io[0].written.bytes = written;
+        stats.stalls.memory = Some(Psi { some, full: None });
+        stats
+    }
+
+    #[test]
+    fn a_counter_that_fell_is_kept_and_counted() {
+        let before = stats(1, 100, 10, 5);
+        let mut now = stats(1, 90, 9, 4);
+        assert_eq!(now.keep_rising(&before), 3);
+        // Usage is no counter.
+        let mut expected = before.clone();
+        expected.memory.usage = Some(90);
+        assert_eq!(now, expected);
+        let mut risen = stats(1, 100, 11, 6);
+        assert_eq!(risen.keep_rising(&before), 0);
+        assert_eq!(risen, stats(1, 100, 11, 6));
+    }
+
+    #[test]
+    fn another_cgroup_begins_anew() {
+        let before = stats(1, 100, 10, 5);
+        for id in [Some(CgroupId(2)), None] {
+            let mut now = stats(2, 1, 1, 1);
+            now.cgroup_id = id;
+            assert_eq!(now.keep_rising(&before), 0);
+            assert_eq!(now.cpu.usage_ns, Some(1));
+        }
+    }
 }

@@ -48,6 +48,7 @@ pub enum EncodeError {
 impl Metrics {
     /// Appends everything; gives the number of samples.
     pub fn encode(&self, format: Format, out: &mut Vec<u8>) -> Result<u64, EncodeError> {
+        self.show_rings();
         let shared = &*self.shared;
         let families = shared.registry.gather();
         match format {

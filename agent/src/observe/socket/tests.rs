@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::model::record::{EventDetail, EventKind, tests::oom_record};
+use crate::model::stats::tests::example_stats;
 use crate::model::status::tests::example_status;
 use crate::observe::protocol::Answer;
 use crate::observe::shutdown::{self, ShutdownTrigger};
@@ -18,6 +19,7 @@ struct Fixture {
     path: PathBuf,
     events: EventLog,
     status: watch::Sender<Option<Arc<Status>>>,
+    stats: watch::Sender<Option<Arc<StatsSnapshot>>>,
     server: SocketServer,
     shutdown: ShutdownTrigger,
 }
@@ -33,9 +35,17 @@ impl Fixture {
             append(&events, kind, "first");
         }
         let (status, receiver) = watch::channel(Some(Arc::new(example_status())));
+        let (stats, sweeps) = watch::channel(None);
+        // A bell that is answered at once by the sweep of the second 60.
+        let fresh = stats.clone();
+        let ring = move || {
+            fresh.send_replace(Some(Arc::new(example_stats(60))));
+        };
         let (trigger, shutdown) = shutdown::channel();
         let sources = Sources {
             status: receiver,
+            stats: sweeps,
+            stats_bell: Some(Arc::new(ring)),
             events: events.clone(),
             admissions: path.with_file_name("admissions"),
             oom_records: path.with_file_name("oom"),
@@ -45,6 +55,7 @@ impl Fixture {
             path,
             events,
             status,
+            stats,
             server,
             shutdown: trigger,
         }
@@ -115,6 +126,22 @@ async fn status_and_events_are_answered() {
         let answers = fixture.ask(&request(rest)).await;
         assert_eq!(sequences(&answers), expected, "{rest}");
     }
+}
+
+#[tokio::test]
+async fn old_statistics_are_made_anew_and_fresh_ones_are_sent_as_they_are() {
+    let fixture = Fixture::start(16);
+    let ask = || async { fixture.ask(&request(r#""command":"stats""#)).await };
+    let stats = |it: StatsSnapshot| [Answer::Stats(Box::new(it))];
+    assert_eq!(ask().await, stats(example_stats(60)), "there was none");
+    fixture.stats.send_replace(Some(Arc::new(example_stats(1))));
+    assert_eq!(ask().await, stats(example_stats(60)), "it was old");
+    let fresh = StatsSnapshot {
+        ended: clock::boottime() + Duration::from_secs(3600),
+        ..example_stats(1)
+    };
+    fixture.stats.send_replace(Some(Arc::new(fresh.clone())));
+    assert_eq!(ask().await, stats(fresh));
 }
 
 #[tokio::test]

@@ -145,13 +145,14 @@ fn killed(metrics: &Metrics) {
 
 #[test]
 fn a_count_names_the_newest_record_behind_it() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     killed(&metrics);
     let at = WallTime::from_epoch(Duration::from_millis(1_763_710_000_250));
     let refused = Some(admission::RefusalReason::TopologyAffinityError);
+    let tally = AdmissionTally::default();
     let took = Duration::from_millis(1);
-    metrics.admission(&pod_uid(), "restricted", None, took, at);
-    metrics.admission(&pod_uid(), "restricted", refused, took, at);
+    metrics.admission(&pod_uid(), "restricted", None, Some((&tally, took)), at);
+    metrics.admission(&pod_uid(), "restricted", refused, Some((&tally, took)), at);
     let (bytes, _) = encoded(&metrics, Format::OpenMetrics);
     let text = String::from_utf8(bytes).expect("UTF-8");
     let line = |start: &str| {
@@ -186,7 +187,7 @@ fn a_count_names_the_newest_record_behind_it() {
 
 #[test]
 fn the_record_of_a_series_goes_with_it() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     killed(&metrics);
     let name = |metrics: &Metrics| {
         let snapshot = metrics.shared.exemplars.snapshot();
@@ -209,11 +210,11 @@ fn the_record_of_a_series_goes_with_it() {
 
 #[test]
 fn a_record_with_a_name_too_long_for_an_exemplar_is_not_named() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = WallTime::from_epoch(Duration::from_secs(1));
     let refused = Some(admission::RefusalReason::TopologyAffinityError);
     let long = PodUid("u".repeat(120));
-    metrics.admission(&long, "restricted", refused, Duration::ZERO, at);
+    metrics.admission(&long, "restricted", refused, None, at);
     let (bytes, _) = encoded(&metrics, Format::OpenMetrics);
     let text = String::from_utf8(bytes).expect("UTF-8");
     assert!(text.contains("result=\"refused\"} 1\n"), "{text}");
@@ -221,7 +222,7 @@ fn a_record_with_a_name_too_long_for_an_exemplar_is_not_named() {
 
 #[test]
 fn a_native_histogram_is_one_before_its_first_value() {
-    let (bytes, _) = encoded(&Metrics::new(), Format::Protobuf);
+    let (bytes, _) = encoded(&Metrics::default(), Format::Protobuf);
     let families = families(&bytes);
     let detection = families
         .iter()

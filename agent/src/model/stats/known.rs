@@ -1,0 +1,51 @@
+//! What the loop knows of pods and containers beside what the kernel says: the names under which
+//! the sweep shows what it reads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ContainerStats;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::pod::QosClass;
+use crate::model::record::PodRef;
+use crate::model::time::WallTime;
+
+/// A pod, whether it runs or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPod {
+    pub pod: Arc<PodRef>,
+    pub qos: QosClass,
+    pub cgroup: CgroupName,
+    pub started_at: WallTime,
+    /// With a cgroup, by name.
+    pub containers: Vec<KnownContainer>,
+}
+
+/// One instance of a container that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownContainer {
+    pub name: String,
+    pub cgroup: CgroupName,
+    /// As the runtime names the instance.
+    pub runtime_id: String,
+    /// As the manifest has it; empty: none.
+    pub image: String,
+    pub started_at: Option<WallTime>,
+    pub restarts: u32,
+    /// OOM kills over all instances.
+    pub oom_events: u64,
+    /// Its first process; `None`: not started yet.
+    pub pid: Option<u32>,
+}
+
+/// An instance whose cgroup is gone, with what it had used by then.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndedContainer {
+    pub pod: Arc<PodRef>,
+    pub qos: QosClass,
+    pub pod_cgroup: CgroupName,
+    pub pod_started_at: WallTime,
+    /// Boottime of its end.
+    pub at: Duration,
+    pub container: ContainerStats,
+}

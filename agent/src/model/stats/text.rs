@@ -1,0 +1,325 @@
+//! The texts of the kernel that only statistics are made of.
+//!
+//! As in `model::cgroup_files`: what a kernel does not print is left out, and what is printed and is
+//! no number is an error.
+
+use super::{
+    DeviceIo, DeviceNumber, DiskCounts, DiskStats, InterfaceStats, IoCounts, NumaPages,
+    TrafficCounts,
+};
+use crate::model::text::{ParseError, flat_keyed, number};
+
+/// `USER_HZ` is 100 on every architecture that has eBPF.
+const NS_PER_TICK: u64 = 10_000_000;
+
+/// `cpuacct.stat` of v1: time in user space and in the kernel, nanoseconds.
+pub fn parse_cpuacct_stat(text: &str) -> Result<(Option<u64>, Option<u64>), ParseError> {
+    let (mut user, mut system) = (None, None);
+    for (key, value) in flat_keyed(text) {
+        let field = match key {
+            "user" => &mut user,
+            "system" => &mut system,
+            _ => continue,
+        };
+        let ticks: u64 = number(value, "clock ticks")?;
+        *field = Some(ticks.saturating_mul(NS_PER_TICK));
+    }
+    Ok((user, system))
+}
+
+/// `max` of `pids.events`: forks that were refused.
+pub fn parse_fork_refusals(text: &str) -> Result<Option<u64>, ParseError> {
+    let found = flat_keyed(text).find(|(key, _)| *key == "max");
+    found
+        .map(|(_, value)| number(value, "a number"))
+        .transpose()
+}
+
+impl DeviceNumber {
+    fn parse(text: &str) -> Result<Self, ParseError> {
+        let (major, minor) = text
+            .split_once(':')
+            .ok_or_else(|| ParseError::invalid(text, "major:minor"))?;
+        Ok(Self {
+            major: number(major, "a major device number")?,
+            minor: number(minor, "a minor device number")?,
+        })
+    }
+}
+
+/// `io.stat` of v2; a device that has seen no traffic has no numbers and is left out.
+pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
+    let mut all = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let Some(device) = words.next() else {
+            continue;
+        };
+        let (mut read, mut written) = (IoCounts::default(), IoCounts::default());
+        let mut has_any = false;
+        for word in words {
+            let Some((key, value)) = word.split_once('=') else {
+                continue;
+            };
+            let field = match key {
+                "rbytes" => &mut read.bytes,
+                "wbytes" => &mut written.bytes,
+                "rios" => &mut read.operations,
+                "wios" => &mut written.operations,
+                _ => continue,
+            };
+            *field = number(value, "a number")?;
+            has_any = true;
+        }
+        if has_any {
+            all.push(DeviceIo {
+                number: DeviceNumber::parse(device)?,
+                name: None,
+                read,
+                written,
+            });
+        }
+    }
+    all.sort_by_key(|it| it.number);
+    Ok(all)
+}
+
+/// `blkio.throttle.io_service_bytes` and `blkio.throttle.io_serviced` of v1, or the same with
+/// `_recursive`: bytes and operations by device.
+pub fn parse_blkio(bytes: &str, operations: &str) -> Result<Vec<DeviceIo>, ParseError> {
+    let mut all: Vec<DeviceIo> = Vec::new();
+    let mut take = |text: &str, field: fn(&mut IoCounts) -> &mut u64| {
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let (Some(device), Some(operation), Some(value)) =
+                (words.next(), words.next(), words.next())
+            else {
+                // The last line: `Total` of all devices.
+                continue;
+            };
+            let is_read = match operation {
+                "Read" => true,
+                "Write" => false,
+                _ => continue,
+            };
+            let of = DeviceNumber::parse(device)?;
+            let index = match all.binary_search_by_key(&of, |it| it.number) {
+                Ok(index) => index,
+                Err(index) => {
+                    let new = DeviceIo {
+                        number: of,
+                        ..DeviceIo::default()
+                    };
+                    all.insert(index, new);
+                    index
+                }
+            };
+            let device = &mut all[index];
+            let counts = match is_read {
+                true => &mut device.read,
+                false => &mut device.written,
+            };
+            *field(counts) = number(value, "a number")?;
+        }
+        Ok(())
+    };
+    take(bytes, |it| &mut it.bytes)?;
+    take(operations, |it| &mut it.operations)?;
+    Ok(all)
+}
+
+/// `memory.numa_stat`, with all that is below the cgroup: v2 prints bytes, v1 pages. `page_size` in
+/// bytes, 1 or more.
+pub fn parse_numa_stat(
+    text: &str,
+    is_unified: bool,
+    page_size: u64,
+) -> Result<Vec<NumaPages>, ParseError> {
+    let mut all: Vec<NumaPages> = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let Some(first) = words.next() else {
+            continue;
+        };
+        let key = match is_unified {
+            true => Some(first),
+            // `hierarchical_anon=7 N0=7`: the others leave out the cgroups below.
+            false => first
+                .split_once('=')
+                .and_then(|(key, _)| key.strip_prefix("hierarchical_")),
+        };
+        let field: fn(&mut NumaPages) -> &mut u64 = match key {
+            Some("anon") => |it| &mut it.anon,
+            Some("file") => |it| &mut it.file,
+            Some("unevictable") => |it| &mut it.unevictable,
+            _ => continue,
+        };
+        for word in words {
+            let Some((node, value)) = word.strip_prefix('N').and_then(|it| it.split_once('='))
+            else {
+                continue;
+            };
+            let node: u32 = number(node, "a NUMA node")?;
+            let value: u64 = number(value, "a number")?;
+            let index = match all.binary_search_by_key(&node, |it| it.node) {
+                Ok(index) => index,
+                Err(index) => {
+                    let new = NumaPages {
+                        node,
+                        ..NumaPages::default()
+                    };
+                    all.insert(index, new);
+                    index
+                }
+            };
+            *field(&mut all[index]) = match is_unified {
+                true => value / page_size.max(1),
+                false => value,
+            };
+        }
+    }
+    Ok(all)
+}
+
+/// `/proc/PID/net/dev`, in the order of the file; `is_wanted` chooses by name.
+pub fn parse_net_dev(
+    text: &str,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<InterfaceStats>, ParseError> {
+    let mut all = Vec::new();
+    // The two lines of the heading have no colon.
+    for line in text.lines() {
+        let Some((name, counts)) = line.split_once(':') else {
+            continue;
+        };
+        let name = name.trim();
+        if !is_wanted(name) {
+            continue;
+        }
+        // Bytes, packets, errors, dropped and four more; then the same of what was sent.
+        let mut fields = [0; 12];
+        let mut words = counts.split_ascii_whitespace();
+        for field in &mut fields {
+            let word = words
+                .next()
+                .ok_or_else(|| ParseError::invalid(line, "16 counters"))?;
+            *field = number(word, "a counter")?;
+        }
+        let counts = |at: usize| TrafficCounts {
+            bytes: fields[at],
+            packets: fields[at + 1],
+            errors: fields[at + 2],
+            dropped: fields[at + 3],
+        };
+        all.push(InterfaceStats {
+            name: name.to_owned(),
+            received: counts(0),
+            transmitted: counts(8),
+        });
+    }
+    Ok(all)
+}
+
+/// `/proc/diskstats`; devices that have seen no traffic are left out.
+pub fn parse_diskstats(text: &str) -> Result<Vec<DiskStats>, ParseError> {
+    let mut all = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let mut word = || {
+            words
+                .next()
+                .ok_or_else(|| ParseError::invalid(line, "a device and 11 counters"))
+        };
+        let device = DeviceNumber {
+            major: number(word()?, "a major device number")?,
+            minor: number(word()?, "a minor device number")?,
+        };
+        let name = word()?;
+        let mut fields = [0; 11];
+        for field in &mut fields {
+            *field = number(word()?, "a counter")?;
+        }
+        let [
+            reads,
+            reads_merged,
+            read_sectors,
+            read_ms,
+            writes,
+            writes_merged,
+            written_sectors,
+            write_ms,
+            n_in_flight,
+            busy_ms,
+            weighted_busy_ms,
+        ] = fields;
+        if reads == 0 && writes == 0 {
+            continue;
+        }
+        all.push(DiskStats {
+            name: name.to_owned(),
+            number: device,
+            reads: DiskCounts {
+                completed: reads,
+                merged: reads_merged,
+                sectors: read_sectors,
+                time_ms: read_ms,
+            },
+            writes: DiskCounts {
+                completed: writes,
+                merged: writes_merged,
+                sectors: written_sectors,
+                time_ms: write_ms,
+            },
+            n_in_flight,
+            busy_ms,
+            weighted_busy_ms,
+        });
+    }
+    Ok(all)
+}
+
+/// The soft limit of open files in `/proc/PID/limits`; `u64::MAX`: unlimited.
+pub fn parse_max_open_files(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|it| it.strip_prefix("Max open files"))?;
+    match line.split_ascii_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        word => word.parse().ok(),
+    }
+}
+
+/// A size of huge pages, bytes, as the kernel names it in `hugetlb.2MB.current` (`mem_fmt`,
+/// mm/hugetlb_cgroup.c).
+pub fn hugetlb_name(page_size: u64) -> String {
+    match page_size {
+        size if size >= 1 << 30 => format!("{}GB", size >> 30),
+        size if size >= 1 << 20 => format!("{}MB", size >> 20),
+        size => format!("{}KB", size >> 10),
+    }
+}
+
+/// The source of the mount that holds `path`, of the lines of `/proc/self/mountinfo`
+/// (proc_pid_mountinfo(5)): the one that was mounted last at the longest part of it.
+pub fn mount_source<'a>(mountinfo: &'a str, path: &std::path::Path) -> Option<&'a str> {
+    let mut best: Option<(usize, &str)> = None;
+    for line in mountinfo.lines() {
+        let Some(point) = line.split(' ').nth(4) else {
+            continue;
+        };
+        let Some(source) = line
+            .split_once(" - ")
+            .and_then(|(_, after)| after.split(' ').nth(1))
+        else {
+            continue;
+        };
+        let is_longer = best.is_none_or(|(length, _)| point.len() >= length);
+        if path.starts_with(point) && is_longer {
+            best = Some((point.len(), source));
+        }
+    }
+    best.map(|(_, source)| source)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! `cargo xtask dashboards`: Grafana dashboards from sources that people can edit.
+//!
+//! `dashboards/source/NAME.yaml` becomes `dashboards/NAME.json`, and with the results that were
+//! recorded for it in `dashboards/previews/data/NAME.json` a still picture of it,
+//! `dashboards/previews/NAME.svg`. Both are functions of these files alone, so `cargo xtask tidy`
+//! can tell when they are stale.
+
+mod grafana;
+mod layout;
+mod source;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use self::source::Dashboard;
+use crate::{progress, workspace};
+
+/// Relative to the root of the checkout.
+const DIRECTORY: &str = "dashboards";
+
+/// Write the Grafana dashboards and their previews from dashboards/source
+#[derive(clap::Args)]
+pub(crate) struct Arguments {}
+
+pub(crate) fn run(_: &Arguments) -> Result<()> {
+    let root = workspace::root();
+    for path in stale(&root)? {
+        let text = &generated(&root)?[&path];
+        fs::write(root.join(&path), text).with_context(|| path.display().to_string())?;
+        progress::note(format_args!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+/// Generated files that differ from what their sources give, relative to `root`.
+pub(crate) fn stale(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut stale = Vec::new();
+    for (path, text) in generated(root)? {
+        if fs::read_to_string(root.join(&path)).ok().as_ref() != Some(&text) {
+            stale.push(path);
+        }
+    }
+    Ok(stale)
+}
+
+/// What is made of the sources below `root`, by path relative to it.
+fn generated(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
+    let dashboards = read(&root.join(DIRECTORY).join("source"))?;
+    let mut files = BTreeMap::new();
+    for (name, dashboard) in &dashboards {
+        let path = Path::new(DIRECTORY).join(format!("{name}.json"));
+        let mut text = serde_json::to_string_pretty(&grafana::dashboard(name, dashboard))?;
+        text.push('\n');
+        files.insert(path, text);
+    }
+    Ok(files)
+}
+
+/// The checked sources in `directory` by name.
+fn read(directory: &Path) -> Result<BTreeMap<String, Dashboard>> {
+    let mut dashboards = BTreeMap::new();
+    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_none_or(|it| it != "yaml") {
+            continue;
+        }
+        let parsed = fs::read_to_string(&path)
+            .map_err(anyhow::Error::from)
+            .and_then(|text| Dashboard::parse(&text));
+        let dashboard = parsed.with_context(|| path.display().to_string())?;
+        let name = path.file_stem().and_then(|it| it.to_str());
+        dashboards.insert(name.context("no UTF-8")?.to_owned(), dashboard);
+    }
+    for (name, dashboard) in &dashboards {
+        for link in dashboard.links() {
+            let known = dashboards.contains_key(link);
+            ensure!(
+                known,
+                "{name}: a link to {link}, and there is no {link}.yaml"
+            );
+        }
+    }
+    Ok(dashboards)
+}
+
+#[cfg(test)]
+mod tests;
