@@ -6,6 +6,9 @@
     expect(dead_code, reason = "tests only with the feature")
 )]
 
+mod live;
+mod scene;
+
 use anyhow::Result;
 use ballast_tests::prometheus::{self, Alertmanager, Prometheus, Scratch};
 
