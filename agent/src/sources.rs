@@ -26,6 +26,7 @@ pub mod pod_reading;
 pub mod probe;
 pub mod procfs;
 pub mod psi;
+pub mod stats;
 pub mod sysfs;
 pub mod uevents;
 pub mod wakers;

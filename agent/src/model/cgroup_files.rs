@@ -80,6 +80,8 @@ pub struct MemoryStat {
     pub file: Option<Bytes>,
     pub file_mapped: Option<Bytes>,
     pub shmem: Option<Bytes>,
+    /// Swapped out; `None` on v2, where another file tells.
+    pub swap: Option<Bytes>,
     pub active_anon: Option<Bytes>,
     pub inactive_anon: Option<Bytes>,
     pub active_file: Option<Bytes>,
@@ -163,6 +165,7 @@ impl MemoryStat {
                 "total_cache" => &mut stat.file,
                 "total_mapped_file" => &mut stat.file_mapped,
                 "total_shmem" => &mut stat.shmem,
+                "total_swap" => &mut stat.swap,
                 "total_active_anon" => &mut stat.active_anon,
                 "total_inactive_anon" => &mut stat.inactive_anon,
                 "total_active_file" => &mut stat.active_file,

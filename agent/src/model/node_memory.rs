@@ -9,6 +9,7 @@ pub struct Meminfo {
     pub total: u64,
     pub free: Option<u64>,
     pub available: Option<u64>,
+    pub swap_total: Option<u64>,
     pub swap_free: Option<u64>,
     /// All huge page pools, used or not (Linux 4.19); `None`: the kernel has no huge pages.
     pub hugetlb: Option<u64>,
@@ -42,6 +43,7 @@ impl Meminfo {
                 "SwapCached" => &mut info.swap_cached,
                 "Active(file)" => &mut info.active_file,
                 "Inactive(file)" => &mut info.inactive_file,
+                "SwapTotal" => &mut info.swap_total,
                 "SwapFree" => &mut info.swap_free,
                 "Dirty" => &mut info.dirty,
                 "Writeback" => &mut info.writeback,

@@ -6,7 +6,7 @@
 
 use crate::model::cgroup_files::{MemoryStat, parse_count, parse_limit, parse_memory_limit_v1};
 use crate::model::cgroup_name::CgroupName;
-use crate::model::eviction::{MemoryUse, StallSource, StallTotals};
+use crate::model::eviction::{MemoryUse, StallTotals};
 use crate::model::psi::Psi;
 use crate::model::text::ParseError;
 use crate::sources::ReadError;
@@ -56,6 +56,15 @@ impl MemoryFiles {
 
     /// Two reads. `None`: the kernel leaves out a figure that is needed.
     pub(super) fn read(&self, buffer: &mut TextBuffer) -> Result<Option<MemoryUse>, ReadError> {
+        let (usage, stat) = self.read_all(buffer)?;
+        Ok(MemoryUse::new(usage, &stat))
+    }
+
+    /// The same two reads, with all that is in them.
+    pub(super) fn read_all(
+        &self,
+        buffer: &mut TextBuffer,
+    ) -> Result<(Option<Bytes>, MemoryStat), ReadError> {
         let usage = match &self.usage {
             Some(file) => Some(Bytes(read(file, buffer, parse_count)?)),
             None => None,
@@ -64,7 +73,7 @@ impl MemoryFiles {
             true => read(&self.stat, buffer, MemoryStat::parse_v2)?,
             false => read(&self.stat, buffer, MemoryStat::parse_v1)?,
         };
-        Ok(MemoryUse::new(usage, &stat))
+        Ok((usage, stat))
     }
 }
 
@@ -114,23 +123,23 @@ pub(super) fn memory_limit(text: &str, is_unified: bool) -> Result<Option<u64>, 
     })
 }
 
-/// A `memory.pressure` file, of a cgroup or of the node.
+/// A pressure file, of a cgroup or of the node.
 #[derive(Debug)]
 pub(super) struct StallFile(HeldFile);
 
 impl StallFile {
-    /// Of a cgroup in the cgroup v2 hierarchy; `None`: it is not in there, or nothing is accounted.
+    /// Of the memory of a cgroup in the cgroup v2 hierarchy; `None`: it is not in there, or nothing
+    /// is accounted.
     pub(super) fn open(trees: &Trees, name: &CgroupName) -> Result<Option<Self>, FsError> {
-        let Some(tree) = trees.cgroup2() else {
-            return Ok(None);
-        };
-        match if_any(tree.dir.descend(name.components()))? {
-            Some(dir) => {
-                let file = if_any(HeldFile::open_in(&dir, "memory.pressure"))?;
-                Ok(file.map(Self))
-            }
+        match cgroup2_dir(trees, name)? {
+            Some(dir) => Self::open_in(&dir, "memory.pressure"),
             None => Ok(None),
         }
+    }
+
+    /// The same of a directory that is open.
+    pub(super) fn open_in(dir: &Dir, file: &'static str) -> Result<Option<Self>, FsError> {
+        Ok(if_any(HeldFile::open_in(dir, file))?.map(Self))
     }
 
     pub(super) fn of_node(file: HeldFile) -> Self {
@@ -139,18 +148,24 @@ impl StallFile {
 
     /// `None`: accounting is off (`cgroup.pressure`, or `psi=0` on some kernels).
     pub(super) fn read(&self, buffer: &mut TextBuffer) -> Result<Option<StallTotals>, ReadError> {
-        let psi: Psi = match read(&self.0, buffer, str::parse) {
-            Ok(psi) => psi,
-            Err(ReadError::Fs(error)) if error.errno() == Some(nix::libc::EOPNOTSUPP) => {
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        };
-        Ok(Some(StallTotals {
-            source: StallSource::Psi,
-            some_us: psi.some.total.0,
-            full_us: psi.full.map(|it| it.total.0),
-        }))
+        Ok(self.read_all(buffer)?.map(|it| it.totals()))
+    }
+
+    /// The same with the averages.
+    pub(super) fn read_all(&self, buffer: &mut TextBuffer) -> Result<Option<Psi>, ReadError> {
+        match read(&self.0, buffer, str::parse) {
+            Ok(psi) => Ok(Some(psi)),
+            Err(ReadError::Fs(error)) if error.errno() == Some(nix::libc::EOPNOTSUPP) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The directory of a cgroup in the cgroup v2 hierarchy; `None` where there is none.
+pub(super) fn cgroup2_dir(trees: &Trees, name: &CgroupName) -> Result<Option<Dir>, FsError> {
+    match trees.cgroup2() {
+        Some(tree) => if_any(tree.dir.descend(name.components())),
+        None => Ok(None),
     }
 }
 
@@ -173,7 +188,7 @@ pub(super) fn read<T>(
     parse: impl Fn(&str) -> Result<T, ParseError>,
 ) -> Result<T, ReadError> {
     parse(file.read(buffer)?).map_err(|source| ReadError::Parse {
-        path: file.path().into(),
+        path: file.path(),
         source,
     })
 }

@@ -217,12 +217,13 @@ impl Dir {
             .map_err(|e| self.failed(Operation::RemoveDir, name, e.into()))
     }
 
-    /// Its sub-directories, by its count of links: a cgroup file system counts them there.
-    pub fn n_dirs(&self) -> Result<u64, FsError> {
+    /// How many sub-directories it has, by its count of links, as cgroup file systems keep it.
+    /// `None`: this file system keeps none.
+    pub fn n_dirs(&self) -> Result<Option<u64>, FsError> {
         let stat = nix::sys::stat::fstat(&self.fd)
             .map_err(|e| FsError::new(Operation::Stat, &self.path, e.into()))?;
         // The type differs by architecture. Its name and `.` count too.
-        Ok(u64::from(stat.st_nlink).saturating_sub(2))
+        Ok(u64::from(stat.st_nlink).checked_sub(2))
     }
 
     /// What `stat` says of a file's size, bytes.

@@ -48,6 +48,12 @@ pub fn raise_open_files() -> io::Result<OpenFiles> {
     Ok(OpenFiles { before, now })
 }
 
+/// How many descriptors this process may have now.
+pub fn max_open_files() -> io::Result<u64> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(soft)
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {

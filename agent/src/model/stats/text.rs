@@ -289,13 +289,14 @@ pub fn parse_max_open_files(text: &str) -> Option<u64> {
     }
 }
 
-/// The page size in the name of a file such as `hugetlb.2MB.current`, as the kernel names it.
-/// `None`: another file.
-pub fn hugetlb_page_size<'a>(file: &'a str, suffix: &str) -> Option<&'a str> {
-    file.strip_prefix("hugetlb.")?
-        .strip_suffix(suffix)?
-        .strip_suffix('.')
-        .filter(|it| !it.is_empty() && !it.contains('.'))
+/// A size of huge pages, bytes, as the kernel names it in `hugetlb.2MB.current` (`mem_fmt`,
+/// mm/hugetlb_cgroup.c).
+pub fn hugetlb_name(page_size: u64) -> String {
+    match page_size {
+        size if size >= 1 << 30 => format!("{}GB", size >> 30),
+        size if size >= 1 << 20 => format!("{}MB", size >> 20),
+        size => format!("{}KB", size >> 10),
+    }
 }
 
 /// The source of the mount that holds `path`, of the lines of `/proc/self/mountinfo`

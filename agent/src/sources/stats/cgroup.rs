@@ -1,0 +1,563 @@
+//! One cgroup: what changes all the time from files that are held open, what seldom does by opening
+//! them now and then.
+//!
+//! A held file costs the kernel some 5 KiB (`seq_file` keeps its page), and opening one for each
+//! reading five to ten times the processor time of the reading. So files are held while there are
+//! descriptors for it; the few that decisions need always are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::settings::Settings;
+use crate::model::cgroup_files::{CpuStat, MemoryEvents, OomControl, parse_count};
+use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::event::CgroupId;
+use crate::model::eviction::{MemoryUse, StallTotals};
+use crate::model::psi::Psi;
+use crate::model::stats::text::{
+    parse_blkio, parse_cpuacct_stat, parse_fork_refusals, parse_io_stat,
+};
+use crate::model::stats::{CgroupStats, CpuUse, DeviceIo, MemoryFigures};
+use crate::model::text::ParseError;
+use crate::sources::ReadError;
+use crate::sources::cgroup_use::{self, MemoryFiles, StallFile, cgroup2_dir, dir};
+use crate::sys::{Dir, HeldFile, TextBuffer, Trees};
+
+/// How long settings are taken to stay: the agent itself writes them, seldom.
+const SETTINGS_STAY: Duration = Duration::from_secs(30);
+/// How deep processes are counted below a cgroup; what nests deeper is left out.
+const MAX_DEPTH: usize = 32;
+
+/// What readings of all cgroups share.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub trees: Arc<Trees>,
+    pub buffer: TextBuffer,
+    /// Bytes.
+    pub page_size: u64,
+    /// Names of the sizes of huge pages, as in `hugetlb.2MB.current`.
+    pub hugepages: Vec<String>,
+    /// Files held beside those of decisions, and how many there may be.
+    pub n_held: usize,
+    pub max_held: usize,
+    pub faults: Faults,
+}
+
+/// Files that could not be read although they are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The kernel refused or failed.
+    pub io: u64,
+    /// What was read was not understood.
+    pub parse: u64,
+}
+
+impl Faults {
+    pub(super) fn count(&mut self, error: &ReadError) {
+        match error {
+            ReadError::Fs(_) => self.io += 1,
+            ReadError::Parse { .. } => self.parse += 1,
+        }
+    }
+}
+
+/// The cgroup behind the files was removed.
+#[derive(Debug)]
+struct Gone;
+
+/// How processes of the cgroups below one are counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Below {
+    /// There are this many with so many processes; if there are others, they are looked for.
+    Known { n_cgroups: u64, n_processes: u64 },
+    /// They are looked for.
+    Unknown,
+    /// The caller knows better.
+    Uncounted,
+}
+
+/// What decisions are made from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Quick {
+    pub memory: Option<MemoryUse>,
+    pub tasks: Option<u64>,
+    pub stall: Option<StallTotals>,
+}
+
+/// See the module. Nothing is open before the first reading.
+#[derive(Debug)]
+pub(super) struct CgroupReader {
+    name: CgroupName,
+    quick: Option<QuickFiles>,
+    full: Option<FullFiles>,
+    settings: Option<(Duration, Settings)>,
+}
+
+/// Memory, tasks and stalls for memory: five files.
+#[derive(Debug, Default)]
+struct QuickFiles {
+    memory: Option<MemoryFiles>,
+    tasks: Option<HeldFile>,
+    stall: Option<StallFile>,
+}
+
+/// The others. A kernel without one stays so.
+#[derive(Debug, Default)]
+struct FullFiles {
+    is_unified: bool,
+    cpu: Option<HeldFile>,
+    /// v1: time as a whole, and of user space and kernel.
+    cpu_usage: Option<HeldFile>,
+    cpu_times: Option<HeldFile>,
+    events: Option<HeldFile>,
+    peak: Option<HeldFile>,
+    /// v2.
+    swap: Option<HeldFile>,
+    /// v1.
+    oom: Option<HeldFile>,
+    kernel: Option<HeldFile>,
+    /// v2 has one, v1 another for operations.
+    io: Option<HeldFile>,
+    io_operations: Option<HeldFile>,
+    refusals: Option<HeldFile>,
+    processes: Option<HeldFile>,
+    /// Where processes are listed.
+    dir: Option<Dir>,
+    cpu_stall: Option<StallFile>,
+    io_stall: Option<StallFile>,
+}
+
+impl Context {
+    /// `None`: there is no such file, or it could not be read, which is counted.
+    fn value<T>(
+        &mut self,
+        file: Option<&HeldFile>,
+        parse: impl Fn(&str) -> Result<T, ParseError>,
+    ) -> Result<Option<T>, Gone> {
+        let Some(file) = file else {
+            return Ok(None);
+        };
+        let found = cgroup_use::read(file, &mut self.buffer, parse);
+        self.checked(found.map(Some))
+    }
+
+    fn stall(&mut self, file: Option<&StallFile>) -> Result<Option<Psi>, Gone> {
+        match file {
+            Some(file) => {
+                let found = file.read_all(&mut self.buffer);
+                self.checked(found)
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn checked<T>(&mut self, found: Result<Option<T>, ReadError>) -> Result<Option<T>, Gone> {
+        match found {
+            Ok(found) => Ok(found),
+            Err(error) if error.is_gone() => Err(Gone),
+            // A threaded cgroup lists no processes.
+            Err(ReadError::Fs(error)) if error.errno() == Some(nix::libc::EOPNOTSUPP) => Ok(None),
+            Err(error) => {
+                self.faults.count(&error);
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl CgroupReader {
+    pub(super) fn new(name: CgroupName) -> Self {
+        Self {
+            name,
+            quick: None,
+            full: None,
+            settings: None,
+        }
+    }
+
+    pub(super) fn name(&self) -> &CgroupName {
+        &self.name
+    }
+
+    /// Its path below the cgroup mount, with a leading slash.
+    pub(super) fn id(&self) -> String {
+        // A name has the components of the directory already.
+        self.name.path(CgroupDriver::Cgroupfs)
+    }
+
+    /// What decisions need: five reads. `None`: there is no such cgroup.
+    pub(super) fn quick(&mut self, cx: &mut Context) -> Option<Quick> {
+        self.renewed(cx, |it, cx| it.quick.as_ref().ok_or(Gone)?.read(cx))
+    }
+
+    /// Its memory alone: two reads.
+    pub(super) fn memory(&mut self, cx: &mut Context) -> Option<MemoryUse> {
+        self.renewed(cx, |it, cx| match &it.quick.as_ref().ok_or(Gone)?.memory {
+            Some(files) => {
+                let found = files.read(&mut cx.buffer);
+                cx.checked(found)
+            }
+            None => Ok(None),
+        })?
+    }
+
+    /// All of it: about 15 reads, and as many files opened every half minute. `below`: what is known
+    /// of the cgroups below it. `None`: there is no such cgroup.
+    pub(super) fn full(
+        &mut self,
+        cx: &mut Context,
+        at: Duration,
+        below: Below,
+    ) -> Option<CgroupStats> {
+        let stats = self.renewed(cx, |it, cx| it.read_full(cx, at, below));
+        if cx.n_held > cx.max_held {
+            self.close_full(cx);
+        }
+        stats
+    }
+
+    /// Reads with the files that are open, or with those of the cgroup that took the place of theirs.
+    fn renewed<T>(
+        &mut self,
+        cx: &mut Context,
+        read: impl Fn(&mut Self, &mut Context) -> Result<T, Gone>,
+    ) -> Option<T> {
+        let is_complete = self
+            .quick
+            .as_ref()
+            .is_some_and(|it| it.is_complete(&cx.trees));
+        if is_complete {
+            match read(self, cx) {
+                Ok(found) => return Some(found),
+                Err(Gone) => self.close(cx),
+            }
+        }
+        let opened = QuickFiles::open(&cx.trees, &self.name);
+        let found = if opened.is_any() {
+            self.quick = Some(opened);
+            read(self, cx).ok()
+        } else {
+            None
+        };
+        if found.is_none() {
+            self.close(cx);
+        }
+        found
+    }
+
+    /// Lets go of files of a cgroup that is not the one at its path any more.
+    pub(super) fn renew(&mut self, cx: &mut Context) {
+        let held = self.inode();
+        let found = dir(&cx.trees, "memory", &self.name);
+        if matches!(found, Ok(found) if found.as_ref().map(Dir::inode) != held) {
+            self.close(cx);
+        }
+    }
+
+    pub(super) fn close(&mut self, cx: &mut Context) {
+        self.quick = None;
+        self.settings = None;
+        self.close_full(cx);
+    }
+
+    fn close_full(&mut self, cx: &mut Context) {
+        if let Some(full) = self.full.take() {
+            cx.n_held -= full.n_files();
+        }
+    }
+
+    fn inode(&self) -> Option<u64> {
+        let memory = self.quick.as_ref().and_then(|it| it.memory.as_ref());
+        memory.map(MemoryFiles::inode)
+    }
+
+    fn read_full(
+        &mut self,
+        cx: &mut Context,
+        at: Duration,
+        below: Below,
+    ) -> Result<CgroupStats, Gone> {
+        let is_due = self
+            .settings
+            .as_ref()
+            .is_none_or(|(read_at, _)| at.saturating_sub(*read_at) >= SETTINGS_STAY);
+        if is_due {
+            if self
+                .full
+                .as_ref()
+                .is_some_and(|it| !it.is_complete(&cx.trees))
+            {
+                self.close_full(cx);
+            }
+            let settings = Settings::read(cx, &self.name, self.inode());
+            self.settings = settings.map(|it| (at, it));
+        }
+        if self.full.is_none() {
+            let full = FullFiles::open(&cx.trees, &self.name);
+            cx.n_held += full.n_files();
+            self.full = Some(full);
+        }
+        let (Some(quick), Some(full)) = (&self.quick, &self.full) else {
+            return Err(Gone);
+        };
+        let mut stats = CgroupStats {
+            at,
+            cgroup_id: self.inode().map(CgroupId),
+            n_tasks: cx.value(quick.tasks.as_ref(), parse_count)?,
+            ..CgroupStats::default()
+        };
+        if let Some(files) = &quick.memory {
+            let found = files.read_all(&mut cx.buffer);
+            if let Some((usage, stat)) = cx.checked(found.map(Some))? {
+                stats.memory = MemoryFigures {
+                    usage: usage.map(|it| it.0),
+                    swap: stat.swap.map(|it| it.0),
+                    kernel: stat.kernel.map(|it| it.0),
+                    stat,
+                    ..MemoryFigures::default()
+                };
+            }
+        }
+        stats.stalls.memory = cx.stall(quick.stall.as_ref())?;
+        full.read(cx, &mut stats, below)?;
+        if let Some((_, settings)) = &self.settings {
+            stats.spec = settings.spec;
+            stats.hugetlb.clone_from(&settings.hugetlb);
+            stats.numa.clone_from(&settings.numa);
+        }
+        Ok(stats)
+    }
+}
+
+impl QuickFiles {
+    fn open(trees: &Trees, name: &CgroupName) -> Self {
+        let tasks = dir(trees, "pids", name).ok().flatten();
+        Self {
+            memory: MemoryFiles::open(trees, name).ok().flatten(),
+            tasks: tasks.and_then(|it| HeldFile::open_in(&it, "pids.current").ok()),
+            stall: StallFile::open(trees, name).ok().flatten(),
+        }
+    }
+
+    fn is_any(&self) -> bool {
+        self.memory.is_some() || self.tasks.is_some()
+    }
+
+    /// A controller whose cgroup was not there yet may have it by now.
+    fn is_complete(&self, trees: &Trees) -> bool {
+        (self.memory.is_some() || trees.of("memory").is_none())
+            && (self.tasks.is_some() || trees.of("pids").is_none())
+    }
+
+    fn read(&self, cx: &mut Context) -> Result<Quick, Gone> {
+        let memory = match &self.memory {
+            Some(files) => {
+                let found = files.read(&mut cx.buffer);
+                cx.checked(found)?
+            }
+            None => None,
+        };
+        Ok(Quick {
+            memory,
+            tasks: cx.value(self.tasks.as_ref(), parse_count)?,
+            stall: cx.stall(self.stall.as_ref())?.map(|it| it.totals()),
+        })
+    }
+}
+
+impl FullFiles {
+    fn open(trees: &Trees, name: &CgroupName) -> Self {
+        let controller = |it| dir(trees, it, name).ok().flatten();
+        let file = |dir: &Option<Dir>, name| HeldFile::open_in(dir.as_ref()?, name).ok();
+        let unified = cgroup2_dir(trees, name).ok().flatten();
+        let stall = |name| StallFile::open_in(unified.as_ref()?, name).ok().flatten();
+        let (cpu_stall, io_stall) = (stall("cpu.pressure"), stall("io.pressure"));
+        if trees.unified {
+            return Self {
+                is_unified: true,
+                cpu: file(&unified, "cpu.stat"),
+                events: file(&unified, "memory.events"),
+                peak: file(&unified, "memory.peak"),
+                swap: file(&unified, "memory.swap.current"),
+                io: file(&unified, "io.stat"),
+                refusals: file(&unified, "pids.events"),
+                processes: file(&unified, "cgroup.procs"),
+                dir: unified,
+                cpu_stall,
+                io_stall,
+                ..Self::default()
+            };
+        }
+        let (cpuacct, memory) = (controller("cpuacct"), controller("memory"));
+        let blkio = controller("blkio");
+        // The files without `_recursive` leave out the cgroups below.
+        let blkio_file = |recursive, own| file(&blkio, recursive).or_else(|| file(&blkio, own));
+        Self {
+            is_unified: false,
+            cpu: file(&controller("cpu"), "cpu.stat"),
+            cpu_usage: file(&cpuacct, "cpuacct.usage"),
+            cpu_times: file(&cpuacct, "cpuacct.stat"),
+            events: file(&memory, "memory.failcnt"),
+            peak: file(&memory, "memory.max_usage_in_bytes"),
+            swap: None,
+            oom: file(&memory, "memory.oom_control"),
+            kernel: file(&memory, "memory.kmem.usage_in_bytes"),
+            io: blkio_file(
+                "blkio.throttle.io_service_bytes_recursive",
+                "blkio.throttle.io_service_bytes",
+            ),
+            io_operations: blkio_file(
+                "blkio.throttle.io_serviced_recursive",
+                "blkio.throttle.io_serviced",
+            ),
+            refusals: file(&controller("pids"), "pids.events"),
+            processes: file(&memory, "cgroup.procs"),
+            dir: memory,
+            cpu_stall,
+            io_stall,
+        }
+    }
+
+    /// A controller whose cgroup was not there yet may have it by now.
+    fn is_complete(&self, trees: &Trees) -> bool {
+        let has =
+            |file: &Option<HeldFile>, controller| file.is_some() || trees.of(controller).is_none();
+        has(&self.cpu, "cpu") && has(&self.events, "memory") && has(&self.io, "blkio")
+    }
+
+    fn n_files(&self) -> usize {
+        let files = [
+            &self.cpu,
+            &self.cpu_usage,
+            &self.cpu_times,
+            &self.events,
+            &self.peak,
+            &self.swap,
+            &self.oom,
+            &self.kernel,
+            &self.io,
+            &self.io_operations,
+            &self.refusals,
+            &self.processes,
+        ];
+        files.into_iter().flatten().count()
+            + usize::from(self.dir.is_some())
+            + usize::from(self.cpu_stall.is_some())
+            + usize::from(self.io_stall.is_some())
+    }
+
+    fn read(&self, cx: &mut Context, stats: &mut CgroupStats, below: Below) -> Result<(), Gone> {
+        stats.cpu = self.cpu(cx)?;
+        self.memory(cx, &mut stats.memory)?;
+        stats.io = self.io(cx)?;
+        stats.stalls.cpu = cx.stall(self.cpu_stall.as_ref())?;
+        stats.stalls.io = cx.stall(self.io_stall.as_ref())?;
+        let refusals = cx.value(self.refusals.as_ref(), parse_fork_refusals)?;
+        stats.n_fork_refusals = refusals.flatten();
+        stats.n_processes = self.n_processes(cx, below)?;
+        Ok(())
+    }
+
+    fn cpu(&self, cx: &mut Context) -> Result<CpuUse, Gone> {
+        let stat = cx
+            .value(self.cpu.as_ref(), CpuStat::parse)?
+            .unwrap_or_default();
+        let mut cpu = CpuUse {
+            usage_ns: stat.usage_ns,
+            user_ns: stat.user_ns,
+            system_ns: stat.system_ns,
+            n_periods: stat.n_periods,
+            n_throttled: stat.n_throttled,
+            throttled_ns: stat.throttled_ns,
+            n_bursts: stat.n_bursts,
+            burst_ns: stat.burst_ns,
+        };
+        if !self.is_unified {
+            cpu.usage_ns = cx.value(self.cpu_usage.as_ref(), parse_count)?;
+            let times = cx.value(self.cpu_times.as_ref(), parse_cpuacct_stat)?;
+            (cpu.user_ns, cpu.system_ns) = times.unwrap_or_default();
+        }
+        Ok(cpu)
+    }
+
+    fn memory(&self, cx: &mut Context, memory: &mut MemoryFigures) -> Result<(), Gone> {
+        memory.peak = cx.value(self.peak.as_ref(), parse_count)?;
+        let events = self.events.as_ref();
+        if self.is_unified {
+            memory.events = cx.value(events, MemoryEvents::parse)?.unwrap_or_default();
+            memory.swap = cx.value(self.swap.as_ref(), parse_count)?;
+            return Ok(());
+        }
+        let oom = cx.value(self.oom.as_ref(), OomControl::parse)?;
+        memory.events = MemoryEvents {
+            max: cx.value(events, parse_count)?,
+            oom_kill: oom.and_then(|it| it.oom_kill),
+            ..MemoryEvents::default()
+        };
+        memory.kernel = cx.value(self.kernel.as_ref(), parse_count)?;
+        Ok(())
+    }
+
+    fn io(&self, cx: &mut Context) -> Result<Vec<DeviceIo>, Gone> {
+        let io = self.io.as_ref();
+        if self.is_unified {
+            return Ok(cx.value(io, parse_io_stat)?.unwrap_or_default());
+        }
+        let bytes = cx.value(io, |text| parse_blkio(text, ""))?;
+        let mut all = bytes.unwrap_or_default();
+        // Both files have the same devices, in one order.
+        let operations = cx.value(self.io_operations.as_ref(), |text| parse_blkio("", text))?;
+        for found in operations.into_iter().flatten() {
+            match all.binary_search_by_key(&found.number, |it| it.number) {
+                Ok(index) => {
+                    let device = &mut all[index];
+                    device.read.operations = found.read.operations;
+                    device.written.operations = found.written.operations;
+                }
+                Err(index) => all.insert(index, found),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Of the cgroup and those below it.
+    fn n_processes(&self, cx: &mut Context, below: Below) -> Result<Option<u64>, Gone> {
+        let Some(dir) = self
+            .dir
+            .as_ref()
+            .filter(|_| !matches!(below, Below::Uncounted))
+        else {
+            return Ok(None);
+        };
+        let known = match below {
+            Below::Known {
+                n_cgroups,
+                n_processes,
+            } => [(0, 0), (n_cgroups, n_processes)],
+            Below::Unknown | Below::Uncounted => [(0, 0); 2],
+        };
+        let n_dirs = dir.n_dirs().ok().flatten();
+        match known.iter().find(|(n, _)| Some(*n) == n_dirs) {
+            Some((_, of_others)) => {
+                let count = |text: &str| Ok(text.lines().map(|_| 1).sum::<u64>());
+                let own = cx.value(self.processes.as_ref(), count)?;
+                Ok(own.map(|it| it.saturating_add(*of_others)))
+            }
+            None => Ok(count_processes(dir)),
+        }
+    }
+}
+
+/// Processes of a cgroup and of those below it, by opening a file of each.
+pub(super) fn count_processes(dir: &Dir) -> Option<u64> {
+    let mut n = 0;
+    dir.walk(MAX_DEPTH, &mut |dir| {
+        // A threaded cgroup refuses to list processes; they show at its domain.
+        if let Ok(text) = dir.read_text("cgroup.procs") {
+            n += text.lines().map(|_| 1).sum::<u64>();
+        }
+        Ok(())
+    })
+    .ok()?;
+    Some(n)
+}

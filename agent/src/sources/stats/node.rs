@@ -1,0 +1,128 @@
+//! The root: the root cgroup, and the machine's own figures where it has no file.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::cgroup::{Below, CgroupReader, Context};
+use super::process::is_shown;
+use crate::model::capacity::running_pids;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::node_memory::Meminfo;
+use crate::model::psi::Stalls;
+use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
+use crate::model::stats::{CgroupStats, FileSystemStats, NodeStats};
+use crate::model::text::ParseError;
+use crate::sources::cgroup_use::{self, StallFile};
+use crate::sys::{HeldFile, Root};
+
+#[derive(Debug)]
+pub(super) struct NodeFigures {
+    root: Root,
+    directory: PathBuf,
+    /// The source of the mount that holds the directory.
+    device: String,
+    cgroup: CgroupReader,
+    meminfo: Option<HeldFile>,
+    loadavg: Option<HeldFile>,
+    network: Option<HeldFile>,
+    disks: Option<HeldFile>,
+    stalls: [Option<StallFile>; 3],
+}
+
+impl NodeFigures {
+    /// `directory`: absolute in the node, on the file system that is shown.
+    pub(super) fn open(root: &Root, directory: &Path) -> Self {
+        let open = |path: &str| HeldFile::open(&root.path(path)).ok();
+        let mounts = root.read_text("/proc/self/mountinfo").unwrap_or_default();
+        let device = mount_source(&mounts, directory).unwrap_or_default();
+        let stall =
+            |resource: &str| open(&format!("/proc/pressure/{resource}")).map(StallFile::of_node);
+        Self {
+            root: root.clone(),
+            directory: directory.into(),
+            device: device.to_owned(),
+            cgroup: CgroupReader::new(CgroupName::root()),
+            meminfo: open("/proc/meminfo"),
+            loadavg: open("/proc/loadavg"),
+            // Of the host also where the agent has a network of its own.
+            network: open("/proc/1/net/dev").or_else(|| open("/proc/net/dev")),
+            disks: open("/proc/diskstats"),
+            stalls: [stall("cpu"), stall("memory"), stall("io")],
+        }
+    }
+
+    /// Some 25 reads.
+    pub(super) fn read(&mut self, cx: &mut Context, at: Duration) -> NodeStats {
+        let meminfo = value(cx, self.meminfo.as_ref(), Meminfo::parse);
+        let tasks = value(cx, self.loadavg.as_ref(), |text| Ok(running_pids(text)));
+        let cgroup = self.cgroup(cx, at, meminfo.as_ref());
+        NodeStats {
+            cgroup,
+            network: value(cx, self.network.as_ref(), |text| {
+                parse_net_dev(text, is_shown)
+            })
+            .unwrap_or_default(),
+            file_system: self.file_system(),
+            disks: value(cx, self.disks.as_ref(), parse_diskstats).unwrap_or_default(),
+            n_tasks: tasks.flatten(),
+        }
+    }
+
+    fn cgroup(&mut self, cx: &mut Context, at: Duration, meminfo: Option<&Meminfo>) -> CgroupStats {
+        let found = self.cgroup.full(cx, at, Below::Uncounted);
+        let mut stats = found.unwrap_or_default();
+        stats.at = at;
+        stats.n_processes = self.n_processes();
+        if let Some(meminfo) = meminfo {
+            let less = |all: Option<u64>, free: Option<u64>| all?.checked_sub(free?);
+            let memory = &mut stats.memory;
+            if memory.usage.is_none() {
+                memory.usage = less(Some(meminfo.total), meminfo.free);
+            }
+            memory.swap = less(meminfo.swap_total, meminfo.swap_free);
+        }
+        let mut stalls = self.stalls.iter().map(|file| {
+            let found = file.as_ref()?.read_all(&mut cx.buffer);
+            found.ok().flatten()
+        });
+        let mut next = || stalls.next().flatten();
+        stats.stalls = Stalls {
+            cpu: next(),
+            memory: next(),
+            io: next(),
+        };
+        stats
+    }
+
+    fn n_processes(&self) -> Option<u64> {
+        let names = self.root.list("/proc").ok()?;
+        let is_process = |name: &&String| name.bytes().all(|it| it.is_ascii_digit());
+        u64::try_from(names.iter().filter(is_process).count()).ok()
+    }
+
+    fn file_system(&self) -> Option<FileSystemStats> {
+        let found = self.root.filesystem(&self.directory).ok()?;
+        Some(FileSystemStats {
+            device: self.device.clone(),
+            capacity: found.total_bytes,
+            available: found.available_bytes,
+            used: found.total_bytes.saturating_sub(found.free_bytes),
+            inodes: found.inodes,
+            inodes_free: found.inodes_free,
+        })
+    }
+}
+
+fn value<T>(
+    cx: &mut Context,
+    file: Option<&HeldFile>,
+    parse: impl Fn(&str) -> Result<T, ParseError>,
+) -> Option<T> {
+    match cgroup_use::read(file?, &mut cx.buffer, parse) {
+        Ok(found) => Some(found),
+        Err(error) => {
+            cx.faults.count(&error);
+            None
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! One pod with its containers: the quick reading that decisions are made from, and the full one of
+//! the sweep, from the same held files.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::cgroup::{Below, CgroupReader, Context, count_processes};
+use super::process::{HostFacts, ProcessReader};
+use super::sweep::Wanted;
+use crate::model::eviction::{ContainerFigures, DiskUse, PodFigures};
+use crate::model::stats::{ContainerStats, KnownContainer, KnownPod, PodStats, ProcessLimits};
+use crate::sources::cgroup_use::dir;
+use crate::sys::Root;
+
+#[derive(Debug)]
+pub(super) struct PodReader {
+    pub known: KnownPod,
+    cgroup: CgroupReader,
+    /// By name, as in `known`.
+    containers: Vec<ContainerReader>,
+    /// The sweep that `found` is of; it grows until all containers are read, and then the pod.
+    sweep: u64,
+    found: Vec<ContainerStats>,
+    next: usize,
+    whole: Option<PodStats>,
+}
+
+#[derive(Debug)]
+struct ContainerReader {
+    known: KnownContainer,
+    cgroup: CgroupReader,
+    process: Option<ProcessReader>,
+}
+
+impl PodReader {
+    pub(super) fn new(known: KnownPod) -> Self {
+        Self {
+            cgroup: CgroupReader::new(known.cgroup.clone()),
+            containers: known.containers.iter().map(ContainerReader::new).collect(),
+            known,
+            sweep: 0,
+            found: Vec::new(),
+            next: 0,
+            whole: None,
+        }
+    }
+
+    /// Takes what is known now, and keeps the files of the cgroups that are the same still.
+    pub(super) fn update(&mut self, known: KnownPod, cx: &mut Context) {
+        if known.cgroup != self.known.cgroup {
+            self.close(cx);
+            *self = Self::new(known);
+            return;
+        }
+        self.cgroup.renew(cx);
+        if known.containers != self.known.containers {
+            let mut before = std::mem::take(&mut self.containers);
+            for container in &known.containers {
+                let same = before
+                    .iter()
+                    .position(|it| it.known.cgroup == container.cgroup);
+                let reader = match same {
+                    Some(index) => before.swap_remove(index).updated(container),
+                    None => ContainerReader::new(container),
+                };
+                self.containers.push(reader);
+            }
+            for mut gone in before {
+                gone.cgroup.close(cx);
+            }
+            // The sweep begins again with this pod.
+            self.begin(0);
+        }
+        self.known = known;
+    }
+
+    pub(super) fn close(&mut self, cx: &mut Context) {
+        self.cgroup.close(cx);
+        for container in &mut self.containers {
+            container.cgroup.close(cx);
+        }
+    }
+
+    fn begin(&mut self, sweep: u64) {
+        self.sweep = sweep;
+        self.found.clear();
+        self.next = 0;
+        self.whole = None;
+    }
+
+    /// What decisions are made from. `None`: there is no cgroup that could be read.
+    pub(super) fn figures(
+        &mut self,
+        cx: &mut Context,
+        at: Duration,
+        wanted: Wanted,
+    ) -> Option<PodFigures> {
+        let quick = self.cgroup.quick(cx)?;
+        let mut containers = BTreeMap::new();
+        let mut parts = Vec::new();
+        if wanted.containers {
+            for container in &mut self.containers {
+                let memory = container.cgroup.memory(cx);
+                parts.extend(memory);
+                let figures = ContainerFigures {
+                    memory_working_set: memory.map(|it| it.working_set()),
+                    ..ContainerFigures::default()
+                };
+                containers.insert(container.known.name.clone(), figures);
+            }
+        }
+        let memory = quick.memory.map(|it| it.with_files_of(parts));
+        let processes = match wanted.processes {
+            true => {
+                let found = dir(&cx.trees, "memory", &self.known.cgroup);
+                found.ok().flatten().and_then(|it| count_processes(&it))
+            }
+            false => None,
+        };
+        Some(PodFigures {
+            at: Some(at),
+            memory,
+            memory_working_set: memory.map(|it| it.working_set()),
+            processes,
+            tasks: quick.tasks,
+            stall: quick.stall,
+            containers,
+            ..PodFigures::default()
+        })
+    }
+
+    /// One cgroup more for the sweep. False: there was nothing left to read.
+    pub(super) fn step(
+        &mut self,
+        cx: &mut Context,
+        at: Duration,
+        sweep: u64,
+        root: &Root,
+        host: &HostFacts,
+    ) -> bool {
+        if self.sweep != sweep {
+            self.begin(sweep);
+        }
+        if self.whole.is_some() {
+            return false;
+        }
+        if let Some(container) = self.containers.get_mut(self.next) {
+            self.next += 1;
+            self.found.extend(container.read(cx, at, root, host));
+            return true;
+        }
+        let counts = self.found.iter().map(|it| it.stats.n_processes);
+        let below = match counts.sum::<Option<u64>>() {
+            Some(n_processes) => Below::Known {
+                n_cgroups: u64::try_from(self.found.len()).unwrap_or(u64::MAX),
+                n_processes,
+            },
+            None => Below::Unknown,
+        };
+        let mut processes = self.containers.iter().filter_map(|it| it.process.as_ref());
+        self.whole = Some(PodStats {
+            pod: self.known.pod.clone(),
+            qos: self.known.qos,
+            id: self.cgroup.id(),
+            started_at: self.known.started_at,
+            stats: self.cgroup.full(cx, at, below),
+            network: processes
+                .find_map(ProcessReader::network)
+                .unwrap_or_default(),
+            ephemeral_storage: None,
+            volumes: BTreeMap::new(),
+            containers: std::mem::take(&mut self.found),
+        });
+        true
+    }
+
+    /// What the sweep has found; disk use is not in it.
+    pub(super) fn take(&mut self) -> Option<PodStats> {
+        self.whole.take()
+    }
+}
+
+impl ContainerReader {
+    fn new(known: &KnownContainer) -> Self {
+        Self {
+            cgroup: CgroupReader::new(known.cgroup.clone()),
+            known: known.clone(),
+            process: None,
+        }
+    }
+
+    fn updated(mut self, known: &KnownContainer) -> Self {
+        self.known = known.clone();
+        self
+    }
+
+    /// `None`: it has no cgroup.
+    fn read(
+        &mut self,
+        cx: &mut Context,
+        at: Duration,
+        root: &Root,
+        host: &HostFacts,
+    ) -> Option<ContainerStats> {
+        let stats = self.cgroup.full(cx, at, Below::Unknown)?;
+        let known = &self.known;
+        if self.process.as_ref().map(ProcessReader::pid) != known.pid {
+            self.process = known
+                .pid
+                .and_then(|pid| ProcessReader::open(root, pid, host));
+        }
+        let process = self.process.as_mut();
+        Some(ContainerStats {
+            name: known.name.clone(),
+            id: self.cgroup.id(),
+            runtime_id: known.runtime_id.clone(),
+            image: known.image.clone(),
+            started_at: known.started_at,
+            ended_at: None,
+            restarts: known.restarts,
+            oom_events: known.oom_events,
+            stats,
+            root_fs: DiskUse::default(),
+            logs: DiskUse::default(),
+            descriptors: process.as_ref().and_then(|it| it.descriptors(host)),
+            limits: process.map_or_else(ProcessLimits::default, |it| it.limits(at)),
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! What of a cgroup changes seldom, or moves slowly and is long to read: its limits, huge pages, and
+//! pages by NUMA node. Nothing is held.
+
+use super::cgroup::Context;
+use crate::model::cgroup_files::{
+    parse_cfs_bandwidth, parse_count, parse_cpu_max, parse_limit, parse_memory_limit_v1,
+};
+use crate::model::cgroup_name::CgroupName;
+use crate::model::resources::CpuBandwidth;
+use crate::model::stats::text::parse_numa_stat;
+use crate::model::stats::{CgroupSpec, HugetlbUse, NumaPages};
+use crate::model::text::ParseError;
+use crate::sources::cgroup_use::dir;
+use crate::sys::Dir;
+use crate::units::{Limit, cpu_shares_of_weight};
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Settings {
+    pub spec: CgroupSpec,
+    pub hugetlb: Vec<HugetlbUse>,
+    pub numa: Vec<NumaPages>,
+}
+
+impl Settings {
+    /// `inode`: of the cgroup in the hierarchy of memory that is meant. `None`: another one is at the
+    /// path by now.
+    pub(super) fn read(cx: &Context, name: &CgroupName, inode: Option<u64>) -> Option<Self> {
+        let dir = |controller| dir(&cx.trees, controller, name).ok().flatten();
+        let memory = dir("memory");
+        if memory.as_ref().map(Dir::inode) != inode {
+            return None;
+        }
+        let is_unified = cx.trees.unified;
+        let numa = text(memory.as_ref(), "memory.numa_stat")
+            .and_then(|it| parse_numa_stat(&it, is_unified, cx.page_size).ok())
+            .unwrap_or_default();
+        let spec = match &memory {
+            Some(dir) if is_unified => spec_v2(dir),
+            memory => spec_v1(memory.as_ref(), dir("cpu").as_ref(), dir("pids").as_ref()),
+        };
+        let hugetlb = match cx.hugepages.is_empty() {
+            true => None,
+            false => dir("hugetlb"),
+        };
+        let sizes = cx.hugepages.iter();
+        Some(Self {
+            spec,
+            hugetlb: sizes
+                .filter_map(|size| huge_pages(hugetlb.as_ref()?, size, is_unified))
+                .collect(),
+            numa,
+        })
+    }
+}
+
+fn spec_v2(dir: &Dir) -> CgroupSpec {
+    let limit = |file| value(Some(dir), file, parse_limit).and_then(at);
+    let cpu = value(Some(dir), "cpu.max", parse_cpu_max);
+    CgroupSpec {
+        cpu_shares: value(Some(dir), "cpu.weight", parse_count).map(cpu_shares_of_weight),
+        cpu_quota_us: cpu.and_then(quota),
+        cpu_period_us: cpu.map(|it| it.period.0),
+        cpu_burst_us: value(Some(dir), "cpu.max.burst", parse_count),
+        memory_limit: limit("memory.max"),
+        memory_min: limit("memory.min"),
+        memory_low: limit("memory.low"),
+        memory_high: limit("memory.high"),
+        memory_reservation: None,
+        swap_limit: limit("memory.swap.max"),
+        max_tasks: limit("pids.max"),
+    }
+}
+
+fn spec_v1(memory: Option<&Dir>, cpu: Option<&Dir>, pids: Option<&Dir>) -> CgroupSpec {
+    let bytes = |file| value(memory, file, parse_memory_limit_v1).and_then(at);
+    let bandwidth = text(cpu, "cpu.cfs_quota_us")
+        .zip(text(cpu, "cpu.cfs_period_us"))
+        .and_then(|(quota, period)| parse_cfs_bandwidth(&quota, &period).ok());
+    CgroupSpec {
+        cpu_shares: value(cpu, "cpu.shares", parse_count),
+        cpu_quota_us: bandwidth.and_then(quota),
+        cpu_period_us: bandwidth.map(|it| it.period.0),
+        cpu_burst_us: value(cpu, "cpu.cfs_burst_us", parse_count),
+        memory_limit: bytes("memory.limit_in_bytes"),
+        memory_min: None,
+        memory_low: None,
+        memory_high: None,
+        memory_reservation: bytes("memory.soft_limit_in_bytes"),
+        swap_limit: bytes("memory.memsw.limit_in_bytes"),
+        max_tasks: value(pids, "pids.max", parse_limit).and_then(at),
+    }
+}
+
+fn huge_pages(dir: &Dir, size: &str, is_unified: bool) -> Option<HugetlbUse> {
+    let count = |file: &str| value(Some(dir), &format!("hugetlb.{size}.{file}"), parse_count);
+    Some(HugetlbUse {
+        page_size: size.to_owned(),
+        usage: count(match is_unified {
+            true => "current",
+            false => "usage_in_bytes",
+        })?,
+        max_usage: match is_unified {
+            true => None,
+            false => count("max_usage_in_bytes"),
+        },
+    })
+}
+
+fn text(dir: Option<&Dir>, file: &str) -> Option<String> {
+    dir?.read_text(file).ok()
+}
+
+fn value<T>(
+    dir: Option<&Dir>,
+    file: &str,
+    parse: impl Fn(&str) -> Result<T, ParseError>,
+) -> Option<T> {
+    parse(&text(dir, file)?).ok()
+}
+
+fn at(limit: Limit) -> Option<u64> {
+    match limit {
+        Limit::At(value) => Some(value),
+        Limit::Max => None,
+    }
+}
+
+fn quota(bandwidth: CpuBandwidth) -> Option<u64> {
+    at(bandwidth.quota)
+}

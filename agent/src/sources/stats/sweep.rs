@@ -1,0 +1,460 @@
+//! The sweep over all cgroups, in slices, and the readings for decisions between them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cgroup::{Below, CgroupReader, Context, Faults};
+use super::node::NodeFigures;
+use super::pod::PodReader;
+use super::process::HostFacts;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::eviction::{PodFigures, StallTotals};
+use crate::model::pod::{PodUid, QosClass};
+use crate::model::record::PodRef;
+use crate::model::stats::text::hugetlb_name;
+use crate::model::stats::{
+    CgroupStats, DeviceNumber, EndedContainer, GroupKind, GroupStats, KnownPod, Machine, NodeStats,
+    PodStats, StatsSnapshot,
+};
+use crate::model::time::WallTime;
+use crate::sources::procfs::hugepages;
+use crate::sys::{Root, TextBuffer, Trees, clock, steady};
+
+/// How long a container is shown after its end: as long as cAdvisor keeps what it read.
+const SHOWN_AFTER_END: Duration = Duration::from_secs(120);
+/// Far above what any node has right below its root; the rest is left out.
+const MAX_SLICES: usize = 100;
+
+/// What is read for a decision beside a pod's own memory, tasks and stalls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The number of processes: a file for each cgroup of the pod is opened.
+    pub processes: bool,
+    /// The memory of each container: two reads each.
+    pub containers: bool,
+}
+
+/// What a step came to.
+#[derive(Debug)]
+pub enum Progress {
+    /// There is more to read.
+    More,
+    Whole(Box<Sweep>),
+}
+
+/// A complete sweep.
+#[derive(Debug, PartialEq)]
+pub struct Sweep {
+    /// Without what is on disk.
+    pub snapshot: StatsSnapshot,
+    /// Counters that fell and were kept as they were.
+    pub n_regressions: u64,
+    /// Of the sweep and the readings for decisions since the last one.
+    pub faults: Faults,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct StatsReader {
+    cx: Context,
+    root: Root,
+    machine: Arc<Machine>,
+    host: HostFacts,
+    node: NodeFigures,
+    /// All pods together, and the QoS classes that have a cgroup of their own.
+    classes: Vec<(GroupKind, CgroupReader)>,
+    slices: BTreeMap<CgroupName, CgroupReader>,
+    kubepods: CgroupName,
+    /// In the order of the snapshot.
+    pods: BTreeMap<Arc<PodRef>, PodReader>,
+    refs: BTreeMap<PodUid, Arc<PodRef>>,
+    ended: Vec<EndedContainer>,
+    n_sweeps: u64,
+    round: Option<Round>,
+}
+
+/// A sweep under way. What was read of pods waits with them.
+#[derive(Debug)]
+struct Round {
+    begun: Duration,
+    cpu: Option<Duration>,
+    node: Option<NodeStats>,
+    /// Groups that are still to be read, the next one last.
+    left: Vec<(GroupKind, CgroupName)>,
+    groups: Vec<GroupStats>,
+    /// The pod that is being read; those before it are done.
+    pod: Option<Arc<PodRef>>,
+}
+
+impl StatsReader {
+    /// Without any pod; `kubepods` is the cgroup of all, `directory`, absolute in the node, is on the
+    /// file system that is shown, `page_size` in bytes.
+    pub fn new(
+        root: &Root,
+        trees: Arc<Trees>,
+        kubepods: &CgroupName,
+        directory: &Path,
+        machine: Arc<Machine>,
+        page_size: u64,
+    ) -> Self {
+        let sizes = hugepages(root, "/sys/kernel/mm/hugepages").unwrap_or_default();
+        // Guaranteed pods are right below kubepods.
+        let classes = [QosClass::Burstable, QosClass::BestEffort]
+            .map(|class| (GroupKind::Qos(class), kubepods.qos(class)));
+        let all = [(GroupKind::Kubepods, kubepods.clone())];
+        Self {
+            cx: Context {
+                trees,
+                buffer: TextBuffer::default(),
+                page_size,
+                hugepages: sizes.keys().map(|it| hugetlb_name(it.0)).collect(),
+                n_held: 0,
+                max_held: max_held(),
+                faults: Faults::default(),
+            },
+            root: root.clone(),
+            machine,
+            host: HostFacts::read(root),
+            node: NodeFigures::open(root, directory),
+            classes: all
+                .into_iter()
+                .chain(classes)
+                .map(|(kind, name)| (kind, CgroupReader::new(name)))
+                .collect(),
+            slices: BTreeMap::new(),
+            kubepods: kubepods.clone(),
+            pods: BTreeMap::new(),
+            refs: BTreeMap::new(),
+            ended: Vec::new(),
+            n_sweeps: 0,
+            round: None,
+        }
+    }
+
+    /// Reads exactly these pods from now on: keeps the files of those whose cgroups are the same,
+    /// and lets go of the others. Some hundred microseconds for 250 pods that are known.
+    pub fn keep(&mut self, pods: impl IntoIterator<Item = KnownPod>) {
+        let mut before = std::mem::take(&mut self.pods);
+        self.refs.clear();
+        for known in pods {
+            let key = Arc::clone(&known.pod);
+            self.refs.insert(key.uid.clone(), Arc::clone(&key));
+            let reader = match before.remove(&key) {
+                Some(mut reader) => {
+                    reader.update(known, &mut self.cx);
+                    reader
+                }
+                None => PodReader::new(known),
+            };
+            self.pods.insert(key, reader);
+        }
+        for mut gone in before.into_values() {
+            gone.close(&mut self.cx);
+        }
+        if let Some(round) = &mut self.round {
+            // What is done is passed over.
+            round.pod = None;
+        }
+    }
+
+    /// What a pod uses; `at` is the time of the reading. `None`: the pod is not among those that
+    /// are kept, or has no cgroup that could be read.
+    pub fn figures(&mut self, uid: &PodUid, at: Duration, wanted: Wanted) -> Option<PodFigures> {
+        let pod = self.pods.get_mut(self.refs.get(uid)?)?;
+        pod.figures(&mut self.cx, at, wanted)
+    }
+
+    /// What all of them use; a pod that cannot be read is not in it.
+    pub fn all_figures(&mut self, at: Duration, wanted: Wanted) -> BTreeMap<PodUid, PodFigures> {
+        let mut all = BTreeMap::new();
+        for (pod, reader) in &mut self.pods {
+            if let Some(figures) = reader.figures(&mut self.cx, at, wanted) {
+                all.insert(pod.uid.clone(), figures);
+            }
+        }
+        all
+    }
+
+    /// Memory stalls of the QoS classes that have a cgroup of their own.
+    pub fn qos_stalls(&mut self) -> BTreeMap<QosClass, StallTotals> {
+        let mut stalls = BTreeMap::new();
+        for (kind, reader) in &mut self.classes {
+            if let GroupKind::Qos(class) = kind
+                && let Some(stall) = reader.quick(&mut self.cx).and_then(|it| it.stall)
+            {
+                stalls.insert(*class, stall);
+            }
+        }
+        stalls
+    }
+
+    /// Shows an instance that ended for two minutes more.
+    pub fn show_ended(&mut self, ended: EndedContainer) {
+        let is_same = |it: &EndedContainer| {
+            it.pod == ended.pod && it.container.runtime_id == ended.container.runtime_id
+        };
+        // A later look at the same one knows more.
+        self.ended.retain(|it| !is_same(it));
+        self.ended.push(ended);
+    }
+
+    /// Goes on with the sweep, or begins one, for about `budget`: one cgroup at least, and as a rule
+    /// no more than 0.1 ms too long. `before`: the sweep before this one, which counters are held
+    /// against.
+    pub fn step(&mut self, budget: Duration, before: Option<&StatsSnapshot>) -> Progress {
+        let (started, cpu_before) = (clock::boottime(), clock::thread_cpu());
+        let mut round = match self.round.take() {
+            Some(round) => round,
+            None => self.begin(started),
+        };
+        let mut now = started;
+        let is_done = loop {
+            if !self.read_next(&mut round, now) {
+                break true;
+            }
+            now = clock::boottime();
+            if now.saturating_sub(started) >= budget {
+                break false;
+            }
+        };
+        let sweep = is_done.then(|| self.finish(&mut round, now, before));
+        round.cpu = (|| {
+            let used = clock::thread_cpu()?.checked_sub(cpu_before?)?;
+            Some(round.cpu?.saturating_add(used))
+        })();
+        match sweep {
+            Some(mut sweep) => {
+                let cost = round.cpu.and_then(|it| u64::try_from(it.as_micros()).ok());
+                sweep.snapshot.cost_us = cost;
+                Progress::Whole(Box::new(sweep))
+            }
+            None => {
+                self.round = Some(round);
+                Progress::More
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Duration) -> Round {
+        self.n_sweeps += 1;
+        self.look_for_slices();
+        let slices = self.slices.keys().rev();
+        let slices = slices.map(|name| (GroupKind::Slice, name.clone()));
+        let classes = self.classes.iter().rev();
+        let classes = classes.map(|(kind, reader)| (*kind, reader.name().clone()));
+        Round {
+            begun: now,
+            cpu: Some(Duration::ZERO),
+            node: None,
+            left: slices.chain(classes).collect(),
+            groups: Vec::new(),
+            pod: None,
+        }
+    }
+
+    /// Cgroups right below the root that are none of pods.
+    fn look_for_slices(&mut self) {
+        let tree = self.cx.trees.of("memory");
+        let names = tree.and_then(|it| it.dir.list_dirs().ok());
+        let names = names.unwrap_or_default().into_iter().take(MAX_SLICES);
+        let names = names.filter_map(|it| CgroupName::root().join(it).ok());
+        let mut before = std::mem::take(&mut self.slices);
+        for name in names.filter(|it| self.kubepods != *it) {
+            let reader = before.remove(&name);
+            let reader = reader.unwrap_or_else(|| CgroupReader::new(name.clone()));
+            self.slices.insert(name, reader);
+        }
+        for mut gone in before.into_values() {
+            gone.close(&mut self.cx);
+        }
+    }
+
+    /// One cgroup. False: all are read.
+    fn read_next(&mut self, round: &mut Round, at: Duration) -> bool {
+        if round.node.is_none() {
+            round.node = Some(self.node.read(&mut self.cx, at));
+            return true;
+        }
+        if let Some((kind, name)) = round.left.pop() {
+            let (reader, below) = match kind {
+                GroupKind::Slice => (self.slices.get_mut(&name), Below::Unknown),
+                _ => {
+                    let mut classes = self.classes.iter_mut();
+                    let found = classes.find(|(_, it)| *it.name() == name);
+                    (found.map(|(_, it)| it), Below::Uncounted)
+                }
+            };
+            if let Some(reader) = reader
+                && let Some(stats) = reader.full(&mut self.cx, at, below)
+            {
+                round.groups.push(GroupStats {
+                    kind,
+                    id: reader.id(),
+                    stats,
+                });
+            }
+            return true;
+        }
+        let from = match &round.pod {
+            Some(pod) => self.pods.range_mut(Arc::clone(pod)..),
+            None => self.pods.range_mut::<Arc<PodRef>, _>(..),
+        };
+        for (pod, reader) in from {
+            if reader.step(&mut self.cx, at, self.n_sweeps, &self.root, &self.host) {
+                if round.pod.as_ref() != Some(pod) {
+                    round.pod = Some(Arc::clone(pod));
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    fn finish(
+        &mut self,
+        round: &mut Round,
+        now: Duration,
+        before: Option<&StatsSnapshot>,
+    ) -> Sweep {
+        let mut pods: Vec<PodStats> = self.pods.values_mut().filter_map(PodReader::take).collect();
+        self.ended
+            .retain(|it| now.saturating_sub(it.at) < SHOWN_AFTER_END);
+        for ended in &self.ended {
+            add_ended(&mut pods, ended);
+        }
+        let mut groups = std::mem::take(&mut round.groups);
+        for group in &mut groups {
+            let is_in = |it: &&PodStats| match group.kind {
+                GroupKind::Kubepods => true,
+                GroupKind::Qos(class) => it.qos == class,
+                GroupKind::Slice => false,
+            };
+            if group.kind != GroupKind::Slice {
+                let counts = pods.iter().filter(is_in);
+                let counts = counts.filter_map(|it| Some(it.stats.as_ref()?.n_processes));
+                group.stats.n_processes = counts.sum();
+            }
+        }
+        groups.sort_by(|a, b| a.id.cmp(&b.id));
+        let node = round.node.take().unwrap_or_default();
+        let mut snapshot = StatsSnapshot {
+            sweep: self.n_sweeps,
+            begun: round.begun,
+            ended: now,
+            at: WallTime::from_epoch(clock::wall()),
+            cost_us: None,
+            machine: Arc::clone(&self.machine),
+            node,
+            groups,
+            pods,
+        };
+        name_devices(&mut snapshot);
+        Sweep {
+            n_regressions: before.map_or(0, |it| keep_rising(&mut snapshot, it)),
+            snapshot,
+            faults: std::mem::take(&mut self.cx.faults),
+        }
+    }
+}
+
+/// One cgroup, from files that are opened for it; `at` is the time of the reading, `page_size` in
+/// bytes. For the last look at a cgroup before it is removed. `None`: there is no such cgroup.
+pub fn read_once(
+    trees: &Arc<Trees>,
+    name: &CgroupName,
+    at: Duration,
+    page_size: u64,
+) -> Option<CgroupStats> {
+    let mut cx = Context {
+        trees: Arc::clone(trees),
+        buffer: TextBuffer::default(),
+        page_size,
+        hugepages: Vec::new(),
+        n_held: 0,
+        max_held: 0,
+        faults: Faults::default(),
+    };
+    CgroupReader::new(name.clone()).full(&mut cx, at, Below::Uncounted)
+}
+
+/// Half of the descriptors that the agent may have: the rest is for decisions, connections and
+/// programs.
+fn max_held() -> usize {
+    let limit = steady::max_open_files().unwrap_or(1024);
+    usize::try_from(limit / 2).unwrap_or(usize::MAX)
+}
+
+fn add_ended(pods: &mut Vec<PodStats>, ended: &EndedContainer) {
+    let index = match pods.binary_search_by(|it| it.pod.cmp(&ended.pod)) {
+        Ok(index) => index,
+        Err(index) => {
+            let pod = PodStats {
+                pod: Arc::clone(&ended.pod),
+                qos: ended.qos,
+                id: CgroupReader::new(ended.pod_cgroup.clone()).id(),
+                started_at: ended.pod_started_at,
+                stats: None,
+                network: Vec::new(),
+                ephemeral_storage: None,
+                volumes: BTreeMap::new(),
+                containers: Vec::new(),
+            };
+            pods.insert(index, pod);
+            index
+        }
+    };
+    // It may have been read before its end in this sweep.
+    let containers = &mut pods[index].containers;
+    containers.retain(|it| it.runtime_id != ended.container.runtime_id);
+    containers.push(ended.container.clone());
+}
+
+fn name_devices(snapshot: &mut StatsSnapshot) {
+    let disks = snapshot.node.disks.iter();
+    let names: BTreeMap<DeviceNumber, String> =
+        disks.map(|it| (it.number, it.name.clone())).collect();
+    let name = |stats: &mut CgroupStats| {
+        for device in &mut stats.io {
+            device.name = names.get(&device.number).cloned();
+        }
+    };
+    name(&mut snapshot.node.cgroup);
+    for group in &mut snapshot.groups {
+        name(&mut group.stats);
+    }
+    for pod in &mut snapshot.pods {
+        pod.stats.iter_mut().for_each(name);
+        for container in &mut pod.containers {
+            name(&mut container.stats);
+        }
+    }
+}
+
+/// Counters of a cgroup never fall from one sweep to the next.
+fn keep_rising(now: &mut StatsSnapshot, before: &StatsSnapshot) -> u64 {
+    let mut n = now.node.cgroup.keep_rising(&before.node.cgroup);
+    for group in &mut now.groups {
+        let found = before.groups.binary_search_by(|it| it.id.cmp(&group.id));
+        if let Ok(index) = found {
+            n += group.stats.keep_rising(&before.groups[index].stats);
+        }
+    }
+    for pod in &mut now.pods {
+        let Ok(index) = before.pods.binary_search_by(|it| it.pod.cmp(&pod.pod)) else {
+            continue;
+        };
+        let before = &before.pods[index];
+        if let (Some(now), Some(before)) = (&mut pod.stats, &before.stats) {
+            n += now.keep_rising(before);
+        }
+        for container in &mut pod.containers {
+            let mut known = before.containers.iter();
+            if let Some(before) = known.find(|it| it.runtime_id == container.runtime_id) {
+                n += container.stats.keep_rising(&before.stats);
+            }
+        }
+    }
+    n
+}
