@@ -13,6 +13,7 @@ mod dashboards;
 mod debian;
 mod demo;
 mod fuzz;
+mod monitoring;
 mod progress;
 mod setup;
 mod test;

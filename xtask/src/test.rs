@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use crate::build::{self, Agent};
 use crate::progress::{self, Deadline, Stdout, headline, note};
-use crate::{cadvisor, fuzz, setup, tidy, vm, workspace};
+use crate::{cadvisor, fuzz, monitoring, setup, tidy, vm, workspace};
 use report::{Outcome, Report, Row};
 
 /// Run the test lanes: all that this machine can run, or those named
@@ -42,6 +42,8 @@ enum Lane {
     Conformance,
     /// The agent's side of device plugins against processes that are plugins; needs nothing
     Plugins,
+    /// Rules and alerts in a Prometheus and an Alertmanager of their own; needs Debian's packages
+    Monitoring,
     /// Each fuzz target for a minute; needs a C++ compiler
     Fuzz,
     /// Real cgroups and real eBPF on this machine; needs root
@@ -94,6 +96,7 @@ impl Runner<'_> {
             Lane::Replay => self.target("replay"),
             Lane::Conformance => self.target("conformance"),
             Lane::Plugins => self.target("plugins"),
+            Lane::Monitoring => self.monitoring(),
             Lane::Fuzz => fuzz::lane(),
             Lane::Host => self.host(),
             Lane::Vm => match self.vm() {
@@ -125,8 +128,24 @@ impl Runner<'_> {
         }
     }
 
-    fn cargo_test(&self, selection: &[&str]) -> Result<Option<u64>> {
+    fn monitoring(&self) -> Result<Outcome> {
+        let programs = monitoring::programs()?;
         let mut cargo = workspace::cargo();
+        cargo.env("BALLAST_MONITORING", programs);
+        let selection = [
+            "--test",
+            "monitoring",
+            "--features",
+            "ballast-tests/monitoring",
+        ];
+        passed(self.cargo_test_as(cargo, &selection)?.unwrap_or(0))
+    }
+
+    fn cargo_test(&self, selection: &[&str]) -> Result<Option<u64>> {
+        self.cargo_test_as(workspace::cargo(), selection)
+    }
+
+    fn cargo_test_as(&self, mut cargo: Command, selection: &[&str]) -> Result<Option<u64>> {
         cargo
             .args(["test", "--locked", "--workspace"])
             .args(selection);

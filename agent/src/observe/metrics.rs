@@ -8,10 +8,12 @@
 //! pod is gone. Counts per workload, scope and slice outlive every pod.
 
 mod cgroups;
+mod container_stats;
 mod devices;
 mod ebpf;
 mod eviction;
 mod families;
+mod kubelet;
 pub mod labels;
 mod lifetime;
 mod memory;
@@ -28,12 +30,13 @@ use std::time::Duration;
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, GaugeVec, HistogramVec, IntGaugeVec, Registry, TextEncoder};
 
+use self::container_stats::ContainerCounts;
 pub use self::devices::{DeviceCounts, MAX_RESOURCES, PodResourcesCall};
 pub use self::eviction::EvictionEffect;
 use self::families::{
-    AgentFamilies, DeviceFamilies, EbpfFamilies, EvictionFamilies, MemoryFamilies, OomFamilies,
-    PlacementFamilies, PodResourcesFamilies, PressureFamilies, ProcessFamilies, ReconcileFamilies,
-    StateFamilies,
+    AgentFamilies, CpuFamilies, DeviceFamilies, EbpfFamilies, EvictionFamilies, KubeletFamilies,
+    MemoryFamilies, OomFamilies, PlacementFamilies, PodResourcesFamilies, PressureFamilies,
+    ProcessFamilies, ReconcileFamilies, StateFamilies,
 };
 use self::labels::{
     ExitHow, FieldHandling, HostSlice, ObjectKind, Phase, RecordResult, RestoreResult, SaveResult,
@@ -46,10 +49,12 @@ pub use self::memory::{ContainerMemory, LimitHits};
 pub use self::placement::{PlacementGauges, PoolCpus};
 use self::pressure::Windows;
 use self::registry::Builder;
-pub use self::table::{Area, Buckets, Cardinality, Family, PREFIX, Type, Unit, table};
+pub use self::table::{Area, Buckets, Cardinality, Family, NameAge, PREFIX, Type, Unit, table};
 use crate::model::agent_process::ProcessUsage;
 use crate::model::device::RefusalReason;
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
+use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
+use crate::model::numa::NumaMask;
 use crate::model::record::{Event, OomDetail, OomScope};
 use crate::model::time::WallTime;
 
@@ -76,6 +81,8 @@ struct Shared {
     state: StateFamilies,
     devices: DeviceFamilies,
     pod_resources: PodResourcesFamilies,
+    cpu: CpuFamilies,
+    kubelet: KubeletFamilies,
     /// Resources with series of their own.
     resources: Mutex<BTreeSet<String>>,
     pods: Mutex<PodLifetimes>,
@@ -83,6 +90,12 @@ struct Shared {
     /// Last value of each counter that the kernel keeps and the agent only repeats.
     kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
     memory_hits: Mutex<Hits>,
+    /// What sweeps said of containers.
+    stats: Mutex<ContainerCounts>,
+    /// Where the memory of a container is to be.
+    numa_nodes: Mutex<BTreeMap<ContainerKey, NumaMask>>,
+    /// The fullest that each ring was found since the last scrape.
+    rings: Mutex<BTreeMap<Stream, f64>>,
     stalls: Mutex<Windows>,
     /// Boottime of the newest reading of each source.
     readings: Mutex<BTreeMap<Source, Duration>>,
@@ -95,16 +108,11 @@ pub struct EncodeError {
     source: prometheus::Error,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Metrics {
-    /// All families of the table, those with fixed labels at 0.
-    pub fn new() -> Self {
-        let mut build = Builder::new();
+    /// The families of the table, those with fixed labels at 0. Kubelet's are there for the duties
+    /// that this agent has in its place; what it does beyond them is counted and not shown.
+    pub fn new(duties: &[KubeletDuty], names: KubeletNames) -> Self {
+        let mut build = Builder::new(duties, names);
         let agent = AgentFamilies::new(&mut build);
         let process = ProcessFamilies::new(&mut build);
         let oom = OomFamilies::new(&mut build);
@@ -117,6 +125,8 @@ impl Metrics {
         let state = StateFamilies::new(&mut build);
         let devices = DeviceFamilies::new(&mut build);
         let pod_resources = PodResourcesFamilies::new(&mut build);
+        let cpu = CpuFamilies::new(&mut build);
+        let kubelet = KubeletFamilies::new(&mut build);
         let metrics = Self {
             shared: Arc::new(Shared {
                 registry: build.finish(),
@@ -132,6 +142,11 @@ impl Metrics {
                 state,
                 devices,
                 pod_resources,
+                cpu,
+                kubelet,
+                stats: Mutex::default(),
+                numa_nodes: Mutex::default(),
+                rings: Mutex::default(),
                 resources: Mutex::default(),
                 pods: Mutex::default(),
                 workloads: Mutex::default(),
@@ -161,6 +176,9 @@ impl Metrics {
             agent.loop_ticks.with_label_values(&[it.as_str()]);
         }
         for source in Source::ALL {
+            agent
+                .source_regressions
+                .with_label_values(&[source.as_str()]);
             for fault in SourceFault::ALL {
                 let labels = [source.as_str(), fault.as_str()];
                 agent.source_errors.with_label_values(&labels);
@@ -197,6 +215,7 @@ impl Metrics {
         }
         self.begin_pressure();
         self.begin_actions();
+        self.begin_kubelet();
         for it in RecordResult::ALL {
             oom.records.with_label_values(&[it.as_str()]);
         }
@@ -275,6 +294,12 @@ impl Metrics {
             let age = now.saturating_sub(*at).as_secs_f64();
             family.with_label_values(&[source.as_str()]).set(age);
         }
+    }
+
+    /// A counter of the kernel was lower than at the reading before.
+    pub fn source_regressed(&self, source: Source) {
+        let family = &self.shared.agent.source_regressions;
+        family.with_label_values(&[source.as_str()]).inc();
     }
 
     pub fn source_error(&self, source: Source, fault: SourceFault) {
@@ -360,6 +385,7 @@ impl Metrics {
             remove(&process.exits, &[namespace, pod, container, how.as_str()]);
         }
         self.end_memory(key);
+        self.end_stats(key);
     }
 
     /// Begins the series of the container that an event names, if it has none.
@@ -487,10 +513,27 @@ impl Metrics {
         set_count(family, &[handling.as_str()], n as u64);
     }
 
+    /// What the recording of decisions has come to. `oldest`: when the oldest file was begun.
+    pub fn set_recording(&self, n_bytes: u64, n_dropped: u64, oldest: Option<WallTime>) {
+        let state = &self.shared.state;
+        for (family, n) in [
+            (&state.record_bytes, n_bytes),
+            (&state.record_dropped, n_dropped),
+        ] {
+            let counter = family.with_label_values::<&str>(&[]);
+            counter.inc_by(n.saturating_sub(counter.get()));
+        }
+        match oldest {
+            Some(at) => set_time(&state.record_oldest, &[], at),
+            None => remove(&state.record_oldest, &[]),
+        }
+    }
+
     // Output.
 
     /// Everything in the Prometheus text format 0.0.4.
     pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        self.show_rings();
         let families = self.shared.registry.gather();
         let last_bytes = self
             .shared
@@ -562,6 +605,14 @@ where
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each critical section leaves the maps whole, so a panic elsewhere spoils nothing.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// With all of kubelet's duties.
+#[cfg(test)]
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(KubeletDuty::ALL, KubeletNames::Both)
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::observe::shutdown::{self, ShutdownTrigger};
 
 async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
     let pages = Pages {
-        metrics: Metrics::new(),
+        metrics: Metrics::default(),
         health: Health::new(Duration::from_secs(60), ["pods"], clock::boottime()),
         stats: watch::channel(None).1,
     };

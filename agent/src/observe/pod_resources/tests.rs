@@ -33,7 +33,7 @@ impl Fixture {
         let directory = std::env::temp_dir().join(name);
         let socket = directory.join("pod-resources/kubelet.sock");
         let (resources, receiver) = watch::channel(node.map(Arc::new));
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let (trigger, shutdown) = shutdown::channel();
         let task = serve(&socket, receiver, metrics.clone(), shutdown).expect("it can listen");
         Self {
