@@ -35,6 +35,7 @@ mod readings;
 mod relief;
 mod repair;
 mod stalls;
+mod stats;
 
 use std::io::Write;
 

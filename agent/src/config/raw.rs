@@ -101,6 +101,7 @@ section! {
 section! {
     pub(super) struct RawMetrics {
         address = "address": String,
+        stats_interval = "statsInterval": String,
     }
 }
 

@@ -161,6 +161,9 @@ impl Metrics {
             agent.loop_ticks.with_label_values(&[it.as_str()]);
         }
         for source in Source::ALL {
+            agent
+                .source_regressions
+                .with_label_values(&[source.as_str()]);
             for fault in SourceFault::ALL {
                 let labels = [source.as_str(), fault.as_str()];
                 agent.source_errors.with_label_values(&labels);
@@ -281,6 +284,19 @@ impl Metrics {
         let family = &self.shared.agent.source_errors;
         let labels = [source.as_str(), fault.as_str()];
         family.with_label_values(&labels).inc();
+    }
+
+    /// As [`Metrics::source_error`], `n` of them.
+    pub fn source_errors(&self, source: Source, fault: SourceFault, n: u64) {
+        let family = &self.shared.agent.source_errors;
+        let labels = [source.as_str(), fault.as_str()];
+        family.with_label_values(&labels).inc_by(n);
+    }
+
+    /// Counters of a source that fell, and are shown as they were before.
+    pub fn source_regressed(&self, source: Source, n: u64) {
+        let family = &self.shared.agent.source_regressions;
+        family.with_label_values(&[source.as_str()]).inc_by(n);
     }
 
     /// `started_at`: start of the agent.

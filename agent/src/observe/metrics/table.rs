@@ -216,6 +216,8 @@ const TABLE: &[Family] = &[
         "Age of the newest reading of a source at the last pass."),
     agent("ballast_source_errors_total", Counter, Count, &["source", "reason"],
         "Failed readings by what failed."),
+    agent("ballast_source_regressions_total", Counter, Count, &["source"],
+        "Counters that fell while what they count was the same, and were kept as they were."),
     agent("ballast_scrape_duration_seconds", LATENCY, Seconds, &["endpoint"],
         "Time to encode one answer."),
     agent("ballast_scrape_series", Gauge, Count, &["endpoint"],
