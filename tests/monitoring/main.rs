@@ -14,6 +14,9 @@ mod cases;
 mod pages;
 mod rules;
 
+mod live;
+mod scene;
+
 use anyhow::Result;
 use ballast_tests::prometheus::{self, Alertmanager, Prometheus, Scratch};
 
