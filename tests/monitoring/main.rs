@@ -11,6 +11,7 @@
 )]
 
 mod cases;
+mod pages;
 mod rules;
 
 mod live;
