@@ -11,6 +11,8 @@
 )]
 
 mod cases;
+mod inhibition;
+mod pages;
 mod rules;
 
 use anyhow::Result;
