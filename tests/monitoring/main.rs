@@ -11,6 +11,8 @@
 )]
 
 mod cases;
+mod findings;
+mod inhibition;
 mod pages;
 mod rules;
 
