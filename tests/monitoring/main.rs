@@ -13,6 +13,7 @@
 mod cases;
 mod rules;
 
+mod drop_in;
 mod live;
 mod scene;
 
