@@ -16,6 +16,7 @@ mod inhibition;
 mod pages;
 mod rules;
 
+mod drop_in;
 mod live;
 mod scene;
 
