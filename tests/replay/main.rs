@@ -11,6 +11,7 @@
 
 mod node;
 mod readings;
+mod stats;
 mod stories;
 mod topology;
 

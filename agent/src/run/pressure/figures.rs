@@ -66,6 +66,9 @@ impl Watcher {
 
     /// Goes on with the sweep, or begins one, for one slice. It is due until it is whole.
     pub(super) fn sweep_on(&mut self) {
+        if !self.parts.stats.is_under_way() {
+            self.parts.pressure.begins_sweep();
+        }
         self.take_candidates();
         for ended in self.parts.pressure.take_ended() {
             self.parts.stats.show_ended(ended);
