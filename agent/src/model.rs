@@ -17,6 +17,7 @@ pub mod eviction;
 pub mod forensics;
 pub mod history;
 pub mod kernel;
+pub mod kubelet_duty;
 pub mod kubelet_state;
 pub mod mounts;
 pub mod node_memory;

@@ -199,7 +199,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let _lock = lock_state(&config)?;
     let (to_loop, events) = event::channel();
     let log = EventLog::new(EVENT_LOG, 0);
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(config.mode.kubelet_duties(), config.kubelet_metric_names);
     let health = Health::new(
         MAX_PASS_AGE,
         ["node", "recovery", "first pass", KERNEL_EVENTS],

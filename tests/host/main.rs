@@ -2,7 +2,8 @@
 //! feature `privileged` it is a test. Run on one thread: `cargo xtask test host`.
 //!
 //! `BALLAST_BIN` names the agent, `BALLAST_HOG` the program that misbehaves, `BALLAST_PLUGIN` the
-//! device plugin. `BALLAST_TEST_SCALE` (1 when it is not set) shrinks what is about numbers, for machines that are
+//! device plugin, `BALLAST_CADVISOR` cAdvisor; `BALLAST_WITHOUT_CADVISOR` says why there is none.
+//! `BALLAST_TEST_SCALE` (1 when it is not set) shrinks what is about numbers, for machines that are
 //! emulated. `BALLAST_TEST_SEED` makes another storm of kills than the usual one. `BALLAST_VM` names
 //! the kernel of a virtual machine, where a test may do to the machine what it likes.
 //!
@@ -17,6 +18,7 @@
 )]
 
 mod ability;
+mod cadvisor;
 mod cpusets;
 mod crash;
 mod devices;

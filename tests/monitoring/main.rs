@@ -5,6 +5,16 @@
     not(feature = "monitoring"),
     expect(dead_code, reason = "tests only with the feature")
 )]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the lane reads what is shipped, beside the code under test"
+)]
+
+mod cases;
+mod rules;
+
+mod live;
+mod scene;
 
 use anyhow::Result;
 use ballast_tests::prometheus::{self, Alertmanager, Prometheus, Scratch};

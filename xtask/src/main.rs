@@ -7,10 +7,13 @@
 mod bench;
 mod build;
 mod build_ebpf;
+mod cadvisor;
 mod ci;
 mod dashboards;
+mod debian;
 mod demo;
 mod fuzz;
+mod monitoring;
 mod progress;
 mod setup;
 mod test;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use ebpf_build::{LINKER_LLVM, LINKER_VERSION, Layout, Stamp, Toolchain};
 
 use crate::progress::{self, headline, note};
-use crate::{vm, workspace};
+use crate::{cadvisor, monitoring, vm, workspace};
 
 /// The newest that fits Rust 1.95.
 const DENY_VERSION: &str = "0.20.2";
@@ -82,7 +82,12 @@ pub(crate) fn run(_: &Arguments) -> Result<()> {
     );
     println!("linker    {}", toolchain.linker.display());
     cxx_compiler()?;
+    println!("monitoring  {}", monitoring::programs()?.display());
     println!("virtual machines  {}", virtual_machines());
+    match cadvisor::program() {
+        Ok(path) => println!("cadvisor  {}", path.display()),
+        Err(error) => println!("cadvisor  not here: {error:#}"),
+    }
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use crate::build::{self, Agent};
 use crate::progress::{self, Deadline, Stdout, headline, note};
-use crate::{fuzz, setup, tidy, vm, workspace};
+use crate::{cadvisor, fuzz, monitoring, setup, tidy, vm, workspace};
 use report::{Outcome, Report, Row};
 
 /// Run the test lanes: all that this machine can run, or those named
@@ -42,6 +42,8 @@ enum Lane {
     Conformance,
     /// The agent's side of device plugins against processes that are plugins; needs nothing
     Plugins,
+    /// Rules and alerts in a Prometheus and an Alertmanager of their own; needs Debian's packages
+    Monitoring,
     /// Each fuzz target for a minute; needs a C++ compiler
     Fuzz,
     /// Real cgroups and real eBPF on this machine; needs root
@@ -61,6 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Lane::value_variants()
     };
     let mut runner = Runner {
+        asked,
         pass_on: &arguments.pass_on,
         agent: None,
         host_tests: None,
@@ -76,6 +79,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Runs lanes; what several of them need is built once.
 struct Runner<'a> {
+    /// Lanes were asked for by name, so what cannot run has failed.
+    asked: bool,
     pass_on: &'a [String],
     agent: Option<Agent>,
     host_tests: Option<HostTests>,
@@ -91,6 +96,7 @@ impl Runner<'_> {
             Lane::Replay => self.target("replay"),
             Lane::Conformance => self.target("conformance"),
             Lane::Plugins => self.target("plugins"),
+            Lane::Monitoring => self.monitoring(),
             Lane::Fuzz => fuzz::lane(),
             Lane::Host => self.host(),
             Lane::Vm => match self.vm() {
@@ -122,8 +128,24 @@ impl Runner<'_> {
         }
     }
 
-    fn cargo_test(&self, selection: &[&str]) -> Result<Option<u64>> {
+    fn monitoring(&self) -> Result<Outcome> {
+        let programs = monitoring::programs()?;
         let mut cargo = workspace::cargo();
+        cargo.env("BALLAST_MONITORING", programs);
+        let selection = [
+            "--test",
+            "monitoring",
+            "--features",
+            "ballast-tests/monitoring",
+        ];
+        passed(self.cargo_test_as(cargo, &selection)?.unwrap_or(0))
+    }
+
+    fn cargo_test(&self, selection: &[&str]) -> Result<Option<u64>> {
+        self.cargo_test_as(workspace::cargo(), selection)
+    }
+
+    fn cargo_test_as(&self, mut cargo: Command, selection: &[&str]) -> Result<Option<u64>> {
         cargo
             .args(["test", "--locked", "--workspace"])
             .args(selection);
@@ -149,6 +171,16 @@ impl Runner<'_> {
             .env("BALLAST_BIN", agent)
             .env("BALLAST_HOG", tests.hog)
             .env("BALLAST_PLUGIN", tests.plugin);
+        match cadvisor::program() {
+            Ok(path) => {
+                command.env(cadvisor::PROGRAM, path);
+            }
+            // The test that needs it fails.
+            Err(error) if self.asked => note(format_args!("no cAdvisor: {error:#}")),
+            Err(error) => {
+                command.env(cadvisor::WITHOUT, format!("{error:#}"));
+            }
+        }
         let deadline = Deadline {
             end: Some(HOST_DEADLINE),
             ..Deadline::default()

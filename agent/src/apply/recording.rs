@@ -63,6 +63,8 @@ pub struct RecorderCounts {
     pub n_failed: u64,
     /// Since the recorder was opened, of all files.
     pub n_bytes: u64,
+    /// When the oldest file that is kept was begun; `None`: its name does not say.
+    pub oldest: Option<WallTime>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +73,8 @@ struct Counters {
     dropped: AtomicU64,
     failed: AtomicU64,
     bytes: AtomicU64,
+    /// Seconds since the epoch; 0: not known.
+    oldest: AtomicU64,
 }
 
 /// Takes steps. When it is dropped, what waits is written first.
@@ -117,6 +121,9 @@ impl<S: Serialize + Send + 'static> Recorder<S> {
             n_dropped: self.counters.dropped.load(Ordering::Relaxed),
             n_failed: self.counters.failed.load(Ordering::Relaxed),
             n_bytes: self.counters.bytes.load(Ordering::Relaxed),
+            oldest: Some(self.counters.oldest.load(Ordering::Relaxed))
+                .filter(|it| *it > 0)
+                .map(|seconds| WallTime::from_epoch(Duration::from_secs(seconds))),
         }
     }
 }
@@ -184,6 +191,7 @@ impl Files {
             has_told: false,
         };
         files.current = Some(files.begin()?);
+        files.count_oldest();
         Ok(files)
     }
 
@@ -263,7 +271,16 @@ impl Files {
             sum -= n_bytes;
             self.root.remove_file(&path)?;
         }
+        self.count_oldest();
         Ok(())
+    }
+
+    fn count_oldest(&self) {
+        let finished = self.finished.front().map(|(path, _)| path);
+        let oldest = finished.or(self.current.as_ref().map(|it| &it.path));
+        let begun = oldest.and_then(|it| begun_at(it)).unwrap_or_default();
+        let seconds = begun.since_epoch().as_secs();
+        self.counters.oldest.store(seconds, Ordering::Relaxed);
     }
 
     fn sync(&mut self) {
@@ -286,6 +303,15 @@ impl Files {
             );
         }
     }
+}
+
+/// The time in the name of a file.
+fn begun_at(path: &Path) -> Option<WallTime> {
+    let name = path.to_str()?;
+    name.strip_prefix(PREFIX)?
+        .strip_suffix(SUFFIX)?
+        .parse()
+        .ok()
 }
 
 fn write_to(current: &mut Current, bytes: &[u8], counters: &Counters) -> Result<(), FsError> {

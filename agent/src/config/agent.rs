@@ -47,6 +47,7 @@ pub(super) struct Agent {
     bpf: BpfConfig,
     eviction: EvictionConfig,
     pub(super) compat: Compat,
+    kubelet_metric_names: KubeletNames,
 }
 
 impl Agent {
@@ -64,6 +65,7 @@ impl Agent {
             bpf: self.bpf,
             eviction: self.eviction,
             compat: self.compat,
+            kubelet_metric_names: self.kubelet_metric_names,
             kubelet,
         }
     }
@@ -168,6 +170,12 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
             &root.field("compat"),
             faults,
         ),
+        kubelet_metric_names: choose(
+            raw.kubelet_metric_names.as_deref(),
+            KUBELET_NAMES,
+            &root.field("kubeletMetricNames"),
+            faults,
+        ),
     }
 }
 
@@ -186,6 +194,12 @@ const LOG_LEVELS: &[(&str, LogLevel)] = &[
 ];
 
 const COMPATS: &[(&str, Compat)] = &[("ballast", Compat::Ballast), ("kubelet", Compat::Kubelet)];
+
+const KUBELET_NAMES: &[(&str, KubeletNames)] = &[
+    ("both", KubeletNames::Both),
+    ("old", KubeletNames::Old),
+    ("new", KubeletNames::New),
+];
 
 /// The named value; the default where the field is absent or empty.
 pub(super) fn choose<T: Copy + Default>(

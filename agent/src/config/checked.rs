@@ -10,6 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cpuset::CpuSet;
+use crate::model::kubelet_duty::KubeletDuty;
+pub use crate::model::kubelet_duty::KubeletNames;
 use crate::model::pod::ResourceList;
 use crate::units::Micros;
 
@@ -65,6 +67,14 @@ impl Mode {
             Self::Own => "own",
         }
     }
+
+    /// What this agent does in kubelet's place.
+    pub const fn kubelet_duties(self) -> &'static [KubeletDuty] {
+        match self {
+            Self::Observe | Self::Assist => &[],
+            Self::Own => KubeletDuty::ALL,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -87,6 +97,8 @@ pub struct Config {
     pub bpf: BpfConfig,
     pub eviction: EvictionConfig,
     pub compat: Compat,
+    /// Which names metrics have that kubelet has renamed.
+    pub kubelet_metric_names: KubeletNames,
     pub kubelet: KubeletConfig,
 }
 

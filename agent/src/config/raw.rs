@@ -78,6 +78,7 @@ section! {
         bpf = "bpf": RawBpf,
         eviction = "eviction": RawEviction,
         compat = "compat": String,
+        kubelet_metric_names = "kubeletMetricNames": String,
         kubelet_config_file = "kubeletConfigFile": String,
         kubelet_config_directory = "kubeletConfigDirectory": String,
         kubelet = "kubelet": Map<String, Value>,

@@ -56,6 +56,7 @@ fn an_empty_configuration_has_the_documented_defaults() {
     assert_eq!(config.bpf.pin_directory, Path::new("/sys/fs/bpf/ballast"));
     assert!(!config.bpf.diagnostics);
     assert_eq!(config.compat, Compat::Ballast);
+    assert_eq!(config.kubelet_metric_names, KubeletNames::Both);
 
     let kubelet = config.kubelet;
     assert_eq!(kubelet.cgroup_root, CgroupName::root());
@@ -128,6 +129,10 @@ fn every_fault_of_the_agent_section_names_its_field() {
         (
             "compat: upstream\n",
             "compat: `upstream` is not known; right would be one of ballast, kubelet",
+        ),
+        (
+            "kubeletMetricNames: newest\n",
+            "kubeletMetricNames: `newest` is not known; right would be one of both, old, new",
         ),
         (
             "kubeletConfigFile: /k/config.yaml\n",

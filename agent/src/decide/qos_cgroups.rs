@@ -84,6 +84,24 @@ pub fn qos_cgroups<'a>(
     cgroups
 }
 
+/// What the active pods are promised together where their memory is protected in tiers:
+/// `memory.min` of Guaranteed and `memory.low` of Burstable ones.
+pub fn tiers<'a>(
+    active: impl IntoIterator<Item = &'a Pod>,
+    settings: &ResourceSettings,
+) -> Option<(Bytes, Bytes)> {
+    is_tiered(settings).then(|| {
+        let sums = Sums::of(active);
+        (sums.guaranteed_memory, sums.burstable_memory)
+    })
+}
+
+fn is_tiered(settings: &ResourceSettings) -> bool {
+    settings
+        .memory_qos
+        .is_some_and(|it| it.policy == MemoryReservationPolicy::TieredReservation)
+}
+
 /// Requests of the active pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
@@ -126,9 +144,7 @@ fn protect(cgroups: &mut QosCgroups, sums: &Sums, settings: &ResourceSettings) {
         };
         resources.unified.insert(file.to_owned(), bytes.to_string());
     };
-    let is_tiered = settings
-        .memory_qos
-        .is_some_and(|it| it.policy == MemoryReservationPolicy::TieredReservation);
+    let is_tiered = is_tiered(settings);
     let tier = |bytes: Bytes| if is_tiered { bytes.0 } else { 0 };
     let (guaranteed, burstable) = (tier(sums.guaranteed_memory), tier(sums.burstable_memory));
     if settings.resets_memory_protection() {

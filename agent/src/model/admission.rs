@@ -233,6 +233,91 @@ pub struct AdmissionReport {
     pub remedies: Vec<Remedy>,
 }
 
+/// How often something was asked for, and how often in vain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    pub n: u64,
+    /// Of them.
+    pub n_failed: u64,
+}
+
+impl Attempts {
+    pub fn add(&mut self, is_done: bool) {
+        self.n += 1;
+        self.n_failed += u64::from(!is_done);
+    }
+}
+
+/// What an allocation may lie within, in kubelet's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AlignmentBoundary {
+    /// Whole cores.
+    PhysicalCpu,
+    /// One cache of the last level.
+    UncoreCache,
+    NumaNode,
+}
+
+impl AlignmentBoundary {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PhysicalCpu => "physical_cpu",
+            Self::UncoreCache => "uncore_cache",
+            Self::NumaNode => "numa_node",
+        }
+    }
+}
+
+/// What is to lie within a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AlignmentScope {
+    Container,
+    Pod,
+}
+
+impl AlignmentScope {
+    pub const ALL: &[Self] = &[Self::Container, Self::Pod];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+        }
+    }
+
+    /// Those that it can be held against.
+    pub const fn boundaries(self) -> &'static [AlignmentBoundary] {
+        match self {
+            Self::Container => &[
+                AlignmentBoundary::PhysicalCpu,
+                AlignmentBoundary::UncoreCache,
+                AlignmentBoundary::NumaNode,
+            ],
+            Self::Pod => &[AlignmentBoundary::NumaNode],
+        }
+    }
+}
+
+/// What an admission asked of the managers, counted as kubelet counts it (spec placement 1.18, 3.10,
+/// 4.8). Of an admission that was run again, the last run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdmissionTally {
+    /// Containers that are to have CPUs alone; those that hold them already count too.
+    pub cpu: Attempts,
+    /// Containers that are to have memory of NUMA nodes.
+    pub memory: Attempts,
+    pub alignments: BTreeMap<(AlignmentBoundary, AlignmentScope), Attempts>,
+    /// Steps of the search for NUMA nodes.
+    pub n_steps: u64,
+}
+
+impl AdmissionTally {
+    pub fn align(&mut self, boundary: AlignmentBoundary, scope: AlignmentScope, is_done: bool) {
+        let attempts = self.alignments.entry((boundary, scope)).or_default();
+        attempts.add(is_done);
+    }
+}
+
 /// A record as people read, keep and compare it: indented, keys in order, so that equal records are
 /// equal texts.
 pub fn canonical_json(record: &serde_json::Value) -> String {

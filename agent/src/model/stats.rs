@@ -207,6 +207,15 @@ pub struct InterfaceStats {
     pub transmitted: TrafficCounts,
 }
 
+impl InterfaceStats {
+    /// Whether pages show it. Not shown are, as by cAdvisor, the loopback and the host's ends of the
+    /// links to pods, whose traffic others count again.
+    pub fn is_counted(&self) -> bool {
+        let links = ["veth", "docker", "nerdctl"];
+        self.name != "lo" && !links.iter().any(|it| self.name.starts_with(it))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrafficCounts {

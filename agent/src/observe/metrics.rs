@@ -1,4 +1,5 @@
-//! The agent's metrics. In: what the loop and the event handlers saw. Out: Prometheus text.
+//! The agent's metrics. In: what the loop and the event handlers saw. Out: one of the formats that
+//! Prometheus reads.
 //!
 //! Everything is set when it happens or once a pass; encoding reads no file and takes no lock that
 //! a pass holds for long.
@@ -8,15 +9,23 @@
 //! pod is gone. Counts per workload, scope and slice outlive every pod.
 
 mod cgroups;
+mod container_stats;
 mod devices;
 mod ebpf;
 mod eviction;
+mod exemplars;
+mod exposition;
 mod families;
+mod histogram;
+mod kubelet;
 pub mod labels;
 mod lifetime;
 mod memory;
+mod native;
+mod openmetrics;
 mod placement;
 mod pressure;
+mod protobuf;
 mod registry;
 mod saved;
 mod table;
@@ -26,15 +35,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
-use prometheus::{Encoder, GaugeVec, HistogramVec, IntGaugeVec, Registry, TextEncoder};
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry};
 
+use self::container_stats::ContainerCounts;
 pub use self::devices::{DeviceCounts, MAX_RESOURCES, PodResourcesCall};
 pub use self::eviction::EvictionEffect;
+use self::exemplars::{Exemplar, Exemplars};
+pub use self::exposition::{EncodeError, Format};
 use self::families::{
-    AgentFamilies, DeviceFamilies, EbpfFamilies, EvictionFamilies, MemoryFamilies, OomFamilies,
-    PlacementFamilies, PodResourcesFamilies, PressureFamilies, ProcessFamilies, ReconcileFamilies,
-    StateFamilies,
+    AgentFamilies, CpuFamilies, DeviceFamilies, EbpfFamilies, EvictionFamilies, KubeletFamilies,
+    MemoryFamilies, OomFamilies, PlacementFamilies, PodResourcesFamilies, PressureFamilies,
+    ProcessFamilies, ReconcileFamilies, StateFamilies,
 };
+use self::histogram::HistogramVec;
 use self::labels::{
     ExitHow, FieldHandling, HostSlice, ObjectKind, Phase, RecordResult, RestoreResult, SaveResult,
     Source, SourceFault, Stream, Trigger,
@@ -46,15 +59,14 @@ pub use self::memory::{ContainerMemory, LimitHits};
 pub use self::placement::{PlacementGauges, PoolCpus};
 use self::pressure::Windows;
 use self::registry::Builder;
-pub use self::table::{Area, Buckets, Cardinality, Family, PREFIX, Type, Unit, table};
+pub use self::table::{Area, Buckets, Cardinality, Family, NameAge, PREFIX, Type, Unit, table};
 use crate::model::agent_process::ProcessUsage;
 use crate::model::device::RefusalReason;
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
+use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
+use crate::model::numa::NumaMask;
 use crate::model::record::{Event, OomDetail, OomScope};
 use crate::model::time::WallTime;
-
-/// `Content-Type` of [`Metrics::encode`].
-pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
 /// Handles of every family; clones share them.
 #[derive(Clone)]
@@ -64,6 +76,9 @@ pub struct Metrics {
 
 struct Shared {
     registry: Registry,
+    /// Those of the registry that have native buckets.
+    histograms: BTreeMap<&'static str, HistogramVec>,
+    exemplars: Exemplars,
     agent: AgentFamilies,
     process: ProcessFamilies,
     oom: OomFamilies,
@@ -76,6 +91,8 @@ struct Shared {
     state: StateFamilies,
     devices: DeviceFamilies,
     pod_resources: PodResourcesFamilies,
+    cpu: CpuFamilies,
+    kubelet: KubeletFamilies,
     /// Resources with series of their own.
     resources: Mutex<BTreeSet<String>>,
     pods: Mutex<PodLifetimes>,
@@ -83,28 +100,22 @@ struct Shared {
     /// Last value of each counter that the kernel keeps and the agent only repeats.
     kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
     memory_hits: Mutex<Hits>,
+    /// What sweeps said of containers.
+    stats: Mutex<ContainerCounts>,
+    /// Where the memory of a container is to be.
+    numa_nodes: Mutex<BTreeMap<ContainerKey, NumaMask>>,
+    /// The fullest that each ring was found since the last scrape.
+    rings: Mutex<BTreeMap<Stream, f64>>,
     stalls: Mutex<Windows>,
     /// Boottime of the newest reading of each source.
     readings: Mutex<BTreeMap<Source, Duration>>,
 }
 
-/// The text could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("encode metrics")]
-pub struct EncodeError {
-    source: prometheus::Error,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Metrics {
-    /// All families of the table, those with fixed labels at 0.
-    pub fn new() -> Self {
-        let mut build = Builder::new();
+    /// The families of the table, those with fixed labels at 0. Kubelet's are there for the duties
+    /// that this agent has in its place; what it does beyond them is counted and not shown.
+    pub fn new(duties: &[KubeletDuty], names: KubeletNames) -> Self {
+        let mut build = Builder::new(duties, names);
         let agent = AgentFamilies::new(&mut build);
         let process = ProcessFamilies::new(&mut build);
         let oom = OomFamilies::new(&mut build);
@@ -117,9 +128,14 @@ impl Metrics {
         let state = StateFamilies::new(&mut build);
         let devices = DeviceFamilies::new(&mut build);
         let pod_resources = PodResourcesFamilies::new(&mut build);
+        let cpu = CpuFamilies::new(&mut build);
+        let kubelet = KubeletFamilies::new(&mut build);
+        let (registry, histograms) = build.finish();
         let metrics = Self {
             shared: Arc::new(Shared {
-                registry: build.finish(),
+                registry,
+                histograms,
+                exemplars: Exemplars::default(),
                 agent,
                 process,
                 oom,
@@ -132,6 +148,11 @@ impl Metrics {
                 state,
                 devices,
                 pod_resources,
+                cpu,
+                kubelet,
+                stats: Mutex::default(),
+                numa_nodes: Mutex::default(),
+                rings: Mutex::default(),
                 resources: Mutex::default(),
                 pods: Mutex::default(),
                 workloads: Mutex::default(),
@@ -200,6 +221,7 @@ impl Metrics {
         }
         self.begin_pressure();
         self.begin_actions();
+        self.begin_kubelet();
         for it in RecordResult::ALL {
             oom.records.with_label_values(&[it.as_str()]);
         }
@@ -347,7 +369,10 @@ impl Metrics {
             name,
         } in lock(&self.shared.workloads).expire(now)
         {
-            remove(&self.shared.oom.workload_kills, &[&namespace, &kind, &name]);
+            let labels = [&*namespace, &kind, &name];
+            remove(&self.shared.oom.workload_kills, &labels);
+            let exemplars = &self.shared.exemplars;
+            exemplars.forget(&self.shared.oom.workload_kills, &labels);
         }
     }
 
@@ -369,6 +394,7 @@ impl Metrics {
         let Shared { oom, process, .. } = &*self.shared;
         for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
             remove(family, &labels);
+            self.shared.exemplars.forget(family, &labels);
         }
         remove(&oom.last_kill, &labels);
         remove(&oom.last_child_kill, &labels);
@@ -376,6 +402,7 @@ impl Metrics {
             remove(&process.exits, &[namespace, pod, container, how.as_str()]);
         }
         self.end_memory(key);
+        self.end_stats(key);
     }
 
     /// Begins the series of the container that an event names, if it has none.
@@ -411,7 +438,8 @@ impl Metrics {
         }
         let qos = labels::qos(detail.qos);
         let scope = detail.scope.as_str();
-        oom.scope_kills.with_label_values(&[scope, qos]).inc();
+        let record = oom_record(event, detail);
+        self.count(&oom.scope_kills, &[scope, qos], record.as_ref());
         if !matches!(detail.scope, OomScope::Container | OomScope::Pod) {
             set_time(&oom.last_node_kill, &[scope], event.time);
         }
@@ -422,7 +450,7 @@ impl Metrics {
             Some(_) => self.oom_kill_in_pod(event, detail, workload),
             None => {
                 let slice = HostSlice::of_path(detail.victim.cgroup_path.as_deref());
-                oom.host_kills.with_label_values(&[slice.as_str()]).inc();
+                self.count(&oom.host_kills, &[slice.as_str()], record.as_ref());
             }
         }
     }
@@ -434,10 +462,11 @@ impl Metrics {
         let container = event.container.as_deref().unwrap_or_default();
         let labels = [pod.namespace.as_str(), &pod.name, container];
         self.touch(&pod.namespace, &pod.name, container, now);
-        oom.kills.with_label_values(&labels).inc();
+        let record = oom_record(event, detail);
+        self.count(&oom.kills, &labels, record.as_ref());
         set_time(&oom.last_kill, &labels, event.time);
         if detail.victim.is_main_process == Some(false) {
-            oom.child_kills.with_label_values(&labels).inc();
+            self.count(&oom.child_kills, &labels, record.as_ref());
             set_time(&oom.last_child_kill, &labels, event.time);
         }
         let itself = || Workload {
@@ -447,9 +476,16 @@ impl Metrics {
         };
         let workload = workload.cloned().unwrap_or_else(itself);
         let counted = lock(&self.shared.workloads).touch(&workload, now);
-        oom.workload_kills
-            .with_label_values(&[&counted.namespace, &counted.kind, &counted.name])
-            .inc();
+        let labels = [&*counted.namespace, &counted.kind, &counted.name];
+        self.count(&oom.workload_kills, &labels, record.as_ref());
+    }
+
+    /// Counts one, with what tells about it.
+    fn count(&self, family: &IntCounterVec, labels: &[&str], record: Option<&Exemplar>) {
+        family.with_label_values(labels).inc();
+        if let Some(record) = record {
+            self.shared.exemplars.keep(family, labels, record);
+        }
     }
 
     /// Counts kills by what became of their forensic record.
@@ -503,31 +539,26 @@ impl Metrics {
         set_count(family, &[handling.as_str()], n as u64);
     }
 
-    // Output.
-
-    /// Everything in the Prometheus text format 0.0.4.
-    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let families = self.shared.registry.gather();
-        let last_bytes = self
-            .shared
-            .agent
-            .scrape_bytes
-            .with_label_values(&["metrics"]);
-        let capacity = usize::try_from(last_bytes.get()).unwrap_or(0) + 4096;
-        let mut text = Vec::with_capacity(capacity);
-        TextEncoder::new()
-            .encode(&families, &mut text)
-            .map_err(|source| EncodeError { source })?;
-        let n_samples = families.iter().map(|it| it.get_metric().len() as u64).sum();
-        let agent = &self.shared.agent;
-        set_count(&agent.scrape_series, &["metrics"], n_samples);
-        set_count(&agent.scrape_bytes, &["metrics"], text.len() as u64);
-        Ok(text)
+    /// What the recording of decisions has come to. `oldest`: when the oldest file was begun.
+    pub fn set_recording(&self, n_bytes: u64, n_dropped: u64, oldest: Option<WallTime>) {
+        let state = &self.shared.state;
+        for (family, n) in [
+            (&state.record_bytes, n_bytes),
+            (&state.record_dropped, n_dropped),
+        ] {
+            let counter = family.with_label_values::<&str>(&[]);
+            counter.inc_by(n.saturating_sub(counter.get()));
+        }
+        match oldest {
+            Some(at) => set_time(&state.record_oldest, &[], at),
+            None => remove(&state.record_oldest, &[]),
+        }
     }
+}
 
-    pub fn scraped(&self, duration: Duration) {
-        observe(&self.shared.agent.scrape_duration, &["metrics"], duration);
-    }
+/// The record of a kill; `None`: none was made.
+fn oom_record(event: &Event, detail: &OomDetail) -> Option<Exemplar> {
+    detail.record_id.map(|id| Exemplar::new(id, event.time))
 }
 
 /// How far a count has risen; all of it when it began anew, or was not known.
@@ -578,6 +609,14 @@ where
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each critical section leaves the maps whole, so a panic elsewhere spoils nothing.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// With all of kubelet's duties.
+#[cfg(test)]
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(KubeletDuty::ALL, KubeletNames::Both)
+    }
 }
 
 #[cfg(test)]

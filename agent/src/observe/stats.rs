@@ -11,11 +11,14 @@ mod summary;
 pub mod table;
 mod text;
 
+use std::ops::Deref;
+use std::vec;
+
 pub use self::summary::{Summary, summary};
 
 use self::objects::Objects;
 use self::table::Entry;
-use self::text::Page;
+use self::text::Samples;
 use crate::model::stats::StatsSnapshot;
 
 /// How pages in the Prometheus text format are written.
@@ -28,29 +31,74 @@ pub struct Options {
 
 /// Appends `/metrics/cadvisor` in the text format 0.0.4; the number of samples is returned.
 pub fn cadvisor(snapshot: &StatsSnapshot, options: Options, out: &mut String) -> usize {
-    let objects = Objects::of_cadvisor(snapshot, options);
-    write_page(table::cadvisor(), &objects, out)
+    Encoder::cadvisor(snapshot, options).write_rest(out)
 }
 
 /// Appends `/metrics/resource` in the text format 0.0.4; the number of samples is returned.
 pub fn resource(snapshot: &StatsSnapshot, options: Options, out: &mut String) -> usize {
-    let objects = Objects::of_resource(snapshot, options);
-    write_page(table::resource(), &objects, out)
+    Encoder::resource(snapshot, options).write_rest(out)
 }
 
-fn write_page(
-    entries: impl Iterator<Item = &'static Entry>,
-    objects: &Objects<'_>,
-    out: &mut String,
-) -> usize {
-    let mut page = Page::new(out);
-    for entry in entries {
-        page.begin(&entry.family);
-        for object in objects.iter() {
-            let mut samples = page.samples(objects.labels(object), objects.stamp(object));
-            (entry.write)(object, &mut samples);
-        }
-        page.end();
-    }
-    page.n_samples()
+/// A page under way. The page of a thousand containers is 20 MB long: who sends it family by family
+/// never holds more than a tenth of it.
+pub struct Encoder<S> {
+    snapshot: S,
+    objects: Objects,
+    entries: vec::IntoIter<&'static Entry>,
+    n_samples: usize,
 }
+
+impl<S: Deref<Target = StatsSnapshot>> Encoder<S> {
+    /// `/metrics/cadvisor`.
+    pub fn cadvisor(snapshot: S, options: Options) -> Self {
+        Self {
+            objects: Objects::of_cadvisor(&snapshot, options),
+            snapshot,
+            entries: table::cadvisor().collect::<Vec<_>>().into_iter(),
+            n_samples: 0,
+        }
+    }
+
+    /// `/metrics/resource`.
+    pub fn resource(snapshot: S, options: Options) -> Self {
+        Self {
+            objects: Objects::of_resource(&snapshot, options),
+            snapshot,
+            entries: table::resource().collect::<Vec<_>>().into_iter(),
+            n_samples: 0,
+        }
+    }
+
+    /// Appends the next family, which may be nothing; `false`: all have been written.
+    pub fn next_family(&mut self, out: &mut String) -> bool {
+        let Some(entry) = self.entries.next() else {
+            return false;
+        };
+        let before = out.len();
+        text::push_header(out, &entry.family);
+        let mut samples = Samples::new(out, entry.family.name);
+        for object in self.objects.iter(&self.snapshot) {
+            samples.set_object(object.labels, object.stamp);
+            (entry.write)(&object, &mut samples);
+        }
+        let n = samples.n();
+        if n == 0 {
+            out.truncate(before);
+        }
+        self.n_samples += n;
+        true
+    }
+
+    /// Samples written so far.
+    pub fn n_samples(&self) -> usize {
+        self.n_samples
+    }
+
+    fn write_rest(&mut self, out: &mut String) -> usize {
+        while self.next_family(out) {}
+        self.n_samples
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -52,6 +52,10 @@ pub(super) fn set_identity(
     ] {
         metrics.set_feature(feature, is_enabled);
     }
+    let cgroup_version = if node.is_unified() { 2 } else { 1 };
+    metrics.set_kubelet_node(&node.name, cgroup_version);
+    let policy = kubelet.placement.topology_manager_policy;
+    metrics.begin_placement(policy.as_str());
     for (feature, is_available) in node.kernel_features(root) {
         metrics.set_kernel_feature(feature, is_available);
     }

@@ -31,7 +31,7 @@ use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{Metrics, Workload};
 use crate::runtime::{ExitReporter, HostProcess};
-use crate::sources::bpf::{LoadError, Stream, Streams};
+use crate::sources::bpf::{Drained, LoadError, Stream, Streams};
 use crate::sources::wakers::Bell;
 use crate::sys::{Dir, Root, clock, syscall};
 
@@ -152,6 +152,8 @@ pub(super) struct Listener {
     exit_reporter: ExitReporter,
     /// Pid of the agent: the first process of a container that is just starting is its child.
     agent_pid: u32,
+    /// What of each ring was taken in one go so far, 0 to 1.
+    filled: BTreeMap<Stream, f64>,
     /// Records of a stream that no program writes, since the agent started.
     malformed: BTreeMap<Stream, u64>,
     /// When losses and statistics are due, boottime.
@@ -234,6 +236,7 @@ impl Listener {
             to_loop,
             exit_reporter,
             agent_pid: std::process::id(),
+            filled: BTreeMap::new(),
             malformed: BTreeMap::new(),
             losses_due: Duration::ZERO,
             statistics_due: Duration::ZERO,
@@ -357,10 +360,22 @@ impl Listener {
             );
             *self.malformed.entry(stream).or_default() += drained.malformed as u64;
         }
+        self.note_filled(stream, &drained);
         for event in events {
             self.handle(&event);
         }
         drained.n
+    }
+
+    /// What is taken in full batches, one after the other, was in the ring together.
+    fn note_filled(&mut self, stream: Stream, drained: &Drained) {
+        let filled = self.filled.entry(stream).or_default();
+        *filled += drained.filled;
+        let ratio = filled.min(1.0);
+        if drained.n < BATCH {
+            *filled = 0.0;
+        }
+        self.metrics.ring_found(metric_stream(stream), ratio);
     }
 
     /// Attributes and records one event.
@@ -426,6 +441,8 @@ impl Listener {
             });
             (oom_record(kill, &index, is_main, handled), owner)
         };
+        // Before it is counted: the counter names the record.
+        self.recorder.take(kill, &mut record, &self.shared.index());
         if let Some(EventDetail::Oom(detail)) = &record.detail {
             let workload = record.pod.as_ref().map(|pod| Workload {
                 namespace: pod.namespace.clone(),
@@ -434,7 +451,6 @@ impl Listener {
             });
             self.metrics.oom_kill(&record, detail, workload.as_ref());
         }
-        self.recorder.take(kill, &mut record, &self.shared.index());
         tracing::warn!(
             pod = record.pod.as_ref().map(tracing::field::display),
             container = record.container,

@@ -17,11 +17,14 @@ use crate::decide::attribution::{Level, Owner};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
+use crate::decide::qos_cgroups::tiers;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerAction, ContainerExit, Termination};
-use crate::model::pod::PodUid;
-use crate::observe::metrics::labels::{CgroupOp, Phase, SaveResult, Source, SourceFault};
+use crate::model::pod::{Pod, PodUid};
+use crate::observe::metrics::labels::{
+    CgroupOp, KubeletCgroupOp, KubeletContainerType, Phase, SaveResult, Source, SourceFault,
+};
 use crate::runtime::Signal;
 use crate::sources::cgroupfs::ReadError;
 use crate::sources::stats;
@@ -271,6 +274,8 @@ impl Loop {
             .filter(|entry| entry.is_active())
             .map(|entry| &entry.state.pod)
             .collect();
+        let tiers = tiers(active.iter().copied(), &self.node.plan.settings);
+        self.metrics.set_memory_qos(tiers);
         self.node.plan.node_cgroups(&self.config.kubelet, active)
     }
 
@@ -304,6 +309,10 @@ impl Loop {
                 continue;
             };
             self.register(name);
+            let is_new = matches!(step, CgroupStep::Create { .. });
+            if is_new && self.pods.values().any(|it| it.cgroup == *name) {
+                self.metrics.pod_started();
+            }
         }
     }
 
@@ -354,6 +363,10 @@ impl Loop {
     fn act(&mut self, uid: &PodUid, action: &ContainerAction, now: Duration) {
         match action {
             ContainerAction::Start { container, .. } => {
+                if let Some(entry) = self.pods.get(uid) {
+                    let kind = container_type(&entry.state.pod, container);
+                    self.metrics.container_started(kind);
+                }
                 if self.ask_before_start(uid, container) {
                     return;
                 }
@@ -401,6 +414,8 @@ impl Loop {
         let Some(instance) = entry.instances.get_mut(container) else {
             return;
         };
+        let kind = container_type(&entry.state.pod, container);
+        self.metrics.container_start_failed(kind);
         self.told.start_failed(&entry.pod_ref, container, &message);
         instance.ended = Some(Termination {
             started_at: None,
@@ -448,7 +463,12 @@ impl Loop {
     /// Cgroups on their way out; instances and pods whose cgroup is gone are over.
     fn work_removals(&mut self, now: Duration) {
         let metrics = &self.metrics;
-        let mut took = |op, duration| metrics.cgroup_op(op, duration);
+        let mut took = |op, duration| {
+            metrics.cgroup_op(op, duration);
+            if op == CgroupOp::Rmdir {
+                metrics.kubelet_cgroup_op(KubeletCgroupOp::Destroy, duration);
+            }
+        };
         let (pods, pressure) = (&self.pods, &self.pressure);
         let trees = self.node.reader.trees();
         let page_size = self.node.identity.page_size.0;
@@ -621,6 +641,13 @@ impl Loop {
                 Vec::new()
             }
         }
+    }
+}
+
+fn container_type(pod: &Pod, container: &str) -> KubeletContainerType {
+    match pod.init_containers.iter().any(|it| it.name == container) {
+        true => KubeletContainerType::Init,
+        false => KubeletContainerType::Container,
     }
 }
 

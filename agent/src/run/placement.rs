@@ -27,8 +27,10 @@ use crate::decide::placement::admission::{Decided, Outcome};
 use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuestion};
 use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
 use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
+use crate::decide::pod_state::PodState;
 use crate::model::admission::{
-    Admission, AdmissionReport, MAX_RECORD_BYTES, Refusal, RefusalReason,
+    Admission, AdmissionReport, AdmissionTally, ContainerHoldings, MAX_RECORD_BYTES, Refusal,
+    RefusalReason,
 };
 use crate::model::container::ContainerState;
 use crate::model::kubelet_state::PodEntries;
@@ -36,6 +38,7 @@ use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::observe::chain;
+use crate::observe::metrics::labels::MoveReason;
 use crate::sys::{FsError, Root, clock, durable};
 
 /// A plugin that wants to be asked again and again during one admission is not asked any more.
@@ -59,6 +62,8 @@ pub(super) struct Placement {
     /// An earlier policy has pinned containers, and this one gives out nothing: they get the whole
     /// machine back.
     gives_back: bool,
+    /// Why admissions were opened again that had been decided.
+    reopened_by: MoveReason,
     /// What the files have, as far as this agent wrote them.
     stored: Stored,
     /// Admissions that wait for a plugin, with what plugins have said so far.
@@ -96,6 +101,7 @@ impl Placement {
             is_unsaved: true,
             is_unpublished: true,
             gives_back: false,
+            reopened_by: MoveReason::Restart,
             stored: Stored::default(),
             open: BTreeMap::new(),
         })
@@ -178,8 +184,9 @@ impl Loop {
                     refusal: Some(refusal),
                     ..AdmissionReport::default()
                 },
+                tally: AdmissionTally::default(),
             };
-            self.conclude(uid, decided, PluginAnswers::default(), Duration::ZERO);
+            self.conclude(uid, decided, PluginAnswers::default(), None);
             return;
         }
         let pod = &entry.state.pod;
@@ -218,11 +225,12 @@ impl Loop {
                     }),
                     ..AdmissionReport::default()
                 },
+                tally: AdmissionTally::default(),
             }),
         };
         let took = clock::boottime().saturating_sub(started);
         let answers = self.placement.open.remove(uid).unwrap_or_default().answers;
-        self.conclude(uid, *decided, answers, took);
+        self.conclude(uid, *decided, answers, Some(took));
     }
 
     /// A plugin has said something in the admission of a pod.
@@ -241,8 +249,19 @@ impl Loop {
         }
     }
 
-    fn conclude(&mut self, uid: &PodUid, decided: Decided, answers: PluginAnswers, took: Duration) {
-        let Decided { managers, report } = decided;
+    /// `took`: `None` if the managers were not asked.
+    fn conclude(
+        &mut self,
+        uid: &PodUid,
+        decided: Decided,
+        answers: PluginAnswers,
+        took: Option<Duration>,
+    ) {
+        let Decided {
+            managers,
+            report,
+            tally,
+        } = decided;
         let policy = self.placement.topology_policy();
         let is_told = !report.alignments.is_empty()
             || !report.holdings.is_empty()
@@ -260,7 +279,8 @@ impl Loop {
         }
         let reason = report.refusal.as_ref().map(|it| it.reason);
         let at = WallTime::from_epoch(clock::wall());
-        self.metrics.admission(policy, reason, took, at);
+        let asked = took.map(|took| (&tally, took));
+        self.metrics.admission(uid, policy, reason, asked, at);
         let has_begun = entry
             .state
             .containers
@@ -270,6 +290,10 @@ impl Loop {
             None => {
                 entry.state.admission = Admission::Admitted;
                 self.told.admitted(&entry.pod_ref, &report.holdings);
+                let before = self.placement.managers.holdings(&entry.state.pod);
+                for _ in moved(&entry.state, &before, &report.holdings) {
+                    self.metrics.container_moved(self.placement.reopened_by);
+                }
                 self.placement.managers = managers;
                 self.books_changed();
             }
@@ -368,6 +392,22 @@ impl Loop {
             tracing::warn!(%uid, error = chain(&error), "remove the record of an admission");
         }
     }
+}
+
+/// The containers that have begun and hold other CPUs or memory now.
+fn moved<'a>(
+    state: &PodState,
+    before: &[ContainerHoldings],
+    now: &'a [ContainerHoldings],
+) -> impl Iterator<Item = &'a ContainerHoldings> {
+    now.iter().filter(move |now| {
+        let status = state.containers.iter().find(|it| it.name == now.container);
+        let has_begun = status.is_some_and(|it| it.state != ContainerState::NotStarted);
+        let before = before.iter().find(|it| it.container == now.container);
+        let stays = before.is_some_and(|it| it.cpus == now.cpus && it.memory == now.memory);
+        let is_placed = now.cpus.is_some() || !now.memory.is_empty();
+        has_begun && is_placed && !stays
+    })
 }
 
 /// What was given to the pod is still its own.

@@ -32,8 +32,8 @@ use crate::model::status::{
 use crate::model::time::WallTime;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::{
-    CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, ObjectKind, Phase, PressureResource,
-    PressureScope, Source, SourceFault, WriteResult,
+    CgroupLevel, CgroupOp, DriftCause, Hook, KubeletCgroupOp, KubeletContainerState, LagKind,
+    ObjectKind, Phase, PressureResource, PressureScope, Source, SourceFault, WriteResult,
 };
 use crate::sources::bpf::{ProgramReport, ProgramState};
 use crate::sources::{ReadError, agent_process, psi};
@@ -234,7 +234,8 @@ impl Loop {
     /// Executes the steps, each counted and timed.
     pub(super) fn apply_counted(&mut self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
         let mut since = clock::boottime();
-        self.node.writer.apply(steps, &mut |step, error| {
+        let mut by_cgroup: BTreeMap<CgroupName, (KubeletCgroupOp, Duration)> = BTreeMap::new();
+        let applied = self.node.writer.apply(steps, &mut |step, error| {
             let now = clock::boottime();
             let op = match step {
                 CgroupStep::Create { .. } | CgroupStep::Repair { .. } => CgroupOp::Mkdir,
@@ -247,9 +248,22 @@ impl Loop {
                     CgroupOp::Write
                 }
             };
-            self.metrics.cgroup_op(op, now.saturating_sub(since));
+            let took = now.saturating_sub(since);
+            self.metrics.cgroup_op(op, took);
             since = now;
-        })
+            let begun = match step {
+                CgroupStep::Create { .. } => KubeletCgroupOp::Create,
+                CgroupStep::Repair { .. } | CgroupStep::Write { .. } => KubeletCgroupOp::Update,
+            };
+            let (_, sum) = by_cgroup
+                .entry(step.name().clone())
+                .or_insert((begun, Duration::ZERO));
+            *sum += took;
+        });
+        for (op, took) in by_cgroup.into_values() {
+            self.metrics.kubelet_cgroup_op(op, took);
+        }
+        applied
     }
 
     /// What differs still after a full pass, by file; 0 for a file that is right everywhere.
@@ -359,10 +373,13 @@ impl Loop {
         let n_pods = self.pods.values().filter(|it| it.cgroup_id.is_some());
         let n_pods = n_pods.count();
         let n_instances = self.pods.values().map(|it| it.instances.len()).sum();
+        self.count_running();
         for (kind, n) in [
             (ObjectKind::Pod, self.pods.len()),
             (ObjectKind::Container, n_containers),
             (ObjectKind::Cgroup, self.ids.len()),
+            // No pod of a manifest has a controller.
+            (ObjectKind::Workload, self.pods.len()),
         ] {
             self.metrics.set_objects(kind, n);
         }
@@ -377,6 +394,30 @@ impl Loop {
         ] {
             self.metrics.set_cgroups(level, n);
         }
+    }
+
+    fn count_running(&self) {
+        let mut n_pods = 0;
+        let mut n_containers: BTreeMap<KubeletContainerState, usize> = BTreeMap::new();
+        for entry in self.pods.values() {
+            let mut is_running = false;
+            for container in &entry.state.containers {
+                let state = match container.state {
+                    // There is nothing of it yet.
+                    ContainerState::NotStarted => continue,
+                    ContainerState::Starting => KubeletContainerState::Created,
+                    ContainerState::Running { .. } => KubeletContainerState::Running,
+                    ContainerState::Ending(_) | ContainerState::Exited(_) => {
+                        KubeletContainerState::Exited
+                    }
+                };
+                is_running |= state == KubeletContainerState::Running;
+                *n_containers.entry(state).or_default() += 1;
+            }
+            n_pods += usize::from(is_running);
+        }
+        let n_containers = |state| n_containers.get(&state).copied().unwrap_or(0);
+        self.metrics.set_running(n_pods, n_containers);
     }
 
     fn node_psi(&self, now: Duration) -> PsiStatus {

@@ -108,13 +108,19 @@ pub struct ProgramReport {
     pub fallback: Option<&'static str>,
 }
 
+/// Before each record in a ring, and what its length is rounded up to (kernel/bpf/ringbuf.c,
+/// `struct bpf_ringbuf_hdr`).
+const RECORD_HEADER: usize = 8;
+
 /// What one call of [`Streams::drain`] took from a ring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Drained {
     /// Events handed to the sink.
     pub n: usize,
     /// Records of the wrong size or with a value no program writes: a fault of ours, dropped.
     pub malformed: usize,
+    /// What they took of the ring, 0 to 1.
+    pub filled: f64,
 }
 
 /// Whether the streams that should outlive the agent do.
@@ -275,9 +281,11 @@ impl Streams {
         let Some(running) = self.running.get_mut(&stream) else {
             return drained;
         };
+        let mut n_bytes = 0;
         while drained.n + drained.malformed < max
             && let Some(record) = running.ring.next()
         {
+            n_bytes += record.len().next_multiple_of(RECORD_HEADER) + RECORD_HEADER;
             match decode::decode(stream, &record, self.page_bytes) {
                 Some(event) => {
                     drained.n += 1;
@@ -289,6 +297,7 @@ impl Streams {
         if let Some(diagnostics) = &mut running.diagnostics {
             diagnostics.flush();
         }
+        drained.filled = n_bytes as f64 / f64::from(running.ring_bytes.max(1));
         drained
     }
 

@@ -1,6 +1,6 @@
 //! Metric names: the agent's table against the code, dashboards, alerts and texts that name them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,10 +21,14 @@ const PREFIX: &str = "ballast_";
 /// What Prometheus adds to the name of a histogram's family.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
 
+/// Where series get names of their own.
+const RECORDED: &str = "dashboards/rules.yaml";
+
 /// Where texts that name metrics are, and their extensions.
-const TEXTS: [(&str, &str); 4] = [
+const TEXTS: [(&str, &str); 5] = [
     ("dashboards", "json"),
     ("dashboards", "yaml"),
+    ("dashboards/runbooks", "md"),
     ("deploy", "yaml"),
     ("agent", "md"),
 ];
@@ -38,6 +42,9 @@ pub(super) fn check(root: &Path, files: &[SourceFile]) -> Result<Vec<Finding>> {
         .iter()
         .filter(|it| it.path.starts_with(CODE) && it.path != table.path);
     let mut findings = check_code(&families, code);
+    let rules = root.join(RECORDED);
+    let rules = fs::read_to_string(&rules).with_context(|| format!("read {}", rules.display()))?;
+    let recorded = recorded(&rules);
     for (directory, extension) in TEXTS {
         let directory = root.join(directory);
         let mut paths = Vec::new();
@@ -48,7 +55,7 @@ pub(super) fn check(root: &Path, files: &[SourceFile]) -> Result<Vec<Finding>> {
             let text =
                 fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
             let path = path.strip_prefix(root).unwrap_or(&path);
-            findings.extend(check_text(&families, path, &text));
+            findings.extend(check_text(&families, &recorded, path, &text));
         }
     }
     Ok(findings)
@@ -86,15 +93,48 @@ fn check_code<'a>(
     findings
 }
 
-fn check_text(families: &BTreeMap<&str, usize>, path: &Path, text: &str) -> Vec<Finding> {
-    names(text)
-        .filter(|(_, name)| !families.contains_key(base(families, name)))
-        .map(|(offset, name)| Finding {
-            path: path.to_owned(),
-            line: line_of(text, offset),
-            what: format!("{name} is not in {TABLE}"),
-        })
+fn check_text(
+    families: &BTreeMap<&str, usize>,
+    recorded: &BTreeSet<&str>,
+    path: &Path,
+    text: &str,
+) -> Vec<Finding> {
+    let finding = |offset, what| Finding {
+        path: path.to_owned(),
+        line: line_of(text, offset),
+        what,
+    };
+    let mut findings = Vec::new();
+    for (offset, name) in names(text) {
+        match recorded_name(text, offset) {
+            Some(name) if !recorded.contains(name) => {
+                findings.push(finding(offset, format!("{name} is not in {RECORDED}")));
+            }
+            None if !families.contains_key(base(families, name)) => {
+                findings.push(finding(offset, format!("{name} is not in {TABLE}")));
+            }
+            _ => {}
+        }
+    }
+    findings
+}
+
+/// The names that rules give to what they record.
+fn recorded(rules: &str) -> BTreeSet<&str> {
+    let lines = rules.lines().map(str::trim);
+    lines
+        .filter_map(|it| it.strip_prefix("- record: "))
         .collect()
+}
+
+/// The whole of `LEVEL:METRIC:OPERATION`, if the metric name at `offset` is in the middle of such a
+/// one.
+fn recorded_name(text: &str, offset: usize) -> Option<&str> {
+    let is_part = |it: char| it.is_ascii_alphanumeric() || it == '_' || it == ':';
+    let before = text[..offset].trim_end_matches(is_part).len();
+    let rest = &text[before..];
+    let name = &rest[..rest.find(|it| !is_part(it)).unwrap_or(rest.len())];
+    (before < offset && name.contains(':')).then_some(name)
 }
 
 /// `name` without the suffix of a histogram's series, unless there is a family of that very name.
@@ -165,12 +205,36 @@ mod tests {
     #[test]
     fn a_text_may_name_the_series_of_a_histogram() {
         let text = "rate(ballast_lag_seconds_bucket[5m])\nballast_redy == 0 or my_ballast_x";
-        let found = check_text(&families(), Path::new("dashboards/a.json"), text);
+        let found = check_text(
+            &families(),
+            &BTreeSet::new(),
+            Path::new("dashboards/a.json"),
+            text,
+        );
         let found: Vec<_> = found.iter().map(ToString::to_string).collect();
         assert_eq!(
             found,
             [format!(
                 "dashboards/a.json:2: ballast_redy is not in {TABLE}"
+            )]
+        );
+    }
+
+    #[test]
+    fn a_text_may_name_what_is_recorded() {
+        let rules = "rules:\n- record: node:ballast_lag:p99_5m\n  expr: ballast_lag_seconds\n";
+        let recorded = recorded(rules);
+        assert_eq!(
+            recorded.iter().copied().collect::<Vec<_>>(),
+            ["node:ballast_lag:p99_5m"]
+        );
+        let text = "expr: node:ballast_lag:p99_5m > 1\nnode:ballast_leg:p99_5m == 0\n";
+        let found = check_text(&families(), &recorded, Path::new("dashboards/a.yaml"), text);
+        let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            found,
+            [format!(
+                "dashboards/a.yaml:2: node:ballast_leg:p99_5m is not in {RECORDED}"
             )]
         );
     }

@@ -44,7 +44,11 @@ fn record(directory: &Directory, limits: RecordingLimits, steps: std::ops::Range
     for step in steps {
         recorder.push(json!({ "at": step }));
     }
-    assert_eq!(recorder.counts().n_dropped, 0);
+    let counts = recorder.counts();
+    assert_eq!(counts.n_dropped, 0);
+    let age = counts.oldest.expect("the name of a file says its time");
+    let now = WallTime::from_epoch(clock::wall());
+    assert!(age.until(now) < Duration::from_secs(60), "{age}");
 }
 
 #[test]

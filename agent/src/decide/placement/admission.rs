@@ -10,12 +10,14 @@
 
 use std::collections::BTreeMap;
 
+use super::cpu::{CpuError, CpuManager, exclusive_cpus};
 use super::devices::{Allocated, PluginAnswers, PluginQuestion};
 use super::hints::{Hints, Preference, ProviderHints, least_len};
 use super::managers::Managers;
 use crate::config::{TopologyManagerPolicy, TopologyManagerScope};
 use crate::model::admission::{
-    AdmissionReport, Alignment, Provider, ProviderVerdict, Refusal, RefusalReason, Verdict,
+    AdmissionReport, AdmissionTally, Alignment, AlignmentBoundary, AlignmentScope, Provider,
+    ProviderVerdict, Refusal, RefusalReason, Verdict,
 };
 use crate::model::numa::Hint;
 use crate::model::pod::{Container, Pod};
@@ -40,6 +42,7 @@ pub struct Decided {
     /// The books after it: unchanged if the pod was refused.
     pub managers: Managers,
     pub report: AdmissionReport,
+    pub tally: AdmissionTally,
 }
 
 /// See the module. `pod` holds nothing yet, or what an earlier admission gave it: then it is given
@@ -50,6 +53,7 @@ pub fn admit(managers: &Managers, pod: &Pod, answers: &PluginAnswers) -> Outcome
         pod,
         answers,
         report: AdmissionReport::default(),
+        tally: AdmissionTally::default(),
     };
     match draft.place() {
         Err(Stop::Ask(question)) => Outcome::Ask(question),
@@ -58,6 +62,7 @@ pub fn admit(managers: &Managers, pod: &Pod, answers: &PluginAnswers) -> Outcome
             Outcome::Decided(Box::new(Decided {
                 managers: managers.clone(),
                 report: draft.report,
+                tally: draft.tally,
             }))
         }
         Ok(()) => {
@@ -65,6 +70,7 @@ pub fn admit(managers: &Managers, pod: &Pod, answers: &PluginAnswers) -> Outcome
             Outcome::Decided(Box::new(Decided {
                 managers: draft.managers,
                 report: draft.report,
+                tally: draft.tally,
             }))
         }
     }
@@ -76,6 +82,7 @@ struct Draft<'a> {
     pod: &'a Pod,
     answers: &'a PluginAnswers,
     report: AdmissionReport,
+    tally: AdmissionTally,
 }
 
 /// Why an admission ends before its end.
@@ -120,17 +127,20 @@ impl Draft<'_> {
                     let hints = self.hints(container);
                     let hint = self.align(Some(container), hints)?;
                     self.allocate(container, hint)?;
+                    self.count_numa(AlignmentScope::Container, true);
                 }
             }
             (_, TopologyManagerScope::Pod) => {
                 let hints = self.pod_hints();
                 let hint = self.align(None, hints)?;
                 if self.places_pod_level() {
-                    return self.allocate_pod(hint);
+                    self.allocate_pod(hint)?;
+                } else {
+                    for container in pod.all_containers() {
+                        self.allocate(container, hint)?;
+                    }
                 }
-                for container in pod.all_containers() {
-                    self.allocate(container, hint)?;
-                }
+                self.count_numa(AlignmentScope::Pod, true);
             }
         }
         Ok(())
@@ -171,10 +181,15 @@ impl Draft<'_> {
         container: Option<&Container>,
         hints: Vec<(Provider, ProviderHints)>,
     ) -> Result<Hint, Stop> {
+        let scope = match container {
+            Some(_) => AlignmentScope::Container,
+            None => AlignmentScope::Pod,
+        };
         let container = container.map(|it| it.name.as_str());
         let (asked, lists): (Vec<Provider>, Vec<ProviderHints>) = hints.into_iter().unzip();
         let topology = &self.managers.topology;
         let merge = topology.merge(&lists);
+        self.tally.n_steps += merge.n_steps;
         // What others would have led to costs two merges each.
         let is_explained = !merge.admit || topology.nodes().len() <= MAX_LISTED_NODES;
         let opinions = is_explained.then(|| topology.opinions(&lists));
@@ -204,6 +219,7 @@ impl Draft<'_> {
         match merge.admit {
             true => Ok(merge.hint),
             false => {
+                self.count_numa(scope, false);
                 let reason = RefusalReason::TopologyAffinityError;
                 Err(Stop::refused(reason, NO_LOCALITY, container))
             }
@@ -224,15 +240,28 @@ impl Draft<'_> {
             Err(error) => return Err(Stop::refused(error.reason(), error, name)),
         }
         if let Some(cpu) = &mut managers.cpu {
-            cpu.allocate(pod, container, hint)
-                .map_err(|error| Stop::refused(error.reason(), error, name))?;
+            let was_held = cpu.cpus_of(&pod.uid, &container.name).is_some();
+            let allocated = cpu.allocate(pod, container, hint);
+            count_cpus(&mut self.tally, cpu, pod, container, was_held, &allocated);
+            allocated.map_err(|error| Stop::refused(error.reason(), error, name))?;
         }
         if let Some(memory) = &mut managers.memory {
-            memory
-                .allocate(pod, container, hint)
-                .map_err(|error| Stop::refused(error.reason(), error, name))?;
+            let allocated = memory.allocate(pod, container, hint);
+            if memory.is_managed(pod) {
+                self.tally.memory.add(allocated.is_ok());
+            }
+            allocated.map_err(|error| Stop::refused(error.reason(), error, name))?;
         }
         Ok(())
+    }
+
+    /// Only one policy promises one NUMA node.
+    fn count_numa(&mut self, scope: AlignmentScope, is_done: bool) {
+        let policy = self.managers.topology.settings().policy;
+        if policy == TopologyManagerPolicy::SingleNumaNode {
+            let boundary = AlignmentBoundary::NumaNode;
+            self.tally.align(boundary, scope, is_done);
+        }
     }
 
     /// Devices are left out, as in kubelet.
@@ -248,6 +277,32 @@ impl Draft<'_> {
                 .map_err(|error| Stop::refused(error.reason(), error, None))?;
         }
         Ok(())
+    }
+}
+
+/// Counts an allocation of CPUs to a container that asks for some alone.
+fn count_cpus(
+    tally: &mut AdmissionTally,
+    cpu: &CpuManager,
+    pod: &Pod,
+    container: &Container,
+    was_held: bool,
+    allocated: &Result<(), CpuError>,
+) {
+    let settings = cpu.settings();
+    if exclusive_cpus(pod, container, settings.manages_pod_level) == 0 {
+        return;
+    }
+    let scope = AlignmentScope::Container;
+    tally.cpu.add(allocated.is_ok());
+    if settings.options.full_pcpus_only {
+        tally.align(AlignmentBoundary::PhysicalCpu, scope, allocated.is_ok());
+    }
+    let cpus = cpu.cpus_of(&pod.uid, &container.name);
+    if let Some(cpus) = cpus.filter(|_| !was_held)
+        && settings.topology.is_within_llc(cpus)
+    {
+        tally.align(AlignmentBoundary::UncoreCache, scope, true);
     }
 }
 

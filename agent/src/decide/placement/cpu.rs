@@ -8,6 +8,7 @@
 //! Invariants of [`Compat::Ballast`]: a CPU belongs to the shared pool, or to one pod, or is reserved
 //! strictly; no CPU is given out that is not in the pool; what fails changes nothing.
 
+mod alignment;
 mod demand;
 mod error;
 mod hints;
@@ -21,6 +22,7 @@ mod topology;
 
 use std::sync::Arc;
 
+pub use self::alignment::Misaligned;
 pub use self::demand::{exclusive_cpus, exclusive_cpus_of_pod};
 pub use self::error::{CpuConfigError, CpuError, CpuStateError, CpuStateFault, Misfit};
 pub use self::options::{CpuGates, CpuOptionError, CpuOptions, Maturity};

@@ -23,7 +23,7 @@ use crate::config::TopologyManagerPolicy;
 use crate::model::numa::{Hint, NumaMask};
 use crate::model::topology::NumaNodeId;
 use lists::List;
-use merge::Merger;
+use merge::{Effort, Merger};
 
 /// How far each NUMA node is from each, as the kernel says it: 10 to itself.
 pub type Distances = BTreeMap<NumaNodeId, u32>;
@@ -46,6 +46,8 @@ pub struct Merge {
     pub admit: bool,
     /// The search ended at its budget: the hint is good, and another may be better.
     pub is_cut: bool,
+    /// Steps of the search.
+    pub n_steps: u64,
 }
 
 /// What one provider has to do with a merge, for one resource.
@@ -113,6 +115,7 @@ impl TopologyManager {
                 hint: Hint::UNKNOWN,
                 admit: true,
                 is_cut: false,
+                n_steps: 0,
             };
         }
         let lists: Vec<List> = hints
@@ -170,7 +173,7 @@ impl TopologyManager {
             closeness: self.closeness.as_ref(),
             lists,
         };
-        let (mut hint, is_cut) = merger.best();
+        let (mut hint, Effort { is_cut, n_steps }) = merger.best();
         if self.is_single() && hint.numa == Some(self.nodes) {
             hint.numa = None;
         }
@@ -178,6 +181,7 @@ impl TopologyManager {
             hint,
             admit: hint.preferred || self.settings.policy == TopologyManagerPolicy::BestEffort,
             is_cut,
+            n_steps,
         }
     }
 }

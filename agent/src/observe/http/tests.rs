@@ -4,10 +4,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::observe::shutdown::{self, ShutdownTrigger};
+use crate::sys::clock;
 
 async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
     let pages = Pages {
-        metrics: Metrics::new(),
+        metrics: Metrics::default(),
         health: Health::new(Duration::from_secs(60), ["pods"], clock::boottime()),
         stats: watch::channel(None).1,
     };

@@ -58,6 +58,22 @@ impl Metrics {
         more
     }
 
+    /// A look at a ring found this part of it filled, 0 to 1.
+    pub fn ring_found(&self, stream: Stream, ratio: f64) {
+        let mut rings = lock(&self.shared.rings);
+        let highest = rings.entry(stream).or_default();
+        *highest = highest.max(ratio);
+    }
+
+    /// The fullest that each ring was found since the last call.
+    pub(super) fn show_rings(&self) {
+        for (stream, ratio) in &mut *lock(&self.shared.rings) {
+            let family = &self.shared.ebpf.ring_high_water;
+            let gauge = family.with_label_values(&[stream.as_str()]);
+            gauge.set(std::mem::take(ratio));
+        }
+    }
+
     pub fn set_map(&self, map: &'static str, n_entries: u64, capacity: u64) {
         set_count(&self.shared.ebpf.map_entries, &[map], n_entries);
         set_count(&self.shared.ebpf.map_capacity, &[map], capacity);

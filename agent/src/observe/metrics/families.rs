@@ -1,7 +1,8 @@
 //! One handle for each row of the table, by area.
 
-use prometheus::{CounterVec, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec};
+use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec};
 
+use super::histogram::HistogramVec;
 use super::registry::Builder;
 
 pub(super) struct AgentFamilies {
@@ -17,10 +18,10 @@ pub(super) struct AgentFamilies {
     pub(super) loop_last_success: GaugeVec,
     pub(super) source_age: GaugeVec,
     pub(super) source_errors: IntCounterVec,
-    pub(super) source_regressions: IntCounterVec,
     pub(super) scrape_duration: HistogramVec,
     pub(super) scrape_series: IntGaugeVec,
     pub(super) scrape_bytes: IntGaugeVec,
+    pub(super) source_regressions: IntCounterVec,
 }
 
 impl AgentFamilies {
@@ -38,10 +39,10 @@ impl AgentFamilies {
             loop_last_success: build.float_gauge("ballast_loop_last_success_timestamp_seconds"),
             source_age: build.float_gauge("ballast_source_age_seconds"),
             source_errors: build.counter("ballast_source_errors_total"),
-            source_regressions: build.counter("ballast_source_regressions_total"),
             scrape_duration: build.histogram("ballast_scrape_duration_seconds"),
             scrape_series: build.gauge("ballast_scrape_series"),
             scrape_bytes: build.gauge("ballast_scrape_bytes"),
+            source_regressions: build.counter("ballast_source_regressions_total"),
         }
     }
 }
@@ -57,6 +58,7 @@ pub(super) struct ProcessFamilies {
     pub(super) forks: IntCounterVec,
     pub(super) execs: IntCounterVec,
     pub(super) exits: IntCounterVec,
+    pub(super) limit_hits: IntCounterVec,
 }
 
 impl ProcessFamilies {
@@ -72,6 +74,7 @@ impl ProcessFamilies {
             forks: build.counter("ballast_process_forks_total"),
             execs: build.counter("ballast_process_execs_total"),
             exits: build.counter("ballast_process_exits_total"),
+            limit_hits: build.counter("ballast_pids_limit_hits_total"),
         }
     }
 }
@@ -90,6 +93,7 @@ pub(super) struct OomFamilies {
     pub(super) last_unattributed: GaugeVec,
     pub(super) detection: HistogramVec,
     pub(super) records: IntCounterVec,
+    pub(super) group_kills: IntCounterVec,
 }
 
 impl OomFamilies {
@@ -108,6 +112,7 @@ impl OomFamilies {
             last_unattributed: build.float_gauge("ballast_oom_last_unattributed_timestamp_seconds"),
             detection: build.histogram("ballast_oom_detection_seconds"),
             records: build.counter("ballast_oom_records_total"),
+            group_kills: build.counter("ballast_oom_group_kills_total"),
         }
     }
 }
@@ -149,6 +154,10 @@ pub(super) struct PlacementFamilies {
     pub(super) free_cpus: IntGaugeVec,
     pub(super) free_bytes: IntGaugeVec,
     pub(super) fragmentation: GaugeVec,
+    pub(super) candidates: HistogramVec,
+    pub(super) misaligned: IntGaugeVec,
+    pub(super) remote_memory: GaugeVec,
+    pub(super) moves: IntCounterVec,
 }
 
 impl PlacementFamilies {
@@ -162,6 +171,10 @@ impl PlacementFamilies {
             free_cpus: build.gauge("ballast_placement_free_cpus"),
             free_bytes: build.gauge("ballast_placement_free_bytes"),
             fragmentation: build.float_gauge("ballast_placement_fragmentation_ratio"),
+            candidates: build.histogram("ballast_placement_candidates"),
+            misaligned: build.gauge("ballast_placement_misaligned_containers"),
+            remote_memory: build.float_gauge("ballast_placement_remote_memory_ratio"),
+            moves: build.counter("ballast_placement_moves_total"),
         }
     }
 }
@@ -262,6 +275,7 @@ pub(super) struct EbpfFamilies {
     pub(super) event_age: HistogramVec,
     pub(super) map_entries: IntGaugeVec,
     pub(super) map_capacity: IntGaugeVec,
+    pub(super) ring_high_water: GaugeVec,
 }
 
 impl EbpfFamilies {
@@ -276,6 +290,7 @@ impl EbpfFamilies {
             event_age: build.histogram("ballast_bpf_event_age_seconds"),
             map_entries: build.gauge("ballast_bpf_map_entries"),
             map_capacity: build.gauge("ballast_bpf_map_capacity"),
+            ring_high_water: build.float_gauge("ballast_bpf_ring_high_water_ratio"),
         }
     }
 }
@@ -285,6 +300,9 @@ pub(super) struct StateFamilies {
     pub(super) save_duration: HistogramVec,
     pub(super) restores: IntCounterVec,
     pub(super) kubelet_config_fields: IntGaugeVec,
+    pub(super) record_bytes: IntCounterVec,
+    pub(super) record_dropped: IntCounterVec,
+    pub(super) record_oldest: GaugeVec,
 }
 
 impl StateFamilies {
@@ -294,6 +312,9 @@ impl StateFamilies {
             save_duration: build.histogram("ballast_state_save_duration_seconds"),
             restores: build.counter("ballast_state_restores_total"),
             kubelet_config_fields: build.gauge("ballast_kubelet_config_fields"),
+            record_bytes: build.counter("ballast_record_bytes_total"),
+            record_dropped: build.counter("ballast_record_dropped_total"),
+            record_oldest: build.float_gauge("ballast_record_oldest_timestamp_seconds"),
         }
     }
 }
@@ -340,6 +361,95 @@ impl PodResourcesFamilies {
             list_errors: counter("errors_list"),
             get_errors: counter("errors_get"),
             get_allocatable_errors: counter("errors_get_allocatable"),
+        }
+    }
+}
+
+pub(super) struct CpuFamilies {
+    pub(super) stall: CounterVec,
+    pub(super) burst_limit: GaugeVec,
+    pub(super) idle: GaugeVec,
+}
+
+impl CpuFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            stall: build.seconds_counter("ballast_cpu_stall_seconds_total"),
+            burst_limit: build.float_gauge("ballast_cpu_burst_limit_seconds"),
+            idle: build.float_gauge("ballast_node_cpu_idle_ratio"),
+        }
+    }
+}
+
+/// What kubelet has of its duties that no family of ours says in the same way. Of two names for the
+/// same figures the old one is first.
+pub(super) struct KubeletFamilies {
+    pub(super) node_name: IntGaugeVec,
+    pub(super) running_pods: IntGaugeVec,
+    pub(super) running_containers: IntGaugeVec,
+    pub(super) started_pods: IntCounterVec,
+    pub(super) started_containers: IntCounterVec,
+    pub(super) start_errors: IntCounterVec,
+    pub(super) rejections: IntCounterVec,
+    pub(super) cgroup_version: IntGaugeVec,
+    pub(super) cgroup_duration: HistogramVec,
+    pub(super) cpu_requests: IntCounterVec,
+    pub(super) cpu_errors: IntCounterVec,
+    pub(super) shared_pool: IntGaugeVec,
+    pub(super) exclusive_cpus: [IntGaugeVec; 2],
+    pub(super) cpus_per_numa: IntGaugeVec,
+    pub(super) memory_requests: IntCounterVec,
+    pub(super) memory_errors: IntCounterVec,
+    pub(super) admissions: IntCounterVec,
+    pub(super) admission_errors: IntCounterVec,
+    pub(super) admission_ms: HistogramVec,
+    pub(super) admission_seconds: HistogramVec,
+    pub(super) aligned: [IntCounterVec; 2],
+    pub(super) not_aligned: [IntCounterVec; 2],
+    pub(super) memory_min: IntGaugeVec,
+    pub(super) memory_low: IntGaugeVec,
+}
+
+impl KubeletFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            node_name: build.gauge("kubelet_node_name"),
+            running_pods: build.gauge("kubelet_running_pods"),
+            running_containers: build.gauge("kubelet_running_containers"),
+            started_pods: build.counter("kubelet_started_pods_total"),
+            started_containers: build.counter("kubelet_started_containers_total"),
+            start_errors: build.counter("kubelet_started_containers_errors_total"),
+            rejections: build.counter("kubelet_admission_rejections_total"),
+            cgroup_version: build.gauge("kubelet_cgroup_version"),
+            cgroup_duration: build.histogram("kubelet_cgroup_manager_duration_seconds"),
+            cpu_requests: build.counter("kubelet_cpu_manager_pinning_requests_total"),
+            cpu_errors: build.counter("kubelet_cpu_manager_pinning_errors_total"),
+            shared_pool: build.gauge("kubelet_cpu_manager_shared_pool_size_millicores"),
+            exclusive_cpus: [
+                "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+                "kubelet_cpu_manager_exclusive_cpu_allocated",
+            ]
+            .map(|name| build.gauge(name)),
+            cpus_per_numa: build.gauge("kubelet_cpu_manager_allocation_per_numa"),
+            memory_requests: build.counter("kubelet_memory_manager_pinning_requests_total"),
+            memory_errors: build.counter("kubelet_memory_manager_pinning_errors_total"),
+            admissions: build.counter("kubelet_topology_manager_admission_requests_total"),
+            admission_errors: build.counter("kubelet_topology_manager_admission_errors_total"),
+            admission_ms: build.histogram("kubelet_topology_manager_admission_duration_ms"),
+            admission_seconds: build
+                .histogram("kubelet_topology_manager_admission_duration_seconds"),
+            aligned: [
+                "kubelet_container_aligned_compute_resources_count",
+                "kubelet_container_aligned_compute_resources_total",
+            ]
+            .map(|name| build.counter(name)),
+            not_aligned: [
+                "kubelet_container_aligned_compute_resources_failure_count",
+                "kubelet_container_aligned_compute_resources_failure_total",
+            ]
+            .map(|name| build.counter(name)),
+            memory_min: build.gauge("kubelet_memory_qos_node_memory_min_bytes"),
+            memory_low: build.gauge("kubelet_memory_qos_node_memory_low_bytes"),
         }
     }
 }

@@ -44,11 +44,23 @@ label!(
 );
 
 label!(
+    /// A page of metrics or statistics.
+    Endpoint {
+        Metrics => "metrics",
+        Cadvisor => "cadvisor",
+        Resource => "resource",
+        Summary => "summary",
+    }
+);
+
+label!(
     /// What `ballast_objects` counts.
     ObjectKind {
         Pod => "pod",
         Container => "container",
         Cgroup => "cgroup",
+        /// A controller of pods, or a pod without one.
+        Workload => "workload",
     }
 );
 
@@ -311,6 +323,63 @@ label!(
         Besteffort => "besteffort",
         /// What runs outside pods.
         System => "system",
+    }
+);
+
+label!(
+    /// Why a container waits for CPUs.
+    CpuStallCause {
+        /// Its limit is used up for the period.
+        OwnLimit => "own_limit",
+        /// Others run.
+        Contention => "contention",
+    }
+);
+
+label!(
+    /// Why a container was given other CPUs or memory.
+    MoveReason {
+        /// CPUs went or came.
+        Hardware => "hardware",
+        /// What an earlier agent had given it does not fit, or is not known.
+        Restart => "restart",
+    }
+);
+
+label!(
+    /// How many NUMA nodes, packages, caches or cores the CPUs of a container lie in.
+    Boundary {
+        Core => "core",
+        Uncore => "uncore",
+        Socket => "socket",
+        Numa => "numa",
+    }
+);
+
+label!(
+    /// An operation of kubelet's cgroup manager, on one cgroup.
+    KubeletCgroupOp {
+        Create => "create",
+        Update => "update",
+        Destroy => "destroy",
+    }
+);
+
+label!(
+    /// A state that kubelet tells containers by.
+    KubeletContainerState {
+        Created => "created",
+        Exited => "exited",
+        Running => "running",
+        Unknown => "unknown",
+    }
+);
+
+label!(
+    /// A kind of container, in kubelet's words.
+    KubeletContainerType {
+        Container => "container",
+        Init => "init_container",
     }
 );
 

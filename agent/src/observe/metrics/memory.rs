@@ -7,7 +7,7 @@ use prometheus::IntGaugeVec;
 
 use super::labels::ReclaimCause;
 use super::lifetime::ContainerKey;
-use super::{Metrics, lock, remove, risen, set_count, set_flag};
+use super::{Metrics, lock, remove, set_count, set_flag};
 use crate::model::status::ResourceStatus;
 use crate::units::Bytes;
 
@@ -97,7 +97,7 @@ impl Metrics {
             let Some(n) = n else { continue };
             let labels = [namespace, pod, container, limit];
             let counter = families.limit_hits.with_label_values(&labels);
-            counter.inc_by(risen(before, n));
+            counter.inc_by(self.more(before, Some(n)).unwrap_or(0));
         }
         let hits = memory.hits.or(before);
         lock(&self.shared.memory_hits).insert(key.clone(), (memory.cgroup_id, hits));

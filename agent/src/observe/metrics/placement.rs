@@ -3,18 +3,41 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Metrics, set_time};
-use crate::model::admission::RefusalReason;
+use super::exemplars::Exemplar;
+use super::labels::{Boundary, MoveReason};
+use super::lifetime::ContainerKey;
+use super::{Metrics, lock, observe, remove, set_count, set_time};
+use crate::model::admission::{AdmissionTally, RefusalReason};
+use crate::model::numa::NumaMask;
+use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::model::topology::NumaNodeId;
 
 impl Metrics {
-    /// One admission, decided by the topology policy. `refusal`: `None` if the pod is in.
+    /// The topology policy is known.
+    pub fn begin_placement(&self, policy: &'static str) {
+        let placement = &self.shared.placement;
+        let labels = [policy, "admitted", "none"];
+        placement.admissions.with_label_values(&labels);
+        for reason in RefusalReason::ALL {
+            let labels = [policy, "refused", reason.as_str()];
+            placement.admissions.with_label_values(&labels);
+        }
+        placement.duration.with_label_values(&[policy]);
+        placement.candidates.with_label_values(&[policy]);
+        for it in MoveReason::ALL {
+            placement.moves.with_label_values(&[it.as_str()]);
+        }
+    }
+
+    /// One admission, decided by the topology policy. `refusal`: `None` if the pod is in. `asked`:
+    /// what the managers were asked and how long it took; `None` if they were not.
     pub fn admission(
         &self,
+        pod: &PodUid,
         policy: &'static str,
         refusal: Option<RefusalReason>,
-        took: Duration,
+        asked: Option<(&AdmissionTally, Duration)>,
         at: WallTime,
     ) {
         let placement = &self.shared.placement;
@@ -23,12 +46,24 @@ impl Metrics {
             Some(reason) => ("refused", reason.as_str()),
         };
         let labels = [policy, result, reason];
-        placement.admissions.with_label_values(&labels).inc();
-        let duration = placement.duration.with_label_values(&[policy]);
-        duration.observe(took.as_secs_f64());
-        if refusal.is_some() {
+        let record = refusal.map(|_| Exemplar::new(pod, at));
+        self.count(&placement.admissions, &labels, record.as_ref());
+        if let Some(refusal) = refusal {
             set_time(&placement.last_refusal, &[reason], at);
+            self.kubelet_rejection(refusal);
         }
+        if let Some((tally, took)) = asked {
+            observe(&placement.duration, &[policy], took);
+            let candidates = placement.candidates.with_label_values(&[policy]);
+            candidates.observe(tally.n_steps as f64);
+            self.kubelet_admission(tally, refusal.is_some(), took);
+        }
+    }
+
+    /// A container that runs was given other CPUs or memory.
+    pub fn container_moved(&self, reason: MoveReason) {
+        let family = &self.shared.placement.moves;
+        family.with_label_values(&[reason.as_str()]).inc();
     }
 }
 
@@ -38,6 +73,8 @@ pub struct PoolCpus {
     pub shared: usize,
     pub reserved: usize,
     pub exclusive: usize,
+    /// Shared and not reserved: what can still be given out.
+    pub free: usize,
 }
 
 /// What placement has given out and what is left, as gauges.
@@ -49,8 +86,16 @@ pub struct PlacementGauges {
     pub free_cpus: BTreeMap<NumaNodeId, u64>,
     /// By NUMA node and kind (`memory`, `hugepages-2Mi`, ...), bytes.
     pub free_bytes: BTreeMap<(NumaNodeId, String), u64>,
+    /// CPUs that containers have alone, by NUMA node.
+    pub exclusive_by_node: BTreeMap<NumaNodeId, u64>,
     /// By namespace, pod and container.
     pub exclusive: BTreeMap<(String, String, String), u64>,
+    /// Where the memory of a container is to be: as the memory manager gave it, else where its CPUs
+    /// are. By namespace, pod and container.
+    pub numa_nodes: BTreeMap<(String, String, String), NumaMask>,
+    /// Containers that span more of a boundary than they need; the boundaries that the policies do
+    /// not ask for are left out.
+    pub misaligned: BTreeMap<Boundary, u64>,
 }
 
 impl Metrics {
@@ -58,7 +103,12 @@ impl Metrics {
     pub fn set_placement(&self, gauges: &PlacementGauges) {
         let placement = &self.shared.placement;
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let kubelet = &self.shared.kubelet;
         if let Some(pools) = &gauges.pools {
+            for family in &kubelet.exclusive_cpus {
+                set_count(family, &[], pools.exclusive as u64);
+            }
+            set_count(&kubelet.shared_pool, &[], pools.free as u64 * 1000);
             for (pool, n) in [
                 ("shared", pools.shared),
                 ("reserved", pools.reserved),
@@ -73,6 +123,27 @@ impl Metrics {
             let gauge = placement.free_cpus.with_label_values(&[node.to_string()]);
             gauge.set(number(*n));
         }
+        kubelet.cpus_per_numa.reset();
+        for (node, n) in &gauges.exclusive_by_node {
+            set_count(&kubelet.cpus_per_numa, &[&node.to_string()], *n);
+        }
+        for boundary in Boundary::ALL {
+            match gauges.misaligned.get(boundary) {
+                Some(n) => set_count(&placement.misaligned, &[boundary.as_str()], *n),
+                None => remove(&placement.misaligned, &[boundary.as_str()]),
+            }
+        }
+        let nodes = gauges.numa_nodes.iter();
+        *lock(&self.shared.numa_nodes) = nodes
+            .map(|((namespace, pod, container), nodes)| {
+                let key = ContainerKey {
+                    namespace: namespace.clone(),
+                    pod: pod.clone(),
+                    container: container.clone(),
+                };
+                (key, *nodes)
+            })
+            .collect();
         placement.free_bytes.reset();
         let mut by_kind: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         for ((node, kind), n) in &gauges.free_bytes {

@@ -3,25 +3,32 @@
 use std::collections::BTreeMap;
 
 use prometheus::core::Collector;
-use prometheus::{
-    CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
-};
+use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
+use super::histogram::HistogramVec;
 use super::table::{Family, Type, Unit, table};
+use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
 
-/// Hands out each family of the table once, registered.
+/// Hands out each family of the table once, registered if it is to be shown. What is not registered
+/// can be set all the same.
 ///
 /// A name that the table lacks, or has with another type, is a mistake in this program: building
 /// panics, and so does every test that makes metrics.
 pub(super) struct Builder {
+    duties: Vec<KubeletDuty>,
+    names: KubeletNames,
     registry: Registry,
+    histograms: BTreeMap<&'static str, HistogramVec>,
     left: BTreeMap<&'static str, &'static Family>,
 }
 
 impl Builder {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(duties: &[KubeletDuty], names: KubeletNames) -> Self {
         Self {
+            duties: duties.to_vec(),
+            names,
             registry: Registry::new(),
+            histograms: BTreeMap::new(),
             left: table().iter().map(|it| (it.name, it)).collect(),
         }
     }
@@ -31,7 +38,7 @@ impl Builder {
         let family = self.take(name, |it| {
             it.kind == Type::Counter && it.unit != Unit::Seconds
         });
-        self.register(IntCounterVec::new(opts(family), family.labels))
+        self.register(family, IntCounterVec::new(opts(family), family.labels))
     }
 
     /// A counter of seconds.
@@ -39,19 +46,19 @@ impl Builder {
         let family = self.take(name, |it| {
             it.kind == Type::Counter && it.unit == Unit::Seconds
         });
-        self.register(CounterVec::new(opts(family), family.labels))
+        self.register(family, CounterVec::new(opts(family), family.labels))
     }
 
     /// A gauge of whole numbers.
     pub(super) fn gauge(&mut self, name: &str) -> IntGaugeVec {
         let family = self.take(name, |it| it.kind == Type::Gauge && !is_fractional(it.unit));
-        self.register(IntGaugeVec::new(opts(family), family.labels))
+        self.register(family, IntGaugeVec::new(opts(family), family.labels))
     }
 
     /// A gauge of seconds.
     pub(super) fn float_gauge(&mut self, name: &str) -> GaugeVec {
         let family = self.take(name, |it| it.kind == Type::Gauge && is_fractional(it.unit));
-        self.register(GaugeVec::new(opts(family), family.labels))
+        self.register(family, GaugeVec::new(opts(family), family.labels))
     }
 
     pub(super) fn histogram(&mut self, name: &str) -> HistogramVec {
@@ -60,18 +67,20 @@ impl Builder {
             Type::Histogram(buckets) => buckets.bounds(),
             Type::Counter | Type::Gauge => &[],
         };
-        let opts = HistogramOpts::new(family.name, family.help).buckets(bounds.to_vec());
-        self.register(HistogramVec::new(opts, family.labels))
+        let histogram = self.register(family, HistogramVec::new(family, bounds));
+        self.histograms.insert(family.name, histogram.clone());
+        histogram
     }
 
-    /// The registry; every family of the table has been handed out.
-    pub(super) fn finish(self) -> Registry {
+    /// The registry, and those of its families that are histograms by name; every family of the
+    /// table has been handed out.
+    pub(super) fn finish(self) -> (Registry, BTreeMap<&'static str, HistogramVec>) {
         assert!(
             self.left.is_empty(),
             "families of the metrics table that nothing sets: {:?}",
             self.left.keys()
         );
-        self.registry
+        (self.registry, self.histograms)
     }
 
     fn take(&mut self, name: &str, fits: impl Fn(&Family) -> bool) -> &'static Family {
@@ -81,19 +90,25 @@ impl Builder {
             .unwrap_or_else(|| panic!("{name} is not in the metrics table with this type"))
     }
 
-    fn register<C: Collector + Clone + 'static>(&self, family: prometheus::Result<C>) -> C {
-        let family = family.expect("the table holds valid names, its tests say");
-        self.registry
-            .register(Box::new(family.clone()))
-            .expect("the table holds each name once, its tests say");
-        family
+    fn register<C: Collector + Clone + 'static>(
+        &self,
+        family: &Family,
+        made: prometheus::Result<C>,
+    ) -> C {
+        let made = made.expect("the table holds valid names, its tests say");
+        if family.is_shown(&self.duties, self.names) {
+            self.registry
+                .register(Box::new(made.clone()))
+                .expect("the table holds each name once, its tests say");
+        }
+        made
     }
 }
 
 const fn is_fractional(unit: Unit) -> bool {
     matches!(
         unit,
-        Unit::Seconds | Unit::Timestamp | Unit::Ratio | Unit::Labelled
+        Unit::Seconds | Unit::Milliseconds | Unit::Timestamp | Unit::Ratio | Unit::Labelled
     )
 }
 

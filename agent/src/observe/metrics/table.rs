@@ -4,6 +4,8 @@
 //!
 //! Names are an interface: a change needs one release with both names.
 
+use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
+
 /// Prefix of every family that this project owns.
 pub const PREFIX: &str = "ballast_";
 
@@ -23,6 +25,12 @@ pub enum Buckets {
     Latency,
     /// 1 MiB to 64 GiB, powers of 4, in bytes.
     Size,
+    /// 1 to 1e6, powers of 10: how often.
+    Count,
+    /// What kubelet has where it names none: the default of its client library, in seconds.
+    Kubelet,
+    /// 0.05 to 819.2, powers of 2, in milliseconds: kubelet's for admissions.
+    KubeletMillis,
 }
 
 impl Buckets {
@@ -44,6 +52,14 @@ impl Buckets {
                 16384.0 * MIB,
                 65536.0 * MIB,
             ],
+            Self::Count => &[1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6],
+            Self::Kubelet => &[
+                0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+            ],
+            Self::KubeletMillis => &[
+                0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6,
+                819.2,
+            ],
         }
     }
 }
@@ -58,6 +74,8 @@ pub enum Unit {
     /// Always 1; the labels are the value.
     Info,
     Seconds,
+    /// Under one of kubelet's names; all others are in seconds.
+    Milliseconds,
     /// Seconds since the Unix epoch.
     Timestamp,
     Bytes,
@@ -96,6 +114,7 @@ pub enum Area {
     Placement,
     Memory,
     Pressure,
+    Cpu,
     Eviction,
     Ebpf,
     State,
@@ -108,6 +127,13 @@ pub enum Area {
     Resource,
 }
 
+/// Of two names for the same figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameAge {
+    Old,
+    New,
+}
+
 /// One metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family {
@@ -117,6 +143,10 @@ pub struct Family {
     pub labels: &'static [&'static str],
     pub cardinality: Cardinality,
     pub area: Area,
+    /// Of a family with kubelet's name: shown only while this agent does the duty.
+    pub duty: Option<KubeletDuty>,
+    /// Of a family that kubelet has under two names: which of them this is.
+    pub age: Option<NameAge>,
     /// One sentence, also the `# HELP` line.
     pub help: &'static str,
 }
@@ -124,6 +154,7 @@ pub struct Family {
 /// Labels that name one container.
 const CONTAINER: &[&str] = &["namespace", "pod", "container"];
 const LATENCY: Type = Type::Histogram(Buckets::Latency);
+const KUBELET: Type = Type::Histogram(Buckets::Kubelet);
 
 const fn agent(
     name: &'static str,
@@ -139,6 +170,8 @@ const fn agent(
         labels,
         cardinality: Cardinality::Agent,
         area: Area::Agent,
+        duty: None,
+        age: None,
         help,
     }
 }
@@ -152,6 +185,29 @@ impl Family {
     const fn per(mut self, cardinality: Cardinality) -> Self {
         self.cardinality = cardinality;
         self
+    }
+
+    /// It is kubelet's.
+    const fn of(mut self, duty: KubeletDuty) -> Self {
+        self.area = Area::Kubelet;
+        self.duty = Some(duty);
+        self
+    }
+
+    const fn named(mut self, age: NameAge) -> Self {
+        self.age = Some(age);
+        self
+    }
+
+    /// Whether an agent shows it that has these duties of kubelet's and these names for them.
+    pub fn is_shown(&self, duties: &[KubeletDuty], names: KubeletNames) -> bool {
+        let has_name = match (self.age, names) {
+            (Some(NameAge::Old), KubeletNames::New) | (Some(NameAge::New), KubeletNames::Old) => {
+                false
+            }
+            _ => true,
+        };
+        has_name && self.duty.is_none_or(|it| duties.contains(&it))
     }
 }
 
@@ -176,7 +232,7 @@ const fn pod_resources(name: &'static str, help: &'static str) -> Family {
         &["server_api_version"],
         help,
     )
-    .area(Area::Kubelet)
+    .of(KubeletDuty::PodResources)
 }
 
 /// Every family, in the order of the reference text.
@@ -185,10 +241,12 @@ pub fn table() -> &'static [Family] {
 }
 
 use Area::{
-    Devices, Ebpf, Eviction, Kubelet, Memory, Oom, Placement, Pressure, Process, Reconcile, State,
+    Cpu, Devices, Ebpf, Eviction, Memory, Oom, Placement, Pressure, Process, Reconcile, State,
 };
+use KubeletDuty as Duty;
+use NameAge::{New, Old};
 use Type::{Counter, Gauge};
-use Unit::{Bytes, Count, Flag, Info, Labelled, Ratio, Seconds, Timestamp};
+use Unit::{Bytes, Count, Flag, Info, Labelled, Milliseconds, Ratio, Seconds, Timestamp};
 
 #[rustfmt::skip]
 const TABLE: &[Family] = &[
@@ -217,7 +275,7 @@ const TABLE: &[Family] = &[
     agent("ballast_source_errors_total", Counter, Count, &["source", "reason"],
         "Failed readings by what failed."),
     agent("ballast_source_regressions_total", Counter, Count, &["source"],
-        "Counters that fell while what they count was the same, and were kept as they were."),
+        "Counters of the kernel that were found lower than before; what they lost is not counted."),
     agent("ballast_scrape_duration_seconds", LATENCY, Seconds, &["endpoint"],
         "Time to encode one answer."),
     agent("ballast_scrape_series", Gauge, Count, &["endpoint"],
@@ -259,6 +317,8 @@ const TABLE: &[Family] = &[
         "Kills of processes outside pods.").area(Oom),
     agent("ballast_oom_last_node_kill_timestamp_seconds", Gauge, Timestamp, &["scope"],
         "Time of the last kill by a limit above the pod; absent until the first.").area(Oom),
+    per_container("ballast_oom_group_kills_total", Oom, CONTAINER,
+        "Times that memory.oom.group took all processes; absent where the kernel does not count it."),
     agent("ballast_oom_victim_bytes", Type::Histogram(Buckets::Size), Bytes, &["qos"],
         "Anonymous memory of the victim at the kill.").area(Oom),
     agent("ballast_oom_attribution_total", Counter, Count, &["method"],
@@ -299,6 +359,16 @@ const TABLE: &[Family] = &[
         "Time of the last refusal for a reason; absent until the first.").area(Placement),
     agent("ballast_placement_duration_seconds", LATENCY, Seconds, &["policy"],
         "Time to decide one admission, the words of device plugins left out.").area(Placement),
+    agent("ballast_placement_candidates", Type::Histogram(Buckets::Count), Count, &["policy"],
+        "Steps of the search for NUMA nodes in one admission.").area(Placement),
+    agent("ballast_placement_misaligned_containers", Gauge, Count, &["boundary"],
+        "Containers whose CPUs span more of a boundary than they need, where the policies ask for it.")
+        .area(Placement),
+    agent("ballast_placement_remote_memory_ratio", Gauge, Ratio, CONTAINER,
+        "Share of its pages that are not on the NUMA nodes that the container was given.")
+        .area(Placement).per(Cardinality::Container),
+    agent("ballast_placement_moves_total", Counter, Count, &["reason"],
+        "Containers that run and were given other CPUs or memory.").area(Placement),
     agent("ballast_placement_exclusive_cpus", Gauge, Count, CONTAINER,
         "CPUs that the container has alone; absent where it runs in the shared pool.")
         .area(Placement).per(Cardinality::Container),
@@ -350,6 +420,17 @@ const TABLE: &[Family] = &[
     agent("ballast_pressure_wakeups_total", Counter, Count, &["source"],
         "What made the watcher of memory look.").area(Pressure),
 
+    agent("ballast_cpu_stall_seconds_total", Counter, Seconds,
+        &["namespace", "pod", "container", "cause"],
+        "Time in which some task waited for a CPU: own_limit, as much of it as was throttled on all \
+         CPUs together, is an upper bound, and contention, the rest, a lower one.")
+        .area(Cpu).per(Cardinality::Container),
+    agent("ballast_cpu_burst_limit_seconds", Gauge, Seconds, CONTAINER,
+        "CPU time that may be saved up for a burst, cpu.max.burst as read back.")
+        .area(Cpu).per(Cardinality::Container),
+    agent("ballast_node_cpu_idle_ratio", Gauge, Ratio, &[],
+        "Share of the node's CPU time between the last two sweeps that nothing ran.").area(Cpu),
+
     agent("ballast_eviction_headroom_ratio", Gauge, Ratio, &["signal", "kind"],
         "What is left above the threshold as a share of the capacity; below 0 the threshold is met.")
         .area(Eviction),
@@ -374,12 +455,6 @@ const TABLE: &[Family] = &[
         "What those evictions freed.").area(Eviction),
     agent("ballast_eviction_reaction_seconds", LATENCY, Seconds, &["signal", "stage"],
         "From the reading that crossed the threshold to the effect.").area(Eviction),
-    agent("kubelet_evictions", Counter, Count, &["eviction_signal"],
-        "Evicted pods by signal.").area(Kubelet),
-    agent("kubelet_evictions_total", Counter, Count, &["eviction_signal"],
-        "Evicted pods by signal.").area(Kubelet),
-    agent("kubelet_eviction_stats_age_seconds", LATENCY, Seconds, &["eviction_signal"],
-        "Age of the reading that a pod was evicted by.").area(Kubelet),
 
     agent("ballast_bpf_program_attached", Gauge, Flag, &["program", "hook"],
         "Whether an eBPF program that is wanted on this kernel is attached.").area(Ebpf),
@@ -393,6 +468,8 @@ const TABLE: &[Family] = &[
         "Events lost in the kernel since the maps were made.").area(Ebpf),
     agent("ballast_bpf_last_loss_timestamp_seconds", Gauge, Timestamp, &["stream"],
         "When a loss was last seen; absent until the first.").area(Ebpf),
+    agent("ballast_bpf_ring_high_water_ratio", Gauge, Ratio, &["stream"],
+        "Largest part of a ring that was taken without a pause since the previous scrape.").area(Ebpf),
     agent("ballast_bpf_event_age_seconds", LATENCY, Seconds, &["stream"],
         "From the event in the kernel to its handling.").area(Ebpf),
     agent("ballast_bpf_map_entries", Gauge, Count, &["map"],
@@ -405,6 +482,8 @@ const TABLE: &[Family] = &[
         "Programs begun in the container."),
     per_container("ballast_process_exits_total", Ebpf, &["namespace", "pod", "container", "how"],
         "Processes ended in the container."),
+    per_container("ballast_pids_limit_hits_total", Ebpf, CONTAINER,
+        "Forks that the limit of processes refused."),
 
     agent("ballast_state_saves_total", Counter, Count, &["result"],
         "Saves of the agent's state file.").area(State),
@@ -416,6 +495,13 @@ const TABLE: &[Family] = &[
         "Fields set in the kubelet configuration by what the agent does with them.")
         .area(State),
 
+    agent("ballast_record_bytes_total", Counter, Bytes, &[],
+        "Bytes written to recordings; absent unless decisions are recorded.").area(State),
+    agent("ballast_record_dropped_total", Counter, Count, &[],
+        "Steps that are in no recording: the disk was too slow or refused them.").area(State),
+    agent("ballast_record_oldest_timestamp_seconds", Gauge, Timestamp, &[],
+        "When the oldest recording that is kept was begun.").area(State),
+
     agent("ballast_device_allocated", Gauge, Count, &["resource", "numa_node"],
         "Devices that containers hold; one of several NUMA nodes counts at each.")
         .area(Devices).per(Cardinality::Resource),
@@ -425,11 +511,80 @@ const TABLE: &[Family] = &[
     agent("ballast_device_plugin_refusals_total", Counter, Count, &["reason"],
         "Device plugins that were not taken, or were dropped, by what they did wrong.")
         .area(Devices),
+
+    agent("kubelet_node_name", Gauge, Flag, &["node"],
+        "The name of the node; always 1.").of(Duty::Pods),
+    agent("kubelet_running_pods", Gauge, Count, &[],
+        "Pods with a container that runs.").of(Duty::Pods),
+    agent("kubelet_running_containers", Gauge, Count, &["container_state"],
+        "Containers by state.").of(Duty::Pods),
+    agent("kubelet_started_pods_total", Counter, Count, &[],
+        "Pods whose cgroup was made.").of(Duty::Pods),
+    agent("kubelet_started_containers_total", Counter, Count, &["container_type"],
+        "Containers that were started or were to be.").of(Duty::Pods),
+    agent("kubelet_started_containers_errors_total", Counter, Count, &["container_type", "code"],
+        "Containers that could not be started.").of(Duty::Pods),
+    agent("kubelet_admission_rejections_total", Counter, Count, &["reason"],
+        "Pods that were refused.").of(Duty::Pods),
+    agent("kubelet_cgroup_version", Gauge, Count, &[],
+        "Version of the cgroup hierarchy, 1 or 2.").of(Duty::Cgroups),
+    agent("kubelet_cgroup_manager_duration_seconds", KUBELET, Seconds, &["operation_type"],
+        "Time that it took to make, change or remove one cgroup.").of(Duty::Cgroups),
+    agent("kubelet_cpu_manager_pinning_requests_total", Counter, Count, &[],
+        "Allocations of CPUs to containers that are to have some alone.").of(Duty::Cpus),
+    agent("kubelet_cpu_manager_pinning_errors_total", Counter, Count, &[],
+        "Those of them that failed.").of(Duty::Cpus),
+    agent("kubelet_cpu_manager_shared_pool_size_millicores", Gauge, Count, &[],
+        "CPUs that no container has alone and that are not reserved, in thousandths.")
+        .of(Duty::Cpus),
+    agent("kubelet_cpu_manager_exclusive_cpu_allocation_count", Gauge, Count, &[],
+        "CPUs that containers have alone.").of(Duty::Cpus).named(Old),
+    agent("kubelet_cpu_manager_exclusive_cpu_allocated", Gauge, Count, &[],
+        "CPUs that containers have alone.").of(Duty::Cpus).named(New),
+    agent("kubelet_cpu_manager_allocation_per_numa", Gauge, Count, &["numa_node"],
+        "CPUs of a NUMA node that containers have alone.").of(Duty::Cpus),
+    agent("kubelet_memory_manager_pinning_requests_total", Counter, Count, &[],
+        "Allocations of memory to containers of Guaranteed pods.").of(Duty::Memory),
+    agent("kubelet_memory_manager_pinning_errors_total", Counter, Count, &[],
+        "Those of them that failed.").of(Duty::Memory),
+    agent("kubelet_topology_manager_admission_requests_total", Counter, Count, &[],
+        "Admissions of pods.").of(Duty::Topology),
+    agent("kubelet_topology_manager_admission_errors_total", Counter, Count, &[],
+        "Admissions of pods that could not get what they ask for.").of(Duty::Topology),
+    agent("kubelet_topology_manager_admission_duration_ms",
+        Type::Histogram(Buckets::KubeletMillis), Milliseconds, &[],
+        "Time to decide one admission.").of(Duty::Topology).named(Old),
+    agent("kubelet_topology_manager_admission_duration_seconds", LATENCY, Seconds, &[],
+        "Time to decide one admission.").of(Duty::Topology).named(New),
+    agent("kubelet_container_aligned_compute_resources_count", Counter, Count,
+        &["boundary", "scope"], "Allocations within the boundary that was asked for.")
+        .of(Duty::Topology).named(Old),
+    agent("kubelet_container_aligned_compute_resources_total", Counter, Count,
+        &["boundary", "scope"], "Allocations within the boundary that was asked for.")
+        .of(Duty::Topology).named(New),
+    agent("kubelet_container_aligned_compute_resources_failure_count", Counter, Count,
+        &["boundary", "scope"], "Allocations that are not within the boundary that was asked for.")
+        .of(Duty::Topology).named(Old),
+    agent("kubelet_container_aligned_compute_resources_failure_total", Counter, Count,
+        &["boundary", "scope"], "Allocations that are not within the boundary that was asked for.")
+        .of(Duty::Topology).named(New),
+    agent("kubelet_memory_qos_node_memory_min_bytes", Gauge, Bytes, &[],
+        "What memory.min promises Guaranteed pods together; absent without memory QoS in tiers.")
+        .of(Duty::Cgroups),
+    agent("kubelet_memory_qos_node_memory_low_bytes", Gauge, Bytes, &[],
+        "What memory.low promises Burstable pods together; absent without memory QoS in tiers.")
+        .of(Duty::Cgroups),
+    agent("kubelet_evictions", Counter, Count, &["eviction_signal"],
+        "Evicted pods by signal.").of(Duty::Eviction).named(Old),
+    agent("kubelet_evictions_total", Counter, Count, &["eviction_signal"],
+        "Evicted pods by signal.").of(Duty::Eviction).named(New),
+    agent("kubelet_eviction_stats_age_seconds", KUBELET, Seconds, &["eviction_signal"],
+        "Age of the reading that a pod was evicted by.").of(Duty::Eviction),
     agent("kubelet_device_plugin_registration_total", Counter, Count, &["resource_name"],
-        "Device plugins that registered.").area(Kubelet).per(Cardinality::Resource),
-    agent("kubelet_device_plugin_alloc_duration_seconds", LATENCY, Seconds, &["resource_name"],
+        "Device plugins that registered.").of(Duty::Devices).per(Cardinality::Resource),
+    agent("kubelet_device_plugin_alloc_duration_seconds", KUBELET, Seconds, &["resource_name"],
         "Duration of the calls to Allocate of a device plugin.")
-        .area(Kubelet).per(Cardinality::Resource),
+        .of(Duty::Devices).per(Cardinality::Resource),
     pod_resources("kubelet_pod_resources_endpoint_requests_total",
         "Requests to the pod resources API."),
     pod_resources("kubelet_pod_resources_endpoint_requests_list",
@@ -447,119 +602,4 @@ const TABLE: &[Family] = &[
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    /// Labels that are unbounded or belong to records (pid, path, error text) or to the scrape.
-    const FORBIDDEN_LABELS: &[&str] = &[
-        "pid",
-        "comm",
-        "container_id",
-        "id",
-        "uid",
-        "pod_uid",
-        "path",
-        "cgroup_path",
-        "image",
-        "address",
-        "error",
-        "node",
-        "cluster",
-        "job",
-        "instance",
-        "le",
-    ];
-
-    fn is_snake_case(word: &str) -> bool {
-        !word.is_empty()
-            && !word.starts_with('_')
-            && !word.ends_with('_')
-            && !word.contains("__")
-            && word
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-    }
-
-    #[test]
-    fn names_follow_the_rules() {
-        let mut names = BTreeSet::new();
-        for family in table() {
-            let Family {
-                name, kind, unit, ..
-            } = family;
-            assert!(names.insert(*name), "{name} is there twice");
-            assert!(is_snake_case(name), "{name}");
-            let prefix = match family.area {
-                Area::Process => "process_",
-                Area::Kubelet => "kubelet_",
-                _ => PREFIX,
-            };
-            assert!(name.starts_with(prefix), "{name} lacks {prefix}");
-            if family.area == Area::Kubelet {
-                continue;
-            }
-            assert_eq!(
-                name.ends_with("_total"),
-                *kind == Type::Counter,
-                "{name}: counters and only they end in _total"
-            );
-            let stem = name.strip_suffix("_total").unwrap_or(name);
-            let suffix = match unit {
-                Unit::Count | Unit::Flag | Unit::Labelled => "",
-                Unit::Info => "_info",
-                Unit::Seconds => "_seconds",
-                Unit::Timestamp if family.area == Area::Process => "_time_seconds",
-                Unit::Timestamp => "_timestamp_seconds",
-                Unit::Bytes => "_bytes",
-                Unit::Ratio => "_ratio",
-            };
-            assert!(stem.ends_with(suffix), "{name} lacks {suffix}");
-            for taken in ["_count", "_sum", "_bucket"] {
-                assert!(!name.ends_with(taken), "{name} ends in {taken}");
-            }
-        }
-    }
-
-    #[test]
-    fn labels_are_bounded_and_allowed() {
-        for Family {
-            name,
-            labels,
-            cardinality,
-            ..
-        } in table()
-        {
-            let distinct: BTreeSet<_> = labels.iter().collect();
-            assert_eq!(distinct.len(), labels.len(), "{name} repeats a label");
-            for label in *labels {
-                assert!(is_snake_case(label), "{name}{{{label}}}");
-                assert!(!FORBIDDEN_LABELS.contains(label), "{name}{{{label}}}");
-            }
-            let names_pods = ["namespace", "pod", "container", "workload"]
-                .iter()
-                .any(|label| labels.contains(label));
-            assert_eq!(
-                names_pods,
-                matches!(cardinality, Cardinality::Container | Cardinality::Workload),
-                "{name}: labels that name pods need a lifetime"
-            );
-        }
-    }
-
-    #[test]
-    fn every_family_is_documented_by_one_sentence() {
-        for Family { name, help, .. } in table() {
-            assert!(help.ends_with('.') && help.len() > 10, "{name}: {help:?}");
-            assert!(!help.contains('\n'), "{name}");
-            assert!(help.starts_with(|c: char| c.is_uppercase()), "{name}");
-        }
-    }
-
-    #[test]
-    fn bucket_bounds_rise() {
-        for buckets in [Buckets::Latency, Buckets::Size] {
-            assert!(buckets.bounds().is_sorted_by(|a, b| a < b), "{buckets:?}");
-        }
-    }
-}
+mod tests;

@@ -1,16 +1,25 @@
+mod budget;
+mod container_stats;
+mod formats;
+mod kubelet;
 mod pressure;
 
 use std::collections::BTreeSet;
 
-use super::labels::{CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, LossReason, WriteResult};
+use super::labels::{
+    Boundary, CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, LossReason, MoveReason, WriteResult,
+};
 use super::*;
-use crate::model::admission;
+use crate::model::admission::{self, AdmissionTally};
+use crate::model::pod::PodUid;
 use crate::model::record::tests::oom_record;
 use crate::model::record::{EventDetail, EventRecord};
 use crate::model::topology::NumaNodeId;
 
 fn text(metrics: &Metrics) -> String {
-    let bytes = metrics.encode().expect("the families are whole");
+    let mut bytes = Vec::new();
+    let encoded = metrics.encode(Format::Text, &mut bytes);
+    encoded.expect("the families are whole");
     String::from_utf8(bytes).expect("the text format is UTF-8")
 }
 
@@ -37,9 +46,13 @@ fn oom_parts(record: &EventRecord) -> (&Event, &OomDetail) {
     }
 }
 
+fn pod_uid() -> PodUid {
+    PodUid("0a1b2c3d-0000-4000-8000-000000000001".to_owned())
+}
+
 /// Sets every family once.
 fn everything() -> Metrics {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = WallTime::from_epoch(Duration::from_secs(1_763_710_000));
     let second = Duration::from_secs(1);
     metrics.set_build("0.1.0", "abc", "x86_64-unknown-linux-musl");
@@ -93,19 +106,35 @@ fn everything() -> Metrics {
     metrics.set_devices([("example.com/gpu", None, DeviceCounts::default())]);
     let now = WallTime::from_epoch(Duration::from_secs(1));
     let refused = Some(admission::RefusalReason::TopologyAffinityError);
-    metrics.admission("restricted", refused, Duration::from_millis(1), now);
+    metrics.begin_placement("restricted");
+    let tally = AdmissionTally::default();
+    metrics.admission(
+        &pod_uid(),
+        "restricted",
+        refused,
+        Some((&tally, second)),
+        now,
+    );
+    metrics.container_moved(MoveReason::Hardware);
     metrics.set_placement(&PlacementGauges {
         pools: Some(PoolCpus::default()),
         free_cpus: BTreeMap::from([(NumaNodeId(0), 3)]),
         free_bytes: BTreeMap::from([((NumaNodeId(0), "memory".to_owned()), 1)]),
         exclusive: BTreeMap::from([(("ns".into(), "pod".into(), "app".into()), 2)]),
+        exclusive_by_node: BTreeMap::from([(NumaNodeId(0), 2)]),
+        numa_nodes: container_stats::numa_nodes(),
+        misaligned: BTreeMap::from([(Boundary::Numa, 0)]),
     });
     metrics.device_plugin_refused(RefusalReason::Version);
     metrics.device_plugin_registered("example.com/gpu");
     metrics.device_allocated("example.com/gpu", second);
     metrics.begin_pod_resources();
     pressure::set_all(&metrics, at);
-    metrics.scraped(second);
+    container_stats::set_all(&metrics);
+    kubelet::set_all(&metrics);
+    metrics.ring_found(Stream::Oom, 0.5);
+    metrics.set_recording(1, 0, Some(at));
+    metrics.scraped(labels::Endpoint::Metrics, 1, 1, second);
     metrics
 }
 
@@ -135,7 +164,7 @@ fn a_scrape_holds_the_families_of_the_table_and_no_other() {
 
 #[test]
 fn a_kill_is_counted_for_container_workload_and_scope() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let record = oom_record(1);
     let (event, detail) = oom_parts(&record);
     let workload = Workload {
@@ -186,7 +215,7 @@ fn a_kill_is_counted_for_container_workload_and_scope() {
 
 #[test]
 fn a_victim_that_was_exiting_is_no_kill() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let mut record = oom_record(1);
     if let Some(EventDetail::Oom(detail)) = &mut record.event.detail {
         detail.was_exiting = true;
@@ -201,7 +230,7 @@ fn a_victim_that_was_exiting_is_no_kill() {
 
 #[test]
 fn counts_of_a_container_begin_at_zero_and_end_after_the_pod() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = Duration::from_secs;
     let live = [("default", "web", "main")];
     let kills = r#"ballast_oom_kills_total{container="main",namespace="default",pod="web"}"#;
@@ -224,7 +253,7 @@ fn counts_of_a_container_begin_at_zero_and_end_after_the_pod() {
 
 #[test]
 fn totals_outlive_the_pod() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let record = oom_record(1);
     let (event, detail) = oom_parts(&record);
     metrics.oom_kill(event, detail, None);
@@ -243,7 +272,7 @@ fn totals_outlive_the_pod() {
 
 #[test]
 fn counters_of_the_kernel_are_repeated_and_a_new_start_adds_up() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = WallTime::from_epoch(Duration::from_secs(100));
     for (n_lost, new) in [(5, 0), (5, 0), (8, 3), (2, 2)] {
         let lost = metrics.set_bpf_lost(Stream::Process, LossReason::RingFull, n_lost, at);
@@ -260,7 +289,7 @@ fn counters_of_the_kernel_are_repeated_and_a_new_start_adds_up() {
 
 #[test]
 fn a_reading_ages_until_the_next_and_a_source_never_read_has_no_age() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = Duration::from_secs;
     let psi = r#"ballast_source_age_seconds{source="psi"}"#;
     metrics.source_read(Source::Psi, at(100));
@@ -274,7 +303,7 @@ fn a_reading_ages_until_the_next_and_a_source_never_read_has_no_age() {
 
 #[test]
 fn what_is_not_known_is_absent() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     metrics.set_cgroups_dying(Some(3));
     check(&metrics, &[("ballast_cgroups_dying", Some(3.0))]);
     metrics.set_cgroups_dying(None);
@@ -291,7 +320,7 @@ fn what_is_not_known_is_absent() {
 
 #[test]
 fn a_program_that_is_detached_has_one_series() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     metrics.set_program("exec", Hook::TpBtf);
     metrics.set_program("exec", Hook::None);
     check(
@@ -309,30 +338,18 @@ fn a_program_that_is_detached_has_one_series() {
     );
 }
 
-/// metrics.md B: at most 2 500 own series with classic buckets, 30 per container, 6 per pod.
 #[test]
-fn series_stay_within_budget() {
-    for n_pods in [0, 110, 250] {
-        let metrics = everything();
-        let names: Vec<String> = (0..n_pods).map(|n| format!("pod-{n}")).collect();
-        let containers = names
-            .iter()
-            .flat_map(|pod| [("default", pod.as_str(), "main"), ("default", pod, "side")]);
-        metrics.sync_pods(containers.clone(), Duration::ZERO);
-        let memory = containers.map(|it| (it, pressure::memory(1)));
-        metrics.set_container_memory(memory, Duration::ZERO);
-        let n_series = text(&metrics)
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .count();
-        let budget = 2500 + 2 * n_pods * 30 + n_pods * 6;
-        assert!(n_series <= budget, "{n_pods} pods: {n_series} > {budget}");
-    }
+fn an_agent_beside_kubelet_shows_none_of_its_families() {
+    let metrics = Metrics::new(&[], KubeletNames::Both);
+    kubelet::set_all(&metrics);
+    metrics.begin_eviction();
+    metrics.begin_pod_resources();
+    assert!(!text(&metrics).contains("kubelet_"));
 }
 
 #[test]
 fn resources_beyond_the_limit_share_one_series() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     for i in 0..MAX_RESOURCES + 2 {
         metrics.device_plugin_registered(&format!("example.com/{i}"));
     }
@@ -354,7 +371,7 @@ fn resources_beyond_the_limit_share_one_series() {
 
 #[test]
 fn devices_are_counted_by_numa_node_and_old_counts_go() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let counts = |n_allocated, n_unhealthy| DeviceCounts {
         n_allocated,
         n_unhealthy,
@@ -378,7 +395,7 @@ fn devices_are_counted_by_numa_node_and_old_counts_go() {
 
 #[test]
 fn counts_of_oom_kills_go_on_in_the_next_agent() {
-    let before = Metrics::new();
+    let before = Metrics::default();
     let record = oom_record(1);
     let (event, detail) = oom_parts(&record);
     for _ in 0..3 {
@@ -387,7 +404,7 @@ fn counts_of_oom_kills_go_on_in_the_next_agent() {
     before.oom_records(RecordResult::Coalesced, 3);
     let json = serde_json::to_string(&before.oom_counts()).expect("plain data");
     let saved = serde_json::from_str(&json).expect("just written");
-    let after = Metrics::new();
+    let after = Metrics::default();
     let now = Duration::from_secs(100);
     after.restore_oom_counts(&saved, now);
     after.oom_kill(event, detail, None);
@@ -434,7 +451,7 @@ fn counts_that_another_agent_saved_make_no_new_series() {
     let saved = r#"{"ballast_oom_kills_total": [{"labels": {"pod": "x"}, "value": 1}],
         "future_total": [{"labels": {}, "value": 1}],
         "ballast_oom_records_total": [{"labels": {"result": "kept"}, "value": -1}]}"#;
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let saved = serde_json::from_str(saved).expect("saved counts");
     metrics.restore_oom_counts(&saved, Duration::ZERO);
     assert!(!text(&metrics).contains("ballast_oom_kills_total{"));

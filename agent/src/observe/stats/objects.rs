@@ -25,12 +25,14 @@ pub(super) enum Kind<'a> {
     Container(&'a ContainerStats),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Object<'a> {
     pub(super) snapshot: &'a StatsSnapshot,
     pub(super) kind: Kind<'a>,
-    labels: Range<usize>,
-    stamp: Range<usize>,
+    /// As they stand between the braces, with a comma behind each.
+    pub(super) labels: &'a str,
+    /// What follows the value: nothing, or a space and milliseconds since the epoch.
+    pub(super) stamp: &'a str,
 }
 
 impl<'a> Object<'a> {
@@ -59,17 +61,23 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// It has a reading of its own, and so a time.
+    fn is_cgroup(&self) -> bool {
+        !matches!(self.kind, Kind::Page | Kind::Machine)
+    }
+
     pub(super) fn is_root(&self) -> bool {
         matches!(self.kind, Kind::Root)
     }
 
     /// Counted at the root and at pods: containers share the namespace of their pod.
-    pub(super) fn network(&self) -> &'a [InterfaceStats] {
-        match self.kind {
+    pub(super) fn network(&self) -> impl Iterator<Item = &'a InterfaceStats> {
+        let interfaces: &[_] = match self.kind {
             Kind::Root => &self.snapshot.node.network,
             Kind::Pod(it) => &it.network,
             _ => &[],
-        }
+        };
+        interfaces.iter().filter(|it| it.is_counted())
     }
 
     /// When it was read; of a container that has ended, its end.
@@ -82,132 +90,166 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The objects of a page, and the text of their labels.
+/// Where in a snapshot an object is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Page,
+    Machine,
+    Root,
+    Group(usize),
+    Pod(usize),
+    /// The pod, and its container.
+    Container(usize, usize),
+}
+
+impl Place {
+    fn find(self, snapshot: &StatsSnapshot) -> Kind<'_> {
+        match self {
+            Self::Page => Kind::Page,
+            Self::Machine => Kind::Machine,
+            Self::Root => Kind::Root,
+            Self::Group(n) => Kind::Group(&snapshot.groups[n].stats),
+            Self::Pod(n) => Kind::Pod(&snapshot.pods[n]),
+            Self::Container(pod, n) => Kind::Container(&snapshot.pods[pod].containers[n]),
+        }
+    }
+}
+
+/// The objects of a page, and the text of their labels. Borrows nothing, so that a page can be made
+/// while it is sent.
 #[derive(Debug)]
-pub(super) struct Objects<'a> {
-    list: Vec<Object<'a>>,
+pub(super) struct Objects {
+    places: Vec<(Place, Range<usize>, Range<usize>)>,
     text: String,
 }
 
-impl<'a> Objects<'a> {
+impl Objects {
     /// Label shapes of spec metrics A1.
-    pub(super) fn of_cadvisor(snapshot: &'a StatsSnapshot, options: Options) -> Self {
-        let mut objects = Self::new(snapshot);
+    pub(super) fn of_cadvisor(snapshot: &StatsSnapshot, options: Options) -> Self {
+        let mut list = List::new(snapshot, options);
         let machine = &snapshot.machine;
-        objects.push(snapshot, options, Kind::Page, &[]);
         let ids = [
             ("boot_id", machine.boot_id.as_deref()),
             ("machine_id", machine.machine_id.as_deref()),
             ("system_uuid", machine.system_uuid.as_deref()),
         ];
-        let ids = ids.map(|(name, id)| (name, id.unwrap_or_default()));
-        objects.push(snapshot, options, Kind::Machine, &ids);
-        objects.push(snapshot, options, Kind::Root, &[("id", "/")]);
-        for group in &snapshot.groups {
-            let kind = Kind::Group(&group.stats);
-            objects.push(snapshot, options, kind, &[("id", &group.id)]);
+        list.push(Place::Page, &[]);
+        list.push(
+            Place::Machine,
+            &ids.map(|(name, id)| (name, id.unwrap_or_default())),
+        );
+        list.push(Place::Root, &[("id", "/")]);
+        for (n, group) in snapshot.groups.iter().enumerate() {
+            list.push(Place::Group(n), &[("id", &group.id)]);
         }
-        for pod in &snapshot.pods {
+        for (n, pod) in snapshot.pods.iter().enumerate() {
             let [namespace, name] = pod_labels(pod);
-            let labels = [("id", pod.id.as_str()), namespace, name];
-            objects.push(snapshot, options, Kind::Pod(pod), &labels);
+            list.push(Place::Pod(n), &[("id", &pod.id), namespace, name]);
         }
-        let pods = snapshot.pods.iter();
-        for (pod, container) in pods.flat_map(|pod| pod.containers.iter().map(move |it| (pod, it)))
-        {
-            let [namespace, name] = pod_labels(pod);
-            let image = match container.image.as_str() {
-                "" => NO_IMAGE,
-                image => image,
-            };
-            let labels = [
-                ("container", container.name.as_str()),
-                ("id", &container.id),
-                ("image", image),
-                ("name", &container.runtime_id),
-                namespace,
-                name,
-            ];
-            objects.push(snapshot, options, Kind::Container(container), &labels);
+        for (pod_n, pod) in snapshot.pods.iter().enumerate() {
+            let [namespace, pod_name] = pod_labels(pod);
+            for (n, container) in pod.containers.iter().enumerate() {
+                let image = match container.image.as_str() {
+                    "" => NO_IMAGE,
+                    image => image,
+                };
+                let labels = [
+                    ("container", container.name.as_str()),
+                    ("id", &container.id),
+                    ("image", image),
+                    ("name", &container.runtime_id),
+                    namespace,
+                    pod_name,
+                ];
+                list.push(Place::Container(pod_n, n), &labels);
+            }
         }
-        objects
+        list.objects
     }
 
     /// Label shapes of spec metrics A4. No two series may have the same labels: containers that
     /// have ended are not on this page, nor are pods that another of that name has followed.
-    pub(super) fn of_resource(snapshot: &'a StatsSnapshot, options: Options) -> Self {
-        let mut objects = Self::new(snapshot);
-        objects.push(snapshot, options, Kind::Root, &[]);
-        for pod in latest_pods(snapshot) {
-            let [namespace, name] = pod_labels(pod);
-            objects.push(snapshot, options, Kind::Pod(pod), &[namespace, name]);
-            for container in pod.containers.iter().filter(|it| it.ended_at.is_none()) {
-                let labels = [("container", container.name.as_str()), namespace, name];
-                objects.push(snapshot, options, Kind::Container(container), &labels);
+    pub(super) fn of_resource(snapshot: &StatsSnapshot, options: Options) -> Self {
+        let mut list = List::new(snapshot, options);
+        list.push(Place::Root, &[]);
+        let pods: Vec<_> = snapshot.pods.iter().enumerate().collect();
+        let namesakes = pods.chunk_by(|(_, a), (_, b)| pod_labels(a) == pod_labels(b));
+        let latest = namesakes.filter_map(|it| it.iter().max_by_key(|(_, pod)| pod.started_at));
+        for (pod_n, pod) in latest {
+            let [namespace, pod_name] = pod_labels(pod);
+            list.push(Place::Pod(*pod_n), &[namespace, pod_name]);
+            for (n, container) in pod.containers.iter().enumerate() {
+                if container.ended_at.is_none() {
+                    let labels = [("container", container.name.as_str()), namespace, pod_name];
+                    list.push(Place::Container(*pod_n, n), &labels);
+                }
             }
         }
-        objects
+        list.objects
     }
 
-    fn new(snapshot: &StatsSnapshot) -> Self {
+    /// `snapshot`: the one that this was made from.
+    pub(super) fn iter<'a>(
+        &'a self,
+        snapshot: &'a StatsSnapshot,
+    ) -> impl Iterator<Item = Object<'a>> {
+        self.places
+            .iter()
+            .map(move |(place, labels, stamp)| Object {
+                snapshot,
+                kind: place.find(snapshot),
+                labels: &self.text[labels.clone()],
+                stamp: &self.text[stamp.clone()],
+            })
+    }
+}
+
+/// Objects under way.
+struct List<'a> {
+    snapshot: &'a StatsSnapshot,
+    options: Options,
+    objects: Objects,
+}
+
+impl<'a> List<'a> {
+    fn new(snapshot: &'a StatsSnapshot, options: Options) -> Self {
         /// Longer than the labels of most containers.
         const LABELS_LENGTH: usize = 400;
         let n_containers: usize = snapshot.pods.iter().map(|it| it.containers.len()).sum();
         let n_objects = 3 + snapshot.groups.len() + snapshot.pods.len() + n_containers;
-        Self {
-            list: Vec::with_capacity(n_objects),
+        let objects = Objects {
+            places: Vec::with_capacity(n_objects),
             text: String::with_capacity(n_objects * LABELS_LENGTH),
-        }
-    }
-
-    fn push(
-        &mut self,
-        snapshot: &'a StatsSnapshot,
-        options: Options,
-        kind: Kind<'a>,
-        labels: &[(&str, &str)],
-    ) {
-        let begin = self.text.len();
-        for (name, value) in labels {
-            push_label(&mut self.text, name, value);
-        }
-        let end = self.text.len();
-        let mut object = Object {
-            snapshot,
-            kind,
-            labels: begin..end,
-            stamp: end..end,
         };
-        let is_page = matches!(kind, Kind::Page | Kind::Machine);
-        if options.timestamps && !is_page {
-            let at = object.seen_at().since_epoch().as_millis();
-            // Writing to a string cannot fail.
-            let _ = write!(self.text, " {at}");
-            object.stamp = end..self.text.len();
+        Self {
+            snapshot,
+            options,
+            objects,
         }
-        self.list.push(object);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Object<'a>> {
-        self.list.iter()
-    }
-
-    pub(super) fn labels(&self, object: &Object<'_>) -> &str {
-        &self.text[object.labels.clone()]
-    }
-
-    pub(super) fn stamp(&self, object: &Object<'_>) -> &str {
-        &self.text[object.stamp.clone()]
+    fn push(&mut self, place: Place, labels: &[(&str, &str)]) {
+        let text = &mut self.objects.text;
+        let begin = text.len();
+        for (name, value) in labels {
+            push_label(text, name, value);
+        }
+        let end = text.len();
+        let object = Object {
+            snapshot: self.snapshot,
+            kind: place.find(self.snapshot),
+            labels: "",
+            stamp: "",
+        };
+        if self.options.timestamps && object.is_cgroup() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " {}", object.seen_at().since_epoch().as_millis());
+        }
+        let stamp = end..text.len();
+        self.objects.places.push((place, begin..end, stamp));
     }
 }
 
-fn pod_labels(pod: &PodStats) -> [(&str, &str); 2] {
+fn pod_labels(pod: &PodStats) -> [(&'static str, &str); 2] {
     [("namespace", &pod.pod.namespace), ("pod", &pod.pod.name)]
-}
-
-/// Of pods with one name that which started last.
-fn latest_pods(snapshot: &StatsSnapshot) -> impl Iterator<Item = &PodStats> {
-    let same_name = |a: &PodStats, b: &PodStats| pod_labels(a) == pod_labels(b);
-    let namesakes = snapshot.pods.chunk_by(same_name);
-    namesakes.filter_map(|it| it.iter().max_by_key(|it| it.started_at))
 }

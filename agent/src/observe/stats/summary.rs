@@ -12,7 +12,7 @@ use self::api::{
     PressureLine, ProcessCount, Rlimit, Seconds, Swap, Volume,
 };
 use crate::model::eviction::DiskUse;
-use crate::model::psi::{Psi, PsiLine};
+use crate::model::psi::{Psi, PsiLine, StallShare};
 use crate::model::stats::{
     CgroupStats, ContainerStats, FileSystemStats, GroupKind, InterfaceStats, PodStats,
     StatsSnapshot,
@@ -210,14 +210,14 @@ impl<'a> View<'a> {
 
     /// `None` where there are no interfaces to tell about.
     fn network(&self, interfaces: &[InterfaceStats], stats: &CgroupStats) -> Option<Network> {
-        if !self.is_whole || interfaces.is_empty() {
-            return None;
-        }
+        let mut interfaces = interfaces.iter().filter(|it| it.is_counted()).peekable();
+        interfaces.peek().filter(|_| self.is_whole)?;
+        let interfaces: Vec<_> = interfaces.map(interface).collect();
         let default = interfaces.iter().find(|it| it.name == DEFAULT_INTERFACE);
         Some(Network {
             time: self.time(stats),
-            default: default.map(interface).unwrap_or_default(),
-            interfaces: interfaces.iter().map(interface).collect(),
+            default: default.cloned().unwrap_or_default(),
+            interfaces,
         })
     }
 
@@ -295,7 +295,7 @@ fn pressure(psi: Psi) -> Pressure {
 
 fn pressure_line(line: PsiLine) -> PressureLine {
     // Hundredths of a percent are exact to two digits in this division.
-    let percent = |share: crate::model::psi::StallShare| f64::from(share.0) / 100.0;
+    let percent = |share: StallShare| f64::from(share.0) / 100.0;
     PressureLine {
         total: line.total.0,
         avg10: percent(line.avg10),

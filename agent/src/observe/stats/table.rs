@@ -59,6 +59,8 @@ const fn cgroup(
             labels: &["container", "id", "image", "name", "namespace", "pod"],
             cardinality: Cardinality::Cgroup,
             area: Area::Cadvisor,
+            duty: None,
+            age: None,
             help,
         },
         tier: Tier::Queried,

@@ -90,79 +90,51 @@ fn push_escaped(out: &mut String, mut value: &str) {
     out.push_str(value);
 }
 
-/// A page that grows family by family.
-pub(super) struct Page<'a> {
-    out: &'a mut String,
-    n_samples: usize,
-    name: &'static str,
-    /// Where the family under way begins, and how many samples there were then.
-    begun: (usize, usize),
+pub(super) fn push_header(out: &mut String, family: &Family) {
+    let kind = match family.kind {
+        Type::Counter => " counter\n",
+        Type::Gauge => " gauge\n",
+        Type::Histogram(_) => " histogram\n",
+    };
+    // The table's help needs no escape, its tests say.
+    let help = ["# HELP ", family.name, " ", family.help, "\n"];
+    let kind = ["# TYPE ", family.name, kind];
+    help.iter().chain(&kind).for_each(|it| out.push_str(it));
 }
 
-impl<'a> Page<'a> {
-    pub(super) fn new(out: &'a mut String) -> Self {
-        Self {
-            begun: (out.len(), 0),
-            out,
-            n_samples: 0,
-            name: "",
-        }
-    }
-
-    pub(super) fn n_samples(&self) -> usize {
-        self.n_samples
-    }
-
-    pub(super) fn begin(&mut self, family: &Family) {
-        self.begun = (self.out.len(), self.n_samples);
-        self.name = family.name;
-        let kind = match family.kind {
-            Type::Counter => " counter\n",
-            Type::Gauge => " gauge\n",
-            Type::Histogram(_) => " histogram\n",
-        };
-        let parts = [
-            "# HELP ",
-            family.name,
-            " ",
-            family.help,
-            "\n# TYPE ",
-            family.name,
-            kind,
-        ];
-        parts.iter().for_each(|it| self.out.push_str(it));
-    }
-
-    /// `labels`: rendered by [`push_label`]. `stamp`: what follows the value, with its space.
-    pub(super) fn samples<'b>(&'b mut self, labels: &'b str, stamp: &'b str) -> Samples<'b> {
-        Samples {
-            out: self.out,
-            n_samples: &mut self.n_samples,
-            name: self.name,
-            labels,
-            stamp,
-        }
-    }
-
-    /// A family without samples leaves no trace.
-    pub(super) fn end(&mut self) {
-        let (length, n_samples) = self.begun;
-        if self.n_samples == n_samples {
-            self.out.truncate(length);
-        }
-    }
-}
-
-/// Takes the samples of one object for one family.
+/// Takes the samples of one family.
 pub(super) struct Samples<'a> {
     out: &'a mut String,
-    n_samples: &'a mut usize,
     name: &'static str,
     labels: &'a str,
     stamp: &'a str,
+    n: usize,
 }
 
-impl Samples<'_> {
+impl<'a> Samples<'a> {
+    pub(super) fn new(out: &'a mut String, name: &'static str) -> Self {
+        Self {
+            out,
+            name,
+            labels: "",
+            stamp: "",
+            n: 0,
+        }
+    }
+
+    /// How many were taken.
+    pub(super) fn n(&self) -> usize {
+        self.n
+    }
+
+    /// What the next samples are about. `labels`: rendered by [`push_label`]. `stamp`: what follows
+    /// the value, with its space.
+    pub(super) fn set_object(&mut self, labels: &'a str, stamp: &'a str) {
+        self.labels = labels;
+        self.stamp = stamp;
+    }
+
+    /// `None` is left out.
     pub(super) fn put(&mut self, value: Option<Value>) {
         self.put_with(&[], value);
     }
@@ -179,11 +151,12 @@ impl Samples<'_> {
         match self.out.pop() {
             // No label at all.
             Some('{') | None => self.out.push(' '),
+            // The comma after the last.
             Some(_) => self.out.push_str("} "),
         }
         value.write(self.out);
         self.out.push_str(self.stamp);
         self.out.push('\n');
-        *self.n_samples += 1;
+        self.n += 1;
     }
 }

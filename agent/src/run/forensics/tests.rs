@@ -30,7 +30,7 @@ impl Place {
             trees: Vec::new(),
         };
         let reader = SceneReader::new(Arc::new(trees), Root::at(&self.0));
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let shared = Arc::default();
         let background = Arc::clone(background);
         let started = start(&self.0, reader, shared, background, metrics.clone());
@@ -178,7 +178,7 @@ fn counts_that_cannot_be_read_are_told_and_begin_anew() {
 fn who_hands_over_never_waits_and_every_kill_is_counted() {
     let place = Place::new("full");
     let (queue, kills) = mpsc::sync_channel(10);
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let mut recorder = Recorder {
         bursts: OomBursts::new(RecordId(1)),
         queue,

@@ -12,7 +12,9 @@ use crate::model::pod::Pod;
 use crate::model::pod_resources::{
     AllocatableResources, ContainerKind, ContainerResources, DeviceIds, NodeResources, PodResources,
 };
+use crate::model::record::PodRef;
 use crate::model::topology::NumaNodeId;
+use crate::observe::metrics::labels::Boundary;
 use crate::observe::metrics::{DeviceCounts, PlacementGauges, PoolCpus};
 
 impl Loop {
@@ -80,23 +82,50 @@ impl Loop {
                 };
                 for (container, cpus) in containers {
                     exclusive = exclusive.union(cpus);
-                    let pod = &entry.pod_ref;
-                    let key = (pod.namespace.clone(), pod.name.clone(), container.clone());
+                    let key = container_key(&entry.pod_ref, container);
+                    let nodes = cpu.settings().topology.count_by_node(cpus).into_keys();
+                    if let Ok(nodes) = NumaMask::new(nodes) {
+                        gauges.numa_nodes.insert(key.clone(), nodes);
+                    }
                     gauges.exclusive.insert(key, cpus.len() as u64);
                 }
             }
+            let available = cpu.available();
             gauges.pools = Some(PoolCpus {
                 shared: cpu.shared_pool().len(),
                 reserved: cpu.reserved().len(),
                 exclusive: exclusive.len(),
+                free: available.len(),
             });
-            let available = cpu.available();
             for (id, node) in &self.node.topology.numa_nodes {
-                let free = available.intersection(&node.cpus).len() as u64;
-                gauges.free_cpus.insert(*id, free);
+                let of_node = |cpus: &CpuSet| cpus.intersection(&node.cpus).len() as u64;
+                gauges.free_cpus.insert(*id, of_node(&available));
+                gauges.exclusive_by_node.insert(*id, of_node(&exclusive));
             }
+            let misaligned = cpu.misaligned();
+            gauges.misaligned = [
+                (Boundary::Core, misaligned.core),
+                (Boundary::Uncore, misaligned.uncore),
+                (Boundary::Socket, misaligned.socket),
+                (Boundary::Numa, misaligned.numa),
+            ]
+            .into_iter()
+            .filter_map(|(boundary, n)| Some((boundary, n?)))
+            .collect();
         }
         if let Some(memory) = &managers.memory {
+            for (uid, containers) in &memory.state().containers {
+                let Some(entry) = self.pods.get(uid) else {
+                    continue;
+                };
+                for (container, blocks) in containers {
+                    let nodes = blocks.iter().map(|it| it.numa);
+                    if let Some(nodes) = nodes.reduce(NumaMask::union) {
+                        let key = container_key(&entry.pod_ref, container);
+                        gauges.numa_nodes.insert(key, nodes);
+                    }
+                }
+            }
             for (id, node) in &memory.state().nodes {
                 for (kind, table) in &node.tables {
                     gauges.free_bytes.insert((*id, kind.clone()), table.free);
@@ -165,6 +194,11 @@ impl Loop {
                 .unwrap_or_default(),
         }
     }
+}
+
+fn container_key(pod: &PodRef, container: &str) -> (String, String, String) {
+    let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+    (namespace, name, container.to_owned())
 }
 
 /// The NUMA nodes of a device; `None` once for one that has none.

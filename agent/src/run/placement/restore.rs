@@ -17,7 +17,7 @@ use crate::model::placement::{CpuState, DeviceState, MemoryBlock, MemoryState};
 use crate::model::pod::{Container, Pod, PodUid, QosClass};
 use crate::model::topology::NumaNodeId;
 use crate::observe::chain;
-use crate::observe::metrics::labels::RestoreResult;
+use crate::observe::metrics::labels::{MoveReason, RestoreResult};
 use crate::sources::kubelet_state::{self, KubeletStateError};
 
 /// What became of one file.
@@ -70,7 +70,7 @@ impl Loop {
             devices: devices.into_inner().into(),
         };
         let faults = self.placement.managers.adopt(books);
-        self.reopen(&faults);
+        self.reopen(&faults, MoveReason::Restart);
         let is_off = self.placement.settings.config.cpu_manager_policy == CpuManagerPolicy::None;
         self.placement.gives_back = was_pinned && is_off;
         self.books_changed();
@@ -96,12 +96,13 @@ impl Loop {
         let faults = managers.adopt(self.placement.managers.books());
         self.placement.managers = managers;
         self.placement.settings = settings;
-        self.reopen(&faults);
+        self.reopen(&faults, MoveReason::Hardware);
         self.books_changed();
     }
 
     /// Tells what could not be kept, and opens the admission of the pods that lack something.
-    fn reopen(&mut self, faults: &[StateFault]) {
+    fn reopen(&mut self, faults: &[StateFault], why: MoveReason) {
+        self.placement.reopened_by = why;
         for fault in faults {
             self.told.node("PlacementStateFault", fault.to_string());
         }

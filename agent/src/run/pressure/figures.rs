@@ -106,6 +106,8 @@ impl Watcher {
         let snapshot = Arc::new(snapshot);
         let stalls = self.stalls_of(&snapshot);
         self.show_memory(&snapshot, &stalls);
+        let before = self.swept.as_deref();
+        self.parts.metrics.set_stats(&snapshot, before);
         self.parts.pressure.set_stalls(stalls.clone());
         self.parts.pressure.set_stats(Arc::clone(&snapshot));
         self.stalls = stalls;

@@ -52,6 +52,12 @@ impl Watcher {
         let now = clock::boottime();
         let status = self.status(snapshot, decision, now);
         self.parts.metrics.set_pressure(&status, now);
+        if let Some(recorder) = &self.parts.recorder {
+            let counts = recorder.counts();
+            let n_left_out = counts.n_dropped + counts.n_failed;
+            let metrics = &self.parts.metrics;
+            metrics.set_recording(counts.n_bytes, n_left_out, counts.oldest);
+        }
         let agent = self.agent_state(&status);
         let background = &self.parts.background.agent;
         *background.write().unwrap_or_else(PoisonError::into_inner) = agent;

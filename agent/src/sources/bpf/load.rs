@@ -23,6 +23,8 @@ pub(super) type TotalBytes = [u8; size_of::<abi::StallTotal>()];
 /// A stream with its programs attached. Dropping it detaches what is not pinned.
 pub(super) struct Running {
     pub(super) ring: RingBuf<MapData>,
+    /// Its size.
+    pub(super) ring_bytes: u32,
     watch: Array<MapData, WatchBytes>,
     pub(super) losses: PerCpuArray<MapData, u64>,
     /// Of the stall stream.
@@ -116,11 +118,13 @@ pub(super) fn adopt(
         });
     }
     links.extend(pinned.links.into_iter().map(|it| it.1));
-    let ring = Map::from_map_data(pinned.ring).and_then(RingBuf::try_from);
+    let ring = Map::from_map_data(pinned.ring).and_then(open_ring);
     let watch = Map::from_map_data(pinned.watch).and_then(Array::try_from);
     let losses = Map::from_map_data(pinned.losses).and_then(PerCpuArray::try_from);
+    let (ring, ring_bytes) = ring.map_err(map_failed("ring"))?;
     Ok(Running {
-        ring: ring.map_err(map_failed("ring"))?,
+        ring,
+        ring_bytes,
         watch: watch.map_err(map_failed("watch"))?,
         losses: losses.map_err(map_failed("losses"))?,
         totals: None,
@@ -128,6 +132,15 @@ pub(super) fn adopt(
         _links: links,
         diagnostics: None,
     })
+}
+
+/// The ring with its size in bytes.
+fn open_ring(map: Map) -> Result<(RingBuf<MapData>, u32), MapError> {
+    let n_bytes = match &map {
+        Map::RingBuf(data) => data.info()?.max_entries(),
+        _ => 0,
+    };
+    Ok((RingBuf::try_from(map)?, n_bytes))
 }
 
 /// What loading one object after the other takes.
@@ -276,8 +289,10 @@ impl Attached {
                 source,
             }
         };
+        let (ring, ring_bytes) = open_ring(self.ring).map_err(map_failed("ring"))?;
         Ok(Running {
-            ring: RingBuf::try_from(self.ring).map_err(map_failed("ring"))?,
+            ring,
+            ring_bytes,
             watch: Array::try_from(self.watch).map_err(map_failed("watch"))?,
             losses: PerCpuArray::try_from(self.losses).map_err(map_failed("losses"))?,
             totals: self

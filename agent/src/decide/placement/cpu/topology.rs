@@ -232,8 +232,25 @@ impl CpuTopology {
 
     /// CPUs of each NUMA node, in the order of their ids.
     pub fn node_sizes(&self) -> Vec<usize> {
-        let nodes = &self.elements(Level::NumaNode).cpus;
-        nodes.iter().map(Vec::len).collect()
+        self.sizes(Level::NumaNode)
+    }
+
+    /// CPUs of each element of a level, in the order of their ids.
+    pub(super) fn sizes(&self, level: Level) -> Vec<usize> {
+        let elements = &self.elements(level).cpus;
+        elements.iter().map(Vec::len).collect()
+    }
+
+    /// How many elements of a level the CPUs lie in.
+    pub(super) fn n_spanned(&self, level: Level, cpus: &CpuSet) -> usize {
+        let cpus = cpus.iter().filter_map(|it| self.index(it));
+        let elements: BTreeSet<usize> = cpus.map(|it| self.element_of(level, it)).collect();
+        elements.len()
+    }
+
+    /// Whether the CPUs share one last-level cache.
+    pub fn is_within_llc(&self, cpus: &CpuSet) -> bool {
+        self.n_spanned(Level::Llc, cpus) == 1
     }
 
     fn elements(&self, level: Level) -> &Elements {

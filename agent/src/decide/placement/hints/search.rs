@@ -19,6 +19,7 @@ pub(in crate::decide::placement) type PerNode = [u64; N];
 /// Steps that may still be taken.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::decide::placement) struct Budget {
+    given: u64,
     left: u64,
     is_cut: bool,
 }
@@ -26,6 +27,7 @@ pub(in crate::decide::placement) struct Budget {
 impl Budget {
     pub(in crate::decide::placement) fn new(steps: u64) -> Self {
         Self {
+            given: steps,
             left: steps,
             is_cut: false,
         }
@@ -36,6 +38,11 @@ impl Budget {
         self.is_cut |= self.left < steps;
         self.left = self.left.saturating_sub(steps);
         !self.is_cut
+    }
+
+    /// Steps that were taken.
+    pub(in crate::decide::placement) fn spent(&self) -> u64 {
+        self.given - self.left
     }
 
     /// Whether a search was given up.

@@ -29,6 +29,21 @@ pub(super) struct Merger<'a> {
     pub(super) lists: &'a [List],
 }
 
+/// What a search has cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Effort {
+    /// It was given up.
+    pub(super) is_cut: bool,
+    pub(super) n_steps: u64,
+}
+
+impl Effort {
+    fn add(&mut self, budget: &Budget) {
+        self.is_cut |= budget.is_cut();
+        self.n_steps += budget.spent();
+    }
+}
+
 /// What has been chosen from the lists so far.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Choice {
@@ -39,21 +54,17 @@ struct Choice {
 }
 
 impl<'a> Merger<'a> {
-    /// The best, and whether the search for it was cut.
-    pub(super) fn best(&self) -> (Hint, bool) {
+    pub(super) fn best(&self) -> (Hint, Effort) {
+        let mut effort = Effort::default();
         let mut budget = Budget::new(BUDGET);
         let preferred = self.preferred(&mut budget);
-        let mut is_cut = budget.is_cut();
-        let numa = preferred.or_else(|| {
-            let (mask, is_common_cut) = self.common();
-            is_cut |= is_common_cut;
-            mask
-        });
+        effort.add(&budget);
+        let numa = preferred.or_else(|| self.common(&mut effort));
         let hint = Hint {
             numa: Some(numa.unwrap_or(self.nodes)),
             preferred: preferred.is_some(),
         };
-        (hint, is_cut)
+        (hint, effort)
     }
 
     /// Among masks that are as good otherwise.
@@ -127,16 +138,17 @@ impl<'a> Merger<'a> {
     }
 
     /// The best mask that hints have in common, none of all being preferred.
-    fn common(&self) -> (Option<NumaMask>, bool) {
+    fn common(&self, effort: &mut Effort) -> Option<NumaMask> {
         let mut budget = Budget::new(BUDGET);
         let narrowest = self.lists.iter().filter_map(|it| it.narrowest(&mut budget));
         let len = narrowest.max().unwrap_or(0);
-        let mut is_cut = budget.is_cut();
+        effort.add(&budget);
         let (choices, is_choice_cut) = self.choices();
         let mut budget = Budget::new(BUDGET);
         let best = self.common_of(&choices, len, &mut budget);
-        is_cut |= is_choice_cut || budget.is_cut();
-        (best, is_cut)
+        effort.add(&budget);
+        effort.is_cut |= is_choice_cut;
+        best
     }
 
     fn common_of(&self, choices: &[Choice], len: u32, budget: &mut Budget) -> Option<NumaMask> {

@@ -76,14 +76,14 @@ pub(super) fn set_all(metrics: &Metrics, at: WallTime) {
     let memory = EvictionSignal::from(Signal::MemoryAvailable);
     let (kill, done) = (EvictionStage::Kill, EvictionResult::Done);
     metrics.eviction_action(memory, kill, done, false, at);
-    metrics.pod_evicted(memory, QosClass::Burstable, Some(second));
+    metrics.pod_evicted(&pod_uid(), memory, QosClass::Burstable, Some(second), at);
     metrics.eviction_effect(memory, kill, &EvictionEffect::default());
     metrics.eviction_blocked(memory, BlockedReason::Critical, at);
 }
 
 #[test]
 fn stalled_time_is_repeated_and_its_share_is_of_a_second() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = Duration::from_millis;
     let total =
         r#"ballast_pressure_stall_seconds_total{kind="some",resource="memory",scope="node"}"#;
@@ -109,7 +109,7 @@ fn stalled_time_is_repeated_and_its_share_is_of_a_second() {
 
 #[test]
 fn an_episode_is_counted_when_it_begins_and_measured_when_it_ends() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let n = r#"ballast_pressure_episodes_total{resource="memory",scope="kubepods"}"#;
     let sum = r#"ballast_pressure_episode_seconds_sum{resource="memory"}"#;
     let kubepods = |totals: Option<u64>| PressureStatus {
@@ -137,7 +137,7 @@ fn an_episode_is_counted_when_it_begins_and_measured_when_it_ends() {
 
 #[test]
 fn task_time_in_reclaim_is_not_taken_for_psi() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let totals = |some_us| StallTotals {
         source: StallSource::Reclaim,
         some_us,
@@ -166,7 +166,7 @@ fn task_time_in_reclaim_is_not_taken_for_psi() {
 
 #[test]
 fn hits_add_up_over_the_cgroups_of_a_container_and_gauges_go_with_it() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = Duration::from_secs;
     let labels = r#"container="main",limit="max",namespace="default",pod="web""#;
     let hits = format!("ballast_memory_limit_hits_total{{{labels}}}");
@@ -201,7 +201,7 @@ fn hits_add_up_over_the_cgroups_of_a_container_and_gauges_go_with_it() {
 
 #[test]
 fn a_limit_that_is_far_away_is_not_shown() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let time =
         r#"ballast_memory_time_to_limit_seconds{container="main",namespace="default",pod="web"}"#;
     for (seconds, expected) in [(3600, Some(3600.0)), (3601, None)] {
@@ -216,7 +216,7 @@ fn a_limit_that_is_far_away_is_not_shown() {
 
 #[test]
 fn headroom_is_above_the_nearest_threshold_of_its_kind() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let memory = Signal::MemoryAvailable;
     let thresholds = [(true, 100), (false, 400), (false, 500)];
     let headroom =
@@ -273,7 +273,7 @@ fn headroom_is_above_the_nearest_threshold_of_its_kind() {
 
 #[test]
 fn an_eviction_counts_under_our_names_and_kubelets() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = WallTime::from_epoch(Duration::from_secs(1000));
     let signal = EvictionSignal::from(Signal::MemoryAvailable);
     let kill = EvictionStage::Kill;
@@ -285,7 +285,7 @@ fn an_eviction_counts_under_our_names_and_kubelets() {
     metrics.begin_eviction();
     check(&metrics, &kubelet.map(|it| (it, Some(0.0))));
 
-    metrics.pod_evicted(signal, QosClass::BestEffort, None);
+    metrics.pod_evicted(&pod_uid(), signal, QosClass::BestEffort, None, at);
     metrics.eviction_action(signal, kill, EvictionResult::Done, false, at);
     let effect = EvictionEffect {
         expected: Some(Bytes(100)),
@@ -332,7 +332,7 @@ fn an_eviction_counts_under_our_names_and_kubelets() {
 
 #[test]
 fn what_was_not_done_has_no_time() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let at = WallTime::from_epoch(Duration::from_secs(1000));
     let last = r#"ballast_eviction_last_timestamp_seconds{signal="memory.stall",stage="kill"}"#;
     let act = |result, is_dry_run| {
@@ -347,7 +347,7 @@ fn what_was_not_done_has_no_time() {
 
 #[test]
 fn what_may_happen_begins_at_zero_and_what_cannot_is_absent() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     check(
         &metrics,
         &[
@@ -385,7 +385,7 @@ fn what_may_happen_begins_at_zero_and_what_cannot_is_absent() {
 
 #[test]
 fn allocatable_is_spelled_as_kube_state_metrics_has_it() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     let amount = |allocatable| ResourceStatus {
         allocatable,
         ..ResourceStatus::default()

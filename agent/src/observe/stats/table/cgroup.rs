@@ -3,7 +3,7 @@
 use super::Tier::{Cadvisor, Kubelet};
 use super::{Entry, cgroup};
 use crate::model::psi::Psi;
-use crate::model::stats::{CgroupStats, CpuUse, DeviceIo, DiskStats, TrafficCounts};
+use crate::model::stats::{CgroupStats, CpuUse, DeviceIo, DiskStats, HugetlbUse, TrafficCounts};
 use crate::observe::metrics::Cardinality::{Container, Pod};
 use crate::observe::metrics::Type::{Counter, Gauge};
 use crate::observe::metrics::Unit::{Bytes, Count, Seconds, Timestamp};
@@ -360,11 +360,7 @@ fn reservation(object: &Object<'_>) -> Option<Value> {
     Some(Value::count(protected.unwrap_or(0)))
 }
 
-fn hugetlb(
-    object: &Object<'_>,
-    to: &mut Samples<'_>,
-    of: impl Fn(&crate::model::stats::HugetlbUse) -> Option<u64>,
-) {
+fn hugetlb(object: &Object<'_>, to: &mut Samples<'_>, of: impl Fn(&HugetlbUse) -> Option<u64>) {
     for pages in object.cgroup().map_or(&[][..], |it| &it.hugetlb) {
         to.put_with(
             &[("pagesize", &pages.page_size)],

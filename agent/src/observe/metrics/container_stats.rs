@@ -1,0 +1,228 @@
+//! What a sweep of statistics says of containers and of the node's CPUs, beyond what is passed on as
+//! it was read.
+//!
+//! Counters are the kernel's, summed over the instances of a container; gauges live as long as the
+//! instance does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::labels::{CpuStallCause, Source};
+use super::lifetime::ContainerKey;
+use super::{Metrics, lock, remove};
+use crate::model::stats::{CgroupStats, ContainerStats, NodeStats, StatsSnapshot};
+use crate::model::topology::NumaNodeId;
+
+/// What was last seen of each container, by instance.
+pub(super) type ContainerCounts = BTreeMap<ContainerKey, InstanceCounts>;
+
+/// Counters of one instance since its cgroup was made. `None`: the kernel does not keep it, or it
+/// was not read yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InstanceCounts {
+    runtime_id: String,
+    group_kills: Option<u64>,
+    fork_refusals: Option<u64>,
+    /// Microseconds in which some task waited for a CPU.
+    cpu_some_us: Option<u64>,
+    throttled_us: Option<u64>,
+}
+
+impl InstanceCounts {
+    fn of(container: &ContainerStats) -> Self {
+        let CgroupStats {
+            cpu,
+            memory,
+            stalls,
+            n_fork_refusals,
+            ..
+        } = &container.stats;
+        Self {
+            runtime_id: container.runtime_id.clone(),
+            group_kills: memory.events.oom_group_kill,
+            fork_refusals: *n_fork_refusals,
+            cpu_some_us: stalls.cpu.map(|it| it.some.total.0),
+            throttled_us: cpu.throttled_ns.map(|ns| ns / 1000),
+        }
+    }
+
+    /// With the counts of `before` where there is none now, or a lower one.
+    fn or(self, before: &Self) -> Self {
+        Self {
+            runtime_id: self.runtime_id,
+            group_kills: self.group_kills.max(before.group_kills),
+            fork_refusals: self.fork_refusals.max(before.fork_refusals),
+            cpu_some_us: self.cpu_some_us.max(before.cpu_some_us),
+            throttled_us: self.throttled_us.max(before.throttled_us),
+        }
+    }
+}
+
+impl Metrics {
+    /// Takes a sweep, and the one `before` it for what needs two. Counts of a container that is not
+    /// in it stay as long as its pod.
+    pub fn set_stats(&self, now: &StatsSnapshot, before: Option<&StatsSnapshot>) {
+        self.set_idle(&now.node, before.map(|it| &it.node), now.machine.n_cpus);
+        let mut present = BTreeSet::new();
+        for pod in &now.pods {
+            let (ended, live): (Vec<_>, Vec<_>) =
+                pod.containers.iter().partition(|it| it.ended_at.is_some());
+            // The end of an instance is counted before the next one takes its place.
+            for container in ended.into_iter().chain(live) {
+                let key = ContainerKey {
+                    namespace: pod.pod.namespace.clone(),
+                    pod: pod.pod.name.clone(),
+                    container: container.name.clone(),
+                };
+                self.count_instance(&key, container, now.ended);
+                if container.ended_at.is_none() {
+                    self.show_instance(&key, &container.stats);
+                    present.insert(key);
+                }
+            }
+        }
+        for key in lock(&self.shared.stats).keys() {
+            if !present.contains(key) {
+                self.hide_instance(key);
+            }
+        }
+    }
+
+    fn count_instance(&self, key: &ContainerKey, container: &ContainerStats, now: Duration) {
+        let mut known = lock(&self.shared.stats);
+        let before = known.get(key);
+        let is_same = before.is_some_and(|it| it.runtime_id == container.runtime_id);
+        // It was counted when it ended, and another has come since.
+        if container.ended_at.is_some() && before.is_some() && !is_same {
+            return;
+        }
+        let before = before.filter(|_| is_same).cloned().unwrap_or_default();
+        let counts = InstanceCounts::of(container);
+        known.insert(key.clone(), counts.clone().or(&before));
+        drop(known);
+        self.touch(&key.namespace, &key.pod, &key.container, now);
+        let labels = key.labels();
+        for (family, before, now) in [
+            (
+                &self.shared.oom.group_kills,
+                before.group_kills,
+                counts.group_kills,
+            ),
+            (
+                &self.shared.process.limit_hits,
+                before.fork_refusals,
+                counts.fork_refusals,
+            ),
+        ] {
+            if let Some(more) = self.more(before, now) {
+                family.with_label_values(&labels).inc_by(more);
+            }
+        }
+        let waited = self.more(before.cpu_some_us, counts.cpu_some_us);
+        let throttled = self.more(before.throttled_us, counts.throttled_us);
+        let Some((waited, throttled)) = waited.zip(throttled) else {
+            return;
+        };
+        let own_limit = waited.min(throttled);
+        let [namespace, pod, container] = labels;
+        for (cause, us) in [
+            (CpuStallCause::OwnLimit, own_limit),
+            (CpuStallCause::Contention, waited - own_limit),
+        ] {
+            let labels = [namespace, pod, container, cause.as_str()];
+            let counter = self.shared.cpu.stall.with_label_values(&labels);
+            counter.inc_by(Duration::from_micros(us).as_secs_f64());
+        }
+    }
+
+    /// How far a counter of one cgroup has risen; it never falls, so what is lower is not counted.
+    /// `None`: it is not known now.
+    pub(super) fn more(&self, before: Option<u64>, now: Option<u64>) -> Option<u64> {
+        let (before, now) = (before.unwrap_or(0), now?);
+        if now < before {
+            self.source_regressed(Source::Cgroup, 1);
+        }
+        Some(now.saturating_sub(before))
+    }
+
+    fn show_instance(&self, key: &ContainerKey, stats: &CgroupStats) {
+        let labels = key.labels();
+        let burst = &self.shared.cpu.burst_limit;
+        match stats.spec.cpu_burst_us {
+            Some(us) => {
+                let seconds = Duration::from_micros(us).as_secs_f64();
+                burst.with_label_values(&labels).set(seconds);
+            }
+            None => remove(burst, &labels),
+        }
+        let remote = &self.shared.placement.remote_memory;
+        let nodes = lock(&self.shared.numa_nodes).get(key).copied();
+        let ratio = nodes.and_then(|nodes| {
+            let pages = stats.numa.iter().map(|it| {
+                let is_remote = !nodes.contains(NumaNodeId(it.node));
+                (it.anon.saturating_add(it.file), is_remote)
+            });
+            share_of(pages)
+        });
+        match ratio {
+            Some(ratio) => remote.with_label_values(&labels).set(ratio),
+            None => remove(remote, &labels),
+        }
+    }
+
+    /// What is known only while an instance is there.
+    fn hide_instance(&self, key: &ContainerKey) {
+        let labels = key.labels();
+        remove(&self.shared.cpu.burst_limit, &labels);
+        remove(&self.shared.placement.remote_memory, &labels);
+    }
+
+    /// The pod is gone for long enough.
+    pub(super) fn end_stats(&self, key: &ContainerKey) {
+        self.hide_instance(key);
+        lock(&self.shared.stats).remove(key);
+        let labels = key.labels();
+        remove(&self.shared.oom.group_kills, &labels);
+        remove(&self.shared.process.limit_hits, &labels);
+        let [namespace, pod, container] = labels;
+        for cause in CpuStallCause::ALL {
+            let labels = [namespace, pod, container, cause.as_str()];
+            remove(&self.shared.cpu.stall, &labels);
+        }
+    }
+
+    fn set_idle(&self, now: &NodeStats, before: Option<&NodeStats>, n_cpus: u64) {
+        let family = &self.shared.cpu.idle;
+        match before.and_then(|before| idle(now, before, n_cpus)) {
+            Some(ratio) => family.with_label_values::<&str>(&[]).set(ratio),
+            None => remove(family, &[]),
+        }
+    }
+}
+
+/// Share of the CPU time between two readings of the root that nobody used.
+fn idle(now: &NodeStats, before: &NodeStats, n_cpus: u64) -> Option<f64> {
+    let (now, before) = (&now.cgroup, &before.cgroup);
+    let used = now.cpu.usage_ns?.checked_sub(before.cpu.usage_ns?)?;
+    let n_cpus = u32::try_from(n_cpus).ok()?;
+    let all = now.at.checked_sub(before.at)?.checked_mul(n_cpus)?;
+    if all.is_zero() {
+        return None;
+    }
+    // The two clocks are not the same.
+    Some((1.0 - Duration::from_nanos(used).div_duration_f64(all)).max(0.0))
+}
+
+/// Share of what is true among amounts; `None`: there is nothing.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a ratio for people: counts above 2^53 lose their last pages"
+)]
+fn share_of(amounts: impl Iterator<Item = (u64, bool)>) -> Option<f64> {
+    let (mut all, mut part) = (0_u64, 0_u64);
+    for (n, is_part) in amounts {
+        all = all.saturating_add(n);
+        part = part.saturating_add(if is_part { n } else { 0 });
+    }
+    (all > 0).then(|| part as f64 / all as f64)
+}

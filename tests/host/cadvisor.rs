@@ -1,0 +1,281 @@
+//! What the agent says about pods at work, beside the kernel's files and beside cAdvisor.
+//!
+//! A figure is right if it lies between what was read before and after the time that the agent says
+//! it read that cgroup. What differs on purpose is listed in `tests/data/cadvisor_deviations.yaml`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail, ensure};
+use ballast_tests::agent::{Agent, PATIENCE, hog};
+use ballast_tests::cadvisor::{self, Cadvisor};
+use ballast_tests::exposition::Exposition;
+use ballast_tests::figures::{
+    Comparison, Figure, Figures, Reading, around, compare, deviations, of_page, settle,
+};
+use ballast_tests::formulas::Tree;
+use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::{cgroup, scrape};
+use serde_json::json;
+
+use super::say;
+
+const DEVIATIONS: &str = include_str!("../data/cadvisor_deviations.yaml");
+
+const PAGE: &str = "/metrics/cadvisor";
+
+/// How many readings of the agent's are compared for each cgroup.
+const N_READINGS: usize = 3;
+
+/// The agent reads the files of a cgroup one after another, around the time that it tells.
+const MARGIN: f64 = 0.25;
+
+const LAST_SEEN: &str = "container_last_seen";
+
+/// Pods whose figures move; those of the others are compared to the byte.
+const MOVING: [&str; 4] = ["burner", "cache", "forks", "threads"];
+
+#[cfg_attr(feature = "privileged", test)]
+fn figures_of_pods_lie_between_two_reads_of_the_files() -> Result<()> {
+    let mut node = Node::start("files")?;
+    let tree = Tree::at(Path::new("/"));
+    let name = if tree.is_unified() { "v2" } else { "v1" };
+    let comparison = node.compare(Duration::from_millis(100), |ids| {
+        let readings = ids.iter().map(|id| {
+            let begun = now();
+            let figures = tree.figures(id)?;
+            let ended = now();
+            let reading = Reading {
+                begun,
+                ended,
+                figures,
+            };
+            Ok((id.clone(), reading))
+        });
+        readings.collect()
+    })?;
+    node.settle(&comparison, name)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn figures_of_pods_lie_between_two_readings_of_cadvisors() -> Result<()> {
+    if cgroup::is_unified() {
+        say("cAdvisor 0.38 reads no raw cgroups of v2: compared with the files alone");
+        return Ok(());
+    }
+    if let Some(why) = cadvisor::without() {
+        say(format_args!("not compared with cAdvisor: {why}"));
+        return Ok(());
+    }
+    let mut node = Node::start("cadvisor")?;
+    let cadvisor = Cadvisor::start(Duration::from_secs(1), &node.agent.dir)?;
+    let comparison = node.compare(Duration::from_millis(500), |ids| {
+        Ok(cadvisor::readings(&cadvisor.page()?, ids))
+    })?;
+    node.settle(&comparison, "cadvisor")
+}
+
+/// An agent with pods that do something.
+struct Node {
+    agent: Agent,
+    /// Cgroups to compare, with the pod that each belongs to; none for those above pods.
+    cgroups: BTreeMap<String, Option<String>>,
+}
+
+impl Node {
+    fn start(test: &str) -> Result<Self> {
+        let mut agent = Agent::new(test)?;
+        agent.metrics = scrape::free_address()?;
+        agent.start()?;
+        let hog = hog()?;
+        let file = agent.dir.join("cached").display().to_string();
+        let limits = |cpu: &str, memory: &str| json!({"cpu": cpu, "memory": memory});
+        let containers = [
+            (
+                "burner",
+                Container::sh("main", "while :; do :; done")
+                    .resources(json!({}), limits("100m", "32Mi")),
+            ),
+            (
+                "cache",
+                Container::new("main", &[&hog, "cache", &file, "8388608"]).limited_to(64),
+            ),
+            (
+                "anon",
+                Container::new("main", &[&hog, "hold", "33554432"])
+                    .resources(json!({"memory": "40Mi"}), json!({"memory": "64Mi"})),
+            ),
+            ("threads", Container::new("main", &[&hog, "threads", "40"])),
+            (
+                "forks",
+                Container::sh("main", "while :; do (exit 0); sleep 0.05; done"),
+            ),
+            ("idle", Container::idle("main")),
+        ];
+        let n_pods = containers.len();
+        for (name, container) in containers {
+            agent.put(&Manifest::new(name).container(container))?;
+        }
+        let mut node = Self {
+            agent,
+            cgroups: BTreeMap::new(),
+        };
+        // With the pods' own cgroups.
+        let n_cgroups = 2 * n_pods;
+        let deadline = Instant::now() + PATIENCE;
+        while node.cgroups.values().flatten().count() < n_cgroups {
+            if Instant::now() > deadline {
+                bail!(
+                    "after {PATIENCE:?} the page has the cgroups {:#?} alone; log: {}",
+                    node.cgroups,
+                    node.agent.log_tail()
+                );
+            }
+            thread::sleep(Duration::from_millis(100));
+            // Until the first sweep there is no page.
+            node.find_cgroups(&node.page().unwrap_or_default());
+        }
+        Ok(node)
+    }
+
+    fn page(&self) -> Result<Exposition> {
+        scrape::page(&self.agent.metrics, PAGE)
+    }
+
+    fn find_cgroups(&mut self, page: &Exposition) {
+        let kubepods = self.agent.kubepods();
+        for series in page.samples.keys().filter(|it| it.name == LAST_SEEN) {
+            if let Some(id) = series.labels.get("id")
+                && id.starts_with(&kubepods)
+            {
+                let pod = series.labels.get("pod").cloned();
+                self.cgroups.insert(id.clone(), pod);
+            }
+        }
+    }
+
+    /// Compares several readings of each cgroup with what `read` says before and after.
+    fn compare(
+        &mut self,
+        pause: Duration,
+        mut read: impl FnMut(&BTreeSet<String>) -> Result<BTreeMap<String, Reading>>,
+    ) -> Result<Comparison> {
+        let ids: BTreeSet<String> = self.cgroups.keys().cloned().collect();
+        let mut theirs: BTreeMap<String, Vec<Reading>> = BTreeMap::new();
+        let mut ours: BTreeMap<String, Vec<Reading>> = BTreeMap::new();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            for (id, reading) in read(&ids)? {
+                push_new(theirs.entry(id).or_default(), reading);
+            }
+            for (id, reading) in own_readings(&self.page()?, &ids) {
+                push_new(ours.entry(id).or_default(), reading);
+            }
+            let found: Vec<Option<Comparison>> = ids
+                .iter()
+                .map(|id| self.compare_cgroup(id, &ours, &theirs))
+                .collect();
+            if found.iter().all(Option::is_some) {
+                let mut all = Comparison::default();
+                found.into_iter().flatten().for_each(|it| all.add(it));
+                return Ok(all);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "not every cgroup was read by both within {PATIENCE:?}; log: {}",
+                self.agent.log_tail()
+            );
+            thread::sleep(pause);
+        }
+    }
+
+    /// `None`: there are not enough readings yet.
+    fn compare_cgroup(
+        &self,
+        id: &str,
+        ours: &BTreeMap<String, Vec<Reading>>,
+        theirs: &BTreeMap<String, Vec<Reading>>,
+    ) -> Option<Comparison> {
+        let (ours, theirs) = (ours.get(id)?, theirs.get(id)?);
+        let pod = self.cgroups.get(id)?.as_deref();
+        let moves = pod.is_none_or(|it| MOVING.contains(&it));
+        let compared: Vec<Comparison> = ours
+            .iter()
+            .filter_map(|it| {
+                let bracket = around(theirs, it.begun - MARGIN, it.ended + MARGIN)?;
+                let bracket: Vec<&Figures> = bracket.iter().map(|it| &it.figures).collect();
+                Some(compare(&it.figures, &bracket, |figure| {
+                    slack(figure, moves)
+                }))
+            })
+            .collect();
+        if compared.len() < N_READINGS {
+            return None;
+        }
+        let mut all = Comparison::default();
+        compared.into_iter().for_each(|it| all.add(it));
+        Some(all)
+    }
+
+    fn settle(&mut self, comparison: &Comparison, against: &str) -> Result<()> {
+        let families: BTreeSet<&str> = comparison
+            .agreeing
+            .iter()
+            .map(|it| it.family.as_str())
+            .collect();
+        say(format_args!(
+            "{} figures of {} cgroups in {} families agree, {} differ",
+            comparison.agreeing.len(),
+            self.cgroups.len(),
+            families.len(),
+            comparison.differing.len()
+        ));
+        settle(comparison, &deviations(DEVIATIONS, against)?)?;
+        self.agent.stop()
+    }
+}
+
+/// What a figure may be outside of the readings around it.
+fn slack(figure: &Figure, moves: bool) -> f64 {
+    match figure.family.as_str() {
+        // Other readers round to seconds.
+        LAST_SEEN => 1.0,
+        // The cgroup is made before its first process is started.
+        "container_start_time_seconds" => 5.0,
+        // Up and down again between two readings.
+        family if moves && family.starts_with("container_memory_") => match family {
+            "container_memory_numa_pages" => 1_024.0,
+            "container_memory_failures_total" | "container_memory_failcnt" => 0.0,
+            _ => 4_194_304.0,
+        },
+        "container_processes" | "container_threads" | "container_file_descriptors" if moves => 2.0,
+        _ => 0.0,
+    }
+}
+
+/// What the agent says, at the times that it says it read the cgroups.
+fn own_readings(page: &Exposition, ids: &BTreeSet<String>) -> BTreeMap<String, Reading> {
+    let ids = ids.iter().filter_map(|id| {
+        let at = page.value(LAST_SEEN, &[("id", id)])?;
+        let reading = Reading {
+            begun: at,
+            ended: at,
+            figures: of_page(page, &BTreeSet::from([id.clone()])),
+        };
+        Some((id.clone(), reading))
+    });
+    ids.collect()
+}
+
+fn push_new(readings: &mut Vec<Reading>, reading: Reading) {
+    if readings.last().is_none_or(|it| it.ended < reading.begun) {
+        readings.push(reading);
+    }
+}
+
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
