@@ -132,12 +132,18 @@ impl Pressure {
 
     /// Asks for a sweep before the next is due: at once, or a second after the last one.
     pub(super) fn ask_stats(&self) {
-        self.is_sweep_wanted.store(true, Ordering::Relaxed);
-        self.wake();
+        if !self.is_sweep_wanted.swap(true, Ordering::Relaxed) {
+            self.wake();
+        }
     }
 
-    fn takes_sweep(&self) -> bool {
-        self.is_sweep_wanted.swap(false, Ordering::Relaxed)
+    fn wants_sweep(&self) -> bool {
+        self.is_sweep_wanted.load(Ordering::Relaxed)
+    }
+
+    /// It begins; who asks from now on wants another.
+    fn begins_sweep(&self) {
+        self.is_sweep_wanted.store(false, Ordering::Relaxed);
     }
 
     /// `None`: the watcher has not looked yet, or there is none.

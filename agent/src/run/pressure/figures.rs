@@ -66,6 +66,9 @@ impl Watcher {
 
     /// Goes on with the sweep, or begins one, for one slice. It is due until it is whole.
     pub(super) fn sweep_on(&mut self) {
+        if !self.parts.stats.is_under_way() {
+            self.parts.pressure.begins_sweep();
+        }
         self.take_candidates();
         for ended in self.parts.pressure.take_ended() {
             self.parts.stats.show_ended(ended);
@@ -105,6 +108,8 @@ impl Watcher {
         let metrics = &self.parts.metrics;
         metrics.set_stats(&snapshot, self.swept.as_deref());
         self.show_memory(&snapshot, &stalls);
+        let before = self.swept.as_deref();
+        self.parts.metrics.set_stats(&snapshot, before);
         self.parts.pressure.set_stalls(stalls.clone());
         self.parts.pressure.set_stats(Arc::clone(&snapshot));
         self.stalls = stalls;

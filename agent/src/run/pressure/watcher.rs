@@ -241,6 +241,13 @@ impl Watcher {
         }
         // The first in the order of its declaration; the set is never empty.
         let source = sources.into_iter().next().unwrap_or(WakeSource::Timer);
+        if self.parts.pressure.wants_sweep() {
+            let last = self.swept.as_ref();
+            let soonest = last.map_or(Duration::ZERO, |it| it.ended + MIN_SPAN);
+            self.sweep_due = self.sweep_due.min(soonest);
+            // Whoever wants to see figures says nothing about memory.
+            return source;
+        }
         if source != WakeSource::Timer {
             let woken = clock::boottime();
             self.warm_until = woken + WARM;
@@ -302,10 +309,6 @@ impl Watcher {
         if is_new {
             self.pass(woken_by);
             return;
-        }
-        if self.parts.pressure.takes_sweep() {
-            let soonest = self.swept.as_ref().map_or(now, |it| it.ended + MIN_SPAN);
-            self.sweep_due = self.sweep_due.min(soonest);
         }
         if now >= self.sweep_due {
             self.sweep_on();

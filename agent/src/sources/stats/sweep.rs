@@ -200,6 +200,11 @@ impl StatsReader {
         self.ended.push(ended);
     }
 
+    /// A sweep has begun and is not whole yet.
+    pub fn is_under_way(&self) -> bool {
+        self.round.is_some()
+    }
+
     /// Goes on with the sweep, or begins one, for about `budget`: one cgroup at least, and as a rule
     /// no more than 0.1 ms too long. `before`: the sweep before this one, which counters are held
     /// against.
