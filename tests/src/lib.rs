@@ -12,6 +12,7 @@ pub mod exposition;
 pub mod fake_node;
 pub mod figures;
 pub mod formulas;
+pub mod known;
 pub mod manifest;
 pub mod numa;
 pub mod placement;
