@@ -15,14 +15,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::cgroup::{
-    CgroupSpec, CgroupStats, CpuUse, DeviceIo, DeviceNumber, HugetlbUse, IoCounts, MemoryFigures,
-    NumaPages,
+    CgroupSpec, CgroupStats, CpuUse, DeviceIo, DeviceNumber, HugetlbUse, IoCost, IoCounts,
+    MemoryFigures, NumaPages,
 };
 pub use self::known::{EndedContainer, KnownContainer, KnownPod};
 use super::eviction::{ContainerFigures, DiskUse, PodFigures};
 use super::pod::QosClass;
 use super::record::PodRef;
 use super::time::WallTime;
+use super::topology::{NumaNode, NumaNodeId};
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,6 +78,8 @@ pub struct Machine {
     pub max_pids: Option<u64>,
     /// The cgroup mount carries the controllers in one hierarchy (v2).
     pub is_unified: bool,
+    #[serde(default)]
+    pub numa_nodes: BTreeMap<NumaNodeId, NumaNode>,
 }
 
 /// The root: the whole machine.

@@ -113,6 +113,17 @@ impl CgroupStats {
             keep(&mut device.read.operations, before.read.operations);
             keep(&mut device.written.bytes, before.written.bytes);
             keep(&mut device.written.operations, before.written.operations);
+            let cost = &mut device.cost;
+            for (now, before) in [
+                (&mut cost.usage_us, before.cost.usage_us),
+                (&mut cost.wait_us, before.cost.wait_us),
+                (&mut cost.in_debt_us, before.cost.in_debt_us),
+                (&mut cost.in_delay_us, before.cost.in_delay_us),
+            ] {
+                if let (Some(now), Some(before)) = (now, before) {
+                    keep(now, before);
+                }
+            }
         }
         n
     }
@@ -177,6 +188,21 @@ pub struct DeviceIo {
     pub name: Option<String>,
     pub read: IoCounts,
     pub written: IoCounts,
+    #[serde(default)]
+    pub cost: IoCost,
+}
+
+/// Device time by the model of `io.cost`, microseconds (v2, Linux 5.10). `None`: the model is off for
+/// the device; all but `usage_us` also without `blkcg_debug_stats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IoCost {
+    pub usage_us: Option<u64>,
+    /// Waited for its share.
+    pub wait_us: Option<u64>,
+    /// Owed time for requests that could not be held back, and was delayed for that.
+    pub in_debt_us: Option<u64>,
+    pub in_delay_us: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

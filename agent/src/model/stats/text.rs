@@ -4,7 +4,7 @@
 //! no number is an error.
 
 use super::{
-    DeviceIo, DeviceNumber, DiskCounts, DiskStats, InterfaceStats, IoCounts, NumaPages,
+    DeviceIo, DeviceNumber, DiskCounts, DiskStats, InterfaceStats, IoCost, IoCounts, NumaPages,
     TrafficCounts,
 };
 use crate::model::text::{ParseError, flat_keyed, number};
@@ -56,6 +56,7 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
             continue;
         };
         let (mut read, mut written) = (IoCounts::default(), IoCounts::default());
+        let mut cost = IoCost::default();
         let mut has_any = false;
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
@@ -66,7 +67,12 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
                 "wbytes" => &mut written.bytes,
                 "rios" => &mut read.operations,
                 "wios" => &mut written.operations,
-                _ => continue,
+                _ => {
+                    if let Some(field) = cost.field(key) {
+                        *field = Some(number(value, "microseconds")?);
+                    }
+                    continue;
+                }
             };
             *field = number(value, "a number")?;
             has_any = true;
@@ -77,11 +83,25 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
                 name: None,
                 read,
                 written,
+                cost,
             });
         }
     }
     all.sort_by_key(|it| it.number);
     Ok(all)
+}
+
+impl IoCost {
+    /// The field that a key of `io.stat` tells.
+    fn field(&mut self, key: &str) -> Option<&mut Option<u64>> {
+        match key {
+            "cost.usage" => Some(&mut self.usage_us),
+            "cost.wait" => Some(&mut self.wait_us),
+            "cost.indebt" => Some(&mut self.in_debt_us),
+            "cost.indelay" => Some(&mut self.in_delay_us),
+            _ => None,
+        }
+    }
 }
 
 /// `blkio.throttle.io_service_bytes` and `blkio.throttle.io_serviced` of v1, or the same with

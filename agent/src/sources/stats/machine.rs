@@ -39,6 +39,7 @@ pub fn machine(root: &Root, node_name: &str, topology: &Topology, is_unified: bo
             .and_then(|it| pretty_name(&it)),
         max_pids: max_pids(pid_max.as_deref(), threads_max.as_deref()),
         is_unified,
+        numa_nodes: topology.numa_nodes.clone(),
     }
 }
 

@@ -17,13 +17,14 @@ fn device(major: u32, minor: u32, counts: [u64; 4]) -> DeviceIo {
             bytes: written_bytes,
             operations: writes,
         },
+        cost: IoCost::default(),
     }
 }
 
 #[test]
 fn both_versions_tell_the_same_of_a_device() {
     let v2 = "254:16 \n\
-        254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=9 dios=9 cost.usage=5\n\
+        254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=9 dios=9\n\
         8:0 rbytes=1 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n";
     let expected = [
         device(8, 0, [1, 1, 0, 0]),
@@ -36,6 +37,15 @@ fn both_versions_tell_the_same_of_a_device() {
     assert_eq!(parse_blkio(bytes, operations).unwrap(), expected);
     assert_eq!(parse_blkio("Total 0\n", "Total 0\n").unwrap(), []);
     assert_eq!(parse_io_stat("").unwrap(), []);
+    let costly = "254:0 rbytes=1 wbytes=0 rios=1 wios=0 cost.vrate=100.00 cost.usage=5 cost.wait=6 \
+        cost.indebt=7 cost.indelay=8\n";
+    let cost = IoCost {
+        usage_us: Some(5),
+        wait_us: Some(6),
+        in_debt_us: Some(7),
+        in_delay_us: Some(8),
+    };
+    assert_eq!(parse_io_stat(costly).unwrap()[0].cost, cost);
     assert!(parse_io_stat("254:0 rbytes=many\n").is_err());
     assert!(parse_blkio("254 Read 1\n", "").is_err());
 }

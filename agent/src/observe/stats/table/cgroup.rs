@@ -3,7 +3,9 @@
 use super::Tier::{Cadvisor, Kubelet};
 use super::{Entry, cgroup};
 use crate::model::psi::Psi;
-use crate::model::stats::{CgroupStats, CpuUse, DeviceIo, DiskStats, HugetlbUse, TrafficCounts};
+use crate::model::stats::{
+    CgroupStats, CpuUse, DeviceIo, DiskStats, HugetlbUse, IoCost, TrafficCounts,
+};
 use crate::observe::metrics::Cardinality::{Container, Pod};
 use crate::observe::metrics::Type::{Counter, Gauge};
 use crate::observe::metrics::Unit::{Bytes, Count, Seconds, Timestamp};
@@ -256,6 +258,18 @@ pub(super) const TABLE: &[Entry] = &[
         "Time in which a disk was busy, times the requests that it worked on.",
         |it, to| disks(it, to, |it| Value::millis(it.weighted_busy_ms)))
         .tier(Kubelet).labels(ROOT_BY_DEVICE),
+    cgroup("container_fs_io_cost_usage_seconds_total", Counter, Seconds,
+        "Device time used, by the model of io.cost.",
+        |it, to| cost(it, to, |it| it.usage_us)).tier(Cadvisor).labels(BY_DEVICE),
+    cgroup("container_fs_io_cost_wait_seconds_total", Counter, Seconds,
+        "Time waited for a share of the device, by the model of io.cost.",
+        |it, to| cost(it, to, |it| it.wait_us)).tier(Cadvisor).labels(BY_DEVICE),
+    cgroup("container_fs_io_cost_indebt_seconds_total", Counter, Seconds,
+        "Time in which device time was owed, by the model of io.cost.",
+        |it, to| cost(it, to, |it| it.in_debt_us)).tier(Cadvisor).labels(BY_DEVICE),
+    cgroup("container_fs_io_cost_indelay_seconds_total", Counter, Seconds,
+        "Time of delays for device time that was owed, by the model of io.cost.",
+        |it, to| cost(it, to, |it| it.in_delay_us)).tier(Cadvisor).labels(BY_DEVICE),
     cgroup("container_blkio_device_usage_total", Counter, Bytes,
         "Bytes read from and written to a disk.", blkio).tier(Kubelet)
         .labels(&[
@@ -436,6 +450,16 @@ fn io(
     for it in object.cgroup().map_or(&[][..], |it| &it.io) {
         device_name(it, &mut name);
         to.put_with(&[("device", &name)], Some(Value::count(of_cgroup(it))));
+    }
+}
+
+fn cost(object: &Object<'_>, to: &mut Samples<'_>, of: impl Fn(&IoCost) -> Option<u64>) {
+    let mut name = String::new();
+    for it in object.cgroup().map_or(&[][..], |it| &it.io) {
+        if let Some(micros) = of(&it.cost) {
+            device_name(it, &mut name);
+            to.put_with(&[("device", &name)], Some(Value::micros(micros)));
+        }
     }
 }
 

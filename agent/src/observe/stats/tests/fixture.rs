@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::cgroup_files::{MemoryEvents, MemoryStat};
+use crate::model::cpuset::CpuSet;
 use crate::model::event::CgroupId;
 use crate::model::eviction::DiskUse;
 use crate::model::pod::{PodUid, QosClass};
@@ -13,6 +14,7 @@ use crate::model::psi::{Psi, PsiLine, StallShare, Stalls};
 use crate::model::record::PodRef;
 use crate::model::stats::*;
 use crate::model::time::WallTime;
+use crate::model::topology::{NumaNode, NumaNodeId};
 use crate::units::{Bytes, Micros};
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -117,6 +119,12 @@ fn device(major: u32, name: Option<&str>, factor: u64) -> DeviceIo {
         written: IoCounts {
             bytes: 8192 * factor,
             operations: 2 * factor,
+        },
+        cost: IoCost {
+            usage_us: Some(1500),
+            wait_us: Some(250_000),
+            in_debt_us: Some(0),
+            in_delay_us: Some(1),
         },
     }
 }
@@ -282,6 +290,18 @@ fn machine() -> Machine {
         os_version: Some("Debian GNU/Linux 12 (bookworm)".into()),
         max_pids: Some(4_194_304),
         is_unified: true,
+        numa_nodes: [0, 1].map(|it| (NumaNodeId(it), numa_node(it))).into(),
+    }
+}
+
+fn numa_node(id: u32) -> NumaNode {
+    NumaNode {
+        cpus: CpuSet::default(),
+        memory: Some(Bytes(8 << 30)),
+        distances: [0, 1]
+            .map(|it| (NumaNodeId(it), if it == id { 10 } else { 21 }))
+            .into(),
+        hugepages: BTreeMap::from([(Bytes(2 * MIB), 5)]),
     }
 }
 
