@@ -30,6 +30,23 @@ fn absent_here() -> BTreeSet<&'static str> {
         "kubelet_eviction_stats_age_seconds",
         "ballast_memory_time_to_limit_seconds",
     ]);
+    // No sweep of statistics is taken.
+    absent.extend([
+        "ballast_cpu_burst_limit_seconds",
+        "ballast_cpu_stall_seconds_total",
+        "ballast_node_cpu_idle_ratio",
+        "ballast_oom_group_kills_total",
+        "ballast_pids_limit_hits_total",
+        "ballast_placement_remote_memory_ratio",
+    ]);
+    // Memory is not protected in tiers, and decisions are not recorded.
+    absent.extend([
+        "kubelet_memory_qos_node_memory_low_bytes",
+        "kubelet_memory_qos_node_memory_min_bytes",
+        "ballast_record_bytes_total",
+        "ballast_record_dropped_total",
+        "ballast_record_oldest_timestamp_seconds",
+    ]);
     // Nobody else writes the agent's cgroup files here.
     absent.insert("ballast_reconcile_yields_total");
     // No device plugin runs here.
@@ -86,6 +103,7 @@ fn a_running_agent_shows_every_family() -> Result<()> {
         .with_kubelet("singleProcessOOMKill: true")
         .with_kubelet("cpuManagerPolicy: static")
         .with_kubelet("memoryManagerPolicy: Static")
+        .with_kubelet("topologyManagerPolicy: best-effort")
         .with_kubelet("systemReserved: {cpu: 500m, memory: 28Mi}")
         // What is reserved and the threshold of hard eviction, 100Mi.
         .with_kubelet("reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]");

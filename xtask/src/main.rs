@@ -15,6 +15,7 @@ mod demo;
 mod fuzz;
 mod monitoring;
 mod progress;
+mod reference;
 mod setup;
 mod test;
 mod tidy;
@@ -45,6 +46,7 @@ enum Verb {
     Fuzz(fuzz::Arguments),
     Bench(bench::Arguments),
     Dashboards(dashboards::Arguments),
+    Reference(reference::Arguments),
     Tidy(tidy::Arguments),
     Ci(ci::Arguments),
 }
@@ -76,6 +78,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Dashboards(arguments) => dashboards::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Reference(arguments) => reference::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Tidy(arguments) => tidy::run(&arguments),
         Verb::Ci(arguments) => ci::run(&arguments),
     }

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::progress::{self, headline, note};
+use crate::reference;
 use crate::test::report::Outcome;
 use crate::{dashboards, workspace};
 
@@ -47,7 +48,7 @@ pub(crate) fn run(_: &Arguments) -> Result<ExitCode> {
 /// Every check runs, also after one that failed.
 pub(crate) fn lane() -> Result<Outcome> {
     let files = source::read_all(&workspace::root())?;
-    let checks: [(&str, &dyn Fn() -> Result<Verdict>); 7] = [
+    let checks: [(&str, &dyn Fn() -> Result<Verdict>); 8] = [
         ("module edges", &|| findings(edges::check(&files))),
         ("house rules", &|| findings(house_rules::check(&files))),
         ("metric names", &|| {
@@ -55,6 +56,9 @@ pub(crate) fn lane() -> Result<Outcome> {
         }),
         ("dashboards", &|| {
             findings(stale_dashboards(&workspace::root())?)
+        }),
+        ("reference page", &|| {
+            reference::check().map(|()| Verdict::Good)
         }),
         ("formatting", &formatting),
         ("dependencies", &deny::check),

@@ -13,7 +13,10 @@ use crate::config::{
     TopologyManagerPolicy, TopologyManagerScope,
 };
 use crate::decide::testing::pod as pod_of;
-use crate::model::admission::{AdmissionReport, RefusalReason, Remedy, Verdict};
+use crate::model::admission::{
+    AdmissionReport, AdmissionTally, AlignmentBoundary, AlignmentScope, Attempts, RefusalReason,
+    Remedy, Verdict,
+};
 use crate::model::cpuset::{CpuId, CpuSet};
 use crate::model::device::{Device, PluginOptions};
 use crate::model::numa::{Hint, NumaMask};
@@ -103,6 +106,14 @@ fn place(managers: &mut Managers, pod: &Pod) -> AdmissionReport {
             *managers = decided.managers;
             decided.report
         }
+        Outcome::Ask(question) => panic!("asks {question:?}"),
+    }
+}
+
+/// What an admission asks of the managers, if it is decided.
+fn tally(managers: &Managers, pod: &Pod) -> AdmissionTally {
+    match admit(managers, pod, &PluginAnswers::default()) {
+        Outcome::Decided(decided) => decided.tally,
         Outcome::Ask(question) => panic!("asks {question:?}"),
     }
 }
@@ -312,4 +323,76 @@ fn settings_that_do_not_fit_name_their_field() {
         message.contains("kubelet.cpuManagerPolicyOptions"),
         "{message}"
     );
+}
+
+#[test]
+fn an_admission_counts_what_it_asked_for_and_what_failed() {
+    let mut managers = managers(TopologyManagerPolicy::SingleNumaNode);
+    let aligned = |n, n_failed| Attempts { n, n_failed };
+    let of = |tally: &AdmissionTally, boundary| {
+        let key = (boundary, AlignmentScope::Container);
+        tally.alignments.get(&key).copied().unwrap_or_default()
+    };
+    // The third container has no NUMA node for itself.
+    let refused = tally(&managers, &pod("a", &[(3, 1), (4, 1), (3, 1)]));
+    assert_eq!(
+        (refused.cpu, refused.memory),
+        (aligned(2, 0), aligned(2, 0))
+    );
+    assert_eq!(of(&refused, AlignmentBoundary::NumaNode), aligned(3, 1));
+    assert_eq!(of(&refused, AlignmentBoundary::UncoreCache), aligned(2, 0));
+    assert!(refused.n_steps > 0);
+
+    // What it holds already is asked for again; a cache is counted when it is given.
+    let held = pod("b", &[(2, 1)]);
+    place(&mut managers, &held);
+    let again = tally(&managers, &held);
+    assert_eq!((again.cpu, again.memory), (aligned(1, 0), aligned(1, 0)));
+    assert_eq!(of(&again, AlignmentBoundary::UncoreCache), aligned(0, 0));
+    // Nothing of its own is asked for.
+    let shared = pod_of("app {req cpu=100m}");
+    assert_eq!(tally(&managers, &shared).cpu, aligned(0, 0));
+}
+
+#[test]
+fn without_a_promise_of_one_numa_node_none_is_counted() {
+    let numa = AlignmentBoundary::NumaNode;
+    for (policy, n) in [
+        (TopologyManagerPolicy::None, 0),
+        (TopologyManagerPolicy::BestEffort, 0),
+        (TopologyManagerPolicy::Restricted, 0),
+        (TopologyManagerPolicy::SingleNumaNode, 1),
+    ] {
+        let tally = tally(&managers(policy), &pod("a", &[(2, 1)]));
+        let counted = tally.alignments.get(&(numa, AlignmentScope::Container));
+        assert_eq!(counted.map_or(0, |it| it.n), n, "{policy:?}");
+        assert_eq!(tally.cpu.n, 1, "{policy:?}");
+    }
+}
+
+#[test]
+fn cpus_that_lie_further_apart_than_they_must_are_told_where_it_is_asked_for() {
+    let misaligned = |managers: &Managers| {
+        let cpu = managers.cpu.as_ref().expect("policy static");
+        let misaligned = cpu.misaligned();
+        assert_eq!(
+            (misaligned.core, misaligned.uncore, misaligned.socket),
+            (None, None, None)
+        );
+        misaligned.numa
+    };
+    let mut best_effort = managers(TopologyManagerPolicy::BestEffort);
+    place(&mut best_effort, &pod("a", &[(2, 1)]));
+    assert_eq!(misaligned(&best_effort), Some(0));
+    place(&mut best_effort, &pod("b", &[(2, 1)]));
+    assert_eq!(misaligned(&best_effort), Some(0));
+    // Three CPUs are left, and no node has more than two.
+    place(&mut best_effort, &pod("c", &[(3, 1)]));
+    assert_eq!(misaligned(&best_effort), Some(1));
+    let mut none = managers(TopologyManagerPolicy::None);
+    place(&mut none, &pod("a", &[(5, 1)]));
+    assert_eq!(misaligned(&none), None);
+    let mut wide = managers(TopologyManagerPolicy::BestEffort);
+    place(&mut wide, &pod("a", &[(5, 1)]));
+    assert_eq!(misaligned(&wide), Some(0), "five CPUs need both nodes");
 }

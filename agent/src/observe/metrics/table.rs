@@ -201,13 +201,11 @@ impl Family {
 
     /// Whether an agent shows it that has these duties of kubelet's and these names for them.
     pub fn is_shown(&self, duties: &[KubeletDuty], names: KubeletNames) -> bool {
-        let has_name = match (self.age, names) {
-            (Some(NameAge::Old), KubeletNames::New) | (Some(NameAge::New), KubeletNames::Old) => {
-                false
-            }
-            _ => true,
-        };
-        has_name && self.duty.is_none_or(|it| duties.contains(&it))
+        let has_other_name = matches!(
+            (self.age, names),
+            (Some(NameAge::Old), KubeletNames::New) | (Some(NameAge::New), KubeletNames::Old)
+        );
+        !has_other_name && self.duty.is_none_or(|it| duties.contains(&it))
     }
 }
 
@@ -360,7 +358,7 @@ const TABLE: &[Family] = &[
     agent("ballast_placement_duration_seconds", LATENCY, Seconds, &["policy"],
         "Time to decide one admission, the words of device plugins left out.").area(Placement),
     agent("ballast_placement_candidates", Type::Histogram(Buckets::Count), Count, &["policy"],
-        "Steps of the search for NUMA nodes in one admission.").area(Placement),
+        "What was listed and looked at in the search for NUMA nodes of one admission.").area(Placement),
     agent("ballast_placement_misaligned_containers", Gauge, Count, &["boundary"],
         "Containers whose CPUs span more of a boundary than they need, where the policies ask for it.")
         .area(Placement),

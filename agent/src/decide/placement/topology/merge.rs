@@ -30,10 +30,11 @@ pub(super) struct Merger<'a> {
 }
 
 /// What a search has cost.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     /// It was given up.
     pub(super) is_cut: bool,
+    /// Masks and regions that were listed, and steps of the search among them.
     pub(super) n_steps: u64,
 }
 
@@ -55,7 +56,12 @@ struct Choice {
 
 impl<'a> Merger<'a> {
     pub(super) fn best(&self) -> (Hint, Effort) {
-        let mut effort = Effort::default();
+        let given = self.lists.iter();
+        let given = given.map(|it| it.masks.len() + usize::from(it.area.is_some()));
+        let mut effort = Effort {
+            is_cut: false,
+            n_steps: given.sum::<usize>() as u64,
+        };
         let mut budget = Budget::new(BUDGET);
         let preferred = self.preferred(&mut budget);
         effort.add(&budget);
