@@ -14,6 +14,7 @@ mod cases;
 mod inhibition;
 mod pages;
 mod rules;
+mod story;
 
 use anyhow::Result;
 use ballast_tests::prometheus::{self, Alertmanager, Prometheus, Scratch};
