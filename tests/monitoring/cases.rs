@@ -231,7 +231,7 @@ fn mutants(alert: &Rule) -> Vec<(String, Rule)> {
         }
     }
     if let Some(hold) = &alert.hold {
-        let seconds = seconds(hold);
+        let seconds = rules::seconds(hold);
         for other in [seconds / 2, seconds * 2] {
             let hold = Some(format!("{other}s"));
             let what = format!("{}: for {seconds}s -> {other}s", alert.name());
@@ -274,18 +274,6 @@ fn thresholds(expr: &str) -> Vec<(usize, usize)> {
         }
     }
     found
-}
-
-/// A duration of one unit.
-fn seconds(duration: &str) -> u64 {
-    let (number, unit) = duration.split_at(duration.len() - 1);
-    let unit = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => panic!("cannot read {duration:?}"),
-    };
-    number.parse::<u64>().expect("a number and a unit") * unit
 }
 
 #[cfg_attr(feature = "monitoring", test)]

@@ -72,3 +72,15 @@ pub(crate) fn alerts() -> Result<Vec<Rule>> {
     let groups = rules(ALERTS)?.groups;
     Ok(groups.into_iter().flat_map(|it| it.rules).collect())
 }
+
+/// A duration of one unit.
+pub(crate) fn seconds(duration: &str) -> u64 {
+    let (number, unit) = duration.split_at(duration.len() - 1);
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => panic!("cannot read {duration:?}"),
+    };
+    number.parse::<u64>().expect("a number and a unit") * unit
+}
