@@ -11,8 +11,10 @@ pub(crate) mod format;
 mod oom;
 mod pressure;
 mod status;
+mod top;
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,6 +25,7 @@ pub use self::client::ClientError;
 pub use self::events::{events, render_event};
 pub use self::explain::{explain, render_node, render_pod};
 pub use self::status::{render_status, status};
+pub use self::top::{Interval, SortKey, TopArgs, top};
 use crate::model::record::EventKind;
 use crate::model::time::WallTime;
 
@@ -44,6 +47,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Show what happened: OOM kills, processes, cgroups, stalls, pods, containers.
     Events(EventsArgs),
+    /// Show the node, its pods and what happens live, full screen.
+    Top(TopArgs),
     /// Say why a pod is what and where it is, or who holds what of the node.
     #[command(subcommand)]
     Explain(ExplainTarget),
@@ -273,6 +278,10 @@ pub enum CliError {
     TwoNamespaces { named: String, given: String },
     #[error("--record is of OOM kills alone: leave out --kind, or make it oom")]
     RecordKind,
+    #[error("ballast top needs a terminal; for one frame as text there is --once")]
+    NoTerminal,
+    #[error("use the terminal")]
+    Terminal { source: io::Error },
     #[error("{pod} has no record to print: {why}")]
     NoRecord { pod: String, why: String },
 }
@@ -283,8 +292,12 @@ impl CliError {
         match self {
             Self::Client(ClientError::Config { .. } | ClientError::ConfigForm { .. })
             | Self::TwoNamespaces { .. }
-            | Self::RecordKind => 2,
-            Self::Client(_) | Self::Write { .. } | Self::NoRecord { .. } => 1,
+            | Self::RecordKind
+            | Self::NoTerminal => 2,
+            Self::Client(_)
+            | Self::Write { .. }
+            | Self::Terminal { .. }
+            | Self::NoRecord { .. } => 1,
         }
     }
 }
@@ -301,18 +314,18 @@ pub struct Screen<'a> {
 pub const DEFAULT_WIDTH: usize = 80;
 
 impl<'a> Screen<'a> {
-    /// Stdout: in colour and as wide as the terminal if it is one.
-    pub fn stdout(out: &'a mut io::StdoutLock<'static>) -> Self {
-        let has_colour = out.is_terminal();
+    /// Stdout: in colour, unless `is_plain`, and as wide as the terminal if it is one.
+    pub fn stdout(out: &'a mut (impl Write + IsTerminal + AsFd), is_plain: bool) -> Self {
+        let is_terminal = out.is_terminal();
         let size = rustix::termios::tcgetwinsize(&mut *out).ok();
         let width = size
             .map(|it| usize::from(it.ws_col))
-            .filter(|columns| has_colour && *columns > 0)
+            .filter(|columns| is_terminal && *columns > 0)
             .unwrap_or(DEFAULT_WIDTH);
         Self {
             out,
             width,
-            has_colour,
+            has_colour: is_terminal && !is_plain,
         }
     }
 

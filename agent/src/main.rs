@@ -32,19 +32,38 @@ fn main() -> ExitCode {
         Command::Run(args) => run_agent(&args),
         Command::Status(args) => {
             let mut out = io::stdout().lock();
-            finish(cli::status(&args, &mut Screen::stdout(&mut out)))
+            finish(cli::status(
+                &args,
+                &mut Screen::stdout(&mut out, is_plain()),
+            ))
         }
         Command::Events(args) => {
             let mut out = io::stdout().lock();
-            finish(cli::events(&args, &mut Screen::stdout(&mut out)))
+            finish(cli::events(
+                &args,
+                &mut Screen::stdout(&mut out, is_plain()),
+            ))
+        }
+        Command::Top(args) => {
+            // Not locked: a panic of another thread gives the terminal back through stdout too.
+            let mut out = io::stdout();
+            finish(cli::top(&args, &mut Screen::stdout(&mut out, is_plain())))
         }
         Command::Explain(target) => {
             let mut out = io::stdout().lock();
-            finish(cli::explain(&target, &mut Screen::stdout(&mut out)))
+            finish(cli::explain(
+                &target,
+                &mut Screen::stdout(&mut out, is_plain()),
+            ))
         }
         Command::Replay(args) => replay(&args),
         Command::Check(args) => check_node(&args),
     }
+}
+
+/// The user wants no colour (no-color.org).
+fn is_plain() -> bool {
+    env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty())
 }
 
 fn finish(result: Result<(), cli::CliError>) -> ExitCode {
@@ -120,7 +139,7 @@ fn check_node(args: &CheckArgs) -> ExitCode {
         },
     };
     let mut out = io::stdout().lock();
-    match Screen::stdout(&mut out).write(&text) {
+    match Screen::stdout(&mut out, is_plain()).write(&text) {
         Ok(_) => ExitCode::from(report.exit_status()),
         Err(error) => finish(Err(error)),
     }
@@ -162,7 +181,7 @@ fn replay(args: &ReplayArgs) -> ExitCode {
         }
     };
     let mut out = io::stdout().lock();
-    if let Err(error) = Screen::stdout(&mut out).write(&text) {
+    if let Err(error) = Screen::stdout(&mut out, is_plain()).write(&text) {
         return finish(Err(error));
     }
     eprint!("{differences}");

@@ -38,6 +38,7 @@ mod relief;
 mod repair;
 mod stalls;
 mod stats;
+mod top;
 
 use std::io::Write;
 

@@ -73,6 +73,12 @@ const CXX: [Need; 1] = [Need {
     witness: &["/usr/bin/c++"],
 }];
 
+/// For the tests of full screens, which look at them in a real terminal.
+const TERMINAL: [Need; 1] = [Need {
+    package: "tmux",
+    witness: &["/usr/bin/tmux"],
+}];
+
 pub(crate) fn run(_: &Arguments) -> Result<()> {
     let toolchain = toolchain()?;
     println!(
@@ -82,6 +88,7 @@ pub(crate) fn run(_: &Arguments) -> Result<()> {
     );
     println!("linker    {}", toolchain.linker.display());
     cxx_compiler()?;
+    terminal()?;
     println!("monitoring  {}", monitoring::programs()?.display());
     println!("virtual machines  {}", virtual_machines());
     match cadvisor::program() {
@@ -100,6 +107,16 @@ pub(crate) fn cxx_compiler() -> Result<()> {
     match is_there {
         true => Ok(()),
         false => install(&CXX, "a C++ compiler"),
+    }
+}
+
+/// The terminal that keeps its screen for who asks. What is missing is installed where that is
+/// possible; else the error says what to install.
+pub(crate) fn terminal() -> Result<()> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    match env::split_paths(&path).any(|it| it.join("tmux").exists()) {
+        true => Ok(()),
+        false => install(&TERMINAL, "tmux"),
     }
 }
 

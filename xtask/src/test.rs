@@ -185,6 +185,7 @@ impl Runner<'_> {
         if let Some(why) = no_toolchain() {
             return Ok(Outcome::LeftOut(why));
         }
+        setup::terminal()?;
         let tests = self.host_tests()?;
         let agent = self.agent()?.path.clone();
         note(tests.tests.display());
@@ -233,7 +234,7 @@ impl Runner<'_> {
             hog: Some(hog),
             plugin: Some(plugin),
             agent: Some(self.agent()?.path.clone()),
-            arguments: vm::host_arguments(self.pass_on),
+            arguments: vm::guest_arguments(self.pass_on),
         };
         vm::lane(&vm::Selection::Default, &programs)
     }

@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 hog: Some(hog),
                 plugin: Some(plugin),
                 agent: Some(build::release()?.path),
-                arguments: host_arguments(&arguments.pass_on),
+                arguments: guest_arguments(&arguments.pass_on),
             }
         }
     };
@@ -106,6 +106,13 @@ pub(crate) fn host_arguments(pass_on: &[String]) -> Vec<String> {
         .map(ToString::to_string)
         .chain(pass_on.iter().cloned())
         .collect()
+}
+
+/// Those in a guest, which has no tmux: a screen is the same on every kernel.
+pub(crate) fn guest_arguments(pass_on: &[String]) -> Vec<String> {
+    let mut arguments = host_arguments(pass_on);
+    arguments.extend(["--skip", "top::"].map(str::to_owned));
+    arguments
 }
 
 /// Why this machine cannot run VMs.

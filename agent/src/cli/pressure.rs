@@ -250,7 +250,7 @@ fn age_line(status: &SignalStatus, paint: Paint) -> Vec<String> {
 }
 
 /// In bytes as people read them, or a plain count.
-fn amount(signal: Signal, n: Option<i64>) -> String {
+pub(super) fn amount(signal: Signal, n: Option<i64>) -> String {
     let Some(n) = n else {
         return NOTHING.to_owned();
     };

@@ -315,7 +315,7 @@ pub(super) fn label(container: &ContainerEntry) -> String {
     }
 }
 
-fn state_of_container(container: &ContainerEntry, now: WallTime) -> (String, Tone) {
+pub(super) fn state_of_container(container: &ContainerEntry, now: WallTime) -> (String, Tone) {
     let mut tone = Tone::Plain;
     let mut parts = Vec::new();
     match &container.state {

@@ -1,9 +1,18 @@
 use super::*;
 use crate::model::cgroup_files::MemoryStat;
 use crate::model::pod::PodUid;
-use crate::units::Bytes;
+use crate::model::psi::{Psi, PsiLine, Stalls};
+use crate::units::{Bytes, Micros};
 
-/// A cgroup that has used `cpu_ms` and holds `mib` of memory, a tenth of it inactive file pages.
+fn stalled(total_us: u64) -> PsiLine {
+    PsiLine {
+        total: Micros(total_us),
+        ..PsiLine::default()
+    }
+}
+
+/// A cgroup that has used `cpu_ms` and holds `mib` of memory, a tenth of it inactive file pages. It
+/// waited for memory a tenth as long as it ran.
 pub(crate) fn cgroup(at: Duration, cpu_ms: u64, mib: u64, limit_mib: Option<u64>) -> CgroupStats {
     CgroupStats {
         at,
@@ -20,6 +29,13 @@ pub(crate) fn cgroup(at: Duration, cpu_ms: u64, mib: u64, limit_mib: Option<u64>
                 ..MemoryStat::default()
             },
             ..MemoryFigures::default()
+        },
+        stalls: Stalls {
+            memory: Some(Psi {
+                some: stalled(cpu_ms * 100),
+                full: Some(stalled(cpu_ms * 20)),
+            }),
+            ..Stalls::default()
         },
         n_tasks: Some(4),
         spec: CgroupSpec {
