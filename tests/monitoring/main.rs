@@ -13,6 +13,9 @@
 mod cases;
 mod rules;
 
+mod live;
+mod scene;
+
 use anyhow::Result;
 use ballast_tests::prometheus::{self, Alertmanager, Prometheus, Scratch};
 

@@ -12,6 +12,7 @@
 mod cgroups;
 mod node;
 mod readings;
+mod stats;
 mod stories;
 mod topology;
 

@@ -90,6 +90,9 @@ pub struct Config {
     pub socket: PathBuf,
     /// `None`: no HTTP endpoint.
     pub metrics_address: Option<SocketAddr>,
+    /// Between two sweeps of statistics; 1 s to 1 min.
+    #[serde(serialize_with = "as_text")]
+    pub stats_interval: Duration,
     pub log: LogConfig,
     pub bpf: BpfConfig,
     pub eviction: EvictionConfig,

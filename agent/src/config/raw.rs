@@ -102,6 +102,7 @@ section! {
 section! {
     pub(super) struct RawMetrics {
         address = "address": String,
+        stats_interval = "statsInterval": String,
     }
 }
 

@@ -4,28 +4,30 @@
 //! Invariant: a client can take one of [`MAX_CONNECTIONS`] places and the time of one encoding,
 //! nothing more. Headers must arrive within [`HEADER_TIMEOUT`], requests have no body.
 
+mod buffer;
+mod negotiate;
+mod pages;
+
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use self::pages::Answers;
 use super::health::Health;
-use super::metrics::{self, Metrics};
+use super::metrics::Metrics;
 use super::shutdown::Shutdown;
 use crate::model::stats::StatsSnapshot;
-use crate::sys::clock;
 
 /// Connections served at a time; more wait in the backlog. A node has a handful of scrapers.
 pub const MAX_CONNECTIONS: usize = 32;
@@ -80,11 +82,15 @@ pub async fn serve(
     let failed = |source| ServeError::Bind { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let task = tokio::spawn(accept_loop(listener, Arc::new(pages), shutdown));
+    let task = tokio::spawn(accept_loop(
+        listener,
+        Arc::new(Answers::new(pages)),
+        shutdown,
+    ));
     Ok(HttpServer { address, task })
 }
 
-async fn accept_loop(listener: TcpListener, pages: Arc<Pages>, mut shutdown: Shutdown) {
+async fn accept_loop(listener: TcpListener, answers: Arc<Answers>, mut shutdown: Shutdown) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -99,9 +105,9 @@ async fn accept_loop(listener: TcpListener, pages: Arc<Pages>, mut shutdown: Shu
                 }
             },
         };
-        let (pages, shutdown) = (Arc::clone(&pages), shutdown.clone());
+        let (answers, shutdown) = (Arc::clone(&answers), shutdown.clone());
         connections.spawn(async move {
-            serve_connection(stream, pages, shutdown).await;
+            serve_connection(stream, answers, shutdown).await;
             drop(place);
         });
         while connections.try_join_next().is_some() {}
@@ -125,10 +131,10 @@ async fn accept(
     Ok((stream, place))
 }
 
-async fn serve_connection(stream: TcpStream, pages: Arc<Pages>, mut shutdown: Shutdown) {
+async fn serve_connection(stream: TcpStream, answers: Arc<Answers>, mut shutdown: Shutdown) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = answer(request.method(), request.uri().path(), &pages);
-        async move { Ok::<_, Infallible>(response) }
+        let response = Arc::clone(&answers).answer(request);
+        async move { Ok::<_, Infallible>(response.await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -147,61 +153,6 @@ async fn serve_connection(stream: TcpStream, pages: Arc<Pages>, mut shutdown: Sh
     if let Err(error) = ended {
         tracing::debug!(%error, "an HTTP connection ended early");
     }
-}
-
-fn answer(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> {
-    let page: fn(&Pages) -> Response<Full<Bytes>> = match path {
-        "/metrics" => metrics_page,
-        "/healthz" => |pages| verdict(pages.health.alive(clock::boottime())),
-        "/readyz" => |pages| verdict(pages.health.ready()),
-        _ => return text(StatusCode::NOT_FOUND, "not found\n"),
-    };
-    if method != Method::GET && method != Method::HEAD {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
-        let allowed = HeaderValue::from_static("GET, HEAD");
-        response.headers_mut().insert(ALLOW, allowed);
-        return response;
-    }
-    page(pages)
-}
-
-fn metrics_page(pages: &Pages) -> Response<Full<Bytes>> {
-    let begun = clock::boottime();
-    match pages.metrics.encode() {
-        Ok(body) => {
-            pages
-                .metrics
-                .scraped(clock::boottime().saturating_sub(begun));
-            let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
-            respond(StatusCode::OK, content_type, body.into())
-        }
-        Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "no metrics");
-            text(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "metrics cannot be encoded\n",
-            )
-        }
-    }
-}
-
-fn verdict(state: Result<(), String>) -> Response<Full<Bytes>> {
-    match state {
-        Ok(()) => text(StatusCode::OK, "ok\n"),
-        Err(reasons) => text(StatusCode::SERVICE_UNAVAILABLE, reasons),
-    }
-}
-
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
-    respond(status, content_type, body.into())
-}
-
-fn respond(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    response
 }
 
 #[cfg(test)]

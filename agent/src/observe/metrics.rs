@@ -1,4 +1,5 @@
-//! The agent's metrics. In: what the loop and the event handlers saw. Out: Prometheus text.
+//! The agent's metrics. In: what the loop and the event handlers saw. Out: one of the formats that
+//! Prometheus reads.
 //!
 //! Everything is set when it happens or once a pass; encoding reads no file and takes no lock that
 //! a pass holds for long.
@@ -12,13 +13,19 @@ mod container_stats;
 mod devices;
 mod ebpf;
 mod eviction;
+mod exemplars;
+mod exposition;
 mod families;
+mod histogram;
 mod kubelet;
 pub mod labels;
 mod lifetime;
 mod memory;
+mod native;
+mod openmetrics;
 mod placement;
 mod pressure;
+mod protobuf;
 mod registry;
 mod saved;
 mod table;
@@ -28,16 +35,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
-use prometheus::{Encoder, GaugeVec, HistogramVec, IntGaugeVec, Registry, TextEncoder};
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry};
 
 use self::container_stats::ContainerCounts;
 pub use self::devices::{DeviceCounts, MAX_RESOURCES, PodResourcesCall};
 pub use self::eviction::EvictionEffect;
+use self::exemplars::{Exemplar, Exemplars};
+pub use self::exposition::{EncodeError, Format};
 use self::families::{
     AgentFamilies, CpuFamilies, DeviceFamilies, EbpfFamilies, EvictionFamilies, KubeletFamilies,
     MemoryFamilies, OomFamilies, PlacementFamilies, PodResourcesFamilies, PressureFamilies,
     ProcessFamilies, ReconcileFamilies, StateFamilies,
 };
+use self::histogram::HistogramVec;
 use self::labels::{
     ExitHow, FieldHandling, HostSlice, ObjectKind, Phase, RecordResult, RestoreResult, SaveResult,
     Source, SourceFault, Stream, Trigger,
@@ -58,9 +68,6 @@ use crate::model::numa::NumaMask;
 use crate::model::record::{Event, OomDetail, OomScope};
 use crate::model::time::WallTime;
 
-/// `Content-Type` of [`Metrics::encode`].
-pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
-
 /// Handles of every family; clones share them.
 #[derive(Clone)]
 pub struct Metrics {
@@ -69,6 +76,9 @@ pub struct Metrics {
 
 struct Shared {
     registry: Registry,
+    /// Those of the registry that have native buckets.
+    histograms: BTreeMap<&'static str, HistogramVec>,
+    exemplars: Exemplars,
     agent: AgentFamilies,
     process: ProcessFamilies,
     oom: OomFamilies,
@@ -101,13 +111,6 @@ struct Shared {
     readings: Mutex<BTreeMap<Source, Duration>>,
 }
 
-/// The text could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("encode metrics")]
-pub struct EncodeError {
-    source: prometheus::Error,
-}
-
 impl Metrics {
     /// The families of the table, those with fixed labels at 0. Kubelet's are there for the duties
     /// that this agent has in its place; what it does beyond them is counted and not shown.
@@ -127,9 +130,12 @@ impl Metrics {
         let pod_resources = PodResourcesFamilies::new(&mut build);
         let cpu = CpuFamilies::new(&mut build);
         let kubelet = KubeletFamilies::new(&mut build);
+        let (registry, histograms) = build.finish();
         let metrics = Self {
             shared: Arc::new(Shared {
-                registry: build.finish(),
+                registry,
+                histograms,
+                exemplars: Exemplars::default(),
                 agent,
                 process,
                 oom,
@@ -296,16 +302,23 @@ impl Metrics {
         }
     }
 
-    /// A counter of the kernel was lower than at the reading before.
-    pub fn source_regressed(&self, source: Source) {
-        let family = &self.shared.agent.source_regressions;
-        family.with_label_values(&[source.as_str()]).inc();
-    }
-
     pub fn source_error(&self, source: Source, fault: SourceFault) {
         let family = &self.shared.agent.source_errors;
         let labels = [source.as_str(), fault.as_str()];
         family.with_label_values(&labels).inc();
+    }
+
+    /// As [`Metrics::source_error`], `n` of them.
+    pub fn source_errors(&self, source: Source, fault: SourceFault, n: u64) {
+        let family = &self.shared.agent.source_errors;
+        let labels = [source.as_str(), fault.as_str()];
+        family.with_label_values(&labels).inc_by(n);
+    }
+
+    /// Counters of a source that fell, and are shown as they were before.
+    pub fn source_regressed(&self, source: Source, n: u64) {
+        let family = &self.shared.agent.source_regressions;
+        family.with_label_values(&[source.as_str()]).inc_by(n);
     }
 
     /// `started_at`: start of the agent.
@@ -356,7 +369,10 @@ impl Metrics {
             name,
         } in lock(&self.shared.workloads).expire(now)
         {
-            remove(&self.shared.oom.workload_kills, &[&namespace, &kind, &name]);
+            let labels = [&*namespace, &kind, &name];
+            remove(&self.shared.oom.workload_kills, &labels);
+            let exemplars = &self.shared.exemplars;
+            exemplars.forget(&self.shared.oom.workload_kills, &labels);
         }
     }
 
@@ -378,6 +394,7 @@ impl Metrics {
         let Shared { oom, process, .. } = &*self.shared;
         for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
             remove(family, &labels);
+            self.shared.exemplars.forget(family, &labels);
         }
         remove(&oom.last_kill, &labels);
         remove(&oom.last_child_kill, &labels);
@@ -421,7 +438,8 @@ impl Metrics {
         }
         let qos = labels::qos(detail.qos);
         let scope = detail.scope.as_str();
-        oom.scope_kills.with_label_values(&[scope, qos]).inc();
+        let record = oom_record(event, detail);
+        self.count(&oom.scope_kills, &[scope, qos], record.as_ref());
         if !matches!(detail.scope, OomScope::Container | OomScope::Pod) {
             set_time(&oom.last_node_kill, &[scope], event.time);
         }
@@ -432,7 +450,7 @@ impl Metrics {
             Some(_) => self.oom_kill_in_pod(event, detail, workload),
             None => {
                 let slice = HostSlice::of_path(detail.victim.cgroup_path.as_deref());
-                oom.host_kills.with_label_values(&[slice.as_str()]).inc();
+                self.count(&oom.host_kills, &[slice.as_str()], record.as_ref());
             }
         }
     }
@@ -444,10 +462,11 @@ impl Metrics {
         let container = event.container.as_deref().unwrap_or_default();
         let labels = [pod.namespace.as_str(), &pod.name, container];
         self.touch(&pod.namespace, &pod.name, container, now);
-        oom.kills.with_label_values(&labels).inc();
+        let record = oom_record(event, detail);
+        self.count(&oom.kills, &labels, record.as_ref());
         set_time(&oom.last_kill, &labels, event.time);
         if detail.victim.is_main_process == Some(false) {
-            oom.child_kills.with_label_values(&labels).inc();
+            self.count(&oom.child_kills, &labels, record.as_ref());
             set_time(&oom.last_child_kill, &labels, event.time);
         }
         let itself = || Workload {
@@ -457,9 +476,16 @@ impl Metrics {
         };
         let workload = workload.cloned().unwrap_or_else(itself);
         let counted = lock(&self.shared.workloads).touch(&workload, now);
-        oom.workload_kills
-            .with_label_values(&[&counted.namespace, &counted.kind, &counted.name])
-            .inc();
+        let labels = [&*counted.namespace, &counted.kind, &counted.name];
+        self.count(&oom.workload_kills, &labels, record.as_ref());
+    }
+
+    /// Counts one, with what tells about it.
+    fn count(&self, family: &IntCounterVec, labels: &[&str], record: Option<&Exemplar>) {
+        family.with_label_values(labels).inc();
+        if let Some(record) = record {
+            self.shared.exemplars.keep(family, labels, record);
+        }
     }
 
     /// Counts kills by what became of their forensic record.
@@ -528,33 +554,11 @@ impl Metrics {
             None => remove(&state.record_oldest, &[]),
         }
     }
+}
 
-    // Output.
-
-    /// Everything in the Prometheus text format 0.0.4.
-    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        self.show_rings();
-        let families = self.shared.registry.gather();
-        let last_bytes = self
-            .shared
-            .agent
-            .scrape_bytes
-            .with_label_values(&["metrics"]);
-        let capacity = usize::try_from(last_bytes.get()).unwrap_or(0) + 4096;
-        let mut text = Vec::with_capacity(capacity);
-        TextEncoder::new()
-            .encode(&families, &mut text)
-            .map_err(|source| EncodeError { source })?;
-        let n_samples = families.iter().map(|it| it.get_metric().len() as u64).sum();
-        let agent = &self.shared.agent;
-        set_count(&agent.scrape_series, &["metrics"], n_samples);
-        set_count(&agent.scrape_bytes, &["metrics"], text.len() as u64);
-        Ok(text)
-    }
-
-    pub fn scraped(&self, duration: Duration) {
-        observe(&self.shared.agent.scrape_duration, &["metrics"], duration);
-    }
+/// The record of a kill; `None`: none was made.
+fn oom_record(event: &Event, detail: &OomDetail) -> Option<Exemplar> {
+    detail.record_id.map(|id| Exemplar::new(id, event.time))
 }
 
 /// How far a count has risen; all of it when it began anew, or was not known.

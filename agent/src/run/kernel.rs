@@ -441,6 +441,8 @@ impl Listener {
             });
             (oom_record(kill, &index, is_main, handled), owner)
         };
+        // Before it is counted: the counter names the record.
+        self.recorder.take(kill, &mut record, &self.shared.index());
         if let Some(EventDetail::Oom(detail)) = &record.detail {
             let workload = record.pod.as_ref().map(|pod| Workload {
                 namespace: pod.namespace.clone(),
@@ -449,7 +451,6 @@ impl Listener {
             });
             self.metrics.oom_kill(&record, detail, workload.as_ref());
         }
-        self.recorder.take(kill, &mut record, &self.shared.index());
         tracing::warn!(
             pod = record.pod.as_ref().map(tracing::field::display),
             container = record.container,

@@ -280,7 +280,7 @@ impl Loop {
         let reason = report.refusal.as_ref().map(|it| it.reason);
         let at = WallTime::from_epoch(clock::wall());
         let asked = took.map(|took| (&tally, took));
-        self.metrics.admission(policy, reason, asked, at);
+        self.metrics.admission(uid, policy, reason, asked, at);
         let has_begun = entry
             .state
             .containers

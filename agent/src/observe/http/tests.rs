@@ -4,6 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::observe::shutdown::{self, ShutdownTrigger};
+use crate::sys::clock;
 
 async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
     let pages = Pages {

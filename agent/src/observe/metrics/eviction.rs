@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use super::exemplars::Exemplar;
 use super::labels::{self, BlockedReason, EvictionResult, EvictionSignal, EvictionStage};
 use super::{Metrics, observe, remove, set_flag, set_time};
 use crate::model::eviction::Signal;
-use crate::model::pod::QosClass;
+use crate::model::pod::{PodUid, QosClass};
 use crate::model::status::SignalStatus;
 use crate::model::time::WallTime;
 use crate::units::Bytes;
@@ -121,16 +122,19 @@ impl Metrics {
     /// A pod is evicted. `reading_age`: of the figures that it was chosen by.
     pub fn pod_evicted(
         &self,
+        pod: &PodUid,
         signal: EvictionSignal,
         qos: QosClass,
         reading_age: Option<Duration>,
+        at: WallTime,
     ) {
         let families = &self.shared.eviction;
         let signal = signal.as_str();
+        let record = Some(Exemplar::new(pod, at));
         let labels = [signal, labels::qos(Some(qos))];
-        families.pods.with_label_values(&labels).inc();
+        self.count(&families.pods, &labels, record.as_ref());
         for family in &families.kubelet_evictions {
-            family.with_label_values(&[signal]).inc();
+            self.count(family, &[signal], record.as_ref());
         }
         if let Some(age) = reading_age {
             observe(&families.kubelet_stats_age, &[signal], age);

@@ -1,7 +1,8 @@
 //! One handle for each row of the table, by area.
 
-use prometheus::{CounterVec, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec};
+use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec};
 
+use super::histogram::HistogramVec;
 use super::registry::Builder;
 
 pub(super) struct AgentFamilies {

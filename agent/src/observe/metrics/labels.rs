@@ -44,6 +44,16 @@ label!(
 );
 
 label!(
+    /// A page of metrics or statistics.
+    Endpoint {
+        Metrics => "metrics",
+        Cadvisor => "cadvisor",
+        Resource => "resource",
+        Summary => "summary",
+    }
+);
+
+label!(
     /// What `ballast_objects` counts.
     ObjectKind {
         Pod => "pod",

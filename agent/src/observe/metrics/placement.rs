@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::exemplars::Exemplar;
 use super::labels::{Boundary, MoveReason};
 use super::lifetime::ContainerKey;
 use super::{Metrics, lock, observe, remove, set_count, set_time};
 use crate::model::admission::{AdmissionTally, RefusalReason};
 use crate::model::numa::NumaMask;
+use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::model::topology::NumaNodeId;
 
@@ -32,6 +34,7 @@ impl Metrics {
     /// what the managers were asked and how long it took; `None` if they were not.
     pub fn admission(
         &self,
+        pod: &PodUid,
         policy: &'static str,
         refusal: Option<RefusalReason>,
         asked: Option<(&AdmissionTally, Duration)>,
@@ -43,7 +46,8 @@ impl Metrics {
             Some(reason) => ("refused", reason.as_str()),
         };
         let labels = [policy, result, reason];
-        placement.admissions.with_label_values(&labels).inc();
+        let record = refusal.map(|_| Exemplar::new(pod, at));
+        self.count(&placement.admissions, &labels, record.as_ref());
         if let Some(refusal) = refusal {
             set_time(&placement.last_refusal, &[reason], at);
             self.kubelet_rejection(refusal);

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use prometheus::core::Collector;
-use prometheus::{
-    CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
-};
+use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
+use super::histogram::HistogramVec;
 use super::table::{Family, Type, Unit, table};
 use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
 
@@ -19,6 +18,7 @@ pub(super) struct Builder {
     duties: Vec<KubeletDuty>,
     names: KubeletNames,
     registry: Registry,
+    histograms: BTreeMap<&'static str, HistogramVec>,
     left: BTreeMap<&'static str, &'static Family>,
 }
 
@@ -28,6 +28,7 @@ impl Builder {
             duties: duties.to_vec(),
             names,
             registry: Registry::new(),
+            histograms: BTreeMap::new(),
             left: table().iter().map(|it| (it.name, it)).collect(),
         }
     }
@@ -66,18 +67,20 @@ impl Builder {
             Type::Histogram(buckets) => buckets.bounds(),
             Type::Counter | Type::Gauge => &[],
         };
-        let opts = HistogramOpts::new(family.name, family.help).buckets(bounds.to_vec());
-        self.register(family, HistogramVec::new(opts, family.labels))
+        let histogram = self.register(family, HistogramVec::new(family, bounds));
+        self.histograms.insert(family.name, histogram.clone());
+        histogram
     }
 
-    /// The registry; every family of the table has been handed out.
-    pub(super) fn finish(self) -> Registry {
+    /// The registry, and those of its families that are histograms by name; every family of the
+    /// table has been handed out.
+    pub(super) fn finish(self) -> (Registry, BTreeMap<&'static str, HistogramVec>) {
         assert!(
             self.left.is_empty(),
             "families of the metrics table that nothing sets: {:?}",
             self.left.keys()
         );
-        self.registry
+        (self.registry, self.histograms)
     }
 
     fn take(&mut self, name: &str, fits: impl Fn(&Family) -> bool) -> &'static Family {

@@ -1,5 +1,6 @@
 mod budget;
 mod container_stats;
+mod formats;
 mod kubelet;
 mod pressure;
 
@@ -10,12 +11,15 @@ use super::labels::{
 };
 use super::*;
 use crate::model::admission::{self, AdmissionTally};
+use crate::model::pod::PodUid;
 use crate::model::record::tests::oom_record;
 use crate::model::record::{EventDetail, EventRecord};
 use crate::model::topology::NumaNodeId;
 
 fn text(metrics: &Metrics) -> String {
-    let bytes = metrics.encode().expect("the families are whole");
+    let mut bytes = Vec::new();
+    let encoded = metrics.encode(Format::Text, &mut bytes);
+    encoded.expect("the families are whole");
     String::from_utf8(bytes).expect("the text format is UTF-8")
 }
 
@@ -40,6 +44,10 @@ fn oom_parts(record: &EventRecord) -> (&Event, &OomDetail) {
         Some(EventDetail::Oom(detail)) => (&record.event, detail),
         other => panic!("the fixture has {other:?}"),
     }
+}
+
+fn pod_uid() -> PodUid {
+    PodUid("0a1b2c3d-0000-4000-8000-000000000001".to_owned())
 }
 
 /// Sets every family once.
@@ -100,7 +108,13 @@ fn everything() -> Metrics {
     let refused = Some(admission::RefusalReason::TopologyAffinityError);
     metrics.begin_placement("restricted");
     let tally = AdmissionTally::default();
-    metrics.admission("restricted", refused, Some((&tally, second)), now);
+    metrics.admission(
+        &pod_uid(),
+        "restricted",
+        refused,
+        Some((&tally, second)),
+        now,
+    );
     metrics.container_moved(MoveReason::Hardware);
     metrics.set_placement(&PlacementGauges {
         pools: Some(PoolCpus::default()),
@@ -120,7 +134,7 @@ fn everything() -> Metrics {
     kubelet::set_all(&metrics);
     metrics.ring_found(Stream::Oom, 0.5);
     metrics.set_recording(1, 0, Some(at));
-    metrics.scraped(second);
+    metrics.scraped(labels::Endpoint::Metrics, 1, 1, second);
     metrics
 }
 

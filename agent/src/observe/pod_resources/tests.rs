@@ -14,6 +14,7 @@ use crate::model::pod_resources::{
     AllocatableResources, ContainerKind, ContainerResources, DeviceIds, PodResources,
 };
 use crate::model::topology::NumaNodeId;
+use crate::observe::metrics::Format;
 use crate::observe::shutdown::{self, ShutdownTrigger};
 
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -183,7 +184,9 @@ async fn what_is_not_there_is_told_and_counted() {
     let method = fixture.ask::<_, Empty>("/v1.PodResourcesLister/Watch", Empty {});
     let status = method.await.expect_err("no such method");
     assert_eq!(status.code(), Code::Unimplemented);
-    let text = fixture.metrics.encode().expect("metrics");
+    let mut text = Vec::new();
+    let encoded = fixture.metrics.encode(Format::Text, &mut text);
+    encoded.expect("metrics");
     let text = String::from_utf8(text).expect("UTF-8");
     for sample in [
         "kubelet_pod_resources_endpoint_requests_total{server_api_version=\"v1\"} 2",

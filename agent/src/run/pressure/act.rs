@@ -198,7 +198,8 @@ impl Watcher {
         let signal = EvictionSignal::from(&victim.cause);
         let age = self.figures.get(uid).and_then(|it| it.at);
         let age = age.map(|it| snapshot.at.saturating_sub(it));
-        self.parts.metrics.pod_evicted(signal, qos, age);
+        let metrics = &self.parts.metrics;
+        metrics.pod_evicted(uid, signal, qos, age, wall());
         let stage = match outcome {
             Some(_) => EvictionStage::Kill,
             None => EvictionStage::Evict,

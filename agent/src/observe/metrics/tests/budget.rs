@@ -106,7 +106,7 @@ fn fill_pressure(metrics: &Metrics, at: WallTime) {
             metrics.eviction_action(signal, *stage, done, false, at);
         }
         let age = Some(Duration::from_secs(1));
-        metrics.pod_evicted(signal, QosClass::Burstable, age);
+        metrics.pod_evicted(&pod_uid(), signal, QosClass::Burstable, age, at);
         if !signal.is_limit() {
             for reason in BlockedReason::ALL {
                 metrics.eviction_blocked(signal, *reason, at);

@@ -51,9 +51,10 @@ fn an_admission_counts_as_kubelet_counts_it() {
     let refused = Some(RefusalReason::TopologyAffinityError);
     let at = WallTime::default();
     let asked = Some((&tally, Duration::from_micros(300)));
-    metrics.admission("single-numa-node", refused, asked, at);
+    metrics.admission(&pod_uid(), "single-numa-node", refused, asked, at);
     // Under pressure nobody asks the managers.
-    metrics.admission("single-numa-node", Some(RefusalReason::Evicted), None, at);
+    let evicted = Some(RefusalReason::Evicted);
+    metrics.admission(&pod_uid(), "single-numa-node", evicted, None, at);
     check(
         &metrics,
         &[

@@ -76,7 +76,7 @@ pub(super) fn set_all(metrics: &Metrics, at: WallTime) {
     let memory = EvictionSignal::from(Signal::MemoryAvailable);
     let (kill, done) = (EvictionStage::Kill, EvictionResult::Done);
     metrics.eviction_action(memory, kill, done, false, at);
-    metrics.pod_evicted(memory, QosClass::Burstable, Some(second));
+    metrics.pod_evicted(&pod_uid(), memory, QosClass::Burstable, Some(second), at);
     metrics.eviction_effect(memory, kill, &EvictionEffect::default());
     metrics.eviction_blocked(memory, BlockedReason::Critical, at);
 }
@@ -285,7 +285,7 @@ fn an_eviction_counts_under_our_names_and_kubelets() {
     metrics.begin_eviction();
     check(&metrics, &kubelet.map(|it| (it, Some(0.0))));
 
-    metrics.pod_evicted(signal, QosClass::BestEffort, None);
+    metrics.pod_evicted(&pod_uid(), signal, QosClass::BestEffort, None, at);
     metrics.eviction_action(signal, kill, EvictionResult::Done, false, at);
     let effect = EvictionEffect {
         expected: Some(Bytes(100)),

@@ -1,0 +1,421 @@
+//! What a sweep makes of the files of a node, for v1, v1 beside cgroup2, and v2.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ballast::model::cgroup_files::MemoryEvents;
+use ballast::model::cgroup_name::CgroupName;
+use ballast::model::pod::{PodUid, QosClass};
+use ballast::model::record::PodRef;
+use ballast::model::stats::{
+    CpuUse, DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoCounts, KnownPod, NumaPages,
+};
+use ballast::model::time::WallTime;
+use ballast::sources::stats::StatsReader;
+use ballast::sys::{Tree, Trees, clock};
+use ballast_tests::fake_node::FakeNode;
+use ballast_tests::known::{known_pod, stats_reader, sweep};
+
+const MEMINFO: &str = "MemTotal: 16384 kB\nMemFree: 2048 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n";
+const DISKSTATS: &str = "254 0 vda 1 2 3 4 5 6 7 8 9 10 11\n";
+const NET_DEV: &str =
+    "lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\neth0: 9 2 0 0 0 0 0 0 8 1 0 0 0 0 0 0\n";
+
+const V1: &[(&str, &str, &str)] = &[
+    ("memory", "memory.usage_in_bytes", "2000\n"),
+    (
+        "memory",
+        "memory.stat",
+        "total_cache 900\ntotal_rss 100\ntotal_inactive_file 600\ntotal_swap 5\ntotal_pgfault 8\n",
+    ),
+    ("memory", "memory.failcnt", "3\n"),
+    ("memory", "memory.max_usage_in_bytes", "2500\n"),
+    (
+        "memory",
+        "memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+    ),
+    ("memory", "memory.kmem.usage_in_bytes", "70\n"),
+    ("memory", "memory.limit_in_bytes", "9000\n"),
+    ("memory", "memory.soft_limit_in_bytes", "8000\n"),
+    (
+        "memory",
+        "memory.numa_stat",
+        "hierarchical_anon=6 N0=6\nhierarchical_file=10 N0=10\n",
+    ),
+    ("memory", "cgroup.procs", "10\n11\n"),
+    (
+        "cpu",
+        "cpu.stat",
+        "nr_periods 4\nnr_throttled 2\nthrottled_time 7000\n",
+    ),
+    ("cpu", "cpu.shares", "1024\n"),
+    ("cpu", "cpu.cfs_quota_us", "50000\n"),
+    ("cpu", "cpu.cfs_period_us", "100000\n"),
+    ("cpuacct", "cpuacct.usage", "30000000\n"),
+    ("cpuacct", "cpuacct.stat", "user 2\nsystem 1\n"),
+    (
+        "blkio",
+        "blkio.throttle.io_service_bytes_recursive",
+        "254:0 Read 4096\n254:0 Write 8192\nTotal 12288\n",
+    ),
+    (
+        "blkio",
+        "blkio.throttle.io_service_bytes",
+        "254:0 Read 1\n254:0 Write 1\nTotal 2\n",
+    ),
+    (
+        "blkio",
+        "blkio.throttle.io_serviced",
+        "254:0 Read 1\n254:0 Write 2\nTotal 3\n",
+    ),
+    ("pids", "pids.current", "7\n"),
+    ("pids", "pids.events", "max 3\n"),
+    ("pids", "pids.max", "40\n"),
+];
+
+const V2: &[(&str, &str)] = &[
+    ("memory.current", "2000\n"),
+    (
+        "memory.stat",
+        "anon 100\nfile 900\ninactive_file 600\nkernel 70\npgfault 8\n",
+    ),
+    ("memory.events", "low 0\nhigh 1\nmax 3\noom 2\noom_kill 2\n"),
+    ("memory.peak", "2500\n"),
+    ("memory.swap.current", "5\n"),
+    ("memory.max", "9000\n"),
+    ("memory.high", "max\n"),
+    ("memory.low", "10\n"),
+    ("memory.numa_stat", "anon N0=24576\nfile N0=40960\n"),
+    ("cgroup.procs", "10\n11\n"),
+    (
+        "cpu.stat",
+        "usage_usec 30000\nuser_usec 20000\nsystem_usec 10000\nnr_periods 4\nnr_throttled 2\nthrottled_usec 7\n",
+    ),
+    ("cpu.weight", "39\n"),
+    ("cpu.max", "50000 100000\n"),
+    (
+        "io.stat",
+        "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n",
+    ),
+    ("pids.current", "7\n"),
+    ("pids.events", "max 3\n"),
+    ("pids.max", "40\n"),
+];
+
+fn pressure(us: u64) -> String {
+    format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={us}\n")
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layout {
+    V1,
+    /// v1 beside a cgroup2 mount without controllers.
+    Hybrid,
+    V2,
+}
+
+impl Layout {
+    const ALL: [Self; 3] = [Self::V1, Self::Hybrid, Self::V2];
+}
+
+struct Node {
+    fake: FakeNode,
+    layout: Layout,
+}
+
+const POD: &str = "/kubepods/burstable/poda";
+const MAIN: &str = "/kubepods/burstable/poda/main";
+
+impl Node {
+    fn new(layout: Layout) -> Result<Self> {
+        let fake = FakeNode::new()?;
+        fake.file("/proc/meminfo", MEMINFO)?
+            .file("/proc/loadavg", "0.24 0.34 0.82 1/91 14354\n")?
+            .file("/proc/diskstats", DISKSTATS)?
+            .file("/proc/1/net/dev", NET_DEV)?
+            .file("/proc/pressure/memory", &pressure(1))?
+            .directory("/var/lib")?;
+        for mount in ["memory", "cpu", "cpuacct", "blkio", "pids", "unified"] {
+            fake.directory(&format!("/sys/fs/cgroup/{mount}"))?;
+        }
+        let node = Self { fake, layout };
+        for path in [
+            "/kubepods",
+            "/kubepods/burstable",
+            POD,
+            MAIN,
+            "/system.slice",
+        ] {
+            node.cgroup(path)?;
+        }
+        Ok(node)
+    }
+
+    fn dir(&self, controller: &str) -> String {
+        match self.layout {
+            Layout::V2 => "/sys/fs/cgroup".to_owned(),
+            _ => format!("/sys/fs/cgroup/{controller}"),
+        }
+    }
+
+    fn cgroup(&self, path: &str) -> Result<()> {
+        if self.layout == Layout::V2 {
+            for (file, text) in V2 {
+                self.fake
+                    .file(&format!("/sys/fs/cgroup{path}/{file}"), text)?;
+            }
+        } else {
+            for (controller, file, text) in V1 {
+                let file = format!("/sys/fs/cgroup/{controller}{path}/{file}");
+                self.fake.file(&file, text)?;
+            }
+        }
+        if self.layout == Layout::V1 {
+            return Ok(());
+        }
+        for (resource, us) in [("cpu", 10), ("memory", 20), ("io", 30)] {
+            let file = format!("{}{path}/{resource}.pressure", self.dir("unified"));
+            self.fake.file(&file, &pressure(us))?;
+        }
+        Ok(())
+    }
+
+    fn trees(&self) -> Result<Arc<Trees>> {
+        let open = |controllers: &[&str], mount: &str| {
+            let controllers: BTreeSet<_> = controllers.iter().map(ToString::to_string).collect();
+            Tree::open(controllers, &self.fake.root().path(mount))
+        };
+        let mut trees = Vec::new();
+        if self.layout == Layout::V2 {
+            trees.push(open(&[], "/sys/fs/cgroup")?);
+        } else {
+            for controller in ["memory", "cpu", "cpuacct", "blkio", "pids"] {
+                trees.push(open(&[controller], &self.dir(controller))?);
+            }
+        }
+        if self.layout == Layout::Hybrid {
+            trees.push(open(&[], "/sys/fs/cgroup/unified")?);
+        }
+        Ok(Arc::new(Trees {
+            unified: self.layout == Layout::V2,
+            trees,
+        }))
+    }
+
+    fn reader(&self) -> Result<StatsReader> {
+        let kubepods = CgroupName::kubepods(&CgroupName::root());
+        let mut reader = stats_reader(&self.fake.root(), self.trees()?, &kubepods);
+        reader.keep([pod("a")?]);
+        Ok(reader)
+    }
+}
+
+fn pod(uid: &str) -> Result<Arc<KnownPod>> {
+    let kubepods = CgroupName::kubepods(&CgroupName::root());
+    let (uid, qos) = (PodUid(uid.to_owned()), QosClass::Burstable);
+    let cgroup = kubepods.pod(qos, &uid)?;
+    known_pod(&uid, qos, &cgroup, &["main"])
+}
+
+#[test]
+fn every_layout_tells_the_same_of_a_container() -> Result<()> {
+    for layout in Layout::ALL {
+        let node = Node::new(layout)?;
+        let found = sweep(&mut node.reader()?, None);
+        assert_eq!((found.n_regressions, found.faults), (0, Default::default()));
+        let all = found.snapshot;
+        let [pod] = &all.pods[..] else {
+            anyhow::bail!("{layout:?}: {:?}", all.pods);
+        };
+        let [main] = &pod.containers[..] else {
+            anyhow::bail!("{layout:?}: {:?}", pod.containers);
+        };
+        assert_eq!((pod.id.as_str(), main.id.as_str()), (POD, MAIN));
+        let (is_v2, stats) = (layout == Layout::V2, &main.stats);
+        let cpu = CpuUse {
+            usage_ns: Some(30_000_000),
+            user_ns: Some(20_000_000),
+            system_ns: Some(10_000_000),
+            n_periods: Some(4),
+            n_throttled: Some(2),
+            throttled_ns: Some(7000),
+            n_bursts: None,
+            burst_ns: None,
+        };
+        assert_eq!(stats.cpu, cpu, "{layout:?}");
+        let memory = &stats.memory;
+        assert_eq!(
+            (memory.usage, memory.working_set()),
+            (Some(2000), Some(1400))
+        );
+        assert_eq!(
+            (memory.swap, memory.kernel, memory.peak),
+            (Some(5), Some(70), Some(2500))
+        );
+        let of_v2 = |n: u64| is_v2.then_some(n);
+        let events = MemoryEvents {
+            low: of_v2(0),
+            high: of_v2(1),
+            max: Some(3),
+            oom: of_v2(2),
+            oom_kill: Some(2),
+            oom_group_kill: None,
+        };
+        assert_eq!(memory.events, events, "{layout:?}");
+        let vda = DeviceIo {
+            number: DeviceNumber {
+                major: 254,
+                minor: 0,
+            },
+            name: Some("vda".to_owned()),
+            read: IoCounts {
+                bytes: 4096,
+                operations: 1,
+            },
+            written: IoCounts {
+                bytes: 8192,
+                operations: 2,
+            },
+        };
+        assert_eq!(stats.io, [vda], "{layout:?}");
+        let stalls = [stats.stalls.cpu, stats.stalls.memory, stats.stalls.io];
+        let expected = [10, 20, 30].map(|us| (layout != Layout::V1).then_some(us));
+        assert_eq!(
+            stalls.map(|it| it.map(|it| it.some.total.0)),
+            expected,
+            "{layout:?}"
+        );
+        let pages = NumaPages {
+            node: 0,
+            anon: 6,
+            file: 10,
+            unevictable: 0,
+        };
+        assert_eq!(stats.numa, [pages], "{layout:?}");
+        let spec = &stats.spec;
+        assert_eq!(
+            (spec.cpu_quota_us, spec.cpu_period_us),
+            (Some(50_000), Some(100_000))
+        );
+        assert_eq!((spec.memory_limit, spec.max_tasks), (Some(9000), Some(40)));
+        assert_eq!((spec.memory_high, spec.memory_low), (None, of_v2(10)));
+        assert_eq!((stats.n_tasks, stats.n_fork_refusals), (Some(7), Some(3)));
+        assert_eq!(stats.n_processes, Some(2));
+
+        // Its own and those of its container.
+        let counts = |it: &ballast::model::stats::CgroupStats| it.n_processes;
+        assert_eq!(pod.stats.as_ref().and_then(counts), Some(4), "{layout:?}");
+        let groups: Vec<_> = all
+            .groups
+            .iter()
+            .map(|it| (it.kind, it.id.as_str()))
+            .collect();
+        let expected = [
+            (GroupKind::Kubepods, "/kubepods"),
+            (GroupKind::Qos(QosClass::Burstable), "/kubepods/burstable"),
+            (GroupKind::Slice, "/system.slice"),
+        ];
+        assert_eq!(groups, expected, "{layout:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_node_has_its_own_figures_where_the_root_has_no_file() -> Result<()> {
+    for layout in Layout::ALL {
+        let node = Node::new(layout)?;
+        let all = sweep(&mut node.reader()?, None).snapshot;
+        let root = &all.node.cgroup;
+        // Without a file of the root, `MemTotal` without `MemFree`.
+        assert_eq!(root.memory.usage, Some((16_384 - 2048) << 10), "{layout:?}");
+        assert_eq!(root.memory.swap, Some(40 << 10));
+        assert_eq!(root.stalls.memory.map(|it| it.some.total.0), Some(1));
+        assert_eq!((root.stalls.cpu, all.node.n_tasks), (None, Some(91)));
+        let names: Vec<_> = all.node.network.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["eth0"]);
+        assert_eq!(all.node.disks.len(), 1);
+        assert!(all.node.file_system.is_some_and(|it| it.capacity > 0));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_counter_that_falls_is_kept_as_it_was() -> Result<()> {
+    for layout in Layout::ALL {
+        let node = Node::new(layout)?;
+        let mut reader = node.reader()?;
+        let before = sweep(&mut reader, None).snapshot;
+        let (controller, file) = match layout {
+            Layout::V2 => ("", "pids.events"),
+            _ => ("pids", "pids.events"),
+        };
+        let path = format!("{}{MAIN}/{file}", node.dir(controller));
+        node.fake.file(&path, "max 1\n")?;
+        let found = sweep(&mut reader, Some(&before));
+        let main = &found.snapshot.pods[0].containers[0];
+        assert_eq!(
+            (found.n_regressions, main.stats.n_fork_refusals),
+            (1, Some(3))
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn what_ended_is_shown_for_two_minutes() -> Result<()> {
+    let node = Node::new(Layout::V2)?;
+    let mut reader = node.reader()?;
+    let main = sweep(&mut reader, None).snapshot.pods[0].containers[0].clone();
+    let now = clock::boottime();
+    let ended = |pod: &str, id: &str, at: Duration| -> Result<EndedContainer> {
+        let mut container = main.clone();
+        container.runtime_id = id.to_owned();
+        container.ended_at = Some(WallTime::from_epoch(at));
+        let kubepods = CgroupName::kubepods(&CgroupName::root());
+        Ok(EndedContainer {
+            pod: Arc::new(PodRef {
+                namespace: "default".to_owned(),
+                name: pod.to_owned(),
+                uid: PodUid(pod.to_owned()),
+            }),
+            qos: QosClass::Burstable,
+            pod_cgroup: kubepods.pod(QosClass::Burstable, &PodUid(pod.to_owned()))?,
+            pod_started_at: WallTime::from_epoch(Duration::ZERO),
+            at,
+            container,
+        })
+    };
+    reader.show_ended(ended("a", "an-earlier-one", now)?);
+    reader.show_ended(ended("b", "of-a-pod-that-is-gone", now)?);
+    let long_ago = now.checked_sub(Duration::from_secs(120));
+    let long_ago = long_ago.context("the machine was started just now")?;
+    reader.show_ended(ended("a", "long-ago", long_ago)?);
+    // Told before the sweep knows that it is gone.
+    reader.show_ended(ended("a", &main.runtime_id, now)?);
+    let all = sweep(&mut reader, None).snapshot;
+    let shown: Vec<_> = all
+        .pods
+        .iter()
+        .flat_map(|pod| {
+            let containers = pod.containers.iter();
+            containers.map(|it| {
+                (
+                    pod.pod.name.as_str(),
+                    it.runtime_id.as_str(),
+                    it.ended_at.is_some(),
+                )
+            })
+        })
+        .collect();
+    let expected = [
+        ("a", "an-earlier-one", true),
+        ("a", main.runtime_id.as_str(), true),
+        ("b", "of-a-pod-that-is-gone", true),
+    ];
+    assert_eq!(shown, expected);
+    assert_eq!(all.pods[1].stats, None);
+    Ok(())
+}
