@@ -1,4 +1,4 @@
-//! What the panels of the dashboards ask, a live agent answers.
+//! What the panels of the dashboards ask, a live agent answers, and what others ask of kubelet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,6 +11,7 @@ use ballast_tests::dashboards::{self, Dashboard, Window};
 use ballast_tests::prometheus::{Prometheus, Series};
 use serde::{Deserialize, Serialize};
 
+use super::drop_in;
 use super::scene::Scene;
 
 /// How long the scene is.
@@ -55,9 +56,10 @@ impl Need {
 }
 
 #[cfg_attr(feature = "monitoring", test)]
-fn what_dashboards_ask_is_answered() -> Result<()> {
+fn what_dashboards_ask_a_live_agent_answers() -> Result<()> {
     let is_recording = std::env::var_os(RECORD).is_some();
-    let scene = Scene::start("")?;
+    let others = drop_in::sets()?;
+    let scene = Scene::start(&drop_in::rules(&others))?;
     scene.play(if is_recording {
         RECORDED_LENGTH
     } else {
@@ -70,13 +72,17 @@ fn what_dashboards_ask_is_answered() -> Result<()> {
         let it = ask(dashboard, &scene.prometheus, window);
         answers.insert(&dashboard.name, it.with_context(|| dashboard.name.clone())?);
     }
+    let of_others = drop_in::check(&others, &scene.prometheus, window)?;
     scene.end()?;
     if is_recording {
         for (name, answers) in &answers {
             record(name, answers, window)?;
         }
     }
-    check(&answers)
+    let mut wrong = check(&answers)?;
+    wrong.extend(of_others);
+    ensure!(wrong.is_empty(), "{wrong:#?}");
+    Ok(())
 }
 
 /// The answers to the queries of a dashboard, by panel and query.
@@ -94,7 +100,8 @@ fn ask(dashboard: &Dashboard, prometheus: &Prometheus, window: Window) -> Result
     Ok(answers)
 }
 
-fn check(answers: &BTreeMap<&String, Answers>) -> Result<()> {
+/// What is wrong with the answers to the panels.
+fn check(answers: &BTreeMap<&String, Answers>) -> Result<BTreeSet<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(EMPTY);
     let listed: Vec<Empty> = serde_yaml_ng::from_str(&fs::read_to_string(path)?)?;
     let mut wrong = BTreeSet::new();
@@ -132,9 +139,9 @@ fn check(answers: &BTreeMap<&String, Answers>) -> Result<()> {
             }
         }
     }
-    ensure!(wrong.is_empty(), "{wrong:#?}");
     ensure!(n_answered > 100, "only {n_answered} queries were answered");
-    Ok(())
+    println!("dashboards: {n_answered} queries answered");
+    Ok(wrong)
 }
 
 /// A table is asked at one time and may have any number of rows.
@@ -143,7 +150,7 @@ fn is_table(answers: &BTreeMap<String, Vec<Series>>) -> bool {
     series.all(|it| it.points.len() == 1)
 }
 
-fn has_data(series: &[Series]) -> bool {
+pub(super) fn has_data(series: &[Series]) -> bool {
     let mut points = series.iter().flat_map(|it| &it.points);
     points.any(|(_, value)| value.is_finite())
 }

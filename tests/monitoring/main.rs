@@ -11,8 +11,12 @@
 )]
 
 mod cases;
+mod findings;
+mod inhibition;
+mod pages;
 mod rules;
 
+mod drop_in;
 mod live;
 mod scene;
 

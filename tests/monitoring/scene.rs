@@ -4,15 +4,19 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use ballast_tests::agent::{Agent, hog};
-use ballast_tests::dashboards::Window;
+use ballast_tests::cgroup;
+use ballast_tests::dashboards::{self, Window};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::prometheus::{Prometheus, Scratch};
 use serde_json::json;
+
+use super::drop_in::{self, PodFacts};
 
 /// Between two scrapes, two evaluations of the rules, and two points of a range.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -29,17 +33,17 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Starts it, with the targets of `more` scraped beside the agents: lines of `scrape_configs`.
-    pub(super) fn start(more: &str) -> Result<Self> {
+    /// Starts it, with more recording rules than those of this project.
+    pub(super) fn start(more_rules: &str) -> Result<Self> {
         let mut agents = (1..=3).map(agent).collect::<Result<Vec<_>>>()?;
         for agent in &mut agents {
             agent.start()?;
         }
-        let prometheus = Prometheus::start(
-            Scratch::new("scene")?,
-            &configuration(&agents, more)?,
-            &["--query.lookback-delta=5s"],
-        )?;
+        let scratch = Scratch::new("scene")?;
+        let more_rules = scratch.write("more_rules.yaml", more_rules)?;
+        let kube_state = drop_in::serve_kube_state(&facts(agents.len()))?;
+        let config = configuration(&agents, &more_rules, &kube_state)?;
+        let prometheus = Prometheus::start(scratch, &config, &["--query.lookback-delta=5s"])?;
         let scene = Self {
             prometheus,
             agents,
@@ -48,9 +52,9 @@ impl Scene {
         for pod in lasting_pods()? {
             scene.agents[0].put(&pod)?;
         }
-        for agent in &scene.agents[1..] {
-            agent.put(&busy("shop", "frontend", "30m")?)?;
-            agent.put(&Manifest::new("proxy").container(Container::idle("proxy")))?;
+        for (agent, number) in scene.agents.iter().zip(1..) {
+            let cpu = if number == 1 { "150m" } else { "30m" };
+            agent.put(&with_network(&format!("frontend-{number}"), cpu))?;
         }
         Ok(scene)
     }
@@ -75,6 +79,7 @@ impl Scene {
                 5 => middling.put(&greedy(&format!("report-{step}"), 60_000_000)?)?,
                 _ => {}
             }
+            meddle(busy)?;
             step += 1;
             let next = started + step * Duration::from_secs(5);
             thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -134,9 +139,21 @@ fn agent(number: usize) -> Result<Agent> {
     Ok(agent)
 }
 
+/// Writes what is not its own, as a second manager of the same node would.
+fn meddle(agent: &Agent) -> Result<()> {
+    let (file, value) = match cgroup::is_unified() {
+        true => ("cpu.weight", "7"),
+        false => ("cpu.shares", "77"),
+    };
+    let status = agent.status()?;
+    let pod = status.pods.iter().find(|it| it.name == "frontend-1");
+    let path = pod.and_then(|it| it.cgroup_path.as_ref());
+    path.map_or(Ok(()), |path| cgroup::write("cpu", path, file, value))
+}
+
 /// The jobs that the texts of this project recommend: `ballast` for the agent's own page, and
 /// `kubelet` for the pages that take the place of kubelet's. A fourth node does not answer.
-fn configuration(agents: &[Agent], more: &str) -> Result<String> {
+fn configuration(agents: &[Agent], more_rules: &Path, kube_state: &str) -> Result<String> {
     let nobody = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     let addresses = agents.iter().map(|it| &it.metrics).chain([&nobody]);
     let targets: Vec<_> = addresses
@@ -179,17 +196,21 @@ fn configuration(agents: &[Agent], more: &str) -> Result<String> {
                 {"source_labels": ["__name__"], "regex": "(kubelet|process)_.*", "action": "keep"},
             ],
         },
+        {
+            "job_name": "kube-state-metrics",
+            "honor_labels": true,
+            "static_configs": [{"targets": [kube_state], "labels": {"cluster": "demo"}}],
+        },
     ]);
     let interval = INTERVAL.as_secs();
-    let mut rules = Vec::new();
+    let mut rules = vec![more_rules.to_owned()];
     for name in ["rules.yaml", "alerts.yaml"] {
-        let path = ballast_tests::dashboards::directory().join(name);
-        rules.push(path.to_str().context("a path in UTF-8")?.to_owned());
+        rules.push(dashboards::directory().join(name));
     }
     // JSON is YAML.
     Ok(format!(
         "global: {{scrape_interval: {interval}s, evaluation_interval: {interval}s}}\n\
-         rule_files: {}\nscrape_configs: {scrapes}\n{more}",
+         rule_files: {}\nscrape_configs: {scrapes}\n",
         json!(rules)
     ))
 }
@@ -200,8 +221,7 @@ fn lasting_pods() -> Result<Vec<Manifest>> {
     let search = format!("exec {hog} cache volumes/shared/index 50331648");
     let thumbnails = format!("while :; do {hog} alloc 50331648; sleep 9; done");
     Ok(vec![
-        busy("shop", "frontend", "150m")?,
-        busy("shop", "basket", "60m")?,
+        with_network("basket-1", "60m"),
         Manifest::new("checkout").in_namespace("shop").container(
             Container::sh(
                 "app",
@@ -234,14 +254,29 @@ fn lasting_pods() -> Result<Vec<Manifest>> {
     ])
 }
 
-/// Takes all the CPU time that it may have.
-fn busy(namespace: &str, name: &str, cpu: &str) -> Result<Manifest> {
+/// Takes all the CPU time that it may have, and has a network of its own, as pods of a cluster do.
+fn with_network(name: &str, cpu: &str) -> Manifest {
+    let script = "ip link add eth0 type veth peer name eth1; ip address add 10.9.0.1/24 dev eth0; \
+                  ip link set eth0 up; ip link set eth1 up; while :; do :; done";
     let limits = json!({"cpu": cpu, "memory": "32Mi"});
     let requests = json!({"cpu": "20m", "memory": "16Mi"});
-    let container = Container::sh("web", "while :; do :; done").resources(requests, limits);
-    Ok(Manifest::new(name)
-        .in_namespace(namespace)
-        .container(container))
+    let container = Container::new("web", &["unshare", "-n", "/bin/sh", "-c", script]);
+    Manifest::new(name)
+        .in_namespace("shop")
+        .container(container.resources(requests, limits))
+}
+
+/// The pods of the first kind, of so many nodes.
+fn facts(n_nodes: usize) -> Vec<PodFacts> {
+    let frontends = (1..=n_nodes).map(|node| (format!("frontend-{node}"), node));
+    let pods = frontends.chain([("basket-1".to_owned(), 1)]);
+    let facts = pods.map(|(pod, node)| PodFacts {
+        namespace: "shop",
+        pod,
+        container: "web",
+        node,
+    });
+    facts.collect()
 }
 
 /// Takes memory without a limit, so many bytes a second.

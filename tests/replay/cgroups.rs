@@ -104,7 +104,7 @@ impl Captured {
         });
         let kubepods = CgroupName::kubepods(&CgroupName::root());
         let mut reader = StatsReader::new(&root, trees, &kubepods, Path::new("/"), machine, 4096);
-        reader.keep(self.pods(&kubepods)?);
+        reader.keep(self.pods(&kubepods)?.into_iter().map(Arc::new));
         let Progress::Whole(sweep) = reader.step(Duration::from_secs(60), None) else {
             bail!("a minute is not enough for {} cgroups", self.ids.len());
         };

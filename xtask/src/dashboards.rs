@@ -3,10 +3,11 @@
 //! `dashboards/source/NAME.yaml` becomes `dashboards/NAME.json`, and with the results that were
 //! recorded for it in `dashboards/previews/data/NAME.json` a still picture of it,
 //! `dashboards/previews/NAME.svg`. Both are functions of these files alone, so `cargo xtask tidy`
-//! can tell when they are stale.
+//! can tell when they are stale. The rules become a manifest for the operator the same way.
 
 mod grafana;
 mod layout;
+mod operator;
 mod preview;
 mod source;
 
@@ -70,6 +71,7 @@ fn generated(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
             files.insert(previews.join(format!("{name}.svg")), picture);
         }
     }
+    files.insert(operator::MANIFEST.into(), operator::manifest(root)?);
     Ok(files)
 }
 

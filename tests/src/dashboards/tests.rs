@@ -78,7 +78,11 @@ fn names(expr: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
             _ if in_braces || in_list => {
                 labels.insert(token);
             }
-            _ if WORDS.contains(&token) || after.trim_start().starts_with('(') => {}
+            _ if WORDS.contains(&token) => {}
+            // A function.
+            _ if ["(", "by (", "without ("]
+                .iter()
+                .any(|it| after.trim_start().starts_with(it)) => {}
             _ => {
                 series.insert(token);
             }

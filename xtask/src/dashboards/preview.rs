@@ -225,7 +225,7 @@ fn stat(svg: &mut Svg, area: Area, panel: &Panel, recording: &Recording) {
         let text = number(panel, query, value);
         svg.number(at, 38.0, color, &text);
         if numbers.len() > 1 {
-            let at = (x + width / 2.0, area.y + 4.0);
+            let at = (x + width / 2.0, area.y + 12.0);
             svg.text(at, 12.0, FAINT, Align::Middle, &series.name(&query.legend));
         }
     }

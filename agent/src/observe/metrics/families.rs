@@ -21,7 +21,6 @@ pub(super) struct AgentFamilies {
     pub(super) scrape_duration: HistogramVec,
     pub(super) scrape_series: IntGaugeVec,
     pub(super) scrape_bytes: IntGaugeVec,
-    pub(super) source_regressions: IntCounterVec,
 }
 
 impl AgentFamilies {
@@ -42,7 +41,6 @@ impl AgentFamilies {
             scrape_duration: build.histogram("ballast_scrape_duration_seconds"),
             scrape_series: build.gauge("ballast_scrape_series"),
             scrape_bytes: build.gauge("ballast_scrape_bytes"),
-            source_regressions: build.counter("ballast_source_regressions_total"),
         }
     }
 }
