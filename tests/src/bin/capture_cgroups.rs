@@ -27,7 +27,10 @@ use ballast_tests::cgroup;
 const ROOT: &str = "ballast-capture";
 
 /// How long what runs may use its cgroups.
-const RUN: Duration = Duration::from_secs(4);
+const RUN: Duration = Duration::from_secs(8);
+
+/// Between two looks at the files; cAdvisor has read them at least once in the meantime.
+const SETTLE: Duration = Duration::from_millis(2_500);
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -106,7 +109,8 @@ const CONTAINERS: [Container; 3] = [
             ("memory", "memory.limit_in_bytes", "16777216"),
             ("memory", "memory.max", "16777216"),
             ("memory", "memory.min", "4194304"),
-            ("memory", "memory.soft_limit_in_bytes", "8388608"),
+            // Above the limit, or the kernel takes pages back between two readings.
+            ("memory", "memory.soft_limit_in_bytes", "33554432"),
         ],
     },
     Container {
@@ -165,18 +169,49 @@ fn capture(path: fn(&Container) -> PathBuf) -> Result<String> {
     for container in &CONTAINERS {
         freeze(&path(container))?;
     }
+    // What runs elsewhere may make the kernel take pages back: only what stays the same while cAdvisor
+    // reads belongs together.
+    let cadvisor = match cadvisor::program() {
+        Ok(_) => Some(Cadvisor::start(
+            Duration::from_secs(1),
+            &std::env::temp_dir(),
+        )?),
+        Err(_) => None,
+    };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let before = print_files()?;
+        thread::sleep(SETTLE);
+        let said = cadvisor.as_ref().map(print_cadvisor).transpose()?;
+        let after = print_files()?;
+        if without_averages(&before) == without_averages(&after) {
+            return Ok(after + &said.unwrap_or_default());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the files of frozen cgroups go on changing"
+        );
+    }
+}
+
+/// Stalls are averaged over time, whether anything runs or not.
+fn without_averages(tree: &str) -> Vec<&str> {
+    tree.lines().filter(|it| !it.contains("avg10=")).collect()
+}
+
+fn print_files() -> Result<String> {
     let mut tree = format!(
         "# Linux {}",
         fs::read_to_string("/proc/sys/kernel/osrelease")?
     );
-    let disks = "/proc/diskstats";
-    print_file(&mut tree, disks, Path::new(disks))?;
+    if cgroup::is_unified() {
+        // By it a reader knows the version.
+        let file = "/sys/fs/cgroup/cgroup.controllers";
+        print_file(&mut tree, file, Path::new(file))?;
+    }
     for mount in cgroup::mounts() {
         let root = mount.join(ROOT);
         print_below(&mut tree, &mount, &root)?;
-    }
-    if let Ok(program) = cadvisor::program() {
-        print_cadvisor(&mut tree).with_context(|| program.display().to_string())?;
     }
     Ok(tree)
 }
@@ -281,6 +316,7 @@ fn clear() {
         let file = std::env::temp_dir().join(format!("{ROOT}-{}", container.id));
         fs::remove_file(file).ok();
     }
+    fs::remove_file(std::env::temp_dir().join("cadvisor.log")).ok();
 }
 
 fn thaw(directory: &Path) {
@@ -331,27 +367,26 @@ fn print_file(tree: &mut String, shown: &str, file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn print_cadvisor(tree: &mut String) -> Result<()> {
-    let cadvisor = Cadvisor::start(Duration::from_secs(1), &std::env::temp_dir())?;
+/// What it says about the cgroups, once it has found them all.
+fn print_cadvisor(cadvisor: &Cadvisor) -> Result<String> {
     let ids: BTreeSet<String> = CONTAINERS
         .iter()
         .flat_map(|it| [cgroupfs_path(it), systemd_path(it)])
         .map(|it| format!("/{ROOT}/{}", it.display()))
         .collect();
     let deadline = Instant::now() + PATIENCE;
-    let n_there = CONTAINERS.len();
-    while cadvisor::readings(&cadvisor.page()?, &ids).len() < n_there {
+    while cadvisor::readings(&cadvisor.page()?, &ids).len() < CONTAINERS.len() {
         ensure!(Instant::now() < deadline, "cAdvisor does not find them");
         thread::sleep(Duration::from_millis(200));
     }
     let text = ballast_tests::scrape::text(cadvisor.address(), "/metrics")?;
     let below = format!("id=\"/{ROOT}/");
+    let mut said = String::new();
     for line in text.lines().filter(|it| it.contains(&below)) {
         // What it says about every network connection of the machine is nothing of theirs.
         if !line.starts_with("container_network_") {
-            writeln!(tree, "# cadvisor {}", line.replace(&below, "id=\"/"))?;
+            writeln!(said, "# cadvisor {}", line.replace(&below, "id=\"/"))?;
         }
     }
-    fs::remove_file(std::env::temp_dir().join("cadvisor.log"))?;
-    Ok(())
+    Ok(said)
 }
