@@ -102,6 +102,15 @@ section! {
 section! {
     pub(super) struct RawMetrics {
         address = "address": String,
+        tls = "tls": RawTls,
+        bearer_token_file = "bearerTokenFile": String,
+    }
+}
+
+section! {
+    pub(super) struct RawTls {
+        certificate_file = "certificateFile": String,
+        key_file = "keyFile": String,
     }
 }
 

@@ -49,7 +49,7 @@ fn an_empty_configuration_has_the_documented_defaults() {
     assert_eq!(config.pods, PodsConfig::Manifests { manifest_directory });
     assert_eq!(config.state_directory, Path::new("/var/lib/ballast"));
     assert_eq!(config.socket, Path::new("/run/ballast/ballast.sock"));
-    let address = config.metrics_address.map(|it| it.to_string());
+    let address = config.metrics.address.map(|it| it.to_string());
     assert_eq!(address.as_deref(), Some("127.0.0.1:9464"));
     assert_eq!(config.log, LogConfig::default());
     assert_eq!(config.bpf.pin_directory, Path::new("/sys/fs/bpf/ballast"));
@@ -109,6 +109,20 @@ fn every_fault_of_the_agent_section_names_its_field() {
             "stateDirectory: `/var/../lib` has a `.` or `..` in it; right would be as /etc/ballast/pods",
         ),
         (
+            "metrics: {tls: {certificateFile: /tls/tls.crt}}\n",
+            "metrics.tls.keyFile: is missing; TLS needs a certificate and its key, both in PEM",
+        ),
+        (
+            "metrics: {tls: {certificateFile: tls.crt, keyFile: /tls/tls.key}}\n",
+            "metrics.tls.certificateFile: `tls.crt` is not an absolute path; right would be as \
+             /etc/ballast/pods",
+        ),
+        (
+            "metrics: {bearerTokenFile: token}\n",
+            "metrics.bearerTokenFile: `token` is not an absolute path; right would be as \
+             /etc/ballast/pods",
+        ),
+        (
             "metrics: {address: localhost:9464}\n",
             "metrics.address: `localhost:9464` is not an address; right would be IP:PORT as in \
              127.0.0.1:9464 or [::1]:9464, or an empty string for none",
@@ -147,7 +161,7 @@ fn every_fault_of_the_agent_section_names_its_field() {
         ["socket: the path is longer than the 107 bytes of a socket address"]
     );
     assert_eq!(
-        good("metrics: {address: \"\"}\n").config.metrics_address,
+        good("metrics: {address: \"\"}\n").config.metrics.address,
         None
     );
 }
