@@ -8,7 +8,6 @@ pub mod cgroup_files;
 pub mod cgroup_name;
 pub mod check;
 pub mod container;
-pub mod container_memory;
 pub mod cpuset;
 pub mod device;
 pub mod device_access;

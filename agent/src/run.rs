@@ -11,7 +11,6 @@
 mod adopt;
 mod check;
 mod contention;
-mod cpu;
 mod cpusets;
 mod event;
 mod evictions;
@@ -19,6 +18,7 @@ mod forensics;
 mod hardware;
 mod identity;
 mod kernel;
+mod known;
 mod logs;
 mod manifests;
 mod node;
@@ -34,6 +34,7 @@ mod replay;
 mod serve;
 mod start;
 mod told;
+mod usage;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,14 +216,16 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let shared = Arc::new(Shared::default());
     let pressure = Arc::new(Pressure::default());
     let (publisher, status) = Publisher::new(&config, &node);
-    // Nothing sweeps yet, so that there is no snapshot.
-    let (_, stats) = tokio::sync::watch::channel(None);
     let pages = Pages {
         metrics: metrics.clone(),
         health: health.clone(),
-        stats,
+        stats: pressure.subscribe_stats(),
     };
-    let server = serve::Server::start(&config, pages, &log, status, &to_loop)?;
+    let bell = {
+        let pressure = Arc::clone(&pressure);
+        Arc::new(move || pressure.ask_stats())
+    };
+    let server = serve::Server::start(&config, pages, bell, &log, status, &to_loop)?;
 
     let PodsConfig::Manifests { manifest_directory } = &config.pods;
     let mut state = Loop {
@@ -417,6 +420,7 @@ impl Loop {
             }
             Event::Evict(eviction) => self.evict(*eviction),
             Event::Pressure => {}
+            Event::Swept => return None,
             Event::Emptied => self.removals.hurry(),
             Event::PluginAnswered {
                 pod,

@@ -65,11 +65,8 @@ fn figures_of_pods_lie_between_two_readings_of_cadvisors() -> Result<()> {
         say("cAdvisor 0.38 reads no raw cgroups of v2: compared with the files alone");
         return Ok(());
     }
-    if let Some(why) = std::env::var_os("BALLAST_WITHOUT_CADVISOR") {
-        say(format_args!(
-            "not compared with cAdvisor: {}",
-            why.to_string_lossy()
-        ));
+    if let Some(why) = cadvisor::without() {
+        say(format_args!("not compared with cAdvisor: {why}"));
         return Ok(());
     }
     let mut node = Node::start("cadvisor")?;

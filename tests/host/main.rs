@@ -37,6 +37,7 @@ mod readings;
 mod relief;
 mod repair;
 mod stalls;
+mod stats;
 
 use std::io::Write;
 

@@ -1,9 +1,8 @@
 //! Readings of eviction against the files of this kernel, what they cost, and what wakes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,27 +13,29 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::cgroup_name::CgroupName;
 use ballast::model::eviction::WakeSource;
 use ballast::model::pod::{PodUid, QosClass};
+use ballast::model::stats::KnownPod;
 use ballast::sources::mounts::{cgroup_facts, open_trees};
 use ballast::sources::node_reading::NodeReader;
-use ballast::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
+use ballast::sources::stats::Wanted;
 use ballast::sources::wakers::{Waker, WakerState, Wakers};
-use ballast::sys::{Root, Trees, clock, page_size, steady};
+use ballast::sys::{Root, Trees, clock, page_size};
 use ballast_tests::cgroup;
+use ballast_tests::known::{known_pod, stats_reader};
 
-use super::{say, scaled};
+use super::say;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const MI: u64 = 1 << 20;
 
 /// A cgroup of the test in the hierarchies that are read, in the place of kubepods. Removed when
 /// dropped.
-struct Kubepods {
-    path: String,
-    trees: Arc<Trees>,
+pub(crate) struct Kubepods {
+    pub(crate) path: String,
+    pub(crate) trees: Arc<Trees>,
 }
 
 impl Kubepods {
-    fn new(test: &str) -> Result<Self> {
+    pub(crate) fn new(test: &str) -> Result<Self> {
         let path = format!("/ballast-readings-{test}-{}", std::process::id());
         let root = Root::host();
         let kubepods = Self {
@@ -45,14 +46,14 @@ impl Kubepods {
         Ok(kubepods)
     }
 
-    fn name(&self) -> Result<CgroupName> {
+    pub(crate) fn name(&self) -> Result<CgroupName> {
         Ok(CgroupName::new([self.path.trim_start_matches('/')])?)
     }
 
     fn mounts(&self) -> Vec<PathBuf> {
         let is_read = |controllers: &BTreeSet<String>| {
             controllers.is_empty()
-                || ["memory", "pids"]
+                || ["memory", "pids", "cpu", "cpuacct", "blkio"]
                     .iter()
                     .any(|it| controllers.contains(*it))
         };
@@ -64,13 +65,15 @@ impl Kubepods {
     }
 
     /// Makes a cgroup below it, and those between; all have the controllers.
-    fn make(&self, below: &str) -> Result<()> {
+    pub(crate) fn make(&self, below: &str) -> Result<()> {
         let path = format!("{}{below}", self.path);
         for mut dir in self.mounts() {
             for part in path.split('/').filter(|it| !it.is_empty()) {
                 if cgroup::is_unified() {
                     // The root of the machine may have it already.
-                    fs::write(dir.join("cgroup.subtree_control"), "+memory +pids").ok();
+                    for controller in ["+memory", "+pids", "+cpu", "+io"] {
+                        fs::write(dir.join("cgroup.subtree_control"), controller).ok();
+                    }
                 }
                 dir.push(part);
                 if !dir.is_dir() {
@@ -81,7 +84,7 @@ impl Kubepods {
         Ok(())
     }
 
-    fn remove(&self) -> Result<()> {
+    pub(crate) fn remove(&self) -> Result<()> {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let dirs = cgroup::dirs_in_all(&self.path);
@@ -97,7 +100,7 @@ impl Kubepods {
     }
 
     /// Starts a shell script in a cgroup below it.
-    fn run(&self, below: &str, script: &str) -> Result<Process> {
+    pub(crate) fn run(&self, below: &str, script: &str) -> Result<Process> {
         let mut child = Command::new("sh")
             .args(["-c", &format!("read go; {script}")])
             .stdin(Stdio::piped())
@@ -119,7 +122,7 @@ impl Kubepods {
     }
 
     /// Memory limit of a cgroup below it.
-    fn limit(&self, below: &str, bytes: u64) -> Result<()> {
+    pub(crate) fn limit(&self, below: &str, bytes: u64) -> Result<()> {
         let file = match cgroup::is_unified() {
             true => "memory.max",
             false => "memory.limit_in_bytes",
@@ -137,7 +140,7 @@ impl Drop for Kubepods {
 }
 
 /// Killed when dropped.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -147,7 +150,7 @@ impl Drop for Process {
 }
 
 /// A file that is removed when dropped.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -252,14 +255,10 @@ fn kubepods_that_was_made_anew_is_read_anew() -> Result<()> {
     Ok(())
 }
 
-fn pod(kubepods: &Kubepods, uid: &str) -> Result<PodCgroups> {
-    let uid = PodUid(uid.to_owned());
-    let cgroup = kubepods.name()?.pod(QosClass::BestEffort, &uid)?;
-    Ok(PodCgroups {
-        containers: BTreeMap::from([("main".to_owned(), cgroup.join("main")?)]),
-        uid,
-        cgroup,
-    })
+pub(crate) fn pod(kubepods: &Kubepods, uid: &str) -> Result<Arc<KnownPod>> {
+    let (uid, qos) = (PodUid(uid.to_owned()), QosClass::BestEffort);
+    let cgroup = kubepods.name()?.pod(qos, &uid)?;
+    known_pod(&uid, qos, &cgroup, &["main"])
 }
 
 #[cfg_attr(feature = "privileged", test)]
@@ -268,14 +267,14 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
     let kubepods = Kubepods::new("pod")?;
     kubepods.make(BELOW)?;
     let pod = pod(&kubepods, "a")?;
-    let mut pods = PodReaders::new(kubepods.trees.clone(), &kubepods.name()?);
+    let mut pods = stats_reader(&Root::host(), kubepods.trees.clone(), &kubepods.name()?);
     pods.keep([pod.clone()]);
     let wanted = Wanted {
         processes: true,
         containers: true,
     };
     let mut read = || {
-        let found = pods.read(&pod.uid, clock::boottime(), wanted);
+        let found = pods.figures(&pod.pod.uid, clock::boottime(), wanted);
         found.context("no figures")
     };
     let idle = read()?;
@@ -320,71 +319,8 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
 
     drop(process);
     kubepods.remove()?;
-    assert_eq!(pods.read(&pod.uid, clock::boottime(), wanted), None);
-    assert_eq!(pods.sweep(clock::boottime(), wanted).len(), 0);
-    Ok(())
-}
-
-#[cfg_attr(feature = "privileged", test)]
-fn a_container_at_its_limit_is_read_in_full() -> Result<()> {
-    const BELOW: &str = "/besteffort/poda/main";
-    let kubepods = Kubepods::new("container")?;
-    kubepods.make(BELOW)?;
-    kubepods.limit(BELOW, 16 * MI)?;
-    let pod = pod(&kubepods, "a")?;
-    let mut pods = PodReaders::new(kubepods.trees.clone(), &kubepods.name()?);
-    pods.keep([pod.clone()]);
-    let mut read = || {
-        let all = pods.sweep_containers(clock::boottime());
-        let main = all.get(&pod.uid).and_then(|it| it.get("main").copied());
-        main.context("no container")
-    };
-    let idle = read()?;
-    assert_eq!(idle.settings.limit, Some(16 * MI));
-    assert_eq!(idle.events.max, Some(0));
-    let directory = cgroup::dir_of("memory", &format!("{}{BELOW}", kubepods.path));
-    assert_eq!(idle.cgroup_id.0, fs::metadata(&directory)?.ino());
-
-    // More pages of a file than fit.
-    let name = format!("ballast-readings-container-{}", std::process::id());
-    let file = Scratch(std::env::temp_dir().join(name));
-    let script = format!(
-        "head -c {} /dev/zero > {}; sleep 60",
-        64 * MI,
-        file.0.display()
-    );
-    let process = kubepods.run(BELOW, &script)?;
-    let deadline = Instant::now() + DEADLINE;
-    let busy = loop {
-        let found = read()?;
-        // Where files are memory, as in a machine without a disk, it is killed for it.
-        let is_written = fs::metadata(&file.0).is_ok_and(|it| it.len() == 64 * MI);
-        let is_killed = found.events.oom_kill > Some(0);
-        if found.events.max > Some(0) && (is_written || is_killed) {
-            break found;
-        }
-        ensure!(Instant::now() < deadline, "{found:?}");
-        thread::sleep(Duration::from_millis(10));
-    };
-    assert_eq!(busy.cgroup_id, idle.cgroup_id);
-    let memory = busy.memory.context("no memory")?;
-    assert!(memory.usage <= 16 * MI, "{memory:?}");
-    // `memory.peak` came with Linux 5.19.
-    let has_peak = !cgroup::is_unified() || directory.join("memory.peak").exists();
-    assert_eq!(busy.peak.is_some(), has_peak);
-    assert!(
-        busy.peak.is_none_or(|it| it > 15 * MI && it <= 16 * MI),
-        "{:?}",
-        busy.peak
-    );
-    let has_psi = Path::new("/proc/pressure/memory").exists() && kubepods.trees.cgroup2().is_some();
-    assert_eq!(busy.stall.is_some(), has_psi);
-    // v1 has no protection.
-    assert_eq!(busy.settings.low, cgroup::is_unified().then_some(0));
-    assert_eq!(busy.events.high.is_some(), cgroup::is_unified());
-    drop(process);
-    kubepods.remove()?;
-    assert_eq!(pods.sweep_containers(clock::boottime())[&pod.uid].len(), 0);
+    assert_eq!(pods.figures(&pod.pod.uid, clock::boottime(), wanted), None);
+    assert_eq!(pods.all_figures(clock::boottime(), wanted).len(), 0);
     Ok(())
 }
 
@@ -493,81 +429,5 @@ fn a_stall_in_kubepods_wakes_where_the_kernel_has_psi() -> Result<()> {
     let took = wait_for(&mut wakers, WakeSource::PsiTrigger)?;
     say(format!("woke {took:?} after the start; {state:?}"));
     drop(process);
-    Ok(())
-}
-
-#[cfg_attr(feature = "privileged", test)]
-fn readings_are_cheap() -> Result<()> {
-    let kubepods = Kubepods::new("cost")?;
-    steady::raise_open_files()?;
-    let n_pods = scaled(250, 10)?;
-    let mut known = Vec::new();
-    for n in 0..n_pods {
-        kubepods.make(&format!("/besteffort/pod{n}/main"))?;
-        known.push(pod(&kubepods, &n.to_string())?);
-    }
-    let mut reader = node_reader(&kubepods)?;
-    let mut pods = PodReaders::new(kubepods.trees.clone(), &kubepods.name()?);
-    let best = |n: u32, what: &mut dyn FnMut()| {
-        let times = (0..n).map(|_| {
-            let started = Instant::now();
-            what();
-            started.elapsed()
-        });
-        times.min().unwrap_or_default()
-    };
-    let at = clock::boottime();
-    let opened = best(1, &mut || pods.keep(known.clone()));
-    let kept = best(5, &mut || pods.keep(known.clone()));
-    let whole = best(200, &mut || {
-        reader.read(at);
-    });
-    let fast = best(1000, &mut || {
-        reader.read_fast(at);
-    });
-    let mut n_read = 0;
-    let sweep = best(20, &mut || n_read = pods.sweep(at, Wanted::default()).len());
-    assert_eq!(n_read, known.len());
-    let all = Wanted {
-        processes: true,
-        containers: true,
-    };
-    let sweep_all = best(5, &mut || {
-        pods.sweep(at, all);
-    });
-    let mut n_containers = 0;
-    let first = best(1, &mut || {
-        pods.sweep_containers(at);
-    });
-    let containers = best(20, &mut || {
-        let all = pods.sweep_containers(at);
-        n_containers = all.values().map(BTreeMap::len).sum();
-    });
-    assert_eq!(n_containers, known.len());
-    let later = at + Duration::from_secs(60);
-    let settings = best(1, &mut || {
-        pods.sweep_containers(later);
-    });
-    let n_files = fs::read_dir("/proc/self/fd")?.count();
-    say(format!(
-        "containers first {first:?}, then {containers:?}, with settings {settings:?}; \
-         {n_files} files are open"
-    ));
-    say(format!(
-        "whole {whole:?}, fast {fast:?}; {n_pods} pods: opened in {opened:?}, kept in {kept:?}, \
-         swept in {sweep:?}, with processes and containers in {sweep_all:?}"
-    ));
-    // An emulated machine takes twenty times as long, parsing without optimization several times.
-    let slack = match (n_pods < 250, cfg!(debug_assertions)) {
-        (true, _) => 100,
-        (false, true) => 20,
-        (false, false) => 1,
-    };
-    ensure!(fast < Duration::from_micros(100) * slack, "fast: {fast:?}");
-    ensure!(sweep < Duration::from_millis(5) * slack, "sweep: {sweep:?}");
-    ensure!(
-        containers < Duration::from_millis(10) * slack,
-        "containers: {containers:?}"
-    );
     Ok(())
 }

@@ -11,7 +11,14 @@
 )]
 
 mod cases;
+mod findings;
+mod inhibition;
+mod pages;
 mod rules;
+
+mod drop_in;
+mod live;
+mod scene;
 
 use anyhow::Result;
 use ballast_tests::prometheus::{self, Alertmanager, Prometheus, Scratch};

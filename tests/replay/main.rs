@@ -9,6 +9,7 @@
     reason = "a program of its own: it finds its own files"
 )]
 
+mod cgroups;
 mod node;
 mod readings;
 mod stories;

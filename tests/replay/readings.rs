@@ -1,20 +1,20 @@
 //! What the readers of eviction make of the files of a node, for both cgroup versions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ballast::model::cgroup_files::MemoryEvents;
 use ballast::model::cgroup_name::CgroupName;
-use ballast::model::container_memory::MemorySettings;
 use ballast::model::eviction::{MemoryUse, StallSource, StallTotals};
 use ballast::model::pod::{PodUid, QosClass};
+use ballast::model::stats::KnownPod;
 use ballast::sources::node_reading::NodeReader;
-use ballast::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
+use ballast::sources::stats::Wanted;
 use ballast::sys::{Tree, Trees};
 use ballast_tests::fake_node::FakeNode;
+use ballast_tests::known::{known_pod, stats_reader};
 
 const MEMINFO: &str = "MemTotal: 16384 kB\nMemFree: 2048 kB\nMemAvailable: 6000 kB\n\
     Buffers: 10 kB\nCached: 3990 kB\nSwapCached: 0 kB\nActive(file): 1000 kB\n\
@@ -255,15 +255,11 @@ fn what_changes_is_read_anew_and_what_is_missing_is_not_known() -> Result<()> {
     Ok(())
 }
 
-fn pod(uid: &str) -> Result<PodCgroups> {
+fn pod(uid: &str) -> Result<Arc<KnownPod>> {
     let kubepods = CgroupName::kubepods(&CgroupName::root());
-    let uid = PodUid(uid.to_owned());
-    let cgroup = kubepods.pod(QosClass::Burstable, &uid)?;
-    Ok(PodCgroups {
-        containers: BTreeMap::from([("main".to_owned(), cgroup.join("main")?)]),
-        uid,
-        cgroup,
-    })
+    let (uid, qos) = (PodUid(uid.to_owned()), QosClass::Burstable);
+    let cgroup = kubepods.pod(qos, &uid)?;
+    known_pod(&uid, qos, &cgroup, &["main"])
 }
 
 #[test]
@@ -278,11 +274,11 @@ fn pods_are_read_with_what_is_wanted_of_them() -> Result<()> {
         node.cgroup("/kubepods/burstable/poda")?;
         node.cgroup("/kubepods/burstable/poda/main")?;
         let kubepods = CgroupName::kubepods(&CgroupName::root());
-        let mut pods = PodReaders::new(node.trees()?, &kubepods);
+        let mut pods = stats_reader(&node.fake.root(), node.trees()?, &kubepods);
         let [a, b] = [pod("a")?, pod("b")?];
         pods.keep([a.clone(), b.clone()]);
 
-        let found = pods.read(&a.uid, AT, all).context("no figures")?;
+        let found = pods.figures(&a.pod.uid, AT, all).context("no figures")?;
         assert_eq!(found.at, Some(AT));
         assert_eq!(found.memory, Some(layout.memory()), "{layout:?}");
         assert_eq!(found.memory_working_set, Some(1400));
@@ -292,15 +288,23 @@ fn pods_are_read_with_what_is_wanted_of_them() -> Result<()> {
         let main = found.containers.get("main").context("no container")?;
         assert_eq!(main.memory_working_set, Some(1400));
 
-        let few = pods.read(&a.uid, AT, Wanted::default()).context("none")?;
+        let few = pods
+            .figures(&a.pod.uid, AT, Wanted::default())
+            .context("none")?;
         assert_eq!((few.processes, few.containers.len()), (None, 0));
 
         // The other one is not there yet; then it is, without being told again.
-        assert_eq!(pods.sweep(AT, all).keys().collect::<Vec<_>>(), [&a.uid]);
+        assert_eq!(
+            pods.all_figures(AT, all).keys().collect::<Vec<_>>(),
+            [&a.pod.uid]
+        );
         node.cgroup("/kubepods/burstable/podb")?;
-        assert_eq!(pods.sweep(AT, all).len(), 2);
+        assert_eq!(pods.all_figures(AT, all).len(), 2);
         pods.keep([b.clone()]);
-        assert_eq!(pods.sweep(AT, all).keys().collect::<Vec<_>>(), [&b.uid]);
+        assert_eq!(
+            pods.all_figures(AT, all).keys().collect::<Vec<_>>(),
+            [&b.pod.uid]
+        );
 
         let stalls = pods.qos_stalls();
         let expected = layout.stall().map(|it| (QosClass::Burstable, it));
@@ -313,81 +317,12 @@ fn pods_are_read_with_what_is_wanted_of_them() -> Result<()> {
 }
 
 #[test]
-fn a_container_is_read_with_what_its_kernel_keeps() -> Result<()> {
-    for layout in Layout::ALL {
-        let node = Node::new(layout)?;
-        for path in ["", "/poda", "/poda/main"] {
-            node.cgroup(&format!("/kubepods/burstable{path}"))?;
-        }
-        let is_v2 = layout == Layout::V2;
-        let mount = if is_v2 { "" } else { "/memory" };
-        let main = format!("/sys/fs/cgroup{mount}/kubepods/burstable/poda/main");
-        let write =
-            |name: &str, text: &str| node.fake.file(&format!("{main}/{name}"), text).map(drop);
-        let kubepods = CgroupName::kubepods(&CgroupName::root());
-        let mut pods = PodReaders::new(node.trees()?, &kubepods);
-        let a = pod("a")?;
-        pods.keep([a.clone()]);
-        let mut read = |at| {
-            let all = pods.sweep_containers(at);
-            let found = all.get(&a.uid).and_then(|it| it.get("main").copied());
-            found.context("no container")
-        };
-        // An old kernel.
-        let found = read(AT)?;
-        assert_eq!((found.at, found.memory), (AT, Some(layout.memory())));
-        assert_eq!((found.events, found.peak), (MemoryEvents::default(), None));
-        assert_eq!(found.stall, layout.stall(), "{layout:?}");
-        let limit = MemorySettings {
-            limit: Some(9000),
-            ..MemorySettings::default()
-        };
-        assert_eq!(found.settings, limit);
-
-        write("memory.events", "low 1\nhigh 2\nmax 3\noom 4\noom_kill 5\n")?;
-        write("memory.peak", "2500\n")?;
-        write("memory.failcnt", "3\n")?;
-        write("memory.max_usage_in_bytes", "2500\n")?;
-        for (name, text) in [("min", "100\n"), ("low", "0\n"), ("high", "max\n")] {
-            write(&format!("memory.{name}"), text)?;
-        }
-        // Its files are as they were when the cgroup was made, and settings stay for a while.
-        let soon = read(AT + Duration::from_secs(29))?;
-        assert_eq!((soon.peak, soon.settings), (None, limit));
-        let later = read(AT + Duration::from_secs(30))?;
-        let settings = MemorySettings {
-            min: is_v2.then_some(100),
-            low: is_v2.then_some(0),
-            ..limit
-        };
-        assert_eq!(later.settings, settings, "{layout:?}");
-
-        pods.keep([]);
-        pods.keep([a.clone()]);
-        let all = pods.sweep_containers(AT);
-        let new = all[&a.uid].get("main").context("no container")?;
-        assert_eq!(new.peak, Some(2500));
-        let of_v2 = |n: u64| is_v2.then_some(n);
-        let events = MemoryEvents {
-            low: of_v2(1),
-            high: of_v2(2),
-            max: Some(3),
-            oom: of_v2(4),
-            oom_kill: of_v2(5),
-            oom_group_kill: None,
-        };
-        assert_eq!(new.events, events, "{layout:?}");
-    }
-    Ok(())
-}
-
-#[test]
 fn a_cgroup_that_took_the_place_of_another_is_read_in_its_stead() -> Result<()> {
     let node = Node::new(Layout::V2)?;
     let path = "/kubepods/burstable/poda";
     node.cgroup(path)?;
     let kubepods = CgroupName::kubepods(&CgroupName::root());
-    let mut pods = PodReaders::new(node.trees()?, &kubepods);
+    let mut pods = stats_reader(&node.fake.root(), node.trees()?, &kubepods);
     let a = pod("a")?;
     pods.keep([a.clone()]);
     let cgroup = node.fake.root().path(format!("/sys/fs/cgroup{path}"));
@@ -396,7 +331,7 @@ fn a_cgroup_that_took_the_place_of_another_is_read_in_its_stead() -> Result<()> 
     node.fake
         .file(&format!("/sys/fs/cgroup{path}/memory.current"), "5000\n")?;
     pods.keep([a.clone()]);
-    let found = pods.read(&a.uid, AT, Wanted::default());
+    let found = pods.figures(&a.pod.uid, AT, Wanted::default());
     assert_eq!(
         found.and_then(|it| it.memory).map(|it| it.usage),
         Some(5000)

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -11,7 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ballast::model::forensics::OomRecord;
 use ballast::model::record::EventRecord;
+use ballast::model::stats::StatsSnapshot;
 use ballast::model::status::{PodEntry, Status};
+use ballast::observe::protocol::{Answer, Request};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -253,6 +257,21 @@ impl Agent {
     pub fn status(&self) -> Result<Status> {
         let output = self.command(&["status", "-o", "json"])?;
         Ok(serde_json::from_str(&output)?)
+    }
+
+    /// The newest sweep of statistics, which is made for this where the last is older than a second.
+    pub fn stats(&self) -> Result<StatsSnapshot> {
+        let mut stream = UnixStream::connect(self.socket())?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let request = serde_json::to_string(&Request::stats())?;
+        writeln!(stream, "{request}")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        match serde_json::from_str(&line).with_context(|| line.clone())? {
+            Answer::Stats(stats) => Ok(*stats),
+            Answer::Error(error) => bail!("{error}"),
+            _ => bail!("not an answer to the question: {line}"),
+        }
     }
 
     /// All records of the given kinds that the agent keeps, oldest first.

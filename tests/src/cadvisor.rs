@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::exposition::Exposition;
 use crate::figures::{Reading, of_page};
@@ -26,11 +26,20 @@ pub struct Cadvisor {
     address: String,
 }
 
-/// Why there is none, in one line.
+/// Why there is none where that is no fault: `BALLAST_WITHOUT_CADVISOR`.
+pub fn without() -> Option<String> {
+    let why = std::env::var_os("BALLAST_WITHOUT_CADVISOR")?;
+    Some(why.to_string_lossy().into_owned())
+}
+
+/// The error says why there is none.
 pub fn program() -> Result<PathBuf> {
-    let path = std::env::var_os(VARIABLE)
-        .map(PathBuf::from)
-        .with_context(|| format!("{VARIABLE} is not set"))?;
+    let Some(path) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
+        match without() {
+            Some(why) => bail!("{why}"),
+            None => bail!("{VARIABLE} is not set"),
+        }
+    };
     ensure!(path.exists(), "{VARIABLE}: {} is not there", path.display());
     Ok(path)
 }

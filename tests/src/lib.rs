@@ -7,10 +7,12 @@
 pub mod agent;
 pub mod cadvisor;
 pub mod cgroup;
+pub mod dashboards;
 pub mod exposition;
 pub mod fake_node;
 pub mod figures;
 pub mod formulas;
+pub mod known;
 pub mod manifest;
 pub mod numa;
 pub mod placement;

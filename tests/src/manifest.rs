@@ -34,6 +34,13 @@ impl Manifest {
         self.with("overhead", json!({"memory": format!("{mib}Mi")}))
     }
 
+    /// Another namespace than `default`.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: &str) -> Self {
+        self.0["metadata"]["namespace"] = namespace.into();
+        self
+    }
+
     /// Sets a field of `spec`.
     #[must_use]
     pub fn with(mut self, field: &str, value: Value) -> Self {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+
+use crate::scrape::free_address;
 
 /// How long a program may take to be ready, and to answer one request.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -364,12 +366,6 @@ fn request(address: &str, method: &str, path: &str, kind: &str, body: &str) -> R
         status: status.context("no status")?,
         body: body.to_owned(),
     })
-}
-
-/// A local address that nobody uses; somebody may take it before its user does.
-fn free_address() -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.to_string())
 }
 
 /// The fields of a form as one line.

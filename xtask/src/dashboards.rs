@@ -3,10 +3,12 @@
 //! `dashboards/source/NAME.yaml` becomes `dashboards/NAME.json`, and with the results that were
 //! recorded for it in `dashboards/previews/data/NAME.json` a still picture of it,
 //! `dashboards/previews/NAME.svg`. Both are functions of these files alone, so `cargo xtask tidy`
-//! can tell when they are stale.
+//! can tell when they are stale. The rules become a manifest for the operator the same way.
 
 mod grafana;
 mod layout;
+mod operator;
+mod preview;
 mod source;
 
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use self::preview::Recording;
 use self::source::Dashboard;
 use crate::{progress, workspace};
 
@@ -27,23 +30,26 @@ pub(crate) struct Arguments {}
 
 pub(crate) fn run(_: &Arguments) -> Result<()> {
     let root = workspace::root();
-    for path in stale(&root)? {
-        let text = &generated(&root)?[&path];
+    let mut files = generated(&root)?;
+    for path in stale(&root, &files) {
+        let text = files.remove(&path).unwrap_or_default();
         fs::write(root.join(&path), text).with_context(|| path.display().to_string())?;
         progress::note(format_args!("wrote {}", path.display()));
     }
     Ok(())
 }
 
-/// Generated files that differ from what their sources give, relative to `root`.
-pub(crate) fn stale(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut stale = Vec::new();
-    for (path, text) in generated(root)? {
-        if fs::read_to_string(root.join(&path)).ok().as_ref() != Some(&text) {
-            stale.push(path);
-        }
-    }
-    Ok(stale)
+/// Generated files that are not what their sources give, relative to `root`.
+pub(crate) fn all_stale(root: &Path) -> Result<Vec<PathBuf>> {
+    Ok(stale(root, &generated(root)?))
+}
+
+fn stale(root: &Path, files: &BTreeMap<PathBuf, String>) -> Vec<PathBuf> {
+    let is_stale = |(path, text): &(&PathBuf, &String)| {
+        fs::read_to_string(root.join(path)).ok().as_ref() != Some(*text)
+    };
+    let stale = files.iter().filter(is_stale);
+    stale.map(|(path, _)| path.clone()).collect()
 }
 
 /// What is made of the sources below `root`, by path relative to it.
@@ -55,7 +61,17 @@ fn generated(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
         let mut text = serde_json::to_string_pretty(&grafana::dashboard(name, dashboard))?;
         text.push('\n');
         files.insert(path, text);
+        let previews = Path::new(DIRECTORY).join("previews");
+        let recorded = root.join(&previews).join(format!("data/{name}.json"));
+        if recorded.exists() {
+            let picture = fs::read_to_string(&recorded)
+                .map_err(anyhow::Error::from)
+                .and_then(|it| preview::draw(dashboard, &Recording::parse(&it)?));
+            let picture = picture.with_context(|| recorded.display().to_string())?;
+            files.insert(previews.join(format!("{name}.svg")), picture);
+        }
     }
+    files.insert(operator::MANIFEST.into(), operator::manifest(root)?);
     Ok(files)
 }
 

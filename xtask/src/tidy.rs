@@ -104,7 +104,7 @@ fn findings(mut findings: Vec<Finding>) -> Result<Verdict> {
 }
 
 fn stale_dashboards(root: &Path) -> Result<Vec<Finding>> {
-    let stale = dashboards::stale(root)?.into_iter();
+    let stale = dashboards::all_stale(root)?.into_iter();
     Ok(stale
         .map(|path| Finding {
             path,

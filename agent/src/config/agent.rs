@@ -1,9 +1,12 @@
 //! Checks of the agent's own fields: everything but the `kubelet` section.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use super::checked::*;
+use super::duration::{self, SignedDuration};
 use super::fault::{Faults, FieldPath};
 use super::pressure;
 use super::raw::{RawConfig, RawTls};
@@ -20,6 +23,11 @@ const DEFAULT_STATE_DIRECTORY: &str = "/var/lib/ballast";
 const DEFAULT_KUBELET_DIRECTORY: &str = "/var/lib/kubelet";
 /// 9464 is the port registered for exporters of OpenTelemetry; local until someone opens it.
 const DEFAULT_METRICS_ADDRESS: &str = "127.0.0.1:9464";
+/// Three sweeps between two scrapes of Prometheus at its usual 15 s.
+const DEFAULT_STATS_INTERVAL: Duration = Duration::from_secs(5);
+/// More often costs more than the agent may use; seldomer and a record of an OOM kill shows nothing
+/// of the minute before it.
+const STATS_INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 /// Below the usual mount point of the bpffs.
 const DEFAULT_PIN_DIRECTORY: &str = "/sys/fs/bpf/ballast";
 /// `sun_path` has 108 bytes, the last one a NUL (unix(7)).
@@ -34,6 +42,7 @@ pub(super) struct Agent {
     kubelet_directory: PathBuf,
     socket: PathBuf,
     metrics: MetricsConfig,
+    stats_interval: Duration,
     log: LogConfig,
     bpf: BpfConfig,
     eviction: EvictionConfig,
@@ -51,6 +60,7 @@ impl Agent {
             kubelet_directory: self.kubelet_directory,
             socket: self.socket,
             metrics: self.metrics,
+            stats_interval: self.stats_interval,
             log: self.log,
             bpf: self.bpf,
             eviction: self.eviction,
@@ -134,6 +144,7 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         kubelet_directory,
         socket,
         metrics: metrics(raw, faults),
+        stats_interval: stats_interval(raw, faults),
         log: LogConfig {
             format: choose(
                 log.format.as_deref(),
@@ -320,6 +331,38 @@ fn metrics_tls(raw: &RawTls, at: &FieldPath, faults: &mut Faults) -> Option<TlsC
         certificate_file: certificate_file?,
         key_file: key_file?,
     })
+}
+
+fn stats_interval(raw: &RawConfig, faults: &mut Faults) -> Duration {
+    let metrics = raw.metrics.as_ref();
+    let text = metrics.and_then(|it| it.stats_interval.as_deref());
+    let at = FieldPath::root().field("metrics").field("statsInterval");
+    span(text, &at, STATS_INTERVALS, DEFAULT_STATS_INTERVAL, faults)
+}
+
+/// A length of time within bounds.
+pub(super) fn span(
+    text: Option<&str>,
+    at: &FieldPath,
+    range: RangeInclusive<Duration>,
+    default: Duration,
+    faults: &mut Faults,
+) -> Duration {
+    let Some(text) = text else {
+        return default;
+    };
+    match faults.keep(at, duration::parse(text)) {
+        Some(SignedDuration::Positive(it)) if range.contains(&it) => it,
+        None => default,
+        Some(_) => {
+            let [shortest, longest] = [*range.start(), *range.end()].map(duration::format);
+            faults.add(
+                at,
+                format!("`{text}` is out of range; right would be {shortest} to {longest}"),
+            );
+            default
+        }
+    }
 }
 
 /// A path that means the same wherever the agent was started.

@@ -89,6 +89,9 @@ pub struct Config {
     pub kubelet_directory: PathBuf,
     pub socket: PathBuf,
     pub metrics: MetricsConfig,
+    /// Between two sweeps of statistics; 1 s to 1 min.
+    #[serde(serialize_with = "as_text")]
+    pub stats_interval: Duration,
     pub log: LogConfig,
     pub bpf: BpfConfig,
     pub eviction: EvictionConfig,

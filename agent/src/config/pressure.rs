@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::agent::{absolute_path, choose};
+use super::agent::{absolute_path, choose, span};
 use super::checked::{as_text, from_text};
-use super::duration::{self, SignedDuration};
 use super::eviction::percent;
 use super::fault::{Faults, FieldPath};
 use super::raw::{RawEviction, RawEvictionRecord, RawEvictionStall};
@@ -197,7 +196,7 @@ fn check_stall(raw: &RawEvictionStall, at: &FieldPath, faults: &mut Faults) -> S
         duration: span(
             raw.duration.as_deref(),
             &at.field("duration"),
-            SHORTEST_STALL,
+            SHORTEST_STALL..=LONGEST_STALL,
             default.duration,
             faults,
         ),
@@ -216,7 +215,7 @@ fn check_stall(raw: &RawEvictionStall, at: &FieldPath, faults: &mut Faults) -> S
         cool_down: span(
             raw.cool_down.as_deref(),
             &at.field("coolDown"),
-            Duration::ZERO,
+            Duration::ZERO..=LONGEST_STALL,
             default.cool_down,
             faults,
         ),
@@ -292,30 +291,6 @@ fn bytes(text: Option<&str>, at: &FieldPath, least: u64, default: u64, faults: &
         );
     }
     size.units()
-}
-
-fn span(
-    text: Option<&str>,
-    at: &FieldPath,
-    shortest: Duration,
-    default: Duration,
-    faults: &mut Faults,
-) -> Duration {
-    let Some(text) = text else {
-        return default;
-    };
-    match faults.keep(at, duration::parse(text)) {
-        Some(SignedDuration::Positive(it)) if (shortest..=LONGEST_STALL).contains(&it) => it,
-        None => default,
-        Some(_) => {
-            let [shortest, longest] = [shortest, LONGEST_STALL].map(duration::format);
-            faults.add(
-                at,
-                format!("`{text}` is out of range; right would be {shortest} to {longest}"),
-            );
-            default
-        }
-    }
 }
 
 #[cfg(test)]

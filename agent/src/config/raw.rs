@@ -104,6 +104,7 @@ section! {
         address = "address": String,
         tls = "tls": RawTls,
         bearer_token_file = "bearerTokenFile": String,
+        stats_interval = "statsInterval": String,
     }
 }
 

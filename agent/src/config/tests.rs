@@ -51,6 +51,7 @@ fn an_empty_configuration_has_the_documented_defaults() {
     assert_eq!(config.socket, Path::new("/run/ballast/ballast.sock"));
     let address = config.metrics.address.map(|it| it.to_string());
     assert_eq!(address.as_deref(), Some("127.0.0.1:9464"));
+    assert_eq!(config.stats_interval, Duration::from_secs(5));
     assert_eq!(config.log, LogConfig::default());
     assert_eq!(config.bpf.pin_directory, Path::new("/sys/fs/bpf/ballast"));
     assert!(!config.bpf.diagnostics);
@@ -123,6 +124,10 @@ fn every_fault_of_the_agent_section_names_its_field() {
              /etc/ballast/pods",
         ),
         (
+            "metrics: {statsInterval: 500ms}\n",
+            "metrics.statsInterval: `500ms` is out of range; right would be 1s to 1m",
+        ),
+        (
             "metrics: {address: localhost:9464}\n",
             "metrics.address: `localhost:9464` is not an address; right would be IP:PORT as in \
              127.0.0.1:9464 or [::1]:9464, or an empty string for none",
@@ -159,6 +164,10 @@ fn every_fault_of_the_agent_section_names_its_field() {
     assert_eq!(
         faults(&long),
         ["socket: the path is longer than the 107 bytes of a socket address"]
+    );
+    assert_eq!(
+        good("metrics: {statsInterval: 1m}\n").config.stats_interval,
+        Duration::from_secs(60)
     );
     assert_eq!(
         good("metrics: {address: \"\"}\n").config.metrics.address,

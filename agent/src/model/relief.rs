@@ -1,7 +1,7 @@
 //! Relief under memory pressure short of an eviction: what is done to which cgroup, what it is
 //! expected to give, and what has to be undone afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -170,6 +170,13 @@ impl ReliefState {
         self.memory_high.is_empty() && self.frozen.is_empty()
     }
 
+    /// Those that have something left to undo.
+    pub fn stages(&self) -> BTreeSet<Stage> {
+        let changed = self.memory_high.iter().map(|it| it.stage);
+        let frozen = self.frozen.iter().map(|_| Stage::Freeze);
+        changed.chain(frozen).collect()
+    }
+
     /// `memory.high` of the cgroup is lifted.
     pub fn is_relaxed(&self, cgroup: &CgroupName) -> bool {
         let mut changed = self.memory_high.iter();
@@ -215,5 +222,7 @@ mod tests {
         assert!(state.is_relaxed(&name("lifted")));
         assert!(!state.is_relaxed(&name("slowed")));
         assert!(!state.is_relaxed(&name("other")));
+        let stages = BTreeSet::from([Stage::Relax, Stage::Throttle]);
+        assert_eq!(state.stages(), stages);
     }
 }

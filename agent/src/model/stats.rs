@@ -19,7 +19,7 @@ pub use self::cgroup::{
     NumaPages,
 };
 pub use self::known::{EndedContainer, KnownContainer, KnownPod};
-use super::eviction::DiskUse;
+use super::eviction::{ContainerFigures, DiskUse, PodFigures};
 use super::pod::QosClass;
 use super::record::PodRef;
 use super::time::WallTime;
@@ -133,6 +133,35 @@ pub struct PodStats {
     pub volumes: BTreeMap<String, DiskUse>,
     /// By name; those that have ended follow, for as long as they are shown.
     pub containers: Vec<ContainerStats>,
+}
+
+impl PodStats {
+    /// What eviction makes of it. `None`: it has no cgroup that could be read.
+    pub fn figures(&self) -> Option<PodFigures> {
+        let stats = self.stats.as_ref()?;
+        let running = self.containers.iter().filter(|it| it.ended_at.is_none());
+        let parts = running.clone().filter_map(|it| it.stats.memory_use());
+        let memory = stats.memory_use().map(|it| it.with_files_of(parts));
+        let containers = running.map(|it| {
+            let figures = ContainerFigures {
+                memory_working_set: it.stats.memory.working_set(),
+                root_fs: it.root_fs,
+                logs: it.logs,
+            };
+            (it.name.clone(), figures)
+        });
+        Some(PodFigures {
+            at: Some(stats.at),
+            memory,
+            memory_working_set: memory.map(|it| it.working_set()),
+            processes: stats.n_processes,
+            tasks: stats.n_tasks,
+            stall: stats.stalls.memory.map(|it| it.totals()),
+            storage: self.ephemeral_storage,
+            containers: containers.collect(),
+            volumes: self.volumes.clone(),
+        })
+    }
 }
 
 /// One instance of a container.

@@ -302,16 +302,23 @@ impl Metrics {
         }
     }
 
-    /// A counter of the kernel was lower than at the reading before.
-    pub fn source_regressed(&self, source: Source) {
-        let family = &self.shared.agent.source_regressions;
-        family.with_label_values(&[source.as_str()]).inc();
-    }
-
     pub fn source_error(&self, source: Source, fault: SourceFault) {
         let family = &self.shared.agent.source_errors;
         let labels = [source.as_str(), fault.as_str()];
         family.with_label_values(&labels).inc();
+    }
+
+    /// As [`Metrics::source_error`], `n` of them.
+    pub fn source_errors(&self, source: Source, fault: SourceFault, n: u64) {
+        let family = &self.shared.agent.source_errors;
+        let labels = [source.as_str(), fault.as_str()];
+        family.with_label_values(&labels).inc_by(n);
+    }
+
+    /// Counters of a source that fell, and are shown as they were before.
+    pub fn source_regressed(&self, source: Source, n: u64) {
+        let family = &self.shared.agent.source_regressions;
+        family.with_label_values(&[source.as_str()]).inc_by(n);
     }
 
     /// `started_at`: start of the agent.

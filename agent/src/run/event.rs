@@ -31,6 +31,8 @@ pub(super) enum Event {
     Evict(Box<Eviction>),
     /// What the node is short of changed.
     Pressure,
+    /// There is a new sweep to show.
+    Swept,
     /// A device plugin was asked in the admission of a pod, and this is what it said.
     PluginAnswered {
         pod: PodUid,

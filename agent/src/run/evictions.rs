@@ -18,11 +18,11 @@ use crate::decide::eviction::{FsLayout, Policy};
 use crate::model::cgroup::{DesiredCgroup, FileValue};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::eviction::{Eviction, PodFacts};
-use crate::model::pod::VolumeSource;
+use crate::model::pod::{PodUid, VolumeSource};
 use crate::model::time::WallTime;
 use crate::sources::ReadError;
 use crate::sources::node_reading::NodeReader;
-use crate::sources::pod_reading::PodReaders;
+use crate::sources::stats::{self, StatsReader};
 use crate::sources::wakers::{Wakers, WakersError};
 use crate::sys::{FsError, Root, clock};
 
@@ -164,7 +164,20 @@ impl Loop {
                 page_size,
             )?,
             kernel: Arc::clone(&self.shared),
-            pods: PodReaders::new(Arc::clone(trees), kubepods),
+            stats: StatsReader::new(
+                &root,
+                Arc::clone(trees),
+                kubepods,
+                state_directory,
+                Arc::new(stats::machine(
+                    &root,
+                    &node.name,
+                    &node.topology,
+                    trees.unified,
+                )),
+                page_size,
+            ),
+            stats_interval: config.stats_interval,
             wakers,
             writer: ReliefWriter::new(node.writer.clone(), root, page_size),
             notes: self.eviction_notes.clone(),
@@ -258,14 +271,18 @@ impl Loop {
         }
     }
 
-    /// Tells the watcher which pods there are, if they are others than before.
-    pub(super) fn publish_candidates(&mut self) {
+    /// Tells the watcher which pods there are, and asks for a sweep if they are others than before.
+    /// `uids` were decided upon in this pass.
+    pub(super) fn publish_pods(&mut self, uids: &[PodUid]) {
+        let known = self.known_pods(uids);
         let candidates: Vec<Candidate> = self
             .pods
             .values()
             .filter(|it| it.is_active() && it.cgroup_id.is_some())
             .map(|it| Candidate::of(it, &it.facts, &self.paths))
             .collect();
-        self.pressure.set_candidates(candidates);
+        if self.pressure.set_pods(candidates, known) {
+            self.pressure.ask_stats();
+        }
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::known::ended_container;
 use super::phases::Phases;
 use super::plugins::allocated_devices;
 use super::pods::{self, Instance, PodEntry};
@@ -26,6 +27,7 @@ use crate::observe::metrics::labels::{
 };
 use crate::runtime::Signal;
 use crate::sources::cgroupfs::ReadError;
+use crate::sources::stats;
 use crate::sys::clock;
 
 /// What a pass looks at.
@@ -73,8 +75,8 @@ impl Loop {
         self.drop_eviction_notes();
         self.retire_pods(started);
         self.publish_resources();
-        if !uids.is_empty() {
-            self.publish_candidates();
+        if !uids.is_empty() || self.pods.values().any(|it| it.is_known_stale) {
+            self.publish_pods(&uids);
         }
         self.work_removals(clock::boottime());
         phases.end(Phase::Apply);
@@ -467,7 +469,17 @@ impl Loop {
                 metrics.kubelet_cgroup_op(KubeletCgroupOp::Destroy, duration);
             }
         };
-        let round = self.removals.round(&self.node.writer, now, &mut took);
+        let (pods, pressure) = (&self.pods, &self.pressure);
+        let trees = self.node.reader.trees();
+        let page_size = self.node.identity.page_size.0;
+        let mut look = |name: &CgroupName| {
+            let read = || stats::read_once(trees, name, clock::boottime(), page_size);
+            if let Some(ended) = ended_container(pods, name, read) {
+                pressure.add_ended(ended);
+            }
+        };
+        let writer = &self.node.writer;
+        let round = self.removals.round(writer, now, &mut took, &mut look);
         for (name, why) in round.slow {
             tracing::warn!(
                 cgroup = self.node.path_of(&name),

@@ -16,6 +16,7 @@ use crate::model::event::{CgroupId, ProcessKey};
 use crate::model::eviction::PodFacts;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
+use crate::model::stats::KnownPod;
 use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
 use crate::sys::FsError;
 
@@ -100,6 +101,9 @@ pub struct PodEntry {
     /// than that of the exit.
     ended: BTreeMap<String, HostProcess>,
     pub decision: Option<PodDecision>,
+    /// What the sweep knows of it; stale: something of that changed since.
+    pub known: Option<Arc<KnownPod>>,
+    pub is_known_stale: bool,
     /// Something happened since the last decision.
     pub is_dirty: bool,
     /// The stored state is behind.
@@ -132,6 +136,8 @@ impl PodEntry {
             instances: BTreeMap::new(),
             ended: BTreeMap::new(),
             decision: None,
+            known: None,
+            is_known_stale: false,
             is_dirty: true,
             is_unsaved: true,
             is_confirmed: false,
@@ -166,6 +172,7 @@ impl PodEntry {
             .entry(container.to_owned())
             .or_default() += 1;
         self.is_unsaved = true;
+        self.is_known_stale = true;
         let victim = HostProcess::of(victim);
         if self.ended.get(container) == Some(&victim) {
             if let Some(status) = self.state.container_mut(container) {

@@ -19,7 +19,10 @@ mod watcher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::watch;
 
 pub(super) use self::stages::Stages;
 pub(super) use self::watcher::{Parts, WatcherHandle, spawn};
@@ -29,6 +32,7 @@ use crate::model::cgroup_name::CgroupName;
 use crate::model::eviction::{Eviction, NodeCondition};
 use crate::model::pod::PodUid;
 use crate::model::relief::ReliefState;
+use crate::model::stats::{EndedContainer, KnownPod, StatsSnapshot};
 use crate::model::status::{PodStalls, PressureStatus};
 use crate::sources::checkpoint as stored;
 use crate::sources::checkpoint::CheckpointError;
@@ -41,10 +45,19 @@ const NOTES: &str = "evictions";
 const NOTE_KIND: &str = "eviction";
 const NOTE_VERSION: u32 = 1;
 
+/// A rate over a shorter time says little, and sweeps for a shorter time cost too much.
+const MIN_SPAN: Duration = Duration::from_secs(1);
+
 /// What the watcher and the loop both know.
 #[derive(Debug, Default)]
 pub(super) struct Pressure {
-    candidates: Mutex<Arc<Vec<Candidate>>>,
+    known: Mutex<Known>,
+    /// Instances that ended since the last look.
+    ended: Mutex<Vec<EndedContainer>>,
+    /// The last sweep, for whoever shows it.
+    stats: watch::Sender<Option<Arc<StatsSnapshot>>>,
+    /// The last sweep at least [`MIN_SPAN`] before that one: a rate needs two.
+    stats_before: Mutex<Option<Arc<StatsSnapshot>>>,
     status: RwLock<Option<PressureStatus>>,
     /// Memory stalls of pods, as of the last reading of all containers.
     stalls: RwLock<BTreeMap<PodUid, PodStalls>>,
@@ -52,27 +65,79 @@ pub(super) struct Pressure {
     relief: RwLock<ReliefState>,
     /// The next look is to be a pass.
     is_pass_wanted: AtomicBool,
+    /// A sweep is to come before its time.
+    is_sweep_wanted: AtomicBool,
     /// Set once there is a watcher.
     bell: OnceLock<Bell>,
 }
 
+/// The pods of the node, as of the last pass of the loop.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// Those to choose from.
+    pub candidates: Arc<Vec<Candidate>>,
+    /// All, for the sweep.
+    pub pods: Arc<Vec<Arc<KnownPod>>>,
+}
+
 impl Pressure {
-    pub(super) fn set_candidates(&self, candidates: Vec<Candidate>) {
-        let mut known = self
-            .candidates
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if **known != candidates {
-            *known = Arc::new(candidates);
+    /// True: the pods are others, or run other containers.
+    pub(super) fn set_pods(&self, candidates: Vec<Candidate>, pods: Vec<Arc<KnownPod>>) -> bool {
+        let mut known = lock(&self.known);
+        if *known.candidates != candidates {
+            known.candidates = Arc::new(candidates);
+        }
+        let is_other = *known.pods != pods;
+        if is_other {
+            known.pods = Arc::new(pods);
+        }
+        is_other
+    }
+
+    fn known(&self) -> Known {
+        lock(&self.known).clone()
+    }
+
+    /// An instance has ended; the sweep goes on showing it for a while.
+    pub(super) fn add_ended(&self, ended: EndedContainer) {
+        lock(&self.ended).push(ended);
+    }
+
+    fn take_ended(&self) -> Vec<EndedContainer> {
+        std::mem::take(&mut *lock(&self.ended))
+    }
+
+    /// `None`: there was no sweep yet.
+    pub(super) fn stats(&self) -> Option<Arc<StatsSnapshot>> {
+        self.stats.borrow().clone()
+    }
+
+    /// For rates: a sweep at least a second before the last one.
+    pub(super) fn stats_before(&self) -> Option<Arc<StatsSnapshot>> {
+        lock(&self.stats_before).clone()
+    }
+
+    pub(super) fn subscribe_stats(&self) -> watch::Receiver<Option<Arc<StatsSnapshot>>> {
+        self.stats.subscribe()
+    }
+
+    fn set_stats(&self, stats: Arc<StatsSnapshot>) {
+        let last = self.stats.send_replace(Some(Arc::clone(&stats)));
+        if let Some(last) = last
+            && stats.ended.saturating_sub(last.ended) >= MIN_SPAN
+        {
+            *lock(&self.stats_before) = Some(last);
         }
     }
 
-    fn candidates(&self) -> Arc<Vec<Candidate>> {
-        let known = self
-            .candidates
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&known)
+    /// Asks for a sweep before the next is due: at once, or a second after the last one.
+    pub(super) fn ask_stats(&self) {
+        self.is_sweep_wanted.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn takes_sweep(&self) -> bool {
+        self.is_sweep_wanted.swap(false, Ordering::Relaxed)
     }
 
     /// `None`: the watcher has not looked yet, or there is none.
@@ -165,4 +230,8 @@ impl Notes {
     pub(super) fn remove(&self, uid: &PodUid) -> Result<(), FsError> {
         checkpoint::remove(&self.path(uid))
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::Loop;
-use super::cpu::CpuUsage;
 use super::node::Node;
 use super::pass::Scope;
 use super::phases::Phases;
 use super::pods::{Instance, PodEntry};
+use super::usage::Usages;
 use crate::apply::cgroupfs::ApplyError;
 use crate::config::Config;
 use crate::decide::cgroup_plan::CgroupPlan;
@@ -43,7 +43,7 @@ use crate::units::{Bytes, MilliCpu};
 /// A change shows in `ballast status` within this time; more often would cost and tell no more.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 
-/// A document reads files of every container: it takes one part in this many of the loop's time.
+/// A document has every container in it: it takes one part in this many of the loop's time.
 const PUBLISH_SHARE: u32 = 20;
 
 /// What the loop has done so far.
@@ -61,7 +61,6 @@ pub(super) struct Publisher {
     started_at: WallTime,
     mode: String,
     ebpf: EbpfStatus,
-    cpu: CpuUsage,
     /// Something changed since the last document, at this time.
     changed_at: Option<Duration>,
     /// When the next document may be made.
@@ -79,7 +78,6 @@ impl Publisher {
             started_at: WallTime::from_epoch(clock::wall()),
             mode: config.mode.as_str().to_owned(),
             ebpf: EbpfStatus::default(),
-            cpu: CpuUsage::default(),
             changed_at: None,
             due_at: Duration::ZERO,
         };
@@ -362,7 +360,6 @@ impl Loop {
         self.metrics.sync_pods(containers, now);
         self.count_objects(n_containers);
         let psi = self.node_psi(now);
-        self.measure_cpu(now);
         self.metrics.set_source_ages(now);
         let status = self.status(psi);
         self.metrics.set_node_allocatable(&status.node.resources);
@@ -449,16 +446,8 @@ impl Loop {
         }
     }
 
-    fn measure_cpu(&mut self, now: Duration) {
-        let mut names = vec![self.node.plan.kubepods.clone()];
-        for entry in self.pods.values().filter(|it| it.is_active()) {
-            names.push(entry.cgroup.clone());
-            names.extend(entry.instances.values().map(|it| it.cgroup.clone()));
-        }
-        self.publisher.cpu.measure(names, &self.node.reader, now);
-    }
-
     fn status(&self, psi: PsiStatus) -> Status {
+        let usages = Usages::of(&self.pressure);
         let now_boot = clock::boottime();
         let now_wall = clock::wall();
         let at = |boottime: Duration| {
@@ -467,7 +456,7 @@ impl Loop {
         let mut pods: Vec<status::PodEntry> = self
             .pods
             .values()
-            .map(|entry| self.pod_status(entry, &at))
+            .map(|entry| self.pod_status(entry, &usages, &at))
             .collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         let mut warnings = self.manifest_state.warnings.clone();
@@ -508,7 +497,7 @@ impl Loop {
                     driver: self.config.kubelet.cgroup_driver,
                     root: self.node.path_of(&self.config.kubelet.cgroup_root),
                 },
-                resources: self.resources(),
+                resources: self.resources(&usages),
                 psi,
                 ebpf: EbpfStatus {
                     lost: self.shared.lost(),
@@ -538,15 +527,14 @@ impl Loop {
     }
 
     /// Node totals by resource.
-    fn resources(&self) -> BTreeMap<String, ResourceStatus> {
+    fn resources(&self, usages: &Usages) -> BTreeMap<String, ResourceStatus> {
         let allocatable = &self.node.plan.allocatable;
         let n_pods = self.config.kubelet.max_pods;
         let capacity = allocatable.node_capacity(n_pods);
         let free = allocatable.node_allocatable(n_pods);
         let mut requested: BTreeMap<String, u64> = BTreeMap::new();
         let mut used_memory = 0;
-        let used_cpu = self.publisher.cpu.of(&self.node.plan.kubepods);
-        let used_cpu = used_cpu.and_then(|it| it.rate);
+        let used_cpu = usages.kubepods_cpu();
         for entry in self.pods.values().filter(|it| it.is_active()) {
             let requests = entry
                 .state
@@ -557,7 +545,7 @@ impl Loop {
                 *sum = sum.saturating_add(amount(&requests, name));
             }
             *requested.entry("pods".to_owned()).or_default() += 1;
-            if let Ok(Some(bytes)) = self.node.reader.memory_usage(&entry.cgroup) {
+            if let Some(Bytes(bytes)) = usages.pod(&entry.pod_ref).memory_bytes {
                 used_memory += bytes;
             }
         }
@@ -582,7 +570,12 @@ impl Loop {
             .collect()
     }
 
-    fn pod_status(&self, entry: &PodEntry, at: &dyn Fn(Duration) -> WallTime) -> status::PodEntry {
+    fn pod_status(
+        &self,
+        entry: &PodEntry,
+        usages: &Usages,
+        at: &dyn Fn(Duration) -> WallTime,
+    ) -> status::PodEntry {
         let pod = &entry.state.pod;
         let mut stalls = self.pressure.stalls_of(&pod.uid);
         let waiting: BTreeMap<&str, Waiting> = entry
@@ -617,7 +610,7 @@ impl Loop {
                         .map(|it| it.to_string()),
                     resources: bounds(&container.resources.requests, &container.resources.limits),
                     usage: match instance {
-                        Some(instance) => self.usage(&instance.cgroup),
+                        Some(instance) => usages.container(&entry.pod_ref, instance.id.as_str()),
                         None => Usage::default(),
                     },
                     memory_stall: instance.and_then(|_| stalls.containers.remove(name)),
@@ -652,23 +645,12 @@ impl Loop {
             started_at: Some(entry.state.accepted_at),
             resources: bounds(&requests, &limits),
             usage: match entry.is_active() {
-                true => self.usage(&entry.cgroup),
+                true => usages.pod(&entry.pod_ref),
                 false => Usage::default(),
             },
             memory_stall: stalls.pod.filter(|_| entry.is_active()),
             oom_kills: entry.state.oom_kills.values().sum(),
             containers,
-        }
-    }
-
-    fn usage(&self, name: &CgroupName) -> Usage {
-        let reader = &self.node.reader;
-        let cpu = self.publisher.cpu.of(name);
-        Usage {
-            memory_bytes: reader.memory_usage(name).ok().flatten().map(Bytes),
-            cpu_ns: cpu.map(|it| it.total_ns),
-            cpu_milli: cpu.and_then(|it| it.rate),
-            pids: reader.n_tasks(name).ok().flatten(),
         }
     }
 }

@@ -67,12 +67,14 @@ impl Removals {
 
     /// One attempt for every cgroup that is due.
     ///
-    /// `took` hears what each operation took.
+    /// `took` hears what each operation took; `look` is called with each cgroup before it is tried
+    /// to remove it, and so at last with the cgroup as it then was.
     pub(super) fn round(
         &mut self,
         writer: &CgroupWriter,
         now: Duration,
         took: &mut dyn FnMut(CgroupOp, Duration),
+        look: &mut dyn FnMut(&CgroupName),
     ) -> Round {
         let mut round = Round::default();
         let due: BTreeSet<CgroupName> = self
@@ -82,7 +84,7 @@ impl Removals {
             .map(|(name, _)| name.clone())
             .collect();
         for name in due {
-            let why = match attempt(writer, &name, took) {
+            let why = match attempt(writer, &name, took, look) {
                 Ok(Removal::Done) => {
                     self.entries.remove(&name);
                     round.done.push(name);
@@ -114,6 +116,7 @@ fn attempt(
     writer: &CgroupWriter,
     name: &CgroupName,
     took: &mut dyn FnMut(CgroupOp, Duration),
+    look: &mut dyn FnMut(&CgroupName),
 ) -> Result<Removal, ApplyError> {
     let mut timed = |op, act: &dyn Fn() -> Result<Removal, ApplyError>| {
         let started = clock::boottime();
@@ -121,10 +124,12 @@ fn attempt(
         took(op, clock::boottime().saturating_sub(started));
         result
     };
+    look(name);
     let left = timed(CgroupOp::Rmdir, &|| writer.remove(name))?;
     if !matches!(left, Removal::Populated { .. }) {
         return Ok(left);
     }
     timed(CgroupOp::Kill, &|| writer.kill(name).map(|_| left.clone()))?;
+    look(name);
     timed(CgroupOp::Rmdir, &|| writer.remove(name))
 }

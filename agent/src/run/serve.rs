@@ -47,10 +47,11 @@ pub(super) struct Server {
 
 impl Server {
     /// Binds everything that the configuration names, and sends `Shutdown` to the loop at SIGTERM
-    /// or SIGINT.
+    /// or SIGINT. `stats_bell` asks for a sweep.
     pub(super) fn start(
         config: &Config,
         pages: Pages,
+        stats_bell: Arc<dyn Fn() + Send + Sync>,
         log: &EventLog,
         status: watch::Receiver<Option<Arc<Status>>>,
         to_loop: &Sender,
@@ -66,7 +67,7 @@ impl Server {
         let sources = Sources {
             status,
             stats: pages.stats.clone(),
-            stats_bell: None,
+            stats_bell: Some(stats_bell),
             events: log.clone(),
             admissions: config.state_directory.join(ADMISSIONS),
             oom_records: config.state_directory.join(RECORDS),

@@ -12,7 +12,7 @@ use super::device_programs::DevicePrograms;
 use crate::model::cgroup::{
     Controller, Existence, FileKind, FileValue, InterfaceFile, ObservedCgroup,
 };
-use crate::model::cgroup_files::{CpuStat, parse_cpuacct_usage, parse_dying_descendants};
+use crate::model::cgroup_files::parse_dying_descendants;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::DeviceAccess;
@@ -299,42 +299,6 @@ impl CgroupReader {
         Ok(pids)
     }
 
-    /// Memory charged to a cgroup, in bytes.
-    pub fn memory_usage(&self, name: &CgroupName) -> Result<Option<u64>, ReadError> {
-        let file = match self.trees.unified {
-            true => "memory.current",
-            false => "memory.usage_in_bytes",
-        };
-        self.number_of(name, Controller::Memory, file)
-    }
-
-    /// Tasks in a cgroup, threads included.
-    pub fn n_tasks(&self, name: &CgroupName) -> Result<Option<u64>, ReadError> {
-        self.number_of(name, Controller::Pids, "pids.current")
-    }
-
-    /// CPU time of a cgroup with all below it since it was made, in nanoseconds; whole
-    /// microseconds on v2.
-    pub fn cpu_usage_ns(&self, name: &CgroupName) -> Result<Option<u64>, ReadError> {
-        let (controller, file) = match self.trees.unified {
-            true => ("cpu", "cpu.stat"),
-            false => ("cpuacct", "cpuacct.usage"),
-        };
-        if self.trees.of(controller).is_none() {
-            return Ok(None);
-        }
-        let Some(dir) = gone_is_none(self.dir(name, controller))? else {
-            return Ok(None);
-        };
-        let text = dir
-            .read_text_if_any(file)
-            .map_err(|source| failed(name, source))?;
-        Ok(text.and_then(|text| match self.trees.unified {
-            true => CpuStat::parse(&text).ok()?.usage_ns,
-            false => parse_cpuacct_usage(&text).ok(),
-        }))
-    }
-
     /// Removed cgroups below this one that the kernel still holds (`nr_dying_descendants` of
     /// `cgroup.stat`); `None` on v1, which does not tell.
     pub fn n_dying(&self, name: &CgroupName) -> Result<Option<u64>, ReadError> {
@@ -348,21 +312,6 @@ impl CgroupReader {
             .read_text_if_any("cgroup.stat")
             .map_err(|source| failed(name, source))?;
         Ok(text.and_then(|text| parse_dying_descendants(&text).ok().flatten()))
-    }
-
-    fn number_of(
-        &self,
-        name: &CgroupName,
-        controller: Controller,
-        file: &str,
-    ) -> Result<Option<u64>, ReadError> {
-        if self.trees.of(controller.name()).is_none() {
-            return Ok(None);
-        }
-        match gone_is_none(self.dir(name, controller.name()))? {
-            Some(dir) => number(&dir, file).map_err(|source| failed(name, source)),
-            None => Ok(None),
-        }
     }
 
     pub fn trees(&self) -> &Arc<Trees> {

@@ -76,8 +76,8 @@ fn a_page_becomes_figures_of_the_cgroups_asked_for() {
 
 #[test]
 fn a_listed_deviation_has_to_show() {
-    let listed = "- {family: b, against: files, how: absent, reason: it is so}\n\
-                  - {family: b, against: others, how: extra, reason: it is so}\n";
+    let listed = "- {family: b, against: [files, more], how: absent, reason: it is so}\n\
+                  - {family: b, against: [others], how: extra, reason: it is so}\n";
     let listed = deviations(listed, "files").expect("good text");
     assert_eq!(listed.len(), 1);
     let a = ("a", "/x", 1.0);

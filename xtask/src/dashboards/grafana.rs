@@ -154,6 +154,9 @@ fn defaults(panel: &Panel) -> Value {
         "thresholds": thresholds(panel),
         "custom": custom(panel),
     });
+    if panel.shows_whole_numbers() {
+        defaults["decimals"] = json!(0);
+    }
     for (name, end) in [("min", panel.min), ("max", panel.max)] {
         if let Some(end) = end {
             defaults[name] = json!(end);
@@ -213,6 +216,7 @@ fn overrides(panel: &Panel, index: usize, query: &Query) -> Option<Value> {
     let mut set = |id: &str, value: Value| properties.push(json!({"id": id, "value": value}));
     if let Some(unit) = query.unit.map(unit) {
         set("unit", json!(unit));
+        set("decimals", Value::Null);
     }
     if let Some(color) = query.color {
         // Several series of one meaning are shades of its colour.

@@ -228,6 +228,11 @@ impl Panel {
         query.unit.unwrap_or(self.unit)
     }
 
+    /// What is counted over a time is estimated at its ends; nobody wants to read half a kill.
+    pub(super) fn shows_whole_numbers(&self) -> bool {
+        self.unit == Unit::Count && matches!(self.kind, Kind::Stat | Kind::Table)
+    }
+
     /// The label that Grafana knows query number `index` by.
     pub(super) fn ref_id(index: usize) -> String {
         char::from(b'A' + u8::try_from(index).unwrap_or(25).min(25)).to_string()

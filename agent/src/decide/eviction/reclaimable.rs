@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use super::trend::{Point, time_to_fall};
-use crate::model::container_memory::ContainerReading;
 use crate::model::eviction::{MemoryUse, PodFigures, StallTotals};
+use crate::model::stats::CgroupStats;
 
 /// A pod that waits for memory more than this share of the time needs its cache. One tenth is
 /// arbitrary: far above what reading a file for the first time costs, far below a pod that
@@ -100,31 +100,39 @@ pub struct ContainerOutlook {
     pub time_to_limit: Option<Duration>,
 }
 
+/// One look at a container.
+#[derive(Clone, Copy, Debug)]
+pub struct ContainerLook<'a> {
+    pub stats: &'a CgroupStats,
+    /// What it waited for memory, whoever counts it.
+    pub stall: Option<StallTotals>,
+}
+
 /// `before`: the same container some seconds earlier; `page_size` in bytes. What one look cannot say
 /// of a cgroup that was made since is not said.
 pub fn outlook(
-    before: Option<&ContainerReading>,
-    now: &ContainerReading,
+    before: Option<ContainerLook<'_>>,
+    now: ContainerLook<'_>,
     page_size: u64,
 ) -> ContainerOutlook {
-    let before = before.filter(|it| it.cgroup_id == now.cgroup_id);
+    let before = before.filter(|it| it.stats.cgroup_id == now.stats.cgroup_id);
     let evidence = before.and_then(|before| {
-        let elapsed = now.at.checked_sub(before.at)?;
-        let look = |it: &ContainerReading| (it.memory, it.stall);
+        let elapsed = now.stats.at.checked_sub(before.stats.at)?;
+        let look = |it: ContainerLook<'_>| (it.stats.memory_use(), it.stall);
         CacheEvidence::of_looks(look(before), look(now), elapsed, page_size)
     });
-    let memory = now.memory.as_ref();
+    let memory = now.stats.memory_use();
     ContainerOutlook {
-        reclaimable: memory.map(|it| reclaimable(it, evidence.as_ref())),
-        time_to_limit: before.and_then(|it| time_to_limit(it, now)),
+        reclaimable: memory.map(|it| reclaimable(&it, evidence.as_ref())),
+        time_to_limit: before.and_then(|it| time_to_limit(it.stats, now.stats)),
     }
 }
 
 /// Growth is that of the working set: cache that fills a limit is dropped again, and hurts nobody.
-fn time_to_limit(before: &ContainerReading, now: &ContainerReading) -> Option<Duration> {
-    let limit = now.settings.limit?;
-    let room = |it: &ContainerReading| {
-        let used = it.memory?.working_set();
+fn time_to_limit(before: &CgroupStats, now: &CgroupStats) -> Option<Duration> {
+    let limit = now.spec.memory_limit?;
+    let room = |it: &CgroupStats| {
+        let used = it.memory.working_set()?;
         Some(Point {
             at: it.at,
             value: i64::try_from(i128::from(limit) - i128::from(used)).ok()?,
@@ -137,10 +145,11 @@ fn time_to_limit(before: &ContainerReading, now: &ContainerReading) -> Option<Du
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cgroup_files::MemoryEvents;
-    use crate::model::container_memory::MemorySettings;
+    use crate::model::cgroup_files::MemoryStat;
     use crate::model::event::CgroupId;
     use crate::model::eviction::StallSource;
+    use crate::model::stats::{CgroupSpec, MemoryFigures};
+    use crate::units::Bytes;
 
     const MIB: u64 = 1 << 20;
     const PAGE: u64 = 4096;
@@ -240,28 +249,38 @@ mod tests {
         assert_eq!(reclaimable(&small, None), 3 * MIB);
     }
 
-    fn container(seconds: u64, mebibytes: u64) -> ContainerReading {
-        ContainerReading {
+    fn container(seconds: u64, mebibytes: u64) -> CgroupStats {
+        let bytes = |mebibytes: u64| Some(Bytes(mebibytes * MIB));
+        let mut stats = CgroupStats {
             at: Duration::from_secs(seconds),
-            cgroup_id: CgroupId(7),
-            memory: Some(MemoryUse {
-                usage: (mebibytes + 40) * MIB,
-                refaults_file: Some(0),
-                ..memory()
-            }),
-            stall: None,
-            events: MemoryEvents::default(),
-            peak: None,
-            settings: MemorySettings {
-                limit: Some(500 * MIB),
-                ..MemorySettings::default()
-            },
-        }
+            cgroup_id: Some(CgroupId(7)),
+            ..CgroupStats::default()
+        };
+        stats.memory.usage = Some((mebibytes + 40) * MIB);
+        stats.memory.stat = MemoryStat {
+            anon: bytes(100),
+            file: bytes(100),
+            shmem: bytes(0),
+            active_file: bytes(60),
+            inactive_file: bytes(40),
+            file_dirty: bytes(0),
+            file_writeback: bytes(0),
+            refaults_file: Some(0),
+            ..MemoryStat::default()
+        };
+        stats.spec.memory_limit = Some(500 * MIB);
+        stats
+    }
+
+    fn look(stats: &CgroupStats) -> ContainerLook<'_> {
+        ContainerLook { stats, stall: None }
     }
 
     #[test]
     fn the_limit_is_reached_at_the_pace_of_the_working_set() {
-        let time = |before, now| outlook(Some(&before), &now, PAGE).time_to_limit;
+        let time = |before: CgroupStats, now: CgroupStats| {
+            outlook(Some(look(&before)), look(&now), PAGE).time_to_limit
+        };
         let at = container;
         assert_eq!(time(at(0, 100), at(10, 200)), Some(Duration::from_secs(30)));
         // Over it already, as after a limit was lowered.
@@ -269,8 +288,8 @@ mod tests {
         assert_eq!(time(at(0, 200), at(10, 200)), None);
         // More than an hour away.
         assert_eq!(time(at(0, 100), at(1000, 101)), None);
-        let unlimited = ContainerReading {
-            settings: MemorySettings::default(),
+        let unlimited = CgroupStats {
+            spec: CgroupSpec::default(),
             ..at(10, 200)
         };
         assert_eq!(time(at(0, 100), unlimited), None);
@@ -279,23 +298,23 @@ mod tests {
     #[test]
     fn a_container_that_was_made_anew_is_not_compared_with_the_one_before() {
         let (before, now) = (container(0, 100), container(10, 200));
-        let both = outlook(Some(&before), &now, PAGE);
+        let both = outlook(Some(look(&before)), look(&now), PAGE);
         assert_eq!(both.reclaimable, Some(100 * MIB));
-        let other = ContainerReading {
-            cgroup_id: CgroupId(8),
-            ..before
+        let other = CgroupStats {
+            cgroup_id: Some(CgroupId(8)),
+            ..before.clone()
         };
         let alone = ContainerOutlook {
             reclaimable: Some(40 * MIB),
             time_to_limit: None,
         };
-        assert_eq!(outlook(Some(&other), &now, PAGE), alone);
-        assert_eq!(outlook(None, &now, PAGE), alone);
-        let unread = ContainerReading {
-            memory: None,
+        assert_eq!(outlook(Some(look(&other)), look(&now), PAGE), alone);
+        assert_eq!(outlook(None, look(&now), PAGE), alone);
+        let unread = CgroupStats {
+            memory: MemoryFigures::default(),
             ..now
         };
         let nothing = ContainerOutlook::default();
-        assert_eq!(outlook(Some(&before), &unread, PAGE), nothing);
+        assert_eq!(outlook(Some(look(&before)), look(&unread), PAGE), nothing);
     }
 }

@@ -147,23 +147,6 @@ pub fn plan(input: StagesInput<'_>, state: &ReliefState) -> StagePlan {
     plan
 }
 
-/// How long until the signal is at the threshold, at its present pace; zero where it is met. `None`:
-/// it does not fall, or the pace is not known.
-pub fn time_to_threshold(
-    threshold: &Threshold,
-    before: Option<&Snapshot>,
-    now: &Snapshot,
-) -> Option<Duration> {
-    let observation = now.observations.get(&threshold.signal)?;
-    let amount = amount_of(&threshold.amount, observation.capacity);
-    let room = observation.available.saturating_sub(amount);
-    if room < 0 {
-        return Some(Duration::ZERO);
-    }
-    let [before, now] = [before?, now].map(|it| available(it, threshold.signal));
-    time_to_fall(before?, now?, room)
-}
-
 fn available(snapshot: &Snapshot, signal: Signal) -> Option<Point> {
     let observation = snapshot.observations.get(&signal)?;
     Some(Point {

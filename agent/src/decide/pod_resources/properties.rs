@@ -6,26 +6,16 @@ use crate::decide::container_resources::{container_resources, oom_score_adj};
 use crate::decide::qos::compute_qos_class;
 use crate::decide::resource_settings::{MemoryQos, OomScope};
 use crate::decide::testing::{pod, settings};
+use crate::model::random::Random;
 use crate::model::status::CgroupVersion;
 
-/// A linear congruential generator: any spread of inputs will do.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-
     fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         let n = u64::try_from(choices.len()).expect("a short list");
         choices[usize::try_from(self.below(n)).expect("an index")]
     }
 
-    fn list(&mut self) -> String {
+    fn resource_list(&mut self) -> String {
         let mut text = String::new();
         for (name, amounts) in [
             ("cpu", &["0", "1n", "0.5m", "100m", "2", "1e30", "300"]),
@@ -45,11 +35,15 @@ impl Random {
         text
     }
 
-    fn pod(&mut self) -> Pod {
+    fn any_pod(&mut self) -> Pod {
         let mut spec = String::new();
         for _ in 0..=self.below(4) {
             let kind = self.of(&["app", "app", "init", "sidecar", "pod", "overhead"]);
-            spec += &format!("{kind} {{req {} lim {}}} ", self.list(), self.list());
+            spec += &format!(
+                "{kind} {{req {} lim {}}} ",
+                self.resource_list(),
+                self.resource_list()
+            );
         }
         pod(&(spec + "app {}"))
     }
@@ -109,7 +103,7 @@ fn check_kernel_takes(resources: &CgroupResources, settings: &ResourceSettings) 
 fn every_figure_is_one_that_the_kernel_takes() {
     let mut random = Random(5);
     for round in 0..5000 {
-        let (pod, settings) = (random.pod(), random.settings());
+        let (pod, settings) = (random.any_pod(), random.settings());
         let class = compute_qos_class(&pod);
         let pinning = random.of(&[CpuPinning::Shared, CpuPinning::Exclusive]);
         let own = pod_resources(&pod, class, &settings, pinning);

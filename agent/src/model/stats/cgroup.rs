@@ -70,6 +70,12 @@ impl CgroupStats {
                 before.memory.stat.major_page_faults,
             ),
             (&mut stat.refaults_file, before.memory.stat.refaults_file),
+            (&mut stat.refaults_anon, before.memory.stat.refaults_anon),
+            (&mut stat.pages_scanned, before.memory.stat.pages_scanned),
+            (
+                &mut stat.pages_reclaimed,
+                before.memory.stat.pages_reclaimed,
+            ),
             (&mut events.low, before.memory.events.low),
             (&mut events.high, before.memory.events.high),
             (&mut events.max, before.memory.events.max),

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::eviction::{MemoryMethod, NodeCondition, Signal, StallTotals};
 use crate::model::pod::PodUid;
+use crate::model::relief::Stage;
 use crate::model::time::WallTime;
 
 /// See the module.
@@ -13,6 +14,9 @@ use crate::model::time::WallTime;
 #[serde(rename_all = "camelCase")]
 pub struct PressureStatus {
     pub conditions: BTreeSet<NodeCondition>,
+    /// Stages of relief of which something is not yet undone.
+    #[serde(default)]
+    pub stages: BTreeSet<Stage>,
     /// Those that a threshold is about, and those that could be read.
     pub signals: Vec<SignalStatus>,
     /// Which of the views of memory thresholds are compared with.
@@ -177,6 +181,7 @@ pub(crate) mod tests {
             };
         PressureStatus {
             conditions: BTreeSet::from([NodeCondition::MemoryPressure]),
+            stages: BTreeSet::from([Stage::Throttle]),
             signals: vec![
                 SignalStatus {
                     signal: Signal::MemoryAvailable,

@@ -140,7 +140,7 @@ impl Metrics {
     pub(super) fn more(&self, before: Option<u64>, now: Option<u64>) -> Option<u64> {
         let (before, now) = (before.unwrap_or(0), now?);
         if now < before {
-            self.source_regressed(Source::Cgroup);
+            self.source_regressed(Source::Cgroup, 1);
         }
         Some(now.saturating_sub(before))
     }

@@ -18,10 +18,10 @@ pub(super) struct AgentFamilies {
     pub(super) loop_last_success: GaugeVec,
     pub(super) source_age: GaugeVec,
     pub(super) source_errors: IntCounterVec,
+    pub(super) source_regressions: IntCounterVec,
     pub(super) scrape_duration: HistogramVec,
     pub(super) scrape_series: IntGaugeVec,
     pub(super) scrape_bytes: IntGaugeVec,
-    pub(super) source_regressions: IntCounterVec,
 }
 
 impl AgentFamilies {
@@ -39,10 +39,10 @@ impl AgentFamilies {
             loop_last_success: build.float_gauge("ballast_loop_last_success_timestamp_seconds"),
             source_age: build.float_gauge("ballast_source_age_seconds"),
             source_errors: build.counter("ballast_source_errors_total"),
+            source_regressions: build.counter("ballast_source_regressions_total"),
             scrape_duration: build.histogram("ballast_scrape_duration_seconds"),
             scrape_series: build.gauge("ballast_scrape_series"),
             scrape_bytes: build.gauge("ballast_scrape_bytes"),
-            source_regressions: build.counter("ballast_source_regressions_total"),
         }
     }
 }

@@ -275,7 +275,7 @@ const TABLE: &[Family] = &[
     agent("ballast_source_errors_total", Counter, Count, &["source", "reason"],
         "Failed readings by what failed."),
     agent("ballast_source_regressions_total", Counter, Count, &["source"],
-        "Counters of the kernel that were found lower than before; what they lost is not counted."),
+        "Counters that fell while what they count was the same, and were kept as they were."),
     agent("ballast_scrape_duration_seconds", LATENCY, Seconds, &["endpoint"],
         "Time to encode one answer."),
     agent("ballast_scrape_series", Gauge, Count, &["endpoint"],

@@ -3,37 +3,37 @@
 //! Where the kernel has no PSI, the time in reclaim that the eBPF programs count stands in for it.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::watcher::Watcher;
 use crate::config::Compat;
-use crate::decide::eviction::reclaimable;
-use crate::model::container_memory::ContainerReading;
-use crate::model::eviction::{NodeReading, StallTotals};
+use crate::decide::eviction::reclaimable::{self, ContainerLook, ContainerOutlook};
+use crate::model::eviction::{NodeReading, PodFigures, StallTotals};
 use crate::model::history::PodSample;
-use crate::model::pod::QosClass;
+use crate::model::pod::{PodUid, QosClass};
+use crate::model::stats::{ContainerStats, StatsSnapshot};
 use crate::model::status::PodStalls;
+use crate::observe::metrics::labels::{Source, SourceFault};
 use crate::observe::metrics::{ContainerMemory, LimitHits};
+use crate::run::event::Event;
 use crate::run::evictions::Candidate;
-use crate::sources::pod_reading::Wanted;
+use crate::sources::stats::{Progress, Sweep, Wanted};
+use crate::sys::clock;
 use crate::units::Bytes;
 
-/// Between two readings of all pods on a quiet node: what the record of an OOM kill shows of the
-/// time before it. Between two full readings of containers at least.
-const SWEEP: Duration = Duration::from_secs(5);
+/// A slice of the sweep: the watcher is not away from its glances for longer.
+const SLICE: Duration = Duration::from_millis(2);
 
 impl Watcher {
-    /// Reads every pod. What is on disk was measured by then or is not known.
-    pub(super) fn sweep(&mut self, now: Duration) {
+    /// Reads every pod for a decision. What is on disk was measured by then or is not known.
+    pub(super) fn read_pods(&mut self, now: Duration) {
         let wanted = Wanted {
             processes: self.parts.policy.compat == Compat::Kubelet,
             containers: true,
         };
-        self.figures = self.parts.pods.sweep(now, wanted);
-        let reclaim = self.parts.kernel.reclaim_stalls();
-        for (uid, figures) in &mut self.figures {
-            figures.stall = figures.stall.or_else(|| Some(reclaim.as_ref()?.pod(uid)));
+        let mut figures = self.parts.stats.all_figures(now, wanted);
+        for (uid, figures) in &mut figures {
             let Some(disk) = self.disk.of(uid) else {
                 continue;
             };
@@ -45,86 +45,154 @@ impl Watcher {
                 container.logs = on_disk.logs;
             }
         }
+        self.take_figures(figures);
+    }
+
+    fn take_figures(&mut self, mut figures: BTreeMap<PodUid, PodFigures>) {
+        let reclaim = self.parts.kernel.reclaim_stalls();
+        for (uid, figures) in &mut figures {
+            figures.stall = figures.stall.or_else(|| Some(reclaim.as_ref()?.pod(uid)));
+        }
         let history = &self.parts.background.history;
         let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
-        for (uid, figures) in &self.figures {
+        for (uid, figures) in &figures {
             if let Some(sample) = PodSample::of(figures) {
                 history.push_pod(uid, sample);
             }
         }
+        drop(history);
+        self.figures = figures;
     }
 
-    /// Reads every container in full, and shows it. Nothing is decided by it, so it comes after
-    /// what was decided.
-    pub(super) fn sweep_containers(&mut self, now: Duration) {
-        self.sweep_due = now + SWEEP;
-        let mut containers = self.parts.pods.sweep_containers(now);
-        if let Some(reclaim) = self.parts.kernel.reclaim_stalls() {
-            for (uid, of_pod) in &mut containers {
-                for (name, it) in of_pod {
-                    let stall = it.stall.unwrap_or_else(|| reclaim.container(uid, name));
-                    it.stall = Some(stall);
+    /// Goes on with the sweep, or begins one, for one slice. It is due until it is whole.
+    pub(super) fn sweep_on(&mut self) {
+        self.take_candidates();
+        for ended in self.parts.pressure.take_ended() {
+            self.parts.stats.show_ended(ended);
+        }
+        match self.parts.stats.step(SLICE, self.swept.as_deref()) {
+            Progress::More => {}
+            Progress::Whole(sweep) => self.take_sweep(*sweep),
+        }
+    }
+
+    /// Shows a sweep. Nothing is decided by it.
+    fn take_sweep(&mut self, sweep: Sweep) {
+        let metrics = &self.parts.metrics;
+        metrics.source_regressed(Source::Cgroup, sweep.n_regressions);
+        metrics.source_errors(Source::Cgroup, SourceFault::Io, sweep.faults.io);
+        metrics.source_errors(Source::Cgroup, SourceFault::Parse, sweep.faults.parse);
+        let mut snapshot = sweep.snapshot;
+        self.sweep_due = snapshot.begun + self.parts.stats_interval;
+        for pod in &mut snapshot.pods {
+            let Some(disk) = self.disk.of(&pod.pod.uid) else {
+                continue;
+            };
+            pod.ephemeral_storage = disk.storage;
+            pod.volumes = disk.volumes;
+            for container in pod.containers.iter_mut().filter(|it| it.ended_at.is_none()) {
+                if let Some(on_disk) = disk.containers.get(&container.name) {
+                    container.root_fs = on_disk.root_fs;
+                    container.logs = on_disk.logs;
                 }
             }
         }
-        let before = std::mem::replace(&mut self.containers, containers);
+        let figures = snapshot.pods.iter();
+        let figures = figures.filter_map(|it| Some((it.pod.uid.clone(), it.figures()?)));
+        self.take_figures(figures.collect());
+        let snapshot = Arc::new(snapshot);
+        let stalls = self.stalls_of(&snapshot);
+        let metrics = &self.parts.metrics;
+        metrics.set_stats(&snapshot, self.swept.as_deref());
+        self.show_memory(&snapshot, &stalls);
+        self.parts.pressure.set_stalls(stalls.clone());
+        self.parts.pressure.set_stats(Arc::clone(&snapshot));
+        self.stalls = stalls;
+        self.swept = Some(snapshot);
+        // A full channel: the loop shows it with its next pass.
+        self.parts.to_loop.try_send(Event::Swept).ok();
+    }
+
+    /// Memory stalls of the pods in a sweep.
+    fn stalls_of(&self, snapshot: &StatsSnapshot) -> BTreeMap<PodUid, PodStalls> {
+        let reclaim = self.parts.kernel.reclaim_stalls();
+        let stalls = snapshot.pods.iter().map(|pod| {
+            let uid = &pod.pod.uid;
+            let running = pod.containers.iter().filter(|it| it.ended_at.is_none());
+            let containers = running.filter_map(|it| {
+                let counted = || Some(reclaim.as_ref()?.container(uid, &it.name));
+                let psi = it.stats.stalls.memory.map(|it| it.totals());
+                Some((it.name.clone(), psi.or_else(counted)?))
+            });
+            let stalls = PodStalls {
+                pod: self.figures.get(uid).and_then(|it| it.stall),
+                containers: containers.collect(),
+            };
+            (uid.clone(), stalls)
+        });
+        stalls.collect()
+    }
+
+    fn show_memory(&self, snapshot: &StatsSnapshot, stalls: &BTreeMap<PodUid, PodStalls>) {
         let page_size = self.parts.reader.page_size();
-        let watcher = &*self;
-        let shown = watcher.candidates.iter().flat_map(|candidate| {
+        let before = self.swept.as_deref();
+        let shown = self.candidates.iter().flat_map(|candidate| {
             let pod = &candidate.facts.pod;
-            let before = before.get(&pod.uid);
-            let containers = watcher.containers.get(&pod.uid).into_iter().flatten();
-            containers.map(move |(name, reading)| {
-                let before = before.and_then(|it| it.get(name));
-                let memory = watcher.shown_memory(candidate, name, before, reading, page_size);
-                let key = (pod.namespace.as_str(), pod.name.as_str(), name.as_str());
-                (key, memory)
+            let find = |it: &StatsSnapshot| it.pods.binary_search_by(|it| (*it.pod).cmp(pod)).ok();
+            let now = find(snapshot).map(|it| &snapshot.pods[it]);
+            let before = before.and_then(|it| Some(&it.pods[find(it)?]));
+            let containers = now.into_iter().flat_map(|it| &it.containers);
+            let running = containers.filter(|it| it.ended_at.is_none());
+            running.map(move |container| {
+                let name = container.name.as_str();
+                let stall = |of: &BTreeMap<PodUid, PodStalls>| {
+                    of.get(&pod.uid)?.containers.get(name).copied()
+                };
+                let mut known = before.into_iter().flat_map(|it| &it.containers);
+                let before = known.find(|it| it.runtime_id == container.runtime_id);
+                let before = before.map(|it| ContainerLook {
+                    stats: &it.stats,
+                    stall: stall(&self.stalls),
+                });
+                let now = ContainerLook {
+                    stats: &container.stats,
+                    stall: stall(stalls),
+                };
+                let outlook = reclaimable::outlook(before, now, page_size);
+                let memory = self.shown_memory(candidate, container, outlook);
+                ((pod.namespace.as_str(), pod.name.as_str(), name), memory)
             })
         });
+        let now = clock::boottime();
         self.parts.metrics.set_container_memory(shown, now);
-        self.publish_stalls();
     }
 
     fn shown_memory(
         &self,
         pod: &Candidate,
-        name: &str,
-        before: Option<&ContainerReading>,
-        now: &ContainerReading,
-        page_size: u64,
+        container: &ContainerStats,
+        outlook: ContainerOutlook,
     ) -> ContainerMemory {
-        let outlook = reclaimable::outlook(before, now, page_size);
         let mut containers = pod.containers.iter();
-        let cgroup = containers.find(|(it, _)| it == name).map(|(_, it)| it);
+        let cgroup = containers.find(|(it, _)| *it == container.name);
         let stages = &self.parts.stages;
+        let stats = &container.stats;
+        let events = &stats.memory.events;
         ContainerMemory {
-            cgroup_id: now.cgroup_id.0,
+            cgroup_id: stats.cgroup_id.map_or(0, |it| it.0),
             hits: LimitHits {
-                low: now.events.low,
-                high: now.events.high,
-                max: now.events.max,
+                low: events.low,
+                high: events.high,
+                max: events.max,
             },
-            peak: now.peak.map(Bytes),
+            peak: stats.memory.peak.map(Bytes),
             reclaimable: outlook.reclaimable.map(Bytes),
             time_to_limit: outlook.time_to_limit,
-            memory_min: now.settings.min.map(Bytes),
-            memory_low: now.settings.low.map(Bytes),
-            memory_high: now.settings.high.map(Bytes),
-            is_relaxed: cgroup.and_then(|it| stages.is_relaxed(&pod.cgroup, it)),
+            memory_min: stats.spec.memory_min.map(Bytes),
+            memory_low: stats.spec.memory_low.map(Bytes),
+            memory_high: stats.spec.memory_high.map(Bytes),
+            is_relaxed: cgroup.and_then(|(_, it)| stages.is_relaxed(&pod.cgroup, it)),
         }
-    }
-
-    fn publish_stalls(&self) {
-        let stalls = self.figures.iter().map(|(uid, figures)| {
-            let containers = self.containers.get(uid).into_iter().flatten();
-            let containers = containers.filter_map(|(name, it)| Some((name.clone(), it.stall?)));
-            let stalls = PodStalls {
-                pod: figures.stall,
-                containers: containers.collect(),
-            };
-            (uid.clone(), stalls)
-        });
-        self.parts.pressure.set_stalls(stalls.collect());
     }
 
     /// The whole node; what waits outside of kubepods is known from PSI alone.
@@ -144,7 +212,7 @@ impl Watcher {
                 .into_iter()
                 .map(|class| (class, reclaim.class(class)))
                 .collect(),
-            None => self.parts.pods.qos_stalls(),
+            None => self.parts.stats.qos_stalls(),
         }
     }
 }

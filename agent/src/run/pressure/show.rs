@@ -92,6 +92,7 @@ impl Watcher {
         let node = &snapshot.node;
         PressureStatus {
             conditions: decision.conditions.clone(),
+            stages: self.parts.stages.in_force(),
             signals: self.signals(&snapshot.observations, now),
             memory_method: self.parts.method,
             memory_available: [

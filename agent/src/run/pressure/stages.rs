@@ -98,6 +98,11 @@ impl Stages {
         pressure.set_relief(&self.state);
     }
 
+    /// Those of which something waits to be undone.
+    pub(super) fn in_force(&self) -> BTreeSet<Stage> {
+        self.state.stages()
+    }
+
     /// Nothing waits to be undone.
     pub(super) fn is_clear(&self) -> bool {
         self.state.is_clear()

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::act::Pending;
 use super::disk::DiskKeeper;
 use super::stages::Stages;
-use super::{Notes, Pressure};
+use super::{MIN_SPAN, Notes, Pressure};
 use crate::apply::recording::Recorder;
 use crate::apply::relief::ReliefWriter;
 use crate::config::StallConfig;
@@ -24,7 +24,6 @@ use crate::decide::eviction::story::{Deed, Step};
 use crate::decide::eviction::{
     BlockedReason, Decision, Policy, State, pace, signals, synchronize, threshold_quantity,
 };
-use crate::model::container_memory::ContainerReadings;
 use crate::model::eviction::{
     MemoryMethod, NodeCondition, NodeReading, Observation, PodFigures, PodReading, Signal,
     Snapshot, StarvedResource, Threshold, WakeSource,
@@ -32,7 +31,8 @@ use crate::model::eviction::{
 use crate::model::forensics::LastEviction;
 use crate::model::history::NodeSample;
 use crate::model::pod::PodUid;
-use crate::model::status::EvictionStatus;
+use crate::model::stats::{KnownPod, StatsSnapshot};
+use crate::model::status::{EvictionStatus, PodStalls};
 use crate::observe::metrics::Metrics;
 use crate::run::RunError;
 use crate::run::event::Sender;
@@ -41,7 +41,7 @@ use crate::run::forensics::Background;
 use crate::run::kernel;
 use crate::run::told::Told;
 use crate::sources::node_reading::NodeReader;
-use crate::sources::pod_reading::{PodCgroups, PodReaders};
+use crate::sources::stats::StatsReader;
 use crate::sources::wakers::Wakers;
 use crate::sys::{clock, steady};
 
@@ -100,7 +100,8 @@ pub(in crate::run) struct Parts {
     pub reader: NodeReader,
     /// Of the listener: time in reclaim where there is no PSI.
     pub kernel: Arc<kernel::Shared>,
-    pub pods: PodReaders,
+    pub stats: StatsReader,
+    pub stats_interval: Duration,
     pub wakers: Wakers,
     pub writer: ReliefWriter,
     pub notes: Notes,
@@ -117,16 +118,18 @@ pub(super) struct Watcher {
     pub(super) disk: DiskKeeper,
     pub(super) state: State,
     pub(super) stall: StallState,
-    /// The candidates that the readers hold files of.
     pub(super) candidates: Arc<Vec<Candidate>>,
+    /// The pods that the reader holds files of.
+    pods: Arc<Vec<Arc<KnownPod>>>,
     /// The last whole reading, and the one some seconds before it.
     node: NodeReading,
     pub(super) before: NodeReading,
     /// What the last pass but one saw.
     pub(super) last: Option<Snapshot>,
     pub(super) figures: BTreeMap<PodUid, PodFigures>,
-    /// As of the last full reading.
-    pub(super) containers: ContainerReadings,
+    /// The last sweep, and memory stalls of the pods in it.
+    pub(super) swept: Option<Arc<StatsSnapshot>>,
+    pub(super) stalls: BTreeMap<PodUid, PodStalls>,
     pass_due: Duration,
     pub(super) sweep_due: Duration,
     warm_until: Duration,
@@ -204,11 +207,13 @@ impl Watcher {
             state: State::default(),
             stall: StallState::default(),
             candidates: Arc::default(),
+            pods: Arc::default(),
             before: node.clone(),
             node,
             last: None,
             figures: BTreeMap::new(),
-            containers: ContainerReadings::new(),
+            swept: None,
+            stalls: BTreeMap::new(),
             pass_due: now,
             sweep_due: now,
             warm_until: Duration::ZERO,
@@ -296,10 +301,14 @@ impl Watcher {
         self.note(&observations);
         if is_new {
             self.pass(woken_by);
-        } else if now >= self.sweep_due {
-            self.take_candidates();
-            self.sweep(now);
-            self.sweep_containers(now);
+            return;
+        }
+        if self.parts.pressure.takes_sweep() {
+            let soonest = self.swept.as_ref().map_or(now, |it| it.ended + MIN_SPAN);
+            self.sweep_due = self.sweep_due.min(soonest);
+        }
+        if now >= self.sweep_due {
+            self.sweep_on();
         }
     }
 
@@ -333,9 +342,8 @@ impl Watcher {
         let is_short = !self.state.met.is_empty()
             || self.stall.high_since.is_some()
             || thresholds.iter().any(|it| is_met(it, &observations));
-        let is_due = started >= self.sweep_due;
-        if is_short || is_due {
-            self.sweep(started);
+        if is_short {
+            self.read_pods(started);
             let pods = self.figures.values().filter_map(|it| it.memory);
             let kubepods = self.node.kubepods.map(|it| it.with_files_of(pods));
             self.node.kubepods = kubepods;
@@ -357,9 +365,6 @@ impl Watcher {
         };
         self.record(woken_by, state, &snapshot, &decision);
         self.show(&snapshot, &decision);
-        if is_due {
-            self.sweep_containers(clock::boottime());
-        }
         self.last = Some(snapshot);
         self.pass_due = clock::boottime() + self.until_next_pass(acted, &decision);
         self.parts.wakers.rearm();
@@ -422,24 +427,25 @@ impl Watcher {
         self.parts.wakers.set_thresholds(node, kubepods);
     }
 
-    fn take_candidates(&mut self) {
-        let candidates = self.parts.pressure.candidates();
-        let is_disk_short = self.is_disk_short();
-        if !Arc::ptr_eq(&candidates, &self.candidates) {
-            self.parts.pods.keep(candidates.iter().map(|it| PodCgroups {
-                uid: it.facts.pod.uid.clone(),
-                cgroup: it.cgroup.clone(),
-                containers: it.containers.iter().cloned().collect(),
-            }));
-            let known: BTreeSet<&PodUid> = candidates.iter().map(|it| &it.facts.pod.uid).collect();
+    pub(super) fn take_candidates(&mut self) {
+        let known = self.parts.pressure.known();
+        if !Arc::ptr_eq(&known.pods, &self.pods) {
+            self.parts.stats.keep(known.pods.iter().cloned());
+            let uids: BTreeSet<&PodUid> = known.pods.iter().map(|it| &it.pod.uid).collect();
             let history = &self.parts.background.history;
             let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
-            for uid in self.figures.keys().filter(|it| !known.contains(it)) {
+            for uid in self.figures.keys().filter(|it| !uids.contains(it)) {
                 history.forget(uid);
             }
             drop(history);
-            self.evicted.retain(|uid, _| known.contains(uid));
-            self.candidates = candidates;
+            self.pods = known.pods;
+        }
+        let is_disk_short = self.is_disk_short();
+        if !Arc::ptr_eq(&known.candidates, &self.candidates) {
+            let candidates = known.candidates.iter();
+            let uids: BTreeSet<&PodUid> = candidates.map(|it| &it.facts.pod.uid).collect();
+            self.evicted.retain(|uid, _| uids.contains(uid));
+            self.candidates = known.candidates;
         } else if !is_disk_short {
             return;
         }

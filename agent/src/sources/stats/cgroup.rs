@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::settings::Settings;
-use crate::model::cgroup_files::{CpuStat, MemoryEvents, OomControl, parse_count};
+use crate::model::cgroup_files::{
+    CpuStat, MemoryEvents, OomControl, parse_count, parse_cpuacct_usage,
+};
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::event::CgroupId;
 use crate::model::eviction::{MemoryUse, StallTotals};
@@ -473,7 +475,7 @@ impl FullFiles {
             burst_ns: stat.burst_ns,
         };
         if !self.is_unified {
-            cpu.usage_ns = cx.value(self.cpu_usage.as_ref(), parse_count)?;
+            cpu.usage_ns = cx.value(self.cpu_usage.as_ref(), parse_cpuacct_usage)?;
             let times = cx.value(self.cpu_times.as_ref(), parse_cpuacct_stat)?;
             (cpu.user_ns, cpu.system_ns) = times.unwrap_or_default();
         }

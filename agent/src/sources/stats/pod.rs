@@ -2,6 +2,7 @@
 //! the sweep, from the same held files.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::cgroup::{Below, CgroupReader, Context, count_processes};
@@ -14,9 +15,9 @@ use crate::sys::Root;
 
 #[derive(Debug)]
 pub(super) struct PodReader {
-    pub known: KnownPod,
+    known: Arc<KnownPod>,
     cgroup: CgroupReader,
-    /// By name, as in `known`.
+    /// In the order of `known`.
     containers: Vec<ContainerReader>,
     /// The sweep that `found` is of; it grows until all containers are read, and then the pod.
     sweep: u64,
@@ -27,13 +28,12 @@ pub(super) struct PodReader {
 
 #[derive(Debug)]
 struct ContainerReader {
-    known: KnownContainer,
     cgroup: CgroupReader,
     process: Option<ProcessReader>,
 }
 
 impl PodReader {
-    pub(super) fn new(known: KnownPod) -> Self {
+    pub(super) fn new(known: Arc<KnownPod>) -> Self {
         Self {
             cgroup: CgroupReader::new(known.cgroup.clone()),
             containers: known.containers.iter().map(ContainerReader::new).collect(),
@@ -46,7 +46,7 @@ impl PodReader {
     }
 
     /// Takes what is known now, and keeps the files of the cgroups that are the same still.
-    pub(super) fn update(&mut self, known: KnownPod, cx: &mut Context) {
+    pub(super) fn update(&mut self, known: Arc<KnownPod>, cx: &mut Context) {
         if known.cgroup != self.known.cgroup {
             self.close(cx);
             *self = Self::new(known);
@@ -56,11 +56,9 @@ impl PodReader {
         if known.containers != self.known.containers {
             let mut before = std::mem::take(&mut self.containers);
             for container in &known.containers {
-                let same = before
-                    .iter()
-                    .position(|it| it.known.cgroup == container.cgroup);
-                let reader = match same {
-                    Some(index) => before.swap_remove(index).updated(container),
+                let is_same = |it: &ContainerReader| *it.cgroup.name() == container.cgroup;
+                let reader = match before.iter().position(is_same) {
+                    Some(index) => before.swap_remove(index),
                     None => ContainerReader::new(container),
                 };
                 self.containers.push(reader);
@@ -99,14 +97,14 @@ impl PodReader {
         let mut containers = BTreeMap::new();
         let mut parts = Vec::new();
         if wanted.containers {
-            for container in &mut self.containers {
+            for (container, known) in self.containers.iter_mut().zip(&self.known.containers) {
                 let memory = container.cgroup.memory(cx);
                 parts.extend(memory);
                 let figures = ContainerFigures {
                     memory_working_set: memory.map(|it| it.working_set()),
                     ..ContainerFigures::default()
                 };
-                containers.insert(container.known.name.clone(), figures);
+                containers.insert(known.name.clone(), figures);
             }
         }
         let memory = quick.memory.map(|it| it.with_files_of(parts));
@@ -144,9 +142,10 @@ impl PodReader {
         if self.whole.is_some() {
             return false;
         }
-        if let Some(container) = self.containers.get_mut(self.next) {
+        let mut left = self.containers.iter_mut().zip(&self.known.containers);
+        if let Some((container, known)) = left.nth(self.next) {
             self.next += 1;
-            self.found.extend(container.read(cx, at, root, host));
+            self.found.extend(container.read(known, cx, at, root, host));
             return true;
         }
         let counts = self.found.iter().map(|it| it.stats.n_processes);
@@ -159,7 +158,7 @@ impl PodReader {
         };
         let mut processes = self.containers.iter().filter_map(|it| it.process.as_ref());
         self.whole = Some(PodStats {
-            pod: self.known.pod.clone(),
+            pod: Arc::clone(&self.known.pod),
             qos: self.known.qos,
             id: self.cgroup.id(),
             started_at: self.known.started_at,
@@ -184,26 +183,20 @@ impl ContainerReader {
     fn new(known: &KnownContainer) -> Self {
         Self {
             cgroup: CgroupReader::new(known.cgroup.clone()),
-            known: known.clone(),
             process: None,
         }
-    }
-
-    fn updated(mut self, known: &KnownContainer) -> Self {
-        self.known = known.clone();
-        self
     }
 
     /// `None`: it has no cgroup.
     fn read(
         &mut self,
+        known: &KnownContainer,
         cx: &mut Context,
         at: Duration,
         root: &Root,
         host: &HostFacts,
     ) -> Option<ContainerStats> {
         let stats = self.cgroup.full(cx, at, Below::Unknown)?;
-        let known = &self.known;
         if self.process.as_ref().map(ProcessReader::pid) != known.pid {
             self.process = known
                 .pid

@@ -1,15 +1,16 @@
 //! An agent of the benchmark's own, and the pods that it runs.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ballast::model::status::{EntryState, Status};
 use ballast_tests::agent::Agent;
+use ballast_tests::scrape;
 
-use super::scrape::{self, Scrape};
+use super::scrape::Scrape;
 
 /// How long anything may take before a measurement is given up.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -39,7 +40,7 @@ impl Fleet {
         let started = Instant::now();
         self.agent.spawn()?;
         let address = self.agent.metrics.clone();
-        while !scrape::get(&address, "/readyz").is_ok_and(|(status, _)| status == 200) {
+        while !scrape::get(&address, "/readyz", &[]).is_ok_and(|it| it.status == 200) {
             if started.elapsed() > PATIENCE {
                 bail!("not ready; log:\n{}", self.agent.log_tail());
             }
@@ -84,6 +85,18 @@ impl Fleet {
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: bench}}\n\
              spec:\n  terminationGracePeriodSeconds: 1\n  containers:\n{containers}"
+        );
+        self.agent.put_file(&format!("{name}.yaml"), &text)
+    }
+
+    /// A pod whose container leaves a line in `file` and ends.
+    pub(crate) fn put_short(&self, name: &str, file: &Path) -> Result<()> {
+        let script = format!("echo {name} >> {}", file.display());
+        let command = serde_json::to_string(&["/bin/sh", "-c", &script])?;
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: bench}}\n\
+             spec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 1\n  containers:\n  \
+             - name: short\n    image: none\n    command: {command}\n"
         );
         self.agent.put_file(&format!("{name}.yaml"), &text)
     }

@@ -24,6 +24,7 @@ mod oom;
 mod placement;
 mod process;
 mod scrape;
+mod stats;
 mod supervise;
 mod table;
 
@@ -45,10 +46,11 @@ enum Name {
     Idle,
     Placement,
     Eviction,
+    Stats,
 }
 
 impl Name {
-    const ALL: [(&'static str, Self); 8] = [
+    const ALL: [(&'static str, Self); 9] = [
         ("oom", Self::Oom),
         ("ebpf", Self::Ebpf),
         ("process", Self::Process),
@@ -57,6 +59,7 @@ impl Name {
         ("idle", Self::Idle),
         ("placement", Self::Placement),
         ("eviction", Self::Eviction),
+        ("stats", Self::Stats),
     ];
 
     fn parse(text: &str) -> Option<Self> {
@@ -124,6 +127,12 @@ fn measure(names: &[&str]) -> Result<()> {
         let result = eviction::measure(&mut rows);
         table.section("eviction", Ok(rows));
         table.section("eviction", result.map(|()| Vec::new()));
+    }
+    if wanted(Name::Stats) {
+        let mut rows = Vec::new();
+        let result = stats::measure(&mut rows);
+        table.section("stats", Ok(rows));
+        table.section("stats", result.map(|()| Vec::new()));
     }
     println!("\n{}", machine::facts());
     println!("{table}");

@@ -1,42 +1,14 @@
 //! The agent's HTTP endpoint as a scraper sees it.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
-
-/// A local address that nobody uses; somebody may take it before the agent does.
-pub(crate) fn free_address() -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.to_string())
-}
-
-/// Status and body of one request.
-pub(crate) fn get(address: &str, path: &str) -> Result<(u16, String)> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let status = answer.get(9..12).and_then(|it| it.parse().ok());
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
-    status
-        .zip(body.map(str::to_owned))
-        .context("not an HTTP answer")
-}
+use anyhow::Result;
+use ballast_tests::scrape;
 
 /// Every sample of one scrape.
 pub(crate) struct Scrape(String);
 
 impl Scrape {
     pub(crate) fn of(address: &str) -> Result<Self> {
-        let (status, body) = get(address, "/metrics")?;
-        ensure!(status == 200, "/metrics answers {status}");
-        Ok(Self(body))
+        Ok(Self(scrape::text(address, "/metrics")?))
     }
 
     /// The samples of one metric: labels as they are written, and the value.

@@ -1,6 +1,5 @@
 //! A node in small: cgroups below a root of its own, a small file system, pods that are hogs.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,9 +18,10 @@ use ballast::model::record::PodRef;
 use ballast::sources::disk_use::Walk;
 use ballast::sources::mounts;
 use ballast::sources::node_reading::NodeReader;
-use ballast::sources::pod_reading::{PodCgroups, PodReaders, Wanted};
+use ballast::sources::stats::{StatsReader, Wanted};
 use ballast::sys::{Root, clock, page_size};
 use ballast_tests::cgroup;
+use ballast_tests::known::{known_pod, stats_reader};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
@@ -39,7 +39,7 @@ pub(crate) struct Node {
     kubepods: CgroupName,
     directory: PathBuf,
     reader: NodeReader,
-    readers: PodReaders,
+    readers: StatsReader,
     pods: Vec<Pod>,
     waiting: Vec<&'static PodSpec>,
     outside: Option<(Duration, &'static [&'static str])>,
@@ -92,7 +92,7 @@ impl Node {
                 &directory,
                 page_size(),
             )?,
-            readers: PodReaders::new(trees, &kubepods),
+            readers: stats_reader(&root, trees, &kubepods),
             root: name,
             kubepods,
             directory,
@@ -169,16 +169,11 @@ impl Node {
             volume,
             ending: None,
         });
-        let cgroups = self.pods.iter().map(|it| PodCgroups {
-            uid: it.facts.pod.uid.clone(),
-            cgroup: it.cgroup.clone(),
-            containers: it
-                .cgroup
-                .join(CONTAINER)
-                .map(|name| BTreeMap::from([(CONTAINER.to_owned(), name)]))
-                .unwrap_or_default(),
+        let known = self.pods.iter().map(|it| {
+            let facts = &it.facts;
+            known_pod(&facts.pod.uid, facts.qos, &it.cgroup, &[CONTAINER])
         });
-        self.readers.keep(cgroups);
+        self.readers.keep(known.collect::<Result<Vec<_>>>()?);
         Ok(())
     }
 
@@ -214,7 +209,7 @@ impl Node {
         let mut readings = Vec::new();
         for pod in &self.pods {
             let uid = &pod.facts.pod.uid;
-            let mut figures = self.readers.read(uid, at, wanted);
+            let mut figures = self.readers.figures(uid, at, wanted);
             if let Some(figures) = &mut figures {
                 let volume = disk_use(&pod.volume);
                 figures.storage = volume.bytes;

@@ -461,26 +461,6 @@ fn what_is_off_or_not_there_is_said() {
     }
 }
 
-#[test]
-fn a_threshold_is_near_by_the_pace_of_its_signal() {
-    let scene = Scene::new(&[]);
-    let before = Scene::snapshot(&[], NOW - Duration::from_secs(10), 2 * GIB);
-    let time = |available, threshold: &Threshold| {
-        time_to_threshold(
-            threshold,
-            Some(&before),
-            &Scene::snapshot(&[], NOW, available),
-        )
-    };
-    let threshold = scene.threshold();
-    assert_eq!(
-        time(GIB + GIB / 2, &threshold),
-        Some(Duration::from_secs(10))
-    );
-    assert_eq!(time(GIB - 1, &threshold), Some(Duration::ZERO));
-    assert_eq!(time(2 * GIB, &threshold), None);
-}
-
 /// What a step changed is in the state, is undone when it was calm for long enough, and not before.
 #[test]
 fn what_was_changed_is_undone_when_the_pressure_is_over() {

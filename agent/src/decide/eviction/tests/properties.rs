@@ -1,19 +1,9 @@
 //! Spec eviction 10.14, on random stories.
 
 use super::*;
-
-/// A linear congruential generator: any spread of inputs will do.
-struct Random(u64);
+use crate::model::random::Random;
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-
     fn is(&mut self, one_in: u64) -> bool {
         self.below(one_in) == 0
     }
@@ -49,7 +39,7 @@ impl Random {
         }
     }
 
-    fn pod(&mut self, i: u64) -> PodReading {
+    fn pod_reading(&mut self, i: u64) -> PodReading {
         let mut pod = volume(self.below(200), self.below(200)).facts(|it| {
             it.pod.name = format!("p{i}");
             it.pod.uid = PodUid(format!("p{i}"));
@@ -88,7 +78,7 @@ impl Random {
         Snapshot {
             at: secs(at),
             observations: observed(at.saturating_sub(age), &available),
-            pods: (0..n_pods).map(|i| self.pod(i)).collect(),
+            pods: (0..n_pods).map(|i| self.pod_reading(i)).collect(),
             ..Snapshot::default()
         }
     }
