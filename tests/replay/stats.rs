@@ -279,6 +279,7 @@ fn every_layout_tells_the_same_of_a_container() -> Result<()> {
                 bytes: 8192,
                 operations: 2,
             },
+            ..DeviceIo::default()
         };
         assert_eq!(stats.io, [vda], "{layout:?}");
         let stalls = [stats.stalls.cpu, stats.stalls.memory, stats.stalls.io];

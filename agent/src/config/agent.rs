@@ -9,7 +9,7 @@ use super::checked::*;
 use super::duration::{self, SignedDuration};
 use super::fault::{Faults, FieldPath};
 use super::pressure;
-use super::raw::RawConfig;
+use super::raw::{RawConfig, RawTls};
 use crate::model::status::DEFAULT_SOCKET;
 
 const API_VERSION: &str = "ballast.dev/v1alpha1";
@@ -41,7 +41,7 @@ pub(super) struct Agent {
     state_directory: PathBuf,
     kubelet_directory: PathBuf,
     socket: PathBuf,
-    metrics_address: Option<SocketAddr>,
+    metrics: MetricsConfig,
     stats_interval: Duration,
     log: LogConfig,
     bpf: BpfConfig,
@@ -59,7 +59,7 @@ impl Agent {
             state_directory: self.state_directory,
             kubelet_directory: self.kubelet_directory,
             socket: self.socket,
-            metrics_address: self.metrics_address,
+            metrics: self.metrics,
             stats_interval: self.stats_interval,
             log: self.log,
             bpf: self.bpf,
@@ -143,7 +143,7 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         state_directory,
         kubelet_directory,
         socket,
-        metrics_address: metrics_address(raw, faults),
+        metrics: metrics(raw, faults),
         stats_interval: stats_interval(raw, faults),
         log: LogConfig {
             format: choose(
@@ -282,20 +282,30 @@ fn check_runtime(raw: &RawConfig, faults: &mut Faults) {
     }
 }
 
+fn metrics(raw: &RawConfig, faults: &mut Faults) -> MetricsConfig {
+    let raw = raw.metrics.clone().unwrap_or_default();
+    let at = FieldPath::root().field("metrics");
+    let text = raw.address.as_deref().unwrap_or(DEFAULT_METRICS_ADDRESS);
+    let token_at = at.field("bearerTokenFile");
+    let token = raw.bearer_token_file.as_deref();
+    MetricsConfig {
+        address: metrics_address(text, &at.field("address"), faults),
+        tls: raw
+            .tls
+            .and_then(|tls| metrics_tls(&tls, &at.field("tls"), faults)),
+        bearer_token_file: token.and_then(|text| absolute_path(text, &token_at, faults)),
+    }
+}
+
 /// `None` where the address is empty.
-fn metrics_address(raw: &RawConfig, faults: &mut Faults) -> Option<SocketAddr> {
-    let metrics = raw.metrics.as_ref();
-    let text = metrics
-        .and_then(|it| it.address.as_deref())
-        .unwrap_or(DEFAULT_METRICS_ADDRESS);
+fn metrics_address(text: &str, at: &FieldPath, faults: &mut Faults) -> Option<SocketAddr> {
     if text.is_empty() {
         return None;
     }
-    let at = FieldPath::root().field("metrics").field("address");
     text.parse()
         .inspect_err(|_| {
             faults.add(
-                &at,
+                at,
                 format!(
                     "`{text}` is not an address; right would be IP:PORT as in \
                      {DEFAULT_METRICS_ADDRESS} or [::1]:9464, or an empty string for none"
@@ -303,6 +313,24 @@ fn metrics_address(raw: &RawConfig, faults: &mut Faults) -> Option<SocketAddr> {
             );
         })
         .ok()
+}
+
+/// One file is of no use without the other.
+fn metrics_tls(raw: &RawTls, at: &FieldPath, faults: &mut Faults) -> Option<TlsConfig> {
+    let mut file = |name: &str, text: &Option<String>| match text {
+        Some(text) => absolute_path(text, &at.field(name), faults),
+        None => {
+            let problem = "is missing; TLS needs a certificate and its key, both in PEM";
+            faults.add(&at.field(name), problem);
+            None
+        }
+    };
+    let certificate_file = file("certificateFile", &raw.certificate_file);
+    let key_file = file("keyFile", &raw.key_file);
+    Some(TlsConfig {
+        certificate_file: certificate_file?,
+        key_file: key_file?,
+    })
 }
 
 fn stats_interval(raw: &RawConfig, faults: &mut Faults) -> Duration {

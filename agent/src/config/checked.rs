@@ -88,8 +88,7 @@ pub struct Config {
     /// the CPU and memory managers, device plugins, pod resources.
     pub kubelet_directory: PathBuf,
     pub socket: PathBuf,
-    /// `None`: no HTTP endpoint.
-    pub metrics_address: Option<SocketAddr>,
+    pub metrics: MetricsConfig,
     /// Between two sweeps of statistics; 1 s to 1 min.
     #[serde(serialize_with = "as_text")]
     pub stats_interval: Duration,
@@ -100,6 +99,26 @@ pub struct Config {
     /// Which names metrics have that kubelet has renamed.
     pub kubelet_metric_names: KubeletNames,
     pub kubelet: KubeletConfig,
+}
+
+/// The HTTP endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricsConfig {
+    /// `None`: there is no endpoint.
+    pub address: Option<SocketAddr>,
+    /// `None`: connections are not encrypted.
+    pub tls: Option<TlsConfig>,
+    /// `None`: everybody who can connect may read.
+    pub bearer_token_file: Option<PathBuf>,
+}
+
+/// Files in PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsConfig {
+    pub certificate_file: PathBuf,
+    pub key_file: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

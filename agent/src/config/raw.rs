@@ -102,7 +102,16 @@ section! {
 section! {
     pub(super) struct RawMetrics {
         address = "address": String,
+        tls = "tls": RawTls,
+        bearer_token_file = "bearerTokenFile": String,
         stats_interval = "statsInterval": String,
+    }
+}
+
+section! {
+    pub(super) struct RawTls {
+        certificate_file = "certificateFile": String,
+        key_file = "keyFile": String,
     }
 }
 

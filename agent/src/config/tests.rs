@@ -49,7 +49,7 @@ fn an_empty_configuration_has_the_documented_defaults() {
     assert_eq!(config.pods, PodsConfig::Manifests { manifest_directory });
     assert_eq!(config.state_directory, Path::new("/var/lib/ballast"));
     assert_eq!(config.socket, Path::new("/run/ballast/ballast.sock"));
-    let address = config.metrics_address.map(|it| it.to_string());
+    let address = config.metrics.address.map(|it| it.to_string());
     assert_eq!(address.as_deref(), Some("127.0.0.1:9464"));
     assert_eq!(config.stats_interval, Duration::from_secs(5));
     assert_eq!(config.log, LogConfig::default());
@@ -110,6 +110,20 @@ fn every_fault_of_the_agent_section_names_its_field() {
             "stateDirectory: `/var/../lib` has a `.` or `..` in it; right would be as /etc/ballast/pods",
         ),
         (
+            "metrics: {tls: {certificateFile: /tls/tls.crt}}\n",
+            "metrics.tls.keyFile: is missing; TLS needs a certificate and its key, both in PEM",
+        ),
+        (
+            "metrics: {tls: {certificateFile: tls.crt, keyFile: /tls/tls.key}}\n",
+            "metrics.tls.certificateFile: `tls.crt` is not an absolute path; right would be as \
+             /etc/ballast/pods",
+        ),
+        (
+            "metrics: {bearerTokenFile: token}\n",
+            "metrics.bearerTokenFile: `token` is not an absolute path; right would be as \
+             /etc/ballast/pods",
+        ),
+        (
             "metrics: {statsInterval: 500ms}\n",
             "metrics.statsInterval: `500ms` is out of range; right would be 1s to 1m",
         ),
@@ -156,7 +170,7 @@ fn every_fault_of_the_agent_section_names_its_field() {
         Duration::from_secs(60)
     );
     assert_eq!(
-        good("metrics: {address: \"\"}\n").config.metrics_address,
+        good("metrics: {address: \"\"}\n").config.metrics.address,
         None
     );
 }

@@ -1,12 +1,15 @@
-//! The HTTP endpoint: `/metrics`, `/healthz`, `/readyz`. HTTP/1.1, GET and HEAD, no TLS: it binds
-//! where the configuration says, by default the loopback address.
+//! The HTTP endpoint: metrics, statistics and health. HTTP/1.1, GET and HEAD. It binds where the
+//! configuration says, by default the loopback address; TLS and a bearer token are for other ones.
 //!
 //! Invariant: a client can take one of [`MAX_CONNECTIONS`] places and the time of one encoding,
-//! nothing more. Headers must arrive within [`HEADER_TIMEOUT`], requests have no body.
+//! nothing more. A handshake must end within [`HANDSHAKE_TIMEOUT`], headers must arrive within
+//! [`HEADER_TIMEOUT`], requests have no body.
 
+mod access;
 mod buffer;
 mod negotiate;
 mod pages;
+mod sink;
 
 use std::convert::Infallible;
 use std::io;
@@ -19,10 +22,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 
+use self::access::Access;
+pub use self::access::{AccessError, AccessFiles, TlsFiles};
 use self::pages::Answers;
 use super::health::Health;
 use super::metrics::Metrics;
@@ -31,6 +38,9 @@ use crate::model::stats::StatsSnapshot;
 
 /// Connections served at a time; more wait in the backlog. A node has a handful of scrapers.
 pub const MAX_CONNECTIONS: usize = 32;
+
+/// From the connection to the end of its TLS handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// From the connection, or from the last answer on it, to the end of the next request's headers.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,6 +63,16 @@ pub enum ServeError {
         address: SocketAddr,
         source: io::Error,
     },
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+/// Where it listens, and for whom.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// Port 0: a free one.
+    pub address: SocketAddr,
+    pub access: AccessFiles,
 }
 
 /// What the pages are made from.
@@ -75,27 +95,32 @@ pub struct HttpServer {
 
 /// Binds and serves on the current runtime until `shutdown`.
 pub async fn serve(
-    address: SocketAddr,
+    listen: Listen,
     pages: Pages,
     shutdown: Shutdown,
 ) -> Result<HttpServer, ServeError> {
+    let Listen { address, access } = listen;
+    let access = Arc::new(Access::new(access)?);
     let failed = |source| ServeError::Bind { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let task = tokio::spawn(accept_loop(
-        listener,
-        Arc::new(Answers::new(pages)),
-        shutdown,
-    ));
+    tokio::spawn(access::keep_current(Arc::clone(&access), shutdown.clone()));
+    let answers = Arc::new(Answers::new(pages, access));
+    let task = tokio::spawn(accept_loop(listener, answers, shutdown));
     Ok(HttpServer { address, task })
 }
 
 async fn accept_loop(listener: TcpListener, answers: Arc<Answers>, mut shutdown: Shutdown) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
+    let mut stats = answers.pages().stats.clone();
     loop {
         let (stream, place) = tokio::select! {
             () = shutdown.requested() => break,
+            Ok(()) = stats.changed() => {
+                answers.swept();
+                continue;
+            }
             accepted = accept(&listener, &places) => match accepted {
                 Ok(it) => it,
                 Err(error) => {
@@ -132,6 +157,25 @@ async fn accept(
 }
 
 async fn serve_connection(stream: TcpStream, answers: Arc<Answers>, mut shutdown: Shutdown) {
+    let Some(tls) = answers.access().tls() else {
+        return serve_stream(stream, answers, shutdown).await;
+    };
+    let handshake = TlsAcceptor::from(tls).accept(stream);
+    let ended = tokio::select! {
+        ended = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake) => ended,
+        () = shutdown.requested() => return,
+    };
+    match ended.map_err(io::Error::from).flatten() {
+        Ok(stream) => serve_stream(stream, answers, shutdown).await,
+        Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+    }
+}
+
+async fn serve_stream(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    answers: Arc<Answers>,
+    mut shutdown: Shutdown,
+) {
     let service = service_fn(move |request: Request<Incoming>| {
         let response = Arc::clone(&answers).answer(request);
         async move { Ok::<_, Infallible>(response.await) }

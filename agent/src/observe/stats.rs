@@ -101,4 +101,4 @@ impl<S: Deref<Target = StatsSnapshot>> Encoder<S> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

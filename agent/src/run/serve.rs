@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use super::event::{Event, Sender};
 use super::forensics::RECORDS;
 use super::placement::ADMISSIONS;
-use crate::config::Config;
+use crate::config::{Config, MetricsConfig};
 use crate::model::status::Status;
 use crate::observe::event_log::EventLog;
-use crate::observe::http::{self, Pages};
+use crate::observe::http::{self, AccessFiles, Listen, Pages, TlsFiles};
 use crate::observe::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::observe::socket::{self, Sources};
 use crate::runtime::RuntimeError;
@@ -73,9 +73,17 @@ impl Server {
             oom_records: config.state_directory.join(RECORDS),
         };
         socket::serve(&config.socket, sources, shutdown.clone())?;
-        if let Some(address) = config.metrics_address {
-            let server = tokio.block_on(http::serve(address, pages, shutdown.clone()))?;
-            tracing::info!(address = %server.address, "serving /metrics, /healthz and /readyz");
+        if let Some(listen) = listen(&config.metrics) {
+            let is_encrypted = listen.access.tls.is_some();
+            let is_restricted = listen.access.bearer_token.is_some();
+            let server = tokio.block_on(http::serve(listen, pages, shutdown.clone()))?;
+            let address = server.address;
+            tracing::info!(%address, is_encrypted, is_restricted, "serving metrics and health");
+            if is_restricted && !is_encrypted && !address.ip().is_loopback() {
+                tracing::warn!(
+                    "metrics.bearerTokenFile without metrics.tls: the token can be read on its way"
+                );
+            }
         }
         let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
@@ -111,6 +119,21 @@ impl Server {
         self.shutdown.fire();
         self.tokio.shutdown_timeout(STOP_GRACE);
     }
+}
+
+/// `None`: no endpoint is wanted.
+fn listen(config: &MetricsConfig) -> Option<Listen> {
+    let tls = config.tls.as_ref().map(|it| TlsFiles {
+        certificate: it.certificate_file.clone(),
+        key: it.key_file.clone(),
+    });
+    Some(Listen {
+        address: config.address?,
+        access: AccessFiles {
+            tls,
+            bearer_token: config.bearer_token_file.clone(),
+        },
+    })
 }
 
 /// Raises the agent's limit of open files. Gives the one it had, which containers keep; `None`: as

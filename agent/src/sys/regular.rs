@@ -52,6 +52,12 @@ pub fn look(path: &Path) -> Result<Kind, FsError> {
     }
 }
 
+/// Whether the mode lets every user of the node read the file; symlinks are followed.
+pub fn is_readable_by_others(path: &Path) -> Result<bool, FsError> {
+    let metadata = fs::metadata(path).map_err(|e| FsError::new(Operation::Stat, path, e))?;
+    Ok(metadata.mode() & 0o004 != 0)
+}
+
 /// What reading gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {

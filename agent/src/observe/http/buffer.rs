@@ -1,11 +1,13 @@
 //! Buffers that bodies are written to, used again and again: a page of some megabytes would else
 //! be as many page faults with each scrape.
 
+use std::io::{self, Write};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Kept for the next page. More are made when more pages are made at a time.
-const MAX_KEPT: usize = 2;
+/// Kept for the next pages: what one is written to and its body, of two at a time. More are made
+/// when they are needed.
+const MAX_KEPT: usize = 4;
 
 /// A larger one is given back to the system: it would stay with the agent for nothing, as long as
 /// nobody asks for such a page.
@@ -32,6 +34,49 @@ impl Buffers {
     }
 }
 
+/// The same for text.
+pub(super) struct TextBuffer {
+    pub(super) text: String,
+    home: Buffers,
+}
+
+impl Buffers {
+    /// An empty one.
+    pub(super) fn take_text(&self) -> TextBuffer {
+        let bytes = mem::take(&mut self.take().bytes);
+        TextBuffer {
+            // It is empty, and so UTF-8.
+            text: String::from_utf8(bytes).unwrap_or_default(),
+            home: self.clone(),
+        }
+    }
+
+    fn give_back(&self, mut bytes: Vec<u8>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < MAX_KEPT && (1..=MAX_KEPT_BYTES).contains(&bytes.capacity()) {
+            bytes.clear();
+            kept.push(bytes);
+        }
+    }
+}
+
+impl Drop for TextBuffer {
+    fn drop(&mut self) {
+        let text = mem::take(&mut self.text);
+        self.home.give_back(text.into_bytes());
+    }
+}
+
+impl Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
@@ -40,12 +85,7 @@ impl AsRef<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut bytes = mem::take(&mut self.bytes);
-        let mut kept = self.home.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < MAX_KEPT && bytes.capacity() <= MAX_KEPT_BYTES {
-            bytes.clear();
-            kept.push(bytes);
-        }
+        self.home.give_back(mem::take(&mut self.bytes));
     }
 }
 
@@ -68,7 +108,10 @@ mod tests {
     #[test]
     fn few_and_small_buffers_are_kept() {
         let buffers = Buffers::default();
-        let taken: Vec<Buffer> = (0..5).map(|_| buffers.take()).collect();
+        let mut taken: Vec<Buffer> = (0..5).map(|_| buffers.take()).collect();
+        for buffer in &mut taken {
+            buffer.bytes.push(1);
+        }
         drop(taken);
         assert_eq!(buffers.0.lock().expect("no panic").len(), MAX_KEPT);
         let mut large = buffers.take();

@@ -4,23 +4,26 @@
 //! [`MAX_ENCODERS`] at a time.
 
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::task;
 
 use super::Pages;
+use super::access::Access;
 use super::buffer::{Buffer, Buffers};
 use super::negotiate;
+use super::sink::Sink;
+use crate::model::stats::StatsSnapshot;
 use crate::observe::chain;
 use crate::observe::metrics::labels::Endpoint;
 use crate::observe::metrics::{EncodeError, Format};
+use crate::observe::stats::{self, Encoder, Options};
 use crate::sys::clock;
 
 /// Pages made at a time. One more than one scraper needs: a slow one does not hold up the other.
@@ -35,6 +38,9 @@ enum Page {
 
 const ROUTES: &[(&str, Page)] = &[
     ("/metrics", Page::Encoded(Endpoint::Metrics)),
+    ("/metrics/cadvisor", Page::Encoded(Endpoint::Cadvisor)),
+    ("/metrics/resource", Page::Encoded(Endpoint::Resource)),
+    ("/stats/summary", Page::Encoded(Endpoint::Summary)),
     (
         "/healthz",
         Page::Health(|pages| pages.health.alive(clock::boottime())),
@@ -45,16 +51,28 @@ const ROUTES: &[(&str, Page)] = &[
 /// Makes the answers.
 pub(super) struct Answers {
     pages: Pages,
+    access: Arc<Access>,
+    sweeps: Mutex<Sweeps>,
     buffers: Buffers,
     encoders: Semaphore,
+}
+
+/// Rates follow from two of them.
+#[derive(Clone, Default)]
+struct Sweeps {
+    before: Option<Arc<StatsSnapshot>>,
+    newest: Option<Arc<StatsSnapshot>>,
 }
 
 /// What a client wants of a page.
 #[derive(Clone, Copy)]
 struct Wish {
     endpoint: Endpoint,
+    /// Of the pages that come in several.
     format: Format,
     is_compressed: bool,
+    /// Of the summary.
+    is_cpu_and_memory_only: bool,
 }
 
 /// A page as it is sent.
@@ -65,21 +83,40 @@ struct Made {
 
 #[derive(Debug, thiserror::Error)]
 enum PageError {
-    #[error("{0}")]
-    NotYet(&'static str),
+    #[error("no statistics yet: the first sweep has not ended")]
+    NoStatistics,
     #[error(transparent)]
-    Encode(#[from] EncodeError),
+    Metrics(#[from] EncodeError),
+    #[error("encode the summary")]
+    Summary(#[from] serde_json::Error),
     #[error("compress")]
     Compress(#[from] io::Error),
 }
 
 impl Answers {
-    pub(super) fn new(pages: Pages) -> Self {
+    pub(super) fn new(pages: Pages, access: Arc<Access>) -> Self {
         Self {
             pages,
+            access,
+            sweeps: Mutex::default(),
             buffers: Buffers::default(),
             encoders: Semaphore::new(MAX_ENCODERS),
         }
+    }
+
+    pub(super) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    pub(super) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// A sweep has ended.
+    pub(super) fn swept(&self) {
+        let newest = self.pages.stats.borrow().clone();
+        let mut sweeps = self.sweeps.lock().unwrap_or_else(PoisonError::into_inner);
+        sweeps.before = mem::replace(&mut sweeps.newest, newest);
     }
 
     /// The answer to a request; its body is not read.
@@ -95,11 +132,19 @@ impl Answers {
             return response;
         }
         match *page {
+            // Probes have no token, and health tells nothing about pods.
+            Page::Encoded(_) if !self.access.admits(request.headers()) => {
+                let mut response = text(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
+                let scheme = HeaderValue::from_static("Bearer");
+                response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+                response
+            }
             Page::Encoded(endpoint) => {
                 let wish = Wish {
                     endpoint,
                     format: negotiate::format(request.headers()),
                     is_compressed: negotiate::takes_gzip(request.headers()),
+                    is_cpu_and_memory_only: is_cpu_and_memory_only(request.uri().query()),
                 };
                 self.encoded(wish).await
             }
@@ -124,7 +169,9 @@ impl Answers {
                 }
                 response
             }
-            Ok(Err(PageError::NotYet(reason))) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
+            Ok(Err(error @ PageError::NoStatistics)) => {
+                text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))
+            }
             Ok(Err(error)) => {
                 tracing::error!(
                     error = chain(&error),
@@ -140,35 +187,78 @@ impl Answers {
 
     fn make(&self, wish: Wish) -> Result<Made, PageError> {
         let begun = clock::boottime();
-        let mut page = self.buffers.take();
+        let mut sink = Sink::new(self.buffers.take(), wish.is_compressed);
+        let content_type = match wish.endpoint {
+            Endpoint::Summary => "application/json",
+            Endpoint::Metrics => wish.format.content_type(),
+            Endpoint::Cadvisor | Endpoint::Resource => Format::Text.content_type(),
+        };
         let n_samples = match wish.endpoint {
-            Endpoint::Metrics => self.pages.metrics.encode(wish.format, &mut page.bytes)?,
-            _ => return Err(PageError::NotYet("no statistics yet\n")),
+            Endpoint::Metrics => {
+                let mut page = self.buffers.take();
+                let n_samples = self.pages.metrics.encode(wish.format, &mut page.bytes)?;
+                sink.write_all(&page.bytes)?;
+                Some(n_samples)
+            }
+            Endpoint::Cadvisor => {
+                let encoder = Encoder::cadvisor(self.statistics()?, Options::default());
+                Some(self.write_families(encoder, &mut sink)?)
+            }
+            Endpoint::Resource => {
+                let encoder = Encoder::resource(self.statistics()?, Options::default());
+                Some(self.write_families(encoder, &mut sink)?)
+            }
+            Endpoint::Summary => {
+                let mut page = self.buffers.take();
+                let summary = self.summary(wish.is_cpu_and_memory_only)?;
+                serde_json::to_writer(&mut page.bytes, &summary)?;
+                sink.write_all(&page.bytes)?;
+                None
+            }
         };
-        let n_bytes = page.bytes.len();
-        let body = if wish.is_compressed {
-            let mut compressed = self.buffers.take();
-            gzip(&page.bytes, &mut compressed.bytes)?;
-            compressed
-        } else {
-            page
-        };
+        let (body, n_bytes) = sink.finish()?;
         let took = clock::boottime().saturating_sub(begun);
-        self.pages
-            .metrics
-            .scraped(wish.endpoint, n_samples, n_bytes, took);
-        Ok(Made {
-            content_type: wish.format.content_type(),
-            body,
-        })
+        let metrics = &self.pages.metrics;
+        metrics.scraped(wish.endpoint, n_samples, n_bytes, took);
+        Ok(Made { content_type, body })
+    }
+
+    /// The newest sweep.
+    fn statistics(&self) -> Result<Arc<StatsSnapshot>, PageError> {
+        let newest = self.pages.stats.borrow().clone();
+        newest.ok_or(PageError::NoStatistics)
+    }
+
+    fn summary(&self, is_cpu_and_memory_only: bool) -> Result<stats::Summary, PageError> {
+        let sweeps = self.sweeps.lock().unwrap_or_else(PoisonError::into_inner);
+        let Sweeps { before, newest } = sweeps.clone();
+        drop(sweeps);
+        let newest = newest.ok_or(PageError::NoStatistics)?;
+        let before = before.as_deref();
+        Ok(stats::summary(before, &newest, is_cpu_and_memory_only))
+    }
+
+    /// One family after the other, so that a page is never whole in memory before it is compressed.
+    /// Gives the number of samples.
+    fn write_families(
+        &self,
+        mut encoder: Encoder<Arc<StatsSnapshot>>,
+        sink: &mut Sink,
+    ) -> io::Result<u64> {
+        let mut family = self.buffers.take_text();
+        while encoder.next_family(&mut family.text) {
+            sink.write_all(family.text.as_bytes())?;
+            family.text.clear();
+        }
+        Ok(encoder.n_samples() as u64)
     }
 }
 
-fn gzip(plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
-    // Series repeat their names and labels: the fastest level leaves a tenth, the best a twentieth.
-    let mut encoder = GzEncoder::new(out, Compression::fast());
-    encoder.write_all(plain)?;
-    encoder.finish().map(|_| ())
+/// As kubelet reads it: `true` and no other word, once.
+fn is_cpu_and_memory_only(query: Option<&str>) -> bool {
+    let pairs = query.unwrap_or_default().split('&');
+    let mut values = pairs.filter_map(|pair| pair.strip_prefix("only_cpu_and_memory="));
+    values.next() == Some("true") && values.next().is_none()
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -1,10 +1,21 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 
+mod pages;
+pub(super) mod tls;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::observe::shutdown::{self, ShutdownTrigger};
 use crate::sys::clock;
+
+/// Without TLS and token.
+fn open_to_all(address: SocketAddr) -> Listen {
+    Listen {
+        address,
+        access: AccessFiles::default(),
+    }
+}
 
 async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
     let pages = Pages {
@@ -14,7 +25,9 @@ async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
     };
     let (trigger, shutdown) = shutdown::channel();
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    let server = serve(address, pages.clone(), shutdown).await.unwrap();
+    let server = serve(open_to_all(address), pages.clone(), shutdown)
+        .await
+        .unwrap();
     (server, pages, trigger)
 }
 
@@ -113,7 +126,9 @@ async fn shutdown_closes_idle_connections() {
 async fn an_address_in_use_is_named() {
     let (server, pages, _trigger) = start().await;
     let (_second, shutdown) = shutdown::channel();
-    let error = serve(server.address, pages, shutdown).await.unwrap_err();
+    let error = serve(open_to_all(server.address), pages, shutdown)
+        .await
+        .unwrap_err();
     assert!(
         error.to_string().contains(&server.address.to_string()),
         "{error}"

@@ -68,11 +68,20 @@ impl Metrics {
         Ok(families.iter().map(|it| n_samples(it, format)).sum())
     }
 
-    /// An endpoint was answered with so many samples and bytes, which took so long to encode.
-    pub fn scraped(&self, endpoint: Endpoint, n_samples: u64, n_bytes: usize, took: Duration) {
+    /// An endpoint was answered with so many samples, where it has any, and so many bytes before
+    /// compression, which took so long to encode.
+    pub fn scraped(
+        &self,
+        endpoint: Endpoint,
+        n_samples: Option<u64>,
+        n_bytes: usize,
+        took: Duration,
+    ) {
         let agent = &self.shared.agent;
         let labels = [endpoint.as_str()];
-        set_count(&agent.scrape_series, &labels, n_samples);
+        if let Some(n) = n_samples {
+            set_count(&agent.scrape_series, &labels, n);
+        }
         set_count(&agent.scrape_bytes, &labels, n_bytes as u64);
         observe(&agent.scrape_duration, &labels, took);
     }

@@ -134,7 +134,7 @@ fn everything() -> Metrics {
     kubelet::set_all(&metrics);
     metrics.ring_found(Stream::Oom, 0.5);
     metrics.set_recording(1, 0, Some(at));
-    metrics.scraped(labels::Endpoint::Metrics, 1, 1, second);
+    metrics.scraped(labels::Endpoint::Metrics, Some(1), 1, second);
     metrics
 }
 

@@ -1,6 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 
-mod fixture;
+pub(in crate::observe) mod fixture;
 mod golden;
 mod series;
 

@@ -49,6 +49,8 @@ fn families(mut bytes: &[u8]) -> Vec<messages::MetricFamily> {
 #[test]
 fn each_format_has_the_same_samples() {
     let metrics = everything();
+    // What is shown since the last scrape begins anew.
+    encoded(&metrics, Format::Text);
     let (text, n_samples) = encoded(&metrics, Format::Text);
     let text = samples(std::str::from_utf8(&text).expect("UTF-8"));
     assert_eq!(text.len() as u64, n_samples);

@@ -214,7 +214,7 @@ pub(super) fn pod(n: usize, n_containers: usize) -> PodStats {
 }
 
 /// A node with every figure.
-pub(super) fn node(n_pods: usize, n_containers: usize) -> StatsSnapshot {
+pub(in crate::observe) fn node(n_pods: usize, n_containers: usize) -> StatsSnapshot {
     let group = |kind, id: &str, n| GroupStats {
         kind,
         id: id.to_owned(),

@@ -1,0 +1,184 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the tests make the files that the endpoint reads"
+)]
+
+use std::fs;
+
+use hyper::header::HeaderValue;
+
+use super::*;
+use crate::observe::http::tests::tls::{certificate, scratch};
+
+/// Files with a certificate, its key and the token `right`.
+fn files(directory: &Path) -> AccessFiles {
+    let (certificate, key) = certificate();
+    let tls = TlsFiles {
+        certificate: directory.join("tls.crt"),
+        key: directory.join("tls.key"),
+    };
+    let token = directory.join("token");
+    fs::write(&tls.certificate, certificate).unwrap();
+    fs::write(&tls.key, key).unwrap();
+    fs::write(&token, "right\n").unwrap();
+    AccessFiles {
+        tls: Some(tls),
+        bearer_token: Some(token),
+    }
+}
+
+fn admits(access: &Access, authorization: &'static str) -> bool {
+    let mut headers = HeaderMap::new();
+    headers.insert(AUTHORIZATION, HeaderValue::from_static(authorization));
+    access.admits(&headers)
+}
+
+#[test]
+fn who_has_the_token_is_admitted_and_nobody_else() {
+    let directory = scratch("token");
+    let access = Access::new(files(&directory)).unwrap();
+    for (authorization, expected) in [
+        ("Bearer right", true),
+        ("bearer right", true),
+        ("BEARER   right ", true),
+        ("Bearer wrong", false),
+        ("Bearer righ", false),
+        ("Bearer rightt", false),
+        ("Bearer ", false),
+        ("Bearer", false),
+        ("right", false),
+        ("Basic right", false),
+        ("", false),
+    ] {
+        assert_eq!(
+            admits(&access, authorization),
+            expected,
+            "{authorization:?}"
+        );
+    }
+    assert!(!access.admits(&HeaderMap::new()));
+    let open = Access::new(AccessFiles::default()).unwrap();
+    assert!(open.admits(&HeaderMap::new()));
+    assert!(open.tls().is_none());
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_named_with_its_field() {
+    let (other_certificate, other_key) = certificate();
+    for (name, contents, expected) in [
+        ("tls.crt", None, "metrics.tls.certificateFile: /"),
+        ("tls.key", None, "metrics.tls.keyFile: /"),
+        ("token", None, "metrics.bearerTokenFile: /"),
+        (
+            "tls.crt",
+            Some(""),
+            "has no certificate; right would be PEM",
+        ),
+        (
+            "tls.crt",
+            Some(other_key.as_str()),
+            "has no certificate; right would be PEM",
+        ),
+        (
+            "tls.crt",
+            Some("-----BEGIN CERTIFICATE-----\n"),
+            "is not in PEM: ",
+        ),
+        ("tls.key", Some("secret"), "metrics.tls.keyFile: "),
+        (
+            "tls.key",
+            Some(other_certificate.as_str()),
+            "has no private key; right would be PEM",
+        ),
+        (
+            "tls.key",
+            Some(other_key.as_str()),
+            "tls.key cannot be used with ",
+        ),
+        (
+            "token",
+            Some(" \n"),
+            "has no token; right would be one word",
+        ),
+        (
+            "token",
+            Some("two words"),
+            "has no token; right would be one word",
+        ),
+        (
+            "token",
+            Some("t\u{f6}ken"),
+            "has no token; right would be one word",
+        ),
+    ] {
+        let directory = scratch("faults");
+        let files = files(&directory);
+        let path = directory.join(name);
+        match contents {
+            Some(contents) => fs::write(&path, contents).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        let error = Access::new(files).map(|_| ()).unwrap_err();
+        let message = chain(&error);
+        assert!(message.contains(expected), "{name} {contents:?}: {message}");
+    }
+}
+
+#[test]
+fn a_directory_or_a_huge_file_is_no_certificate() {
+    let directory = scratch("kinds");
+    let files = files(&directory);
+    let certificate = directory.join("tls.crt");
+    fs::write(&certificate, vec![b'x'; 2 << 20]).unwrap();
+    let error = Access::new(files.clone()).map(|_| ()).unwrap_err();
+    assert!(
+        error.to_string().contains("is larger than 1 MiB"),
+        "{error}"
+    );
+    fs::remove_file(&certificate).unwrap();
+    fs::create_dir(&certificate).unwrap();
+    let error = Access::new(files).map(|_| ()).unwrap_err();
+    assert!(
+        error.to_string().contains("is not a regular file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn rotated_files_are_taken_over_when_they_fit() {
+    let directory = scratch("rotation");
+    let access = Access::new(files(&directory)).unwrap();
+    let first = access.tls().unwrap();
+    access.reread();
+    assert!(
+        Arc::ptr_eq(&first, &access.tls().unwrap()),
+        "nothing changed"
+    );
+
+    let (certificate, key) = certificate();
+    fs::write(directory.join("tls.crt"), certificate).unwrap();
+    fs::write(directory.join("token"), "newer").unwrap();
+    access.reread();
+    assert!(
+        Arc::ptr_eq(&first, &access.tls().unwrap()),
+        "the key is still the old one"
+    );
+    assert!(admits(&access, "Bearer right"));
+    let told = access.last_fault.lock().unwrap().clone().unwrap();
+    assert!(told.contains("tls.key cannot be used with "), "{told}");
+
+    fs::write(directory.join("tls.key"), key).unwrap();
+    access.reread();
+    assert!(!Arc::ptr_eq(&first, &access.tls().unwrap()));
+    assert!(admits(&access, "Bearer newer") && !admits(&access, "Bearer right"));
+    assert_eq!(*access.last_fault.lock().unwrap(), None);
+
+    fs::remove_file(directory.join("token")).unwrap();
+    access.reread();
+    assert!(
+        admits(&access, "Bearer newer"),
+        "without a file the last token stays"
+    );
+    assert!(!access.admits(&HeaderMap::new()));
+}
