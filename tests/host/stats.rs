@@ -62,6 +62,8 @@ fn plain(path: &str) -> Vec<(&'static str, Option<u64>)> {
             true => number("", path, v2.0, v2.1),
             false => number(v1.0, path, v1.1, v1.2),
         };
+        // v1 has a number for no limit.
+        let found = found.filter(|it| *it < i64::MAX.unsigned_abs() >> 1);
         found.map(|it| it * factor)
     };
     let (micro, tick) = if is_v2 { (1000, 1000) } else { (1, 10_000_000) };

@@ -5,7 +5,6 @@
 //! its path by now. So what is read is never of a stranger.
 
 use crate::model::cgroup_files::{MemoryStat, parse_count, parse_limit, parse_memory_limit_v1};
-use crate::model::cgroup_name::CgroupName;
 use crate::model::eviction::{MemoryUse, StallTotals};
 use crate::model::psi::Psi;
 use crate::model::text::ParseError;
@@ -25,7 +24,7 @@ pub(super) struct MemoryFiles {
 
 impl MemoryFiles {
     /// `None`: there is no such cgroup, or memory is not accounted in it.
-    pub(super) fn open(trees: &Trees, name: &CgroupName) -> Result<Option<Self>, FsError> {
+    pub(super) fn open(trees: &Trees, name: &[String]) -> Result<Option<Self>, FsError> {
         match dir(trees, "memory", name)? {
             Some(dir) => Self::open_in(&dir, trees.unified),
             None => Ok(None),
@@ -86,7 +85,7 @@ pub(super) struct LimitFile {
 
 impl LimitFile {
     /// `None`: there is no such cgroup, or it has no limit, as the root of v2.
-    pub(super) fn open(trees: &Trees, name: &CgroupName) -> Result<Option<Self>, FsError> {
+    pub(super) fn open(trees: &Trees, name: &[String]) -> Result<Option<Self>, FsError> {
         let Some(dir) = dir(trees, "memory", name)? else {
             return Ok(None);
         };
@@ -130,7 +129,7 @@ pub(super) struct StallFile(HeldFile);
 impl StallFile {
     /// Of the memory of a cgroup in the cgroup v2 hierarchy; `None`: it is not in there, or nothing
     /// is accounted.
-    pub(super) fn open(trees: &Trees, name: &CgroupName) -> Result<Option<Self>, FsError> {
+    pub(super) fn open(trees: &Trees, name: &[String]) -> Result<Option<Self>, FsError> {
         match cgroup2_dir(trees, name)? {
             Some(dir) => Self::open_in(&dir, "memory.pressure"),
             None => Ok(None),
@@ -162,9 +161,9 @@ impl StallFile {
 }
 
 /// The directory of a cgroup in the cgroup v2 hierarchy; `None` where there is none.
-pub(super) fn cgroup2_dir(trees: &Trees, name: &CgroupName) -> Result<Option<Dir>, FsError> {
+pub(super) fn cgroup2_dir(trees: &Trees, name: &[String]) -> Result<Option<Dir>, FsError> {
     match trees.cgroup2() {
-        Some(tree) => if_any(tree.dir.descend(name.components())),
+        Some(tree) => if_any(tree.dir.descend(name)),
         None => Ok(None),
     }
 }
@@ -173,10 +172,10 @@ pub(super) fn cgroup2_dir(trees: &Trees, name: &CgroupName) -> Result<Option<Dir
 pub(super) fn dir(
     trees: &Trees,
     controller: &str,
-    name: &CgroupName,
+    name: &[String],
 ) -> Result<Option<Dir>, FsError> {
     match trees.of(controller) {
-        Some(tree) => if_any(tree.dir.descend(name.components())),
+        Some(tree) => if_any(tree.dir.descend(name)),
         None => Ok(None),
     }
 }

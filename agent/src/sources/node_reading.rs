@@ -68,9 +68,7 @@ impl NodeReader {
             meminfo,
             loadavg: open("/proc/loadavg").ok(),
             stall: open("/proc/pressure/memory").ok().map(StallFile::of_node),
-            root_memory: MemoryFiles::open(&trees, &CgroupName::root())
-                .ok()
-                .flatten(),
+            root_memory: MemoryFiles::open(&trees, &[]).ok().flatten(),
             root: root.clone(),
             trees,
             nodefs: nodefs.into(),
@@ -164,7 +162,7 @@ impl NodeReader {
     }
 
     fn kubepods(&mut self) -> Option<MemoryUse> {
-        let (trees, name) = (&self.trees, &self.kubepods);
+        let (trees, name) = (&self.trees, self.kubepods.components());
         held(
             &mut self.kubepods_memory,
             || MemoryFiles::open(trees, name).ok()?,
@@ -173,7 +171,7 @@ impl NodeReader {
     }
 
     fn kubepods_limit(&mut self) -> Option<u64> {
-        let (trees, name) = (&self.trees, &self.kubepods);
+        let (trees, name) = (&self.trees, self.kubepods.components());
         held(
             &mut self.kubepods_limit,
             || LimitFile::open(trees, name).ok()?,
@@ -182,7 +180,7 @@ impl NodeReader {
     }
 
     fn kubepods_stall(&mut self) -> Option<StallTotals> {
-        let (trees, name) = (&self.trees, &self.kubepods);
+        let (trees, name) = (&self.trees, self.kubepods.components());
         held(
             &mut self.kubepods_stall,
             || StallFile::open(trees, name).ok()?,

@@ -252,7 +252,7 @@ impl Wakers {
 
     /// Tries again what is not armed, and arms anew where kubepods is another cgroup than before.
     pub fn rearm(&mut self) {
-        let kubepods = cgroup_use::dir(&self.trees, "memory", &self.kubepods);
+        let kubepods = cgroup_use::dir(&self.trees, "memory", self.kubepods.components());
         let id = kubepods.ok().flatten().map(|it| it.inode());
         if self.kubepods_id != id {
             self.kubepods_id = id;
@@ -412,7 +412,7 @@ impl Wakers {
         if self.trees.unified != (version == Version::V2) {
             return Ok(None);
         }
-        cgroup_use::dir(&self.trees, "memory", name)
+        cgroup_use::dir(&self.trees, "memory", name.components())
     }
 }
 

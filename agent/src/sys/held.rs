@@ -84,8 +84,9 @@ impl HeldFile {
             match self.file.read_at(&mut bytes[n..], offset) {
                 Ok(0) => break,
                 Ok(read) => {
+                    let is_filled = n + read == bytes.len();
                     n += read;
-                    if read < LEAST_OF_MANY {
+                    if read < LEAST_OF_MANY && !is_filled {
                         break;
                     }
                     offset += u64::try_from(read).expect("a read fits the buffer");

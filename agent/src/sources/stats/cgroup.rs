@@ -12,7 +12,7 @@ use super::settings::Settings;
 use crate::model::cgroup_files::{
     CpuStat, MemoryEvents, OomControl, parse_count, parse_cpuacct_usage,
 };
-use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::cgroup_name::CgroupName;
 use crate::model::event::CgroupId;
 use crate::model::eviction::{MemoryUse, StallTotals};
 use crate::model::psi::Psi;
@@ -89,7 +89,8 @@ pub(super) struct Quick {
 /// See the module. Nothing is open before the first reading.
 #[derive(Debug)]
 pub(super) struct CgroupReader {
-    name: CgroupName,
+    /// Directories below the mount; those of other programs are no names of ours.
+    name: Vec<String>,
     quick: Option<QuickFiles>,
     full: Option<FullFiles>,
     settings: Option<(Duration, Settings)>,
@@ -168,7 +169,11 @@ impl Context {
 }
 
 impl CgroupReader {
-    pub(super) fn new(name: CgroupName) -> Self {
+    pub(super) fn new(name: &CgroupName) -> Self {
+        Self::at(name.components().to_vec())
+    }
+
+    pub(super) fn at(name: Vec<String>) -> Self {
         Self {
             name,
             quick: None,
@@ -177,14 +182,13 @@ impl CgroupReader {
         }
     }
 
-    pub(super) fn name(&self) -> &CgroupName {
+    pub(super) fn name(&self) -> &[String] {
         &self.name
     }
 
     /// Its path below the cgroup mount, with a leading slash.
     pub(super) fn id(&self) -> String {
-        // A name has the components of the directory already.
-        self.name.path(CgroupDriver::Cgroupfs)
+        format!("/{}", self.name.join("/"))
     }
 
     /// What decisions need: five reads. `None`: there is no such cgroup.
@@ -332,7 +336,7 @@ impl CgroupReader {
 }
 
 impl QuickFiles {
-    fn open(trees: &Trees, name: &CgroupName) -> Self {
+    fn open(trees: &Trees, name: &[String]) -> Self {
         let tasks = dir(trees, "pids", name).ok().flatten();
         Self {
             memory: MemoryFiles::open(trees, name).ok().flatten(),
@@ -368,7 +372,7 @@ impl QuickFiles {
 }
 
 impl FullFiles {
-    fn open(trees: &Trees, name: &CgroupName) -> Self {
+    fn open(trees: &Trees, name: &[String]) -> Self {
         let controller = |it| dir(trees, it, name).ok().flatten();
         let file = |dir: &Option<Dir>, name| HeldFile::open_in(dir.as_ref()?, name).ok();
         let unified = cgroup2_dir(trees, name).ok().flatten();

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::cgroup::{Below, CgroupReader, Context};
 use super::process::is_shown;
 use crate::model::capacity::running_pids;
-use crate::model::cgroup_name::CgroupName;
 use crate::model::node_memory::Meminfo;
 use crate::model::psi::Stalls;
 use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
@@ -41,7 +40,7 @@ impl NodeFigures {
             root: root.clone(),
             directory: directory.into(),
             device: device.to_owned(),
-            cgroup: CgroupReader::new(CgroupName::root()),
+            cgroup: CgroupReader::at(Vec::new()),
             meminfo: open("/proc/meminfo"),
             loadavg: open("/proc/loadavg"),
             // Of the host also where the agent has a network of its own.

@@ -35,7 +35,7 @@ struct ContainerReader {
 impl PodReader {
     pub(super) fn new(known: Arc<KnownPod>) -> Self {
         Self {
-            cgroup: CgroupReader::new(known.cgroup.clone()),
+            cgroup: CgroupReader::new(&known.cgroup),
             containers: known.containers.iter().map(ContainerReader::new).collect(),
             known,
             sweep: 0,
@@ -56,7 +56,8 @@ impl PodReader {
         if known.containers != self.known.containers {
             let mut before = std::mem::take(&mut self.containers);
             for container in &known.containers {
-                let is_same = |it: &ContainerReader| *it.cgroup.name() == container.cgroup;
+                let is_same =
+                    |it: &ContainerReader| it.cgroup.name() == container.cgroup.components();
                 let reader = match before.iter().position(is_same) {
                     Some(index) => before.swap_remove(index),
                     None => ContainerReader::new(container),
@@ -110,7 +111,7 @@ impl PodReader {
         let memory = quick.memory.map(|it| it.with_files_of(parts));
         let processes = match wanted.processes {
             true => {
-                let found = dir(&cx.trees, "memory", &self.known.cgroup);
+                let found = dir(&cx.trees, "memory", self.known.cgroup.components());
                 found.ok().flatten().and_then(|it| count_processes(&it))
             }
             false => None,
@@ -182,7 +183,7 @@ impl PodReader {
 impl ContainerReader {
     fn new(known: &KnownContainer) -> Self {
         Self {
-            cgroup: CgroupReader::new(known.cgroup.clone()),
+            cgroup: CgroupReader::new(&known.cgroup),
             process: None,
         }
     }

@@ -5,7 +5,6 @@ use super::cgroup::Context;
 use crate::model::cgroup_files::{
     parse_cfs_bandwidth, parse_count, parse_cpu_max, parse_limit, parse_memory_limit_v1,
 };
-use crate::model::cgroup_name::CgroupName;
 use crate::model::resources::CpuBandwidth;
 use crate::model::stats::text::parse_numa_stat;
 use crate::model::stats::{CgroupSpec, HugetlbUse, NumaPages};
@@ -24,7 +23,7 @@ pub(super) struct Settings {
 impl Settings {
     /// `inode`: of the cgroup in the hierarchy of memory that is meant. `None`: another one is at the
     /// path by now.
-    pub(super) fn read(cx: &Context, name: &CgroupName, inode: Option<u64>) -> Option<Self> {
+    pub(super) fn read(cx: &Context, name: &[String], inode: Option<u64>) -> Option<Self> {
         let dir = |controller| dir(&cx.trees, controller, name).ok().flatten();
         let memory = dir("memory");
         if memory.as_ref().map(Dir::inode) != inode {

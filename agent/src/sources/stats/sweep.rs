@@ -65,7 +65,7 @@ pub struct StatsReader {
     node: NodeFigures,
     /// All pods together, and the QoS classes that have a cgroup of their own.
     classes: Vec<(GroupKind, CgroupReader)>,
-    slices: BTreeMap<CgroupName, CgroupReader>,
+    slices: BTreeMap<String, CgroupReader>,
     kubepods: CgroupName,
     /// In the order of the snapshot.
     pods: BTreeMap<Arc<PodRef>, PodReader>,
@@ -82,7 +82,7 @@ struct Round {
     cpu: Option<Duration>,
     node: Option<NodeStats>,
     /// Groups that are still to be read, the next one last.
-    left: Vec<(GroupKind, CgroupName)>,
+    left: Vec<(GroupKind, Vec<String>)>,
     groups: Vec<GroupStats>,
     /// The pod that is being read; those before it are done.
     pod: Option<Arc<PodRef>>,
@@ -121,7 +121,7 @@ impl StatsReader {
             classes: all
                 .into_iter()
                 .chain(classes)
-                .map(|(kind, name)| (kind, CgroupReader::new(name)))
+                .map(|(kind, name)| (kind, CgroupReader::new(&name)))
                 .collect(),
             slices: BTreeMap::new(),
             kubepods: kubepods.clone(),
@@ -246,9 +246,9 @@ impl StatsReader {
         self.n_sweeps += 1;
         self.look_for_slices();
         let slices = self.slices.keys().rev();
-        let slices = slices.map(|name| (GroupKind::Slice, name.clone()));
+        let slices = slices.map(|name| (GroupKind::Slice, vec![name.clone()]));
         let classes = self.classes.iter().rev();
-        let classes = classes.map(|(kind, reader)| (*kind, reader.name().clone()));
+        let classes = classes.map(|(kind, reader)| (*kind, reader.name().to_vec()));
         Round {
             begun: now,
             cpu: Some(Duration::ZERO),
@@ -264,11 +264,10 @@ impl StatsReader {
         let tree = self.cx.trees.of("memory");
         let names = tree.and_then(|it| it.dir.list_dirs().ok());
         let names = names.unwrap_or_default().into_iter().take(MAX_SLICES);
-        let names = names.filter_map(|it| CgroupName::root().join(it).ok());
         let mut before = std::mem::take(&mut self.slices);
-        for name in names.filter(|it| self.kubepods != *it) {
+        for name in names.filter(|it| self.kubepods.components() != [it.as_str()]) {
             let reader = before.remove(&name);
-            let reader = reader.unwrap_or_else(|| CgroupReader::new(name.clone()));
+            let reader = reader.unwrap_or_else(|| CgroupReader::at(vec![name.clone()]));
             self.slices.insert(name, reader);
         }
         for mut gone in before.into_values() {
@@ -284,10 +283,13 @@ impl StatsReader {
         }
         if let Some((kind, name)) = round.left.pop() {
             let (reader, below) = match kind {
-                GroupKind::Slice => (self.slices.get_mut(&name), Below::Unknown),
+                GroupKind::Slice => (
+                    name.first().and_then(|it| self.slices.get_mut(it)),
+                    Below::Unknown,
+                ),
                 _ => {
                     let mut classes = self.classes.iter_mut();
-                    let found = classes.find(|(_, it)| *it.name() == name);
+                    let found = classes.find(|(_, it)| it.name() == name);
                     (found.map(|(_, it)| it), Below::Uncounted)
                 }
             };
@@ -381,7 +383,7 @@ pub fn read_once(
         max_held: 0,
         faults: Faults::default(),
     };
-    CgroupReader::new(name.clone()).full(&mut cx, at, Below::Uncounted)
+    CgroupReader::new(name).full(&mut cx, at, Below::Uncounted)
 }
 
 /// Half of the descriptors that the agent may have: the rest is for decisions, connections and
@@ -398,7 +400,7 @@ fn add_ended(pods: &mut Vec<PodStats>, ended: &EndedContainer) {
             let pod = PodStats {
                 pod: Arc::clone(&ended.pod),
                 qos: ended.qos,
-                id: CgroupReader::new(ended.pod_cgroup.clone()).id(),
+                id: CgroupReader::new(&ended.pod_cgroup).id(),
                 started_at: ended.pod_started_at,
                 stats: None,
                 network: Vec::new(),
