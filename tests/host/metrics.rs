@@ -21,6 +21,7 @@ fn absent_here() -> BTreeSet<&'static str> {
         // cgroup v1 does not count them, and has no protection and no `memory.high`.
         absent.extend([
             "ballast_cgroups_dying",
+            "ballast_oom_group_kills_total",
             "ballast_memory_protection_bytes",
             "ballast_memory_relaxed",
         ]);
@@ -29,15 +30,6 @@ fn absent_here() -> BTreeSet<&'static str> {
     absent.extend([
         "kubelet_eviction_stats_age_seconds",
         "ballast_memory_time_to_limit_seconds",
-    ]);
-    // No sweep of statistics is taken.
-    absent.extend([
-        "ballast_cpu_burst_limit_seconds",
-        "ballast_cpu_stall_seconds_total",
-        "ballast_node_cpu_idle_ratio",
-        "ballast_oom_group_kills_total",
-        "ballast_pids_limit_hits_total",
-        "ballast_placement_remote_memory_ratio",
     ]);
     // Memory is not protected in tiers, and decisions are not recorded.
     absent.extend([
