@@ -21,7 +21,7 @@ use ballast::observe::metrics::labels::{
 use ballast::observe::metrics::{EvictionEffect, table};
 use ballast_tests::prometheus::{Prometheus, Scratch, program, run};
 
-use self::node::{BEGIN, Node, STEP, State, bytes};
+use self::node::{BEGIN, Node, STEP, State, bytes, pod};
 use crate::rules::{self, Rule};
 
 const MINUTE: u64 = 60 / STEP;
@@ -141,7 +141,7 @@ fn every_alert_fires_when_everything_goes_wrong() -> Result<()> {
     let metrics = node.metrics.clone();
     metrics.yielded("cpu.max", node.wall());
     let refusal = Some(RefusalReason::TopologyAffinityError);
-    metrics.admission("restricted", refusal, None, node.wall());
+    metrics.admission(&pod().uid, "restricted", refusal, None, node.wall());
     let lose = |n, at| metrics.set_bpf_lost(Stream::Process, LossReason::RingFull, n, at);
     lose(0, node.wall());
     lose(5, node.wall());
@@ -156,7 +156,7 @@ fn every_alert_fires_when_everything_goes_wrong() -> Result<()> {
         if n % MINUTE == 0 {
             let stage = EvictionStage::Kill;
             metrics.eviction_action(signal, stage, EvictionResult::Done, false, at);
-            metrics.pod_evicted(signal, QosClass::Burstable, None);
+            metrics.pod_evicted(&pod().uid, signal, QosClass::Burstable, None, at);
             let effect = EvictionEffect {
                 expected: bytes(100),
                 freed: bytes(10),
@@ -221,7 +221,7 @@ fn a_quiet_day_calls_nobody() -> Result<()> {
                     let (metrics, at) = (&node.metrics, node.wall());
                     let (stage, done) = (EvictionStage::Kill, EvictionResult::Done);
                     metrics.eviction_action(signal, stage, done, false, at);
-                    metrics.pod_evicted(signal, QosClass::BestEffort, None);
+                    metrics.pod_evicted(&pod().uid, signal, QosClass::BestEffort, None, at);
                     let effect = EvictionEffect {
                         expected: bytes(100),
                         freed: bytes(90),
@@ -277,7 +277,7 @@ fn an_old_server_takes_the_page() -> Result<()> {
     let mut node = Node::new(BTreeSet::new());
     node.step(&State::QUIET)?;
     node.oom_kill(OomScope::Container, AttributionMethod::Exact, true);
-    let page = node.metrics.encode()?;
+    let page = node.page()?;
     let mut promtool = program("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -285,7 +285,7 @@ fn an_old_server_takes_the_page() -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()?;
     let mut stdin = promtool.stdin.take().context("stdin is a pipe")?;
-    stdin.write_all(&page)?;
+    stdin.write_all(page.as_bytes())?;
     drop(stdin);
     let output = promtool.wait_with_output()?;
     let found = [output.stdout, output.stderr].concat();

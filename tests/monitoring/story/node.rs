@@ -27,7 +27,7 @@ use ballast::observe::metrics::labels::{
     Hook, Phase, PressureResource, PressureScope, RestoreResult, WriteResult,
 };
 use ballast::observe::metrics::{
-    ContainerMemory, LimitHits, Metrics, PlacementGauges, PoolCpus, Workload,
+    ContainerMemory, Format, LimitHits, Metrics, PlacementGauges, PoolCpus, Workload,
 };
 use ballast::observe::stats;
 use ballast::units::{Bytes, Micros};
@@ -172,11 +172,18 @@ impl Node {
         self.before = Some(snapshot);
         self.write(r#"up{metrics_path="/metrics"} "#, u8::from(state.answers));
         if state.answers {
-            let own = String::from_utf8(self.metrics.encode()?)?;
+            let own = self.page()?;
             self.keep(&own);
             self.keep(&cadvisor);
         }
         Ok(())
+    }
+
+    /// What `/metrics` shows now.
+    pub(super) fn page(&self) -> Result<String> {
+        let mut page = Vec::new();
+        self.metrics.encode(Format::Text, &mut page)?;
+        Ok(String::from_utf8(page)?)
     }
 
     fn pass(&self, state: &State) {
@@ -420,7 +427,8 @@ impl Node {
     }
 }
 
-fn pod() -> PodRef {
+/// The only pod.
+pub(super) fn pod() -> PodRef {
     PodRef {
         namespace: "default".to_owned(),
         name: "web".to_owned(),
