@@ -254,3 +254,6 @@ fn color_of(query: &Query, index: usize, n: usize, before: usize) -> String {
         None => PALETTE[(before + index) % PALETTE.len()].to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;
