@@ -18,7 +18,8 @@ struct Terminal {
 
 impl Terminal {
     fn open(agent: &Agent, (width, height): (u16, u16)) -> Result<Self> {
-        let socket = agent.state().with_file_name("tmux.sock");
+        // A server that was told to end keeps its socket for a moment.
+        let socket = agent.state().with_file_name(format!("tmux-{width}.sock"));
         let terminal = Self { socket };
         let (width, height) = (width.to_string(), height.to_string());
         terminal.tmux(&[
