@@ -220,10 +220,11 @@ impl Dir {
     /// How many sub-directories it has, by its count of links, as cgroup file systems keep it.
     /// `None`: this file system keeps none.
     pub fn n_dirs(&self) -> Result<Option<u64>, FsError> {
-        let stat = nix::sys::stat::fstat(&self.fd)
+        let flags = rustix::fs::AtFlags::EMPTY_PATH;
+        let stat = rustix::fs::statx(&self.fd, "", flags, rustix::fs::StatxFlags::NLINK)
             .map_err(|e| FsError::new(Operation::Stat, &self.path, e.into()))?;
-        // The type differs by architecture. Its name and `.` count too.
-        Ok(u64::from(stat.st_nlink).checked_sub(2))
+        // Its name and `.` count too.
+        Ok(u64::from(stat.stx_nlink).checked_sub(2))
     }
 
     /// What `stat` says of a file's size, bytes.
