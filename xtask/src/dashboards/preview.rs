@@ -144,7 +144,8 @@ fn header(svg: &mut Svg, source: &Dashboard, recording: &Recording) -> Result<()
     svg.rectangle(Area::new(0.0, 0.0, WIDTH, HEADER - 10.0), SURFACE);
     let title = format!("ballast / {}", source.title);
     svg.bold((MARGIN, 32.0), 18.0, TEXT, &title);
-    let x = MARGIN + svg::width(&title, 18.0) + 34.0;
+    // Bold letters are wider.
+    let x = MARGIN + svg::width(&title, 20.5) + 34.0;
     svg.text((x, 32.0), 14.0, FAINT, Align::Start, &source.question);
 
     let name = |at: f64, format: &str| -> Result<String> {
