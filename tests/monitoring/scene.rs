@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,6 +15,7 @@ use ballast_tests::cgroup;
 use ballast_tests::dashboards::{self, Window};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::prometheus::{Prometheus, Scratch};
+use nix::sys::stat::{major, minor};
 use serde_json::json;
 
 use super::drop_in::{self, PodFacts};
@@ -39,6 +41,7 @@ impl Scene {
         for agent in &mut agents {
             agent.start()?;
         }
+        count_disk_io(&agents[0])?;
         let scratch = Scratch::new("scene")?;
         let more_rules = scratch.write("more_rules.yaml", more_rules)?;
         let kube_state = drop_in::serve_kube_state(&facts(agents.len()))?;
@@ -137,6 +140,18 @@ fn agent(number: usize) -> Result<Agent> {
     // The kernel gives out the port again only after all others.
     agent.metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     Ok(agent)
+}
+
+/// Cgroup v1 counts what is read from and written to a disk only once some cgroup has a limit for it
+/// (lazily since Linux 6.10, block/blk-throttle.c): sets one that nothing reaches.
+fn count_disk_io(agent: &Agent) -> Result<()> {
+    if cgroup::is_unified() {
+        return Ok(());
+    }
+    let device = fs::metadata(agent.state())?.dev();
+    let limit = format!("{}:{} {}", major(device), minor(device), 1_u64 << 40);
+    let root = agent.status()?.node.cgroup.root;
+    cgroup::write("blkio", &root, "blkio.throttle.read_bps_device", &limit)
 }
 
 /// Writes what is not its own, as a second manager of the same node would.
@@ -254,10 +269,15 @@ fn lasting_pods() -> Result<Vec<Manifest>> {
     ])
 }
 
-/// Takes all the CPU time that it may have, and has a network of its own, as pods of a cluster do.
+/// Takes all the CPU time that it may have, reads and writes past the page cache, has a network of its
+/// own, as pods of a cluster do, and a child that takes too much memory every few seconds.
 fn with_network(name: &str, cpu: &str) -> Manifest {
     let script = "ip link add eth0 type veth peer name eth1; ip address add 10.9.0.1/24 dev eth0; \
-                  ip link set eth0 up; ip link set eth1 up; while :; do :; done";
+                  ip link set eth0 up; ip link set eth1 up; \
+                  while :; do dd if=/dev/zero of=io bs=4096 count=4 oflag=direct; \
+                  dd if=io of=/dev/null bs=4096 count=4 iflag=direct; sleep 1; done 2>/dev/null & \
+                  while :; do sleep 5; tail /dev/zero; done & \
+                  while :; do :; done";
     let limits = json!({"cpu": cpu, "memory": "32Mi"});
     let requests = json!({"cpu": "20m", "memory": "16Mi"});
     let container = Container::new("web", &["unshare", "-n", "/bin/sh", "-c", script]);

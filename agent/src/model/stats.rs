@@ -188,8 +188,9 @@ pub struct ContainerStats {
     pub stats: CgroupStats,
     pub root_fs: DiskUse,
     pub logs: DiskUse,
-    /// Of its first process; `None`: it has ended, or that is not readable.
+    /// Of its processes together; `None`: not counted (before Linux 6.2, or too many processes).
     pub descriptors: Option<u64>,
+    /// Of its first process.
     pub limits: ProcessLimits,
 }
 

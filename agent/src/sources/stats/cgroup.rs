@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use super::settings::Settings;
 use crate::model::cgroup_files::{
-    CpuStat, MemoryEvents, OomControl, parse_count, parse_cpuacct_usage,
+    CpuStat, MemoryEvents, OomControl, parse_count, parse_cpuacct_usage, parse_pids,
 };
 use crate::model::cgroup_name::CgroupName;
 use crate::model::event::CgroupId;
 use crate::model::eviction::{MemoryUse, StallTotals};
 use crate::model::psi::Psi;
 use crate::model::stats::text::{
-    parse_blkio, parse_cpuacct_stat, parse_fork_refusals, parse_io_stat,
+    parse_blkio, parse_cpuacct_stat, parse_fork_refusals, parse_io_stat, parse_numa_stat,
 };
 use crate::model::stats::{CgroupStats, CpuUse, DeviceIo, MemoryFigures};
 use crate::model::text::ParseError;
@@ -122,6 +122,7 @@ struct FullFiles {
     /// v2 has one, v1 another for operations.
     io: Option<HeldFile>,
     io_operations: Option<HeldFile>,
+    numa: Option<HeldFile>,
     refusals: Option<HeldFile>,
     processes: Option<HeldFile>,
     /// Where processes are listed.
@@ -266,6 +267,12 @@ impl CgroupReader {
         self.close_full(cx);
     }
 
+    /// Processes of the cgroup itself; `None`: not read.
+    pub(super) fn own_processes(&self, cx: &mut Context) -> Option<Vec<u32>> {
+        let files = self.full.as_ref()?;
+        cx.value(files.processes.as_ref(), parse_pids).ok()?
+    }
+
     fn close_full(&mut self, cx: &mut Context) {
         if let Some(full) = self.full.take() {
             cx.n_held -= full.n_files();
@@ -329,7 +336,6 @@ impl CgroupReader {
         if let Some((_, settings)) = &self.settings {
             stats.spec = settings.spec;
             stats.hugetlb.clone_from(&settings.hugetlb);
-            stats.numa.clone_from(&settings.numa);
         }
         Ok(stats)
     }
@@ -386,6 +392,7 @@ impl FullFiles {
                 peak: file(&unified, "memory.peak"),
                 swap: file(&unified, "memory.swap.current"),
                 io: file(&unified, "io.stat"),
+                numa: file(&unified, "memory.numa_stat"),
                 refusals: file(&unified, "pids.events"),
                 processes: file(&unified, "cgroup.procs"),
                 dir: unified,
@@ -416,6 +423,7 @@ impl FullFiles {
                 "blkio.throttle.io_serviced_recursive",
                 "blkio.throttle.io_serviced",
             ),
+            numa: file(&memory, "memory.numa_stat"),
             refusals: file(&controller("pids"), "pids.events"),
             processes: file(&memory, "cgroup.procs"),
             dir: memory,
@@ -443,6 +451,7 @@ impl FullFiles {
             &self.kernel,
             &self.io,
             &self.io_operations,
+            &self.numa,
             &self.refusals,
             &self.processes,
         ];
@@ -458,6 +467,9 @@ impl FullFiles {
         stats.io = self.io(cx)?;
         stats.stalls.cpu = cx.stall(self.cpu_stall.as_ref())?;
         stats.stalls.io = cx.stall(self.io_stall.as_ref())?;
+        let (is_unified, page_size) = (self.is_unified, cx.page_size);
+        let numa = |text: &str| parse_numa_stat(text, is_unified, page_size);
+        stats.numa = cx.value(self.numa.as_ref(), numa)?.unwrap_or_default();
         let refusals = cx.value(self.refusals.as_ref(), parse_fork_refusals)?;
         stats.n_fork_refusals = refusals.flatten();
         stats.n_processes = self.n_processes(cx, below)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cgroup::{Below, CgroupReader, Context, count_processes};
-use super::process::{HostFacts, ProcessReader};
+use super::process::{self, HostFacts, ProcessReader};
 use super::sweep::Wanted;
 use crate::model::eviction::{ContainerFigures, DiskUse, PodFigures};
 use crate::model::stats::{ContainerStats, KnownContainer, KnownPod, PodStats, ProcessLimits};
@@ -203,6 +203,7 @@ impl ContainerReader {
                 .pid
                 .and_then(|pid| ProcessReader::open(root, pid, host));
         }
+        let pids = self.cgroup.own_processes(cx);
         let process = self.process.as_mut();
         Some(ContainerStats {
             name: known.name.clone(),
@@ -216,7 +217,7 @@ impl ContainerReader {
             stats,
             root_fs: DiskUse::default(),
             logs: DiskUse::default(),
-            descriptors: process.as_ref().and_then(|it| it.descriptors(host)),
+            descriptors: pids.and_then(|it| process::descriptors(root, &it, host)),
             limits: process.map_or_else(ProcessLimits::default, |it| it.limits(at)),
         })
     }

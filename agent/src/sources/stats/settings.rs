@@ -1,13 +1,11 @@
-//! What of a cgroup changes seldom, or moves slowly and is long to read: its limits, huge pages, and
-//! pages by NUMA node. Nothing is held.
+//! What of a cgroup changes seldom: its limits, and the huge pages that it holds. Nothing is held.
 
 use super::cgroup::Context;
 use crate::model::cgroup_files::{
     parse_cfs_bandwidth, parse_count, parse_cpu_max, parse_limit, parse_memory_limit_v1,
 };
 use crate::model::resources::CpuBandwidth;
-use crate::model::stats::text::parse_numa_stat;
-use crate::model::stats::{CgroupSpec, HugetlbUse, NumaPages};
+use crate::model::stats::{CgroupSpec, HugetlbUse};
 use crate::model::text::ParseError;
 use crate::sources::cgroup_use::dir;
 use crate::sys::Dir;
@@ -17,7 +15,6 @@ use crate::units::{Limit, cpu_shares_of_weight};
 pub(super) struct Settings {
     pub spec: CgroupSpec,
     pub hugetlb: Vec<HugetlbUse>,
-    pub numa: Vec<NumaPages>,
 }
 
 impl Settings {
@@ -30,9 +27,6 @@ impl Settings {
             return None;
         }
         let is_unified = cx.trees.unified;
-        let numa = text(memory.as_ref(), "memory.numa_stat")
-            .and_then(|it| parse_numa_stat(&it, is_unified, cx.page_size).ok())
-            .unwrap_or_default();
         let spec = match &memory {
             Some(dir) if is_unified => spec_v2(dir),
             memory => spec_v1(memory.as_ref(), dir("cpu").as_ref(), dir("pids").as_ref()),
@@ -47,7 +41,6 @@ impl Settings {
             hugetlb: sizes
                 .filter_map(|size| huge_pages(hugetlb.as_ref()?, size, is_unified))
                 .collect(),
-            numa,
         })
     }
 }
