@@ -15,6 +15,7 @@ mod findings;
 mod inhibition;
 mod pages;
 mod rules;
+mod scrape;
 mod story;
 
 mod drop_in;
