@@ -77,6 +77,7 @@ use crate::observe::health::Health;
 use crate::observe::http::Pages;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::Trigger;
+use crate::observe::stats::Options;
 use crate::runtime::{ContainerId, Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
 use crate::sys::{FsError, Root, clock, syscall};
@@ -220,6 +221,9 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         metrics: metrics.clone(),
         health: health.clone(),
         stats: pressure.subscribe_stats(),
+        options: Options {
+            timestamps: config.metrics.timestamps,
+        },
     };
     let bell = {
         let pressure = Arc::clone(&pressure);

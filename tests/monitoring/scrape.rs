@@ -12,6 +12,7 @@ use ballast::observe::http::{AccessFiles, Listen, Pages, TlsFiles, serve};
 use ballast::observe::metrics::Metrics;
 use ballast::observe::metrics::labels::Phase;
 use ballast::observe::shutdown::{self, ShutdownTrigger};
+use ballast::observe::stats::Options;
 use ballast_tests::prometheus::{Prometheus, Scratch, Series};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -61,6 +62,7 @@ impl Endpoint {
             metrics,
             health: Health::new(Duration::from_secs(60), ["pods"], Duration::ZERO),
             stats: watch::channel(None).1,
+            options: Options::default(),
         };
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)

@@ -294,6 +294,7 @@ fn metrics(raw: &RawConfig, faults: &mut Faults) -> MetricsConfig {
             .tls
             .and_then(|tls| metrics_tls(&tls, &at.field("tls"), faults)),
         bearer_token_file: token.and_then(|text| absolute_path(text, &token_at, faults)),
+        timestamps: raw.timestamps.unwrap_or(false),
     }
 }
 

@@ -111,6 +111,8 @@ pub struct MetricsConfig {
     pub tls: Option<TlsConfig>,
     /// `None`: everybody who can connect may read.
     pub bearer_token_file: Option<PathBuf>,
+    /// Samples of cgroups carry the time of their reading, as those of cAdvisor do.
+    pub timestamps: bool,
 }
 
 /// Files in PEM.

@@ -105,6 +105,7 @@ section! {
         tls = "tls": RawTls,
         bearer_token_file = "bearerTokenFile": String,
         stats_interval = "statsInterval": String,
+        timestamps = "timestamps": bool,
     }
 }
 

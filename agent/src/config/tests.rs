@@ -173,6 +173,13 @@ fn every_fault_of_the_agent_section_names_its_field() {
         good("metrics: {address: \"\"}\n").config.metrics.address,
         None
     );
+    assert!(!good("").config.metrics.timestamps);
+    assert!(
+        good("metrics: {timestamps: true}\n")
+            .config
+            .metrics
+            .timestamps
+    );
 }
 
 #[test]

@@ -34,6 +34,7 @@ use self::pages::Answers;
 use super::health::Health;
 use super::metrics::Metrics;
 use super::shutdown::Shutdown;
+use super::stats::Options;
 use crate::model::stats::StatsSnapshot;
 
 /// Connections served at a time; more wait in the backlog. A node has a handful of scrapers.
@@ -82,6 +83,8 @@ pub struct Pages {
     pub health: Health,
     /// The newest sweep; `None` before the first.
     pub stats: watch::Receiver<Option<Arc<StatsSnapshot>>>,
+    /// How the pages about cgroups are written.
+    pub options: Options,
 }
 
 /// A running endpoint.

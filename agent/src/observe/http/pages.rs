@@ -23,7 +23,7 @@ use crate::model::stats::StatsSnapshot;
 use crate::observe::chain;
 use crate::observe::metrics::labels::Endpoint;
 use crate::observe::metrics::{EncodeError, Format};
-use crate::observe::stats::{self, Encoder, Options};
+use crate::observe::stats::{self, Encoder};
 use crate::sys::clock;
 
 /// Pages made at a time. One more than one scraper needs: a slow one does not hold up the other.
@@ -201,11 +201,11 @@ impl Answers {
                 Some(n_samples)
             }
             Endpoint::Cadvisor => {
-                let encoder = Encoder::cadvisor(self.statistics()?, Options::default());
+                let encoder = Encoder::cadvisor(self.statistics()?, self.pages.options);
                 Some(self.write_families(encoder, &mut sink)?)
             }
             Endpoint::Resource => {
-                let encoder = Encoder::resource(self.statistics()?, Options::default());
+                let encoder = Encoder::resource(self.statistics()?, self.pages.options);
                 Some(self.write_families(encoder, &mut sink)?)
             }
             Endpoint::Summary => {

@@ -22,6 +22,7 @@ async fn start() -> (HttpServer, Pages, ShutdownTrigger) {
         metrics: Metrics::default(),
         health: Health::new(Duration::from_secs(60), ["pods"], clock::boottime()),
         stats: watch::channel(None).1,
+        options: Options::default(),
     };
     let (trigger, shutdown) = shutdown::channel();
     let address = SocketAddr::from(([127, 0, 0, 1], 0));

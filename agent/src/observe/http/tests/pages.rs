@@ -18,6 +18,7 @@ impl Fixture {
             metrics: Metrics::default(),
             health: Health::new(Duration::from_secs(60), [], clock::boottime()),
             stats,
+            options: Options::default(),
         };
         let (_trigger, shutdown) = shutdown::channel();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -75,6 +75,7 @@ impl Served {
             metrics: Metrics::default(),
             health: Health::new(Duration::from_secs(60), [], clock::boottime()),
             stats: watch::channel(None).1,
+            options: Options::default(),
         };
         let (_trigger, shutdown) = shutdown::channel();
         let listen = Listen {
