@@ -14,14 +14,14 @@ pub(super) struct Sink {
 
 enum Body {
     Plain(Buffer),
-    // An encoder has tables of 200 KiB.
+    // An encoder is large: it has its tables within.
     Gzip(Box<GzEncoder<Buffer>>),
 }
 
 impl Sink {
     pub(super) fn new(into: Buffer, is_compressed: bool) -> Self {
         let body = if is_compressed {
-            // The fastest level: names and labels repeat, so that a tenth is left all the same.
+            // The fastest level is enough for names and labels that repeat.
             Body::Gzip(Box::new(GzEncoder::new(into, Compression::fast())))
         } else {
             Body::Plain(into)
