@@ -231,14 +231,15 @@ fn every_number_of_a_sweep_is_that_of_its_file() -> Result<()> {
     let mut stats = reader(&kubepods)?;
     stats.keep([pod(&kubepods, "a")?]);
 
-    // A file larger than the limit, and time of a processor. Then it stands still.
+    // A file larger than the limit, and time of a processor. Then it stands still. Where files are
+    // memory, the writer is killed and the file emptied.
     let name = format!("ballast-stats-{}", std::process::id());
     let file = Scratch(std::env::temp_dir().join(name));
     let script = format!(
-        "n=0; while [ $n -lt 20000 ]; do n=$((n+1)); done; head -c {} /dev/zero > {}; sync; \
-         sleep 60 & sleep 60",
+        "n=0; while [ $n -lt 20000 ]; do n=$((n+1)); done; head -c {} /dev/zero > {file} || \
+         : > {file}; sync; sleep 60 & sleep 60",
         64 * MI,
-        file.0.display()
+        file = file.0.display()
     );
     let process = kubepods.run(BELOW, &script)?;
     let deadline = Instant::now() + DEADLINE;

@@ -107,14 +107,19 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Hands a kill over and notes its record in the event. A victim that was exiting anyway is no
-    /// kill. Never waits.
-    pub(super) fn take(&mut self, kill: &OomKill, event: &mut Event, index: &CgroupIndex) {
-        if kill.was_exiting {
-            return;
+    /// Notes in the event which record the kill comes to. A victim that was exiting anyway is no
+    /// kill.
+    pub(super) fn number(&mut self, kill: &OomKill, event: &mut Event) {
+        if !kill.was_exiting {
+            set_record(event, Some(self.bursts.record_of(kill)));
         }
-        let id = self.bursts.record_of(kill);
-        set_record(event, Some(id));
+    }
+
+    /// Hands a numbered kill over. Never waits: one for which there is no room has no record.
+    pub(super) fn take(&self, kill: &OomKill, event: &mut Event, index: &CgroupIndex) {
+        let Some(id) = record_of(event) else {
+            return;
+        };
         let victim = index.attribute(&kill.victim_cgroup);
         let handed = Kill {
             id,
@@ -126,6 +131,13 @@ impl Recorder {
             self.metrics.oom_records(RecordResult::Dropped, 1);
             set_record(event, None);
         }
+    }
+}
+
+fn record_of(event: &Event) -> Option<RecordId> {
+    match &event.detail {
+        Some(EventDetail::Oom(detail)) => detail.record_id,
+        _ => None,
     }
 }
 

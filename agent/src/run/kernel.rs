@@ -441,8 +441,8 @@ impl Listener {
             });
             (oom_record(kill, &index, is_main, handled), owner)
         };
-        // Before it is counted: the counter names the record.
-        self.recorder.take(kill, &mut record, &self.shared.index());
+        // The counter names the record, and who finds the record finds it counted.
+        self.recorder.number(kill, &mut record);
         if let Some(EventDetail::Oom(detail)) = &record.detail {
             let workload = record.pod.as_ref().map(|pod| Workload {
                 namespace: pod.namespace.clone(),
@@ -451,6 +451,7 @@ impl Listener {
             });
             self.metrics.oom_kill(&record, detail, workload.as_ref());
         }
+        self.recorder.take(kill, &mut record, &self.shared.index());
         tracing::warn!(
             pod = record.pod.as_ref().map(tracing::field::display),
             container = record.container,
