@@ -237,7 +237,7 @@ fn every_number_of_a_sweep_is_that_of_its_file() -> Result<()> {
     let file = Scratch(std::env::temp_dir().join(name));
     let script = format!(
         "n=0; while [ $n -lt 20000 ]; do n=$((n+1)); done; head -c {} /dev/zero > {file} || \
-         : > {file}; sync; sleep 60 & sleep 60",
+         : > {file}; sync; sleep 60 & sleep 60 & wait",
         64 * MI,
         file = file.0.display()
     );
