@@ -244,8 +244,17 @@ fn every_number_of_a_sweep_is_that_of_its_file() -> Result<()> {
     let process = kubepods.run(BELOW, &script)?;
     let deadline = Instant::now() + DEADLINE;
     let path = format!("{}{BELOW}", kubepods.path);
-    while number("pids", &path, "pids.current", "") != Some(3) {
-        ensure!(Instant::now() < deadline, "it does not come to rest");
+    let procs = cgroup::dir_of("memory", &path).join("cgroup.procs");
+    loop {
+        let pids = fs::read_to_string(&procs)?;
+        if pids.lines().count() == 3 {
+            break;
+        }
+        let tasks = number("pids", &path, "pids.current", "");
+        ensure!(
+            Instant::now() < deadline,
+            "it does not come to rest: {pids:?}, {tasks:?} tasks"
+        );
         thread::sleep(Duration::from_millis(10));
     }
     let all = sweep(&mut stats, None).snapshot;
