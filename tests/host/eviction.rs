@@ -187,8 +187,13 @@ pub(super) enum Files {
 }
 
 pub(super) fn files_of(agent: &Agent) -> Result<Files> {
+    files_in(&agent.state())
+}
+
+/// The same of a directory.
+pub(super) fn files_in(directory: &Path) -> Result<Files> {
     const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
-    let kind = statfs(&agent.state())?.filesystem_type();
+    let kind = statfs(directory)?.filesystem_type();
     Ok(match [TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind) {
         true => Files::InMemory,
         false => Files::OnDisk,
