@@ -99,6 +99,7 @@ fn record_id(event: &Event) -> Option<RecordId> {
 fn hand_over(recorder: &mut Recorder, kill: &OomKill) -> Option<RecordId> {
     let mut event = oom_record(1).event;
     event.boottime_ns = kill.at_ns;
+    recorder.number(kill, &mut event);
     recorder.take(kill, &mut event, &CgroupIndex::default());
     record_id(&event)
 }
@@ -287,8 +288,9 @@ fn a_victim_that_was_exiting_has_no_record() {
     };
     let mut event = oom_record(1).event;
     set_record(&mut event, None);
-    let index = CgroupIndex::default();
-    started.recorder.take(&exiting, &mut event, &index);
+    let Started { recorder, .. } = &mut started;
+    recorder.number(&exiting, &mut event);
+    recorder.take(&exiting, &mut event, &CgroupIndex::default());
     assert_eq!(record_id(&event), None);
     finish(started);
     assert_eq!(results(&metrics), [0.0; 3]);
