@@ -9,7 +9,7 @@ use ballast_tests::cgroup;
 
 use super::fleet::Fleet;
 use super::machine::Setting;
-use super::table::{Row, Verdict};
+use super::table::{Row, Table, Verdict};
 use super::{oom, say};
 
 const BUDGET_NS: f64 = 300.0;
@@ -17,7 +17,7 @@ const BUDGET_NS: f64 = 300.0;
 const RUNS: &str = "ballast_bpf_program_runs_total";
 const SECONDS: &str = "ballast_bpf_program_run_seconds_total";
 
-pub(crate) fn measure() -> Result<Vec<Row>> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     say("ebpf: starting the agent");
     let mut fleet = Fleet::new("ebpf")?;
     fleet.start()?;
@@ -34,29 +34,28 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     }
     let programs = exported(&fleet)?;
     ensure!(!programs.is_empty(), "the agent exports no statistics");
-    Ok(programs
-        .into_iter()
-        .map(|(program, (runs, seconds))| {
-            let figure = format!("eBPF {program}: mean of a run");
-            if runs == 0.0 {
-                return Row::not_measured(&figure, "it did not run");
-            }
-            let ns = seconds * 1e9 / runs;
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a count of runs, which a metric shows as a float"
-            )]
-            let n = runs as usize;
-            Row::value(
-                &figure,
-                n,
-                format_args!("{ns:.0} ns"),
-                "300 ns",
-                Verdict::of(ns <= BUDGET_NS),
-            )
-        })
-        .collect())
+    for (program, (runs, seconds)) in programs {
+        let figure = format!("eBPF {program}: mean of a run");
+        if runs == 0.0 {
+            table.push(Row::not_measured(&figure, "it did not run"));
+            continue;
+        }
+        let ns = seconds * 1e9 / runs;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count of runs, which a metric shows as a float"
+        )]
+        let n = runs as usize;
+        table.push(Row::value(
+            &figure,
+            n,
+            format_args!("{ns:.0} ns"),
+            "300 ns",
+            Verdict::of(ns <= BUDGET_NS),
+        ));
+    }
+    Ok(())
 }
 
 /// The agent reads the kernel's account this often.

@@ -23,7 +23,7 @@ use ballast_tests::sampler::Sampler;
 
 use super::fleet::{Fleet, n_running};
 use super::say;
-use super::table::{Row, Samples, Verdict};
+use super::table::{Row, Samples, Table, Verdict};
 
 const BUDGET: Duration = Duration::from_millis(50);
 
@@ -48,20 +48,19 @@ const IDLE_TIME: Duration = Duration::from_secs(30);
 const N_RANKED: u32 = 250;
 const N_RANKINGS: usize = 500;
 
-/// Adds its rows as it goes, so that those before a failure are kept.
-pub(crate) fn measure(rows: &mut Vec<Row>) -> Result<()> {
-    rows.push(ranking());
-    leaks(rows)?;
-    rows.extend(idle()?);
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    table.push(ranking());
+    leaks(table)?;
+    table.extend(idle()?);
     Ok(())
 }
 
-fn leaks(rows: &mut Vec<Row>) -> Result<()> {
+fn leaks(table: &mut Table) -> Result<()> {
     let figure = format!(
         "SIGKILL to the end of a process of {} MiB, without an agent",
         ROOM - THRESHOLD
     );
-    rows.push(Row::durations(&figure, &bare_kills()?, None));
+    table.push(Row::durations(&figure, &bare_kills()?, None));
     let mut fleet = Fleet::with(|agent| agent.with_memory(ROOM, THRESHOLD), "evict")?;
     fleet.start()?;
     for (rate, n_runs) in LEAKS {
@@ -73,12 +72,12 @@ fn leaks(rows: &mut Vec<Row>) -> Result<()> {
         }
         let samples = Samples::new(runs.iter().map(|it| it.reaction).collect());
         let figure = format!("leak of {rate} MB/s, crossing to the end of the process");
-        rows.push(Row::durations(&figure, &samples, Some(BUDGET)));
+        table.push(Row::durations(&figure, &samples, Some(BUDGET)));
         let samples = Samples::new(runs.iter().map(|it| it.half_back).collect());
         let figure = "the same: to half of its memory free again";
-        rows.push(Row::durations(figure, &samples, None));
+        table.push(Row::durations(figure, &samples, None));
         let overshoot = runs.iter().map(|it| it.overshoot).collect();
-        rows.push(Row::amounts(
+        table.push(Row::amounts(
             "the same: used beyond the threshold",
             overshoot,
         ));
@@ -88,13 +87,13 @@ fn leaks(rows: &mut Vec<Row>) -> Result<()> {
             .map(|it| rate * u64::try_from(it.as_micros()).unwrap_or(u64::MAX))
             .collect();
         let figure = "computed, kubelet: a pass every 10 s, then 1 s";
-        rows.push(Row::durations(figure, &Samples::new(reactions), None));
+        table.push(Row::durations(figure, &Samples::new(reactions), None));
         let figure = "computed, kubelet: used beyond, had it been there";
-        rows.push(Row::amounts(figure, overshoot));
+        table.push(Row::amounts(figure, overshoot));
     }
     let kills = fleet.agent.events("oom")?;
     let n_kills = kills.iter().filter(|it| it.event.pod.is_some()).count();
-    rows.push(Row::value(
+    table.push(Row::value(
         "kills by the kernel in all of these leaks",
         LEAKS.iter().map(|(_, n)| n).sum(),
         n_kills,

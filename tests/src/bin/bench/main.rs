@@ -99,40 +99,28 @@ fn measure(names: &[&str]) -> Result<()> {
         names => names.iter().filter_map(|it| Name::parse(it)).collect(),
     };
     let started = Instant::now();
-    let mut table = Table::default();
     let wanted = |name| names.contains(&name);
+    let mut table = Table::default();
     if wanted(Name::Oom) {
-        table.section("oom", oom::measure());
+        table.section("oom", oom::measure);
     }
     if wanted(Name::Ebpf) {
-        table.section("ebpf", ebpf::measure());
+        table.section("ebpf", ebpf::measure);
     }
     if wanted(Name::Process) {
-        table.section("process", process::measure());
+        table.section("process", process::measure);
     }
     if wanted(Name::Start) || wanted(Name::Reconcile) || wanted(Name::Idle) {
-        let mut rows = Vec::new();
-        let result = node::measure(&names, &mut rows);
-        table.section("pods", Ok(rows));
-        table.section("pods", result.map(|()| Vec::new()));
+        table.section("pods", |table| node::measure(&names, table));
     }
     if wanted(Name::Placement) {
-        let mut rows = Vec::new();
-        let result = placement::measure(&mut rows);
-        table.section("placement", Ok(rows));
-        table.section("placement", result.map(|()| Vec::new()));
+        table.section("placement", placement::measure);
     }
     if wanted(Name::Eviction) {
-        let mut rows = Vec::new();
-        let result = eviction::measure(&mut rows);
-        table.section("eviction", Ok(rows));
-        table.section("eviction", result.map(|()| Vec::new()));
+        table.section("eviction", eviction::measure);
     }
     if wanted(Name::Stats) {
-        let mut rows = Vec::new();
-        let result = stats::measure(&mut rows);
-        table.section("stats", Ok(rows));
-        table.section("stats", result.map(|()| Vec::new()));
+        table.section("stats", stats::measure);
     }
     println!("\n{}", machine::facts());
     println!("{table}");

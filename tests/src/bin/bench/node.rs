@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use ballast_tests::cgroup;
 
 use super::fleet::{Fleet, n_running};
-use super::table::{Row, Samples, Verdict, mebibytes, show};
+use super::table::{Row, Samples, Table, Verdict, mebibytes, show};
 use super::{Name, machine, say};
 
 const N_PODS: usize = 250;
@@ -24,8 +24,7 @@ const START_BUDGET: Duration = Duration::from_millis(300);
 const RESIDENT_BUDGET: u64 = 30 << 20;
 const IDLE_BUDGET_PERCENT: f64 = 0.5;
 
-/// Adds its rows as it goes, so that those before a failure are kept.
-pub(crate) fn measure(names: &[Name], rows: &mut Vec<Row>) -> Result<()> {
+pub(crate) fn measure(names: &[Name], table: &mut Table) -> Result<()> {
     let wanted = |name| names.contains(&name);
     let needs_all = wanted(Name::Start) || wanted(Name::Reconcile);
     let n_pods = if needs_all { N_PODS } else { N_IDLE };
@@ -40,11 +39,11 @@ pub(crate) fn measure(names: &[Name], rows: &mut Vec<Row>) -> Result<()> {
             ),
         };
         let n = n_pods * N_CONTAINERS;
-        rows.push(Row::value(&figure, n, show(took), "", Verdict::NoBudget));
-        rows.push(adoption(&mut fleet, n_pods)?);
+        table.push(Row::value(&figure, n, show(took), "", Verdict::NoBudget));
+        table.push(adoption(&mut fleet, n_pods)?);
     }
     if wanted(Name::Reconcile) {
-        rows.extend(reconcile(&fleet, n_pods)?);
+        table.extend(reconcile(&fleet, n_pods)?);
     }
     if wanted(Name::Idle) {
         if n_pods > N_IDLE {
@@ -53,7 +52,7 @@ pub(crate) fn measure(names: &[Name], rows: &mut Vec<Row>) -> Result<()> {
             fleet.agent.stop()?;
             fleet.start()?;
         }
-        rows.extend(idle(&fleet)?);
+        table.extend(idle(&fleet)?);
     }
     say("pods: removing them");
     for n in 0..n_pods {

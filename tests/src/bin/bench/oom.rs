@@ -10,7 +10,7 @@ use ballast::model::record::{EventDetail, EventRecord, OomDetail};
 
 use super::fleet::Fleet;
 use super::machine::Setting;
-use super::table::{Row, Samples, Verdict, show};
+use super::table::{Row, Samples, Table, Verdict, show};
 use super::{machine, say};
 
 const BUDGET: Duration = Duration::from_millis(1);
@@ -27,18 +27,18 @@ const EATEN: &str = "33554432";
 /// After this long without a new record none is to come.
 const SETTLED: Duration = Duration::from_millis(1_500);
 
-pub(crate) fn measure() -> Result<Vec<Row>> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     say("oom: starting the agent");
     let mut fleet = Fleet::new("oom")?;
     fleet.start()?;
     say("oom: 200 kills, 20 ms apart");
-    let mut rows = vec![paced(&fleet, "paced", "OOM kill to handled event")?];
+    table.push(paced(&fleet, "paced", "OOM kill to handled event")?);
     say("oom: the same, the kernel's console quiet");
     let _quiet = Setting::Console.set("1")?;
     let figure = "the same, nothing written to the console";
-    rows.push(paced(&fleet, "quiet", figure)?);
-    rows.extend(burst(&fleet)?);
-    Ok(rows)
+    table.push(paced(&fleet, "quiet", figure)?);
+    table.extend(burst(&fleet)?);
+    Ok(())
 }
 
 /// Starts pods that make kills as soon as the gate opens, and waits until they are there.

@@ -21,7 +21,7 @@ use ballast::units::Bytes;
 use ballast_tests::placement::{Shape, admit_answered, pod};
 
 use super::say;
-use super::table::{Row, Samples, Verdict};
+use super::table::{Row, Samples, Table, Verdict};
 
 /// The program of the conformance lane, built as the agent is.
 const CONFORMANCE: &str = "BALLAST_CONFORMANCE";
@@ -35,9 +35,9 @@ const N_PODS: u32 = 20;
 const RESOURCES: [&str; 2] = ["example.org/gpu", "example.org/nic"];
 const DEVICES_PER_NUMA_NODE: u32 = 4;
 
-pub(crate) fn measure(rows: &mut Vec<Row>) -> Result<()> {
-    recorded(rows)?;
-    takes(rows)?;
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    recorded(table)?;
+    takes(table)?;
     for n_numa_nodes in [2, 8, 16, 32, 64] {
         let machine = Machine::new(n_numa_nodes);
         for (policy, prefers_close) in [
@@ -46,7 +46,7 @@ pub(crate) fn measure(rows: &mut Vec<Row>) -> Result<()> {
             (TopologyManagerPolicy::Restricted, true),
             (TopologyManagerPolicy::SingleNumaNode, false),
         ] {
-            machine.admissions(policy, prefers_close, rows)?;
+            machine.admissions(policy, prefers_close, table)?;
         }
     }
     Ok(())
@@ -58,9 +58,9 @@ fn admission_budget(n_numa_nodes: u32) -> Duration {
 }
 
 /// Every decision of the recorded cases, once each, without the reading of the case.
-fn recorded(rows: &mut Vec<Row>) -> Result<()> {
+fn recorded(table: &mut Table) -> Result<()> {
     let Some(program) = std::env::var_os(CONFORMANCE) else {
-        rows.push(Row::not_measured(
+        table.push(Row::not_measured(
             "recorded cases",
             format_args!("{CONFORMANCE} does not name the program"),
         ));
@@ -93,13 +93,13 @@ fn recorded(rows: &mut Vec<Row>) -> Result<()> {
             "topology_merge" => Some(admission_budget(8)),
             _ => suite.starts_with("cpu").then_some(CPU_BUDGET),
         };
-        rows.push(Row::durations(&format!("recorded {suite}"), &times, budget));
+        table.push(Row::durations(&format!("recorded {suite}"), &times, budget));
     }
     Ok(())
 }
 
 /// The allocators alone, on what a fragmented machine has left.
-fn takes(rows: &mut Vec<Row>) -> Result<()> {
+fn takes(table: &mut Table) -> Result<()> {
     say("CPU choice");
     let packed = |align_by_llc| Spreading::Packed { align_by_llc };
     let across = |group_size| Spreading::AcrossNumaNodes { group_size };
@@ -136,7 +136,7 @@ fn takes(rows: &mut Vec<Row>) -> Result<()> {
                 "CPU choice, {} CPUs, {n_numa_nodes} NUMA nodes, {what}",
                 n_cpus(&shape)
             );
-            rows.push(Row::durations(
+            table.push(Row::durations(
                 &figure,
                 &Samples::new(times),
                 Some(CPU_BUDGET),
@@ -188,7 +188,7 @@ impl Machine {
         &self,
         policy: TopologyManagerPolicy,
         prefers_close: bool,
-        rows: &mut Vec<Row>,
+        table: &mut Table,
     ) -> Result<()> {
         let n = self.shape.n_numa_nodes;
         let close = if prefers_close { ", closest" } else { "" };
@@ -206,17 +206,17 @@ impl Machine {
         let budget = Some(admission_budget(n));
         let n_samples = times.admissions.len();
         let admissions = Samples::new(times.admissions);
-        rows.push(Row::durations(
+        table.push(Row::durations(
             &format!("admission, {what}"),
             &admissions,
             budget,
         ));
         let merges = Samples::new(times.merges);
-        rows.push(Row::durations(&format!("merge, {what}"), &merges, budget));
+        table.push(Row::durations(&format!("merge, {what}"), &merges, budget));
         if times.n_cut > 0 {
             let figure = format!("merges that ended at their bound, {what}");
             let value = format!("{} of {n_samples}", times.n_cut);
-            rows.push(Row::value(&figure, n_samples, value, "", Verdict::NoBudget));
+            table.push(Row::value(&figure, n_samples, value, "", Verdict::NoBudget));
         }
         say(&format!("{} of {n_samples} refused", times.n_refused));
         Ok(())

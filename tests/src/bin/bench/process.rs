@@ -10,7 +10,7 @@ use ballast::model::record::EventRecord;
 
 use super::fleet::Fleet;
 use super::scrape::Scrape;
-use super::table::{Row, Samples, Verdict, show};
+use super::table::{Row, Samples, Table, Verdict, show};
 use super::{machine, say};
 
 const BUDGET: Duration = Duration::from_millis(5);
@@ -20,13 +20,13 @@ const N_SPAWNS: usize = 300;
 const STORM_RATE: u32 = 10_000;
 const STORM_SECONDS: u32 = 4;
 
-pub(crate) fn measure() -> Result<Vec<Row>> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     say("process: starting the agent");
     let mut fleet = Fleet::new("process")?;
     fleet.start()?;
-    let mut rows = paced(&fleet)?;
-    rows.extend(storm(&fleet)?);
-    Ok(rows)
+    table.extend(paced(&fleet)?);
+    table.extend(storm(&fleet)?);
+    Ok(())
 }
 
 fn paced(fleet: &Fleet) -> Result<Vec<Row>> {

@@ -16,7 +16,7 @@ use ballast_tests::scrape;
 use flate2::read::GzDecoder;
 
 use super::fleet::{Fleet, n_running};
-use super::table::{Row, Samples, Verdict, mebibytes, show};
+use super::table::{Row, Samples, Table, Verdict, mebibytes, show};
 use super::{machine, say};
 
 /// Pods, containers of each, and whether the budgets of the design are for this size.
@@ -76,12 +76,11 @@ const CHURN_LIFE: Duration = Duration::from_secs(2);
 /// Ended containers are shown for two minutes.
 const FORGET: Duration = Duration::from_secs(180);
 
-/// Adds its rows as it goes, so that those before a failure are kept.
-pub(crate) fn measure(rows: &mut Vec<Row>) -> Result<()> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     for size in &SIZES {
-        measure_size(size, rows).with_context(|| format!("at {}", size.name()))?;
+        measure_size(size, table).with_context(|| format!("at {}", size.name()))?;
     }
-    churn(rows).context("churn")
+    churn(table).context("churn")
 }
 
 impl Size {
@@ -94,7 +93,7 @@ impl Size {
     }
 }
 
-fn measure_size(size: &Size, rows: &mut Vec<Row>) -> Result<()> {
+fn measure_size(size: &Size, table: &mut Table) -> Result<()> {
     let name = size.name();
     say(&format!("stats: starting {name}"));
     let mut fleet = Fleet::new("stats")?;
@@ -109,23 +108,23 @@ fn measure_size(size: &Size, rows: &mut Vec<Row>) -> Result<()> {
     settle(&fleet, size)?;
 
     say(&format!("stats: {N_SWEEPS} sweeps over {name}"));
-    rows.push(sweeps(&fleet, size)?);
+    table.push(sweeps(&fleet, size)?);
     say(&format!("stats: {N_SCRAPES} scrapes of {name}"));
     let ours = scrapes(&fleet.agent.metrics, PAGE, N_SCRAPES)?;
-    ours.rows("scrape", size, size.scrape_budget, rows);
+    ours.rows("scrape", size, size.scrape_budget, table);
     say(&format!("stats: a minute of {name}, a scrape every 10 s"));
     let agent = spend_minute(fleet.pid()?, || {
         scrape::text(&fleet.agent.metrics, PAGE).map(drop)
     })?;
-    agent.rows(size, rows);
+    agent.rows(size, table);
 
     let figure = format!("cAdvisor 0.38, {name}");
     match cadvisor::program() {
         Ok(_) => {
             say(&format!("stats: cAdvisor beside {name}"));
-            beside(&fleet, size, &ours, &agent, rows)?;
+            beside(&fleet, size, &ours, &agent, table)?;
         }
-        Err(error) => rows.push(Row::not_measured(&figure, format_args!("{error:#}"))),
+        Err(error) => table.push(Row::not_measured(&figure, format_args!("{error:#}"))),
     }
     Ok(())
 }
@@ -209,9 +208,9 @@ fn scrapes(address: &str, path: &str, n: usize) -> Result<Scrapes> {
 }
 
 impl Scrapes {
-    fn rows(&self, what: &str, size: &Size, budget: Option<Duration>, rows: &mut Vec<Row>) {
+    fn rows(&self, what: &str, size: &Size, budget: Option<Duration>, table: &mut Table) {
         let name = size.name();
-        rows.push(Row::durations(
+        table.push(Row::durations(
             &format!("{what}, {name}"),
             &self.plain,
             budget,
@@ -219,12 +218,12 @@ impl Scrapes {
         let packed = match self.compressed_bytes {
             Some(bytes) => {
                 let figure = format!("{what} with gzip, {name}");
-                rows.push(Row::durations(&figure, &self.compressed, budget));
+                table.push(Row::durations(&figure, &self.compressed, budget));
                 format!("{} with gzip", mebibytes(bytes as u64))
             }
             None => "no gzip".to_owned(),
         };
-        rows.push(Row::value(
+        table.push(Row::value(
             &format!("{what}: size and series, {name}"),
             1,
             format_args!(
@@ -267,11 +266,11 @@ impl Minute {
         100.0 * self.cpu.as_secs_f64() / self.took.as_secs_f64()
     }
 
-    fn rows(&self, size: &Size, rows: &mut Vec<Row>) {
+    fn rows(&self, size: &Size, table: &mut Table) {
         let name = size.name();
         let percent = self.percent();
         let budget = size.cpu_budget_percent;
-        rows.push(Row::value(
+        table.push(Row::value(
             &format!("agent CPU, a scrape every 10 s, {name}"),
             1,
             format_args!("{} ms, {percent:.2} % of a core", self.cpu.as_millis()),
@@ -279,7 +278,7 @@ impl Minute {
             budget.map_or(Verdict::NoBudget, |it| Verdict::of(percent <= it)),
         ));
         let budget = size.resident_budget;
-        rows.push(Row::value(
+        table.push(Row::value(
             &format!("agent resident memory, {name}"),
             1,
             mebibytes(self.resident),
@@ -295,7 +294,7 @@ fn beside(
     size: &Size,
     ours: &Scrapes,
     agent: &Minute,
-    rows: &mut Vec<Row>,
+    table: &mut Table,
 ) -> Result<()> {
     let name = size.name();
     let cadvisor = Cadvisor::start(SWEEP_EVERY, &fleet.agent.dir)?;
@@ -314,7 +313,7 @@ fn beside(
         }
         thread::sleep(Duration::from_secs(1));
     };
-    rows.push(Row::value(
+    table.push(Row::value(
         &format!("cAdvisor: cgroups of ours that it reads, {name}"),
         seen,
         format_args!("{seen} of {n_wanted}"),
@@ -322,9 +321,9 @@ fn beside(
         Verdict::NoBudget,
     ));
     let theirs = scrapes(cadvisor.address(), "/metrics", N_CADVISOR_SCRAPES)?;
-    theirs.rows("cAdvisor: scrape", size, None, rows);
+    theirs.rows("cAdvisor: scrape", size, None, table);
     let minute = spend_minute(cadvisor.pid(), || cadvisor.page().map(drop))?;
-    rows.push(Row::value(
+    table.push(Row::value(
         &format!("cAdvisor: CPU, a scrape every 10 s, {name}"),
         1,
         format_args!(
@@ -335,7 +334,7 @@ fn beside(
         "",
         Verdict::NoBudget,
     ));
-    rows.push(Row::value(
+    table.push(Row::value(
         &format!("cAdvisor: resident memory, {name}"),
         1,
         mebibytes(minute.resident),
@@ -343,7 +342,7 @@ fn beside(
         Verdict::NoBudget,
     ));
     let median = |it: &Samples| it.quantile(50).unwrap_or_default().as_secs_f64();
-    rows.push(Row::value(
+    table.push(Row::value(
         &format!("cAdvisor in terms of the agent, {name}"),
         1,
         format_args!(
@@ -359,7 +358,7 @@ fn beside(
 }
 
 /// Pods that come, run a program and go, twice: what the second time adds is growth.
-fn churn(rows: &mut Vec<Row>) -> Result<()> {
+fn churn(table: &mut Table) -> Result<()> {
     say("stats: churn");
     let mut fleet = Fleet::new("churn")?;
     fleet.start()?;
@@ -367,12 +366,12 @@ fn churn(rows: &mut Vec<Row>) -> Result<()> {
     let mut held = vec![Held::of(&fleet)?];
     for round in 0..2 {
         say(&format!("stats: churn, round {}", round + 1));
-        rows.push(churn_round(&fleet, round)?);
+        table.push(churn_round(&fleet, round)?);
         held.push(forget(&fleet, held.first().map_or(0, |it| it.n_series))?);
     }
     let series: Vec<String> = held.iter().map(|it| it.n_series.to_string()).collect();
     let grown = held.first().map(|it| it.n_series) < held.last().map(|it| it.n_series);
-    rows.push(Row::value(
+    table.push(Row::value(
         "churn: series before and after each round",
         held.len(),
         series.join(", "),
@@ -380,7 +379,7 @@ fn churn(rows: &mut Vec<Row>) -> Result<()> {
         Verdict::of(!grown),
     ));
     let resident: Vec<String> = held.iter().map(|it| mebibytes(it.resident)).collect();
-    rows.push(Row::value(
+    table.push(Row::value(
         "churn: resident memory before and after each round",
         held.len(),
         resident.join(", "),

@@ -119,20 +119,42 @@ impl Row {
     }
 }
 
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.figure, self.median)?;
+        for (name, value) in [("p99", &self.p99), ("max", &self.max)] {
+            if !value.is_empty() {
+                write!(f, ", {name} {value}")?;
+            }
+        }
+        match self.verdict {
+            Verdict::NoBudget => Ok(()),
+            ref verdict => write!(f, " ({verdict})"),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
 }
 
 impl Table {
-    /// The rows of one measurement, or one row that says why there are none.
-    pub(crate) fn section(&mut self, name: &str, rows: Result<Vec<Row>>) {
-        match rows {
-            Ok(rows) => self.rows.extend(rows),
-            Err(error) => self
-                .rows
-                .push(Row::not_measured(name, format_args!("{error:#}"))),
+    /// The rows of one measurement: those before it failed, and one that says why there are no more.
+    pub(crate) fn section(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<()>) {
+        if let Err(error) = measure(self) {
+            self.push(Row::not_measured(name, format_args!("{error:#}")));
         }
+    }
+
+    /// Shows it at once, too: the whole comes after minutes.
+    pub(crate) fn push(&mut self, row: Row) {
+        eprintln!("{row}");
+        self.rows.push(row);
+    }
+
+    pub(crate) fn extend(&mut self, rows: impl IntoIterator<Item = Row>) {
+        rows.into_iter().for_each(|row| self.push(row));
     }
 }
 
