@@ -250,7 +250,9 @@ fn slack(figure: &Figure, moves: bool) -> f64 {
             "container_memory_failures_total" | "container_memory_failcnt" => 0.0,
             _ => 4_194_304.0,
         },
-        "container_processes" | "container_threads" | "container_file_descriptors" if moves => 2.0,
+        "container_processes" | "container_threads" if moves => 2.0,
+        // Input, output and errors of each.
+        "container_file_descriptors" if moves => 6.0,
         _ => 0.0,
     }
 }
