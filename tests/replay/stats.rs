@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ballast::model::cgroup_files::MemoryEvents;
+use ballast::model::cgroup_files::{CpuStat, MemoryEvents};
 use ballast::model::cgroup_name::CgroupName;
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::record::PodRef;
 use ballast::model::stats::{
-    CpuUse, DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoCounts, KnownPod, NumaPages,
+    DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoCounts, KnownPod, NumaPages,
 };
 use ballast::model::time::WallTime;
 use ballast::sources::stats::StatsReader;
@@ -235,7 +235,7 @@ fn every_layout_tells_the_same_of_a_container() -> Result<()> {
         };
         assert_eq!((pod.id.as_str(), main.id.as_str()), (POD, MAIN));
         let (is_v2, stats) = (layout == Layout::V2, &main.stats);
-        let cpu = CpuUse {
+        let cpu = CpuStat {
             usage_ns: Some(30_000_000),
             user_ns: Some(20_000_000),
             system_ns: Some(10_000_000),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::cgroup_files::{MemoryEvents, MemoryStat};
+use crate::model::cgroup_files::{CpuStat, MemoryEvents, MemoryStat};
 use crate::model::event::CgroupId;
 use crate::model::eviction::MemoryUse;
 use crate::model::psi::Stalls;
@@ -19,7 +19,8 @@ pub struct CgroupStats {
     pub at: Duration,
     /// In the hierarchy of the memory controller; `None`: memory is not accounted.
     pub cgroup_id: Option<CgroupId>,
-    pub cpu: CpuUse,
+    /// With CPU times on v1 too, which are in files of their own there.
+    pub cpu: CpuStat,
     pub memory: MemoryFigures,
     /// By device.
     pub io: Vec<DeviceIo>,
@@ -127,21 +128,6 @@ impl CgroupStats {
         }
         n
     }
-}
-
-/// Nanoseconds and counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CpuUse {
-    pub usage_ns: Option<u64>,
-    pub user_ns: Option<u64>,
-    pub system_ns: Option<u64>,
-    /// `None` of the bandwidth figures: the CPU controller is off there.
-    pub n_periods: Option<u64>,
-    pub n_throttled: Option<u64>,
-    pub throttled_ns: Option<u64>,
-    pub n_bursts: Option<u64>,
-    pub burst_ns: Option<u64>,
 }
 
 /// Bytes and counts.

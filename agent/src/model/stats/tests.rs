@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::cgroup_files::MemoryStat;
+use crate::model::cgroup_files::{CpuStat, MemoryStat};
 use crate::model::pod::PodUid;
 use crate::model::psi::{Psi, PsiLine, Stalls};
 use crate::units::{Bytes, Micros};
@@ -16,11 +16,11 @@ fn stalled(total_us: u64) -> PsiLine {
 pub(crate) fn cgroup(at: Duration, cpu_ms: u64, mib: u64, limit_mib: Option<u64>) -> CgroupStats {
     CgroupStats {
         at,
-        cpu: CpuUse {
+        cpu: CpuStat {
             usage_ns: Some(cpu_ms * 1_000_000),
             n_periods: Some(at.as_secs() * 10),
             n_throttled: Some(cpu_ms / 1000),
-            ..CpuUse::default()
+            ..CpuStat::default()
         },
         memory: MemoryFigures {
             usage: Some(mib << 20),

@@ -19,7 +19,7 @@ use crate::model::psi::Psi;
 use crate::model::stats::text::{
     parse_blkio, parse_cpuacct_stat, parse_fork_refusals, parse_io_stat, parse_numa_stat,
 };
-use crate::model::stats::{CgroupStats, CpuUse, DeviceIo, MemoryFigures};
+use crate::model::stats::{CgroupStats, DeviceIo, MemoryFigures};
 use crate::model::text::ParseError;
 use crate::sources::ReadError;
 use crate::sources::cgroup_use::{self, MemoryFiles, StallFile, cgroup2_dir, dir};
@@ -476,20 +476,10 @@ impl FullFiles {
         Ok(())
     }
 
-    fn cpu(&self, cx: &mut Context) -> Result<CpuUse, Gone> {
-        let stat = cx
+    fn cpu(&self, cx: &mut Context) -> Result<CpuStat, Gone> {
+        let mut cpu = cx
             .value(self.cpu.as_ref(), CpuStat::parse)?
             .unwrap_or_default();
-        let mut cpu = CpuUse {
-            usage_ns: stat.usage_ns,
-            user_ns: stat.user_ns,
-            system_ns: stat.system_ns,
-            n_periods: stat.n_periods,
-            n_throttled: stat.n_throttled,
-            throttled_ns: stat.throttled_ns,
-            n_bursts: stat.n_bursts,
-            burst_ns: stat.burst_ns,
-        };
         if !self.is_unified {
             cpu.usage_ns = cx.value(self.cpu_usage.as_ref(), parse_cpuacct_usage)?;
             let times = cx.value(self.cpu_times.as_ref(), parse_cpuacct_stat)?;

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::model::cgroup_files::MemoryEvents;
+use crate::model::cgroup_files::{CpuStat, MemoryEvents};
 use crate::model::eviction::DiskUse;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::psi::{Psi, PsiLine, Stalls};
 use crate::model::record::PodRef;
 use crate::model::stats::{
-    CgroupSpec, CgroupStats, ContainerStats, CpuUse, Machine, MemoryFigures, NodeStats, NumaPages,
+    CgroupSpec, CgroupStats, ContainerStats, Machine, MemoryFigures, NodeStats, NumaPages,
     PodStats, ProcessLimits, StatsSnapshot,
 };
 use crate::units::Micros;
@@ -20,9 +20,9 @@ fn stats(some_us: u64, throttled_us: u64) -> CgroupStats {
         ..PsiLine::default()
     };
     CgroupStats {
-        cpu: CpuUse {
+        cpu: CpuStat {
             throttled_ns: Some(throttled_us * 1000),
-            ..CpuUse::default()
+            ..CpuStat::default()
         },
         memory: MemoryFigures {
             events: MemoryEvents {
@@ -92,9 +92,9 @@ fn snapshot(at: u64, cpu_ms: Option<u64>, containers: Vec<ContainerStats>) -> St
         node: NodeStats {
             cgroup: CgroupStats {
                 at,
-                cpu: CpuUse {
+                cpu: CpuStat {
                     usage_ns: cpu_ms.map(|it| it * 1_000_000),
-                    ..CpuUse::default()
+                    ..CpuStat::default()
                 },
                 ..CgroupStats::default()
             },
@@ -193,7 +193,7 @@ fn without_psi_or_without_bandwidth_nothing_is_said_of_waiting() {
         ..stats(0, 1)
     };
     let no_bandwidth = CgroupStats {
-        cpu: CpuUse::default(),
+        cpu: CpuStat::default(),
         ..stats(1, 0)
     };
     for stats in [no_psi, no_bandwidth] {

@@ -2,10 +2,9 @@
 
 use super::Tier::{Cadvisor, Kubelet};
 use super::{Entry, cgroup};
+use crate::model::cgroup_files::CpuStat;
 use crate::model::psi::Psi;
-use crate::model::stats::{
-    CgroupStats, CpuUse, DeviceIo, DiskStats, HugetlbUse, IoCost, TrafficCounts,
-};
+use crate::model::stats::{CgroupStats, DeviceIo, DiskStats, HugetlbUse, IoCost, TrafficCounts};
 use crate::observe::metrics::Cardinality::{Container, Pod};
 use crate::observe::metrics::Type::{Counter, Gauge};
 use crate::observe::metrics::Unit::{Bytes, Count, Seconds, Timestamp};
@@ -286,12 +285,12 @@ fn bytes(object: &Object<'_>, of: impl Fn(&CgroupStats) -> Option<units::Bytes>)
     count(object, |it| of(it).map(|it| it.0))
 }
 
-fn cpu(object: &Object<'_>, of: impl Fn(&CpuUse) -> Option<u64>) -> Option<u64> {
+fn cpu(object: &Object<'_>, of: impl Fn(&CpuStat) -> Option<u64>) -> Option<u64> {
     of(&object.cgroup()?.cpu)
 }
 
 /// Bandwidth figures say something only where there is a quota.
-fn quota(object: &Object<'_>, of: impl Fn(&CpuUse) -> Option<u64>) -> Option<u64> {
+fn quota(object: &Object<'_>, of: impl Fn(&CpuStat) -> Option<u64>) -> Option<u64> {
     let stats = object.cgroup()?;
     stats.spec.cpu_quota_us?;
     of(&stats.cpu)

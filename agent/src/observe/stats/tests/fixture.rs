@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::cgroup_files::{MemoryEvents, MemoryStat};
+use crate::model::cgroup_files::{CpuStat, MemoryEvents, MemoryStat};
 use crate::model::cpuset::CpuSet;
 use crate::model::event::CgroupId;
 use crate::model::eviction::DiskUse;
@@ -42,7 +42,7 @@ pub(super) fn full_cgroup(id: u64) -> CgroupStats {
     CgroupStats {
         at: Duration::from_millis(99_500),
         cgroup_id: Some(CgroupId(id)),
-        cpu: CpuUse {
+        cpu: CpuStat {
             usage_ns: Some(12_345_678_901),
             user_ns: Some(12_000_000_000),
             system_ns: Some(345_678_000),
