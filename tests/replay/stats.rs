@@ -365,6 +365,28 @@ fn a_counter_that_falls_is_kept_as_it_was() -> Result<()> {
     Ok(())
 }
 
+/// What a sweep meets before it is written is right in the next, and then for half a minute.
+#[test]
+fn a_limit_is_read_twice_before_it_is_taken_to_stay() -> Result<()> {
+    for layout in Layout::ALL {
+        let node = Node::new(layout)?;
+        let mut reader = node.reader()?;
+        let (controller, file) = match layout {
+            Layout::V2 => ("", "memory.max"),
+            _ => ("memory", "memory.limit_in_bytes"),
+        };
+        let path = format!("{}{MAIN}/{file}", node.dir(controller));
+        let mut shown = Vec::new();
+        for limit in ["9000\n", "8000\n", "7000\n"] {
+            node.fake.file(&path, limit)?;
+            let found = sweep(&mut reader, None).snapshot;
+            shown.push(found.pods[0].containers[0].stats.spec.memory_limit);
+        }
+        assert_eq!(shown, [9_000, 8_000, 8_000].map(Some), "{layout:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_ended_is_shown_for_two_minutes() -> Result<()> {
     let node = Node::new(Layout::V2)?;

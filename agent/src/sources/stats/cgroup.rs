@@ -25,7 +25,8 @@ use crate::sources::ReadError;
 use crate::sources::cgroup_use::{self, MemoryFiles, StallFile, cgroup2_dir, dir};
 use crate::sys::{Dir, HeldFile, TextBuffer, Trees};
 
-/// How long settings are taken to stay: the agent itself writes them, seldom.
+/// How long settings are taken to stay: the agent itself writes them, seldom. The first are of a
+/// cgroup that may not have been written yet, and stay for no time.
 const SETTINGS_STAY: Duration = Duration::from_secs(30);
 /// How deep processes are counted below a cgroup; what nests deeper is left out.
 const MAX_DEPTH: usize = 32;
@@ -93,6 +94,7 @@ pub(super) struct CgroupReader {
     name: Vec<String>,
     quick: Option<QuickFiles>,
     full: Option<FullFiles>,
+    /// With when they are due again.
     settings: Option<(Duration, Settings)>,
 }
 
@@ -290,10 +292,7 @@ impl CgroupReader {
         at: Duration,
         below: Below,
     ) -> Result<CgroupStats, Gone> {
-        let is_due = self
-            .settings
-            .as_ref()
-            .is_none_or(|(read_at, _)| at.saturating_sub(*read_at) >= SETTINGS_STAY);
+        let is_due = self.settings.as_ref().is_none_or(|(due, _)| *due <= at);
         if is_due {
             if self
                 .full
@@ -302,8 +301,12 @@ impl CgroupReader {
             {
                 self.close_full(cx);
             }
+            let due = match self.settings {
+                Some(_) => at + SETTINGS_STAY,
+                None => at,
+            };
             let settings = Settings::read(cx, &self.name, self.inode());
-            self.settings = settings.map(|it| (at, it));
+            self.settings = settings.map(|it| (due, it));
         }
         if self.full.is_none() {
             let full = FullFiles::open(&cx.trees, &self.name);
