@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::model::psi::{Psi, StallShare};
-use crate::model::stats::CgroupStats;
+use crate::model::stats::{CgroupStats, DeviceIo, IoCounts};
 
 /// Share of time in which somebody waited, and in which everybody did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,29 +72,19 @@ impl Activity {
                 io: stall(|it| it.stalls.io),
             },
             throttled: span.and_then(|(before, _)| throttled_share(before, now)),
-            read: rate(
-                |it| {
-                    it.io
-                        .iter()
-                        .map(|it| it.read.bytes)
-                        .reduce(u64::saturating_add)
-                },
-                second,
-            ),
-            written: rate(
-                |it| {
-                    it.io
-                        .iter()
-                        .map(|it| it.written.bytes)
-                        .reduce(u64::saturating_add)
-                },
-                second,
-            ),
+            read: rate(|it| all_io(it, |it| it.read), second),
+            written: rate(|it| all_io(it, |it| it.written), second),
             page_faults: rate(|it| it.memory.stat.page_faults, second),
             major_page_faults: rate(|it| it.memory.stat.major_page_faults, second),
             n_tasks: now.n_tasks,
         }
     }
+}
+
+/// Bytes of all devices; `None`: there is none.
+fn all_io(stats: &CgroupStats, of: fn(&DeviceIo) -> IoCounts) -> Option<u64> {
+    let bytes = stats.io.iter().map(|it| of(it).bytes);
+    bytes.reduce(u64::saturating_add)
 }
 
 /// `grown` within `elapsed`, as an amount `per` time, rounded down.
