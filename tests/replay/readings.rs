@@ -1,6 +1,5 @@
 //! What the readers of eviction make of the files of a node, for both cgroup versions.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +11,7 @@ use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::stats::KnownPod;
 use ballast::sources::node_reading::NodeReader;
 use ballast::sources::stats::Wanted;
-use ballast::sys::{Tree, Trees};
-use ballast_tests::fake_node::FakeNode;
+use ballast_tests::fake_node::{FakeNode, Layout};
 use ballast_tests::known::{known_pod, stats_reader};
 
 const MEMINFO: &str = "MemTotal: 16384 kB\nMemFree: 2048 kB\nMemAvailable: 6000 kB\n\
@@ -47,29 +45,19 @@ const STALL: StallTotals = StallTotals {
 };
 const AT: Duration = Duration::from_secs(5);
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Layout {
-    V1,
-    /// v1 beside a cgroup2 mount without controllers.
-    Hybrid,
-    V2,
-}
-
-impl Layout {
-    const ALL: [Self; 3] = [Self::V1, Self::Hybrid, Self::V2];
-
-    /// What it says of a cgroup with the texts above.
-    fn memory(self) -> MemoryUse {
-        MemoryUse {
-            slab_reclaimable: (self == Self::V2).then_some(30),
-            ..MEMORY
-        }
-    }
-
-    fn stall(self) -> Option<StallTotals> {
-        (self != Self::V1).then_some(STALL)
+/// What a layout says of a cgroup with the texts above.
+fn memory(layout: Layout) -> MemoryUse {
+    MemoryUse {
+        slab_reclaimable: (layout == Layout::V2).then_some(30),
+        ..MEMORY
     }
 }
+
+fn stall(layout: Layout) -> Option<StallTotals> {
+    (layout != Layout::V1).then_some(STALL)
+}
+
+const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
 struct Node {
     fake: FakeNode,
@@ -89,63 +77,36 @@ impl Node {
             .file("/proc/sys/kernel/pid_max", "32768\n")?
             .file("/proc/sys/kernel/threads-max", "127000\n")?
             .directory("/var/lib")?;
-        for mount in ["", "/memory", "/pids", "/unified"] {
-            fake.directory(&format!("/sys/fs/cgroup{mount}"))?;
-        }
         Ok(Self { fake, layout })
-    }
-
-    fn trees(&self) -> Result<Arc<Trees>> {
-        let open = |controllers: &[&str], mount: &str| {
-            let controllers: BTreeSet<_> = controllers.iter().map(ToString::to_string).collect();
-            Tree::open(controllers, &self.fake.root().path(mount))
-        };
-        let mut trees = match self.layout {
-            Layout::V2 => vec![open(&[], "/sys/fs/cgroup")?],
-            Layout::V1 | Layout::Hybrid => vec![
-                open(&["memory"], "/sys/fs/cgroup/memory")?,
-                open(&["pids"], "/sys/fs/cgroup/pids")?,
-            ],
-        };
-        if self.layout == Layout::Hybrid {
-            trees.push(open(&[], "/sys/fs/cgroup/unified")?);
-        }
-        Ok(Arc::new(Trees {
-            unified: self.layout == Layout::V2,
-            trees,
-        }))
     }
 
     /// Writes the files of a cgroup.
     fn cgroup(&self, path: &str) -> Result<()> {
-        let (memory, pids, cgroup2) = match self.layout {
-            Layout::V2 => ("", "", Some("")),
-            Layout::V1 => ("/memory", "/pids", None),
-            Layout::Hybrid => ("/memory", "/pids", Some("/unified")),
-        };
-        let file = |mount: &str, name: &str, text: &str| {
-            let path = format!("/sys/fs/cgroup{mount}{path}/{name}");
-            self.fake.file(&path, text).map(drop)
+        let put = |controller: &str, file: &str, text: &str| {
+            let mount = self.layout.mount(controller);
+            self.fake
+                .file(&format!("{mount}{path}/{file}"), text)
+                .map(drop)
         };
         match self.layout {
             Layout::V2 => {
-                file(memory, "memory.stat", V2_STAT)?;
+                put("memory", "memory.stat", V2_STAT)?;
                 if !path.is_empty() {
-                    file(memory, "memory.current", "2000\n")?;
-                    file(memory, "memory.max", "9000\n")?;
+                    put("memory", "memory.current", "2000\n")?;
+                    put("memory", "memory.max", "9000\n")?;
                 }
             }
             Layout::V1 | Layout::Hybrid => {
-                file(memory, "memory.stat", V1_STAT)?;
-                file(memory, "memory.usage_in_bytes", "2000\n")?;
-                file(memory, "memory.limit_in_bytes", "9000\n")?;
+                put("memory", "memory.stat", V1_STAT)?;
+                put("memory", "memory.usage_in_bytes", "2000\n")?;
+                put("memory", "memory.limit_in_bytes", "9000\n")?;
             }
         }
-        file(memory, "cgroup.procs", "10\n11\n")?;
-        file(pids, "pids.current", "7\n")?;
-        match cgroup2 {
-            Some(mount) => file(mount, "memory.pressure", PRESSURE),
-            None => Ok(()),
+        put("memory", "cgroup.procs", "10\n11\n")?;
+        put("pids", "pids.current", "7\n")?;
+        match self.layout {
+            Layout::V1 => Ok(()),
+            Layout::Hybrid | Layout::V2 => put("unified", "memory.pressure", PRESSURE),
         }
     }
 
@@ -155,7 +116,7 @@ impl Node {
         let root = self.fake.root();
         Ok(NodeReader::open(
             &root,
-            self.trees()?,
+            self.fake.trees(self.layout, &CONTROLLERS)?,
             &kubepods,
             nodefs,
             4096,
@@ -177,13 +138,13 @@ fn a_whole_reading_has_every_figure_of_either_version() -> Result<()> {
         let root = MemoryUse {
             // The root of v2 has no usage: anonymous memory and files.
             usage: if layout == Layout::V2 { 1000 } else { 2000 },
-            ..layout.memory()
+            ..memory(layout)
         };
         assert_eq!(found.root, Some(root), "{layout:?}");
-        assert_eq!(found.kubepods, Some(layout.memory()), "{layout:?}");
+        assert_eq!(found.kubepods, Some(memory(layout)), "{layout:?}");
         assert_eq!(found.kubepods_limit, Some(9000), "{layout:?}");
         assert_eq!(found.stall, Some(STALL), "{layout:?}");
-        assert_eq!(found.kubepods_stall, layout.stall(), "{layout:?}");
+        assert_eq!(found.kubepods_stall, stall(layout), "{layout:?}");
         assert_eq!((found.at, found.memory_total), (AT, 16_384 << 10));
         assert_eq!(found.memory_free, Some(2048 << 10));
         assert_eq!(found.memory_available, Some(6000 << 10));
@@ -205,10 +166,10 @@ fn a_fast_reading_has_the_node_from_its_zones() -> Result<()> {
         let found = node.reader()?.read_fast(AT);
         let root = found.root.context("no memory of the node")?;
         assert_eq!(root.working_set(), (4096 + 1000) << 10, "{layout:?}");
-        assert_eq!(found.kubepods, Some(layout.memory()), "{layout:?}");
+        assert_eq!(found.kubepods, Some(memory(layout)), "{layout:?}");
         assert_eq!((found.at, found.pids), (AT, Some(91)));
         assert_eq!(found.stall, Some(STALL));
-        assert_eq!(found.kubepods_stall, layout.stall(), "{layout:?}");
+        assert_eq!(found.kubepods_stall, stall(layout), "{layout:?}");
     }
     Ok(())
 }
@@ -230,7 +191,7 @@ fn what_changes_is_read_anew_and_what_is_missing_is_not_known() -> Result<()> {
     assert_eq!((found.root, found.low_watermark), (None, None));
     assert_eq!((found.pids, found.stall), (None, None));
     assert_eq!(found.kubepods_stall, None);
-    assert_eq!(found.kubepods, Some(Layout::V2.memory()));
+    assert_eq!(found.kubepods, Some(memory(Layout::V2)));
 
     let kubepods = "/sys/fs/cgroup/kubepods";
     node.fake
@@ -274,17 +235,21 @@ fn pods_are_read_with_what_is_wanted_of_them() -> Result<()> {
         node.cgroup("/kubepods/burstable/poda")?;
         node.cgroup("/kubepods/burstable/poda/main")?;
         let kubepods = CgroupName::kubepods(&CgroupName::root());
-        let mut pods = stats_reader(&node.fake.root(), node.trees()?, &kubepods);
+        let mut pods = stats_reader(
+            &node.fake.root(),
+            node.fake.trees(layout, &CONTROLLERS)?,
+            &kubepods,
+        );
         let [a, b] = [pod("a")?, pod("b")?];
         pods.keep([a.clone(), b.clone()]);
 
         let found = pods.figures(&a.pod.uid, AT, all).context("no figures")?;
         assert_eq!(found.at, Some(AT));
-        assert_eq!(found.memory, Some(layout.memory()), "{layout:?}");
+        assert_eq!(found.memory, Some(memory(layout)), "{layout:?}");
         assert_eq!(found.memory_working_set, Some(1400));
         // Those of the pod's own cgroup and of its container's.
         assert_eq!((found.tasks, found.processes), (Some(7), Some(4)));
-        assert_eq!(found.stall, layout.stall(), "{layout:?}");
+        assert_eq!(found.stall, stall(layout), "{layout:?}");
         let main = found.containers.get("main").context("no container")?;
         assert_eq!(main.memory_working_set, Some(1400));
 
@@ -307,7 +272,7 @@ fn pods_are_read_with_what_is_wanted_of_them() -> Result<()> {
         );
 
         let stalls = pods.qos_stalls();
-        let expected = layout.stall().map(|it| (QosClass::Burstable, it));
+        let expected = stall(layout).map(|it| (QosClass::Burstable, it));
         assert_eq!(
             stalls.into_iter().collect::<Vec<_>>(),
             Vec::from_iter(expected)
@@ -322,7 +287,11 @@ fn a_cgroup_that_took_the_place_of_another_is_read_in_its_stead() -> Result<()> 
     let path = "/kubepods/burstable/poda";
     node.cgroup(path)?;
     let kubepods = CgroupName::kubepods(&CgroupName::root());
-    let mut pods = stats_reader(&node.fake.root(), node.trees()?, &kubepods);
+    let mut pods = stats_reader(
+        &node.fake.root(),
+        node.fake.trees(Layout::V2, &CONTROLLERS)?,
+        &kubepods,
+    );
     let a = pod("a")?;
     pods.keep([a.clone()]);
     let cgroup = node.fake.root().path(format!("/sys/fs/cgroup{path}"));

@@ -1,6 +1,5 @@
 //! What a sweep makes of the files of a node, for v1, v1 beside cgroup2, and v2.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +13,8 @@ use ballast::model::stats::{
 };
 use ballast::model::time::WallTime;
 use ballast::sources::stats::StatsReader;
-use ballast::sys::{Tree, Trees, clock};
-use ballast_tests::fake_node::FakeNode;
+use ballast::sys::clock;
+use ballast_tests::fake_node::{FakeNode, Layout};
 use ballast_tests::known::{known_pod, stats_reader, sweep};
 
 const MEMINFO: &str = "MemTotal: 16384 kB\nMemFree: 2048 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n";
@@ -109,17 +108,7 @@ fn pressure(us: u64) -> String {
     format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={us}\n")
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Layout {
-    V1,
-    /// v1 beside a cgroup2 mount without controllers.
-    Hybrid,
-    V2,
-}
-
-impl Layout {
-    const ALL: [Self; 3] = [Self::V1, Self::Hybrid, Self::V2];
-}
+const CONTROLLERS: [&str; 5] = ["memory", "cpu", "cpuacct", "blkio", "pids"];
 
 struct Node {
     fake: FakeNode,
@@ -138,9 +127,6 @@ impl Node {
             .file("/proc/1/net/dev", NET_DEV)?
             .file("/proc/pressure/memory", &pressure(1))?
             .directory("/var/lib")?;
-        for mount in ["memory", "cpu", "cpuacct", "blkio", "pids", "unified"] {
-            fake.directory(&format!("/sys/fs/cgroup/{mount}"))?;
-        }
         let node = Self { fake, layout };
         for path in [
             "/kubepods",
@@ -154,60 +140,38 @@ impl Node {
         Ok(node)
     }
 
-    fn dir(&self, controller: &str) -> String {
-        match self.layout {
-            Layout::V2 => "/sys/fs/cgroup".to_owned(),
-            _ => format!("/sys/fs/cgroup/{controller}"),
-        }
-    }
-
     fn cgroup(&self, path: &str) -> Result<()> {
+        let put = |controller: &str, file: &str, text: &str| {
+            let mount = self.layout.mount(controller);
+            self.fake
+                .file(&format!("{mount}{path}/{file}"), text)
+                .map(drop)
+        };
         if self.layout == Layout::V2 {
             for (file, text) in V2 {
-                self.fake
-                    .file(&format!("/sys/fs/cgroup{path}/{file}"), text)?;
+                put("", file, text)?;
             }
         } else {
             for (controller, file, text) in V1 {
-                let file = format!("/sys/fs/cgroup/{controller}{path}/{file}");
-                self.fake.file(&file, text)?;
+                put(controller, file, text)?;
             }
         }
         if self.layout == Layout::V1 {
             return Ok(());
         }
         for (resource, us) in [("cpu", 10), ("memory", 20), ("io", 30)] {
-            let file = format!("{}{path}/{resource}.pressure", self.dir("unified"));
-            self.fake.file(&file, &pressure(us))?;
+            put("unified", &format!("{resource}.pressure"), &pressure(us))?;
         }
         Ok(())
     }
 
-    fn trees(&self) -> Result<Arc<Trees>> {
-        let open = |controllers: &[&str], mount: &str| {
-            let controllers: BTreeSet<_> = controllers.iter().map(ToString::to_string).collect();
-            Tree::open(controllers, &self.fake.root().path(mount))
-        };
-        let mut trees = Vec::new();
-        if self.layout == Layout::V2 {
-            trees.push(open(&[], "/sys/fs/cgroup")?);
-        } else {
-            for controller in ["memory", "cpu", "cpuacct", "blkio", "pids"] {
-                trees.push(open(&[controller], &self.dir(controller))?);
-            }
-        }
-        if self.layout == Layout::Hybrid {
-            trees.push(open(&[], "/sys/fs/cgroup/unified")?);
-        }
-        Ok(Arc::new(Trees {
-            unified: self.layout == Layout::V2,
-            trees,
-        }))
-    }
-
     fn reader(&self) -> Result<StatsReader> {
         let kubepods = CgroupName::kubepods(&CgroupName::root());
-        let mut reader = stats_reader(&self.fake.root(), self.trees()?, &kubepods);
+        let mut reader = stats_reader(
+            &self.fake.root(),
+            self.fake.trees(self.layout, &CONTROLLERS)?,
+            &kubepods,
+        );
         reader.keep([pod("a")?]);
         Ok(reader)
     }
@@ -349,11 +313,7 @@ fn a_counter_that_falls_is_kept_as_it_was() -> Result<()> {
         let node = Node::new(layout)?;
         let mut reader = node.reader()?;
         let before = sweep(&mut reader, None).snapshot;
-        let (controller, file) = match layout {
-            Layout::V2 => ("", "pids.events"),
-            _ => ("pids", "pids.events"),
-        };
-        let path = format!("{}{MAIN}/{file}", node.dir(controller));
+        let path = format!("{}{MAIN}/pids.events", layout.mount("pids"));
         node.fake.file(&path, "max 1\n")?;
         let found = sweep(&mut reader, Some(&before));
         let main = &found.snapshot.pods[0].containers[0];
@@ -371,11 +331,11 @@ fn a_limit_is_read_twice_before_it_is_taken_to_stay() -> Result<()> {
     for layout in Layout::ALL {
         let node = Node::new(layout)?;
         let mut reader = node.reader()?;
-        let (controller, file) = match layout {
-            Layout::V2 => ("", "memory.max"),
-            _ => ("memory", "memory.limit_in_bytes"),
+        let file = match layout {
+            Layout::V2 => "memory.max",
+            _ => "memory.limit_in_bytes",
         };
-        let path = format!("{}{MAIN}/{file}", node.dir(controller));
+        let path = format!("{}{MAIN}/{file}", layout.mount("memory"));
         let mut shown = Vec::new();
         for limit in ["9000\n", "8000\n", "7000\n"] {
             node.fake.file(&path, limit)?;

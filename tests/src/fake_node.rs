@@ -9,15 +9,38 @@
     reason = "the files of a test are its own, in a directory that it made"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
-use ballast::sys::Root;
+use ballast::sys::{Root, Tree, Trees};
+
+/// How a node mounts its cgroups: v2 at `/sys/fs/cgroup`, v1 in a directory there for each
+/// controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    V1,
+    /// v1 beside a cgroup2 mount without controllers, `unified`.
+    Hybrid,
+    V2,
+}
+
+impl Layout {
+    pub const ALL: [Self; 3] = [Self::V1, Self::Hybrid, Self::V2];
+
+    /// Where the files of a controller are; of `unified`, those that cgroup2 alone has.
+    pub fn mount(self, controller: &str) -> String {
+        match self {
+            Self::V2 => "/sys/fs/cgroup".to_owned(),
+            Self::V1 | Self::Hybrid => format!("/sys/fs/cgroup/{controller}"),
+        }
+    }
+}
 
 static N_NODES: AtomicU32 = AtomicU32::new(0);
 
@@ -77,6 +100,29 @@ impl FakeNode {
     /// What the readers take for the root of the node.
     pub fn root(&self) -> Root {
         Root::at(&self.base)
+    }
+
+    /// Its hierarchies; on v1 one for each of these controllers. Their directories are made.
+    pub fn trees(&self, layout: Layout, controllers: &[&str]) -> Result<Arc<Trees>> {
+        let open = |controllers: &[&str], mount: &str| {
+            self.directory(mount)?;
+            let controllers: BTreeSet<_> = controllers.iter().map(ToString::to_string).collect();
+            Ok(Tree::open(controllers, &self.root().path(mount))?)
+        };
+        let mut trees: Vec<Tree> = match layout {
+            Layout::V2 => vec![open(&[], &layout.mount(""))?],
+            Layout::V1 | Layout::Hybrid => controllers
+                .iter()
+                .map(|it| open(&[it], &layout.mount(it)))
+                .collect::<Result<_>>()?,
+        };
+        if layout == Layout::Hybrid {
+            trees.push(open(&[], &layout.mount("unified"))?);
+        }
+        Ok(Arc::new(Trees {
+            unified: layout == Layout::V2,
+            trees,
+        }))
     }
 
     /// Writes a file, with the directories above it.
