@@ -13,7 +13,7 @@ use ballast_tests::agent::{Agent, PATIENCE, hog};
 use ballast_tests::cadvisor::{self, Cadvisor};
 use ballast_tests::exposition::Exposition;
 use ballast_tests::figures::{
-    Comparison, Figure, Figures, Reading, around, compare, deviations, of_page, settle,
+    self, Comparison, Figure, Figures, Reading, around, compare, deviations, settle,
 };
 use ballast_tests::formulas::Tree;
 use ballast_tests::manifest::{Container, Manifest};
@@ -259,16 +259,7 @@ fn slack(figure: &Figure, moves: bool) -> f64 {
 
 /// What the agent says, at the times that it says it read the cgroups.
 fn own_readings(page: &Exposition, ids: &BTreeSet<String>) -> BTreeMap<String, Reading> {
-    let ids = ids.iter().filter_map(|id| {
-        let at = page.value(LAST_SEEN, &[("id", id)])?;
-        let reading = Reading {
-            begun: at,
-            ended: at,
-            figures: of_page(page, &BTreeSet::from([id.clone()])),
-        };
-        Some((id.clone(), reading))
-    });
-    ids.collect()
+    figures::readings(page, ids, |id| page.value(LAST_SEEN, &[("id", id)]))
 }
 
 fn push_new(readings: &mut Vec<Reading>, reading: Reading) {

@@ -2,7 +2,6 @@
 //! part of the machine's memory together, so that nobody else runs short.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,16 +11,14 @@ use ballast::model::container::PodPhase;
 use ballast::model::record::EventRecord;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, hog};
-use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::sampler::Sampler;
+use ballast_tests::{cgroup, scrape};
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use serde_json::json;
 
 use super::crash::{Dice, after, seed};
-use super::forensics::sum;
 use super::look::{is_running, of_pods, pid_of, pod_dir};
-use super::metrics::scrape;
 use super::{say, scaled};
 
 const MIB: u64 = 1 << 20;
@@ -38,8 +35,7 @@ fn threshold() -> Result<u64> {
 
 pub(super) fn agent(test: &str) -> Result<Agent> {
     let mut agent = Agent::new(test)?.with_memory(room()?, threshold()?)?;
-    // The kernel gives out the port again only after all others.
-    agent.metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    agent.metrics = scrape::free_address()?;
     Ok(agent)
 }
 
@@ -144,13 +140,12 @@ fn check_leak(test: &str, mb_per_second: u32) -> Result<()> {
     let message = leak.message.unwrap_or_default();
     assert!(message.contains("low on resource: memory"), "{message}");
     assert_eq!(evicted(&agent)?, ["leak"]);
-    let text = scrape(&agent.metrics)?;
-    for sample in [
-        "ballast_eviction_pods_total{qos=\"besteffort\",signal=\"allocatableMemory.available\"}",
-        "kubelet_evictions{eviction_signal=\"allocatableMemory.available\"}",
-    ] {
-        assert!((sum(&text, sample) - 1.0).abs() < 0.5, "{sample}\n{text}");
-    }
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let signal = "allocatableMemory.available";
+    let of_pods = [("qos", "besteffort"), ("signal", signal)];
+    assert_eq!(page.sum("ballast_eviction_pods_total", &of_pods), 1.0);
+    let of_signal = [("eviction_signal", signal)];
+    assert_eq!(page.sum("kubelet_evictions", &of_signal), 1.0);
 
     agent.stop()?;
     agent.start()?;

@@ -1,7 +1,6 @@
 //! A record of every OOM kill, soon enough, complete, and still there after the agent has died.
 
 use std::fs;
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -9,11 +8,10 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::forensics::{MAX_RECORD_BYTES, OomRecord, RecordId};
 use ballast::units::Limit;
 use ballast_tests::agent::{Agent, STEP, hog};
-use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::{cgroup, scrape};
 
 use super::look::{container_path, is_running, oom_detail, pod_path, wait_kills};
-use super::metrics::scrape;
 use super::{say, scaled};
 
 const MIB: u64 = 1 << 20;
@@ -32,8 +30,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// An agent under which a kill takes one process, and where it serves its metrics.
 fn agent(test: &str) -> Result<Agent> {
     let mut agent = Agent::new(test)?.with_kubelet("singleProcessOOMKill: true");
-    // The kernel gives out the port again only after all others.
-    agent.metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    agent.metrics = scrape::free_address()?;
     agent.start()?;
     Ok(agent)
 }
@@ -54,15 +51,6 @@ fn of_pods(agent: &Agent) -> Result<Vec<OomRecord>> {
 
 fn n_kills(records: &[OomRecord]) -> u64 {
     records.iter().map(|it| it.n_kills).sum()
-}
-
-/// Sum of the samples that begin so.
-pub(super) fn sum(text: &str, sample: &str) -> f64 {
-    let values = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix(sample)?;
-        rest.rsplit_once(' ')?.1.parse::<f64>().ok()
-    });
-    values.sum()
 }
 
 fn modified(agent: &Agent, id: RecordId) -> Result<SystemTime> {
@@ -161,19 +149,11 @@ fn a_burst_is_kept_in_few_records_and_counted_exactly() -> Result<()> {
         let took = Duration::from_micros(record.recorded_after_us);
         assert!(took < due()?, "record {} after {took:?}", record.id);
     }
-    let text = scrape(&agent.metrics)?;
-    let result = |it| {
-        sum(
-            &text,
-            &format!("ballast_oom_records_total{{result=\"{it}\"}}"),
-        )
-    };
-    assert!(result("dropped").abs() < 0.5, "{text}");
-    let kills = sum(&text, "ballast_oom_scope_kills_total{");
-    assert!(
-        (result("kept") + result("coalesced") - kills).abs() < 0.5,
-        "{text}"
-    );
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let result = |it| page.sum("ballast_oom_records_total", &[("result", it)]);
+    let kills = page.sum("ballast_oom_scope_kills_total", &[]);
+    assert_eq!(result("dropped"), 0.0);
+    assert_eq!(result("kept") + result("coalesced"), kills);
     Ok(())
 }
 
@@ -184,8 +164,6 @@ fn records_and_counts_are_there_after_a_restart() -> Result<()> {
     agent.wait_for("three kills in records", || {
         Ok(n_kills(&of_pods(&agent)?) == 3)
     })?;
-    let sample =
-        "ballast_oom_kills_total{container=\"greedy\",namespace=\"default\",pod=\"burst\"}";
     let before = of_pods(&agent)?;
     for is_orderly in [true, false] {
         match is_orderly {
@@ -198,8 +176,13 @@ fn records_and_counts_are_there_after_a_restart() -> Result<()> {
         }
         agent.start()?;
         assert_eq!(of_pods(&agent)?, before);
-        let text = scrape(&agent.metrics)?;
-        assert!((sum(&text, sample) - 3.0).abs() < 0.5, "{text}");
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let of_burst = [
+            ("container", "greedy"),
+            ("namespace", "default"),
+            ("pod", "burst"),
+        ];
+        assert_eq!(page.value("ballast_oom_kills_total", &of_burst), Some(3.0));
         let told = agent.command(&["explain", "pod", "burst"])?;
         assert!(told.contains("OOM record"), "{told}");
     }

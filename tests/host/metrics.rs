@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use ballast::observe::metrics::{Unit, table};
 use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
-use ballast_tests::cgroup;
+use ballast_tests::exposition::Exposition;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::{cgroup, scrape};
 use serde_json::json;
 
 /// Families that this node may not show, with the reason.
@@ -62,26 +61,11 @@ fn is_of_an_event(name: &str, unit: Unit) -> bool {
     unit == Unit::Timestamp && name.contains("_last_")
 }
 
-pub(super) fn scrape(address: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(
-        stream,
-        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
-}
-
 /// Families without a sample. A histogram's samples have the endings of its parts.
-fn missing(text: &str) -> BTreeSet<&'static str> {
-    let has_sample = |name: &str| {
-        text.lines().any(|line| {
-            let rest = line.strip_prefix(name);
-            rest.is_some_and(|it| it.starts_with([' ', '{']) || it.starts_with("_count"))
-        })
-    };
+fn missing(page: &Exposition) -> BTreeSet<&'static str> {
+    let names = page.names();
+    let has_sample =
+        |name: &str| names.contains(name) || names.contains(format!("{name}_count").as_str());
     table()
         .iter()
         .filter(|it| !is_of_an_event(it.name, it.unit) && !has_sample(it.name))
@@ -99,9 +83,7 @@ fn a_running_agent_shows_every_family() -> Result<()> {
         .with_kubelet("systemReserved: {cpu: 500m, memory: 28Mi}")
         // What is reserved and the threshold of hard eviction, 100Mi.
         .with_kubelet("reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]");
-    // The kernel gives out the port again only after all others.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-    agent.metrics.clone_from(&address);
+    agent.metrics = scrape::free_address()?;
     agent.start()?;
     let hungry = Container::new("main", &[&hog()?, "child", "67108864"]).limited_to(16);
     agent.put(&Manifest::new("hungry").container(hungry))?;
@@ -115,13 +97,13 @@ fn a_running_agent_shows_every_family() -> Result<()> {
     let expected = absent_here();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let text = scrape(&address).context("scrape")?;
-        let missing = missing(&text);
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let missing = missing(&page);
         if missing == expected {
             break;
         }
         if Instant::now() > deadline {
-            bail!("without a sample: {missing:?}, expected {expected:?}\n{text}");
+            bail!("without a sample: {missing:?}, expected {expected:?}\n{page:#?}");
         }
         thread::sleep(STEP);
     }

@@ -3,7 +3,6 @@
 //! refused, come and go.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -11,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use ballast_tests::agent::{Agent, hog};
-use ballast_tests::cgroup;
 use ballast_tests::dashboards::{self, Window};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::prometheus::{Prometheus, Scratch};
+use ballast_tests::{cgroup, scrape};
 use nix::sys::stat::{major, minor};
 use serde_json::json;
 
@@ -137,8 +136,7 @@ fn agent(number: usize) -> Result<Agent> {
         "{{memory.available: {THRESHOLD}Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, \
          pid.available: 1%}}"
     );
-    // The kernel gives out the port again only after all others.
-    agent.metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    agent.metrics = scrape::free_address()?;
     Ok(agent)
 }
 
@@ -169,7 +167,7 @@ fn meddle(agent: &Agent) -> Result<()> {
 /// The jobs that the texts of this project recommend: `ballast` for the agent's own page, and
 /// `kubelet` for the pages that take the place of kubelet's. A fourth node does not answer.
 fn configuration(agents: &[Agent], more_rules: &Path, kube_state: &str) -> Result<String> {
-    let nobody = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    let nobody = scrape::free_address()?;
     let addresses = agents.iter().map(|it| &it.metrics).chain([&nobody]);
     let targets: Vec<_> = addresses
         .enumerate()

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::exposition::Exposition;
-use crate::figures::{Reading, of_page};
+use crate::figures::{self, Reading};
 use crate::scrape;
 
 const VARIABLE: &str = "BALLAST_CADVISOR";
@@ -110,16 +110,7 @@ pub fn readings(page: &Exposition, ids: &BTreeSet<String>) -> BTreeMap<String, R
             times.insert(id, at);
         }
     }
-    let ids = ids.iter().filter_map(|id| {
-        let at = *times.get(id.as_str())? as f64 / 1e3;
-        let reading = Reading {
-            begun: at,
-            ended: at,
-            figures: of_page(page, &BTreeSet::from([id.clone()])),
-        };
-        Some((id.clone(), reading))
-    });
-    ids.collect()
+    figures::readings(page, ids, |id| Some(*times.get(id)? as f64 / 1e3))
 }
 
 #[cfg(test)]

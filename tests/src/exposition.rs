@@ -45,16 +45,35 @@ impl Exposition {
         self.samples.keys().map(|it| it.name.as_str()).collect()
     }
 
-    /// The value of the only series of this name whose labels contain all of `labels`.
+    /// Series of this name whose labels contain all of `labels`, with their values.
+    pub fn of<'a>(
+        &'a self,
+        name: &'a str,
+        labels: &'a [(&'a str, &'a str)],
+    ) -> impl Iterator<Item = (&'a Series, f64)> {
+        let is_wanted = move |series: &Series| {
+            let has = |(key, value): &(&str, &str)| {
+                let found = series.labels.get(*key);
+                found.is_some_and(|it| it == value)
+            };
+            series.name == name && labels.iter().all(has)
+        };
+        self.samples
+            .iter()
+            .filter(move |(series, _)| is_wanted(series))
+            .map(|(series, sample)| (series, sample.value))
+    }
+
+    /// The value of the only one of them.
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-        let mut found = self.samples.iter().filter(|(series, _)| {
-            series.name == name
-                && labels
-                    .iter()
-                    .all(|(key, value)| series.labels.get(*key).is_some_and(|it| it == value))
-        });
-        let (_, sample) = found.next()?;
-        found.next().is_none().then_some(sample.value)
+        let mut found = self.of(name, labels);
+        let (_, value) = found.next()?;
+        found.next().is_none().then_some(value)
+    }
+
+    /// The values of all of them; 0: there is none.
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.of(name, labels).map(|(_, value)| value).sum()
     }
 }
 
@@ -127,6 +146,16 @@ mod tests {
         assert!(page.value("c", &[]).is_some_and(f64::is_nan));
         assert_eq!(page.value("d", &[("z", "")]), Some(f64::INFINITY));
         assert_eq!(page.value("d", &[("z", "1")]), None);
+    }
+
+    #[test]
+    fn series_are_found_by_name_and_labels() {
+        let text = "a_total{x=\"1\",y=\"2\"} 3\na_total{x=\"2\",y=\"2\"} 4\na_total_more 9\n";
+        let page = Exposition::parse(text).expect("good text");
+        assert_eq!(page.sum("a_total", &[("y", "2")]), 7.0);
+        assert_eq!(page.sum("a_total", &[("x", "1")]), 3.0);
+        assert_eq!(page.sum("a", &[]), 0.0);
+        assert_eq!(page.value("a_total", &[]), None);
     }
 
     #[test]

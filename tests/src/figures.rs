@@ -80,6 +80,25 @@ pub struct Reading {
     pub figures: Figures,
 }
 
+/// What a page says about each of these cgroups, read when `at` says; those without a time are left
+/// out.
+pub fn readings(
+    page: &Exposition,
+    ids: &BTreeSet<String>,
+    at: impl Fn(&str) -> Option<f64>,
+) -> BTreeMap<String, Reading> {
+    let ids = ids.iter().filter_map(|id| {
+        let at = at(id)?;
+        let reading = Reading {
+            begun: at,
+            ended: at,
+            figures: of_page(page, &BTreeSet::from([id.clone()])),
+        };
+        Some((id.clone(), reading))
+    });
+    ids.collect()
+}
+
 /// The readings, in the order of time, from the last that was over by `from` to the first that began
 /// after `to`; `None`: there is none on one of the sides.
 pub fn around(readings: &[Reading], from: f64, to: f64) -> Option<&[Reading]> {

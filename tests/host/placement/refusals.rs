@@ -2,26 +2,22 @@
 //! nothing of them is started.
 
 use std::fs;
-use std::net::TcpListener;
 
 use anyhow::{Context, Result};
 use ballast::model::container::PodPhase;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
-use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::{cgroup, scrape};
 
 use super::super::look::is_running;
-use super::super::metrics::scrape;
 use super::super::say;
 use super::numa::aligned;
 use super::{agent, cpu_books, guaranteed, kernel_cpus, machine, reserved};
 
 /// One that tells its metrics.
 fn start(mut agent: Agent) -> Result<Agent> {
-    // The kernel gives out the port again only after all others.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    agent.metrics = address.to_string();
+    agent.metrics = scrape::free_address()?;
     agent.start()?;
     Ok(agent)
 }
@@ -34,12 +30,14 @@ fn pod(name: &str, cpus: &[usize]) -> Manifest {
     })
 }
 
-fn n_refused(agent: &Agent, policy: &str, reason: &str) -> Result<u64> {
-    let labels = format!("{{policy=\"{policy}\",reason=\"{reason}\",result=\"refused\"}} ");
-    let name = format!("ballast_placement_admissions_total{labels}");
-    let text = scrape(&agent.metrics)?;
-    let value = text.lines().find_map(|it| it.strip_prefix(&name));
-    value.map_or(Ok(0), |it| Ok(it.trim().parse()?))
+fn n_refused(agent: &Agent, policy: &str, reason: &str) -> Result<f64> {
+    let labels = [
+        ("policy", policy),
+        ("reason", reason),
+        ("result", "refused"),
+    ];
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    Ok(page.sum("ballast_placement_admissions_total", &labels))
 }
 
 /// Puts a pod that is to be refused, and looks at all that is told and not done.
@@ -73,7 +71,7 @@ fn check_refused(
     let log = fs::read_to_string(agent.dir.join("agent.log"))?;
     let is_logged = |it: &str| it.contains(reason) && it.contains(message) && it.contains(name);
     assert!(log.lines().any(is_logged), "{log}");
-    assert_eq!(n_refused(agent, policy, reason)?, before + 1);
+    assert_eq!(n_refused(agent, policy, reason)?, before + 1.0);
 
     assert!(of_pod().all(|it| it.reason != "Started"), "{events:?}");
     let cgroup = format!("/{}/kubepods/pod{}", agent.cgroup_root, pod.uid);

@@ -66,11 +66,11 @@ fn exported(fleet: &Fleet) -> Result<BTreeMap<String, (f64, f64)>> {
     thread::sleep(EXPORTED_EVERY + Duration::from_secs(1));
     let scrape = fleet.scrape()?;
     Ok(scrape
-        .samples(RUNS)
-        .into_iter()
-        .map(|(labels, runs)| {
-            let program = labels.split('"').nth(1).unwrap_or_default().to_owned();
-            (program, (runs, scrape.sum(SECONDS, &[labels])))
+        .of(RUNS, &[])
+        .map(|(series, runs)| {
+            let program = series.labels.get("program").cloned().unwrap_or_default();
+            let seconds = scrape.sum(SECONDS, &[("program", &program)]);
+            (program, (runs, seconds))
         })
         .collect())
 }

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use ballast::model::status::{EntryState, Status};
 use ballast_tests::agent::Agent;
+use ballast_tests::exposition::Exposition;
 use ballast_tests::scrape;
-
-use super::scrape::Scrape;
 
 /// How long anything may take before a measurement is given up.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -53,8 +52,8 @@ impl Fleet {
         self.agent.pid().context("the agent does not run")
     }
 
-    pub(crate) fn scrape(&self) -> Result<Scrape> {
-        Scrape::of(&self.agent.metrics)
+    pub(crate) fn scrape(&self) -> Result<Exposition> {
+        scrape::page(&self.agent.metrics, "/metrics")
     }
 
     /// A pod that runs this program's load with `args`, once.

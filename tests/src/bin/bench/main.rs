@@ -23,7 +23,6 @@ mod node;
 mod oom;
 mod placement;
 mod process;
-mod scrape;
 mod stats;
 mod supervise;
 mod table;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ballast::model::record::EventRecord;
+use ballast_tests::exposition::Exposition;
 
 use super::fleet::Fleet;
-use super::scrape::Scrape;
 use super::table::{Row, Samples, Table, Verdict, show};
 use super::{machine, say};
 
@@ -75,7 +75,7 @@ fn storm(fleet: &Fleet) -> Result<Vec<Row>> {
     let n_forks: usize = n_forks.parse()?;
     let took = Duration::from_micros(micros.parse()?);
     let after = settled(fleet)?;
-    let seen = after.sum("ballast_process_forks_total", &["pod=\"storm\""]);
+    let seen = after.sum("ballast_process_forks_total", &[("pod", "storm")]);
     let lost = after.sum(LOST, &[STREAM]) - before.sum(LOST, &[STREAM]);
     // The pod's own first process is a fork of the agent outside the pod's cgroup on v1, inside on
     // v2: it is not counted among those that were made on purpose.
@@ -112,10 +112,10 @@ fn storm(fleet: &Fleet) -> Result<Vec<Row>> {
 }
 
 const LOST: &str = "ballast_bpf_events_lost_total";
-const STREAM: &str = "stream=\"process\"";
+const STREAM: (&str, &str) = ("stream", "process");
 
 /// A scrape after the last event was handled.
-fn settled(fleet: &Fleet) -> Result<Scrape> {
+fn settled(fleet: &Fleet) -> Result<Exposition> {
     let mut before = -1.0;
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -137,20 +137,14 @@ struct Age {
 }
 
 impl Age {
-    fn between(before: &Scrape, after: &Scrape) -> Self {
+    fn between(before: &Exposition, after: &Exposition) -> Self {
         const NAME: &str = "ballast_bpf_event_age_seconds_bucket";
         let mut buckets: Vec<(f64, f64)> = after
-            .samples(NAME)
-            .into_iter()
-            .filter(|(labels, _)| labels.contains(STREAM))
-            .filter_map(|(labels, n)| {
-                let bound = labels.split("le=\"").nth(1)?.split('"').next()?;
-                let earlier = before.sum(NAME, &[STREAM, &format!("le=\"{bound}\"")]);
-                let bound = match bound {
-                    "+Inf" => f64::INFINITY,
-                    bound => bound.parse().ok()?,
-                };
-                Some((bound, n - earlier))
+            .of(NAME, &[STREAM])
+            .filter_map(|(series, n)| {
+                let bound = series.labels.get("le")?;
+                let earlier = before.sum(NAME, &[STREAM, ("le", bound)]);
+                Some((bound.parse().ok()?, n - earlier))
             })
             .collect();
         buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
