@@ -8,10 +8,12 @@
 //! from the first pass that sees the container, and its series stay for [`POD_RETENTION`] after the
 //! pod is gone. Counts per workload, scope and slice outlive every pod.
 
+mod agent;
 mod cgroups;
 mod container_stats;
 mod devices;
 mod ebpf;
+mod events;
 mod eviction;
 mod exemplars;
 mod exposition;
@@ -49,8 +51,8 @@ use self::families::{
 };
 use self::histogram::HistogramVec;
 use self::labels::{
-    ExitHow, FieldHandling, HostSlice, ObjectKind, Phase, RecordResult, RestoreResult, SaveResult,
-    Source, SourceFault, Stream, Trigger,
+    ExitHow, HostSlice, RecordResult, RestoreResult, SaveResult, Source, SourceFault, Stream,
+    Trigger,
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
@@ -60,12 +62,10 @@ pub use self::placement::{PlacementGauges, PoolCpus};
 use self::pressure::Windows;
 use self::registry::Builder;
 pub use self::table::{Area, Buckets, Cardinality, Family, NameAge, PREFIX, Type, Unit, table};
-use crate::model::agent_process::ProcessUsage;
 use crate::model::device::RefusalReason;
-use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
 use crate::model::numa::NumaMask;
-use crate::model::record::{Event, OomDetail, OomScope};
+use crate::model::record::OomScope;
 use crate::model::time::WallTime;
 
 /// Handles of every family; clones share them.
@@ -227,125 +227,6 @@ impl Metrics {
         }
     }
 
-    // The agent.
-
-    /// `revision` is the commit, `target` the target triple of the build.
-    pub fn set_build(&self, version: &str, revision: &str, target: &str) {
-        let labels = [version, revision, target];
-        self.shared
-            .agent
-            .build_info
-            .with_label_values(&labels)
-            .set(1);
-    }
-
-    /// `mode`, cgroup version, driver and whether nothing is written, once at start.
-    pub fn set_mode(&self, mode: &str, cgroup: &str, driver: &str, is_dry_run: bool) {
-        let labels = [
-            mode,
-            cgroup,
-            driver,
-            if is_dry_run { "true" } else { "false" },
-        ];
-        self.shared
-            .agent
-            .mode_info
-            .with_label_values(&labels)
-            .set(1);
-    }
-
-    pub fn set_feature(&self, feature: &'static str, is_enabled: bool) {
-        set_flag(&self.shared.agent.feature_enabled, &[feature], is_enabled);
-    }
-
-    pub fn set_kernel_feature(&self, feature: &'static str, is_available: bool) {
-        let family = &self.shared.agent.kernel_feature_available;
-        set_flag(family, &[feature], is_available);
-    }
-
-    pub fn set_ready(&self, is_ready: bool) {
-        set_flag(&self.shared.agent.ready, &[], is_ready);
-    }
-
-    pub fn set_objects(&self, kind: ObjectKind, n: usize) {
-        set_count(&self.shared.agent.objects, &[kind.as_str()], n as u64);
-    }
-
-    pub fn loop_tick(&self, trigger: Trigger) {
-        let family = &self.shared.agent.loop_ticks;
-        family.with_label_values(&[trigger.as_str()]).inc();
-    }
-
-    pub fn loop_phase(&self, phase: Phase, duration: Duration) {
-        observe(
-            &self.shared.agent.loop_duration,
-            &[phase.as_str()],
-            duration,
-        );
-    }
-
-    pub fn loop_succeeded(&self, at: WallTime) {
-        set_time(&self.shared.agent.loop_last_success, &[], at);
-    }
-
-    /// A source was read; `now` is boottime.
-    pub fn source_read(&self, source: Source, now: Duration) {
-        lock(&self.shared.readings).insert(source, now);
-    }
-
-    /// Shows how old the newest reading of each source is; a source that was never read has none.
-    pub fn set_source_ages(&self, now: Duration) {
-        let family = &self.shared.agent.source_age;
-        for (source, at) in &*lock(&self.shared.readings) {
-            let age = now.saturating_sub(*at).as_secs_f64();
-            family.with_label_values(&[source.as_str()]).set(age);
-        }
-    }
-
-    pub fn source_error(&self, source: Source, fault: SourceFault) {
-        let family = &self.shared.agent.source_errors;
-        let labels = [source.as_str(), fault.as_str()];
-        family.with_label_values(&labels).inc();
-    }
-
-    /// As [`Metrics::source_error`], `n` of them.
-    pub fn source_errors(&self, source: Source, fault: SourceFault, n: u64) {
-        let family = &self.shared.agent.source_errors;
-        let labels = [source.as_str(), fault.as_str()];
-        family.with_label_values(&labels).inc_by(n);
-    }
-
-    /// Counters of a source that fell, and are shown as they were before.
-    pub fn source_regressed(&self, source: Source, n: u64) {
-        let family = &self.shared.agent.source_regressions;
-        family.with_label_values(&[source.as_str()]).inc_by(n);
-    }
-
-    /// `started_at`: start of the agent.
-    pub fn set_process_usage(&self, usage: &ProcessUsage, started_at: WallTime) {
-        let family = &self.shared.process;
-        if let Some(cpu) = usage.cpu {
-            let counter = family.cpu.with_label_values::<&str>(&[]);
-            counter.inc_by((cpu.as_secs_f64() - counter.get()).max(0.0));
-        }
-        set_time(&family.start_time, &[], started_at);
-        for (gauge, value) in [
-            (&family.open_fds, usage.open_fds),
-            (&family.max_fds, usage.max_fds),
-            (&family.virtual_memory, usage.virtual_bytes),
-            (&family.resident_memory, usage.resident_bytes),
-            (&family.threads, usage.threads),
-            (
-                &self.shared.agent.capabilities_effective,
-                usage.n_capabilities.map(u64::from),
-            ),
-        ] {
-            set_or_leave_out(gauge, value);
-        }
-    }
-
-    // Pods.
-
     /// Takes the containers that exist now as (namespace, pod, container): begins their series at
     /// 0, and removes those of pods that are gone for [`POD_RETENTION`] and of workloads unused for
     /// [`WORKLOAD_RETENTION`]. Once a pass; `now` is boottime.
@@ -413,73 +294,6 @@ impl Metrics {
         }
     }
 
-    // OOM kills and processes.
-
-    /// Counts one kill. `workload`: the controller of the pod; `None` counts the pod itself.
-    ///
-    /// A victim that was exiting already counts for attribution and latency only, as in the
-    /// kernel's own counters.
-    pub fn oom_kill(&self, event: &Event, detail: &OomDetail, workload: Option<&Workload>) {
-        let oom = &self.shared.oom;
-        let method = event.method.unwrap_or(AttributionMethod::None);
-        oom.attribution
-            .with_label_values(&[labels::method(method)])
-            .inc();
-        if method == AttributionMethod::None {
-            set_time(&oom.last_unattributed, &[], event.time);
-        }
-        observe(
-            &oom.detection,
-            &[],
-            Duration::from_micros(detail.handling_latency_us),
-        );
-        if detail.was_exiting {
-            return;
-        }
-        let qos = labels::qos(detail.qos);
-        let scope = detail.scope.as_str();
-        let record = oom_record(event, detail);
-        self.count(&oom.scope_kills, &[scope, qos], record.as_ref());
-        if !matches!(detail.scope, OomScope::Container | OomScope::Pod) {
-            set_time(&oom.last_node_kill, &[scope], event.time);
-        }
-        oom.victim_bytes
-            .with_label_values(&[qos])
-            .observe(detail.victim.memory.anon_bytes as f64);
-        match &event.pod {
-            Some(_) => self.oom_kill_in_pod(event, detail, workload),
-            None => {
-                let slice = HostSlice::of_path(detail.victim.cgroup_path.as_deref());
-                self.count(&oom.host_kills, &[slice.as_str()], record.as_ref());
-            }
-        }
-    }
-
-    fn oom_kill_in_pod(&self, event: &Event, detail: &OomDetail, workload: Option<&Workload>) {
-        let Some(pod) = &event.pod else { return };
-        let oom = &self.shared.oom;
-        let now = Duration::from_nanos(event.boottime_ns);
-        let container = event.container.as_deref().unwrap_or_default();
-        let labels = [pod.namespace.as_str(), &pod.name, container];
-        self.touch(&pod.namespace, &pod.name, container, now);
-        let record = oom_record(event, detail);
-        self.count(&oom.kills, &labels, record.as_ref());
-        set_time(&oom.last_kill, &labels, event.time);
-        if detail.victim.is_main_process == Some(false) {
-            self.count(&oom.child_kills, &labels, record.as_ref());
-            set_time(&oom.last_child_kill, &labels, event.time);
-        }
-        let itself = || Workload {
-            namespace: pod.namespace.clone(),
-            kind: "Pod".to_owned(),
-            name: pod.name.clone(),
-        };
-        let workload = workload.cloned().unwrap_or_else(itself);
-        let counted = lock(&self.shared.workloads).touch(&workload, now);
-        let labels = [&*counted.namespace, &counted.kind, &counted.name];
-        self.count(&oom.workload_kills, &labels, record.as_ref());
-    }
-
     /// Counts one, with what tells about it.
     fn count(&self, family: &IntCounterVec, labels: &[&str], record: Option<&Exemplar>) {
         family.with_label_values(labels).inc();
@@ -487,78 +301,6 @@ impl Metrics {
             self.shared.exemplars.keep(family, labels, record);
         }
     }
-
-    /// Counts kills by what became of their forensic record.
-    pub fn oom_records(&self, result: RecordResult, n: u64) {
-        let family = &self.shared.oom.records;
-        family.with_label_values(&[result.as_str()]).inc_by(n);
-    }
-
-    /// Counts a fork, exec or exit in a container. `now` is boottime.
-    pub fn process_change(
-        &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-        change: &ProcessChange,
-        now: Duration,
-    ) {
-        self.touch(namespace, pod, container, now);
-        let labels = [namespace, pod, container];
-        let process = &self.shared.process;
-        match change {
-            ProcessChange::Fork { .. } => process.forks.with_label_values(&labels).inc(),
-            ProcessChange::Exec => process.execs.with_label_values(&labels).inc(),
-            ProcessChange::Exit { status, .. } => {
-                self.process_exit(labels, *status);
-            }
-        }
-    }
-
-    fn process_exit(&self, [namespace, pod, container]: [&str; 3], status: ExitStatus) {
-        let how = ExitHow::of(status).as_str();
-        let labels = [namespace, pod, container, how];
-        self.shared.process.exits.with_label_values(&labels).inc();
-    }
-
-    // State and configuration.
-
-    pub fn state_saved(&self, result: SaveResult, duration: Duration) {
-        let state = &self.shared.state;
-        state.saves.with_label_values(&[result.as_str()]).inc();
-        observe(&state.save_duration, &[], duration);
-    }
-
-    pub fn state_restored(&self, result: RestoreResult) {
-        let family = &self.shared.state.restores;
-        family.with_label_values(&[result.as_str()]).inc();
-    }
-
-    pub fn set_kubelet_config_fields(&self, handling: FieldHandling, n: usize) {
-        let family = &self.shared.state.kubelet_config_fields;
-        set_count(family, &[handling.as_str()], n as u64);
-    }
-
-    /// What the recording of decisions has come to. `oldest`: when the oldest file was begun.
-    pub fn set_recording(&self, n_bytes: u64, n_dropped: u64, oldest: Option<WallTime>) {
-        let state = &self.shared.state;
-        for (family, n) in [
-            (&state.record_bytes, n_bytes),
-            (&state.record_dropped, n_dropped),
-        ] {
-            let counter = family.with_label_values::<&str>(&[]);
-            counter.inc_by(n.saturating_sub(counter.get()));
-        }
-        match oldest {
-            Some(at) => set_time(&state.record_oldest, &[], at),
-            None => remove(&state.record_oldest, &[]),
-        }
-    }
-}
-
-/// The record of a kill; `None`: none was made.
-fn oom_record(event: &Event, detail: &OomDetail) -> Option<Exemplar> {
-    detail.record_id.map(|id| Exemplar::new(id, event.time))
 }
 
 /// How far a count has risen; all of it when it began anew, or was not known.

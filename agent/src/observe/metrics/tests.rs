@@ -7,13 +7,16 @@ mod pressure;
 use std::collections::BTreeSet;
 
 use super::labels::{
-    Boundary, CgroupLevel, CgroupOp, DriftCause, Hook, LagKind, LossReason, MoveReason, WriteResult,
+    Boundary, CgroupLevel, CgroupOp, DriftCause, FieldHandling, Hook, LagKind, LossReason,
+    MoveReason, ObjectKind, Phase, WriteResult,
 };
 use super::*;
 use crate::model::admission::{self, AdmissionTally};
+use crate::model::agent_process::ProcessUsage;
+use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::pod::PodUid;
 use crate::model::record::tests::oom_record;
-use crate::model::record::{EventDetail, EventRecord};
+use crate::model::record::{Event, EventDetail, EventRecord, OomDetail};
 use crate::model::topology::NumaNodeId;
 
 fn text(metrics: &Metrics) -> String {
