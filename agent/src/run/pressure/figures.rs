@@ -105,8 +105,6 @@ impl Watcher {
         self.take_figures(figures.collect());
         let snapshot = Arc::new(snapshot);
         let stalls = self.stalls_of(&snapshot);
-        let metrics = &self.parts.metrics;
-        metrics.set_stats(&snapshot, self.swept.as_deref());
         self.show_memory(&snapshot, &stalls);
         let before = self.swept.as_deref();
         self.parts.metrics.set_stats(&snapshot, before);
