@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::dashboards::{self, Window};
 use ballast_tests::manifest::{Container, Manifest};
@@ -108,30 +108,26 @@ impl Scene {
     }
 }
 
-/// An agent that pins CPUs and memory and evicts, as that of node `number`.
+/// An agent that pins CPUs and evicts, as that of node `number`; pods of the first two have little
+/// memory. The third pins memory, too: it can reserve no more than its NUMA node has, which may be
+/// less than the machine has.
 fn agent(number: usize) -> Result<Agent> {
-    let meminfo = fs::read_to_string("/proc/meminfo")?;
-    let total: u64 = meminfo
-        .lines()
-        .find_map(|it| it.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))
-        .context("no MemTotal in /proc/meminfo")?
-        .parse()?;
-    let room = (ROOM << 10) * if number == 1 { 1 } else { 2 };
-    let reserved = total.checked_sub(room).context("too little memory")?;
-    let reserved_and_threshold = reserved + (THRESHOLD << 10);
     let mut agent = Agent::new(&format!("scene{number}"))?
         .with_kubelet("cpuManagerPolicy: static")
-        .with_kubelet("memoryManagerPolicy: Static")
         .with_kubelet("topologyManagerPolicy: single-numa-node")
-        .with_kubelet(&format!(
-            "systemReserved: {{cpu: 200m, memory: {reserved}Ki}}"
-        ))
-        .with_kubelet(&format!(
-            "reservedMemory: [{{numaNode: 0, limits: {{memory: {reserved_and_threshold}Ki}}}}]"
-        ))
+        .with_kubelet("kubeReserved: {cpu: 200m}")
         .with_kubelet("evictionSoft: {memory.available: 200Mi}")
         .with_kubelet("evictionSoftGracePeriod: {memory.available: 30s}")
         .with_kubelet("evictionPressureTransitionPeriod: 5s");
+    agent = match number {
+        1 => agent.with_memory(ROOM, THRESHOLD)?,
+        2 => agent.with_memory(2 * ROOM, THRESHOLD)?,
+        _ => agent
+            .with_kubelet("systemReserved: {memory: 72Mi}")
+            .with_kubelet("memoryManagerPolicy: Static")
+            // What is reserved and the threshold of hard eviction.
+            .with_kubelet("reservedMemory: [{numaNode: 0, limits: {memory: 200Mi}}]"),
+    };
     agent.eviction_hard = format!(
         "{{memory.available: {THRESHOLD}Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, \
          pid.available: 1%}}"
