@@ -16,6 +16,7 @@
 
 mod ebpf;
 mod eviction;
+mod files;
 mod fleet;
 mod load;
 mod machine;

@@ -17,7 +17,7 @@ use flate2::read::GzDecoder;
 
 use super::fleet::{Fleet, n_running};
 use super::table::{Row, Samples, Table, Verdict, mebibytes, show};
-use super::{machine, say};
+use super::{files, machine, say};
 
 /// Pods, containers of each, and whether the budgets of the design are for this size.
 const SIZES: [Size; 3] = [
@@ -109,6 +109,7 @@ fn measure_size(size: &Size, table: &mut Table) -> Result<()> {
 
     say(&format!("stats: {N_SWEEPS} sweeps over {name}"));
     table.push(sweeps(&fleet, size)?);
+    table.extend(files::measure(&fleet.agent.stats()?, &name)?);
     say(&format!("stats: {N_SCRAPES} scrapes of {name}"));
     let ours = scrapes(&fleet.agent.metrics, PAGE, N_SCRAPES)?;
     ours.rows("scrape", size, size.scrape_budget, table);
