@@ -75,6 +75,8 @@ pub(super) enum Below {
     Known { n_cgroups: u64, n_processes: u64 },
     /// They are looked for.
     Unknown,
+    /// They are looked for when settings are read: there may be hundreds.
+    Seldom,
     /// The caller knows better.
     Uncounted,
 }
@@ -96,6 +98,8 @@ pub(super) struct CgroupReader {
     full: Option<FullFiles>,
     /// With when they are due again.
     settings: Option<(Duration, Settings)>,
+    /// As counted then, where they are counted that seldom.
+    n_processes: Option<u64>,
 }
 
 /// Memory, tasks and stalls for memory: five files.
@@ -182,6 +186,7 @@ impl CgroupReader {
             quick: None,
             full: None,
             settings: None,
+            n_processes: None,
         }
     }
 
@@ -336,6 +341,12 @@ impl CgroupReader {
         }
         stats.stalls.memory = cx.stall(quick.stall.as_ref())?;
         full.read(cx, &mut stats, below)?;
+        if matches!(below, Below::Seldom) {
+            if is_due {
+                self.n_processes = full.n_processes(cx, Below::Unknown)?;
+            }
+            stats.n_processes = self.n_processes;
+        }
         if let Some((_, settings)) = &self.settings {
             stats.spec = settings.spec;
             stats.hugetlb.clone_from(&settings.hugetlb);
@@ -536,7 +547,7 @@ impl FullFiles {
         let Some(dir) = self
             .dir
             .as_ref()
-            .filter(|_| !matches!(below, Below::Uncounted))
+            .filter(|_| !matches!(below, Below::Uncounted | Below::Seldom))
         else {
             return Ok(None);
         };
@@ -545,7 +556,7 @@ impl FullFiles {
                 n_cgroups,
                 n_processes,
             } => [(0, 0), (n_cgroups, n_processes)],
-            Below::Unknown | Below::Uncounted => [(0, 0); 2],
+            Below::Unknown | Below::Seldom | Below::Uncounted => [(0, 0); 2],
         };
         let n_dirs = dir.n_dirs().ok().flatten();
         match known.iter().find(|(n, _)| Some(*n) == n_dirs) {

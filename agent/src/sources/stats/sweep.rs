@@ -259,13 +259,14 @@ impl StatsReader {
         }
     }
 
-    /// Cgroups right below the root that are none of pods.
+    /// Cgroups right below the root that have no pods in them.
     fn look_for_slices(&mut self) {
         let tree = self.cx.trees.of("memory");
         let names = tree.and_then(|it| it.dir.list_dirs().ok());
         let names = names.unwrap_or_default().into_iter().take(MAX_SLICES);
         let mut before = std::mem::take(&mut self.slices);
-        for name in names.filter(|it| self.kubepods.components() != [it.as_str()]) {
+        let of_pods = self.kubepods.components().first();
+        for name in names.filter(|it| Some(it) != of_pods) {
             let reader = before.remove(&name);
             let reader = reader.unwrap_or_else(|| CgroupReader::at(vec![name.clone()]));
             self.slices.insert(name, reader);
@@ -285,7 +286,7 @@ impl StatsReader {
             let (reader, below) = match kind {
                 GroupKind::Slice => (
                     name.first().and_then(|it| self.slices.get_mut(it)),
-                    Below::Unknown,
+                    Below::Seldom,
                 ),
                 _ => {
                     let mut classes = self.classes.iter_mut();
@@ -386,11 +387,11 @@ pub fn read_once(
     CgroupReader::new(name).full(&mut cx, at, Below::Uncounted)
 }
 
-/// Half of the descriptors that the agent may have: the rest is for decisions, connections and
-/// programs.
+/// Two thirds of the descriptors that the agent may have: the files of decisions are a third as many,
+/// and the rest is for connections and programs.
 fn max_held() -> usize {
     let limit = steady::max_open_files().unwrap_or(1024);
-    usize::try_from(limit / 2).unwrap_or(usize::MAX)
+    usize::try_from(limit / 3 * 2).unwrap_or(usize::MAX)
 }
 
 fn add_ended(pods: &mut Vec<PodStats>, ended: &EndedContainer) {
