@@ -63,6 +63,8 @@ impl Loop {
         for uid in &uids {
             self.decide(uid, started, &mut starts);
         }
+        // Of pods that are over by these decisions, some of which are forgotten in this pass.
+        self.sweep_placement();
         phases.end(Phase::Decide);
         self.save_placement();
         self.save_pods();
