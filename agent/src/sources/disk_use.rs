@@ -42,6 +42,15 @@ pub struct Measured {
     pub is_complete: bool,
 }
 
+/// What one step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stepped {
+    /// There is more to do at once.
+    pub has_more: bool,
+    /// Trees with a new measure.
+    pub n_measured: usize,
+}
+
 /// Walks directory trees in turn.
 #[derive(Debug)]
 pub struct DiskUses {
@@ -77,25 +86,32 @@ impl DiskUses {
     }
 
     /// Looks at no more than `n_entries` names, going on where it stopped, and begins no walk of a
-    /// tree that was measured after `measured_before`. True: there is more to do.
-    pub fn step(&mut self, n_entries: usize, at: Duration, measured_before: Duration) -> bool {
-        let mut left = n_entries;
+    /// tree that was measured after `measured_before`.
+    pub fn step(&mut self, n_entries: usize, at: Duration, measured_before: Duration) -> Stepped {
+        let (mut left, mut n_measured) = (n_entries, 0);
         while left > 0 {
             let Some((path, mut walk)) =
                 self.current.take().or_else(|| self.begin(measured_before))
             else {
-                return false;
+                return Stepped {
+                    has_more: false,
+                    n_measured,
+                };
             };
             // A tree without a single entry is some work too.
             left -= walk.step(left).max(1);
             if walk.is_done() {
                 let measured = walk.measured(at);
                 self.trees.insert(path, Some(measured));
+                n_measured += 1;
             } else {
                 self.current = Some((path, walk));
             }
         }
-        true
+        Stepped {
+            has_more: true,
+            n_measured,
+        }
     }
 
     /// The last complete look at a tree; `None` before the first, and where there is no directory.

@@ -77,38 +77,62 @@ impl DiskKeeper {
 }
 
 fn run(todo: &Receiver<Order>, results: &Mutex<BTreeMap<PodUid, PodDisk>>) {
-    let mut uses = DiskUses::new(&Root::host());
-    let mut order = Order {
-        candidates: Arc::default(),
-        max_age: AGE_WITHOUT_PRESSURE,
-    };
-    let mut is_busy = false;
+    let mut measuring = Measuring::new(&Root::host());
     loop {
-        let wait = match is_busy {
+        let wait = match measuring.is_busy {
             true => REST,
             false => Duration::from_secs(1),
         };
         match todo.recv_timeout(wait) {
-            Ok(newest) => {
-                is_busy = true;
-                order = todo.try_iter().last().unwrap_or(newest);
-                uses.keep(order.candidates.iter().flat_map(trees));
-            }
+            Ok(newest) => measuring.take(todo.try_iter().last().unwrap_or(newest)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let now = clock::boottime();
-        let was_busy = is_busy;
-        is_busy = uses.step(STEP, now, now.saturating_sub(order.max_age));
-        if !is_busy && !was_busy {
-            continue;
+        if let Some(all) = measuring.step(clock::boottime()) {
+            *results.lock().unwrap_or_else(PoisonError::into_inner) = all;
         }
-        let all = order.candidates.iter().map(|it| {
-            let disk = figures(&uses, it);
-            (it.facts.pod.uid.clone(), disk)
-        });
-        let all: BTreeMap<PodUid, PodDisk> = all.collect();
-        *results.lock().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+}
+
+/// The trees of the pods that were ordered last.
+struct Measuring {
+    uses: DiskUses,
+    order: Order,
+    /// There is more to do at once.
+    is_busy: bool,
+    /// The pods are others than those that were handed out.
+    is_new: bool,
+}
+
+impl Measuring {
+    fn new(root: &Root) -> Self {
+        Self {
+            uses: DiskUses::new(root),
+            order: Order {
+                candidates: Arc::default(),
+                max_age: AGE_WITHOUT_PRESSURE,
+            },
+            is_busy: false,
+            is_new: false,
+        }
+    }
+
+    fn take(&mut self, order: Order) {
+        self.uses.keep(order.candidates.iter().flat_map(trees));
+        self.order = order;
+        (self.is_busy, self.is_new) = (true, true);
+    }
+
+    /// One step of the walks that are due. What all pods have, if any of it is new.
+    fn step(&mut self, now: Duration) -> Option<BTreeMap<PodUid, PodDisk>> {
+        let measured_before = now.saturating_sub(self.order.max_age);
+        let stepped = self.uses.step(STEP, now, measured_before);
+        self.is_busy = stepped.has_more;
+        let is_new = std::mem::take(&mut self.is_new) || stepped.n_measured > 0;
+        is_new.then(|| {
+            let of = |it: &Candidate| (it.facts.pod.uid.clone(), figures(&self.uses, it));
+            self.order.candidates.iter().map(of).collect()
+        })
     }
 }
 
@@ -165,3 +189,6 @@ fn without(all: DiskUse, volumes: &BTreeMap<String, DiskUse>) -> DiskUse {
         inodes: less(all.inodes, |it| it.inodes),
     }
 }
+
+#[cfg(test)]
+mod tests;

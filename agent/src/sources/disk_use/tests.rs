@@ -162,23 +162,33 @@ fn trees_are_measured_in_turn_within_the_budget() {
     let mut uses = DiskUses::new(&Root::at(&tree.0));
     let [a, b, absent] = ["/a", "/b", "/absent"].map(PathBuf::from);
     uses.keep([a.clone(), b.clone(), absent.clone()]);
-    assert!(uses.step(5, at(1), at(1)), "more to do");
+    let stepped = |has_more, n_measured| Stepped {
+        has_more,
+        n_measured,
+    };
+    assert_eq!(uses.step(5, at(1), at(1)), stepped(true, 0));
     assert_eq!(uses.get(&a), None);
-    let mut now = 1;
-    while uses.step(5, at(now), at(1)) {
+    let (mut now, mut n_measured) = (1, 0);
+    loop {
+        let step = uses.step(5, at(now), at(1));
+        n_measured += step.n_measured;
+        if !step.has_more {
+            break;
+        }
         now += 1;
         assert!(now < 50, "no end");
     }
+    assert_eq!(n_measured, 3);
     let inodes = |uses: &DiskUses, path| uses.get(path).map(|it| it.disk_use.inodes);
     assert_eq!(inodes(&uses, &a), Some(Some(11)));
     assert_eq!(inodes(&uses, &b), Some(Some(11)));
     assert_eq!(inodes(&uses, &absent), Some(None));
 
     // Nothing is due; then the oldest first; what is not kept is forgotten.
-    assert!(!uses.step(1000, at(60), at(1)));
+    assert_eq!(uses.step(1000, at(60), at(1)), stepped(false, 0));
     tree.file("a/more", 1);
     uses.keep([a.clone(), b.clone()]);
-    assert!(!uses.step(1000, at(60), at(60)));
+    assert_eq!(uses.step(1000, at(60), at(60)), stepped(false, 2));
     assert_eq!(inodes(&uses, &a), Some(Some(12)));
     assert_eq!(uses.get(&b).unwrap().at, at(60));
     assert_eq!(uses.get(&absent), None);

@@ -1,0 +1,72 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the files of a test are its own, in a directory that it made"
+)]
+
+use std::fs;
+
+use super::*;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::eviction::PodFacts;
+use crate::model::pod::QosClass;
+use crate::model::quantity::Quantity;
+use crate::model::record::PodRef;
+
+/// One container, one volume.
+fn candidate() -> Candidate {
+    let facts = PodFacts {
+        pod: PodRef {
+            namespace: "ns".to_owned(),
+            name: "pod".to_owned(),
+            uid: PodUid("uid".to_owned()),
+        },
+        qos: QosClass::BestEffort,
+        priority: 0,
+        is_critical: false,
+        termination_grace: Duration::ZERO,
+        memory_request: Quantity::ZERO,
+        storage_request: Quantity::ZERO,
+        pod_level_memory_request: None,
+        storage_limit: None,
+        containers: Vec::new(),
+        volumes: Vec::new(),
+    };
+    Candidate {
+        facts: Arc::new(facts),
+        cgroup: CgroupName::root(),
+        containers: vec![("app".to_owned(), CgroupName::root())],
+        logs: PathBuf::from("/logs"),
+        directory: PathBuf::from("/pod"),
+        volumes: vec![("shared".to_owned(), PathBuf::from("/pod/volumes/shared"))],
+        ends_at: None,
+    }
+}
+
+/// Nobody orders anything on a node where no pod comes or goes.
+#[test]
+fn what_a_pod_has_is_measured_again_without_another_order() {
+    let dir = std::env::temp_dir().join(format!("ballast-measuring-{}", std::process::id()));
+    let volume = dir.join("pod/volumes/shared");
+    fs::create_dir_all(dir.join("logs/app")).unwrap();
+    let at = Duration::from_secs;
+    let mut measuring = Measuring::new(&Root::at(&dir));
+    assert_eq!(measuring.step(at(1000)), None);
+    measuring.take(Order {
+        candidates: Arc::new(vec![candidate()]),
+        max_age: AGE_WITHOUT_PRESSURE,
+    });
+    let uid = PodUid("uid".to_owned());
+    let volume_of = |all: &BTreeMap<PodUid, PodDisk>| all[&uid].volumes["shared"].bytes;
+    let first = measuring.step(at(1001)).unwrap();
+    assert_eq!(volume_of(&first), None, "there is no volume yet");
+
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(volume.join("file"), vec![1; 1 << 20]).unwrap();
+    assert_eq!(measuring.step(at(1060)), None, "nothing is due");
+    let second = measuring.step(at(1062)).unwrap();
+    assert!(volume_of(&second) >= Some(1 << 20), "{second:?}");
+    assert!(second[&uid].storage >= Some(1 << 20), "{second:?}");
+    assert!(!measuring.is_busy);
+    fs::remove_dir_all(&dir).unwrap();
+}
