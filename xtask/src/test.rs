@@ -52,6 +52,9 @@ enum Lane {
     Vm,
 }
 
+/// What went wrong is in the error; where it went through would hide it in a long log.
+const ERROR_BACKTRACE: &str = "RUST_LIB_BACKTRACE";
+
 /// Every wait of a host test has its own deadline; this one is for a test that hangs all the same.
 const HOST_DEADLINE: Duration = Duration::from_mins(20);
 
@@ -172,7 +175,8 @@ impl Runner<'_> {
     ) -> Result<Option<u64>> {
         cargo
             .args(["test", "--locked", "--workspace"])
-            .args(selection);
+            .args(selection)
+            .env(ERROR_BACKTRACE, "0");
         cargo.arg("--").args(more).args(self.pass_on);
         let output = progress::run("cargo test", &mut cargo)?;
         Ok(report::count_tests(&output))
@@ -195,7 +199,8 @@ impl Runner<'_> {
             .args(vm::host_arguments(self.pass_on))
             .env("BALLAST_BIN", agent)
             .env("BALLAST_HOG", tests.hog)
-            .env("BALLAST_PLUGIN", tests.plugin);
+            .env("BALLAST_PLUGIN", tests.plugin)
+            .env(ERROR_BACKTRACE, "0");
         match cadvisor::program() {
             Ok(path) => {
                 command.env(cadvisor::PROGRAM, path);

@@ -34,7 +34,7 @@ printf '@START@ %s %s\n' "$uptime" "$(uname -r)"
 # A burst of OOM kills writes megabytes to the log; on an emulated port each byte costs an exit.
 echo 1 > /proc/sys/kernel/printk
 
-export PATH=/bin HOME=/root TMPDIR=/tmp TERM=dumb RUST_BACKTRACE=1
+export PATH=/bin HOME=/root TMPDIR=/tmp TERM=dumb RUST_BACKTRACE=1 RUST_LIB_BACKTRACE=0
 export BALLAST_BIN=/opt/ballast BALLAST_HOG=/opt/hog BALLAST_PLUGIN=/opt/device_plugin
 export BALLAST_VM='@KERNEL@'
 # Everything takes some twenty times as long as on the machine itself.
