@@ -4,6 +4,7 @@
 //! it read that cgroup. What differs on purpose is listed in `tests/data/cadvisor_deviations.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,6 +19,7 @@ use ballast_tests::figures::{
 use ballast_tests::formulas::Tree;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::{cgroup, scrape};
+use nix::sys::stat::major;
 use serde_json::json;
 
 use super::say;
@@ -31,6 +33,8 @@ const N_READINGS: usize = 3;
 
 /// The agent reads the files of a cgroup one after another, around the time that it tells.
 const MARGIN: f64 = 0.25;
+
+const DISK_BYTES: &str = "container_fs_writes_bytes_total";
 
 const LAST_SEEN: &str = "container_last_seen";
 
@@ -111,6 +115,15 @@ impl Node {
             (
                 "forks",
                 Container::sh("main", "while :; do (exit 0); sleep 0.05; done"),
+            ),
+            (
+                "disk",
+                Container::sh(
+                    "main",
+                    &format!(
+                        "dd if=/dev/zero of={file}.disk bs=4096 count=16 conv=fsync; sleep 3600"
+                    ),
+                ),
             ),
             ("idle", Container::idle("main")),
         ];
@@ -219,6 +232,11 @@ impl Node {
         Some(all)
     }
 
+    /// Not in memory, nor in layers of which the kernel tells no device.
+    fn is_on_disk(&self) -> Result<bool> {
+        Ok(major(self.agent.dir.metadata()?.dev()) != 0)
+    }
+
     fn settle(&mut self, comparison: &Comparison, against: &str) -> Result<()> {
         let families: BTreeSet<&str> = comparison
             .agreeing
@@ -232,6 +250,10 @@ impl Node {
             families.len(),
             comparison.differing.len()
         ));
+        ensure!(
+            !self.is_on_disk()? || families.contains(DISK_BYTES),
+            "a pod writes to a disk, and {DISK_BYTES} is not there"
+        );
         settle(comparison, &deviations(DEVIATIONS, against)?)?;
         self.agent.stop()
     }

@@ -9,7 +9,7 @@ use ballast::model::cgroup_name::CgroupName;
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::record::PodRef;
 use ballast::model::stats::{
-    DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoCounts, KnownPod, NumaPages,
+    DeviceIo, DeviceNumber, EndedContainer, GroupKind, IoByOperation, IoCounts, KnownPod, NumaPages,
 };
 use ballast::model::time::WallTime;
 use ballast::sources::stats::StatsReader;
@@ -58,7 +58,8 @@ const V1: &[(&str, &str, &str)] = &[
     (
         "blkio",
         "blkio.throttle.io_service_bytes_recursive",
-        "254:0 Read 4096\n254:0 Write 8192\nTotal 12288\n",
+        "254:0 Read 4096\n254:0 Write 8192\n254:0 Sync 9000\n254:0 Async 3388\n254:0 Discard 100\n\
+         254:0 Total 12388\nTotal 12388\n",
     ),
     (
         "blkio",
@@ -243,6 +244,12 @@ fn every_layout_tells_the_same_of_a_container() -> Result<()> {
                 bytes: 8192,
                 operations: 2,
             },
+            by_operation: (!is_v2).then_some(IoByOperation {
+                synchronous: 9000,
+                asynchronous: 3388,
+                discarded: 100,
+                total: 12_388,
+            }),
             ..DeviceIo::default()
         };
         assert_eq!(stats.io, [vda], "{layout:?}");

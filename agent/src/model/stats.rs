@@ -15,8 +15,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::cgroup::{
-    CgroupSpec, CgroupStats, DeviceIo, DeviceNumber, HugetlbUse, IoCost, IoCounts, MemoryFigures,
-    NumaPages,
+    CgroupSpec, CgroupStats, DeviceIo, DeviceNumber, HugetlbUse, IoByOperation, IoCost, IoCounts,
+    MemoryFigures, NumaPages,
 };
 pub use self::known::{EndedContainer, KnownContainer, KnownPod};
 use super::eviction::{ContainerFigures, DiskUse, PodFigures};

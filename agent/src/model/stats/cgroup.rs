@@ -114,6 +114,12 @@ impl CgroupStats {
             keep(&mut device.read.operations, before.read.operations);
             keep(&mut device.written.bytes, before.written.bytes);
             keep(&mut device.written.operations, before.written.operations);
+            if let (Some(now), Some(before)) = (&mut device.by_operation, before.by_operation) {
+                keep(&mut now.synchronous, before.synchronous);
+                keep(&mut now.asynchronous, before.asynchronous);
+                keep(&mut now.discarded, before.discarded);
+                keep(&mut now.total, before.total);
+            }
             let cost = &mut device.cost;
             for (now, before) in [
                 (&mut cost.usage_us, before.cost.usage_us),
@@ -176,6 +182,21 @@ pub struct DeviceIo {
     pub written: IoCounts,
     #[serde(default)]
     pub cost: IoCost,
+    /// v1 alone.
+    #[serde(default)]
+    pub by_operation: Option<IoByOperation>,
+}
+
+/// Bytes by the other operations that `blkio.throttle.io_service_bytes` lists beside `Read` and
+/// `Write`: what is in one of those, or discarded, is synchronous or asynchronous as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IoByOperation {
+    pub synchronous: u64,
+    pub asynchronous: u64,
+    pub discarded: u64,
+    /// Read, written and discarded.
+    pub total: u64,
 }
 
 /// Device time by the model of `io.cost`, microseconds (v2, Linux 5.10). `None`: the model is off for

@@ -84,6 +84,7 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
                 read,
                 written,
                 cost,
+                by_operation: None,
             });
         }
     }
@@ -108,44 +109,57 @@ impl IoCost {
 /// `_recursive`: bytes and operations by device.
 pub fn parse_blkio(bytes: &str, operations: &str) -> Result<Vec<DeviceIo>, ParseError> {
     let mut all: Vec<DeviceIo> = Vec::new();
-    let mut take = |text: &str, field: fn(&mut IoCounts) -> &mut u64| {
-        for line in text.lines() {
-            let mut words = line.split_ascii_whitespace();
-            let (Some(device), Some(operation), Some(value)) =
-                (words.next(), words.next(), words.next())
-            else {
-                // The last line: `Total` of all devices.
-                continue;
-            };
-            let is_read = match operation {
-                "Read" => true,
-                "Write" => false,
-                _ => continue,
-            };
-            let of = DeviceNumber::parse(device)?;
-            let index = match all.binary_search_by_key(&of, |it| it.number) {
-                Ok(index) => index,
-                Err(index) => {
-                    let new = DeviceIo {
-                        number: of,
-                        ..DeviceIo::default()
-                    };
-                    all.insert(index, new);
-                    index
-                }
-            };
-            let device = &mut all[index];
-            let counts = match is_read {
-                true => &mut device.read,
-                false => &mut device.written,
-            };
-            *field(counts) = number(value, "a number")?;
+    for line in blkio_lines(bytes) {
+        let (number, operation, n) = line?;
+        let device = device_of(&mut all, number);
+        let others = device.by_operation.get_or_insert_default();
+        match operation {
+            "Read" => device.read.bytes = n,
+            "Write" => device.written.bytes = n,
+            "Sync" => others.synchronous = n,
+            "Async" => others.asynchronous = n,
+            "Discard" => others.discarded = n,
+            "Total" => others.total = n,
+            _ => {}
         }
-        Ok(())
-    };
-    take(bytes, |it| &mut it.bytes)?;
-    take(operations, |it| &mut it.operations)?;
+    }
+    for line in blkio_lines(operations) {
+        let (number, operation, n) = line?;
+        let device = device_of(&mut all, number);
+        match operation {
+            "Read" => device.read.operations = n,
+            "Write" => device.written.operations = n,
+            _ => {}
+        }
+    }
     Ok(all)
+}
+
+/// Device, operation and count, without the last line: the total of all devices.
+fn blkio_lines(text: &str) -> impl Iterator<Item = Result<(DeviceNumber, &str, u64), ParseError>> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (device, operation, value) = (words.next()?, words.next()?, words.next()?);
+        let parsed = DeviceNumber::parse(device)
+            .and_then(|device| Ok((device, operation, number(value, "a number")?)));
+        Some(parsed)
+    })
+}
+
+/// Devices stand in the order of their numbers.
+fn device_of(all: &mut Vec<DeviceIo>, number: DeviceNumber) -> &mut DeviceIo {
+    let index = match all.binary_search_by_key(&number, |it| it.number) {
+        Ok(index) => index,
+        Err(index) => {
+            let device = DeviceIo {
+                number,
+                ..DeviceIo::default()
+            };
+            all.insert(index, device);
+            index
+        }
+    };
+    &mut all[index]
 }
 
 /// `memory.numa_stat`, with all that is below the cgroup: v2 prints bytes, v1 pages. `page_size` in

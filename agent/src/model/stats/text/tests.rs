@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::model::stats::IoByOperation;
 
 fn device(major: u32, minor: u32, counts: [u64; 4]) -> DeviceIo {
     let [read_bytes, reads, written_bytes, writes] = counts;
@@ -17,7 +18,7 @@ fn device(major: u32, minor: u32, counts: [u64; 4]) -> DeviceIo {
             bytes: written_bytes,
             operations: writes,
         },
-        cost: IoCost::default(),
+        ..DeviceIo::default()
     }
 }
 
@@ -34,7 +35,19 @@ fn both_versions_tell_the_same_of_a_device() {
     let bytes = "254:0 Read 4096\n254:0 Write 8192\n254:0 Sync 0\n254:0 Async 12288\n\
         254:0 Discard 0\n254:0 Total 12288\n8:0 Read 1\n8:0 Write 0\nTotal 12289\n";
     let operations = "254:0 Read 1\n254:0 Write 2\n8:0 Read 1\n8:0 Write 0\nTotal 4\n";
-    assert_eq!(parse_blkio(bytes, operations).unwrap(), expected);
+    let found = parse_blkio(bytes, operations).unwrap();
+    let by_operation = IoByOperation {
+        synchronous: 0,
+        asynchronous: 12288,
+        discarded: 0,
+        total: 12288,
+    };
+    assert_eq!(found[1].by_operation, Some(by_operation));
+    let as_of_v2 = |it: DeviceIo| DeviceIo {
+        by_operation: None,
+        ..it
+    };
+    assert!(found.into_iter().map(as_of_v2).eq(expected));
     assert_eq!(parse_blkio("Total 0\n", "Total 0\n").unwrap(), []);
     assert_eq!(parse_io_stat("").unwrap(), []);
     let costly = "254:0 rbytes=1 wbytes=0 rios=1 wios=0 cost.vrate=100.00 cost.usage=5 cost.wait=6 \

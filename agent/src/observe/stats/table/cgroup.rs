@@ -270,7 +270,7 @@ pub(super) const TABLE: &[Entry] = &[
         "Time of delays for device time that was owed, by the model of io.cost.",
         |it, to| cost(it, to, |it| it.in_delay_us)).tier(Cadvisor).labels(BY_DEVICE),
     cgroup("container_blkio_device_usage_total", Counter, Bytes,
-        "Bytes read from and written to a disk.", blkio).tier(Kubelet)
+        "Bytes of a disk by operation, which overlap on cgroup v1.", blkio).tier(Kubelet)
         .labels(&[
             "container", "id", "image", "name", "namespace", "pod",
             "device", "major", "minor", "operation",
@@ -479,7 +479,7 @@ fn blkio(object: &Object<'_>, to: &mut Samples<'_>) {
         device_name(it, &mut name);
         let (mut major, mut minor) = (itoa::Buffer::new(), itoa::Buffer::new());
         let (major, minor) = (major.format(it.number.major), minor.format(it.number.minor));
-        for (operation, n) in [("Read", it.read.bytes), ("Write", it.written.bytes)] {
+        let mut put = |operation, n| {
             let labels = [
                 ("device", &*name),
                 ("major", major),
@@ -487,6 +487,14 @@ fn blkio(object: &Object<'_>, to: &mut Samples<'_>) {
                 ("operation", operation),
             ];
             to.put_with(&labels, Some(Value::count(n)));
+        };
+        put("Read", it.read.bytes);
+        put("Write", it.written.bytes);
+        if let Some(others) = it.by_operation {
+            put("Sync", others.synchronous);
+            put("Async", others.asynchronous);
+            put("Discard", others.discarded);
+            put("Total", others.total);
         }
     }
 }

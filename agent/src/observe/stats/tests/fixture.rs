@@ -126,6 +126,12 @@ fn device(major: u32, name: Option<&str>, factor: u64) -> DeviceIo {
             in_debt_us: Some(0),
             in_delay_us: Some(1),
         },
+        by_operation: (major != 7).then_some(IoByOperation {
+            synchronous: 8192 * factor,
+            asynchronous: 5120 * factor,
+            discarded: 1024 * factor,
+            total: 13_312 * factor,
+        }),
     }
 }
 
