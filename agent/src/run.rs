@@ -297,7 +297,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     // Ends after the listener, which is dropped first.
     let _keeper = recorder.handle;
     let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
-    state.recover(listener.as_ref().map(|it| it.drained.as_slice()))?;
+    state.recover(listener.as_ref().map(|it| it.waiting.as_slice()))?;
     let _listener = listener.map(Prepared::listen);
     let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;
     state.serve_pod_resources(&server);

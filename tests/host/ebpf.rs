@@ -45,7 +45,7 @@ impl Watcher {
         })
     }
 
-    /// Waits at most `timeout` for events and takes what is there.
+    /// Waits at most `timeout` for events and takes what is there, which is what waited before.
     fn take(&mut self, timeout: Duration) -> Result<()> {
         let mut fds: Vec<_> = self
             .streams
@@ -55,6 +55,8 @@ impl Watcher {
         poll(&mut fds, PollTimeout::try_from(timeout)?)?;
         drop(fds);
         for stream in Stream::ALL {
+            let waiting = self.streams.waiting(stream)?;
+            let n_before = self.events.len();
             let (events, latencies) = (&mut self.events, &mut self.latencies);
             let drained = self.streams.drain(stream, usize::MAX, &mut |event| {
                 if let KernelEvent::Oom(kill) = &event {
@@ -64,6 +66,11 @@ impl Watcher {
                 events.push(event);
             });
             ensure!(drained.malformed == 0, "{} malformed", drained.malformed);
+            let taken = &self.events[n_before..];
+            ensure!(
+                taken.starts_with(&waiting),
+                "{waiting:#?} waited, {taken:#?} came"
+            );
         }
         Ok(())
     }
@@ -447,6 +454,10 @@ fn kills_while_nobody_reads_are_reported_by_the_next_reader() -> Result<()> {
         wait_for_kill(&mut hog)?;
         pids.insert(hog.id());
     }
+    // One that looks and dies takes nothing.
+    let dies = Streams::adopt(&options)?;
+    assert_eq!(dies.waiting(Stream::Oom)?.len(), 3);
+    drop(dies);
     // As an agent would: the root is not known yet.
     let mut next = Watcher::with(LoadOptions {
         watched: None,

@@ -205,8 +205,6 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
     let mut n_deaths = 0;
     // Once at least: in an emulated machine the storm may be over when the first agent is.
     while n_deaths == 0 || cgroup::oom_kills(&path)? < n * 3 / 4 {
-        // A start takes what waited in the ring into memory first; what it has not handled dies with
-        // it, which is another matter than this one.
         let at_start = n_kills(&of_pods(&agent)?);
         agent.wait_for("some more kills in records", || {
             let is_over = cgroup::oom_kills(&path)? == n;
@@ -235,8 +233,8 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
     ));
     assert!(n_deaths >= 1, "{n_deaths}");
     assert!(n_recorded <= n, "{n_recorded} of {n}");
-    // What an agent had taken out of the ring and not handled died with it; a slow one takes longer.
-    let least = n * u64::from(scaled(9, 5)?) / 10;
+    // What an agent had taken out of the ring and not written yet died with it.
+    let least = n * 9 / 10;
     assert!(n_recorded >= least, "{n_recorded} of {n}");
     let ids: Vec<RecordId> = records.iter().map(|it| it.id).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");

@@ -27,7 +27,7 @@ use crate::sources::checkpoint as stored;
 use crate::sys::{Dir, clock};
 
 impl Loop {
-    /// Adopts the programs of an earlier agent, takes what waits in their rings, and starts the
+    /// Adopts the programs of an earlier agent, looks at what waits in their rings, and starts the
     /// listener, which loads the other programs beside all that follows. `None`, with the reason
     /// told, where there is nothing to listen to: the loop then lives by its timers.
     pub(super) fn start_listening(

@@ -37,6 +37,8 @@ use crate::sys::{Dir, Root, clock, syscall};
 
 /// Events taken from one ring before the OOM ring is looked at again.
 const BATCH: usize = 512;
+/// Kills taken in one go: an agent that dies takes along those that it has not handed on.
+const KILLS: usize = 16;
 
 /// How often losses are read, and time in reclaim where it stands in for PSI.
 const LOSSES_EVERY: Duration = Duration::from_secs(1);
@@ -174,24 +176,25 @@ pub(super) struct Outputs {
     pub(super) exit_reporter: ExitReporter,
 }
 
-/// A listener that has its first events, and loads programs meanwhile.
+/// A listener that loads programs, and has yet to listen.
 pub(super) struct Prepared {
-    /// What had waited while no agent ran, in the order of the rings.
-    pub(super) drained: Vec<KernelEvent>,
+    /// What came while no agent ran. It waits in the rings still, so an agent that dies before it
+    /// listens has lost nothing.
+    pub(super) waiting: Vec<KernelEvent>,
     /// Ends when the streams that must not miss anything run, as far as they can here.
     until_watched: mpsc::Receiver<Infallible>,
-    go: mpsc::Sender<Vec<KernelEvent>>,
+    go: mpsc::Sender<()>,
     handle: ListenerHandle,
 }
 
 impl Prepared {
-    /// Handles the first events, then listens. To be called when the cgroups that exist are
-    /// registered, since events are attributed by them, and before any container is started: waits
-    /// until kills and processes are watched, up to 100 ms where nothing was adopted.
+    /// Listens from now on. To be called when the cgroups that exist are registered, since events
+    /// are attributed by them, and before any container is started: waits until kills and processes
+    /// are watched, up to 100 ms where nothing was adopted.
     pub(super) fn listen(self) -> ListenerHandle {
         self.until_watched.recv().ok();
         // The thread waits for this; it is only gone after a panic.
-        self.go.send(self.drained).ok();
+        self.go.send(()).ok();
         self.handle
     }
 }
@@ -245,25 +248,31 @@ impl Listener {
         }
     }
 
-    /// Takes what waits in the rings of adopted streams, then loads the others on the listener's
+    /// Looks at what waits in the rings of adopted streams, then loads the others on the listener's
     /// thread. That thread listens when [`Prepared::listen`] says so.
     pub(super) fn prepare(mut self) -> std::io::Result<Prepared> {
-        let drained = self.take_waiting();
+        let mut waiting = Vec::new();
+        for stream in Stream::ALL {
+            match self.streams.waiting(stream) {
+                Ok(events) => waiting.extend(events),
+                Err(error) => {
+                    // How containers ended meanwhile is not known then.
+                    self.metrics.source_error(Source::Bpf, SourceFault::Io);
+                    tracing::warn!(error = crate::observe::chain(&error), "kernel events");
+                }
+            }
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stop);
-        let (go, first) = mpsc::channel();
+        let (go, told) = mpsc::channel();
         let (watched, until_watched) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("kernel".to_owned())
             .spawn(move || {
                 self.load_missing(watched);
-                let Ok(waiting) = first.recv() else {
+                if told.recv().is_err() {
                     return;
-                };
-                for event in &waiting {
-                    self.handle(event);
                 }
-                drop(waiting);
                 while !is_stopped.load(Ordering::Relaxed) && self.streams.rings().next().is_some() {
                     self.wait();
                     while self.drain_all() {}
@@ -271,7 +280,7 @@ impl Listener {
                 }
             })?;
         Ok(Prepared {
-            drained,
+            waiting,
             until_watched,
             go,
             handle: ListenerHandle {
@@ -279,20 +288,6 @@ impl Listener {
                 thread: Some(thread),
             },
         })
-    }
-
-    /// Takes what waits in the rings now, without handling it.
-    fn take_waiting(&mut self) -> Vec<KernelEvent> {
-        let mut waiting = Vec::new();
-        for stream in Stream::ALL {
-            while self
-                .streams
-                .drain(stream, BATCH, &mut |event| waiting.push(event))
-                .n
-                == BATCH
-            {}
-        }
-        waiting
     }
 
     /// Drops `watched` as soon as kills and processes are seen. Adopted rings hold what comes
@@ -341,17 +336,19 @@ impl Listener {
     fn drain_all(&mut self) -> bool {
         let mut is_more = false;
         for stream in [Stream::Process, Stream::Cgroup, Stream::Stall] {
-            while self.drain(Stream::Oom) == BATCH {}
-            is_more |= self.drain(stream) == BATCH;
+            while self.drain(Stream::Oom, KILLS) {}
+            is_more |= self.drain(stream, BATCH);
         }
         is_more
     }
 
-    fn drain(&mut self, stream: Stream) -> usize {
+    /// Handles at most `max` events of a stream. True: there may be more.
+    fn drain(&mut self, stream: Stream, max: usize) -> bool {
         let mut events = Vec::new();
         let drained = self
             .streams
-            .drain(stream, BATCH, &mut |event| events.push(event));
+            .drain(stream, max, &mut |event| events.push(event));
+        let is_more = drained.n == max;
         if drained.malformed > 0 {
             tracing::error!(
                 stream = stream.name(),
@@ -360,19 +357,19 @@ impl Listener {
             );
             *self.malformed.entry(stream).or_default() += drained.malformed as u64;
         }
-        self.note_filled(stream, &drained);
+        self.note_filled(stream, &drained, is_more);
         for event in events {
             self.handle(&event);
         }
-        drained.n
+        is_more
     }
 
     /// What is taken in full batches, one after the other, was in the ring together.
-    fn note_filled(&mut self, stream: Stream, drained: &Drained) {
+    fn note_filled(&mut self, stream: Stream, drained: &Drained, is_more: bool) {
         let filled = self.filled.entry(stream).or_default();
         *filled += drained.filled;
         let ratio = filled.min(1.0);
-        if drained.n < BATCH {
+        if !is_more {
             *filled = 0.0;
         }
         self.metrics.ring_found(metric_stream(stream), ratio);

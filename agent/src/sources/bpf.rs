@@ -30,6 +30,7 @@ use self::load::{Loader, Running};
 use self::pins::Pins;
 use super::btf::BtfError;
 use crate::model::event::{CgroupId, KernelEvent};
+use crate::sys::syscall::peek_ring;
 use crate::sys::{FsError, Root};
 
 pub use self::device::{DeviceCount, PROGRAM as DEVICE_COUNTER};
@@ -153,6 +154,11 @@ pub enum LoadError {
         map: &'static str,
         source: MapError,
     },
+    #[error("look at what waits in the ring of stream {}", .stream.name())]
+    Waiting {
+        stream: Stream,
+        source: std::io::Error,
+    },
     #[error("unpin")]
     Unpin { source: PinsError },
     #[error("count device accesses: {reason}")]
@@ -268,6 +274,21 @@ impl Streams {
         self.running
             .iter()
             .map(|(stream, it)| (*stream, it.ring.as_fd()))
+    }
+
+    /// The events of one stream that wait, oldest first, without records that no program writes.
+    /// They stay where they are: whoever drains the stream gets them, be it the next agent.
+    pub fn waiting(&self, stream: Stream) -> Result<Vec<KernelEvent>, LoadError> {
+        let mut waiting = Vec::new();
+        let Some(running) = self.running.get(&stream) else {
+            return Ok(waiting);
+        };
+        let n_bytes = running.ring_bytes as usize;
+        peek_ring(running.ring.as_fd(), n_bytes, &mut |record| {
+            waiting.extend(decode::decode(stream, record, self.page_bytes));
+        })
+        .map_err(|source| LoadError::Waiting { stream, source })?;
+        Ok(waiting)
     }
 
     /// Hands at most `max` waiting events of one stream to `sink`, oldest first.

@@ -1,5 +1,5 @@
 //! Calls that have no safe wrapper: processes by descriptor, and the birth of one; eBPF programs of
-//! cgroups; what the allocator keeps.
+//! cgroups, and what waits in their rings; what the allocator keeps.
 //!
 //! Invariant: between `clone3` and `execve` the child makes system calls on memory that was
 //! prepared before, and nothing else. The agent has many threads and the child has one: a lock
@@ -10,6 +10,7 @@
 )]
 
 mod cgroup_programs;
+mod ring;
 
 use std::convert::Infallible;
 use std::ffi::{CStr, CString, c_char, c_long};
@@ -22,6 +23,7 @@ use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 pub use self::cgroup_programs::{attach_device_program, detach_device_program, device_programs};
+pub use self::ring::peek_ring;
 
 // setgroups, setresgid and setresuid take 16 bit ids on old 32 bit architectures.
 const _: () = assert!(size_of::<usize>() == 8, "a 64 bit architecture");
