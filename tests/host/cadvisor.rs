@@ -38,6 +38,10 @@ const DISK_BYTES: &str = "container_fs_writes_bytes_total";
 
 const LAST_SEEN: &str = "container_last_seen";
 
+/// The pod with memory enough for huge pages, and the bytes of one.
+const HOLDING: &str = "anon";
+const HUGE_PAGE: f64 = 2_097_152.0;
+
 /// Pods whose figures move; those of the others are compared to the byte.
 const MOVING: [&str; 4] = ["burner", "cache", "forks", "threads"];
 
@@ -107,7 +111,7 @@ impl Node {
                 Container::new("main", &[&hog, "cache", &file, "8388608"]).limited_to(64),
             ),
             (
-                "anon",
+                HOLDING,
                 Container::new("main", &[&hog, "hold", "33554432"])
                     .resources(json!({"memory": "40Mi"}), json!({"memory": "64Mi"})),
             ),
@@ -213,15 +217,12 @@ impl Node {
     ) -> Option<Comparison> {
         let (ours, theirs) = (ours.get(id)?, theirs.get(id)?);
         let pod = self.cgroups.get(id)?.as_deref();
-        let moves = pod.is_none_or(|it| MOVING.contains(&it));
         let compared: Vec<Comparison> = ours
             .iter()
             .filter_map(|it| {
                 let bracket = around(theirs, it.begun - MARGIN, it.ended + MARGIN)?;
                 let bracket: Vec<&Figures> = bracket.iter().map(|it| &it.figures).collect();
-                Some(compare(&it.figures, &bracket, |figure| {
-                    slack(figure, moves)
-                }))
+                Some(compare(&it.figures, &bracket, |figure| slack(figure, pod)))
             })
             .collect();
         if compared.len() < N_READINGS {
@@ -259,13 +260,20 @@ impl Node {
     }
 }
 
-/// What a figure may be outside of the readings around it.
-fn slack(figure: &Figure, moves: bool) -> f64 {
+/// What a figure may be outside of the readings around it; above the pods there is no pod.
+fn slack(figure: &Figure, pod: Option<&str>) -> f64 {
+    let moves = pod.is_none_or(|it| MOVING.contains(&it));
     match figure.family.as_str() {
         // Other readers round to seconds.
         LAST_SEEN => 1.0,
         // The cgroup is made before its first process is started.
         "container_start_time_seconds" => 5.0,
+        // While the kernel makes one huge page of many, both are charged.
+        "container_memory_usage_bytes" | "container_memory_working_set_bytes"
+            if pod == Some(HOLDING) =>
+        {
+            HUGE_PAGE
+        }
         // Up and down again between two readings.
         family if moves && family.starts_with("container_memory_") => match family {
             "container_memory_numa_pages" => 1_024.0,
