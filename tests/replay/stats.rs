@@ -354,6 +354,40 @@ fn a_limit_is_read_twice_before_it_is_taken_to_stay() -> Result<()> {
     Ok(())
 }
 
+/// The file of refused forks stands for those that are passed over, that of memory for the others.
+#[test]
+fn what_belongs_to_running_is_read_again_when_something_ran() -> Result<()> {
+    for layout in Layout::ALL {
+        let node = Node::new(layout)?;
+        let mut reader = node.reader()?;
+        let put = |controller: &str, file: &str, text: &str| {
+            let path = format!("{}{MAIN}/{file}", layout.mount(controller));
+            node.fake.file(&path, text).map(drop)
+        };
+        let (memory, cpu) = match layout {
+            Layout::V2 => ("memory.current", ("cpu.stat", "usage_usec 31000\n")),
+            _ => ("memory.usage_in_bytes", ("cpuacct.usage", "31000000\n")),
+        };
+        let mut shown = |memory_is: &str| {
+            put("memory", memory, memory_is)?;
+            let main = sweep(&mut reader, None).snapshot.pods[0].containers[0].clone();
+            anyhow::Ok((main.stats.n_fork_refusals, main.stats.memory.usage))
+        };
+        // Settings are read in the first two.
+        shown("9000\n")?;
+        shown("9001\n")?;
+        put("pids", "pids.events", "max 9\n")?;
+        assert_eq!(shown("9002\n")?, (Some(3), Some(9002)), "{layout:?}");
+        put("cpuacct", cpu.0, cpu.1)?;
+        assert_eq!(shown("9003\n")?, (Some(9), Some(9003)), "{layout:?}");
+        put("pids", "pids.events", "max 10\n")?;
+        assert_eq!(shown("9004\n")?, (Some(9), Some(9004)), "{layout:?}");
+        put("pids", "pids.current", "8\n")?;
+        assert_eq!(shown("9005\n")?, (Some(10), Some(9005)), "{layout:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_ended_is_shown_for_two_minutes() -> Result<()> {
     let node = Node::new(Layout::V2)?;

@@ -30,6 +30,8 @@ pub(super) struct PodReader {
 struct ContainerReader {
     cgroup: CgroupReader,
     process: Option<ProcessReader>,
+    /// Open files of its processes, as last counted.
+    descriptors: Option<u64>,
 }
 
 impl PodReader {
@@ -185,6 +187,7 @@ impl ContainerReader {
         Self {
             cgroup: CgroupReader::new(&known.cgroup),
             process: None,
+            descriptors: None,
         }
     }
 
@@ -203,7 +206,10 @@ impl ContainerReader {
                 .pid
                 .and_then(|pid| ProcessReader::open(root, pid, host));
         }
-        let pids = self.cgroup.own_processes(cx);
+        if !self.cgroup.was_idle() {
+            let pids = self.cgroup.own_processes(cx);
+            self.descriptors = pids.and_then(|it| process::descriptors(root, &it, host));
+        }
         let process = self.process.as_mut();
         Some(ContainerStats {
             name: known.name.clone(),
@@ -217,7 +223,7 @@ impl ContainerReader {
             stats,
             root_fs: DiskUse::default(),
             logs: DiskUse::default(),
-            descriptors: pids.and_then(|it| process::descriptors(root, &it, host)),
+            descriptors: self.descriptors,
             limits: process.map_or_else(ProcessLimits::default, |it| it.limits(at)),
         })
     }
