@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         some => some,
     };
     match fuzz(targets, arguments.seconds, arguments.seed)? {
-        Outcome::Passed(detail) => println!("fuzz: {detail}"),
+        Outcome::Passed(detail) | Outcome::PassedAgain { detail, .. } => println!("fuzz: {detail}"),
         Outcome::Failed(why) | Outcome::LeftOut(why) => bail!("{why}"),
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 //! Invariant: a lane is passed, failed, or left out by name with its reason. A lane that was asked
 //! for by name and cannot run has failed, and so has one that ran no test.
 
+pub(crate) mod again;
 pub(crate) mod report;
 
 use std::path::PathBuf;
@@ -193,36 +194,44 @@ impl Runner<'_> {
         let tests = self.host_tests()?;
         let agent = self.agent()?.path.clone();
         note(tests.tests.display());
-        let mut command = Command::new(tests.tests);
-        command
-            .current_dir(workspace::root().join("tests"))
-            .args(vm::host_arguments(self.pass_on))
-            .env("BALLAST_BIN", agent)
-            .env("BALLAST_HOG", tests.hog)
-            .env("BALLAST_PLUGIN", tests.plugin)
-            .env(ERROR_BACKTRACE, "0");
-        match cadvisor::program() {
-            Ok(path) => {
-                command.env(cadvisor::PROGRAM, path);
-            }
-            // The test that needs it fails.
-            Err(error) if self.asked => note(format_args!("no cAdvisor: {error:#}")),
-            Err(error) => {
-                command.env(cadvisor::WITHOUT, format!("{error:#}"));
-            }
+        let program = cadvisor::program().map_err(|error| format!("{error:#}"));
+        if let Err(why) = &program
+            && self.asked
+        {
+            note(format_args!("no cAdvisor: {why}"));
         }
-        let deadline = Deadline {
-            end: Some(HOST_DEADLINE),
-            ..Deadline::default()
-        };
-        let finished = progress::watch("host tests", &mut command, Stdout::Show, deadline)?;
-        ensure!(
-            !finished.timed_out,
-            "stopped after {} minutes",
-            HOST_DEADLINE.as_secs() / 60
-        );
-        ensure!(finished.status.success(), "host tests: {}", finished.status);
-        passed(report::count_tests(&finished.stdout).unwrap_or(0))
+        again::run(&vm::host_arguments(self.pass_on), |arguments| {
+            let mut command = Command::new(&tests.tests);
+            command
+                .current_dir(workspace::root().join("tests"))
+                .args(arguments)
+                .env("BALLAST_BIN", &agent)
+                .env("BALLAST_HOG", &tests.hog)
+                .env("BALLAST_PLUGIN", &tests.plugin)
+                .env(ERROR_BACKTRACE, "0");
+            match &program {
+                Ok(path) => command.env(cadvisor::PROGRAM, path),
+                // The test that needs it fails.
+                Err(_) if self.asked => &mut command,
+                Err(why) => command.env(cadvisor::WITHOUT, why),
+            };
+            let deadline = Deadline {
+                end: Some(HOST_DEADLINE),
+                ..Deadline::default()
+            };
+            let finished = progress::watch("host tests", &mut command, Stdout::Show, deadline)?;
+            ensure!(
+                !finished.timed_out,
+                "stopped after {} minutes",
+                HOST_DEADLINE.as_secs() / 60
+            );
+            Ok(again::Ran {
+                fault: (!finished.status.success())
+                    .then(|| format!("host tests: {}", finished.status)),
+                output: finished.stdout,
+                about: String::new(),
+            })
+        })
     }
 
     fn vm(&mut self) -> Result<Vec<Row>> {

@@ -39,7 +39,7 @@ impl fmt::Display for Finding {
 
 pub(crate) fn run(_: &Arguments) -> Result<ExitCode> {
     match lane()? {
-        Outcome::Passed(detail) => println!("tidy: {detail}"),
+        Outcome::Passed(detail) | Outcome::PassedAgain { detail, .. } => println!("tidy: {detail}"),
         Outcome::Failed(why) | Outcome::LeftOut(why) => bail!("{why}"),
     }
     Ok(ExitCode::SUCCESS)

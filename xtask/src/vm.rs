@@ -17,6 +17,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use crate::progress::headline;
+use crate::test::again;
 use crate::test::report::{Outcome, Report, Row};
 use crate::test::{self, HOST_TEST_ARGUMENTS, HostTests};
 use crate::{build, setup};
@@ -58,6 +59,7 @@ pub(crate) struct Programs {
     pub(crate) hog: Option<PathBuf>,
     /// The device plugin, which they find as `BALLAST_PLUGIN`.
     pub(crate) plugin: Option<PathBuf>,
+    /// Of the tests; those that fail are run once more with others.
     pub(crate) arguments: Vec<String>,
 }
 
@@ -149,7 +151,11 @@ pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<Vec<Row
         let started = Instant::now();
         headline(format_args!("kernel {}", kernel.name));
         let outcome = debian::kernel(kernel)
-            .and_then(|unpacked| guest::run(&emulator, &kernel.name, &unpacked, programs))
+            .and_then(|unpacked| {
+                again::run(&programs.arguments, |arguments| {
+                    guest::run(&emulator, &kernel.name, &unpacked, programs, arguments)
+                })
+            })
             .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
         Row {
             name: format!("vm {}", kernel.name),

@@ -13,6 +13,8 @@ use crate::progress::Elapsed;
 pub(crate) enum Outcome {
     /// With what there is to say about it, such as the number of tests.
     Passed(String),
+    /// The same, but for these tests, which passed when they were run once more.
+    PassedAgain { detail: String, tests: Vec<String> },
     /// With the reason.
     Failed(String),
     /// It cannot run here, with the reason.
@@ -85,9 +87,13 @@ fn table(rows: &[Row]) -> String {
     rows.iter()
         .map(|row| {
             let (word, detail) = match &row.outcome {
-                Outcome::Passed(detail) => ("passed", detail),
-                Outcome::Failed(why) => ("FAILED", why),
-                Outcome::LeftOut(why) => ("left out", why),
+                Outcome::Passed(detail) => ("passed", detail.clone()),
+                Outcome::PassedAgain { detail, tests } => {
+                    let tests = tests.join(", ");
+                    ("passed", format!("{detail}; at the second try: {tests}"))
+                }
+                Outcome::Failed(why) => ("FAILED", why.clone()),
+                Outcome::LeftOut(why) => ("left out", why.clone()),
             };
             let took = Elapsed(row.took).to_string();
             let line = format!("{:width$}  {word:8}  {took:>7}  {detail}", row.name);
@@ -109,14 +115,33 @@ fn closing_line(rows: &[Row], took: Duration) -> String {
             names.join(", ")
         }
     };
-    let passed = names(|it| matches!(it, Outcome::Passed(_)));
+    let passed = names(|it| matches!(it, Outcome::Passed(_) | Outcome::PassedAgain { .. }));
     let failed = names(|it| matches!(it, Outcome::Failed(_)));
     let left_out = names(|it| matches!(it, Outcome::LeftOut(_)));
+    let again: Vec<&str> = rows
+        .iter()
+        .filter_map(|it| match &it.outcome {
+            Outcome::PassedAgain { tests, .. } => Some(tests),
+            _ => None,
+        })
+        .flatten()
+        .map(String::as_str)
+        .collect();
+    let again = match again.as_slice() {
+        [] => String::new(),
+        tests => format!("; at the second try: {}", tests.join(", ")),
+    };
     let took = Elapsed(took);
     match (failed.as_str(), left_out.as_str()) {
-        ("none", "none") => format!("ballast: all lanes passed ({passed}); left out: none; {took}"),
-        ("none", _) => format!("ballast: lanes passed ({passed}); left out: {left_out}; {took}"),
-        _ => format!("ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}; {took}"),
+        ("none", "none") => {
+            format!("ballast: all lanes passed ({passed}); left out: none{again}; {took}")
+        }
+        ("none", _) => {
+            format!("ballast: lanes passed ({passed}); left out: {left_out}{again}; {took}")
+        }
+        _ => format!(
+            "ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}{again}; {took}"
+        ),
     }
 }
 
@@ -137,6 +162,18 @@ pub(crate) fn count_tests(output: &str) -> Option<u64> {
         rest.split_once(" passed")?.0.parse::<u64>().ok()
     });
     counts.fold(None, |sum, it| Some(sum.unwrap_or(0) + it))
+}
+
+/// The names that libtest lists last, after what the failed tests printed.
+pub(crate) fn failed_tests(output: &str) -> Vec<String> {
+    let lines: Vec<&str> = output.lines().map(str::trim_end).collect();
+    let Some(at) = lines.iter().rposition(|it| *it == "failures:") else {
+        return Vec::new();
+    };
+    let names = lines[at + 1..].iter();
+    names
+        .map_while(|it| Some(it.strip_prefix("    ")?.to_owned()))
+        .collect()
 }
 
 /// The path of the program of target `name`, from cargo's messages in JSON. `kind`: `test` or `bin`.
@@ -179,6 +216,10 @@ mod tests {
     fn the_closing_line_names_every_lane_once() {
         let left_out = || Outcome::LeftOut("needs root".to_owned());
         let failed = || Outcome::Failed("exit status: 101".to_owned());
+        let again = || Outcome::PassedAgain {
+            detail: String::new(),
+            tests: vec!["a::b".to_owned(), "c".to_owned()],
+        };
         for (rows, line) in [
             (
                 vec![row("unit", passed()), row("vm 6.12", passed())],
@@ -195,6 +236,11 @@ mod tests {
                     row("vm", left_out()),
                 ],
                 "ballast: FAILED: host; passed: unit; left out: vm; 7m12s",
+            ),
+            (
+                vec![row("unit", passed()), row("host", again())],
+                "ballast: all lanes passed (unit, host); left out: none; at the second try: \
+                 a::b, c; 7m12s",
             ),
         ] {
             assert_eq!(closing_line(&rows, Duration::from_secs(432)), line);

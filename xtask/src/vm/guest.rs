@@ -1,19 +1,18 @@
 //! One run of the emulator: the guest is built, boots, runs the tests and switches itself off.
 
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::debian::{UnpackedEmulator, UnpackedKernel};
 use super::initramfs::Archive;
 use super::{Programs, cache};
 use crate::progress::{self, Deadline, Stdout, note};
-use crate::test::report::{self, Outcome};
+use crate::test::again::Ran;
 
 /// Until the first word of the tests. Emulated boots take 5-15 s; a busy machine ten times that.
 const BOOT_DEADLINE: Duration = Duration::from_mins(3);
@@ -51,14 +50,15 @@ pub(super) fn run(
     name: &str,
     kernel: &UnpackedKernel,
     programs: &Programs,
-) -> Result<Outcome> {
+    arguments: &[String],
+) -> Result<Ran> {
     let directory = cache()?
         .join("run")
         .join(format!("{name}-{}", process::id()));
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
-    let outcome = run_in(&directory, emulator, name, kernel, programs);
+    let ran = run_in(&directory, emulator, name, kernel, programs, arguments);
     fs::remove_dir_all(&directory).with_context(|| format!("remove {}", directory.display()))?;
-    outcome
+    ran
 }
 
 fn run_in(
@@ -67,13 +67,14 @@ fn run_in(
     name: &str,
     kernel: &UnpackedKernel,
     programs: &Programs,
-) -> Result<Outcome> {
+    arguments: &[String],
+) -> Result<Ran> {
     let markers = Markers::new();
     let initramfs = directory.join("initramfs");
     write_initramfs(
         &initramfs,
         emulator,
-        &init(name, programs, &markers),
+        &init(name, arguments, &markers),
         programs,
     )
     .with_context(|| format!("write {}", initramfs.display()))?;
@@ -90,15 +91,12 @@ fn run_in(
         Stdout::Show,
         deadline,
     )?;
-    let failed = |why: String| {
+    let Some(report) = markers.find(&finished.stdout) else {
         note(format_args!("the end of the kernel's log:"));
         for line in tail(&log) {
             note(line);
         }
-        Ok(Outcome::Failed(why))
-    };
-    let Some(report) = markers.find(&finished.stdout) else {
-        return failed(
+        bail!(
             match (finished.stdout.contains(&markers.start), finished.timed_out) {
                 (false, false) => {
                     format!("did not boot: the emulator ended with {}", finished.status)
@@ -115,18 +113,12 @@ fn run_in(
         report.release,
         kernel.release
     );
-    if report.status != 0 {
+    Ok(Ran {
+        output: finished.stdout,
         // The guest has shown its log itself.
-        return Ok(Outcome::Failed(format!(
-            "the tests ended with status {}",
-            report.status
-        )));
-    }
-    let count = report::count_tests(&finished.stdout);
-    Ok(match count {
-        Some(0) => Outcome::Failed("no test ran".to_owned()),
-        Some(count) => Outcome::Passed(format!("{}, {report}", report::tests(count))),
-        None => Outcome::Passed(report.to_string()),
+        fault: (report.status != 0)
+            .then(|| format!("the tests ended with status {}", report.status)),
+        about: report.to_string(),
     })
 }
 
@@ -165,12 +157,11 @@ impl Markers {
     }
 }
 
-fn init(kernel: &str, programs: &Programs, markers: &Markers) -> String {
-    let mut arguments = String::new();
-    for it in &programs.arguments {
-        // Writing to a string cannot fail.
-        let _ = write!(arguments, " {}", quote(it));
-    }
+fn init(kernel: &str, arguments: &[String], markers: &Markers) -> String {
+    let arguments: String = arguments
+        .iter()
+        .map(|it| format!(" {}", quote(it)))
+        .collect();
     INIT.replace("@START@", &markers.start)
         .replace("@RESULT@", &markers.result)
         .replace("'@KERNEL@'", &quote(kernel))
@@ -336,14 +327,8 @@ mod tests {
 
     #[test]
     fn the_script_gets_the_arguments_as_they_are() {
-        let programs = Programs {
-            tests: PathBuf::new(),
-            agent: None,
-            hog: None,
-            plugin: None,
-            arguments: vec!["--exact".to_owned(), "it's".to_owned()],
-        };
-        let script = init("6.12", &programs, &markers());
+        let arguments = ["--exact", "it's"].map(str::to_owned);
+        let script = init("6.12", &arguments, &markers());
         assert!(
             script.contains("\n/opt/tests '--exact' 'it'\\''s'\n"),
             "{script}"

@@ -1,0 +1,139 @@
+//! A second try for tests of a real kernel in real time.
+//!
+//! They share the machine with whatever else runs on it, and an emulated one is twenty times slower:
+//! each wait has room, and now and then it is not enough. What failed is run once more, by itself, and
+//! is named in the table and in the closing line for as long as it does so. Many at once have one
+//! cause, and have failed.
+
+use anyhow::Result;
+
+use super::report::{self, Outcome};
+use crate::progress::note;
+
+/// No more than this many get a second try.
+const MOST: usize = 3;
+
+/// One run of a test program.
+pub(crate) struct Ran {
+    pub(crate) output: String,
+    /// Why it has failed.
+    pub(crate) fault: Option<String>,
+    /// What there is to say about a run without a fault; may be empty.
+    pub(crate) about: String,
+}
+
+/// Runs the tests that `arguments` choose, and those that failed once more. `run` is given the
+/// arguments of a test program of libtest.
+pub(crate) fn run(
+    arguments: &[String],
+    mut run: impl FnMut(&[String]) -> Result<Ran>,
+) -> Result<Outcome> {
+    let first = run(arguments)?;
+    let n_passed = report::count_tests(&first.output);
+    let detail = |n_more: u64, about: &str| {
+        let tests = n_passed.map(|it| report::tests(it + n_more));
+        let parts = tests.iter().map(String::as_str).chain([about]);
+        let parts: Vec<_> = parts.filter(|it| !it.is_empty()).collect();
+        parts.join(", ")
+    };
+    let Some(fault) = first.fault else {
+        return Ok(match n_passed {
+            Some(0) => Outcome::Failed("no test ran".to_owned()),
+            _ => Outcome::Passed(detail(0, &first.about)),
+        });
+    };
+    let tests = report::failed_tests(&first.output);
+    if tests.is_empty() || tests.len() > MOST {
+        return Ok(Outcome::Failed(fault));
+    }
+    note(format_args!("once more: {}", tests.join(", ")));
+    let again: Vec<String> = super::HOST_TEST_ARGUMENTS
+        .into_iter()
+        .chain(["--exact"])
+        .map(str::to_owned)
+        .chain(tests.iter().cloned())
+        .collect();
+    let second = run(&again)?;
+    Ok(match second.fault {
+        None => Outcome::PassedAgain {
+            detail: detail(tests.len() as u64, &second.about),
+            tests,
+        },
+        Some(_) => Outcome::Failed(format!("{fault}, twice: {}", tests.join(", "))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(failed: &[&str], n_passed: usize) -> Ran {
+        let mut output = String::new();
+        if !failed.is_empty() {
+            output += "\nfailures:\n\n---- some::test stdout ----\nno\n\nfailures:\n";
+            for it in failed {
+                output += &format!("    {it}\r\n");
+            }
+            output += "\n";
+        }
+        output += &format!(
+            "test result: any. {n_passed} passed; {} failed\n",
+            failed.len()
+        );
+        Ran {
+            output,
+            fault: (!failed.is_empty()).then(|| "status 101".to_owned()),
+            about: "Linux 6.12".to_owned(),
+        }
+    }
+
+    fn outcome(runs: Vec<Ran>) -> (Outcome, Vec<Vec<String>>) {
+        let mut asked = Vec::new();
+        let mut runs = runs.into_iter();
+        let outcome = run(&["--skip".to_owned()], |arguments| {
+            asked.push(arguments.to_vec());
+            Ok(runs.next().expect("no more runs than two"))
+        });
+        (outcome.expect("every run comes to an end"), asked)
+    }
+
+    #[test]
+    fn what_failed_is_run_once_more_and_named() {
+        let (found, asked) = outcome(vec![ran(&["a::b", "c"], 5), ran(&[], 2)]);
+        let expected = Outcome::PassedAgain {
+            detail: "7 tests, Linux 6.12".to_owned(),
+            tests: vec!["a::b".to_owned(), "c".to_owned()],
+        };
+        assert_eq!(found, expected);
+        let second = ["--test-threads=1", "--exact", "a::b", "c"].map(str::to_owned);
+        assert_eq!(asked, [vec!["--skip".to_owned()], second.to_vec()]);
+    }
+
+    #[test]
+    fn what_fails_twice_has_failed() {
+        let (found, _) = outcome(vec![ran(&["a"], 5), ran(&["a"], 0)]);
+        assert_eq!(found, Outcome::Failed("status 101, twice: a".to_owned()));
+    }
+
+    #[test]
+    fn many_at_once_and_none_that_is_named_have_failed() {
+        let failed = Outcome::Failed("status 101".to_owned());
+        let (found, asked) = outcome(vec![ran(&["a", "b", "c", "d"], 5)]);
+        assert_eq!((found, asked.len()), (failed.clone(), 1));
+        let crashed = Ran {
+            output: "running 3 tests\n".to_owned(),
+            ..ran(&["a"], 0)
+        };
+        let (found, asked) = outcome(vec![crashed]);
+        assert_eq!((found, asked.len()), (failed, 1));
+    }
+
+    #[test]
+    fn what_passes_is_run_once() {
+        let (found, asked) = outcome(vec![ran(&[], 5)]);
+        let passed = Outcome::Passed("5 tests, Linux 6.12".to_owned());
+        assert_eq!((found, asked.len()), (passed, 1));
+        let (found, _) = outcome(vec![ran(&[], 0)]);
+        assert_eq!(found, Outcome::Failed("no test ran".to_owned()));
+    }
+}
