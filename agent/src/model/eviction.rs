@@ -474,6 +474,26 @@ pub struct PodFacts {
     pub volumes: Vec<VolumeFacts>,
 }
 
+#[cfg(test)]
+impl PodFacts {
+    /// A pod with kubelet's default grace that asks for nothing.
+    pub(crate) fn bare(pod: PodRef) -> Self {
+        Self {
+            pod,
+            qos: QosClass::BestEffort,
+            priority: 0,
+            is_critical: false,
+            termination_grace: Duration::from_secs(30),
+            memory_request: Quantity::ZERO,
+            storage_request: Quantity::ZERO,
+            pod_level_memory_request: None,
+            storage_limit: None,
+            containers: Vec::new(),
+            volumes: Vec::new(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerFacts {

@@ -30,23 +30,11 @@ fn bytes(n: u64) -> i64 {
 
 /// A pod with a termination grace of 30 s that requests nothing and of which nothing is known.
 fn pod(name: &str) -> PodReading {
-    let facts = PodFacts {
-        pod: PodRef {
-            namespace: "ns".to_owned(),
-            name: name.to_owned(),
-            uid: PodUid(name.to_owned()),
-        },
-        qos: QosClass::BestEffort,
-        priority: 0,
-        is_critical: false,
-        termination_grace: secs(30),
-        memory_request: Quantity::ZERO,
-        storage_request: Quantity::ZERO,
-        pod_level_memory_request: None,
-        storage_limit: None,
-        containers: Vec::new(),
-        volumes: Vec::new(),
-    };
+    let facts = PodFacts::bare(PodRef {
+        namespace: "ns".to_owned(),
+        name: name.to_owned(),
+        uid: PodUid(name.to_owned()),
+    });
     PodReading {
         facts: facts.into(),
         figures: None,

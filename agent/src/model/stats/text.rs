@@ -146,19 +146,26 @@ fn blkio_lines(text: &str) -> impl Iterator<Item = Result<(DeviceNumber, &str, u
     })
 }
 
-/// Devices stand in the order of their numbers.
 fn device_of(all: &mut Vec<DeviceIo>, number: DeviceNumber) -> &mut DeviceIo {
-    let index = match all.binary_search_by_key(&number, |it| it.number) {
-        Ok(index) => index,
-        Err(index) => {
-            let device = DeviceIo {
-                number,
-                ..DeviceIo::default()
-            };
-            all.insert(index, device);
-            index
-        }
+    let new = || DeviceIo {
+        number,
+        ..DeviceIo::default()
     };
+    found_or(all, &number, |it| it.number, new)
+}
+
+/// The one with this key, or a new one at its place. They stand in the order of their keys.
+fn found_or<'a, T, K: Ord>(
+    all: &'a mut Vec<T>,
+    key: &K,
+    key_of: fn(&T) -> K,
+    new: impl FnOnce() -> T,
+) -> &'a mut T {
+    let found = all.binary_search_by_key(key, key_of);
+    let index = found.unwrap_or_else(|index| {
+        all.insert(index, new());
+        index
+    });
     &mut all[index]
 }
 
@@ -195,18 +202,12 @@ pub fn parse_numa_stat(
             };
             let node: u32 = number(node, "a NUMA node")?;
             let value: u64 = number(value, "a number")?;
-            let index = match all.binary_search_by_key(&node, |it| it.node) {
-                Ok(index) => index,
-                Err(index) => {
-                    let new = NumaPages {
-                        node,
-                        ..NumaPages::default()
-                    };
-                    all.insert(index, new);
-                    index
-                }
+            let new = || NumaPages {
+                node,
+                ..NumaPages::default()
             };
-            *field(&mut all[index]) = match is_unified {
+            let pages = found_or(&mut all, &node, |it| it.node, new);
+            *field(pages) = match is_unified {
                 true => value / page_size.max(1),
                 false => value,
             };

@@ -236,8 +236,8 @@ impl CgroupReader {
     }
 
     /// All of it: about 15 reads, 5 (v1) or 2 (v2) fewer where nothing ran since the last, and as many
-    /// files opened every half minute. `below`: what is known
-    /// of the cgroups below it. `None`: there is no such cgroup.
+    /// files opened every half minute. `below`: what is known of the cgroups below it. `None`: there is
+    /// no such cgroup.
     pub(super) fn full(
         &mut self,
         cx: &mut Context,

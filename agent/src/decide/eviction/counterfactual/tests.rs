@@ -4,7 +4,6 @@ use std::sync::Arc;
 use super::super::FsLayout;
 use super::*;
 use crate::model::eviction::{Amount, PodFacts};
-use crate::model::pod::QosClass;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 1000 * MIB;
@@ -37,17 +36,9 @@ fn pod(name: &str, priority: i32) -> PodRef {
 fn reading_of(name: &str, priority: i32, mib: u64) -> PodReading {
     PodReading {
         facts: Arc::new(PodFacts {
-            pod: pod(name, priority),
-            qos: QosClass::BestEffort,
             priority,
-            is_critical: false,
             termination_grace: Duration::ZERO,
-            memory_request: Quantity::ZERO,
-            storage_request: Quantity::ZERO,
-            pod_level_memory_request: None,
-            storage_limit: None,
-            containers: Vec::new(),
-            volumes: Vec::new(),
+            ..PodFacts::bare(pod(name, priority))
         }),
         figures: Some(PodFigures {
             memory_working_set: Some(mib * MIB),

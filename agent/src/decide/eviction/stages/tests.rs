@@ -68,21 +68,14 @@ impl Pod {
         };
         PodReading {
             facts: Arc::new(PodFacts {
-                pod: PodRef {
+                qos: self.qos,
+                is_critical: self.is_critical,
+                memory_request: Quantity::from_bytes(self.request),
+                ..PodFacts::bare(PodRef {
                     namespace: "default".to_owned(),
                     name: self.name.to_owned(),
                     uid: PodUid(self.name.to_owned()),
-                },
-                qos: self.qos,
-                priority: 0,
-                is_critical: self.is_critical,
-                termination_grace: Duration::from_secs(30),
-                memory_request: Quantity::from_bytes(self.request),
-                storage_request: Quantity::from_bytes(0),
-                pod_level_memory_request: None,
-                storage_limit: None,
-                containers: Vec::new(),
-                volumes: Vec::new(),
+                })
             }),
             figures: Some(PodFigures {
                 at: Some(at),

@@ -21,21 +21,12 @@ fn config() -> StallConfig {
 fn pod(name: &str, anon: u64) -> PodReading {
     PodReading {
         facts: Arc::new(PodFacts {
-            pod: PodRef {
+            qos: QosClass::Burstable,
+            ..PodFacts::bare(PodRef {
                 namespace: "default".to_owned(),
                 name: name.to_owned(),
                 uid: PodUid(name.to_owned()),
-            },
-            qos: QosClass::Burstable,
-            priority: 0,
-            is_critical: false,
-            termination_grace: Duration::from_secs(30),
-            memory_request: Quantity::from_bytes(0),
-            storage_request: Quantity::from_bytes(0),
-            pod_level_memory_request: None,
-            storage_limit: None,
-            containers: Vec::new(),
-            volumes: Vec::new(),
+            })
         }),
         figures: Some(PodFigures {
             memory: Some(MemoryUse {

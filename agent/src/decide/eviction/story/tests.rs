@@ -18,21 +18,13 @@ fn facts(n: u64) -> Arc<PodFacts> {
         storage_limit: None,
     };
     Arc::new(PodFacts {
-        pod: PodRef {
+        qos: QosClass::Burstable,
+        containers: vec![container("main"), container("proxy")],
+        ..PodFacts::bare(PodRef {
             namespace: format!("team-{}", n % 7),
             name: format!("service-{n}-7d9f{n:04x}"),
             uid: PodUid(format!("{n:08x}-8c1b-4f0a-9d2e-{:012x}", n * 7919)),
-        },
-        qos: QosClass::Burstable,
-        priority: 0,
-        is_critical: false,
-        termination_grace: Duration::from_secs(30),
-        memory_request: Quantity::ZERO,
-        storage_request: Quantity::ZERO,
-        pod_level_memory_request: None,
-        storage_limit: None,
-        containers: vec![container("main"), container("proxy")],
-        volumes: Vec::new(),
+        })
     })
 }
 

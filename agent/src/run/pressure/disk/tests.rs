@@ -9,31 +9,17 @@ use std::fs;
 use super::*;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::eviction::PodFacts;
-use crate::model::pod::QosClass;
-use crate::model::quantity::Quantity;
 use crate::model::record::PodRef;
 
 /// One container, one volume.
 fn candidate() -> Candidate {
-    let facts = PodFacts {
-        pod: PodRef {
-            namespace: "ns".to_owned(),
-            name: "pod".to_owned(),
-            uid: PodUid("uid".to_owned()),
-        },
-        qos: QosClass::BestEffort,
-        priority: 0,
-        is_critical: false,
-        termination_grace: Duration::ZERO,
-        memory_request: Quantity::ZERO,
-        storage_request: Quantity::ZERO,
-        pod_level_memory_request: None,
-        storage_limit: None,
-        containers: Vec::new(),
-        volumes: Vec::new(),
+    let pod = PodRef {
+        namespace: "ns".to_owned(),
+        name: "pod".to_owned(),
+        uid: PodUid("uid".to_owned()),
     };
     Candidate {
-        facts: Arc::new(facts),
+        facts: Arc::new(PodFacts::bare(pod)),
         cgroup: CgroupName::root(),
         containers: vec![("app".to_owned(), CgroupName::root())],
         logs: PathBuf::from("/logs"),
