@@ -4,8 +4,10 @@
 //! Invariant: nobody waits for this thread. A kill that finds the queue full has no record and is
 //! counted as dropped; kept, coalesced and dropped together are the kills.
 //!
-//! A record is on disk before anything of it is synced, which takes longer than a record has time
-//! and is left to a second thread.
+//! What a record knows without reading a file is written first, for every kill that waits. The scene,
+//! which takes longest on a node that is short of memory, is read when no kill waits, within a bound,
+//! and the record is written again. A record is on disk before anything of it is synced, which takes
+//! longer than a record has time and is left to a second thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -49,8 +51,18 @@ const FLUSH: Duration = Duration::from_millis(20);
 /// How long a record stays in memory: the time in which kills join it, and that in which they wait.
 const OPEN: Duration = WINDOW.saturating_add(Duration::from_millis(500));
 
-/// A kill that has waited this long gets a record without the lists, which take most of the time.
-const LATE: Duration = Duration::from_millis(50);
+/// The parts of a record that are read from files.
+const SCENE: [Part; 5] = [
+    Part::Siblings,
+    Part::Children,
+    Part::Pods,
+    Part::Processes,
+    Part::Stat,
+];
+
+/// No part of a scene is begun this long after the first one: a node that is short of memory can take
+/// a second for what takes a millisecond otherwise, and the next kill waits meanwhile.
+const SCENE_TIME: Duration = Duration::from_millis(50);
 
 /// What the files say this long after a kill is no longer about it: it happened while no agent ran.
 const STALE: Duration = Duration::from_secs(2);
@@ -90,7 +102,7 @@ impl Background {
 }
 
 /// A kill on its way to the thread.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Kill {
     id: RecordId,
     event: Event,
@@ -277,8 +289,12 @@ fn sync_all(files: &Receiver<PathBuf>) {
 /// A record that kills may still join.
 struct Open {
     record: OomRecord,
+    /// The kill whose scene is still to be read.
+    scene_of: Option<Kill>,
     until: Duration,
     is_on_disk: bool,
+    /// The record is not what is on disk, be it without a further kill.
+    is_changed: bool,
     /// Kills in it that are not on disk yet.
     unwritten: u64,
     /// When it may be written again.
@@ -303,25 +319,39 @@ struct Keeper {
 impl Keeper {
     /// Until the listener is gone.
     fn work(mut self, kills: &Receiver<Kill>) {
-        loop {
-            let received = match self.next_due() {
-                Some(due) => kills.recv_timeout(due.saturating_sub(clock::boottime())),
-                None => kills.recv().map_err(RecvTimeoutError::from),
-            };
-            match received {
-                Ok(kill) => self.take(kill),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            self.write_due(clock::boottime());
-        }
+        while self.step(kills) {}
+        while self.read_scene() {}
         self.write_due(Duration::MAX);
     }
 
+    /// Takes one kill, or reads one scene where none waits, and writes what is due. False: nobody
+    /// hands kills over any more.
+    fn step(&mut self, kills: &Receiver<Kill>) -> bool {
+        let has_scenes = self.open.values().any(|it| it.scene_of.is_some());
+        let due = if has_scenes {
+            Some(Duration::ZERO)
+        } else {
+            self.next_due()
+        };
+        let received = match due {
+            Some(due) => kills.recv_timeout(due.saturating_sub(clock::boottime())),
+            None => kills.recv().map_err(RecvTimeoutError::from),
+        };
+        match received {
+            Ok(kill) => self.take(kill),
+            Err(RecvTimeoutError::Timeout) => {
+                self.read_scene();
+            }
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        self.write_due(clock::boottime());
+        true
+    }
+
     fn next_due(&self) -> Option<Duration> {
-        let due = |it: &Open| match it.unwritten {
-            0 => it.until,
-            _ => it.write_at,
+        let due = |it: &Open| match it.is_changed {
+            false => it.until,
+            true => it.write_at,
         };
         self.open.values().map(due).chain(self.counts_due).min()
     }
@@ -338,39 +368,39 @@ impl Keeper {
             .ring
             .has(kill.id)
             .then(|| oom_records::read(&self.directory, kill.id));
-        let mut open = match closed.flatten() {
-            Some(record) => Open {
-                record,
-                until,
-                is_on_disk: true,
-                unwritten: 0,
-                write_at: now,
-            },
+        let open = match closed.flatten() {
+            Some(record) => {
+                let mut open = Open {
+                    record,
+                    scene_of: None,
+                    until,
+                    is_on_disk: true,
+                    is_changed: false,
+                    unwritten: 0,
+                    write_at: now,
+                };
+                join(&mut open, &kill.event);
+                open
+            }
             None => Open {
                 record: self.record(&kill, now),
                 until,
                 is_on_disk: false,
+                is_changed: true,
                 unwritten: 1,
                 write_at: now,
+                scene_of: (!is_stale(&kill, now)).then_some(kill.clone()),
             },
         };
-        if open.is_on_disk {
-            join(&mut open, &kill.event);
-        }
         self.open.insert(kill.id, open);
     }
 
-    /// The record of a kill, with what can be told of it at this distance.
+    /// The record of a kill without its scene.
     fn record(&self, kill: &Kill, now: Duration) -> OomRecord {
         let at = Duration::from_nanos(kill.event.boottime_ns);
-        let age = now.saturating_sub(at);
-        let (scene, cut) = match age {
-            _ if age > STALE => (Scene::default(), BTreeSet::from(Part::ALL)),
-            _ => self.scene(kill, age > LATE),
-        };
-        let agent = match age {
-            _ if age > STALE => AgentState::default(),
-            _ => self.background.agent(),
+        let (agent, cut) = match is_stale(kill, now) {
+            true => (AgentState::default(), BTreeSet::from(Part::ALL)),
+            false => (self.background.agent(), BTreeSet::from(SCENE)),
         };
         let took = clock::boottime().saturating_sub(at);
         OomRecord {
@@ -379,15 +409,36 @@ impl Keeper {
             n_kills: 1,
             more_victims: Vec::new(),
             recorded_after_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            scene,
+            scene: Scene::default(),
             trend: self.background.trend(&kill.event),
             agent,
             cut,
         }
     }
 
-    fn scene(&self, kill: &Kill, is_late: bool) -> (Scene, BTreeSet<Part>) {
-        const LISTS: [Part; 4] = [Part::Siblings, Part::Children, Part::Pods, Part::Processes];
+    /// Reads the scene of the first record that waits for it. False: none does.
+    fn read_scene(&mut self) -> bool {
+        let mut open = self.open.values_mut();
+        let found = open.find_map(|it| Some((it.record.id, it.scene_of.take()?)));
+        let Some((id, kill)) = found else {
+            return false;
+        };
+        if is_stale(&kill, clock::boottime()) {
+            return true;
+        }
+        let (scene, cut) = self.scene(&kill);
+        if let Some(open) = self.open.get_mut(&id) {
+            open.record.scene = scene;
+            open.record.cut = cut;
+            open.is_changed = true;
+            open.write_at = clock::boottime();
+        }
+        true
+    }
+
+    /// The scene of a kill, and the parts that there was no time for.
+    fn scene(&self, kill: &Kill) -> (Scene, BTreeSet<Part>) {
+        let until = clock::boottime() + SCENE_TIME;
         let limit = match &kill.event.detail {
             Some(EventDetail::Oom(detail)) => detail.limit.as_ref(),
             _ => None,
@@ -397,21 +448,35 @@ impl Keeper {
             victim: kill.victim_path.as_deref(),
             pod: kill.pod_path.as_deref(),
         };
-        let mut scene = self.reader.scene(place);
-        if is_late {
-            return (scene, BTreeSet::from(LISTS));
-        }
-        // First, since they are about to be gone.
-        (scene.processes, scene.n_processes) = self.reader.processes(place);
-        if let Some(limit) = place.limit {
+        let mut cut = BTreeSet::from(SCENE);
+        let mut has_time = |part| {
+            let has_time = clock::boottime() < until;
+            if has_time {
+                cut.remove(&part);
+            }
+            has_time
+        };
+        // Processes come first, since they are about to be gone.
+        let processes = has_time(Part::Processes).then(|| self.reader.processes(place));
+        let mut scene = match has_time(Part::Stat) {
+            true => self.reader.scene(place),
+            false => Scene::default(),
+        };
+        (scene.processes, scene.n_processes) = processes.unwrap_or_default();
+        if has_time(Part::Siblings)
+            && has_time(Part::Children)
+            && let Some(limit) = place.limit
+        {
             let around = self.reader.around(limit);
             scene.siblings = self.named(around.siblings);
             scene.children = self.named(around.children);
         }
-        let pods = self.shared.index().pods();
-        let pods = self.reader.usages(pods.iter().map(|it| it.path.as_str()));
-        scene.pods = self.named(pods);
-        (scene, BTreeSet::new())
+        if has_time(Part::Pods) {
+            let pods = self.shared.index().pods();
+            let pods = self.reader.usages(pods.iter().map(|it| it.path.as_str()));
+            scene.pods = self.named(pods);
+        }
+        (scene, cut)
     }
 
     /// Says whose they are.
@@ -434,7 +499,7 @@ impl Keeper {
         let mut open = std::mem::take(&mut self.open);
         open.retain(|id, it| {
             let is_over = it.until <= now;
-            if it.unwritten > 0 && (is_over || it.write_at <= now) {
+            if it.is_changed && (is_over || it.write_at <= now) {
                 self.write(*id, it);
             }
             if is_over {
@@ -450,6 +515,7 @@ impl Keeper {
 
     fn write(&mut self, id: RecordId, open: &mut Open) {
         let unwritten = std::mem::take(&mut open.unwritten);
+        open.is_changed = false;
         open.write_at = clock::boottime() + FLUSH;
         // At once if they are older than a storm would have them saved.
         self.counts_due.get_or_insert(self.counts_saved + FLUSH);
@@ -484,8 +550,14 @@ impl Keeper {
     }
 }
 
+/// Whether what the files say now is of another time.
+fn is_stale(kill: &Kill, now: Duration) -> bool {
+    now.saturating_sub(Duration::from_nanos(kill.event.boottime_ns)) > STALE
+}
+
 fn join(open: &mut Open, event: &Event) {
     open.unwritten += 1;
+    open.is_changed = true;
     let Some(EventDetail::Oom(detail)) = &event.detail else {
         return;
     };

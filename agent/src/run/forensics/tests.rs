@@ -37,6 +37,29 @@ impl Place {
         (started.unwrap(), metrics)
     }
 
+    /// What the thread works with.
+    fn keeper(&self, metrics: &Metrics) -> Keeper {
+        let directory = self.0.join(RECORDS);
+        let (ring, _) = OomRing::open(&directory, oom_ring::DEFAULT_BYTES).unwrap();
+        let trees = Trees {
+            unified: true,
+            trees: Vec::new(),
+        };
+        Keeper {
+            ring,
+            directory,
+            counts: self.0.join(COUNTS),
+            reader: SceneReader::new(Arc::new(trees), Root::at(&self.0)),
+            shared: Arc::default(),
+            background: Arc::default(),
+            metrics: metrics.clone(),
+            open: BTreeMap::new(),
+            counts_due: None,
+            counts_saved: Duration::ZERO,
+            to_sync: mpsc::sync_channel(1).0,
+        }
+    }
+
     fn records(&self) -> Vec<OomRecord> {
         let directory = self.0.join(RECORDS);
         let ids = oom_records::ids(&directory).unwrap();
@@ -192,28 +215,38 @@ fn who_hands_over_never_waits_and_every_kill_is_counted() {
     assert!(ids[..10].iter().all(Option::is_some));
     assert!(ids[10..].iter().all(Option::is_none), "nobody takes them");
     drop(recorder);
-    let directory = place.0.join(RECORDS);
-    let (ring, _) = OomRing::open(&directory, oom_ring::DEFAULT_BYTES).unwrap();
-    let trees = Trees {
-        unified: true,
-        trees: Vec::new(),
-    };
-    let keeper = Keeper {
-        ring,
-        directory,
-        counts: place.0.join(COUNTS),
-        reader: SceneReader::new(Arc::new(trees), Root::at(&place.0)),
-        shared: Arc::default(),
-        background: Arc::default(),
-        metrics: metrics.clone(),
-        open: BTreeMap::new(),
-        counts_due: None,
-        counts_saved: Duration::ZERO,
-        to_sync: mpsc::sync_channel(1).0,
-    };
-    keeper.work(&kills);
+    place.keeper(&metrics).work(&kills);
     assert_eq!(results(&metrics), [5.0, 5.0, 90.0]);
     assert_eq!(place.records().len(), 5);
+}
+
+#[test]
+fn every_kill_that_waits_is_on_disk_before_a_scene_is_read() {
+    let place = Place::new("scenes");
+    let (queue, kills) = mpsc::sync_channel(10);
+    let metrics = Metrics::default();
+    let mut recorder = Recorder {
+        bursts: OomBursts::new(RecordId(1)),
+        queue,
+        metrics: metrics.clone(),
+    };
+    let now = clock::boottime();
+    for limit in 0..3 {
+        hand_over(&mut recorder, &kill(now, limit));
+    }
+    let mut keeper = place.keeper(&metrics);
+    for n in 1..=3 {
+        assert!(keeper.step(&kills));
+        let records = place.records();
+        assert_eq!(records.len(), n);
+        assert!(records.iter().all(|it| it.cut == BTreeSet::from(SCENE)));
+    }
+    for n in 1..=3 {
+        assert!(keeper.step(&kills));
+        let whole = |it: &OomRecord| it.cut.is_empty();
+        assert_eq!(place.records().iter().filter(|it| whole(it)).count(), n);
+    }
+    assert_eq!(results(&metrics), [3.0, 0.0, 0.0]);
 }
 
 #[test]
