@@ -120,7 +120,6 @@ fn config_kind(error: &CpuConfigError) -> &'static str {
         CpuConfigError::ReservedUnknown { .. } => "reserved-unknown-cpu",
         CpuConfigError::Topology(_) => "topology",
         CpuConfigError::NothingReserved => "nothing-reserved",
-        CpuConfigError::Reserve(error) => take_kind(error),
     }
 }
 

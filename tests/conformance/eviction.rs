@@ -169,6 +169,7 @@ fn amount(it: &Amount) -> Value {
     match it {
         Amount::Quantity(quantity) => json!({"quantity": quantity}),
         Amount::Fraction(fraction) if fraction.is_nan() => json!({"percentage": "NaN"}),
+        Amount::Fraction(fraction) if fraction.is_infinite() => json!({"percentage": "+Inf"}),
         Amount::Fraction(fraction) if fraction.fract() == 0.0 => {
             let text = fraction.to_string();
             json!({"percentage": text.parse::<i64>().unwrap_or_default()})

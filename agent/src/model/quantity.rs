@@ -27,7 +27,9 @@ const FAST_BINARY_DIGITS: usize = 14;
 /// Bounds what a hostile manifest can make us compute. Kubernetes has neither bound; nobody means
 /// such an amount.
 const MAX_TEXT: usize = 1024;
-const MAX_EXPONENT: u32 = 1000;
+const MAX_EXPONENT: i32 = 1000;
+/// Nothing that fits [`MAX_TEXT`] with an exponent below this one comes near the finest amount.
+const MIN_EXPONENT: i32 = -2048;
 
 /// Which family of suffixes an amount is printed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -364,9 +366,13 @@ impl Suffix {
             });
         }
         let digits = text.strip_prefix(['e', 'E'])?;
-        let exponent: i32 = digits.parse().ok()?;
-        (exponent.unsigned_abs() <= MAX_EXPONENT).then_some(Self {
-            exponent,
+        let exponent: i64 = digits.parse().ok()?;
+        Some(Self {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "the reference keeps the low 32 bits: 1e4294967297 is 10"
+            )]
+            exponent: (exponent as i32).max(MIN_EXPONENT),
             format: Format::DecimalExponent,
         })
     }
@@ -415,6 +421,13 @@ impl<'a> Parts<'a> {
     }
 }
 
+impl Parts<'_> {
+    fn is_zero(&self) -> bool {
+        let mut digits = self.whole.bytes().chain(self.fraction.bytes());
+        digits.all(|it| it == b'0')
+    }
+}
+
 /// Splits where `wanted` stops holding; the bytes taken are ASCII.
 fn take(text: &str, wanted: impl Fn(u8) -> bool) -> (&str, &str) {
     text.split_at(
@@ -438,6 +451,11 @@ impl FromStr for Quantity {
         let suffix = Suffix::parse(parts.suffix).ok_or_else(|| QuantityError::Suffix {
             text: text.to_owned(),
         })?;
+        if suffix.exponent > MAX_EXPONENT && !parts.is_zero() {
+            return Err(QuantityError::Suffix {
+                text: text.to_owned(),
+            });
+        }
         match fast(&parts, &suffix) {
             Some((amount, keeps_text)) => Ok(Self {
                 amount,

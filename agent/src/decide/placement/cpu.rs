@@ -102,7 +102,9 @@ impl CpuManager {
         let n = settings.reservation.n;
         let reserved = match &settings.reservation.cpus {
             Some(cpus) => cpus.clone(),
-            None => take(topology, topology.all(), n, settings.rule())?,
+            // As in kubelet (`NewStaticPolicy`), what cannot be taken is named as a reservation of the
+            // wrong size.
+            None => take(topology, topology.all(), n, settings.rule()).unwrap_or_default(),
         };
         if reserved.len() != n {
             return Err(CpuConfigError::ReservedCount { cpus: reserved, n });

@@ -53,6 +53,13 @@ fn a_text_the_reference_takes_for_canonical_is_kept() {
 }
 
 #[test]
+fn of_an_exponent_the_low_32_bits_count() {
+    assert_eq!(q("1e4294967297"), q("10"));
+    assert_eq!(q("-3e-5000").to_string(), "-1e-9");
+    assert_eq!(q("0e5000"), Quantity::ZERO);
+}
+
+#[test]
 fn what_is_not_a_quantity_says_why() {
     for text in [
         "", " 1", "1 Ki", "1..2", "1_000", "0x10", "5MiB", "1e3k", "1Q", "µ",
@@ -62,7 +69,15 @@ fn what_is_not_a_quantity_says_why() {
             "{text}"
         );
     }
-    for text in ["1ki", "1e", "1e+", "1i", "+-1", "1e99999999999", "1e-5000"] {
+    for text in [
+        "1ki",
+        "1e",
+        "1e+",
+        "1i",
+        "+-1",
+        "1e99999999999999999999",
+        "1e5000",
+    ] {
         assert!(
             matches!(text.parse::<Quantity>(), Err(QuantityError::Suffix { .. })),
             "{text}"

@@ -79,8 +79,6 @@ pub enum CpuConfigError {
         "unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: {cpu}"
     )]
     ReservedUnknown { cpu: CpuId },
-    #[error("unable to reserve CPUs")]
-    Reserve(#[from] TakeError),
 }
 
 /// Why a restored state does not fit; see `CpuManager::start`.
