@@ -51,8 +51,8 @@ use self::families::{
 };
 use self::histogram::HistogramVec;
 use self::labels::{
-    ExitHow, HostSlice, RecordResult, RestoreResult, SaveResult, Source, SourceFault, Stream,
-    Trigger,
+    EndedKind, ExitHow, HostSlice, RecordResult, RestoreResult, SaveResult, Source, SourceFault,
+    Stream, Trigger,
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
@@ -190,6 +190,9 @@ impl Metrics {
                 agent.source_errors.with_label_values(&labels);
             }
         }
+        for it in EndedKind::ALL {
+            agent.ended_left_out.with_label_values(&[it.as_str()]);
+        }
         for it in Stream::ALL {
             ebpf.events.with_label_values(&[it.as_str()]);
             ebpf.event_age.with_label_values(&[it.as_str()]);
@@ -243,6 +246,7 @@ impl Metrics {
         for it in &changes.ended {
             self.end_container(it);
         }
+        self.ended_left_out(EndedKind::Pod, changes.n_cut_short);
         drop(pods);
         for Workload {
             namespace,

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::labels::{
-    FieldHandling, ObjectKind, Phase, RestoreResult, SaveResult, Source, SourceFault, Trigger,
+    EndedKind, FieldHandling, ObjectKind, Phase, RestoreResult, SaveResult, Source, SourceFault,
+    Trigger,
 };
 use super::{Metrics, lock, observe, remove, set_count, set_flag, set_or_leave_out, set_time};
 use crate::model::agent_process::ProcessUsage;
@@ -100,6 +101,12 @@ impl Metrics {
     pub fn source_regressed(&self, source: Source, n: u64) {
         let family = &self.shared.agent.source_regressions;
         family.with_label_values(&[source.as_str()]).inc_by(n);
+    }
+
+    /// Ended pods or containers that are no longer shown although their time is not over.
+    pub fn ended_left_out(&self, kind: EndedKind, n: u64) {
+        let family = &self.shared.agent.ended_left_out;
+        family.with_label_values(&[kind.as_str()]).inc_by(n);
     }
 
     /// `started_at`: start of the agent.

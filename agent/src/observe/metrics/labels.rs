@@ -190,6 +190,14 @@ label!(
 );
 
 label!(
+    /// What has ended and is shown for a while.
+    EndedKind {
+        Pod => "pod",
+        Container => "container",
+    }
+);
+
+label!(
     /// How a process ended.
     ExitHow {
         Ok => "ok",

@@ -7,6 +7,10 @@ use std::time::Duration;
 /// interval of 30 s or 1 min, and 5 min is also how far back Prometheus looks for a sample.
 pub const POD_RETENTION: Duration = Duration::from_secs(5 * 60);
 
+/// Pods that are gone and keep their series, at most; of more the first that went lose theirs. As many
+/// as kubelet runs at a time (`maxPods`): pods that come and go quickly cost no more than those that stay.
+pub(super) const MAX_GONE_PODS: usize = 110;
+
 /// How long the series of a workload stay after their last use.
 pub const WORKLOAD_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -55,6 +59,8 @@ pub(super) struct PodLifetimes {
 pub(super) struct Changes {
     pub(super) begun: Vec<ContainerKey>,
     pub(super) ended: Vec<ContainerKey>,
+    /// Pods whose series end before their time, see [`MAX_GONE_PODS`].
+    pub(super) n_cut_short: u64,
 }
 
 impl PodLifetimes {
@@ -90,8 +96,33 @@ impl PodLifetimes {
                 keep
             });
         }
+        self.end_oldest(&mut changes);
         self.namespaces.retain(|_, pods| !pods.is_empty());
         changes
+    }
+
+    /// Ends the series of the pods that went first, as far as more are gone than are kept.
+    fn end_oldest(&mut self, changes: &mut Changes) {
+        let mut gone: Vec<(Duration, String, String)> = Vec::new();
+        for (namespace, pods) in &self.namespaces {
+            gone.extend(pods.iter().filter_map(|(pod, series)| match series.state {
+                PodState::Gone { at } => Some((at, namespace.clone(), pod.clone())),
+                PodState::Present { .. } => None,
+            }));
+        }
+        let n_too_many = gone.len().saturating_sub(MAX_GONE_PODS);
+        gone.sort();
+        for (_, namespace, pod) in gone.into_iter().take(n_too_many) {
+            let pods = self.namespaces.get_mut(&namespace);
+            let Some(series) = pods.and_then(|pods| pods.remove(&pod)) else {
+                continue;
+            };
+            let ended = series.containers.iter();
+            changes
+                .ended
+                .extend(ended.map(|it| key(&namespace, &pod, it)));
+            changes.n_cut_short += 1;
+        }
     }
 
     /// Takes note of a container that an event names, such as one that has just gone. True: it had
@@ -234,6 +265,21 @@ mod tests {
         assert_eq!(pods.sync([], at(3)), Changes::default());
         let ended = pods.sync([], at(1) + POD_RETENTION).ended;
         assert_eq!(ended, [key("default", "short", "main")]);
+    }
+
+    #[test]
+    fn of_many_pods_that_are_gone_the_last_keep_their_series() {
+        let mut pods = PodLifetimes::default();
+        let at = Duration::from_secs;
+        let names: Vec<String> = (0..MAX_GONE_PODS + 3).map(|n| format!("p{n:04}")).collect();
+        for (name, second) in names.iter().zip(0..) {
+            pods.touch("default", name, "main", at(second));
+        }
+        let changes = pods.sync(LIVE, at(200));
+        let first = names[..3].iter().map(|it| key("default", it, "main"));
+        assert_eq!(changes.ended, first.collect::<Vec<_>>());
+        assert_eq!(changes.n_cut_short, 3);
+        assert_eq!(pods.sync(LIVE, at(201)), Changes::default());
     }
 
     #[test]

@@ -274,6 +274,8 @@ const TABLE: &[Family] = &[
         "Failed readings by what failed."),
     agent("ballast_source_regressions_total", Counter, Count, &["source"],
         "Counters that fell while what they count was the same, and were kept as they were."),
+    agent("ballast_ended_left_out_total", Counter, Count, &["kind"],
+        "Ended pods and containers that were no longer shown before their time, since too many ended."),
     agent("ballast_scrape_duration_seconds", LATENCY, Seconds, &["endpoint"],
         "Time to encode one answer."),
     agent("ballast_scrape_series", Gauge, Count, &["endpoint"],

@@ -14,7 +14,7 @@ use crate::model::history::PodSample;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::stats::{ContainerStats, StatsSnapshot};
 use crate::model::status::PodStalls;
-use crate::observe::metrics::labels::{Source, SourceFault};
+use crate::observe::metrics::labels::{EndedKind, Source, SourceFault};
 use crate::observe::metrics::{ContainerMemory, LimitHits};
 use crate::run::event::Event;
 use crate::run::evictions::Candidate;
@@ -83,6 +83,7 @@ impl Watcher {
     fn take_sweep(&mut self, sweep: Sweep) {
         let metrics = &self.parts.metrics;
         metrics.source_regressed(Source::Cgroup, sweep.n_regressions);
+        metrics.ended_left_out(EndedKind::Container, sweep.n_left_out);
         metrics.source_errors(Source::Cgroup, SourceFault::Io, sweep.faults.io);
         metrics.source_errors(Source::Cgroup, SourceFault::Parse, sweep.faults.parse);
         let mut snapshot = sweep.snapshot;

@@ -24,6 +24,9 @@ use crate::sys::{Root, TextBuffer, Trees, clock, steady};
 
 /// How long a container is shown after its end: as long as cAdvisor keeps what it read.
 const SHOWN_AFTER_END: Duration = Duration::from_secs(120);
+/// Ended containers that are shown, at most; of more the first that ended are left out. Two for each of
+/// the pods that kubelet runs at a time (`maxPods`).
+const MAX_ENDED: usize = 220;
 /// Far above what any node has right below its root; the rest is left out.
 const MAX_SLICES: usize = 100;
 
@@ -51,6 +54,8 @@ pub struct Sweep {
     pub snapshot: StatsSnapshot,
     /// Counters that fell and were kept as they were.
     pub n_regressions: u64,
+    /// Ended containers left out since the last sweep, since too many ended.
+    pub n_left_out: u64,
     /// Of the sweep and the readings for decisions since the last one.
     pub faults: Faults,
 }
@@ -71,6 +76,7 @@ pub struct StatsReader {
     pods: BTreeMap<Arc<PodRef>, PodReader>,
     refs: BTreeMap<PodUid, Arc<PodRef>>,
     ended: Vec<EndedContainer>,
+    n_left_out: u64,
     n_sweeps: u64,
     round: Option<Round>,
 }
@@ -128,6 +134,7 @@ impl StatsReader {
             pods: BTreeMap::new(),
             refs: BTreeMap::new(),
             ended: Vec::new(),
+            n_left_out: 0,
             n_sweeps: 0,
             round: None,
         }
@@ -197,6 +204,10 @@ impl StatsReader {
         };
         // A later look at the same one knows more.
         self.ended.retain(|it| !is_same(it));
+        if self.ended.len() == MAX_ENDED {
+            self.ended.remove(0);
+            self.n_left_out += 1;
+        }
         self.ended.push(ended);
     }
 
@@ -361,6 +372,7 @@ impl StatsReader {
         name_devices(&mut snapshot);
         Sweep {
             n_regressions: before.map_or(0, |it| keep_rising(&mut snapshot, it)),
+            n_left_out: std::mem::take(&mut self.n_left_out),
             snapshot,
             faults: std::mem::take(&mut self.cx.faults),
         }
