@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ballast::model::container::PodPhase;
@@ -110,12 +112,14 @@ fn a_full_disk_takes_the_pod_that_filled_it() -> Result<()> {
     let reasons: Vec<&str> = node.iter().map(|it| it.event.reason.as_ref()).collect();
     assert!(reasons.contains(&"NodeHasDiskPressure"), "{reasons:?}");
     agent.wait_pod("small", "runs", is_running)?;
-    // What it wrote goes with it, at the latest with its definition.
-    agent.remove_pod("large")?;
+    // What it wrote goes with it, while its definition is still there, and nobody else has to go.
     agent.wait_events("the end of the pressure", "node", |it| {
         it.iter()
             .any(|it| it.event.reason == "NodeHasNoDiskPressure")
     })?;
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(evicted(&agent)?, ["large"]);
+    agent.wait_pod("small", "runs", is_running)?;
     Ok(())
 }
 

@@ -575,6 +575,10 @@ impl Loop {
             }
             match self.node.reader.existence(&entry.cgroup) {
                 Ok(Existence::Absent) if entry.state.deletion.is_some() => gone.push(uid.clone()),
+                Ok(Existence::Absent) if entry.state.eviction.is_some() && !entry.gave_up_files => {
+                    entry.gave_up_files = true;
+                    pods::remove_files(&self.paths, &entry.pod_ref, &self.told);
+                }
                 Ok(Existence::Absent) | Err(_) => {}
                 Ok(_) => self.removals.insert(entry.cgroup.clone(), now),
             }

@@ -36,7 +36,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     pub disk_use: DiskUse,
-    /// When the walk ended.
+    /// When the walk began: what was written since may be missing.
     pub at: Duration,
     /// False: some of it was out of reach, or beyond the bounds of a walk. It is at least as large.
     pub is_complete: bool,
@@ -56,8 +56,8 @@ pub struct Stepped {
 pub struct DiskUses {
     root: Root,
     trees: BTreeMap<PathBuf, Option<Measured>>,
-    /// The tree that is being walked.
-    current: Option<(PathBuf, Walk)>,
+    /// The tree that is being walked, and since when.
+    current: Option<(PathBuf, Walk, Duration)>,
 }
 
 impl DiskUses {
@@ -80,7 +80,7 @@ impl DiskUses {
                 (path, measured)
             })
             .collect();
-        if matches!(&self.current, Some((path, _)) if !self.trees.contains_key(path)) {
+        if matches!(&self.current, Some((path, ..)) if !self.trees.contains_key(path)) {
             self.current = None;
         }
     }
@@ -90,8 +90,8 @@ impl DiskUses {
     pub fn step(&mut self, n_entries: usize, at: Duration, measured_before: Duration) -> Stepped {
         let (mut left, mut n_measured) = (n_entries, 0);
         while left > 0 {
-            let Some((path, mut walk)) =
-                self.current.take().or_else(|| self.begin(measured_before))
+            let current = self.current.take();
+            let Some((path, mut walk, began)) = current.or_else(|| self.begin(at, measured_before))
             else {
                 return Stepped {
                     has_more: false,
@@ -101,11 +101,11 @@ impl DiskUses {
             // A tree without a single entry is some work too.
             left -= walk.step(left).max(1);
             if walk.is_done() {
-                let measured = walk.measured(at);
+                let measured = walk.measured(began);
                 self.trees.insert(path, Some(measured));
                 n_measured += 1;
             } else {
-                self.current = Some((path, walk));
+                self.current = Some((path, walk, began));
             }
         }
         Stepped {
@@ -119,8 +119,18 @@ impl DiskUses {
         self.trees.get(path).copied().flatten()
     }
 
+    /// When the oldest measure was begun; `None` while a tree has none, and without trees.
+    pub fn oldest(&self) -> Option<Duration> {
+        let measured = self.trees.values().map(|it| it.map(|it| it.at));
+        measured.min().flatten()
+    }
+
     /// The tree whose measure is the oldest.
-    fn begin(&mut self, measured_before: Duration) -> Option<(PathBuf, Walk)> {
+    fn begin(
+        &mut self,
+        at: Duration,
+        measured_before: Duration,
+    ) -> Option<(PathBuf, Walk, Duration)> {
         let age = |measured: &Option<Measured>| measured.map(|it| it.at);
         let (path, _) = self
             .trees
@@ -129,7 +139,7 @@ impl DiskUses {
             .min_by_key(|(_, it)| age(it))?;
         let path = path.clone();
         let walk = Walk::begin(&self.root.path(&path));
-        Some((path, walk))
+        Some((path, walk, at))
     }
 }
 

@@ -248,7 +248,12 @@ fn relieve(
         let grace = grace(policy, threshold, it.reading);
         !it.reading.facts.is_critical && !ends_sooner(policy, it.reading, grace)
     };
-    let is_known = |it: &&Ranked<'_>| policy.compat == Compat::Kubelet || it.usage.is_some();
+    // Nothing is gained by a pod without a figure, nor on a disk by one that has nothing there.
+    let is_of_disk = threshold.signal.condition() == NodeCondition::DiskPressure;
+    let is_known = |it: &&Ranked<'_>| {
+        let frees = it.usage.is_some_and(|used| used > 0 || !is_of_disk);
+        policy.compat == Compat::Kubelet || frees
+    };
     let candidates: Vec<Victim> = ranked
         .iter()
         .filter(may_go)

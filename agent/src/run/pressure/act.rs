@@ -1,9 +1,11 @@
 //! What the watcher does about a decision: gives back what the node holds for nothing, evicts, and
 //! measures what came of it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::watcher::{Acted, Watcher};
+use crate::config::Compat;
 use crate::decide::eviction::BlockedReason as WhyNot;
 use crate::decide::eviction::rank::rank;
 use crate::decide::eviction::stall::{self, StallHold, StallInput, StallVerdict};
@@ -11,9 +13,10 @@ use crate::decide::eviction::story::Deed;
 use crate::decide::eviction::{
     Action, Decision, NodeReclaim, Relief, awaits_reaping, is_still_short,
 };
-use crate::model::eviction::{Eviction, EvictionCause, Signal, Snapshot, Victim};
+use crate::model::eviction::{Eviction, EvictionCause, NodeCondition, Signal, Snapshot, Victim};
 use crate::model::forensics::LastEviction;
 use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
 use crate::model::relief::KillOutcome;
 use crate::model::status::EvictionStatus;
 use crate::model::time::WallTime;
@@ -23,7 +26,7 @@ use crate::observe::metrics::labels::{
 };
 use crate::run::event::Event;
 use crate::runtime::logs;
-use crate::sys::clock;
+use crate::sys::{Root, clock};
 use crate::units::Bytes;
 
 /// A pod that ends with a grace is waited for this long beyond it, half as long as the grace and at
@@ -33,6 +36,22 @@ const LEAST_WAIT: Duration = Duration::from_secs(10);
 /// A pod that is killed is waited for this long: what is left then is stuck in the kernel, and
 /// memory does not wait.
 const KILL_TIME: Duration = Duration::from_secs(2);
+
+/// Files of a pod that was evicted for a disk are waited for this long after its end, as kubelet
+/// waits (`podCleanupTimeout`, pkg/kubelet/eviction/eviction_manager.go).
+const LEAVE_TIME: Duration = Duration::from_secs(30);
+
+/// A disk that is short fills on: who has how much of it is found out within this time, or decided
+/// by what is known.
+const MEASURE_TIME: Duration = Duration::from_secs(5);
+
+/// Files of a pod that was evicted for a disk, on their way out.
+#[derive(Clone, Debug)]
+pub(super) struct Leaving {
+    pod: PodRef,
+    directory: PathBuf,
+    until: Duration,
+}
 
 /// An eviction with a grace that is under way.
 #[derive(Clone, Debug)]
@@ -99,11 +118,42 @@ impl Watcher {
         let Some(victim) = relief.candidates.first() else {
             return Acted::Nothing;
         };
+        if relief.threshold.signal.condition() == NodeCondition::DiskPressure
+            && self.parts.policy.compat == Compat::Ballast
+            && !self.is_disk_known(snapshot.at)
+        {
+            return Acted::Waits;
+        }
         let acted = self.evict(victim, snapshot);
         if acted == Acted::Killed && relief.threshold.signal == Signal::PidAvailable {
             self.reaped = Some(observation);
         }
         acted
+    }
+
+    /// Whether it is known whose files fill the disk now: those of the last victim are gone, and all
+    /// others were measured since.
+    fn is_disk_known(&mut self, now: Duration) -> bool {
+        if let Some(leaving) = &self.leaving {
+            let is_there = Root::host().exists(&leaving.directory);
+            if is_there && now < leaving.until {
+                return false;
+            }
+            if is_there {
+                let directory = leaving.directory.display();
+                let message = format!("{} was evicted and still has {directory}", leaving.pod);
+                self.parts.told.node("EvictedFilesRemain", message);
+            }
+            self.leaving = None;
+            self.disk_since = Some(now);
+            self.is_disk_fresh = false;
+        }
+        let is_late = |since| now >= since + MEASURE_TIME;
+        let is_known = self.is_disk_fresh || self.disk_since.is_none_or(is_late);
+        if !is_known {
+            self.order_disk();
+        }
+        is_known
     }
 
     /// Gives back what nobody uses. True: something was tried.
@@ -175,6 +225,17 @@ impl Watcher {
             conditions: self.conditions.clone(),
         };
         let ends_at = snapshot.at.saturating_add(victim.grace);
+        if matches!(
+            &victim.cause,
+            EvictionCause::Threshold { threshold, .. }
+                if threshold.signal.condition() == NodeCondition::DiskPressure
+        ) {
+            self.leaving = Some(Leaving {
+                pod: victim.pod.clone(),
+                directory: candidate.directory.clone(),
+                until: ends_at.saturating_add(LEAVE_TIME),
+            });
+        }
         self.evicted.insert(uid.clone(), ends_at);
         // Without the note a crash right now would start the pod again: no reason not to evict it.
         if let Err(error) = self.parts.notes.write(&eviction) {

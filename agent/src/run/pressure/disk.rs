@@ -33,21 +33,37 @@ pub(super) struct PodDisk {
     pub volumes: BTreeMap<String, DiskUse>,
 }
 
+/// How old a measure may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    Calm,
+    /// A disk is short: what was measured before this time (boottime) is measured again at once.
+    ShortSince(Duration),
+}
+
 struct Order {
     candidates: Arc<Vec<Candidate>>,
-    max_age: Duration,
+    freshness: Freshness,
+}
+
+/// What all pods have.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct All {
+    pods: BTreeMap<PodUid, PodDisk>,
+    /// Since when (boottime) all of it was measured; `None`: some of it never was.
+    oldest: Option<Duration>,
 }
 
 /// Hands out what was measured last; the thread ends when this is dropped.
 pub(super) struct DiskKeeper {
     orders: Sender<Order>,
-    measured: Arc<Mutex<BTreeMap<PodUid, PodDisk>>>,
+    measured: Arc<Mutex<All>>,
 }
 
 impl DiskKeeper {
     pub(super) fn start() -> Result<Self, RunError> {
         let (orders, todo) = channel();
-        let measured = Arc::new(Mutex::new(BTreeMap::new()));
+        let measured = Arc::new(Mutex::new(All::default()));
         let results = Arc::clone(&measured);
         thread::Builder::new()
             .name("disk".to_owned())
@@ -57,26 +73,30 @@ impl DiskKeeper {
     }
 
     /// Measures these pods from now on, more often while a disk is short.
-    pub(super) fn order(&self, candidates: Arc<Vec<Candidate>>, is_short: bool) {
-        let max_age = match is_short {
-            true => AGE_UNDER_PRESSURE,
-            false => AGE_WITHOUT_PRESSURE,
-        };
+    pub(super) fn order(&self, candidates: Arc<Vec<Candidate>>, freshness: Freshness) {
         // The thread ends with this.
         let order = Order {
             candidates,
-            max_age,
+            freshness,
         };
         self.orders.send(order).ok();
     }
 
     pub(super) fn of(&self, pod: &PodUid) -> Option<PodDisk> {
         let measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
-        measured.get(pod).cloned()
+        measured.pods.get(pod).cloned()
+    }
+
+    /// Whether every one of these pods was measured at that time or later.
+    pub(super) fn is_measured_since(&self, since: Duration, pods: &[Candidate]) -> bool {
+        let measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pods = pods.iter().map(|it| &it.facts.pod.uid);
+        measured.oldest.is_some_and(|it| it >= since)
+            && pods.all(|it| measured.pods.contains_key(it))
     }
 }
 
-fn run(todo: &Receiver<Order>, results: &Mutex<BTreeMap<PodUid, PodDisk>>) {
+fn run(todo: &Receiver<Order>, results: &Mutex<All>) {
     let mut measuring = Measuring::new(&Root::host());
     loop {
         let wait = match measuring.is_busy {
@@ -110,7 +130,7 @@ impl Measuring {
             uses: DiskUses::new(root),
             order: Order {
                 candidates: Arc::default(),
-                max_age: AGE_WITHOUT_PRESSURE,
+                freshness: Freshness::Calm,
             },
             is_busy: false,
             is_new: false,
@@ -124,14 +144,20 @@ impl Measuring {
     }
 
     /// One step of the walks that are due. What all pods have, if any of it is new.
-    fn step(&mut self, now: Duration) -> Option<BTreeMap<PodUid, PodDisk>> {
-        let measured_before = now.saturating_sub(self.order.max_age);
+    fn step(&mut self, now: Duration) -> Option<All> {
+        let measured_before = match self.order.freshness {
+            Freshness::Calm => now.saturating_sub(AGE_WITHOUT_PRESSURE),
+            Freshness::ShortSince(since) => since.max(now.saturating_sub(AGE_UNDER_PRESSURE)),
+        };
         let stepped = self.uses.step(STEP, now, measured_before);
         self.is_busy = stepped.has_more;
         let is_new = std::mem::take(&mut self.is_new) || stepped.n_measured > 0;
         is_new.then(|| {
             let of = |it: &Candidate| (it.facts.pod.uid.clone(), figures(&self.uses, it));
-            self.order.candidates.iter().map(of).collect()
+            All {
+                pods: self.order.candidates.iter().map(of).collect(),
+                oldest: self.uses.oldest(),
+            }
         })
     }
 }

@@ -33,6 +33,8 @@ impl Watcher {
             containers: true,
         };
         let mut figures = self.parts.stats.all_figures(now, wanted);
+        let is_measured = |since| self.disk.is_measured_since(since, &self.candidates);
+        self.is_disk_fresh = self.disk_since.is_some_and(is_measured);
         for (uid, figures) in &mut figures {
             let Some(disk) = self.disk.of(uid) else {
                 continue;

@@ -12,8 +12,8 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::act::Pending;
-use super::disk::DiskKeeper;
+use super::act::{Leaving, Pending};
+use super::disk::{DiskKeeper, Freshness};
 use super::stages::Stages;
 use super::{MIN_SPAN, Notes, Pressure};
 use crate::apply::recording::Recorder;
@@ -143,6 +143,12 @@ pub(super) struct Watcher {
     pub(super) evicted: BTreeMap<PodUid, Duration>,
     /// What the last kill for process ids was decided by.
     pub(super) reaped: Option<Observation>,
+    /// Since when a disk is short, or since what the last victim left is gone: nobody is chosen by
+    /// what pods had before.
+    pub(super) disk_since: Option<Duration>,
+    /// The figures of the pods are newer than that.
+    pub(super) is_disk_fresh: bool,
+    pub(super) leaving: Option<Leaving>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
     pub(super) last_eviction: Option<EvictionStatus>,
@@ -222,6 +228,9 @@ impl Watcher {
             pending: None,
             evicted: BTreeMap::new(),
             reaped: None,
+            disk_since: None,
+            is_disk_fresh: false,
+            leaving: None,
             conditions: BTreeSet::new(),
             told_threshold: None,
             last_eviction: None,
@@ -361,6 +370,9 @@ impl Watcher {
             self.told_threshold = None;
             self.doubted_until = clock::boottime() + DOUBT;
         }
+        self.disk_since = self
+            .is_disk_short()
+            .then(|| self.disk_since.unwrap_or(started));
         self.review_stages(&snapshot);
         let acted = match self.act(&decision, &snapshot) {
             Acted::Nothing => self.act_on_stall(&snapshot),
@@ -452,7 +464,15 @@ impl Watcher {
         } else if !is_disk_short {
             return;
         }
-        self.disk.order(Arc::clone(&self.candidates), is_disk_short);
+        self.order_disk();
+    }
+
+    pub(super) fn order_disk(&self) {
+        let freshness = match self.disk_since {
+            Some(since) => Freshness::ShortSince(since),
+            None => Freshness::Calm,
+        };
+        self.disk.order(Arc::clone(&self.candidates), freshness);
     }
 
     fn snapshot(&self, now: Duration, observations: BTreeMap<Signal, Observation>) -> Snapshot {

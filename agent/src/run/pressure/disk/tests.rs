@@ -40,10 +40,10 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
     assert_eq!(measuring.step(at(1000)), None);
     measuring.take(Order {
         candidates: Arc::new(vec![candidate()]),
-        max_age: AGE_WITHOUT_PRESSURE,
+        freshness: Freshness::Calm,
     });
     let uid = PodUid("uid".to_owned());
-    let volume_of = |all: &BTreeMap<PodUid, PodDisk>| all[&uid].volumes["shared"].bytes;
+    let volume_of = |all: &All| all.pods[&uid].volumes["shared"].bytes;
     let first = measuring.step(at(1001)).unwrap();
     assert_eq!(volume_of(&first), None, "there is no volume yet");
 
@@ -52,7 +52,16 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
     assert_eq!(measuring.step(at(1060)), None, "nothing is due");
     let second = measuring.step(at(1062)).unwrap();
     assert!(volume_of(&second) >= Some(1 << 20), "{second:?}");
-    assert!(second[&uid].storage >= Some(1 << 20), "{second:?}");
+    assert!(second.pods[&uid].storage >= Some(1 << 20), "{second:?}");
+    assert_eq!(second.oldest, Some(at(1062)));
     assert!(!measuring.is_busy);
+
+    // A disk that is short asks for what there is now, whenever it was measured last.
+    measuring.take(Order {
+        candidates: Arc::new(vec![candidate()]),
+        freshness: Freshness::ShortSince(at(1063)),
+    });
+    let third = measuring.step(at(1063)).unwrap();
+    assert_eq!(third.oldest, Some(at(1063)));
     fs::remove_dir_all(&dir).unwrap();
 }
