@@ -14,6 +14,7 @@ mod contention;
 mod cpusets;
 mod event;
 mod evictions;
+mod files;
 mod forensics;
 mod hardware;
 mod identity;
@@ -45,6 +46,7 @@ use std::time::Duration;
 
 pub use self::check::check;
 use self::event::{Event, Receiver, Sender};
+use self::files::Files;
 use self::forensics::Background;
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
@@ -169,6 +171,7 @@ pub struct Loop {
     counters: Counters,
     publisher: Publisher,
     log_keeper: LogKeeper,
+    files: Files,
     placement: Placement,
     pressure: Arc<Pressure>,
     eviction_notes: Notes,
@@ -232,12 +235,15 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let server = serve::Server::start(&config, pages, bell, &log, status, &to_loop)?;
 
     let PodsConfig::Manifests { manifest_directory } = &config.pods;
+    let paths = StatePaths(config.state_directory.clone());
+    let told = Told::new(log.clone());
     let mut state = Loop {
         settings: Settings {
             backoff: BackoffPolicy::with_max(config.kubelet.max_container_restart_period),
             compat: config.compat,
         },
-        paths: StatePaths(config.state_directory.clone()),
+        files: Files::start(&paths, &told)?,
+        paths,
         manifests: ManifestDirectory::new(manifest_directory).with_node_name(node.name.as_str()),
         config: Arc::clone(&config),
         node,
@@ -253,7 +259,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         foreign: Vec::new(),
         node_faults: BTreeMap::new(),
         manifest_state: manifests::ManifestState::default(),
-        told: Told::new(log.clone()),
+        told,
         metrics: metrics.clone(),
         health,
         counters: Counters::default(),

@@ -18,6 +18,7 @@ pub mod input;
 pub mod launch;
 pub mod lock;
 pub mod regular;
+pub mod removal;
 pub mod root;
 pub mod steady;
 pub mod syscall;

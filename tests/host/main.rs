@@ -24,6 +24,7 @@ mod crash;
 mod devices;
 mod ebpf;
 mod eviction;
+mod files;
 mod forensics;
 mod hardware;
 mod lifecycle;

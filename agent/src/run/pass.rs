@@ -13,6 +13,7 @@ use super::plugins::allocated_devices;
 use super::pods::{self, Instance, PodEntry};
 use super::{Loop, start};
 use crate::apply::cgroupfs::ApplyError;
+use crate::apply::checkpoint;
 use crate::decide::attribution::{Level, Owner};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
@@ -566,7 +567,8 @@ impl Loop {
         }
     }
 
-    /// Pods that are over: their cgroup goes, and a deleted one is forgotten when it is gone.
+    /// Pods that are over: their cgroup goes, and a deleted one is forgotten when it is gone. The files
+    /// of an evicted one go at once, as kubelet's do; its logs and its record stay.
     fn retire_pods(&mut self, now: Duration) {
         let mut gone = Vec::new();
         for (uid, entry) in &mut self.pods {
@@ -576,32 +578,40 @@ impl Loop {
             match self.node.reader.existence(&entry.cgroup) {
                 Ok(Existence::Absent) if entry.state.deletion.is_some() => gone.push(uid.clone()),
                 Ok(Existence::Absent) if entry.state.eviction.is_some() && !entry.gave_up_files => {
-                    entry.gave_up_files = true;
-                    pods::remove_files(&self.paths, &entry.pod_ref, &self.told);
+                    let directory = self.paths.pod_dir(uid);
+                    entry.gave_up_files = self.files.discard(&directory, uid, now);
                 }
                 Ok(Existence::Absent) | Err(_) => {}
                 Ok(_) => self.removals.insert(entry.cgroup.clone(), now),
             }
         }
         for uid in gone {
-            let Some(entry) = self.pods.remove(&uid) else {
-                continue;
-            };
-            match pods::forget(&self.paths, &entry.pod_ref) {
-                Ok(()) => {
-                    self.told.pod_removed(&entry.pod_ref);
-                    self.forget_admission(&uid);
-                }
-                Err(error) => {
-                    tracing::error!(
-                        pod = %entry.pod_ref,
-                        error = crate::observe::chain(&error),
-                        "remove what is stored of a pod"
-                    );
-                    self.pods.insert(uid, entry);
-                }
+            self.forget(&uid, now);
+        }
+    }
+
+    /// What is stored of a pod goes: its record last, so that an agent that ends halfway goes on here.
+    fn forget(&mut self, uid: &PodUid, now: Duration) {
+        let Some(entry) = self.pods.get(uid) else {
+            return;
+        };
+        let directories = [self.paths.pod_dir(uid), self.paths.pod_logs(&entry.pod_ref)];
+        for directory in directories {
+            if !self.files.discard(&directory, uid, now) {
+                return;
             }
         }
+        if let Err(error) = checkpoint::remove(&self.paths.pod_record(uid)) {
+            tracing::error!(
+                pod = %entry.pod_ref,
+                error = crate::observe::chain(&error),
+                "remove the record of a pod"
+            );
+            return;
+        }
+        self.told.pod_removed(&entry.pod_ref);
+        self.pods.remove(uid);
+        self.forget_admission(uid);
     }
 
     /// Cgroups below kubepods that belong to nothing the loop knows: left by an agent that is no

@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use super::plugins::PreStart;
-use super::told::Told;
 use crate::apply::checkpoint;
 use crate::decide::lifecycle::{PodDecision, after_reboot};
 use crate::decide::pod_state::PodState;
@@ -20,7 +18,7 @@ use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
 use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
-use crate::sys::{FsError, Root};
+use crate::sys::FsError;
 
 /// One start of a container, from the decision to start it until its cgroup is gone.
 #[derive(Clone, Debug)]
@@ -233,6 +231,10 @@ impl StatePaths {
         self.pod_dir(uid).join("volumes").join(name)
     }
 
+    pub(super) fn logs(&self) -> PathBuf {
+        logs::directory(&self.0)
+    }
+
     pub(super) fn pod_logs(&self, pod: &PodRef) -> PathBuf {
         logs::pod_dir(&self.0, &pod.namespace, &pod.name, &pod.uid)
     }
@@ -281,34 +283,6 @@ pub(super) fn unknown_end(now: Duration) -> Termination {
         oom_killed: false,
         message: Some("it ended while the agent was not there to see how".to_owned()),
     }
-}
-
-/// Removes the files of a pod that was evicted, as kubelet does with those of every pod that is over;
-/// its logs and its record stay. In a thread of its own: there may be many.
-pub(super) fn remove_files(paths: &StatePaths, pod: &Arc<PodRef>, told: &Told) {
-    let (directory, pod, told) = (paths.pod_dir(&pod.uid), Arc::clone(pod), told.clone());
-    let remove = move || {
-        if let Err(error) = Root::host().remove_dir_all(&directory) {
-            let why = crate::observe::chain(&error);
-            told.node("EvictedFilesRemain", format!("of {pod}: {why}"));
-        }
-    };
-    let thread = thread::Builder::new().name("files".to_owned());
-    if let Err(error) = thread.spawn(remove) {
-        // They go with its definition.
-        tracing::warn!(
-            error = crate::observe::chain(&error),
-            "remove files of a pod"
-        );
-    }
-}
-
-/// Removes what is stored of pods that are gone.
-pub(super) fn forget(paths: &StatePaths, pod: &PodRef) -> Result<(), FsError> {
-    let root = Root::host();
-    root.remove_dir_all(paths.pod_dir(&pod.uid))?;
-    root.remove_dir_all(paths.pod_logs(pod))?;
-    checkpoint::remove(&paths.pod_record(&pod.uid))
 }
 
 /// Pods by `namespace/name`; more than one while a replaced pod is on its way out.

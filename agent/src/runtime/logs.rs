@@ -52,9 +52,12 @@ pub fn container_dir(state_dir: &Path, owner: &ContainerOwner) -> PathBuf {
 
 /// The directory of all containers of a pod.
 pub fn pod_dir(state_dir: &Path, namespace: &str, name: &str, uid: &PodUid) -> PathBuf {
-    state_dir
-        .join("logs")
-        .join(format!("{namespace}_{name}_{uid}"))
+    directory(state_dir).join(format!("{namespace}_{name}_{uid}"))
+}
+
+/// The directory of all pods.
+pub fn directory(state_dir: &Path) -> PathBuf {
+    state_dir.join("logs")
 }
 
 /// Rotates a log of more than `max_bytes`, keeping `max_files` files with the log itself

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{FsError, Operation};
+use super::removal::{Mounts, remove_tree};
 
 /// The tree in which `/proc`, `/sys` and the rest are looked up: the node itself, a mount of the
 /// host's root in a container, or a directory shaped like a node in a test.
@@ -132,14 +133,16 @@ impl Root {
         }
     }
 
-    /// Removes a directory with all that is in it, never following a symlink; a directory that is
-    /// not there is fine.
+    /// Removes a directory with all that is in it, following no link and crossing no mount; a
+    /// directory that is not there is fine.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
-        let path = self.path(path);
-        match fs::remove_dir_all(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-            other => other.map_err(|e| FsError::new(Operation::RemoveDir, &path, e)),
-        }
+        remove_tree(&self.path(path), Mounts::Refuse)
+    }
+
+    /// Gives a file or directory another name, not yet durably.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FsError> {
+        let from = self.path(from);
+        fs::rename(&from, self.path(to)).map_err(|e| FsError::new(Operation::Rename, &from, e))
     }
 
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<fs::Metadata, FsError> {

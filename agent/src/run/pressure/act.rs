@@ -25,8 +25,9 @@ use crate::observe::metrics::labels::{
     BlockedReason, EvictionResult, EvictionSignal, EvictionStage,
 };
 use crate::run::event::Event;
+use crate::run::files::is_left;
 use crate::runtime::logs;
-use crate::sys::{Root, clock};
+use crate::sys::clock;
 use crate::units::Bytes;
 
 /// A pod that ends with a grace is waited for this long beyond it, half as long as the grace and at
@@ -135,7 +136,7 @@ impl Watcher {
     /// others were measured since.
     fn is_disk_known(&mut self, now: Duration) -> bool {
         if let Some(leaving) = &self.leaving {
-            let is_there = Root::host().exists(&leaving.directory);
+            let is_there = is_left(&leaving.directory);
             if is_there && now < leaving.until {
                 return false;
             }

@@ -1,0 +1,151 @@
+//! Directories of pods that are over, on their way out.
+//!
+//! The loop only gives them another name, beside the old one, so that a pod of the same UID can begin
+//! at once; a thread empties them, however much is in them, and comes back to what cannot be removed.
+//! What an agent left behind by that name is taken up by the next one.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::RunError;
+use super::pods::StatePaths;
+use super::told::Told;
+use crate::model::pod::PodUid;
+use crate::sys::removal::{Mounts, remove_tree};
+use crate::sys::{FsError, Root, clock};
+
+const PREFIX: &str = ".removing-";
+
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait between two tries of the same directory.
+const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
+
+/// Hands directories to the thread; the thread ends when this is dropped.
+pub(super) struct Files {
+    work: Sender<PathBuf>,
+    told: Told,
+    /// Of directories that could not even be renamed: when to try again.
+    stuck: BTreeMap<PathBuf, Backoff>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Backoff {
+    next: Duration,
+    wait: Duration,
+}
+
+impl Files {
+    /// Begins with what an earlier agent has not finished.
+    pub(super) fn start(paths: &StatePaths, told: &Told) -> Result<Self, RunError> {
+        let (work, todo) = channel();
+        for directory in [paths.pods(), paths.logs()] {
+            // What cannot be listed now is listed by the next start.
+            let names = Root::host().list(&directory).unwrap_or_default();
+            for name in names.iter().filter(|it| it.starts_with(PREFIX)) {
+                work.send(directory.join(name)).ok();
+            }
+        }
+        let teller = told.clone();
+        thread::Builder::new()
+            .name("files".to_owned())
+            .spawn(move || run(&todo, &teller))
+            .map_err(RunError::Thread)?;
+        Ok(Self {
+            work,
+            told: told.clone(),
+            stuck: BTreeMap::new(),
+        })
+    }
+
+    /// Has a directory of a pod removed. True: it is out of the way, or never was there. False, told
+    /// once: it cannot be renamed; asked again later, it is tried again.
+    pub(super) fn discard(&mut self, directory: &Path, uid: &PodUid, now: Duration) -> bool {
+        if self.stuck.get(directory).is_some_and(|it| now < it.next) {
+            return false;
+        }
+        let moved = directory.with_file_name(format!("{PREFIX}{uid}-{}", now.as_nanos()));
+        match Root::host().rename(directory, &moved) {
+            Ok(()) => {
+                // Without the thread it is the next start's.
+                self.work.send(moved).ok();
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => {
+                let before = self.stuck.get(directory).copied();
+                if before.is_none() {
+                    remains(&self.told, &error);
+                }
+                let backoff = Backoff::after(before, now);
+                self.stuck.insert(directory.to_owned(), backoff);
+                return false;
+            }
+        }
+        self.stuck.remove(directory);
+        true
+    }
+}
+
+/// Whether something of a pod's directory is still there, under this name or on its way out.
+pub(super) fn is_left(directory: &Path) -> bool {
+    let (Some(above), Some(uid)) = (directory.parent(), directory.file_name()) else {
+        return false;
+    };
+    let prefix = format!("{PREFIX}{}-", uid.display());
+    let is_leaving = |names: Vec<String>| names.iter().any(|it| it.starts_with(&prefix));
+    let root = Root::host();
+    root.exists(directory) || root.list(above).is_ok_and(is_leaving)
+}
+
+impl Backoff {
+    fn after(before: Option<Self>, now: Duration) -> Self {
+        let wait = before.map_or(FIRST_WAIT, |it| (it.wait * 2).min(MAX_WAIT));
+        Self {
+            next: now + wait,
+            wait,
+        }
+    }
+}
+
+fn run(todo: &Receiver<PathBuf>, told: &Told) {
+    let mut waiting: BTreeMap<PathBuf, Backoff> = BTreeMap::new();
+    loop {
+        let now = clock::boottime();
+        let next = waiting.values().map(|it| it.next).min();
+        let ordered = match next {
+            None => todo.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(next) => todo.recv_timeout(next.saturating_sub(now)),
+        };
+        let due = match ordered {
+            Ok(path) => vec![path],
+            Err(RecvTimeoutError::Timeout) => {
+                let now = clock::boottime();
+                let is_due = |it: &(&PathBuf, &Backoff)| it.1.next <= now;
+                let due = waiting.iter().filter(is_due);
+                due.map(|(path, _)| path.clone()).collect()
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        for path in due {
+            let before = waiting.remove(&path);
+            let Err(error) = remove_tree(&path, Mounts::Detach) else {
+                continue;
+            };
+            if before.is_none() {
+                remains(told, &error);
+            }
+            let backoff = Backoff::after(before, clock::boottime());
+            waiting.insert(path, backoff);
+        }
+    }
+}
+
+fn remains(told: &Told, error: &FsError) {
+    let why = crate::observe::chain(error);
+    told.node(
+        "PodFilesRemain",
+        format!("of a pod that is over, tried again from time to time: {why}"),
+    );
+}

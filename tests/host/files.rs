@@ -1,0 +1,180 @@
+//! What a pod leaves on the disk, and what must outlive it: others' files that are mounted into its
+//! volumes. `mount`, `chattr` and `perl` of the machine make the scenes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ballast::model::status::PodEntry;
+use ballast_tests::agent::Agent;
+use ballast_tests::manifest::{Container, Manifest};
+
+use super::look::{is_running, pid_of, pod_dir};
+use super::say;
+
+fn program(name: &str, args: &[&Path]) -> Result<()> {
+    let mut command = Command::new(name);
+    command.args(args);
+    let output = command
+        .output()
+        .with_context(|| format!("run {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}", said.trim());
+    Ok(())
+}
+
+fn volume(agent: &Agent, pod: &PodEntry) -> PathBuf {
+    pod_dir(&agent.state(), pod).join("volumes/shared")
+}
+
+/// Everything below the directories of pods and logs but the records.
+fn leftovers(agent: &Agent) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for directory in ["pods", "logs"] {
+        let directory = agent.state().join(directory);
+        let Ok(entries) = fs::read_dir(&directory) else {
+            continue;
+        };
+        for entry in entries {
+            found.push(entry?.path().display().to_string());
+        }
+    }
+    Ok(found)
+}
+
+fn wait_removed(agent: &Agent) -> Result<()> {
+    agent.wait("no pod is left", |it| it.pods.is_empty())?;
+    agent.wait_for("nothing of it is left", || Ok(leftovers(agent)?.is_empty()))
+}
+
+/// A mount below a pod that the test takes back whatever happens.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Gone already, unless the agent failed.
+        nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH).ok();
+    }
+}
+
+fn bind(what: &Path, at: &Path) -> Result<Mounted> {
+    program("mount", &[Path::new("--bind"), what, at])?;
+    Ok(Mounted(at.to_owned()))
+}
+
+/// A directory, a directory on another file system and a file, bound into a volume: all three keep
+/// what is in them, and are mounted there no more.
+#[cfg_attr(feature = "privileged", test)]
+fn what_is_mounted_in_a_volume_outlives_its_pod() -> Result<()> {
+    let mut agent = Agent::new("bind")?;
+    agent.start()?;
+    agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let data = agent.dir.join("data");
+    fs::create_dir_all(data.join("deep/er"))?;
+    fs::write(data.join("deep/er/kept"), "kept")?;
+    let volume = volume(&agent, &pod);
+    fs::create_dir_all(volume.join("below/data"))?;
+    fs::create_dir_all(volume.join("below/run"))?;
+    fs::write(volume.join("file"), "")?;
+    let _mounts = [
+        bind(&data, &volume.join("below/data"))?,
+        // Twice at one place: the lower one has to go as well.
+        bind(&data, &volume.join("below/data"))?,
+        bind(Path::new("/run"), &volume.join("below/run"))?,
+        bind(&data.join("deep/er/kept"), &volume.join("file"))?,
+    ];
+    let marker = Path::new("/run").join(format!("ballast-files-{}", std::process::id()));
+    fs::write(&marker, "kept")?;
+    agent.remove_pod("pod")?;
+    let removed = wait_removed(&agent);
+    let is_kept = |path: &Path| fs::read_to_string(path).is_ok_and(|it| it == "kept");
+    let (in_data, in_run) = (is_kept(&data.join("deep/er/kept")), is_kept(&marker));
+    fs::remove_file(&marker).ok();
+    assert!(in_data, "files of the bound directory are gone");
+    assert!(in_run, "files of the other file system are gone");
+    removed?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let state = agent.state().display().to_string();
+    let left: Vec<&str> = mounts.lines().filter(|it| it.contains(&state)).collect();
+    assert!(left.is_empty(), "{left:#?}");
+    Ok(())
+}
+
+/// Made by a container without privileges; it ended the agent, and the one after it.
+#[cfg_attr(feature = "privileged", test)]
+fn thirty_thousand_nested_directories_go_like_any_others() -> Result<()> {
+    let mut agent = Agent::new("nested")?;
+    agent.start()?;
+    let script = "cd volumes/shared && perl -e 'for (1..30000) { mkdir \"d\" or die; chdir \"d\" or \
+                  die } open F, \">\", $ENV{BALLAST_POD_DIR} . \"/volumes/shared/done\"' \
+                  && exec sleep 3600";
+    let container = Container::sh("app", script)
+        .with("securityContext", serde_json::json!({"runAsUser": 12345}));
+    agent.put(&Manifest::new("pod").container(container))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let done = volume(&agent, &pod).join("done");
+    agent.wait_for("the directories are made", || Ok(done.exists()))?;
+    let pid = agent.pid();
+    agent.remove_pod("pod")?;
+    wait_removed(&agent)?;
+    agent.status()?;
+    assert_eq!(agent.pid(), pid);
+    Ok(())
+}
+
+/// The rest goes, it is told once, the name is free at once, and what can be removed later is.
+#[cfg_attr(feature = "privileged", test)]
+fn a_file_that_cannot_be_removed_holds_nobody_up() -> Result<()> {
+    let mut agent = Agent::new("immutable")?;
+    agent.start()?;
+    let manifest = Manifest::new("pod").container(Container::idle("app"));
+    agent.put(&manifest)?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let volume = volume(&agent, &pod);
+    for name in ["kept", "other"] {
+        fs::write(volume.join(name), "")?;
+    }
+    if let Err(error) = program("chattr", &[Path::new("+i"), &volume.join("kept")]) {
+        say(format!("no immutable files here: {error:#}"));
+        return Ok(());
+    }
+    let shown = || -> Result<()> {
+        agent.remove_pod("pod")?;
+        agent.wait("no pod is left", |it| it.pods.is_empty())?;
+        agent.put(&manifest)?;
+        let again = agent.wait_pod("pod", "runs again", is_running)?;
+        ensure!(pid_of(&again, "app") != pid_of(&pod, "app"));
+        ensure!(
+            fs::read_dir(&volume)?.next().is_none(),
+            "the volume is an old one"
+        );
+        // Tried some more times by then.
+        thread::sleep(Duration::from_secs(4));
+        let told = agent.events("node")?;
+        let told = told.iter().filter(|it| it.event.reason == "PodFilesRemain");
+        let told: Vec<&str> = told.map(|it| it.event.message.as_str()).collect();
+        ensure!(
+            matches!(told[..], [it] if it.contains("shared/kept")),
+            "once: {told:#?}"
+        );
+        agent.remove_pod("pod")?;
+        agent.wait("no pod is left", |it| it.pods.is_empty())?;
+        Ok(())
+    }();
+    // Whatever came of it: nobody could remove the directory of this test.
+    let mut n_kept = 0;
+    for directory in fs::read_dir(agent.state().join("pods"))? {
+        let kept = directory?.path().join("volumes/shared/kept");
+        if kept.exists() {
+            n_kept += 1;
+            program("chattr", &[Path::new("-i"), &kept])?;
+        }
+    }
+    shown?;
+    assert_eq!(n_kept, 1);
+    wait_removed(&agent)
+}
