@@ -13,7 +13,7 @@ use crate::model::check::{
     ProgramCheck,
 };
 use crate::model::kernel::{Capability, KernelVersion, Lockdown};
-use crate::model::mounts::{CgroupFacts, CgroupLayout, ControllerName};
+use crate::model::mounts::{CgroupFacts, CgroupLayout};
 
 /// Ring buffers of eBPF and `cpu.stat` of the cgroup v2 root, which kubelet asks for, came with it.
 const OLDEST_KERNEL: KernelVersion = KernelVersion::new(5, 8);
@@ -130,11 +130,7 @@ fn cgroup_controllers(facts: &FactSheet, mode: Mode) -> CheckItem {
         return CheckItem::ok(NAME, join(&found.controllers));
     }
     let consequence = format!("pods have no limits and no figures for {}", join(&missing));
-    // Without these two a pod has no limits worth the name.
-    let is_vital = |it: &ControllerName| {
-        !found.layout.is_unified() || ["cpu", "memory"].contains(&it.0.as_str())
-    };
-    let item = if mode == Mode::Own && missing.iter().any(is_vital) {
+    let item = if mode == Mode::Own {
         CheckItem::fatal(NAME, format!("without {}", join(&missing)), consequence)
     } else {
         CheckItem::degraded(NAME, format!("without {}", join(&missing)), consequence)

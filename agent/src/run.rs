@@ -14,6 +14,7 @@ mod contention;
 mod cpusets;
 mod event;
 mod evictions;
+mod exclusive;
 mod files;
 mod forensics;
 mod hardware;
@@ -23,6 +24,7 @@ mod known;
 mod logs;
 mod manifests;
 mod node;
+mod ownership;
 mod pass;
 mod phases;
 mod placement;
@@ -46,11 +48,13 @@ use std::time::Duration;
 
 pub use self::check::check;
 use self::event::{Event, Receiver, Sender};
+use self::exclusive::{Exclusive, Holder};
 use self::files::Files;
 use self::forensics::Background;
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
 use self::node::{DeviceControl, Node, NodeError};
+use self::ownership::Ownership;
 use self::pass::Scope;
 use self::placement::Placement;
 use self::pods::{PodEntry, StatePaths};
@@ -69,6 +73,7 @@ use crate::decide::lifecycle::{BackoffPolicy, Settings};
 use crate::decide::placement::managers::PlacementError;
 use crate::device_plugin::DevicePlugins;
 use crate::model::cgroup_name::CgroupName;
+use crate::model::check::CheckReport;
 use crate::model::container::ContainerAction;
 use crate::model::event::CgroupId;
 use crate::model::placement::{CpuState, MemoryState};
@@ -126,8 +131,15 @@ pub enum RunError {
     Placement(#[from] PlacementError),
     #[error("prepare the state directory")]
     State(#[source] FsError),
-    #[error("another agent uses the state directory {}", .0.display())]
-    Locked(PathBuf),
+    /// What `ballast check` calls fatal.
+    #[error("this node is not fit for the agent:\n{0}")]
+    Unfit(CheckReport),
+    #[error("another agent uses the {what} {}: {holder}", .path.display())]
+    Locked {
+        what: &'static str,
+        path: PathBuf,
+        holder: Holder,
+    },
     #[error("set up the process runtime")]
     Runtime(#[from] RuntimeError),
     #[error("start a thread")]
@@ -149,6 +161,9 @@ pub struct Loop {
     runtime: Box<dyn Runtime>,
     manifests: ManifestDirectory,
     pods: BTreeMap<PodUid, PodEntry>,
+    ownership: Ownership,
+    /// False: the last state that was to be stored could not be.
+    is_storing: bool,
     /// Instance ids to the pod and container they belong to.
     instances: BTreeMap<ContainerId, (PodUid, String)>,
     removals: Removals,
@@ -198,9 +213,10 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     syscall::limit_heap();
     let config = Arc::new(config);
     let root = Root::host();
+    check::check_fitness(&config)?;
     root.create_dir_all(config.state_directory.join("pods"))
         .map_err(RunError::State)?;
-    let _lock = lock_state(&config)?;
+    let mut exclusive = Exclusive::take(&config)?;
     let (to_loop, events) = event::channel();
     let log = EventLog::new(EVENT_LOG, 0);
     let metrics = Metrics::new(config.mode.kubelet_duties(), config.kubelet_metric_names);
@@ -211,7 +227,9 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     );
     let mut node = Node::detect(&root, &config)?;
     let placement = Placement::new(&config, &node)?;
+    exclusive.take_cgroup_root(&node)?;
     let prepared = node.prepare();
+    exclusive.take_cgroup_root(&node)?;
     identity::set_identity(&metrics, &root, &config, fields, &node);
     health.unblock("node");
 
@@ -249,6 +267,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         node,
         runtime: Box::new(runtime),
         pods: BTreeMap::new(),
+        ownership: Ownership::default(),
+        is_storing: true,
         instances: BTreeMap::new(),
         removals: Removals::default(),
         shared: Arc::clone(&shared),
@@ -331,14 +351,6 @@ fn full_pass_interval(kubelet: &KubeletConfig) -> Duration {
         .clamp(MIN_FULL_PASS, FULL_PASS)
 }
 
-/// Holds the state directory against a second agent until dropped.
-fn lock_state(config: &Config) -> Result<crate::sys::lock::Lock, RunError> {
-    let path = config.state_directory.join("lock");
-    crate::sys::lock::Lock::take(&path)
-        .map_err(RunError::State)?
-        .ok_or_else(|| RunError::Locked(config.state_directory.clone()))
-}
-
 impl Loop {
     /// Passes until shutdown. The channel goes with it, so that no thread waits to send when all are
     /// joined.
@@ -348,7 +360,7 @@ impl Loop {
         self.pass(Scope::All);
         // On a new node the limit of all pods is there from now on.
         self.pressure.wake_for_pass();
-        self.remove_orphans(clock::boottime());
+        self.look_for_unknown(clock::boottime());
         self.health.unblock("first pass");
         let interval = full_pass_interval(&self.config.kubelet);
         let mut last_full = clock::boottime();
@@ -408,7 +420,7 @@ impl Loop {
             self.pass(scope);
             if scope == Scope::All && now >= last_orphans + ORPHANS {
                 last_orphans = now;
-                self.remove_orphans(now);
+                self.look_for_unknown(now);
             }
         }
     }

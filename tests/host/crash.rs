@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::record::OomScope;
 use ballast::model::status::{PodEntry, Status};
-use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
@@ -137,7 +136,8 @@ fn an_adopted_containers_end_is_seen() -> Result<()> {
     Ok(())
 }
 
-/// Cgroups of pods that no agent knows, with what runs in them, go after a start.
+/// The cgroup of a pod whose record was spoilt and whose manifest is gone is removed, with what runs
+/// in it: the name of the record still says whose it is.
 #[cfg_attr(feature = "privileged", test)]
 fn orphan_cgroups_are_cleaned_after_a_restart() -> Result<()> {
     let mut agent = Agent::new("orphans")?;
@@ -154,10 +154,10 @@ fn orphan_cgroups_are_cleaned_after_a_restart() -> Result<()> {
     let (kept, lost) = (find("kept")?, find("lost")?);
     let lost_path = lost.cgroup_path.clone().context("a cgroup")?;
     agent.kill()?;
-    // All that could tell whose the cgroup is.
     agent.remove_pod("lost")?;
     let state = agent.state();
-    fs::remove_file(state.join("pods").join(format!("{}.json", lost.uid)))?;
+    let record = state.join("pods").join(format!("{}.json", lost.uid));
+    fs::write(&record, "spoilt")?;
     for entry in fs::read_dir(state.join("containers"))? {
         let path = entry?.path();
         if fs::read_to_string(&path)?.contains(&format!("\"{}\"", lost.uid)) {
@@ -174,34 +174,6 @@ fn orphan_cgroups_are_cleaned_after_a_restart() -> Result<()> {
     assert!(told.iter().any(|it| it.event.message.contains(&lost_path)));
     let after = agent.wait_pod("kept", "runs", is_running)?;
     assert_eq!(pid_of(&after, "app"), pid_of(kept, "app"));
-    Ok(())
-}
-
-#[cfg_attr(feature = "privileged", test)]
-fn a_second_agent_on_the_same_state_refuses_to_start() -> Result<()> {
-    let mut agent = Agent::new("second")?;
-    agent.start()?;
-    let mut second = agent
-        .run_command()?
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let deadline = Instant::now() + PATIENCE;
-    while second.try_wait()?.is_none() {
-        if Instant::now() > deadline {
-            second.kill()?;
-        }
-        thread::sleep(STEP);
-    }
-    let output = second.wait_with_output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("another agent uses the state directory"),
-        "{said}"
-    );
-    // The first one has not noticed.
-    assert_eq!(Some(agent.status()?.agent.pid), agent.pid());
     Ok(())
 }
 

@@ -18,6 +18,7 @@
 )]
 
 mod ability;
+mod beside;
 mod cadvisor;
 mod cpusets;
 mod crash;

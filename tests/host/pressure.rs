@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ballast::model::container::PodPhase;
 use ballast::model::eviction::NodeCondition;
 use ballast_tests::agent::{Agent, hog};
@@ -85,6 +85,43 @@ fn a_fork_bomb_ends_at_the_threshold_of_process_ids() -> Result<()> {
     assert!(message.contains("low on resource: pids"), "{message}");
     let after = agent.wait_pod("steady", "runs", is_running)?;
     assert_eq!(pid_of(&after, "app"), pid_of(&steady, "app"));
+    Ok(())
+}
+
+/// What is not stored cannot be known as ours by the next agent, so nothing is made of it; one line says
+/// so, and it goes on by itself.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_that_cannot_be_stored_waits_for_room() -> Result<()> {
+    let mut agent = Agent::new("full")?;
+    let disk = SmallDisk::mount(&agent, 4)?;
+    agent.start()?;
+    agent.put(&Manifest::new("before").container(Container::idle("app")))?;
+    agent.wait_pod("before", "runs", is_running)?;
+    let filler = disk.0.join("filler");
+    let full = fs::write(&filler, vec![0; 8 << 20]);
+    ensure!(full.is_err(), "a disk of 4 MiB holds 8");
+    agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
+    let waits = agent.wait_pod("pod", "says what it waits for", |it| {
+        it.message
+            .as_deref()
+            .is_some_and(|it| it.contains("can be stored"))
+    })?;
+    thread::sleep(Duration::from_secs(12));
+    assert!(
+        cgroup::dirs_in_all(&format!("{}/besteffort/pod{}", agent.kubepods(), waits.uid))
+            .is_empty()
+    );
+    let told = agent.events("node")?;
+    let count = |reason: &str| told.iter().filter(|it| it.event.reason == reason).count();
+    assert_eq!(count("StateNotStored"), 1, "{told:#?}");
+    fs::remove_file(&filler)?;
+    agent.wait_pod("pod", "runs", is_running)?;
+    agent.wait_events("all is stored", "node", |it| {
+        it.iter().any(|it| it.event.reason == "StateStored")
+    })?;
+    agent.kill()?;
+    agent.start()?;
+    agent.wait_pod("pod", "runs", is_running)?;
     Ok(())
 }
 

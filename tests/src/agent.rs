@@ -41,7 +41,9 @@ pub struct Agent {
     pub dir: PathBuf,
     /// Name of the cgroup below the mounts.
     pub cgroup_root: String,
-    pin_directory: PathBuf,
+    pub pin_directory: PathBuf,
+    /// More of the `pods:` section, as `, field: value`.
+    pub pods: String,
     /// Lines for the `kubelet:` section of the configuration, each with its indentation.
     pub kubelet: String,
     /// `evictionHard`, as YAML writes a mapping on one line.
@@ -65,6 +67,7 @@ impl Agent {
             pin_directory: Path::new(PINS).join(&name),
             dir,
             cgroup_root: name,
+            pods: String::new(),
             // What restarts shall do so within the patience of a test.
             kubelet: "  crashLoopBackOff: {maxContainerRestartPeriod: 1s}\n".to_owned(),
             // The disk of a machine that builds software is often nearly full.
@@ -117,7 +120,7 @@ impl Agent {
             "apiVersion: ballast.dev/v1alpha1\n\
              kind: AgentConfiguration\n\
              mode: own\n\
-             pods: {{source: manifests, manifestDirectory: {dir}/pods}}\n\
+             pods: {{source: manifests, manifestDirectory: {dir}/pods{pods}}}\n\
              runtime: {{type: process}}\n\
              stateDirectory: {dir}/state\n\
              kubeletDirectory: {dir}/kubelet\n\
@@ -129,6 +132,7 @@ impl Agent {
              kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n  evictionHard: {hard}\n{more}",
             pins = self.pin_directory.display(),
             root = self.cgroup_root,
+            pods = self.pods,
             metrics = self.metrics,
             sections = self.sections,
             hard = self.eviction_hard,

@@ -113,7 +113,7 @@ fn each_missing_thing_changes_its_own_item() {
         ("cgroup-controllers", CheckLevel::Fatal, |it| {
             it.cgroups = v2("cpuset memory pids");
         }),
-        ("cgroup-controllers", CheckLevel::Degraded, |it| {
+        ("cgroup-controllers", CheckLevel::Fatal, |it| {
             it.cgroups = v2("cpu memory pids");
         }),
         ("cpu-bandwidth", CheckLevel::Degraded, |it| {

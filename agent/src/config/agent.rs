@@ -37,6 +37,7 @@ const LONGEST_SOCKET_PATH: usize = 107;
 pub(super) struct Agent {
     mode: Mode,
     pods: PodsConfig,
+    remove_unknown_cgroups: bool,
     runtime: RuntimeConfig,
     state_directory: PathBuf,
     kubelet_directory: PathBuf,
@@ -55,6 +56,7 @@ impl Agent {
         Config {
             mode: self.mode,
             pods: self.pods,
+            remove_unknown_cgroups: self.remove_unknown_cgroups,
             runtime: self.runtime,
             state_directory: self.state_directory,
             kubelet_directory: self.kubelet_directory,
@@ -128,6 +130,19 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         DEFAULT_PIN_DIRECTORY,
         root.field("bpf").field("pinDirectory"),
     );
+    if manifest_directory.starts_with(&state_directory)
+        || state_directory.starts_with(&manifest_directory)
+    {
+        faults.add(
+            &root.field("pods").field("manifestDirectory"),
+            format!(
+                "{} and stateDirectory {} lie one in the other; right would be two that are apart, \
+                 since the agent removes and renames files of its own",
+                manifest_directory.display(),
+                state_directory.display()
+            ),
+        );
+    }
     if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
         faults.add(
             &root.field("socket"),
@@ -139,6 +154,7 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
     Agent {
         mode: Mode::Own,
         pods: PodsConfig::Manifests { manifest_directory },
+        remove_unknown_cgroups: pods.remove_unknown_cgroups.unwrap_or(false),
         runtime: RuntimeConfig::Process,
         state_directory,
         kubelet_directory,

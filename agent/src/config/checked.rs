@@ -82,6 +82,8 @@ impl Mode {
 pub struct Config {
     pub mode: Mode,
     pub pods: PodsConfig,
+    /// Pod cgroups that no agent of this state directory has made are killed and removed.
+    pub remove_unknown_cgroups: bool,
     pub runtime: RuntimeConfig,
     pub state_directory: PathBuf,
     /// Kubelet's own directory, for the files and sockets that others look for there: the state of

@@ -89,6 +89,7 @@ section! {
     pub(super) struct RawPods {
         source = "source": String,
         manifest_directory = "manifestDirectory": String,
+        remove_unknown_cgroups = "removeUnknownCgroups": bool,
     }
 }
 

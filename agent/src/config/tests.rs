@@ -94,6 +94,16 @@ fn every_fault_of_the_agent_section_names_its_field() {
             "pods.manifestDirectory: `pods` is not an absolute path; right would be as /etc/ballast/pods",
         ),
         (
+            "pods: {manifestDirectory: /srv/b/pods}\nstateDirectory: /srv/b\n",
+            "pods.manifestDirectory: /srv/b/pods and stateDirectory /srv/b lie one in the other; \
+             right would be two that are apart, since the agent removes and renames files of its own",
+        ),
+        (
+            "pods: {manifestDirectory: /srv/b}\nstateDirectory: /srv/b/state\n",
+            "pods.manifestDirectory: /srv/b and stateDirectory /srv/b/state lie one in the other; \
+             right would be two that are apart, since the agent removes and renames files of its own",
+        ),
+        (
             "pods: {source: kubelet}\n",
             "pods.source: this build does not read pods from the kubelet yet; right would be manifests",
         ),

@@ -187,6 +187,12 @@ impl CheckReport {
         u8::from(self.level() == CheckLevel::Fatal)
     }
 
+    /// Of all items those that keep an agent from starting.
+    pub fn fatal(mut self) -> Self {
+        self.items.retain(|it| it.level == CheckLevel::Fatal);
+        self
+    }
+
     fn count(&self, level: CheckLevel) -> usize {
         self.items.iter().filter(|it| it.level == level).count()
     }

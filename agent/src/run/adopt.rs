@@ -118,6 +118,7 @@ impl Loop {
     /// kernel's events since the last agent.
     pub fn recover(&mut self, waiting: Option<&[KernelEvent]>) -> Result<(), RunError> {
         let now = clock::boottime();
+        self.load_ownership();
         self.load_pods();
         // Exits first: the runtime wants to know how containers ended before it is asked.
         for event in waiting.into_iter().flatten() {

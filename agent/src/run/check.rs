@@ -1,5 +1,6 @@
 //! `ballast check`: gathers what the pure report is made from.
 
+use super::RunError;
 use crate::apply::devices::{DEVICE_PROGRAM, DevicePrograms};
 use crate::check;
 use crate::config::{Config, Mode};
@@ -20,6 +21,16 @@ pub fn check(config: &Config) -> CheckReport {
         programs.push(try_device_program());
     }
     check::report(&facts, config, &programs)
+}
+
+/// The judgement of [`check`] without the programs, none of which an agent needs.
+pub(super) fn check_fitness(config: &Config) -> Result<(), RunError> {
+    let facts = probe::facts(&Root::host(), &config.socket);
+    let report = check::report(&facts, config, &[]).fatal();
+    match report.items.is_empty() {
+        true => Ok(()),
+        false => Err(RunError::Unfit(report)),
+    }
 }
 
 fn try_device_program() -> ProgramCheck {

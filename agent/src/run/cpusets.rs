@@ -51,7 +51,10 @@ impl Loop {
                 ready.push((uid, action));
                 continue;
             };
-            let why = self.why_held(&uid, container);
+            let why = match self.ownership.has(&uid) {
+                true => self.why_held(&uid, container),
+                false => Some("waits until the record of its pod can be stored".to_owned()),
+            };
             let Some(entry) = self.pods.get_mut(&uid) else {
                 continue;
             };

@@ -115,7 +115,7 @@ fn run(todo: &Receiver<PathBuf>, told: &Told) {
         let now = clock::boottime();
         let next = waiting.values().map(|it| it.next).min();
         let ordered = match next {
-            None => todo.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            None => todo.recv().map_err(|_gone| RecvTimeoutError::Disconnected),
             Some(next) => todo.recv_timeout(next.saturating_sub(now)),
         };
         let due = match ordered {

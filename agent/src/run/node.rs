@@ -48,19 +48,9 @@ pub enum NodeError {
     #[error("open the cgroup hierarchies")]
     Open(#[source] FsError),
     #[error(
-        "cgroups lack the controllers {0}; mount them, or enable them on the kernel command line"
-    )]
-    MissingControllers(String),
-    #[error(
         "the cgroup driver `systemd` is not in this version of ballast; set kubelet.cgroupDriver to cgroupfs"
     )]
     SystemdDriver,
-    #[error("failCgroupV1 is set and this node runs cgroup v1")]
-    CgroupV1,
-    #[error(
-        "swap is on; turn it off, or set kubelet.failSwapOn to false and choose a swapBehavior"
-    )]
-    SwapOn,
     #[error(
         "kubelet.singleProcessOOMKill is false, which needs memory.oom.group of cgroup v2, and this \
          node has its controllers on cgroup v1; leave it out or set it to true"
@@ -123,7 +113,8 @@ pub(super) enum DeviceControl {
 }
 
 impl Node {
-    /// Reads the node and checks that the configuration fits it. Writes nothing.
+    /// Reads the node, which `ballast check` found fit, and checks that the configuration fits it.
+    /// Writes nothing.
     pub(super) fn detect(root: &Root, config: &Config) -> Result<Self, NodeError> {
         let kubelet = &config.kubelet;
         if kubelet.cgroup_driver == CgroupDriver::Systemd {
@@ -131,25 +122,14 @@ impl Node {
         }
         let cgroups = mounts::cgroup_facts(root)?;
         let is_unified = cgroups.layout.is_unified();
-        if kubelet.fail_cgroup_v1 && !is_unified {
-            return Err(NodeError::CgroupV1);
-        }
         // v1 kills one process and has nothing to change that.
         if kubelet.single_process_oom_kill == Some(false) && !is_unified {
             return Err(NodeError::OomGroup);
-        }
-        let missing = cgroups.missing_controllers();
-        if !missing.is_empty() {
-            let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            return Err(NodeError::MissingControllers(names.join(", ")));
         }
         let topology = sysfs::topology(root)?;
         check_reserved_cpus(kubelet, &topology.online())?;
         let identity = procfs::identity(root)?;
         let capacity = procfs::capacity(root, n_cpus(&topology), &config.state_directory)?;
-        if capacity.swap.is_some() && kubelet.fail_swap_on {
-            return Err(NodeError::SwapOn);
-        }
         let trees = Arc::new(mounts::open_trees(root, &cgroups.layout).map_err(NodeError::Open)?);
         let names = |wanted: &[&str]| -> BTreeSet<String> {
             wanted

@@ -47,6 +47,7 @@ impl Loop {
         let started = clock::boottime();
         let mut phases = Phases::begin();
         self.work_removals(started);
+        self.record_late();
         phases.end(Phase::Apply);
         let uids: Vec<PodUid> = self
             .pods
@@ -86,34 +87,26 @@ impl Loop {
         self.count_pass(scope, started, phases);
     }
 
-    /// A pod whose name is still taken by another one waits; the longer known one goes first.
+    /// A pod whose name is still taken by another one waits, until all that are to go are gone.
     fn unblock(&mut self) {
         for (name, uids) in pods::by_name(&self.pods) {
-            if uids.len() < 2 {
-                for uid in uids {
-                    if let Some(entry) = self.pods.get_mut(&uid)
-                        && entry.blocked.take().is_some()
-                    {
-                        entry.is_dirty = true;
-                    }
-                }
-                continue;
-            }
-            // Those that have begun, or are to go, keep the name until they are gone.
+            let going: BTreeSet<&PodUid> = uids
+                .iter()
+                .filter(|it| {
+                    self.pods
+                        .get(it)
+                        .is_some_and(|it| it.state.deletion.is_some())
+                })
+                .collect();
             for uid in &uids {
-                let is_taken = uids.iter().any(|other| {
-                    other != uid
-                        && self
-                            .pods
-                            .get(other)
-                            .is_some_and(|it| it.state.deletion.is_some())
-                });
-                if let Some(entry) = self.pods.get_mut(uid)
-                    && entry.state.deletion.is_none()
-                {
-                    entry.blocked =
-                        is_taken.then(|| format!("waits until the earlier pod {name} is gone"));
-                }
+                let Some(entry) = self.pods.get_mut(uid) else {
+                    continue;
+                };
+                // One that is to go itself waits for nobody: it may have been replaced meanwhile.
+                let is_blocked = !going.is_empty() && !going.contains(uid);
+                entry.is_dirty |= entry.blocked.is_some() && !is_blocked;
+                entry.blocked =
+                    is_blocked.then(|| format!("waits until the earlier pod {name} is gone"));
             }
         }
     }
@@ -132,6 +125,9 @@ impl Loop {
                     return;
                 }
             }
+        }
+        if self.is_occupied(uid) {
+            return;
         }
         self.admit(uid);
         let Some(entry) = self.pods.get_mut(uid) else {
@@ -187,7 +183,8 @@ impl Loop {
         let mut wanted = self.node_cgroups();
         let is_pool_moved = std::mem::take(&mut self.is_pool_moved);
         for (uid, entry) in &self.pods {
-            if !entry.is_active() || self.removals.contains(&entry.cgroup) {
+            let is_ours = self.ownership.has(uid);
+            if !is_ours || !entry.is_active() || self.removals.contains(&entry.cgroup) {
                 continue;
             }
             if uids.contains(uid) {
@@ -543,9 +540,12 @@ impl Loop {
         }
     }
 
-    /// Stores what changed. A failure is told and tried again with the next pass.
+    /// Stores what changed. A failure is told once, counted, and tried again with the next pass.
     pub fn save_pods(&mut self) {
-        for entry in self.pods.values_mut().filter(|it| it.is_unsaved) {
+        let mut fault = None;
+        let is_behind = |it: &&mut PodEntry| it.is_unsaved && it.occupied.is_none();
+        let mut n_saved = 0;
+        for entry in self.pods.values_mut().filter(is_behind) {
             let started = clock::boottime();
             let saved = pods::save(&self.paths, &entry.state);
             let result = match saved {
@@ -555,15 +555,29 @@ impl Loop {
             let took = clock::boottime().saturating_sub(started);
             self.metrics.state_saved(result, took);
             match saved {
-                Ok(()) => entry.is_unsaved = false,
+                Ok(()) => {
+                    n_saved += 1;
+                    entry.is_unsaved = false;
+                    self.ownership.add(entry.uid().clone());
+                }
                 Err(error) => {
-                    tracing::error!(
-                        pod = %entry.pod_ref,
-                        error = crate::observe::chain(&error),
-                        "store the state of a pod"
-                    );
+                    let why = crate::observe::chain(&error);
+                    tracing::debug!(pod = %entry.pod_ref, error = why, "store the state of a pod");
+                    fault = Some(format!("of {}: {why}", entry.pod_ref));
                 }
             }
+        }
+        match (fault, self.is_storing) {
+            (Some(fault), true) => {
+                self.told.node("StateNotStored", fault);
+                self.is_storing = false;
+            }
+            (None, false) if n_saved > 0 => {
+                self.told
+                    .node("StateStored", "all that was to be stored is".to_owned());
+                self.is_storing = true;
+            }
+            _ => {}
         }
     }
 
@@ -573,6 +587,13 @@ impl Loop {
         let mut gone = Vec::new();
         for (uid, entry) in &mut self.pods {
             if !entry.is_finished() || !entry.instances.is_empty() {
+                continue;
+            }
+            if !self.ownership.has(uid) {
+                // Nothing was made of it.
+                if entry.state.deletion.is_some() {
+                    gone.push(uid.clone());
+                }
                 continue;
             }
             match self.node.reader.existence(&entry.cgroup) {
@@ -611,52 +632,8 @@ impl Loop {
         }
         self.told.pod_removed(&entry.pod_ref);
         self.pods.remove(uid);
+        self.ownership.remove(uid);
         self.forget_admission(uid);
-    }
-
-    /// Cgroups below kubepods that belong to nothing the loop knows: left by an agent that is no
-    /// more. Killed and removed.
-    pub fn remove_orphans(&mut self, now: Duration) {
-        let known: BTreeSet<CgroupName> = self
-            .pods
-            .values()
-            .flat_map(|entry| {
-                let instances = entry.instances.values().map(|it| it.cgroup.clone());
-                instances.chain([entry.cgroup.clone()])
-            })
-            .collect();
-        for parent in self.node.plan.qos_cgroups() {
-            for pod in self.children(&parent) {
-                if pod.pod_cgroup(&self.node.plan.kubepods).is_none() {
-                    continue;
-                }
-                if !known.contains(&pod) {
-                    self.told.orphan(&self.node.path_of(&pod));
-                    self.removals.insert(pod, now);
-                    continue;
-                }
-                for container in self.children(&pod) {
-                    if !known.contains(&container) {
-                        self.told.orphan(&self.node.path_of(&container));
-                        self.removals.insert(container, now);
-                    }
-                }
-            }
-        }
-    }
-
-    fn children(&self, parent: &CgroupName) -> Vec<CgroupName> {
-        match self.node.reader.children(parent) {
-            Ok(children) => children
-                .iter()
-                // A name that is none of ours cannot be of ours.
-                .filter_map(|child| parent.join(child).ok())
-                .collect(),
-            Err(error) => {
-                tracing::warn!(error = crate::observe::chain(&error), "list cgroups");
-                Vec::new()
-            }
-        }
     }
 }
 

@@ -112,6 +112,9 @@ pub struct PodEntry {
     pub is_confirmed: bool,
     /// Why it is not acted upon yet.
     pub blocked: Option<String>,
+    /// Others run in its cgroup, and no agent of this state directory has made it: it is left alone,
+    /// with what is in it.
+    pub occupied: Option<String>,
     /// Why its admission is not decided yet.
     pub waits: Option<String>,
     /// Containers whose cgroup could not be made as it should be, with the error.
@@ -144,6 +147,7 @@ impl PodEntry {
             is_unsaved: true,
             is_confirmed: false,
             blocked: None,
+            occupied: None,
             waits: None,
             cgroup_faults: BTreeMap::new(),
             gave_up_files: false,
@@ -162,6 +166,7 @@ impl PodEntry {
     /// Counts for the budgets: it runs or will run.
     pub fn is_active(&self) -> bool {
         self.blocked.is_none()
+            && self.occupied.is_none()
             && self.state.admission == Admission::Admitted
             && !self.is_finished()
             && !self.state.phase.is_terminal()

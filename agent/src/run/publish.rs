@@ -626,7 +626,11 @@ impl Loop {
             qos: entry.qos,
             qos_reason: Some(qos_reason(pod)),
             phase: entry.state.phase,
-            reason: match (&entry.blocked, entry.state.deletion, &entry.state.admission) {
+            reason: match (
+                entry.blocked.as_ref().or(entry.occupied.as_ref()),
+                entry.state.deletion,
+                &entry.state.admission,
+            ) {
                 (Some(_), ..) => Some("Blocked".to_owned()),
                 _ if entry.state.eviction.is_some() => Some(EVICTED.to_owned()),
                 (None, Some(_), _) => Some("Terminating".to_owned()),
@@ -637,6 +641,7 @@ impl Loop {
             message: eviction_text(entry)
                 .or_else(|| refusal_text(&entry.state.admission))
                 .or_else(|| entry.blocked.clone())
+                .or_else(|| entry.occupied.clone())
                 .or_else(|| entry.waits.clone())
                 .or_else(|| entry.instances.values().find_map(|it| it.held.clone()))
                 .or_else(|| entry.cgroup_faults.values().next().cloned())

@@ -383,6 +383,16 @@ impl Told {
         );
     }
 
+    pub(super) fn unknown_cgroup(&self, path: &str) {
+        self.node(
+            "UnknownPodCgroup",
+            format!(
+                "cgroup {path} is of no pod that this agent has made; it is left as it is, unless \
+                 pods.removeUnknownCgroups is set"
+            ),
+        );
+    }
+
     pub(super) fn orphan(&self, path: &str) {
         self.node(
             "OrphanCgroup",

@@ -165,6 +165,11 @@ pub enum LoadError {
     Device { reason: String },
 }
 
+/// Makes the directory of pins, and mounts a bpffs at `/sys/fs/bpf` if it is there and none is.
+pub fn prepare_pin_directory(path: &Path) -> Result<(), PinsError> {
+    Pins::open(path).map(drop)
+}
+
 /// The running programs. Dropping it detaches those that are not pinned.
 pub struct Streams {
     options: LoadOptions,

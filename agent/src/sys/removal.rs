@@ -44,7 +44,7 @@ pub fn remove_tree(path: &Path, mounts: Mounts) -> Result<(), FsError> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(failed(path, Errno::INVAL));
     };
-    let name = CString::new(name.as_bytes()).map_err(|_| failed(path, Errno::INVAL))?;
+    let name = CString::new(name.as_bytes()).map_err(|_nul| failed(path, Errno::INVAL))?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let above = match open(above, flags, Mode::empty()) {
         Ok(above) => above,

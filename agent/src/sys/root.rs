@@ -139,6 +139,16 @@ impl Root {
         remove_tree(&self.path(path), Mounts::Refuse)
     }
 
+    /// Removes a directory if nothing is in it and nothing is mounted on it.
+    pub fn remove_empty_dir(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        use ErrorKind::{DirectoryNotEmpty, NotFound, ResourceBusy};
+        let path = self.path(path);
+        match fs::remove_dir(&path) {
+            Err(e) if matches!(e.kind(), NotFound | DirectoryNotEmpty | ResourceBusy) => Ok(()),
+            other => other.map_err(|e| FsError::new(Operation::RemoveDir, &path, e)),
+        }
+    }
+
     /// Gives a file or directory another name, not yet durably.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FsError> {
         let from = self.path(from);

@@ -62,4 +62,10 @@ impl Metrics {
     pub fn set_cgroups_dying(&self, n: Option<u64>) {
         set_or_leave_out(&self.shared.reconcile.cgroups_dying, n);
     }
+
+    /// Pod cgroups of others.
+    pub fn set_unknown_cgroups(&self, n: usize) {
+        let family = &self.shared.reconcile.unknown_cgroups;
+        set_or_leave_out(family, Some(n as u64));
+    }
 }

@@ -129,6 +129,7 @@ pub(super) struct ReconcileFamilies {
     pub(super) lag: HistogramVec,
     pub(super) cgroups: IntGaugeVec,
     pub(super) cgroups_dying: IntGaugeVec,
+    pub(super) unknown_cgroups: IntGaugeVec,
 }
 
 impl ReconcileFamilies {
@@ -143,6 +144,7 @@ impl ReconcileFamilies {
             lag: build.histogram("ballast_reconcile_lag_seconds"),
             cgroups: build.gauge("ballast_cgroups"),
             cgroups_dying: build.gauge("ballast_cgroups_dying"),
+            unknown_cgroups: build.gauge("ballast_unknown_cgroups"),
         }
     }
 }

@@ -348,6 +348,9 @@ const TABLE: &[Family] = &[
         "From the first sight of a pod or container to its cgroup being right.").area(Reconcile),
     agent("ballast_cgroups", Gauge, Count, &["level"],
         "Cgroups that the agent has made by level.").area(Reconcile),
+    agent("ballast_unknown_cgroups", Gauge, Count, &[],
+        "Pod cgroups that no agent of this state directory has made, and that are left alone.")
+        .area(Reconcile),
     agent("ballast_cgroups_dying", Gauge, Count, &[],
         "Removed cgroups that the kernel still holds; absent where it does not tell.")
         .area(Reconcile),

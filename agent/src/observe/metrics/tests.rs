@@ -97,6 +97,7 @@ fn everything() -> Metrics {
     metrics.reconcile_lag(LagKind::Pod, second);
     metrics.set_cgroups(CgroupLevel::Pod, 1);
     metrics.set_cgroups_dying(Some(0));
+    metrics.set_unknown_cgroups(0);
     metrics.set_program("oom_mark_victim", Hook::TpBtf);
     metrics.set_program_statistics("oom_mark_victim", 1, second);
     metrics.bpf_event(Stream::Oom, second);

@@ -7,7 +7,8 @@
 //! The name holds the version of the records and a hash of the object, so another build never reads
 //! a foreign ring.
 //!
-//! Invariant: a set is made under a name of its own and renamed when it is whole. A set under its
+//! Invariants: the directory may be anybody's, a whole bpffs too, and nothing in it is touched but
+//! directories of such a name. A set is made under a name of its own and renamed when it is whole. A set under its
 //! final name is therefore complete, and what an agent killed halfway left behind is removed by the
 //! next one.
 
@@ -59,6 +60,9 @@ pub(super) struct Pinned {
     pub(super) links: Vec<(String, FdLink)>,
 }
 
+/// A bpffs refuses names with a dot.
+const UNFINISHED: &str = "new-";
+
 const RING: &str = "ring";
 const WATCH: &str = "watch";
 const LOSSES: &str = "losses";
@@ -92,7 +96,7 @@ impl Pins {
     /// Removes every set but those named: other versions, and sets that were never finished.
     pub(super) fn retain(&self, names: &[String]) -> Result<(), PinsError> {
         for name in self.root.list(&self.path)? {
-            if !names.contains(&name) {
+            if is_set_name(&name) && !names.contains(&name) {
                 self.root.remove_dir_all(self.path.join(&name))?;
             }
         }
@@ -134,8 +138,7 @@ impl Pins {
 
     /// Begins a set: a directory that [`Pins::commit`] gives its name.
     pub(super) fn begin(&self, name: &str) -> Result<PinSet, PinsError> {
-        // A bpffs refuses names with a dot.
-        let path = self.path.join(format!("new-{name}"));
+        let path = self.path.join(format!("{UNFINISHED}{name}"));
         self.root.remove_dir_all(&path)?;
         self.root.create_dir_all(&path)?;
         Ok(PinSet { path })
@@ -145,13 +148,13 @@ impl Pins {
         Ok(durable::rename(&set.path, &self.path.join(name))?)
     }
 
-    /// Removes everything, the directory included.
+    /// Removes every set, and the directory if that leaves it empty.
     pub(super) fn remove_all(path: &Path) -> Result<(), PinsError> {
         let root = Root::host();
-        if root.exists(path) && !is_bpffs(path) {
-            return Err(PinsError::NotBpffs { path: path.into() });
+        if root.exists(path) {
+            Self::open(path)?.retain(&[])?;
         }
-        Ok(root.remove_dir_all(path)?)
+        Ok(root.remove_empty_dir(path)?)
     }
 }
 
@@ -179,6 +182,21 @@ impl PinSet {
     }
 }
 
+/// Whether [`Pins::set_name`] gives such names, of this version or another, finished or not.
+fn is_set_name(name: &str) -> bool {
+    let name = name.strip_prefix(UNFINISHED).unwrap_or(name);
+    let mut parts = name.split('-');
+    let (stream, version, hash) = (parts.next(), parts.next(), parts.next());
+    let is_hash = |it: &str| it.len() == 8 && it.bytes().all(|it| it.is_ascii_hexdigit());
+    let is_version = |it: &str| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit());
+    stream.is_some_and(|it| Stream::ALL.iter().any(|stream| stream.name() == it))
+        && version
+            .and_then(|it| it.strip_prefix('v'))
+            .is_some_and(is_version)
+        && hash.is_some_and(is_hash)
+        && parts.next().is_none()
+}
+
 fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|it| it.filesystem_type() == BPF_FS_MAGIC)
 }
@@ -198,6 +216,36 @@ mod tests {
         assert_eq!(name, Pins::set_name(Stream::Oom, b"object"));
         assert_ne!(name, Pins::set_name(Stream::Oom, b"objecT"));
         assert_ne!(name, Pins::set_name(Stream::Process, b"object"));
+    }
+
+    #[test]
+    fn only_names_of_sets_are_ours() {
+        for stream in Stream::ALL {
+            let name = Pins::set_name(stream, b"object");
+            assert!(
+                is_set_name(&name) && is_set_name(&format!("new-{name}")),
+                "{name}"
+            );
+        }
+        for other in [
+            "",
+            "oom",
+            "oom-v1",
+            "oom-v1-",
+            "oom-v1-3f2a91c",
+            "oom-v1-3f2a91c0f",
+            "oom-v1-3f2a91cx",
+            "oom-v-3f2a91c0",
+            "oom-vx-3f2a91c0",
+            "oom-v1-3f2a91c0-x",
+            "net-v1-3f2a91c0",
+            "cilium",
+            "new-",
+            "new-new-oom-v1-3f2a91c0",
+            "new-cilium",
+        ] {
+            assert!(!is_set_name(other), "{other}");
+        }
     }
 
     #[test]

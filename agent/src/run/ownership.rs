@@ -1,0 +1,168 @@
+//! Which pod cgroups are ours: those of pods that this state directory has a record of, readable or
+//! not. A record is stored before the cgroup is made.
+//!
+//! Invariant: no process in any other cgroup is killed, and none other is removed, unless
+//! `pods.removeUnknownCgroups` says so.
+
+use std::collections::BTreeSet;
+
+use super::Loop;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::pod::PodUid;
+use crate::sys::Root;
+
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Ownership {
+    pods: BTreeSet<PodUid>,
+    /// Pod cgroups of others, as they were found last.
+    unknown: BTreeSet<CgroupName>,
+}
+
+impl Ownership {
+    /// Takes the pods of all records, and of those that were set aside.
+    pub(super) fn load(&mut self, names: &[String]) {
+        let uids = names.iter().filter_map(|it| it.split_once(".json"));
+        self.pods
+            .extend(uids.map(|(uid, _)| PodUid(uid.to_owned())));
+    }
+
+    pub(super) fn has(&self, uid: &PodUid) -> bool {
+        self.pods.contains(uid)
+    }
+
+    pub(super) fn add(&mut self, uid: PodUid) {
+        self.pods.insert(uid);
+    }
+
+    pub(super) fn remove(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+    }
+}
+
+impl Loop {
+    pub(super) fn load_ownership(&mut self) {
+        match Root::host().list(self.paths.pods()) {
+            Ok(names) => self.ownership.load(&names),
+            Err(error) => {
+                let why = crate::observe::chain(&error);
+                self.told.node("StateUnreadable", why);
+            }
+        }
+    }
+
+    /// Whether a pod that is new to this state directory is left alone because somebody runs in its
+    /// cgroup: an agent of another state directory, or of this one before it was lost.
+    pub(super) fn is_occupied(&mut self, uid: &PodUid) -> bool {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return false;
+        };
+        if self.ownership.has(uid) || entry.state.deletion.is_some() {
+            return false;
+        }
+        let cgroup = self.node.path_of(&entry.cgroup);
+        let why = match self.node.reader.pids(&entry.cgroup) {
+            Ok(pids) if pids.is_empty() => {
+                entry.occupied = None;
+                return false;
+            }
+            Ok(pids) => {
+                let pids: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
+                format!(
+                    "waits: cgroup {cgroup} is there already, and processes that this agent has not \
+                     started run in it ({}); end them, or set pods.removeUnknownCgroups",
+                    pids.join(", ")
+                )
+            }
+            Err(error) => format!("waits: cgroup {cgroup}: {}", crate::observe::chain(&error)),
+        };
+        self.told.waits(&entry.pod_ref, &mut entry.occupied, why);
+        true
+    }
+
+    /// Pods whose first record could not be stored go on once it is.
+    pub(super) fn record_late(&mut self) {
+        let ownership = &self.ownership;
+        let late: Vec<PodUid> = self
+            .pods
+            .iter()
+            .filter(|(uid, entry)| !ownership.has(uid) && !entry.instances.is_empty())
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        if late.is_empty() {
+            return;
+        }
+        self.save_pods();
+        for uid in late {
+            if self.ownership.has(&uid)
+                && let Some(entry) = self.pods.get_mut(&uid)
+            {
+                entry.is_dirty = true;
+            }
+        }
+    }
+
+    /// Looks for cgroups below kubepods that belong to no pod: what an agent of this state directory
+    /// has left is killed and removed, others are told once, counted and left.
+    pub(super) fn look_for_unknown(&mut self, now: Duration) {
+        let known: BTreeSet<CgroupName> = self
+            .pods
+            .values()
+            .flat_map(|entry| {
+                let instances = entry.instances.values().map(|it| it.cgroup.clone());
+                instances.chain([entry.cgroup.clone()])
+            })
+            .collect();
+        let mut unknown = BTreeSet::new();
+        for parent in self.node.plan.qos_cgroups() {
+            for pod in self.children(&parent) {
+                let Some(of) = pod.pod_cgroup(&self.node.plan.kubepods) else {
+                    continue;
+                };
+                if !self.ownership.has(&of.uid) && !self.config.remove_unknown_cgroups {
+                    unknown.insert(pod);
+                } else if !known.contains(&pod) || !self.ownership.has(&of.uid) {
+                    self.told.orphan(&self.node.path_of(&pod));
+                    self.removals.insert(pod, now);
+                } else {
+                    self.remove_unknown_containers(&pod, &known, now);
+                }
+            }
+        }
+        for pod in unknown.difference(&self.ownership.unknown) {
+            self.told.unknown_cgroup(&self.node.path_of(pod));
+        }
+        self.metrics.set_unknown_cgroups(unknown.len());
+        self.ownership.unknown = unknown;
+    }
+
+    fn remove_unknown_containers(
+        &mut self,
+        pod: &CgroupName,
+        known: &BTreeSet<CgroupName>,
+        now: Duration,
+    ) {
+        for container in self.children(pod) {
+            if !known.contains(&container) {
+                self.told.orphan(&self.node.path_of(&container));
+                self.removals.insert(container, now);
+            }
+        }
+    }
+
+    fn children(&self, parent: &CgroupName) -> Vec<CgroupName> {
+        match self.node.reader.children(parent) {
+            Ok(children) => children
+                .iter()
+                // A name that is none of ours cannot be of ours.
+                .filter_map(|child| parent.join(child).ok())
+                .collect(),
+            Err(error) => {
+                tracing::warn!(error = crate::observe::chain(&error), "list cgroups");
+                Vec::new()
+            }
+        }
+    }
+}

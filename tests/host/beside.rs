@@ -1,0 +1,269 @@
+//! Beside others: another agent, a kubelet, pods and pins that are not ours. None of them comes to
+//! harm, and what stands in the way is told.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::{Agent, PATIENCE, STEP};
+use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::{cgroup, scrape};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::look::{is_running, pid_of, pod_path};
+
+/// The output of a program that ends by itself.
+fn output_of(command: &mut Command) -> Result<Output> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            child.kill()?;
+        }
+        thread::sleep(STEP);
+    }
+    Ok(child.wait_with_output()?)
+}
+
+/// Checks that `ballast run` ends with status 1 and says all of `words`.
+fn is_refused(agent: &Agent, words: &[&str]) -> Result<()> {
+    let output = output_of(&mut agent.run_command()?)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {said}", output.status);
+    for word in words {
+        ensure!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    Ok(())
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+fn pod() -> Manifest {
+    Manifest::new("pod").container(Container::idle("app"))
+}
+
+/// Whatever of the three they share, the second one says who holds it, and the first one has not
+/// noticed.
+#[cfg_attr(feature = "privileged", test)]
+fn a_second_agent_on_the_same_state_pins_or_cgroups_refuses_to_start() -> Result<()> {
+    let mut first = Agent::new("second")?;
+    first.start()?;
+    first.put(&pod())?;
+    let before = first.wait_pod("pod", "runs", is_running)?;
+    let holder = format!("process {}", first.pid().context("it runs")?);
+    is_refused(&first, &["another agent uses the state directory", &holder])?;
+
+    let mut pins = Agent::new("second-pins")?;
+    pins.pin_directory.clone_from(&first.pin_directory);
+    is_refused(&pins, &["another agent uses the pin directory", &holder])?;
+
+    let mut cgroups = Agent::new("second-cgroups")?;
+    let own = std::mem::replace(&mut cgroups.cgroup_root, first.cgroup_root.clone());
+    let refused = is_refused(&cgroups, &["another agent uses the cgroup root", &holder]);
+    // What it is dropped with is its own.
+    cgroups.cgroup_root = own;
+    refused?;
+
+    assert_eq!(Some(first.status()?.agent.pid), first.pid());
+    let after = first.wait_pod("pod", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&before, "app"));
+    // A lock that goes with its holder, however that ends.
+    first.kill()?;
+    first.start()
+}
+
+/// A process that is called as kubelet is; killed when dropped.
+struct Named(Child);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// `run` makes the judgement of `check` before it touches anything.
+#[cfg_attr(feature = "privileged", test)]
+fn what_check_calls_fatal_stops_run() -> Result<()> {
+    let agent = Agent::new("fatal")?;
+    let program = agent.dir.join("kubelet");
+    fs::copy("/bin/sleep", &program)?;
+    let kubelet = Named(Command::new(&program).arg("3600").spawn()?);
+    let found = format!("kubelet (pid {})", kubelet.0.id());
+    let run = agent.run_command()?;
+    let mut check = Command::new(run.get_program());
+    let config = agent.dir.join("config.yaml");
+    let checked = check.args(["check", "--config"]).arg(config).output()?;
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    let words: Vec<&str> = said
+        .lines()
+        .skip_while(|it| !it.starts_with("fatal"))
+        .take(2)
+        .flat_map(|it| it.split("  ").map(str::trim).filter(|it| !it.is_empty()))
+        .collect();
+    assert!(words.iter().any(|it| it.contains(&found)), "{words:?}");
+    is_refused(&agent, &words)?;
+    assert!(!agent.state().exists() && agent.cgroup_dirs().is_empty());
+    drop(kubelet);
+    let mut agent = agent;
+    agent.start()
+}
+
+/// Pods of an agent with another state directory run on, are told once and counted.
+#[cfg_attr(feature = "privileged", test)]
+fn pods_of_others_are_told_and_left() -> Result<()> {
+    let mut other = Agent::new("stranger")?;
+    other.start()?;
+    other.put(&pod())?;
+    let theirs = other.wait_pod("pod", "runs", is_running)?;
+    let pid = pid_of(&theirs, "app").context("it runs")?;
+    let path = pod_path(&theirs)?.to_owned();
+    other.kill()?;
+
+    let mut agent = Agent::new("householder")?;
+    agent.cgroup_root.clone_from(&other.cgroup_root);
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    agent.put(&Manifest::new("own").container(Container::idle("app")))?;
+    let own = agent.wait_pod("own", "runs", is_running)?;
+    // Full passes, and whatever else would have looked at them.
+    thread::sleep(Duration::from_secs(12));
+    assert!(is_alive(pid) && !cgroup::dirs_in_all(&path).is_empty());
+    let told = agent.events("node")?;
+    let told = told
+        .iter()
+        .filter(|it| it.event.reason == "UnknownPodCgroup");
+    let told: Vec<&str> = told.map(|it| it.event.message.as_str()).collect();
+    assert!(matches!(told[..], [it] if it.contains(&path)), "{told:#?}");
+    let page = scrape::text(&agent.metrics, "/metrics")?;
+    assert!(page.contains("\nballast_unknown_cgroups 1\n"), "{page}");
+    agent.remove_pod("own")?;
+    agent.wait("the own pod is gone", |it| it.pods.is_empty())?;
+    assert!(cgroup::dirs_in_all(pod_path(&own)?).is_empty());
+
+    agent.stop()?;
+    agent.pods = ", removeUnknownCgroups: true".to_owned();
+    agent.start()?;
+    agent.wait_for("what is told to be removed is", || {
+        Ok(!is_alive(pid) && cgroup::dirs_in_all(&path).is_empty())
+    })
+}
+
+/// After the loss of the state directory the container that still runs is nobody's: no second one
+/// is put beside it, it is not killed, and the pod goes on when it has ended.
+#[cfg_attr(feature = "privileged", test)]
+fn a_lost_state_directory_doubles_and_kills_nothing() -> Result<()> {
+    let mut agent = Agent::new("amnesia")?;
+    agent.start()?;
+    agent.put(&pod())?;
+    let before = agent.wait_pod("pod", "runs", is_running)?;
+    let pid = pid_of(&before, "app").context("it runs")?;
+    let path = pod_path(&before)?.to_owned();
+    agent.kill()?;
+    fs::remove_dir_all(agent.state())?;
+    agent.start()?;
+    let told = agent.wait_pod("pod", "says what it waits for", |it| {
+        let message = it.message.as_deref().unwrap_or_default();
+        it.reason.as_deref() == Some("Blocked") && message.contains(&pid.to_string())
+    })?;
+    assert!(told.containers.iter().all(|it| it.restarts == 0));
+    thread::sleep(Duration::from_secs(12));
+    let dir = cgroup::dir_of("memory", &path);
+    let processes = |dir: &Path| -> Vec<u32> {
+        let below = cgroup::sub_dirs(dir);
+        below.iter().flat_map(|it| cgroup::procs(it)).collect()
+    };
+    assert_eq!(processes(&dir), [pid]);
+    // A pod that comes and goes meanwhile does it no harm either.
+    agent.remove_pod("pod")?;
+    agent.wait("the pod is gone", |it| it.pods.is_empty())?;
+    assert_eq!(processes(&dir), [pid]);
+    agent.put(&pod())?;
+    let process = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
+    nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL)?;
+    let after = agent.wait_pod("pod", "runs", is_running)?;
+    assert!(pid_of(&after, "app").is_some_and(|it| it != pid));
+    Ok(())
+}
+
+/// A bpffs whose root is the pin directory, and what somebody else has pinned there.
+#[cfg_attr(feature = "privileged", test)]
+fn pins_of_others_outlive_every_start() -> Result<()> {
+    struct Mounted(std::path::PathBuf);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            umount2(&self.0, MntFlags::MNT_DETACH).ok();
+        }
+    }
+    let mut agent = Agent::new("bpffs")?;
+    let pins = agent.dir.join("bpf");
+    fs::create_dir(&pins)?;
+    let kind = Some("bpf");
+    mount(kind, &pins, kind, MsFlags::empty(), None::<&str>)?;
+    let mounted = Mounted(pins.clone());
+    agent.pin_directory.clone_from(&pins);
+    let theirs = ["theirs", "oom-v1", "new-oom", "oom-v1-3f2a91c0-old"];
+    for name in theirs {
+        fs::create_dir_all(pins.join(name).join("maps"))?;
+    }
+    // Of an agent of another build: this one is ours.
+    fs::create_dir(pins.join("oom-v0-00000000"))?;
+    for _ in 0..2 {
+        agent.start()?;
+        agent.stop()?;
+    }
+    let mut left: Vec<String> = fs::read_dir(&pins)?
+        .map(|it| Ok(it?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    left.sort();
+    for name in theirs {
+        ensure!(pins.join(name).join("maps").is_dir(), "{name}: {left:?}");
+    }
+    ensure!(!pins.join("oom-v0-00000000").exists(), "{left:?}");
+    // Some kernels have two files of their own there.
+    let is_theirs = |it: &str| theirs.contains(&it) || it.ends_with(".debug");
+    let ours = left.iter().filter(|it| !is_theirs(it));
+    assert_eq!(ours.count(), 2, "{left:?}");
+    drop(agent);
+    drop(mounted);
+    Ok(())
+}
+
+/// Two edits within the grace of the running pod: the first replacement never runs, and does not
+/// keep the second one waiting for ever.
+#[cfg_attr(feature = "privileged", test)]
+fn a_manifest_that_is_rewritten_twice_within_the_grace_runs_as_written_last() -> Result<()> {
+    let mut agent = Agent::new("rewritten")?;
+    agent.start()?;
+    let version = |n: u32| {
+        Manifest::new("pod")
+            .with("terminationGracePeriodSeconds", serde_json::json!(3))
+            .container(Container::sh(
+                "app",
+                &format!("trap '' TERM; : {n}; while :; do sleep 1; done"),
+            ))
+    };
+    agent.put(&version(1))?;
+    let first = agent.wait_pod("pod", "runs", is_running)?;
+    agent.put(&version(2))?;
+    agent.wait("it is to be replaced", |it| it.pods.len() == 2)?;
+    agent.put(&version(3))?;
+    let last = agent.wait(
+        "the last one runs alone",
+        |it| matches!(&it.pods[..], [pod] if pod.uid != first.uid && is_running(pod)),
+    )?;
+    assert_eq!(last.pods.len(), 1);
+    agent.remove_pod("pod")?;
+    agent.wait("all are gone", |it| it.pods.is_empty())?;
+    Ok(())
+}
