@@ -17,6 +17,7 @@ pub mod device_node;
 mod device_programs;
 pub mod disk_use;
 pub mod kubelet_state;
+pub mod largest;
 pub mod manifests;
 pub mod mounts;
 pub mod node_reading;

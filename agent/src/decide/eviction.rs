@@ -8,6 +8,7 @@
 //! anything, and a pass evicts at most one pod for pressure.
 
 pub mod admission;
+pub mod brake;
 pub mod counterfactual;
 pub mod facts;
 pub mod layout;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::brake::Brake;
 pub use self::layout::{FsLayout, NodeReclaim};
 pub use self::synchronize::{is_still_short, synchronize};
 use self::thresholds::{ThresholdError, ThresholdTexts, derive_containerfs};
@@ -73,6 +75,8 @@ pub struct State {
     pub observed_at: BTreeMap<Signal, Option<Duration>>,
     /// Pods on their way out, and when they should be gone.
     pub ending: BTreeMap<PodUid, Duration>,
+    /// Of memory of the node.
+    pub brake: Brake,
 }
 
 /// A threshold that is met.
@@ -141,6 +145,8 @@ pub enum BlockedReason {
     Unknown,
     /// All pods are critical, or end as soon as they can.
     NoCandidate,
+    /// What evictions give back is taken by somebody who is no pod, or they could not give enough.
+    Ineffective,
 }
 
 impl BlockedReason {
@@ -151,6 +157,7 @@ impl BlockedReason {
             Self::NoPods => "no_pods",
             Self::Unknown => "unknown",
             Self::NoCandidate => "no_candidate",
+            Self::Ineffective => "ineffective",
         }
     }
 }

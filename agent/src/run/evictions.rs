@@ -146,6 +146,7 @@ impl Loop {
         }
         Ok(pressure::spawn(Parts {
             pressure: Arc::clone(&self.pressure),
+            kubepods: node.path_of(kubepods),
             background: Arc::clone(&self.background),
             method: config.eviction.memory_method,
             stall: config.eviction.stall.clone(),

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::decide::eviction::brake::InVain;
 use crate::decide::lifecycle::{PodDecision, Waiting};
 use crate::model::admission::{ContainerHoldings, Refusal};
 use crate::model::container::{ContainerExit, PodPhase, Termination};
@@ -14,6 +15,7 @@ use crate::model::relief::{ReliefEffect, ReliefStep};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::runtime::HostProcess;
+use crate::sources::largest::Largest;
 use crate::sys::clock;
 
 /// Writer of the loop's own records.
@@ -128,6 +130,28 @@ impl Told {
             observation.available
         );
         self.node("EvictionThresholdMet", message);
+    }
+
+    pub(super) fn ineffective(&self, in_vain: &InVain, largest: Option<&Largest>) {
+        let evicted = match in_vain.n_kills {
+            0 => "no pod is evicted: none could give enough".to_owned(),
+            n => format!("no further pod is evicted: {n} gave {}", mib(in_vain.given)),
+        };
+        let largest = match largest {
+            Some(it) => format!(
+                "the largest there is process {} ({}) with {}, in cgroup {}",
+                it.pid,
+                it.name,
+                mib(it.bytes),
+                it.cgroup
+            ),
+            None => "no process there is seen".to_owned(),
+        };
+        let taken = mib(in_vain.taken);
+        self.node(
+            "EvictionIneffective",
+            format!("{evicted}, and what is outside the pods took {taken} meanwhile; {largest}"),
+        );
     }
 
     /// A dry run.
@@ -399,4 +423,8 @@ impl Told {
             format!("cgroup {path} belongs to no pod of this node; it is killed and removed"),
         );
     }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
 }

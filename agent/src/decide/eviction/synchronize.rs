@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::brake::{Brake, Kill, Split};
 use super::message::threshold_message;
 use super::rank::{Ranked, rank};
 use super::{
@@ -38,7 +39,11 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
         condition_seen: state.condition_seen.clone(),
         observed_at: observations.iter().map(|(it, o)| (*it, o.at)).collect(),
         ending: ending(state, snapshot),
+        brake: Brake::default(),
     };
+    let mut met_now = next.met.iter().map(|it| it.threshold.signal);
+    let is_memory_short = met_now.any(|it| it == Signal::MemoryAvailable);
+    next.brake = state.brake.next(snapshot, is_memory_short);
     for it in &next.met {
         next.condition_seen
             .insert(it.threshold.signal.condition(), now);
@@ -86,6 +91,7 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
         };
         match outcome {
             Ok(relief) => {
+                decision.state.brake.asked = asked(snapshot, &relief);
                 decision.action = Some(Action::Relieve(relief));
                 break;
             }
@@ -130,13 +136,19 @@ fn is_met(threshold: &Threshold, observations: &Observations, min_reclaim: MinRe
     let Some(observation) = observations.get(&threshold.signal) else {
         return false;
     };
-    let mut wanted = threshold_quantity(threshold, observation);
-    if min_reclaim == MinReclaim::Added
-        && let Some(more) = &threshold.min_reclaim
-    {
-        wanted = wanted.plus(&more.of(&capacity(observation)));
+    wanted(threshold, observation, min_reclaim)
+        > Quantity::from_units(observation.available, Format::BinarySi)
+}
+
+/// What has to be available for the threshold not to be met.
+fn wanted(threshold: &Threshold, observation: &Observation, min_reclaim: MinReclaim) -> Quantity {
+    let wanted = threshold_quantity(threshold, observation);
+    match &threshold.min_reclaim {
+        Some(more) if min_reclaim == MinReclaim::Added => {
+            wanted.plus(&more.of(&capacity(observation)))
+        }
+        _ => wanted,
     }
-    wanted > Quantity::from_units(observation.available, Format::BinarySi)
 }
 
 /// Thresholds that are met now, then those that are not over yet.
@@ -254,10 +266,15 @@ fn relieve(
         let frees = it.usage.is_some_and(|used| used > 0 || !is_of_disk);
         policy.compat == Compat::Kubelet || frees
     };
-    let candidates: Vec<Victim> = ranked
+    let least_use = least_use(policy, state, snapshot, threshold, &observation);
+    let is_enough = |it: &&Ranked<'_>| least_use.is_some_and(|least| it.usage >= Some(least));
+    let (candidates, too_small): (Vec<_>, Vec<_>) = ranked
         .iter()
         .filter(may_go)
         .filter(is_known)
+        .partition(|it| policy.compat == Compat::Kubelet || is_enough(it));
+    let candidates: Vec<Victim> = candidates
+        .into_iter()
         .map(|it| victim(policy, threshold, observation, it))
         .collect();
     let reclaim = policy.layout.reclaim(threshold.signal);
@@ -269,12 +286,45 @@ fn relieve(
             candidates,
         });
     }
-    Err(if ranked.is_empty() {
+    Err(if !too_small.is_empty() {
+        BlockedReason::Ineffective
+    } else if ranked.is_empty() {
         BlockedReason::NoPods
     } else if ranked.iter().any(|it| may_go(&it)) {
         BlockedReason::Unknown
     } else {
         BlockedReason::NoCandidate
+    })
+}
+
+/// The least that a pod must use to go; `None`: nobody goes (`brake`).
+fn least_use(
+    policy: &Policy,
+    state: &State,
+    snapshot: &Snapshot,
+    threshold: &Threshold,
+    observation: &Observation,
+) -> Option<u64> {
+    let is_braked = policy.compat == Compat::Ballast && threshold.signal == Signal::MemoryAvailable;
+    match Split::of(&snapshot.node).filter(|_| is_braked) {
+        Some(now) => {
+            let wanted = wanted(threshold, observation, MinReclaim::Added).value();
+            let need = wanted.saturating_sub(observation.available);
+            state.brake.least_use(now, u64::try_from(need).unwrap_or(0))
+        }
+        None => Some(0),
+    }
+}
+
+/// The eviction that a pass asks for, if it is one for memory of the node.
+fn asked(snapshot: &Snapshot, relief: &Relief) -> Option<Kill> {
+    let victim = relief.candidates.first()?;
+    let before = Split::of(&snapshot.node)?;
+    (relief.threshold.signal == Signal::MemoryAvailable).then(|| Kill {
+        pod: victim.pod.uid.clone(),
+        at: snapshot.at,
+        gives: victim.expected.unwrap_or(0),
+        before,
     })
 }
 

@@ -434,6 +434,8 @@ label!(
         Critical => "critical",
         /// The last eviction was too short a time ago.
         Cooldown => "cooldown",
+        /// What evictions give back is taken outside the pods, or they could not give enough.
+        Ineffective => "ineffective",
         /// A pod is on its way out; what its end gives is to be seen first.
         Rate => "rate",
         /// There is no pod, or of none it is known what it uses.

@@ -71,6 +71,10 @@ impl Watcher {
                 WhyNot::Ending => BlockedReason::Rate,
                 WhyNot::NoPods | WhyNot::Unknown => BlockedReason::NoCandidate,
                 WhyNot::NoCandidate => BlockedReason::Critical,
+                WhyNot::Ineffective => {
+                    self.tell_ineffective(snapshot);
+                    BlockedReason::Ineffective
+                }
             };
             self.parts.metrics.eviction_blocked(signal, reason, wall());
         }

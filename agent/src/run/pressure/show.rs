@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::watcher::Watcher;
+use crate::decide::eviction::brake::Split;
 use crate::decide::eviction::rank::rank;
 use crate::decide::eviction::{Decision, Relief, reclaimable, signals, threshold_quantity};
 use crate::model::eviction::{
@@ -15,8 +16,9 @@ use crate::model::forensics::{AgentState, Headroom};
 use crate::model::pod::QosClass;
 use crate::model::status::{PressureStatus, SignalStatus, Standing, ThresholdStatus, WakerStatus};
 use crate::run::event::Event;
+use crate::sources::largest::largest_outside;
 use crate::sources::wakers::WakerState;
-use crate::sys::clock;
+use crate::sys::{Root, clock};
 
 impl Watcher {
     /// Tells people when the node becomes short of something, and when it is over.
@@ -46,6 +48,17 @@ impl Watcher {
                 .threshold_met(&relief.threshold, &relief.observation);
             self.told_threshold = Some(relief.threshold.clone());
         }
+    }
+
+    /// Once for each shortage: evictions have ended, and who seems to be the reason.
+    pub(super) fn tell_ineffective(&mut self, snapshot: &Snapshot) {
+        let Some(now) = Split::of(&snapshot.node).filter(|_| !self.told_ineffective) else {
+            return;
+        };
+        self.told_ineffective = true;
+        let in_vain = self.state.brake.in_vain(now);
+        let largest = largest_outside(&Root::host(), &self.parts.kubepods);
+        self.parts.told.ineffective(&in_vain, largest.as_ref());
     }
 
     pub(super) fn show(&mut self, snapshot: &Snapshot, decision: &Decision) {

@@ -91,6 +91,8 @@ impl Drop for WatcherHandle {
 /// What the watcher is made of.
 pub(in crate::run) struct Parts {
     pub pressure: Arc<Pressure>,
+    /// Path of the cgroup of all pods, from the mount.
+    pub kubepods: String,
     pub background: Arc<Background>,
     pub policy: Policy,
     pub method: MemoryMethod,
@@ -151,6 +153,8 @@ pub(super) struct Watcher {
     pub(super) leaving: Option<Leaving>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
+    /// Of this shortage: evictions were ended because they are in vain.
+    pub(super) told_ineffective: bool,
     pub(super) last_eviction: Option<EvictionStatus>,
     pub(super) last_victim: Option<LastEviction>,
     /// For the recording: what was done since its last step.
@@ -233,6 +237,7 @@ impl Watcher {
             leaving: None,
             conditions: BTreeSet::new(),
             told_threshold: None,
+            told_ineffective: false,
             last_eviction: None,
             last_victim: None,
             done: Vec::new(),
@@ -368,6 +373,7 @@ impl Watcher {
         self.tell_changes(&decision);
         if self.state.met.is_empty() {
             self.told_threshold = None;
+            self.told_ineffective = false;
             self.doubted_until = clock::boottime() + DOUBT;
         }
         self.disk_since = self

@@ -1,0 +1,143 @@
+//! The brake on evictions for memory of the node: they end when somebody outside the pods takes what
+//! they give back, which kubelet goes on with until nobody is left.
+//!
+//! Memory in use is split into that of the pods, which an eviction can give back, and the rest. An
+//! eviction was in vain if the rest has taken half of what evictions gave back since, and more than
+//! the pods that are left. So many in vain within the window, and nobody goes any more; a pod whose
+//! whole usage is too little for those that may still go does not go at all. Whoever grows among the
+//! pods takes more than the rest, and goes as ever.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::eviction::{NodeReading, Snapshot};
+use crate::model::pod::PodUid;
+
+/// So many evictions in vain end it. Arbitrary: enough to see that it is no accident.
+const MAX_IN_VAIN: u64 = 4;
+
+/// An eviction is forgotten so long after it, when memory is not short any more.
+const WINDOW: Duration = Duration::from_secs(300);
+
+/// Of more within the window the oldest are forgotten.
+const MAX_KEPT: usize = 64;
+
+/// Memory in use as kubelet counts it, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Split {
+    /// Of kubepods.
+    pub pods: u64,
+    /// Of everything else.
+    pub outside: u64,
+}
+
+impl Split {
+    /// `None`: one of the two was not read.
+    pub fn of(node: &NodeReading) -> Option<Self> {
+        let pods = node.kubepods.as_ref()?.working_set();
+        let outside = node.root.as_ref()?.working_set().saturating_sub(pods);
+        Some(Self { pods, outside })
+    }
+}
+
+/// One eviction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kill {
+    pub pod: PodUid,
+    /// Boottime of the pass that asked for it.
+    pub at: Duration,
+    /// What the pod used, bytes.
+    pub gives: u64,
+    pub before: Split,
+}
+
+/// What stays of it from pass to pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Brake {
+    /// When memory was last not short.
+    pub calm: Option<Split>,
+    /// The last pass would have this pod go.
+    pub asked: Option<Kill>,
+    /// Oldest first.
+    pub kills: Vec<Kill>,
+}
+
+/// Why nobody goes, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InVain {
+    pub n_kills: usize,
+    /// What they gave back, and what the rest of the node took since the first of them (without any,
+    /// since memory was not short), bytes.
+    pub given: u64,
+    pub taken: u64,
+}
+
+impl Brake {
+    /// As it is for this pass. The pod that was asked for has gone if it is on its way out now.
+    pub fn next(&self, snapshot: &Snapshot, is_short: bool) -> Self {
+        let is_over = |kill: &Kill| !is_short && snapshot.at > kill.at.saturating_add(WINDOW);
+        let is_going = |kill: &&Kill| {
+            let mut pods = snapshot.pods.iter();
+            pods.find(|it| it.facts.pod.uid == kill.pod)
+                .is_none_or(|it| it.ends_within.is_some())
+        };
+        let kills = self.kills.iter().chain(self.asked.iter().filter(is_going));
+        let mut kills: Vec<Kill> = kills.filter(|it| !is_over(it)).cloned().collect();
+        kills.drain(..kills.len().saturating_sub(MAX_KEPT));
+        let calm = match is_short {
+            true => self.calm,
+            false => Split::of(&snapshot.node).or(self.calm),
+        };
+        Self {
+            calm,
+            asked: None,
+            kills,
+        }
+    }
+
+    /// The least that a pod must use to go while `need` bytes are short; `None`: nobody goes.
+    pub fn least_use(&self, now: Split, need: u64) -> Option<u64> {
+        let n_in_vain = self.kills.iter().filter(|it| self.is_in_vain(it, now));
+        let n_allowed = MAX_IN_VAIN.saturating_sub(n_in_vain.count() as u64);
+        if n_allowed == 0 {
+            return None;
+        }
+        let is_outside = self
+            .calm
+            .is_none_or(|calm| now.outside.saturating_sub(calm.outside) >= need / 2);
+        Some(match is_outside {
+            true => need.div_ceil(n_allowed),
+            false => 0,
+        })
+    }
+
+    pub fn in_vain(&self, now: Split) -> InVain {
+        let since = self.kills.first().map(|it| it.before).or(self.calm);
+        InVain {
+            n_kills: self.kills.len(),
+            given: self.given_since(Duration::ZERO),
+            taken: now
+                .outside
+                .saturating_sub(since.map_or(now.outside, |it| it.outside)),
+        }
+    }
+
+    fn is_in_vain(&self, kill: &Kill, now: Split) -> bool {
+        let given = self.given_since(kill.at);
+        let taken = now.outside.saturating_sub(kill.before.outside);
+        let of_pods = now.pods.saturating_add(given);
+        taken >= given / 2 && taken > of_pods.saturating_sub(kill.before.pods)
+    }
+
+    fn given_since(&self, at: Duration) -> u64 {
+        let since = self.kills.iter().filter(|it| it.at >= at);
+        since.fold(0, |sum, it| sum.saturating_add(it.gives))
+    }
+}
+
+#[cfg(test)]
+mod tests;
