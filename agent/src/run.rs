@@ -186,6 +186,8 @@ pub struct Loop {
     counters: Counters,
     publisher: Publisher,
     log_keeper: LogKeeper,
+    /// Containers have been started since it was told which there are.
+    has_new_logs: bool,
     files: Files,
     placement: Placement,
     pressure: Arc<Pressure>,
@@ -288,6 +290,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             config.kubelet.max_container_log_bytes,
             config.kubelet.max_container_log_files,
         )?,
+        has_new_logs: false,
         placement,
         pressure: Arc::clone(&pressure),
         eviction_notes: Notes::below(&config.state_directory),
@@ -358,6 +361,7 @@ impl Loop {
         self.look_at_hardware();
         self.read_manifests();
         self.pass(Scope::All);
+        self.keep_logs();
         // On a new node the limit of all pods is there from now on.
         self.pressure.wake_for_pass();
         self.look_for_unknown(clock::boottime());
@@ -418,6 +422,9 @@ impl Loop {
             };
             self.metrics.loop_tick(trigger);
             self.pass(scope);
+            if self.has_new_logs {
+                self.keep_logs();
+            }
             if scope == Scope::All && now >= last_orphans + ORPHANS {
                 last_orphans = now;
                 self.look_for_unknown(now);

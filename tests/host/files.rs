@@ -2,6 +2,7 @@
 //! volumes. `mount`, `chattr` and `perl` of the machine make the scenes.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -13,7 +14,7 @@ use ballast_tests::agent::Agent;
 use ballast_tests::manifest::{Container, Manifest};
 
 use super::look::{is_running, pid_of, pod_dir};
-use super::say;
+use super::{say, scaled};
 
 fn program(name: &str, args: &[&Path]) -> Result<()> {
     let mut command = Command::new(name);
@@ -101,6 +102,67 @@ fn what_is_mounted_in_a_volume_outlives_its_pod() -> Result<()> {
     let state = agent.state().display().to_string();
     let left: Vec<&str> = mounts.lines().filter(|it| it.contains(&state)).collect();
     assert!(left.is_empty(), "{left:#?}");
+    Ok(())
+}
+
+/// Bytes on the disk below the logs, and the longest file there.
+fn logs(agent: &Agent) -> Result<(u64, u64)> {
+    let (mut allocated, mut longest) = (0, 0);
+    let mut directories = vec![agent.state().join("logs")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            // Rotated and removed in between.
+            let Ok(metadata) = entry.metadata() else {
+                continue;
+            };
+            if metadata.is_dir() {
+                directories.push(entry.path());
+            } else {
+                allocated += metadata.blocks() * 512;
+                longest = longest.max(metadata.len());
+            }
+        }
+    }
+    Ok((allocated, longest))
+}
+
+/// By a container without privileges: a hole of 4 GiB, and output as fast as it goes. What is kept is
+/// within the bound a moment later, and the pod's own output is there.
+#[cfg_attr(feature = "privileged", test)]
+fn output_of_any_length_is_kept_within_its_bound() -> Result<()> {
+    let mut agent = Agent::new("output")?
+        .with_kubelet("containerLogMaxSize: 1Mi")
+        .with_kubelet("containerLogMaxFiles: 3");
+    agent.start()?;
+    let flood = scaled(800, 100)?;
+    let script = format!(
+        "perl -e 'truncate(STDOUT, 4 << 30) or die' && echo behind && sleep 3 && \
+         head -c {flood}M /dev/zero && echo last >&2 && : >volumes/shared/done && exec sleep 3600"
+    );
+    let container = Container::sh("app", &script)
+        .with("securityContext", serde_json::json!({"runAsUser": 12345}));
+    agent.put(&Manifest::new("pod").container(container))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    agent.wait_for("the hole is cut", || {
+        let (allocated, longest) = logs(&agent)?;
+        ensure!(allocated < 64 << 20, "{allocated} bytes for a hole");
+        Ok(longest > 0 && longest < 4 << 20)
+    })?;
+    let done = volume(&agent, &pod).join("done");
+    let mut most = 0;
+    agent.wait_for("the output is written", || {
+        most = most.max(logs(&agent)?.0);
+        Ok(done.exists())
+    })?;
+    let is_bounded = || Ok(logs(&agent)?.0 <= 4 << 20);
+    agent.wait_for("it is within its bound", is_bounded)?;
+    thread::sleep(Duration::from_secs(3));
+    assert!(is_bounded()?);
+    say(format!(
+        "{} MiB at most on the disk, of {flood}",
+        most >> 20
+    ));
     Ok(())
 }
 

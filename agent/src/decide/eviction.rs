@@ -75,8 +75,19 @@ pub struct State {
     pub observed_at: BTreeMap<Signal, Option<Duration>>,
     /// Pods on their way out, and when they should be gone.
     pub ending: BTreeMap<PodUid, Duration>,
-    /// Of memory of the node.
-    pub brake: Brake,
+    /// Of evictions for memory of the node. `None`: there is none, as in what versions before it have
+    /// recorded.
+    pub brake: Option<Brake>,
+}
+
+impl State {
+    /// Before the first pass.
+    pub fn new() -> Self {
+        Self {
+            brake: Some(Brake::default()),
+            ..Self::default()
+        }
+    }
 }
 
 /// A threshold that is met.

@@ -1,12 +1,18 @@
 //! The thread that keeps the output of containers within bounds: copying a log may take long, and
 //! the loop must not wait for it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use super::{Loop, RunError};
 use crate::runtime::logs::{Rotated, prune, rotate};
+
+/// How often the length of each log is looked at: what a container writes in this time is beyond the
+/// bound. Kubelet looks every 10 s (`containerLogMonitorInterval`).
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Attempts of a container whose output is kept: the one that runs and the one before, which is
 /// what `kubectl logs --previous` is for.
@@ -30,22 +36,49 @@ impl LogKeeper {
         let (work, todo) = sync_channel::<Vec<Log>>(1);
         thread::Builder::new()
             .name("logs".to_owned())
-            .spawn(move || {
-                for log in todo.into_iter().flatten() {
-                    keep(&log, max_bytes, max_files);
-                }
-            })
+            .spawn(move || run(&todo, max_bytes, max_files))
             .map_err(RunError::Thread)?;
         Ok(Self { work })
     }
 }
 
-fn keep(log: &Log, max_bytes: u64, max_files: u32) {
-    match rotate(&log.path, max_bytes, max_files) {
-        Ok(Rotated::No) => {}
-        Ok(rotated) => tracing::debug!(log = %log.path.display(), ?rotated, "rotated"),
-        Err(error) => tracing::warn!(error = crate::observe::chain(&error), "rotate a log"),
+fn run(todo: &Receiver<Vec<Log>>, max_bytes: u64, max_files: u32) {
+    let mut logs = Vec::new();
+    // Of which something was said already.
+    let mut told = BTreeSet::new();
+    loop {
+        match todo.recv_timeout(LOOK) {
+            Ok(newer) => {
+                logs = newer;
+                logs.iter().for_each(prune_beside);
+                told.retain(|it| logs.iter().any(|log| log.path == *it));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        for log in &logs {
+            let path = log.path.display();
+            match rotate(&log.path, max_bytes, max_files) {
+                Ok(Rotated::No) => {}
+                Ok(
+                    rotated @ (Rotated::Collapsed { skipped_bytes, .. }
+                    | Rotated::Truncated { skipped_bytes, .. }),
+                ) if skipped_bytes > 0 && told.insert(log.path.clone()) => {
+                    tracing::warn!(log = %path, ?rotated, "output beyond what is kept is lost");
+                }
+                Ok(rotated) => tracing::debug!(log = %path, ?rotated, "rotated"),
+                Err(error) => {
+                    if told.insert(log.path.clone()) {
+                        let error = crate::observe::chain(&error);
+                        tracing::warn!(log = %path, error, "rotate a log");
+                    }
+                }
+            }
+        }
     }
+}
+
+fn prune_beside(log: &Log) {
     let Some(directory) = log.path.parent() else {
         return;
     };
@@ -55,9 +88,9 @@ fn keep(log: &Log, max_bytes: u64, max_files: u32) {
 }
 
 impl Loop {
-    /// Has the logs of the running containers looked after; while the thread is still busy with
-    /// the last round there is nothing to do.
-    pub(super) fn keep_logs(&self) {
+    /// Tells the thread which logs there are; if it has not yet taken the last list, the next pass
+    /// does.
+    pub(super) fn keep_logs(&mut self) {
         let logs = self
             .pods
             .values()
@@ -69,6 +102,6 @@ impl Loop {
                 })
             })
             .collect();
-        self.log_keeper.work.try_send(logs).ok();
+        self.has_new_logs = self.log_keeper.work.try_send(logs).is_err();
     }
 }

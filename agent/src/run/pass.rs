@@ -154,6 +154,7 @@ impl Loop {
                     .expect("a container id is a valid component");
                 self.instances
                     .insert(id.clone(), (uid.clone(), container.clone()));
+                self.has_new_logs = true;
                 let mut instance = Instance::new(id, cgroup);
                 instance.decided_at = Some(now);
                 entry.instances.insert(container.clone(), instance);

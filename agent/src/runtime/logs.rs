@@ -3,9 +3,12 @@
 //! Containers append to their log themselves, so neither the agent's death nor its restart loses a
 //! byte, and no rename of ours reaches them. A log that is too long is copied to `LOG.1`, after
 //! `LOG.1` became `LOG.2` and so on, and then cut where it is. Read in the order `LOG.2`, `LOG.1`,
-//! `LOG`, the files are the output as it was written; a cut may be in the middle of a line.
+//! `LOG`, the files are the output as it was written; a cut may be in the middle of a line. What a log
+//! has in more than the old files may hold is copied to several of them at once, and of still more the
+//! newest is kept: containers can make a log of any length within a moment, and of holes, which stay
+//! holes.
 //!
-//! Loss: none where the file system can take out the head of a file (ext4, XFS). Elsewhere the file
+//! Loss: that, and else none where the file system can take out the head of a file (ext4, XFS). Elsewhere the file
 //! is emptied, and what was written between the last look at its length and that moment, some
 //! microseconds, is gone. On a full disk the oldest output is given up rather than the bound. An
 //! agent killed between copy and cut leaves the copied part in both files.
@@ -30,10 +33,17 @@ const MAX_CATCH_UPS: usize = 8;
 pub enum Rotated {
     /// The log is not too long, or not there.
     No,
-    /// Nothing is lost; the log keeps its last block.
-    Collapsed { moved_bytes: u64 },
-    /// What was written just before the cut is lost; the log is empty.
-    Truncated { moved_bytes: u64 },
+    /// The log keeps its last block. `skipped_bytes`: before those that were moved, more than may be
+    /// kept; they are gone.
+    Collapsed {
+        moved_bytes: u64,
+        skipped_bytes: u64,
+    },
+    /// What was written just before the cut is lost too; the log is empty.
+    Truncated {
+        moved_bytes: u64,
+        skipped_bytes: u64,
+    },
     /// No old files are kept, or there is no room for one: the bytes are gone.
     Discarded { bytes: u64 },
 }
@@ -66,6 +76,11 @@ pub fn directory(state_dir: &Path) -> PathBuf {
 /// Costs a `stat` for a short log; else a copy of it and an `fsync`, so not a call for a thread
 /// that others wait for. One caller per log.
 pub fn rotate(path: &Path, max_bytes: u64, max_files: u32) -> Result<Rotated, FsError> {
+    match Root::host().metadata(path) {
+        Ok(metadata) if metadata.len() <= max_bytes => return Ok(Rotated::No),
+        // Of anything else the next call tells.
+        _ => {}
+    }
     let log = match Appended::open(path) {
         Ok(log) => log,
         Err(error) if error.is_gone() => return Ok(Rotated::No),
@@ -75,24 +90,102 @@ pub fn rotate(path: &Path, max_bytes: u64, max_files: u32) -> Result<Rotated, Fs
         return Ok(Rotated::No);
     }
     let head = log.collapsible()?;
-    shorten(&log, path, head, max_files)
+    shorten(&log, path, head, max_bytes, max_files)
 }
 
 /// `head` bytes can be cut without loss; 0: none, so the log is emptied.
-fn shorten(log: &Appended, path: &Path, head: u64, max_files: u32) -> Result<Rotated, FsError> {
+fn shorten(
+    log: &Appended,
+    path: &Path,
+    head: u64,
+    max_bytes: u64,
+    max_files: u32,
+) -> Result<Rotated, FsError> {
     let n_old = max_files.saturating_sub(1);
-    let mut old = old_files(path)?;
     // Nothing, or the files above the bound after the configuration changed.
-    for (_, surplus) in old.split_off(&n_old.saturating_add(1)) {
+    for (_, surplus) in old_files(path)?.split_off(&n_old.saturating_add(1)) {
         Root::host().remove_file(surplus)?;
     }
     if n_old == 0 {
         return discard(log);
     }
+    let max_bytes = max_bytes.max(1);
     let len = if head > 0 { head } else { log.len()? };
+    // Each file is a little longer than it should be when somebody looks.
+    let budget = max_bytes
+        .saturating_mul(n_old.into())
+        .saturating_add(max_bytes / 2);
+    let skipped_bytes = len.saturating_sub(budget);
+    let mut start = skipped_bytes;
+    let mut last = None;
+    let n_parts = ((len - skipped_bytes) / max_bytes).clamp(1, n_old.into());
+    let part = (len - skipped_bytes).div_ceil(n_parts);
+    while start < len {
+        let n = part.min(len - start);
+        match add_old(log, path, start, n, n_old)? {
+            Some(copy) => last = Some(copy),
+            None => return discard(log),
+        }
+        start += n;
+    }
+    let Some(mut copy) = last else {
+        return discard(log);
+    };
+    remove_beyond(path, budget)?;
+    let mut moved_bytes = len - skipped_bytes;
+    if head > 0 && log.collapse(head)? {
+        return Ok(Rotated::Collapsed {
+            moved_bytes,
+            skipped_bytes,
+        });
+    }
+    let mut end = len;
+    for _ in 0..MAX_CATCH_UPS {
+        let n_more = log.len()?.saturating_sub(end);
+        if n_more == 0 || n_more > max_bytes {
+            break;
+        }
+        match log.copy(end, n_more, &mut copy) {
+            Ok(n) => {
+                end += n;
+                moved_bytes += n;
+            }
+            Err(error) if is_disk_full(&error) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    log.truncate()?;
+    Ok(Rotated::Truncated {
+        moved_bytes,
+        skipped_bytes,
+    })
+}
+
+/// Removes the oldest files of those that have more than `budget` bytes together.
+fn remove_beyond(path: &Path, budget: u64) -> Result<(), FsError> {
+    let mut sum = 0u64;
+    for file in old_files(path)?.values() {
+        sum = sum.saturating_add(Root::host().metadata(file)?.len());
+        if sum > budget {
+            Root::host().remove_file(file)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a part of the log to `LOG.1`, after the old files have moved on. `None`: there is no room for
+/// it.
+fn add_old(
+    log: &Appended,
+    path: &Path,
+    start: u64,
+    len: u64,
+    n_old: u32,
+) -> Result<Option<Copy>, FsError> {
+    let mut old = old_files(path)?;
     let aside = suffixed(path, "rotating");
-    let mut copy = loop {
-        let error = match copy_aside(log, len, &aside) {
+    let copy = loop {
+        let error = match copy_aside(log, start, len, &aside) {
             Ok(copy) => break copy,
             Err(error) => error,
         };
@@ -102,7 +195,7 @@ fn shorten(log: &Appended, path: &Path, head: u64, max_files: u32) -> Result<Rot
         // Older output makes room for newer.
         match old.pop_last() {
             Some((_, oldest)) => Root::host().remove_file(oldest)?,
-            None => return discard(log),
+            None => return Ok(None),
         }
     };
     // From the oldest on, over its successor's place.
@@ -112,29 +205,13 @@ fn shorten(log: &Appended, path: &Path, head: u64, max_files: u32) -> Result<Rot
         }
     }
     rename_if_any(&aside, &numbered(path, 1))?;
-    if head > 0 && log.collapse(head)? {
-        return Ok(Rotated::Collapsed { moved_bytes: head });
-    }
-    let mut moved_bytes = len;
-    for _ in 0..MAX_CATCH_UPS {
-        let n_more = log.len()?.saturating_sub(moved_bytes);
-        if n_more == 0 {
-            break;
-        }
-        match log.copy(moved_bytes, n_more, &mut copy) {
-            Ok(n) => moved_bytes += n,
-            Err(error) if is_disk_full(&error) => break,
-            Err(error) => return Err(error),
-        }
-    }
-    log.truncate()?;
-    Ok(Rotated::Truncated { moved_bytes })
+    Ok(Some(copy))
 }
 
-/// The first `len` bytes of the log, on the disk; nothing is left of it otherwise.
-fn copy_aside(log: &Appended, len: u64, aside: &Path) -> Result<Copy, FsError> {
+/// `len` bytes of the log, on the disk; nothing is left of it otherwise.
+fn copy_aside(log: &Appended, start: u64, len: u64, aside: &Path) -> Result<Copy, FsError> {
     let mut copy = Copy::create(aside)?;
-    let result = log.copy(0, len, &mut copy).and_then(|_| copy.sync());
+    let result = log.copy(start, len, &mut copy).and_then(|_| copy.sync());
     match result {
         Ok(()) => Ok(copy),
         Err(error) => {

@@ -81,13 +81,40 @@ impl Appended {
         Ok(metadata.len().saturating_sub(1) / block * block)
     }
 
-    /// Appends `len` bytes from `start` on to `to`, less where the file ends before.
+    /// Appends `len` bytes from `start` on to `to`, less where the file ends before; holes as holes.
+    /// Gives how many.
     pub fn copy(&self, start: u64, len: u64, to: &mut Copy) -> Result<u64, FsError> {
-        (&self.file)
-            .seek(SeekFrom::Start(start))
-            .map_err(|e| FsError::new(Operation::Read, &self.path, e))?;
-        io::copy(&mut (&self.file).take(len), &mut to.file)
-            .map_err(|e| FsError::new(Operation::Write, &to.path, e))
+        let failed = |e| FsError::new(Operation::Read, &self.path, e);
+        let end = start.saturating_add(len).min(self.len()?);
+        let mut at = start.min(end);
+        while at < end {
+            let data = self.seek(rustix::fs::SeekFrom::Data(at)).map_err(failed)?;
+            let data = data.unwrap_or(end).min(end);
+            to.skip(data - at)?;
+            let hole = self
+                .seek(rustix::fs::SeekFrom::Hole(data))
+                .map_err(failed)?;
+            let hole = hole.unwrap_or(end).min(end);
+            (&self.file).seek(SeekFrom::Start(data)).map_err(failed)?;
+            let mut part = (&self.file).take(hole - data);
+            let n = io::copy(&mut part, &mut to.file)
+                .map_err(|e| FsError::new(Operation::Write, &to.path, e))?;
+            at = data + n;
+            if n < hole - data {
+                // Shortened by its writer meanwhile.
+                break;
+            }
+        }
+        Ok(at - start.min(at))
+    }
+
+    /// `None`: nothing of it up to the end of the file.
+    fn seek(&self, to: rustix::fs::SeekFrom) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(&self.file, to) {
+            Ok(at) => Ok(Some(at)),
+            Err(rustix::io::Errno::NXIO) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Takes `len` bytes, see [`Appended::collapsible`], out of the start, with whatever is
@@ -150,6 +177,22 @@ impl Copy {
             file,
             path: path.into(),
         })
+    }
+
+    /// A hole of so many bytes.
+    fn skip(&mut self, n: u64) -> Result<(), FsError> {
+        if n == 0 {
+            return Ok(());
+        }
+        let failed = |e| FsError::new(Operation::Write, &self.path, e);
+        let end = self
+            .file
+            .stream_position()
+            .map_err(failed)?
+            .saturating_add(n);
+        self.file.set_len(end).map_err(failed)?;
+        self.file.seek(SeekFrom::Start(end)).map_err(failed)?;
+        Ok(())
     }
 
     /// Waits until what was copied is on the disk.

@@ -106,7 +106,10 @@ pub fn recorded(policy: &Policy, steps: &[Step]) -> Outcome {
 pub fn play(policy: &Policy, yardstick: &Policy, steps: &[Step]) -> Outcome {
     let story = Story::new(yardstick, steps);
     let mut outcome = Outcome::default();
-    let mut state = State::default();
+    let mut state = State {
+        brake: steps.first().and_then(|it| it.state.brake.clone()),
+        ..State::default()
+    };
     // When the pods are gone that the policy ended.
     let mut gone_at: BTreeMap<PodUid, Duration> = BTreeMap::new();
     let mut next_look = Duration::ZERO;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::brake::{Brake, Kill, Split};
+use super::brake::{Kill, Split};
 use super::message::threshold_message;
 use super::rank::{Ranked, rank};
 use super::{
@@ -39,11 +39,14 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
         condition_seen: state.condition_seen.clone(),
         observed_at: observations.iter().map(|(it, o)| (*it, o.at)).collect(),
         ending: ending(state, snapshot),
-        brake: Brake::default(),
+        brake: None,
     };
     let mut met_now = next.met.iter().map(|it| it.threshold.signal);
     let is_memory_short = met_now.any(|it| it == Signal::MemoryAvailable);
-    next.brake = state.brake.next(snapshot, is_memory_short);
+    next.brake = state
+        .brake
+        .as_ref()
+        .map(|it| it.next(snapshot, is_memory_short));
     for it in &next.met {
         next.condition_seen
             .insert(it.threshold.signal.condition(), now);
@@ -91,7 +94,9 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
         };
         match outcome {
             Ok(relief) => {
-                decision.state.brake.asked = asked(snapshot, &relief);
+                if let Some(brake) = &mut decision.state.brake {
+                    brake.asked = asked(snapshot, &relief);
+                }
                 decision.action = Some(Action::Relieve(relief));
                 break;
             }
@@ -306,13 +311,13 @@ fn least_use(
     observation: &Observation,
 ) -> Option<u64> {
     let is_braked = policy.compat == Compat::Ballast && threshold.signal == Signal::MemoryAvailable;
-    match Split::of(&snapshot.node).filter(|_| is_braked) {
-        Some(now) => {
+    match (&state.brake, Split::of(&snapshot.node)) {
+        (Some(brake), Some(now)) if is_braked => {
             let wanted = wanted(threshold, observation, MinReclaim::Added).value();
             let need = wanted.saturating_sub(observation.available);
-            state.brake.least_use(now, u64::try_from(need).unwrap_or(0))
+            brake.least_use(now, u64::try_from(need).unwrap_or(0))
         }
-        None => Some(0),
+        _ => Some(0),
     }
 }
 

@@ -56,7 +56,9 @@ impl Watcher {
             return;
         };
         self.told_ineffective = true;
-        let in_vain = self.state.brake.in_vain(now);
+        let Some(in_vain) = self.state.brake.as_ref().map(|it| it.in_vain(now)) else {
+            return;
+        };
         let largest = largest_outside(&Root::host(), &self.parts.kubepods);
         self.parts.told.ineffective(&in_vain, largest.as_ref());
     }

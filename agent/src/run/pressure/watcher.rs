@@ -214,7 +214,7 @@ impl Watcher {
         Self {
             parts,
             disk,
-            state: State::default(),
+            state: State::new(),
             stall: StallState::default(),
             candidates: Arc::default(),
             pods: Arc::default(),

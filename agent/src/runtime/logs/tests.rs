@@ -61,7 +61,7 @@ fn rotate_whole(path: &Path, max_bytes: u64, max_files: u32) -> Result<Rotated, 
     if log.len()? <= max_bytes {
         return Ok(Rotated::No);
     }
-    shorten(&log, path, 0, max_files)
+    shorten(&log, path, 0, max_bytes, max_files)
 }
 
 /// Numbers, one a line, while the log is rotated `n_rotations` times; and those that were kept.
@@ -84,7 +84,7 @@ fn write_while_rotating(
         });
         let mut rotations = Vec::new();
         while rotations.len() < n_rotations {
-            let rotated = rotate(&dir.log(), 20_000, 1_000).unwrap();
+            let rotated = rotate(&dir.log(), 200_000, 1_000).unwrap();
             if rotated != Rotated::No {
                 rotations.push(rotated);
             }
@@ -92,7 +92,7 @@ fn write_while_rotating(
         is_done.store(true, Ordering::Relaxed);
         (writing.join().unwrap(), rotations)
     });
-    assert_eq!(dir.names().len(), n_rotations + 1);
+    assert!(dir.names().len() > n_rotations);
     let output = dir.output();
     // A write over the end of a page is seen in halves; a cut may fall between them.
     let (whole, broken): (Vec<_>, Vec<_>) = output.lines().partition(|line| line.len() == 9);
@@ -154,7 +154,7 @@ fn files_are_numbered_from_the_newest_and_bounded() {
         let text = format!("round {round}\n").repeat(3);
         dir.append("0.log", text.as_bytes());
         // Less than a block: nothing to take out.
-        let rotated = rotate(&dir.log(), 10, 3).unwrap();
+        let rotated = rotate(&dir.log(), 20, 3).unwrap();
         assert!(matches!(rotated, Rotated::Truncated { .. }), "{rotated:?}");
     }
     assert_eq!(dir.names(), ["0.log", "0.log.1", "0.log.2", "10.log.7"]);
@@ -167,6 +167,64 @@ fn files_are_numbered_from_the_newest_and_bounded() {
     let rotated = rotate(&dir.log(), 10, 1).unwrap();
     assert_eq!(rotated, Rotated::Discarded { bytes: 19 });
     assert_eq!(dir.names(), ["0.log"], "one file: the log itself");
+}
+
+#[test]
+fn a_log_of_any_length_leaves_what_may_be_kept() {
+    let dir = TestDir::new("long");
+    let text: String = (0..100_000).map(|n| format!("{n:09}\n")).collect();
+    for rotate in [rotate as Rotate, rotate_whole] {
+        dir.append("0.log", text.as_bytes());
+        let rotated = rotate(&dir.log(), 20_000, 4).unwrap();
+        let (Rotated::Collapsed {
+            moved_bytes,
+            skipped_bytes,
+        }
+        | Rotated::Truncated {
+            moved_bytes,
+            skipped_bytes,
+        }) = rotated
+        else {
+            panic!("{rotated:?}");
+        };
+        assert_eq!(moved_bytes, 70_000);
+        assert!(skipped_bytes >= 920_000, "{rotated:?}");
+        assert_eq!(dir.names(), ["0.log", "0.log.1", "0.log.2", "0.log.3"]);
+        let old: usize = (1..4).map(|it| dir.len(&format!("0.log.{it}"))).sum();
+        assert_eq!(old, 70_000);
+        // The newest, without a gap.
+        let output = dir.output();
+        assert!(text.ends_with(&output), "{} bytes", output.len());
+        Appended::open(&dir.log()).unwrap().truncate().unwrap();
+    }
+}
+
+#[test]
+fn holes_stay_holes() {
+    const GIB: u64 = 1 << 30;
+    let dir = TestDir::new("holes");
+    for rotate in [rotate as Rotate, rotate_whole] {
+        let writer = File::from(append::open(&dir.log()).unwrap());
+        writer.set_len(4 * GIB).unwrap();
+        dir.append("0.log", b"behind the hole\n");
+        let rotated = rotate(&dir.log(), GIB, 3).unwrap();
+        assert!(
+            !matches!(rotated, Rotated::No | Rotated::Discarded { .. }),
+            "{rotated:?}"
+        );
+        let allocated: u64 = dir
+            .names()
+            .iter()
+            .map(|it| Root::host().metadata(dir.0.join(it)).unwrap())
+            .map(|it| std::os::unix::fs::MetadataExt::blocks(&it) * 512)
+            .sum();
+        assert!(allocated < 1 << 20, "{allocated} bytes on the disk");
+        let lens = dir.names().into_iter().filter(|it| it != "0.log");
+        for name in lens {
+            assert!(Root::host().metadata(dir.0.join(name)).unwrap().len() <= GIB * 2);
+        }
+        writer.set_len(0).unwrap();
+    }
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn record(story: &'static Story, path: &Path) -> Result<()> {
         title: Some(story.title.to_owned()),
     };
     let (mut encoder, mut recording) = Encoder::new(&serde_json::to_value(&header)?)?;
-    let mut state = State::default();
+    let mut state = State::new();
     let mut n_deeds = 0;
     let began = clock::boottime();
     loop {

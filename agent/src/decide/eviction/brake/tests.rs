@@ -1,3 +1,5 @@
+#![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+
 use super::super::{Action, BlockedReason, Decision, FsLayout, Policy, State, synchronize};
 use super::*;
 use crate::config::Compat;
@@ -41,7 +43,7 @@ impl Scene {
                 layout: FsLayout::One,
                 compat,
             },
-            state: State::default(),
+            state: State::new(),
             at: Duration::from_secs(1000),
             outside: 0,
             pods: pods.collect(),
@@ -132,7 +134,7 @@ fn a_leak_outside_the_pods_takes_a_few_of_them_and_no_more() {
         pods: scene.of_pods(),
         outside: scene.outside,
     };
-    let in_vain = scene.state.brake.in_vain(now);
+    let in_vain = scene.state.brake.as_ref().unwrap().in_vain(now);
     assert_eq!((in_vain.n_kills, in_vain.given), (4, 80 * MIB));
     assert!(in_vain.taken > 500 * MIB, "{in_vain:?}");
 
@@ -203,7 +205,7 @@ fn it_is_released_when_memory_was_there_for_the_window() {
     scene.pass();
     scene.at += WINDOW + Duration::from_secs(1);
     scene.pass();
-    assert_eq!(scene.state.brake.kills, []);
+    assert_eq!(scene.state.brake.as_ref().unwrap().kills, []);
     scene.leak(200, 2);
     assert_eq!(scene.gone.len(), 8);
 }

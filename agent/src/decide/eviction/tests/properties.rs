@@ -133,7 +133,7 @@ fn on_random_stories() {
         let mut random = Random(seed);
         let compat = COMPATS[usize::from(random.is(2))];
         let policy = random.policy(compat);
-        let mut state = State::default();
+        let mut state = State::new();
         let mut at = 0;
         for _ in 0..20 {
             at += 1 + random.below(15);
