@@ -86,6 +86,20 @@ pub fn fill_rate(before: &Observation, now: &Observation) -> u64 {
     u64::try_from(per_second).unwrap_or(u64::MAX)
 }
 
+/// When less than `wanted` became available, between the last reading above and the first one below, as
+/// if it had become less at an even pace. `None`: it did not happen between these two.
+pub fn crossing(before: &Observation, now: &Observation, wanted: i64) -> Option<Duration> {
+    let (then, at) = (before.at?, now.at?);
+    let above = u128::try_from(before.available.checked_sub(wanted)?).ok()?;
+    let less = u128::try_from(before.available.checked_sub(now.available)?).ok()?;
+    if now.available >= wanted {
+        return None;
+    }
+    let elapsed = at.saturating_sub(then).as_nanos();
+    let passed = u64::try_from(elapsed * above / less.max(1)).ok()?;
+    Some(then + Duration::from_nanos(passed))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +112,23 @@ mod tests {
             capacity: 0,
             at: Some(at),
         }
+    }
+
+    #[test]
+    fn a_crossing_is_between_two_readings() {
+        let ms = Duration::from_millis;
+        let (before, now) = (available(1000, ms(100)), available(600, ms(200)));
+        assert_eq!(crossing(&before, &now, 900), Some(ms(125)));
+        assert_eq!(crossing(&before, &now, 1000), Some(ms(100)));
+        assert_eq!(
+            crossing(&before, &now, 601),
+            Some(Duration::from_nanos(199_750_000))
+        );
+        assert_eq!(crossing(&before, &now, 600), None, "not below");
+        assert_eq!(crossing(&before, &now, 1001), None, "was below");
+        assert_eq!(crossing(&now, &before, 900), None, "became more");
+        let unknown = Observation { at: None, ..now };
+        assert_eq!(crossing(&before, &unknown, 900), None);
     }
 
     /// Looks at a leak of a constant rate that begins right after a look, as the watcher would:

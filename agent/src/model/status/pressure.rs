@@ -145,8 +145,9 @@ pub struct EvictionStatus {
     /// Label of the cause, as `memory.available`.
     pub signal: String,
     pub message: String,
-    /// From the reading that crossed the threshold to the last process gone, microseconds; `None`:
-    /// not over yet, or with a grace.
+    /// From the crossing of a hard threshold, as far as readings tell, to the last process gone,
+    /// microseconds; for those that go after the first, and for other causes, from the reading that
+    /// asked for it. `None`: not over yet, or with a grace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reaction_us: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

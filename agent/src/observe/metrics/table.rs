@@ -457,7 +457,9 @@ const TABLE: &[Family] = &[
     agent("ballast_eviction_freed_bytes_total", Counter, Bytes, &["signal"],
         "What those evictions freed.").area(Eviction),
     agent("ballast_eviction_reaction_seconds", LATENCY, Seconds, &["signal", "stage"],
-        "From the reading that crossed the threshold to the effect.").area(Eviction),
+        "From the crossing of a hard threshold, as far as readings tell, to the effect; for those that \
+         go after the first, and for other causes, from the reading that asked for it.")
+        .area(Eviction),
 
     agent("ballast_bpf_program_attached", Gauge, Flag, &["program", "hook"],
         "Whether an eBPF program that is wanted on this kernel is attached.").area(Ebpf),

@@ -322,7 +322,8 @@ impl Watcher {
         }
     }
 
-    /// What a kill brought: the time since the reading that asked for it, and the memory.
+    /// What a kill brought: the time since a hard threshold was crossed, for the first that goes for it,
+    /// else since the reading that asked for it; and the memory.
     fn measure(
         &mut self,
         victim: &Victim,
@@ -331,7 +332,14 @@ impl Watcher {
         snapshot: &Snapshot,
     ) {
         let now = clock::boottime();
-        let reaction = outcome.empty_after.map(|_| now.saturating_sub(snapshot.at));
+        let crossed = match &victim.cause {
+            EvictionCause::Threshold { threshold, .. } if threshold.is_hard() => {
+                self.take_crossing(threshold)
+            }
+            _ => None,
+        };
+        let began = crossed.unwrap_or(snapshot.at).min(snapshot.at);
+        let reaction = outcome.empty_after.map(|_| now.saturating_sub(began));
         tracing::info!(
             pod = %victim.pod,
             n_processes = outcome.n_processes,

@@ -139,6 +139,8 @@ pub(super) struct Watcher {
     doubted_until: Duration,
     /// At the last look, and how fast it became less, per second.
     seen: BTreeMap<Signal, (Observation, u64)>,
+    /// Thresholds that were crossed, and when; until somebody went for it, or it was over.
+    crossed: Vec<(Threshold, Duration)>,
     pub(super) pending: Option<Pending>,
     /// Pods that were evicted and when their grace is over: the loop says so only with its next
     /// pass, and until then they are no candidates either.
@@ -229,6 +231,7 @@ impl Watcher {
             warm_until: Duration::ZERO,
             doubted_until: Duration::ZERO,
             seen: BTreeMap::new(),
+            crossed: Vec::new(),
             pending: None,
             evicted: BTreeMap::new(),
             reaped: None,
@@ -336,6 +339,7 @@ impl Watcher {
 
     /// Remembers what was seen; memory that fills keeps the watcher warm.
     fn note(&mut self, observations: &BTreeMap<Signal, Observation>) {
+        self.note_crossings(observations);
         for (signal, now) in observations {
             let before = self.seen.get(signal);
             let rate = before.map_or(0, |(before, _)| pace::fill_rate(before, now));
@@ -347,6 +351,28 @@ impl Watcher {
             }
             self.seen.insert(*signal, (*now, rate));
         }
+    }
+
+    fn note_crossings(&mut self, observations: &BTreeMap<Signal, Observation>) {
+        for threshold in &self.parts.policy.thresholds {
+            let Some(now) = observations.get(&threshold.signal) else {
+                continue;
+            };
+            let wanted = threshold_quantity(threshold, now).value();
+            if now.available >= wanted {
+                self.crossed.retain(|(it, _)| it != threshold);
+            } else if let Some((before, _)) = self.seen.get(&threshold.signal)
+                && let Some(at) = pace::crossing(before, now, wanted)
+            {
+                self.crossed.push((threshold.clone(), at));
+            }
+        }
+    }
+
+    /// When the threshold was crossed, for the first that goes for it.
+    pub(super) fn take_crossing(&mut self, threshold: &Threshold) -> Option<Duration> {
+        let i = self.crossed.iter().position(|(it, _)| it == threshold)?;
+        Some(self.crossed.swap_remove(i).1)
     }
 
     /// Reads, decides, acts, and shows.
