@@ -2,13 +2,14 @@
 //! harm, and what stands in the way is told.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ballast_tests::agent::{Agent, PATIENCE, STEP};
+use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::{cgroup, scrape};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -265,5 +266,49 @@ fn a_manifest_that_is_rewritten_twice_within_the_grace_runs_as_written_last() ->
     assert_eq!(last.pods.len(), 1);
     agent.remove_pod("pod")?;
     agent.wait("all are gone", |it| it.pods.is_empty())?;
+    Ok(())
+}
+
+/// Somebody removes the cgroup of all pods while it is empty. It is made again with another id, and
+/// what the kernel reports by that id goes on: processes of pods, kills with their pod.
+#[cfg_attr(feature = "privileged", test)]
+fn events_follow_kubepods_when_it_is_made_again() -> Result<()> {
+    let mut agent = Agent::new("remade")?;
+    agent.start()?;
+    agent.wait("kubepods is there", |_| {
+        !cgroup::dirs_in_all(&agent.kubepods()).is_empty()
+    })?;
+    let hungry = |name: &str| -> Result<()> {
+        let eats = Container::new("app", &[&hog()?, "child", "67108864"]).limited_to(16);
+        agent.put(&Manifest::new(name).container(eats))?;
+        for kind in ["process", "oom"] {
+            agent.wait_events(&format!("{kind} events of {name}"), kind, |it| {
+                let mut of = it.iter().filter_map(|it| it.event.pod.as_ref());
+                of.any(|it| it.name == name)
+            })?;
+        }
+        agent.remove_pod(name)?;
+        agent.wait("it is gone", |it| it.pods.is_empty())?;
+        Ok(())
+    };
+    hungry("before")?;
+    let inode =
+        || -> Result<u64> { Ok(fs::metadata(cgroup::dir_of("memory", &agent.kubepods()))?.ino()) };
+    let first = inode()?;
+    for dir in cgroup::dirs_in_all(&agent.kubepods()) {
+        for below in ["burstable", "besteffort"] {
+            fs::remove_dir(dir.join(below)).ok();
+        }
+        fs::remove_dir(&dir).with_context(|| dir.display().to_string())?;
+    }
+    agent.wait_for("it is made again", || {
+        Ok(inode().is_ok_and(|it| it != first))
+    })?;
+    hungry("after")?;
+    let of_system = agent.events("oom")?;
+    assert!(
+        of_system.iter().all(|it| it.event.pod.is_some()),
+        "{of_system:#?}"
+    );
     Ok(())
 }

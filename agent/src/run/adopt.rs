@@ -72,7 +72,7 @@ impl Loop {
 
     /// Where the one program belongs that hangs on a cgroup: it counts device accesses below
     /// kubepods, where a cgroup2 hierarchy has it.
-    fn device_directory(&self) -> Option<Dir> {
+    pub(super) fn device_directory(&self) -> Option<Dir> {
         match self.node.reader.unified_dir(&self.node.plan.kubepods) {
             Ok(directory) => directory,
             Err(error) => {

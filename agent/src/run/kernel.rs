@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::event::{Event, Sender};
 use super::forensics::Recorder;
@@ -31,7 +32,7 @@ use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{Metrics, Workload};
 use crate::runtime::{ExitReporter, HostProcess};
-use crate::sources::bpf::{Drained, LoadError, Stream, Streams};
+use crate::sources::bpf::{Drained, LoadError, Stream, Streams, WatchedRoot};
 use crate::sources::wakers::Bell;
 use crate::sys::{Dir, Root, clock, syscall};
 
@@ -64,6 +65,18 @@ pub(super) struct Shared {
     /// The kernel has no PSI: somebody asks for the time in reclaim.
     is_reclaim_counted: AtomicBool,
     reclaim_stalls: Mutex<Option<Arc<ReclaimStalls>>>,
+    /// The cgroup of all pods was made again, and the listener has yet to follow.
+    remade: Mutex<Option<Remade>>,
+    /// Rung then; there once the listener waits.
+    remade_bell: OnceLock<EventFd>,
+}
+
+/// The cgroup of all pods, with another id than before.
+#[derive(Debug)]
+pub(super) struct Remade {
+    pub root: WatchedRoot,
+    /// For the device access counter.
+    pub device_directory: Option<Dir>,
 }
 
 impl Shared {
@@ -115,6 +128,24 @@ impl Shared {
     pub(super) fn reclaim_stalls(&self) -> Option<Arc<ReclaimStalls>> {
         let stalls = self.reclaim_stalls.lock();
         stalls.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has the listener watch another cgroup, at once.
+    pub(super) fn follow(&self, remade: Remade) {
+        *self.remade.lock().unwrap_or_else(PoisonError::into_inner) = Some(remade);
+        if let Some(bell) = self.remade_bell.get() {
+            // Fails when it rings already.
+            bell.write(1).ok();
+        }
+    }
+
+    fn take_remade(&self) -> Option<Remade> {
+        let mut remade = self.remade.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = remade.take()?;
+        if let Some(bell) = self.remade_bell.get() {
+            bell.read().ok();
+        }
+        Some(taken)
     }
 
     fn set_reclaim_stalls(&self, stalls: ReclaimStalls) {
@@ -262,6 +293,9 @@ impl Listener {
                 }
             }
         }
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = EventFd::from_flags(flags)?;
+        self.shared.remade_bell.set(bell).ok();
         let stop = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stop);
         let (go, told) = mpsc::channel();
@@ -275,6 +309,7 @@ impl Listener {
                 }
                 while !is_stopped.load(Ordering::Relaxed) && self.streams.rings().next().is_some() {
                     self.wait();
+                    self.follow();
                     while self.drain_all() {}
                     self.count_kernel();
                 }
@@ -322,11 +357,28 @@ impl Listener {
         });
     }
 
+    /// The filters in the kernel follow the cgroup of all pods.
+    fn follow(&mut self) {
+        let Some(remade) = self.shared.take_remade() else {
+            return;
+        };
+        let mut followed = self.streams.watch(remade.root);
+        if let Some(directory) = remade.device_directory {
+            followed = followed.and(self.streams.attach_device_counter(directory.as_fd()));
+        }
+        if let Err(error) = followed {
+            let error = crate::observe::chain(&error);
+            tracing::warn!(error, "follow the cgroup of all pods");
+            self.metrics.source_error(Source::Bpf, SourceFault::Io);
+        }
+    }
+
     fn wait(&self) {
-        let mut fds: Vec<PollFd> = self
-            .streams
-            .rings()
-            .map(|(_, fd)| PollFd::new(fd, PollFlags::POLLIN))
+        let rings = self.streams.rings().map(|(_, fd)| fd);
+        let bell = self.shared.remade_bell.get().map(EventFd::as_fd);
+        let mut fds: Vec<PollFd> = rings
+            .chain(bell)
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         // An interrupted wait is a short one.
         poll(&mut fds, PollTimeout::from(IDLE_MS)).ok();

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::kernel::Remade;
 use super::known::ended_container;
 use super::phases::Phases;
 use super::plugins::allocated_devices;
@@ -332,7 +333,25 @@ impl Loop {
         }
         let path = self.node.path_of(name);
         self.shared.index_mut().insert(id, Owner { level, path });
-        self.ids.insert(name.clone(), id);
+        let before = self.ids.insert(name.clone(), id);
+        if *name == self.node.plan.kubepods && before != Some(id) {
+            self.follow_kubepods();
+        }
+    }
+
+    /// What the kernel is told to watch is the cgroup of all pods by its id.
+    fn follow_kubepods(&mut self) {
+        match self.node.watched_root() {
+            Ok(Some(root)) => self.shared.follow(Remade {
+                root,
+                device_directory: self.device_directory(),
+            }),
+            // Removed again; the pass that makes it comes here.
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(error = crate::observe::chain(&error), "watched root");
+            }
+        }
     }
 
     fn level_of(&self, name: &CgroupName) -> Option<Level> {
