@@ -131,6 +131,12 @@ pub enum RunError {
     Placement(#[from] PlacementError),
     #[error("prepare the state directory")]
     State(#[source] FsError),
+    #[error(
+        "pods.manifestDirectory is {} and stateDirectory {}, one in the other; right would be two that \
+         are apart, since the agent removes and renames files of its own",
+        .manifests.display(), .state.display()
+    )]
+    Nested { state: PathBuf, manifests: PathBuf },
     /// What `ballast check` calls fatal.
     #[error("this node is not fit for the agent:\n{0}")]
     Unfit(CheckReport),
@@ -218,6 +224,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     check::check_fitness(&config)?;
     root.create_dir_all(config.state_directory.join("pods"))
         .map_err(RunError::State)?;
+    check_apart(&root, &config)?;
     let mut exclusive = Exclusive::take(&config)?;
     let (to_loop, events) = event::channel();
     let log = EventLog::new(EVENT_LOG, 0);
@@ -342,6 +349,21 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     state.plugins = None;
     server.stop();
     Ok(())
+}
+
+/// The configuration keeps the two directories apart by their names; links may bring them together.
+fn check_apart(root: &Root, config: &Config) -> Result<(), RunError> {
+    let PodsConfig::Manifests { manifest_directory } = &config.pods;
+    let state = root.canonical(&config.state_directory);
+    match (state, root.canonical(manifest_directory)) {
+        (Ok(state), Ok(manifests))
+            if state.starts_with(&manifests) || manifests.starts_with(&state) =>
+        {
+            Err(RunError::Nested { state, manifests })
+        }
+        // A manifest directory that is not there yet is looked for later.
+        _ => Ok(()),
+    }
 }
 
 /// Between two full passes without an event. Kubelet's defaults, 60 s for pods and 20 s for

@@ -82,6 +82,25 @@ fn a_second_agent_on_the_same_state_pins_or_cgroups_refuses_to_start() -> Result
     first.start()
 }
 
+/// Where the names do not show it, the links do.
+#[cfg_attr(feature = "privileged", test)]
+fn manifests_in_the_state_directory_are_refused_and_kept() -> Result<()> {
+    let agent = Agent::new("nested-dirs")?;
+    fs::create_dir_all(agent.state())?;
+    fs::remove_dir(agent.dir.join("pods"))?;
+    let inside = agent.state().join("pods");
+    fs::create_dir(&inside)?;
+    std::os::unix::fs::symlink(&inside, agent.dir.join("pods"))?;
+    fs::write(inside.join("mine.json"), "not a record")?;
+    is_refused(&agent, &["one in the other", "pods.manifestDirectory"])?;
+    let left: Vec<_> = fs::read_dir(&inside)?.collect::<std::io::Result<_>>()?;
+    assert!(
+        matches!(&left[..], [it] if it.file_name() == "mine.json"),
+        "{left:?}"
+    );
+    Ok(())
+}
+
 /// A process that is called as kubelet is; killed when dropped.
 struct Named(Child);
 
@@ -97,8 +116,8 @@ impl Drop for Named {
 fn what_check_calls_fatal_stops_run() -> Result<()> {
     let agent = Agent::new("fatal")?;
     let program = agent.dir.join("kubelet");
-    fs::copy("/bin/sleep", &program)?;
-    let kubelet = Named(Command::new(&program).arg("3600").spawn()?);
+    fs::copy(hog()?, &program)?;
+    let kubelet = Named(Command::new(&program).args(["hold", "4096"]).spawn()?);
     let found = format!("kubelet (pid {})", kubelet.0.id());
     let run = agent.run_command()?;
     let mut check = Command::new(run.get_program());

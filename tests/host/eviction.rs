@@ -94,9 +94,10 @@ impl HostLeak {
     fn start(name: &str, mib: u64) -> Result<Self> {
         let cgroup = cgroup::dir_of("memory", &format!("/{name}"));
         fs::create_dir(&cgroup)?;
+        let bytes = mib * MIB;
         let script = format!(
-            "echo $$ >{}/cgroup.procs && {{ head -c {mib}M /dev/zero; exec sleep 3600; }} | \
-             tail -c {mib}M",
+            "echo $$ >{}/cgroup.procs && {{ head -c {bytes} /dev/zero; exec sleep 3600; }} | \
+             tail -c {bytes}",
             cgroup.display()
         );
         let mut command = Command::new("sh");

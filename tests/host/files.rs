@@ -1,5 +1,5 @@
 //! What a pod leaves on the disk, and what must outlive it: others' files that are mounted into its
-//! volumes. `mount`, `chattr` and `perl` of the machine make the scenes.
+//! volumes. `mount` and `chattr` of the machine make the scenes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
-use ballast_tests::agent::Agent;
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
 
 use super::look::{is_running, pid_of, pod_dir};
@@ -25,6 +25,11 @@ fn program(name: &str, args: &[&Path]) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?}: {}", said.trim());
     Ok(())
+}
+
+/// Nobody in particular.
+fn unprivileged() -> serde_json::Value {
+    serde_json::json!({"runAsUser": 12345})
 }
 
 fn volume(agent: &Agent, pod: &PodEntry) -> PathBuf {
@@ -137,11 +142,13 @@ fn output_of_any_length_is_kept_within_its_bound() -> Result<()> {
     agent.start()?;
     let flood = scaled(800, 100)?;
     let script = format!(
-        "perl -e 'truncate(STDOUT, 4 << 30) or die' && echo behind && sleep 3 && \
-         head -c {flood}M /dev/zero && echo last >&2 && : >volumes/shared/done && exec sleep 3600"
+        "{} hole {} && echo behind && sleep 3 && \
+         head -c {} /dev/zero && echo last >&2 && : >volumes/shared/done && exec sleep 3600",
+        hog()?,
+        4u64 << 30,
+        u64::from(flood) << 20
     );
-    let container = Container::sh("app", &script)
-        .with("securityContext", serde_json::json!({"runAsUser": 12345}));
+    let container = Container::sh("app", &script).with("securityContext", unprivileged());
     agent.put(&Manifest::new("pod").container(container))?;
     let pod = agent.wait_pod("pod", "runs", is_running)?;
     agent.wait_for("the hole is cut", || {
@@ -149,13 +156,18 @@ fn output_of_any_length_is_kept_within_its_bound() -> Result<()> {
         ensure!(allocated < 64 << 20, "{allocated} bytes for a hole");
         Ok(longest > 0 && longest < 4 << 20)
     })?;
+    // It has ended before anybody looked.
+    let brief = Container::sh("app", "head -c 60000000 /dev/zero");
+    let brief = Manifest::new("brief").container(brief);
+    agent.put(&brief.with("restartPolicy", serde_json::json!("Never")))?;
     let done = volume(&agent, &pod).join("done");
     let mut most = 0;
     agent.wait_for("the output is written", || {
         most = most.max(logs(&agent)?.0);
         Ok(done.exists())
     })?;
-    let is_bounded = || Ok(logs(&agent)?.0 <= 4 << 20);
+    agent.wait_pod("brief", "ends", |it| it.phase.to_string() == "Succeeded")?;
+    let is_bounded = || Ok(logs(&agent)?.0 <= 8 << 20);
     agent.wait_for("it is within its bound", is_bounded)?;
     thread::sleep(Duration::from_secs(3));
     assert!(is_bounded()?);
@@ -171,11 +183,12 @@ fn output_of_any_length_is_kept_within_its_bound() -> Result<()> {
 fn thirty_thousand_nested_directories_go_like_any_others() -> Result<()> {
     let mut agent = Agent::new("nested")?;
     agent.start()?;
-    let script = "cd volumes/shared && perl -e 'for (1..30000) { mkdir \"d\" or die; chdir \"d\" or \
-                  die } open F, \">\", $ENV{BALLAST_POD_DIR} . \"/volumes/shared/done\"' \
-                  && exec sleep 3600";
-    let container = Container::sh("app", script)
-        .with("securityContext", serde_json::json!({"runAsUser": 12345}));
+    let script = format!(
+        "cd volumes/shared && {} nest {} && : >done && exec sleep 3600",
+        hog()?,
+        scaled(30_000, 10_000)?
+    );
+    let container = Container::sh("app", &script).with("securityContext", unprivileged());
     agent.put(&Manifest::new("pod").container(container))?;
     let pod = agent.wait_pod("pod", "runs", is_running)?;
     let done = volume(&agent, &pod).join("done");

@@ -32,9 +32,12 @@ pub fn remove(path: &Path) -> Result<(), FsError> {
     durable::remove(path)
 }
 
+/// What is added to the name of a checkpoint that was [`set_aside`].
+pub const ASIDE: &str = ".corrupt";
+
 /// Moves a checkpoint that cannot be used out of the way and keeps it for a look.
 pub fn set_aside(path: &Path) -> Result<(), FsError> {
     let mut aside = path.as_os_str().to_owned();
-    aside.push(".corrupt");
+    aside.push(ASIDE);
     durable::rename(path, Path::new(&aside))
 }

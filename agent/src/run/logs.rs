@@ -2,7 +2,7 @@
 //! the loop must not wait for it.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const KEPT_ATTEMPTS: usize = 2;
 /// One container's output.
 #[derive(Debug)]
 pub(super) struct Log {
-    /// Of the attempt that runs.
+    /// Of one attempt.
     path: PathBuf,
 }
 
@@ -50,7 +50,9 @@ fn run(todo: &Receiver<Vec<Log>>, max_bytes: u64, max_files: u32) {
         match todo.recv_timeout(LOOK) {
             Ok(newer) => {
                 logs = newer;
-                logs.iter().for_each(prune_beside);
+                let directories = logs.iter().filter_map(|it| it.path.parent());
+                let directories: BTreeSet<&Path> = directories.collect();
+                directories.into_iter().for_each(prune_old);
                 told.retain(|it| logs.iter().any(|log| log.path == *it));
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -78,26 +80,27 @@ fn run(todo: &Receiver<Vec<Log>>, max_bytes: u64, max_files: u32) {
     }
 }
 
-fn prune_beside(log: &Log) {
-    let Some(directory) = log.path.parent() else {
-        return;
-    };
+fn prune_old(directory: &Path) {
     if let Err(error) = prune(directory, KEPT_ATTEMPTS) {
         tracing::warn!(error = crate::observe::chain(&error), "remove old logs");
     }
 }
 
 impl Loop {
-    /// Tells the thread which logs there are; if it has not yet taken the last list, the next pass
-    /// does.
+    /// Tells the thread which logs there are, also of containers that have ended: what one wrote in
+    /// its last moment is bounded too. If it has not yet taken the last list, the next pass does.
     pub(super) fn keep_logs(&mut self) {
         let logs = self
             .pods
             .values()
             .flat_map(|entry| {
-                entry.instances.keys().filter_map(|name| {
-                    let status = entry.state.containers.iter().find(|it| it.name == *name)?;
-                    let path = self.paths.log(&entry.pod_ref, name, status.attempt);
+                let containers = entry.state.containers.iter();
+                let attempts = containers.flat_map(|it| {
+                    let before = it.attempt.checked_sub(1);
+                    [Some(it.attempt), before].map(|attempt| (&it.name, attempt))
+                });
+                attempts.filter_map(|(name, attempt)| {
+                    let path = self.paths.log(&entry.pod_ref, name, attempt?);
                     Some(Log { path })
                 })
             })

@@ -5,13 +5,13 @@
 //! `pods.removeUnknownCgroups` says so.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::Loop;
+use crate::apply::checkpoint;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::pod::PodUid;
 use crate::sys::Root;
-
-use std::time::Duration;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,9 +24,12 @@ pub(super) struct Ownership {
 impl Ownership {
     /// Takes the pods of all records, and of those that were set aside.
     pub(super) fn load(&mut self, names: &[String]) {
-        let uids = names.iter().filter_map(|it| it.split_once(".json"));
-        self.pods
-            .extend(uids.map(|(uid, _)| PodUid(uid.to_owned())));
+        let uid = |name: &String| {
+            let name = name.strip_suffix(checkpoint::ASIDE).unwrap_or(name);
+            let uid = name.strip_suffix(".json")?;
+            Some(PodUid(uid.to_owned()))
+        };
+        self.pods.extend(names.iter().filter_map(uid));
     }
 
     pub(super) fn has(&self, uid: &PodUid) -> bool {
@@ -164,5 +167,26 @@ impl Loop {
                 Vec::new()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_and_what_is_left_of_them_say_whose_a_pod_is() {
+        let mut ownership = Ownership::default();
+        let names = [
+            "a.json",
+            "b.json.corrupt",
+            "c.json.tmp",
+            "d",
+            ".removing-e-1",
+        ];
+        ownership.load(&names.map(str::to_owned));
+        let ours: Vec<&str> = ownership.pods.iter().map(|it| it.0.as_str()).collect();
+        // What was never whole was never followed by a cgroup.
+        assert_eq!(ours, ["a", "b"]);
     }
 }

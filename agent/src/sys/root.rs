@@ -149,6 +149,12 @@ impl Root {
         }
     }
 
+    /// The path without links, for this process.
+    pub fn canonical(&self, path: impl AsRef<Path>) -> Result<PathBuf, FsError> {
+        let path = self.path(path);
+        fs::canonicalize(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))
+    }
+
     /// Gives a file or directory another name, not yet durably.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FsError> {
         let from = self.path(from);

@@ -10,6 +10,7 @@
 use std::env;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
@@ -35,6 +36,8 @@ const USAGE: &str = "usage: hog MODE
   bomb N                 N children, one every 5 ms, that wait
   cache FILE BYTES       writes a file and reads it again and again
   fill FILE RATE         writes RATE bytes a second to a file
+  nest N                 N directories, each in the one before
+  hole BYTES             makes standard output so long, without writing
   files DIR RATE         makes RATE empty files a second";
 
 fn main() -> ExitCode {
@@ -120,6 +123,18 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             }
         },
         ["nothing"] => {}
+        ["nest", n] => {
+            for _ in 0..number(n)? {
+                let below = fs::create_dir("d").and_then(|()| env::set_current_dir("d"));
+                below.map_err(|e| format!("nest: {e}"))?;
+            }
+        }
+        ["hole", bytes] => {
+            let bytes = number(bytes)? as u64;
+            let output = std::io::stdout().as_fd().try_clone_to_owned();
+            let cut = output.and_then(|it| File::from(it).set_len(bytes));
+            cut.map_err(|e| format!("hole: {e}"))?;
+        }
         ["in", n, rest @ ..] => {
             let (cgroups, mode) = rest
                 .split_at_checked(number(n)?)
