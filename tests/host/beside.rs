@@ -230,7 +230,8 @@ fn pins_of_others_outlive_every_start() -> Result<()> {
     fs::create_dir(&pins)?;
     let kind = Some("bpf");
     mount(kind, &pins, kind, MsFlags::empty(), None::<&str>)?;
-    let mounted = Mounted(pins.clone());
+    // Unmounted before the agent's directory is removed.
+    let _mounted = Mounted(pins.clone());
     agent.pin_directory.clone_from(&pins);
     let theirs = ["theirs", "oom-v1", "new-oom", "oom-v1-3f2a91c0-old"];
     for name in theirs {
@@ -254,8 +255,6 @@ fn pins_of_others_outlive_every_start() -> Result<()> {
     let is_theirs = |it: &str| theirs.contains(&it) || it.ends_with(".debug");
     let ours = left.iter().filter(|it| !is_theirs(it));
     assert_eq!(ours.count(), 2, "{left:?}");
-    drop(agent);
-    drop(mounted);
     Ok(())
 }
 

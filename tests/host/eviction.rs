@@ -12,7 +12,7 @@ use ballast::model::container::PodPhase;
 use ballast::model::eviction::Signal;
 use ballast::model::record::EventRecord;
 use ballast::model::status::{PodEntry, Status};
-use ballast_tests::agent::{Agent, hog};
+use ballast_tests::agent::{Agent, hog, wait_for};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::sampler::Sampler;
 use ballast_tests::{cgroup, scrape};
@@ -110,7 +110,14 @@ impl Drop for HostLeak {
     fn drop(&mut self) {
         cgroup::clear(&self.cgroup);
         self.child.wait().ok();
-        fs::remove_dir(&self.cgroup).ok();
+        // Its other processes end a moment later.
+        let gone = wait_for("the cgroup of the leak is gone", || {
+            fs::remove_dir(&self.cgroup).ok();
+            Ok(!self.cgroup.exists())
+        });
+        if let Err(error) = gone {
+            eprintln!("{error:#}");
+        }
     }
 }
 

@@ -38,6 +38,8 @@ const PINS: &str = "/sys/fs/bpf";
 /// See the module. Everything it made is gone when it is dropped.
 pub struct Agent {
     binary: PathBuf,
+    /// Of what it makes for itself, whatever it shares with another one.
+    name: String,
     pub dir: PathBuf,
     /// Name of the cgroup below the mounts.
     pub cgroup_root: String,
@@ -66,7 +68,8 @@ impl Agent {
             binary,
             pin_directory: Path::new(PINS).join(&name),
             dir,
-            cgroup_root: name,
+            cgroup_root: name.clone(),
+            name,
             pods: String::new(),
             // What restarts shall do so within the patience of a test.
             kubelet: "  crashLoopBackOff: {maxContainerRestartPeriod: 1s}\n".to_owned(),
@@ -415,6 +418,7 @@ impl Drop for Agent {
             eprintln!("kill the agent: {error:#}");
         }
         remove_traces(&self.cgroup_root);
+        remove_traces(&self.name);
     }
 }
 
