@@ -12,8 +12,9 @@ use anyhow::{Context, Result, ensure};
 use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::{cgroup, scrape};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 
+use super::files::Mounted;
 use super::look::{is_running, pid_of, pod_path};
 
 /// The output of a program that ends by itself.
@@ -219,12 +220,6 @@ fn a_lost_state_directory_doubles_and_kills_nothing() -> Result<()> {
 /// A bpffs whose root is the pin directory, and what somebody else has pinned there.
 #[cfg_attr(feature = "privileged", test)]
 fn pins_of_others_outlive_every_start() -> Result<()> {
-    struct Mounted(std::path::PathBuf);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            umount2(&self.0, MntFlags::MNT_DETACH).ok();
-        }
-    }
     let mut agent = Agent::new("bpffs")?;
     let pins = agent.dir.join("bpf");
     fs::create_dir(&pins)?;

@@ -56,8 +56,8 @@ fn wait_removed(agent: &Agent) -> Result<()> {
     agent.wait_for("nothing of it is left", || Ok(leftovers(agent)?.is_empty()))
 }
 
-/// A mount below a pod that the test takes back whatever happens.
-struct Mounted(PathBuf);
+/// A mount that the test takes back whatever happens.
+pub(super) struct Mounted(pub(super) PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {

@@ -14,6 +14,7 @@ use super::RunError;
 use super::pods::StatePaths;
 use super::told::Told;
 use crate::model::pod::PodUid;
+use crate::sys::append::rename_if_any;
 use crate::sys::removal::{Mounts, remove_tree};
 use crate::sys::{FsError, Root, clock};
 
@@ -67,23 +68,17 @@ impl Files {
             return false;
         }
         let moved = directory.with_file_name(format!("{PREFIX}{uid}-{}", now.as_nanos()));
-        match Root::host().rename(directory, &moved) {
-            Ok(()) => {
-                // Without the thread it is the next start's.
-                self.work.send(moved).ok();
+        let before = self.stuck.remove(directory);
+        if let Err(error) = rename_if_any(directory, &moved) {
+            if before.is_none() {
+                remains(&self.told, &error);
             }
-            Err(error) if error.is_gone() => {}
-            Err(error) => {
-                let before = self.stuck.get(directory).copied();
-                if before.is_none() {
-                    remains(&self.told, &error);
-                }
-                let backoff = Backoff::after(before, now);
-                self.stuck.insert(directory.to_owned(), backoff);
-                return false;
-            }
+            let backoff = Backoff::after(before, now);
+            self.stuck.insert(directory.to_owned(), backoff);
+            return false;
         }
-        self.stuck.remove(directory);
+        // Without the thread it is the next start's.
+        self.work.send(moved).ok();
         true
     }
 }

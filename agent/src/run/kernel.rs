@@ -16,7 +16,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::event::{Event, Sender};
 use super::forensics::Recorder;
@@ -68,7 +67,7 @@ pub(super) struct Shared {
     /// The cgroup of all pods was made again, and the listener has yet to follow.
     remade: Mutex<Option<Remade>>,
     /// Rung then; there once the listener waits.
-    remade_bell: OnceLock<EventFd>,
+    remade_bell: OnceLock<Bell>,
 }
 
 /// The cgroup of all pods, with another id than before.
@@ -134,18 +133,15 @@ impl Shared {
     pub(super) fn follow(&self, remade: Remade) {
         *self.remade.lock().unwrap_or_else(PoisonError::into_inner) = Some(remade);
         if let Some(bell) = self.remade_bell.get() {
-            // Fails when it rings already.
-            bell.write(1).ok();
+            bell.ring();
         }
     }
 
+    /// The bell first: it is rung for what is there by then.
     fn take_remade(&self) -> Option<Remade> {
+        self.remade_bell.get().filter(|it| it.was_rung())?;
         let mut remade = self.remade.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = remade.take()?;
-        if let Some(bell) = self.remade_bell.get() {
-            bell.read().ok();
-        }
-        Some(taken)
+        remade.take()
     }
 
     fn set_reclaim_stalls(&self, stalls: ReclaimStalls) {
@@ -293,9 +289,7 @@ impl Listener {
                 }
             }
         }
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_flags(flags)?;
-        self.shared.remade_bell.set(bell).ok();
+        self.shared.remade_bell.set(Bell::new()?).ok();
         let stop = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stop);
         let (go, told) = mpsc::channel();
@@ -375,7 +369,7 @@ impl Listener {
 
     fn wait(&self) {
         let rings = self.streams.rings().map(|(_, fd)| fd);
-        let bell = self.shared.remade_bell.get().map(EventFd::as_fd);
+        let bell = self.shared.remade_bell.get().map(Bell::as_fd);
         let mut fds: Vec<PollFd> = rings
             .chain(bell)
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))

@@ -119,7 +119,7 @@ pub enum WakerState {
     },
 }
 
-/// Wakes the watcher from another thread.
+/// Wakes a thread from another one.
 #[derive(Clone, Debug)]
 pub struct Bell(Arc<EventFd>);
 
@@ -127,15 +127,26 @@ impl Bell {
     const TRACEPOINT: u64 = 1 << 8;
     const OTHER: u64 = Self::TRACEPOINT + 1;
 
-    fn new() -> nix::Result<Self> {
+    pub fn new() -> nix::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         EventFd::from_flags(flags).map(|it| Self(Arc::new(it)))
     }
 
-    /// Never blocks. Several rings before the watcher looks are one.
+    /// Never blocks. Several rings before it is looked at are one.
     pub fn ring(&self) {
         // It fails when the count is full: then the bell rings already.
         let _ = self.0.write(1);
+    }
+
+    /// Whether it was rung since it was asked last.
+    pub fn was_rung(&self) -> bool {
+        self.0.read().is_ok()
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -216,7 +227,7 @@ impl Wakers {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let (tracepoint, other) = (Bell::new()?, Bell::new()?);
         for (bell, token) in [(&tracepoint, Bell::TRACEPOINT), (&other, Bell::OTHER)] {
-            epoll.add(bell.0.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+            epoll.add(bell, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
         }
         let mut wakers = Self {
             root: root.clone(),
@@ -310,7 +321,7 @@ impl Wakers {
 
     /// Takes one event, so that it does not wake again.
     fn take(&mut self, token: u64, flags: EpollFlags) -> Option<WakeSource> {
-        let ring = |bell: &Bell, source| bell.0.read().ok().map(|_| source);
+        let ring = |bell: &Bell, source| bell.was_rung().then_some(source);
         match token {
             Bell::TRACEPOINT => return ring(&self.tracepoint, WakeSource::Tracepoint),
             Bell::OTHER => return ring(&self.other, WakeSource::Other),

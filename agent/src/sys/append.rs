@@ -35,7 +35,8 @@ pub fn open_null() -> Result<OwnedFd, FsError> {
         .map_err(|e| FsError::new(Operation::Open, path, e))
 }
 
-/// Renames a file over whatever has the new name; a file that is not there is fine. Not synced.
+/// Renames a file or directory over whatever has the new name; one that is not there is fine. Not
+/// synced.
 pub fn rename_if_any(from: &Path, to: &Path) -> Result<(), FsError> {
     match fs::rename(from, to) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -155,12 +155,6 @@ impl Root {
         fs::canonicalize(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))
     }
 
-    /// Gives a file or directory another name, not yet durably.
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FsError> {
-        let from = self.path(from);
-        fs::rename(&from, self.path(to)).map_err(|e| FsError::new(Operation::Rename, &from, e))
-    }
-
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<fs::Metadata, FsError> {
         let path = self.path(path);
         fs::metadata(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))
