@@ -22,6 +22,7 @@ pub mod removal;
 pub mod root;
 pub mod steady;
 pub mod syscall;
+pub mod tmpfs;
 pub mod trees;
 pub mod unix_socket;
 pub mod watch;

@@ -2,7 +2,7 @@
 
 mod node;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ballast::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, CgroupLineage, ExitStatus, KernelEvent,
-    OomConstraint, OomKill, ProcessChange, ProcessEvent, StallEvent,
+    OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
 };
 use ballast::sources::bpf::{LoadOptions, Pinning, ProgramState, Stream, Streams};
 use ballast::sys::clock;
@@ -80,7 +80,9 @@ impl Watcher {
         let deadline = Instant::now() + DEADLINE;
         while !done(self) {
             if Instant::now() > deadline {
-                bail!("waited in vain for {what}; seen: {:#?}", self.events);
+                let n = self.events.len();
+                let last = &self.events[n.saturating_sub(20)..];
+                bail!("waited in vain for {what}; of {n} events the last: {last:#?}");
             }
             self.take(Duration::from_millis(100))?;
         }
@@ -485,6 +487,110 @@ fn kills_while_nobody_reads_are_reported_by_the_next_reader() -> Result<()> {
     next.ensure_nothing_is_lost()
 }
 
+/// The sets of another build, as their names tell it.
+fn rename_sets(pins: &PinDirectory, rename: impl Fn(&str) -> String) -> Result<()> {
+    for entry in fs::read_dir(&pins.0)? {
+        let path = entry?.path();
+        let name = path.file_name().context("a name")?.to_string_lossy();
+        fs::rename(&path, path.with_file_name(rename(&name)))?;
+    }
+    Ok(())
+}
+
+fn names_in(pins: &PinDirectory) -> Result<BTreeSet<String>> {
+    fs::read_dir(&pins.0)?
+        .map(|it| Ok(it?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn an_upgrade_loses_nothing_and_tells_nothing_twice() -> Result<()> {
+    let pins = PinDirectory::new("upgrade");
+    let root = Cgroup::root("upgrade")?;
+    let pod = root.child("pod")?;
+    pod.limit_memory(16 * MIB)?;
+    let options = LoadOptions {
+        pin_directory: Some(pins.0.clone()),
+        watched: Some(root.watched()?),
+        ..LoadOptions::default()
+    };
+    drop(Watcher::with(options.clone())?);
+    let whole = names_in(&pins)?;
+    let mut first = pod.run_hog()?;
+    wait_for_kill(&mut first)?;
+    // Another object and the same records.
+    rename_sets(&pins, |name| format!("{}00000000", &name[..name.len() - 8]))?;
+    // It starts processes all through the change.
+    let busy = root.child("busy")?;
+    let mut starts = busy.run("while :; do /bin/true; done")?;
+    let dies = Streams::adopt(&options)?;
+    assert_eq!(dies.waiting(Stream::Oom)?.len(), 1);
+    drop(dies);
+    let mut next = Watcher::with(options)?;
+    assert_eq!(*next.streams.pinning(), Pinning::On);
+    let mut second = pod.run_hog()?;
+    wait_for_kill(&mut second)?;
+    next.until("both kills, and the old sets are gone", |it| {
+        it.kills().len() == 2 && names_in(&pins).is_ok_and(|names| names == whole)
+    })?;
+    next.take(Duration::from_secs(1))?;
+    starts.kill()?;
+    starts.wait()?;
+    let killed: Vec<_> = next.kills().iter().map(|it| it.victim.pid).collect();
+    assert_eq!(killed, [first.id(), second.id()]);
+    assert_eq!(next.streams.rings().count(), Stream::ALL.len());
+
+    // Every process that was seen to begin was seen to become true and to end, once each, but for
+    // those of the last moment.
+    next.take(Duration::from_millis(200))?;
+    let mut changes = BTreeMap::<ProcessKey, [u32; 3]>::new();
+    for event in next.processes() {
+        let n = changes.entry(event.process).or_default();
+        match event.change {
+            ProcessChange::Fork { .. } => n[0] += 1,
+            ProcessChange::Exec => n[1] += 1,
+            ProcessChange::Exit { .. } => n[2] += 1,
+        }
+    }
+    let trues: Vec<_> = changes
+        .iter()
+        .filter(|(it, _)| ![starts.id(), first.id(), second.id()].contains(&it.pid))
+        .collect();
+    println!("{} processes through the change", trues.len());
+    assert!(trues.len() > 100, "{}", trues.len());
+    let (last, others) = trues.split_last().context("processes")?;
+    assert!(last.1.iter().all(|n| *n <= 1), "{last:?}");
+    let wrong: Vec<_> = others.iter().filter(|(_, n)| **n != [1; 3]).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    next.ensure_nothing_is_lost()
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn what_cannot_be_read_is_counted_as_lost() -> Result<()> {
+    let pins = PinDirectory::new("format");
+    let root = Cgroup::root("format")?;
+    let pod = root.child("pod")?;
+    pod.limit_memory(16 * MIB)?;
+    let options = LoadOptions {
+        pin_directory: Some(pins.0.clone()),
+        ..LoadOptions::default()
+    };
+    drop(Watcher::with(options.clone())?);
+    let whole = names_in(&pins)?;
+    for _ in 0..3 {
+        wait_for_kill(&mut pod.run_hog()?)?;
+    }
+    rename_sets(&pins, |name| name.replace("-v1-", "-v9-"))?;
+    let mut next = Watcher::with(options)?;
+    next.until("the old sets are gone", |_| {
+        names_in(&pins).is_ok_and(|names| names == whole)
+    })?;
+    assert_eq!(next.streams.unreadable().get(&Stream::Oom), Some(&3));
+    assert!(next.kills().is_empty());
+    wait_for_kill(&mut pod.run_hog()?)?;
+    next.until("a kill", |it| it.kills().len() == 1)
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn what_is_half_pinned_foreign_or_broken_is_replaced() -> Result<()> {
     let pins = PinDirectory::new("repair");
@@ -493,12 +599,10 @@ fn what_is_half_pinned_foreign_or_broken_is_replaced() -> Result<()> {
         ..LoadOptions::default()
     };
     drop(Watcher::with(options.clone())?);
-    let names = || -> Result<BTreeSet<String>> {
-        fs::read_dir(&pins.0)?
-            .map(|it| Ok(it?.file_name().to_string_lossy().into_owned()))
-            .collect()
-    };
-    let whole = names()?;
+    let root = Cgroup::root("repair")?;
+    root.limit_memory(16 * MIB)?;
+    wait_for_kill(&mut root.run_hog()?)?;
+    let whole = names_in(&pins)?;
     ensure!(whole.len() == 2, "{whole:?}");
     let oom = whole.first().context("a set")?;
     // Of another version, begun and never finished, and whole but for one map.
@@ -507,7 +611,6 @@ fn what_is_half_pinned_foreign_or_broken_is_replaced() -> Result<()> {
     fs::remove_file(pins.0.join(oom).join("watch"))?;
     let mut again = Watcher::with(options)?;
     assert_eq!(*again.streams.pinning(), Pinning::On);
-    assert_eq!(names()?, whole);
     ensure!(pins.0.join(oom).join("watch").exists());
     let adopted = |stream| {
         let reports = again.streams.reports().iter();
@@ -516,11 +619,13 @@ fn what_is_half_pinned_foreign_or_broken_is_replaced() -> Result<()> {
             .any(|it| it.state == ProgramState::Adopted)
     };
     assert!(!adopted(Stream::Oom) && adopted(Stream::Process));
-
-    let root = Cgroup::root("repair")?;
-    root.limit_memory(16 * MIB)?;
+    again.until("the kill that waited in the broken set", |it| {
+        it.kills().len() == 1
+    })?;
     wait_for_kill(&mut root.run_hog()?)?;
-    again.until("a kill", |it| it.kills().len() == 1)
+    again.until("a kill, and what was set aside is gone", |it| {
+        it.kills().len() == 2 && names_in(&pins).is_ok_and(|names| names == whole)
+    })
 }
 
 #[cfg_attr(feature = "privileged", test)]

@@ -13,7 +13,7 @@ use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
 
-use super::look::{is_running, pid_of, pod_dir};
+use super::look::{is_running, pid_of, pod_dir, pod_path};
 use super::{say, scaled};
 
 fn program(name: &str, args: &[&Path]) -> Result<()> {
@@ -107,6 +107,88 @@ fn what_is_mounted_in_a_volume_outlives_its_pod() -> Result<()> {
     let state = agent.state().display().to_string();
     let left: Vec<&str> = mounts.lines().filter(|it| it.contains(&state)).collect();
     assert!(left.is_empty(), "{left:#?}");
+    Ok(())
+}
+
+/// Sizes of the file systems that are mounted in a pod's volumes, by volume.
+fn mounted_in(agent: &Agent, pod: &PodEntry) -> Result<Vec<(String, u64)>> {
+    let volumes = pod_dir(&agent.state(), pod).join("volumes");
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let points = mounts.lines().filter_map(|it| it.split(' ').nth(4));
+    let names = points.filter_map(|it| Path::new(it).strip_prefix(&volumes).ok());
+    let size = |name: &Path| {
+        let stat = nix::sys::statvfs::statvfs(&volumes.join(name))?;
+        Ok((
+            name.display().to_string(),
+            stat.blocks() * stat.fragment_size(),
+        ))
+    };
+    let mut sizes = names.map(size).collect::<Result<Vec<_>>>()?;
+    sizes.sort();
+    Ok(sizes)
+}
+
+/// A volume in memory takes what its limit says and no more, counts as memory of the pod that writes
+/// it and not as its disk, is the same one after a container and the agent were started again, and
+/// goes with its pod.
+#[cfg_attr(feature = "privileged", test)]
+fn a_volume_in_memory_is_bounded_and_counted_as_memory() -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    let mut agent = Agent::new("tmpfs")?;
+    agent.start()?;
+    let volumes = serde_json::json!([
+        {"name": "bounded", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
+        {"name": "free", "emptyDir": {"medium": "Memory"}},
+        {"name": "disk", "emptyDir": {}},
+    ]);
+    let script = "[ -e volumes/free/kept ] && echo again && exec sleep 3600
+        dd if=/dev/zero of=volumes/bounded/full bs=1M count=16; echo $? >volumes/disk/result
+        dd if=/dev/zero of=volumes/free/kept bs=1M count=16 && exit 1";
+    let container = Container::sh("app", script)
+        .with("securityContext", unprivileged())
+        .limited_to(64);
+    let manifest = Manifest::new("pod").with("volumes", volumes);
+    let manifest = manifest.with("restartPolicy", "Always".into());
+    agent.put(&manifest.container(container))?;
+    // Its second start, after it has filled both.
+    let pod = agent.wait_pod("pod", "runs again", |it| {
+        is_running(it) && it.containers.iter().all(|it| it.restarts == 1)
+    })?;
+    let sizes = mounted_in(&agent, &pod)?;
+    let expected = [
+        ("bounded".to_owned(), 8 * MIB),
+        ("free".to_owned(), 64 * MIB),
+    ];
+    assert_eq!(sizes, expected);
+    let directory = pod_dir(&agent.state(), &pod).join("volumes");
+    assert_eq!(fs::metadata(directory.join("bounded/full"))?.len(), 8 * MIB);
+    assert_eq!(fs::metadata(directory.join("free/kept"))?.len(), 16 * MIB);
+    assert_eq!(fs::read_to_string(directory.join("disk/result"))?, "1\n");
+
+    let dir = ballast_tests::cgroup::dir_of("memory", pod_path(&pod)?);
+    let usage = ["memory.current", "memory.usage_in_bytes"]
+        .iter()
+        .find_map(|file| fs::read_to_string(dir.join(file)).ok());
+    let usage: u64 = usage.context("the pod's memory")?.trim().parse()?;
+    assert!(usage >= 24 * MIB, "{usage} bytes for 24 MiB of files");
+
+    agent.kill()?;
+    agent.start()?;
+    let pod = agent.wait_pod("pod", "still runs", is_running)?;
+    let pid = pid_of(&pod, "app").context("it runs")?;
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(i32::try_from(pid)?),
+        nix::sys::signal::Signal::SIGKILL,
+    )?;
+    agent.wait_pod("pod", "runs a third time", |it| {
+        is_running(it) && pid_of(it, "app") != Some(pid)
+    })?;
+    assert_eq!(mounted_in(&agent, &pod)?, expected);
+    assert_eq!(fs::metadata(directory.join("free/kept"))?.len(), 16 * MIB);
+
+    agent.remove_pod("pod")?;
+    wait_removed(&agent)?;
+    assert!(mounted_in(&agent, &pod)?.is_empty());
     Ok(())
 }
 

@@ -56,6 +56,23 @@ pub fn pod_resources(
     }
 }
 
+/// The size of a volume in memory: the smallest of its own limit, what the pod's cgroup may hold and
+/// what the node has for pods; limits of 0 are none (kubelet 1.36,
+/// pkg/volume/emptydir/empty_dir.go, calculateEmptyDirMemorySize).
+pub fn memory_volume_size(
+    size_limit: Option<&Quantity>,
+    pod: &CgroupResources,
+    allocatable: Bytes,
+) -> Bytes {
+    let pod = match pod.memory_max {
+        Some(Limit::At(n)) => Some(n),
+        Some(Limit::Max) | None => None,
+    };
+    let own = size_limit.map(Quantity::units);
+    let limits = [pod, own].into_iter().flatten().filter(|n| *n > 0);
+    Bytes(limits.fold(allocatable.0, u64::min))
+}
+
 /// `memory.min` or `memory.low` of the pod: its request, under TieredReservation.
 fn protection(
     class: QosClass,

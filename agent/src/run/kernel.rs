@@ -322,8 +322,8 @@ impl Listener {
     /// Drops `watched` as soon as kills and processes are seen. Adopted rings hold what comes
     /// meanwhile.
     fn load_missing(&mut self, watched: mpsc::Sender<Infallible>) {
-        let is_running = |wanted| self.streams.rings().any(|(stream, _)| stream == wanted);
-        let is_watched = is_running(Stream::Oom) && is_running(Stream::Process);
+        let is_seen = |wanted| self.streams.rings().any(|(stream, _)| stream == wanted);
+        let is_watched = is_seen(Stream::Oom) && is_seen(Stream::Process);
         let mut watched = Some(watched).filter(|_| !is_watched);
         let loaded = self.streams.load_missing(&mut |tried| {
             if tried == Stream::Process {
@@ -575,10 +575,15 @@ impl Listener {
                 self.tell_lost(stream, new, now, wall);
             }
             let malformed = self.malformed.get(&stream).copied().unwrap_or(0);
-            let why = LossReason::Malformed;
-            let new = self.metrics.set_bpf_lost(label, why, malformed, wall);
-            if new > 0 {
-                self.tell_lost(stream, new, now, wall);
+            let unreadable = self.streams.unreadable().get(&stream).copied();
+            for (why, n) in [
+                (LossReason::Malformed, malformed),
+                (LossReason::UnknownFormat, unreadable.unwrap_or(0)),
+            ] {
+                let new = self.metrics.set_bpf_lost(label, why, n, wall);
+                if new > 0 {
+                    self.tell_lost(stream, new, now, wall);
+                }
             }
         }
         let by_name = |(stream, n): (Stream, u64)| (stream.name().to_owned(), n);

@@ -8,11 +8,14 @@ use super::node::Node;
 use super::pods::{PodEntry, StatePaths};
 use crate::decide::container_resources::oom_score_adj;
 use crate::decide::env::{self, BaseEnv, DEFAULT_PATH};
+use crate::decide::pod_resources::{memory, memory_volume_size, pod_resources};
+use crate::decide::resource_settings::CpuPinning;
 use crate::model::container::SpecHash;
 use crate::model::device::ContainerDevices;
 use crate::model::pod::{PodUid, VolumeSource};
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
-use crate::sys::Root;
+use crate::sys::tmpfs::mount_tmpfs;
+use crate::sys::{FsError, Root};
 
 /// The id of one attempt: readable, unique on the node, and valid as the name of a cgroup. The pod
 /// goes in as a hash, since a UID may be long and of any case.
@@ -78,13 +81,7 @@ pub(super) fn container_spec(
     let root = Root::host();
     root.create_dir_all(&pod_dir)
         .map_err(|error| crate::observe::chain(&error))?;
-    for volume in &pod.volumes {
-        if let VolumeSource::EmptyDir { .. } = volume.source {
-            // Mode 0777, as kubelet makes an emptyDir: containers of any user share it.
-            root.create_shared_dir(paths.volume(&pod.uid, &volume.name))
-                .map_err(|error| crate::observe::chain(&error))?;
-        }
-    }
+    make_volumes(node, paths, entry).map_err(|error| crate::observe::chain(&error))?;
 
     let base = BaseEnv {
         path: DEFAULT_PATH,
@@ -146,4 +143,29 @@ pub(super) fn container_spec(
             .map(|SpecHash(hash)| hash)
             .unwrap_or_default(),
     })
+}
+
+/// What was made by an earlier start stays as it is.
+fn make_volumes(node: &Node, paths: &StatePaths, entry: &PodEntry) -> Result<(), FsError> {
+    let pod = &entry.state.pod;
+    for volume in &pod.volumes {
+        let VolumeSource::EmptyDir {
+            memory: in_memory,
+            size_limit,
+        } = &volume.source
+        else {
+            continue;
+        };
+        let path = paths.volume(&pod.uid, &volume.name);
+        // Mode 0777, as kubelet makes an emptyDir: containers of any user share it.
+        Root::host().create_shared_dir(&path)?;
+        if *in_memory {
+            let settings = &node.plan.settings;
+            let resources = pod_resources(pod, entry.qos, settings, CpuPinning::Shared);
+            let allocatable = memory(&node.plan.allocatable.node_allocatable(0));
+            let size = memory_volume_size(size_limit.as_ref(), &resources, allocatable);
+            mount_tmpfs(&path, size)?;
+        }
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@ mod diagnostics;
 mod load;
 mod objects;
 mod offsets;
+mod older;
 mod pins;
 mod probe;
 mod stats;
@@ -21,17 +22,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use aya::EbpfLoader;
-use aya::maps::MapError;
+use aya::maps::{MapData, MapError, RingBuf};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
 use self::device::DeviceCounter;
 use self::load::{Loader, Running};
+use self::older::{Older, Side, Twins};
 use self::pins::Pins;
 use super::btf::BtfError;
 use crate::model::event::{CgroupId, KernelEvent};
 use crate::sys::syscall::peek_ring;
-use crate::sys::{FsError, Root};
+use crate::sys::{FsError, Root, clock};
 
 pub use self::device::{DeviceCount, PROGRAM as DEVICE_COUNTER};
 pub use self::pins::PinsError;
@@ -116,12 +118,20 @@ const RECORD_HEADER: usize = 8;
 /// What one call of [`Streams::drain`] took from a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Drained {
-    /// Events handed to the sink.
+    /// Records that became events.
     pub n: usize,
     /// Records of the wrong size or with a value no program writes: a fault of ours, dropped.
     pub malformed: usize,
     /// What they took of the ring, 0 to 1.
     pub filled: f64,
+}
+
+impl std::ops::AddAssign for Drained {
+    fn add_assign(&mut self, more: Self) {
+        self.n += more.n;
+        self.malformed += more.malformed;
+        self.filled += more.filled;
+    }
 }
 
 /// Whether the streams that should outlive the agent do.
@@ -175,6 +185,10 @@ pub struct Streams {
     options: LoadOptions,
     pins: Option<Pins>,
     running: BTreeMap<Stream, Running>,
+    older: Vec<Older>,
+    /// Of a stream that is in `running` and in `older`.
+    twins: BTreeMap<Stream, Twins>,
+    unreadable: BTreeMap<Stream, u64>,
     reports: Vec<ProgramReport>,
     pinning: Pinning,
     device: Option<DeviceCounter>,
@@ -203,6 +217,9 @@ impl Streams {
             options: options.clone(),
             pins: None,
             running: BTreeMap::new(),
+            older: Vec::new(),
+            twins: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
             reports: Vec::new(),
             pinning: Pinning::Off,
             device: None,
@@ -227,6 +244,7 @@ impl Streams {
             .filter(|it| !self.running.contains_key(it))
             .collect();
         if missing.is_empty() {
+            self.supersede();
             return Ok(());
         }
         // Up to 5.10 maps count against this limit, which is small by default; raising it may be
@@ -244,15 +262,18 @@ impl Streams {
             .ok();
         let mut loader = Loader::new(objects, &support, &log_level)?;
         for stream in missing {
-            if let Some(mut running) = self.load_one(stream, &mut loader)? {
-                if let Some(root) = self.options.watched {
-                    running.set_root(root).map_err(watch_failed(stream))?;
-                }
+            if let Some(running) = self.load_one(stream, &mut loader)? {
                 self.running.insert(stream, running);
             }
+            self.supersede();
             tried(stream);
         }
         Ok(())
+    }
+
+    /// How many records an earlier agent left in a format that this build cannot read.
+    pub fn unreadable(&self) -> &BTreeMap<Stream, u64> {
+        &self.unreadable
     }
 
     /// One row per program that was tried, in the order of trying.
@@ -274,25 +295,39 @@ impl Streams {
         self.update(Running::set_everything)
     }
 
-    /// The rings, to be polled for reading.
+    /// The rings, to be polled for reading; two of a stream while an earlier one is read to its end.
     pub fn rings(&self) -> impl Iterator<Item = (Stream, BorrowedFd<'_>)> {
-        self.running
-            .iter()
-            .map(|(stream, it)| (*stream, it.ring.as_fd()))
+        let running = self.running.iter();
+        let running = running.map(|(stream, it)| (*stream, it.ring.as_fd()));
+        let older = self.older.iter().map(|it| (it.stream(), it.ring()));
+        running.chain(older)
     }
 
     /// The events of one stream that wait, oldest first, without records that no program writes.
     /// They stay where they are: whoever drains the stream gets them, be it the next agent.
     pub fn waiting(&self, stream: Stream) -> Result<Vec<KernelEvent>, LoadError> {
         let mut waiting = Vec::new();
+        let mut twins = self.twins.get(&stream).cloned().unwrap_or_default();
+        let failed = |source| LoadError::Waiting { stream, source };
+        for older in self.older.iter().filter(|it| it.stream() == stream) {
+            older
+                .waiting(self.page_bytes, &mut |event| {
+                    if twins.is_first(Side::Older, &event) {
+                        waiting.push(event);
+                    }
+                })
+                .map_err(failed)?;
+        }
         let Some(running) = self.running.get(&stream) else {
             return Ok(waiting);
         };
-        let n_bytes = running.ring_bytes as usize;
-        peek_ring(running.ring.as_fd(), n_bytes, &mut |record| {
-            waiting.extend(decode::decode(stream, record, self.page_bytes));
+        let (ring, n_bytes) = (&running.ring, running.ring_bytes);
+        peek(ring, n_bytes, stream, self.page_bytes, &mut |event| {
+            if twins.is_first(Side::Ours, &event) {
+                waiting.push(event);
+            }
         })
-        .map_err(|source| LoadError::Waiting { stream, source })?;
+        .map_err(failed)?;
         Ok(waiting)
     }
 
@@ -303,28 +338,77 @@ impl Streams {
         max: usize,
         sink: &mut dyn FnMut(KernelEvent),
     ) -> Drained {
-        let mut drained = Drained::default();
+        let mut drained = self.drain_older(stream, max, sink);
         let Some(running) = self.running.get_mut(&stream) else {
             return drained;
         };
-        let mut n_bytes = 0;
-        while drained.n + drained.malformed < max
-            && let Some(record) = running.ring.next()
-        {
-            n_bytes += record.len().next_multiple_of(RECORD_HEADER) + RECORD_HEADER;
-            match decode::decode(stream, &record, self.page_bytes) {
-                Some(event) => {
-                    drained.n += 1;
-                    sink(event);
-                }
-                None => drained.malformed += 1,
+        let left = max.saturating_sub(drained.n + drained.malformed);
+        let (ring, n_bytes) = (&mut running.ring, running.ring_bytes);
+        let mut twins = self.twins.get_mut(&stream);
+        drained += read_ring(ring, n_bytes, stream, self.page_bytes, left, &mut |event| {
+            if twins
+                .as_mut()
+                .is_none_or(|it| it.is_first(Side::Ours, &event))
+            {
+                sink(event);
             }
-        }
+        });
         if let Some(diagnostics) = &mut running.diagnostics {
             diagnostics.flush();
         }
-        drained.filled = n_bytes as f64 / f64::from(running.ring_bytes.max(1));
         drained
+    }
+
+    fn drain_older(
+        &mut self,
+        stream: Stream,
+        max: usize,
+        sink: &mut dyn FnMut(KernelEvent),
+    ) -> Drained {
+        let mut drained = Drained::default();
+        let Some(pins) = self.pins.as_ref().filter(|_| !self.older.is_empty()) else {
+            return drained;
+        };
+        let now = clock::boottime();
+        let older = std::mem::take(&mut self.older);
+        for mut older in older {
+            if older.stream() != stream {
+                self.older.push(older);
+                continue;
+            }
+            let has_ended = older.has_ended(now);
+            let left = max.saturating_sub(drained.n + drained.malformed);
+            let twins = self.twins.entry(stream).or_default();
+            let taken = older.drain(left, self.page_bytes, &mut |event| {
+                if twins.is_first(Side::Older, &event) {
+                    sink(event);
+                }
+            });
+            drained += taken;
+            if has_ended && left > 0 && taken == Drained::default() {
+                let n_unread = older.remove(pins);
+                *self.unreadable.entry(stream).or_default() += n_unread;
+            } else {
+                self.older.push(older);
+            }
+        }
+        if !self.older.iter().any(|it| it.stream() == stream) {
+            self.twins.remove(&stream);
+        }
+        drained
+    }
+
+    /// Ends the programs of earlier builds whose work those of this one do now.
+    fn supersede(&mut self) {
+        let Some(pins) = &self.pins else {
+            return;
+        };
+        let now = clock::boottime();
+        for older in &mut self.older {
+            if self.running.contains_key(&older.stream()) {
+                older.supersede(pins, now);
+            }
+        }
     }
 
     /// Attaches the device access counter, which allows everything, to a cgroup v2 directory; a
@@ -356,9 +440,13 @@ impl Streams {
     fn open_pins(&mut self) -> Option<Pins> {
         let directory = self.options.pin_directory.as_deref()?;
         let names = PINNED.map(set_name);
-        match Pins::open(directory).and_then(|pins| pins.retain(&names).map(|()| pins)) {
-            Ok(pins) => {
+        let opened = Pins::open(directory)
+            .and_then(|pins| pins.set_aside_others(&names).map(|aside| (pins, aside)));
+        match opened {
+            Ok((pins, aside)) => {
                 self.pinning = Pinning::On;
+                let open = |set| Older::open(&pins, set);
+                self.older = aside.into_iter().filter_map(open).collect();
                 Some(pins)
             }
             Err(error) => {
@@ -370,7 +458,7 @@ impl Streams {
         }
     }
 
-    /// A set that cannot be adopted is removed, and its stream loaded anew.
+    /// A set that cannot be adopted is read to its end, and its stream loaded anew.
     fn adopt_pinned(&mut self, pins: &Pins) {
         for stream in PINNED {
             let name = set_name(stream);
@@ -388,9 +476,15 @@ impl Streams {
                 Err(reason) => {
                     self.reports.truncate(n_reports);
                     tracing::warn!(%reason, pins = name, "pinned programs cannot be adopted");
-                    if let Err(error) = pins.remove(&name) {
-                        let reason = load::chain(&error);
-                        self.pinning = Pinning::Failed { reason };
+                    match pins.set_aside(&name) {
+                        Ok(set) => {
+                            self.older
+                                .extend(set.and_then(|set| Older::open(pins, set)));
+                        }
+                        Err(error) => {
+                            let reason = load::chain(&error);
+                            self.pinning = Pinning::Failed { reason };
+                        }
                     }
                 }
             }
@@ -404,7 +498,8 @@ impl Streams {
         loader: &mut Loader<'_>,
     ) -> Result<Option<Running>, LoadError> {
         let n_reports = self.reports.len();
-        let Some(mut attached) = load::load(stream, loader, &mut self.reports)? else {
+        let watched = self.options.watched;
+        let Some(mut attached) = load::load(stream, watched, loader, &mut self.reports)? else {
             return Ok(None);
         };
         if let Some(pins) = self.pins.as_ref().filter(|_| PINNED.contains(&stream)) {
@@ -414,7 +509,7 @@ impl Streams {
                     let reason = load::chain(&error);
                     self.pinning = Pinning::Failed { reason };
                     self.reports.truncate(n_reports);
-                    match load::load(stream, loader, &mut self.reports)? {
+                    match load::load(stream, watched, loader, &mut self.reports)? {
                         Some(again) => again,
                         None => return Ok(None),
                     }
@@ -423,6 +518,48 @@ impl Streams {
         }
         attached.run().map(Some)
     }
+}
+
+/// Takes at most `max` records out of a ring, oldest first.
+fn read_ring(
+    ring: &mut RingBuf<MapData>,
+    ring_bytes: u32,
+    stream: Stream,
+    page_bytes: u64,
+    max: usize,
+    sink: &mut dyn FnMut(KernelEvent),
+) -> Drained {
+    let mut drained = Drained::default();
+    let mut n_bytes = 0;
+    while drained.n + drained.malformed < max
+        && let Some(record) = ring.next()
+    {
+        n_bytes += record.len().next_multiple_of(RECORD_HEADER) + RECORD_HEADER;
+        match decode::decode(stream, &record, page_bytes) {
+            Some(event) => {
+                drained.n += 1;
+                sink(event);
+            }
+            None => drained.malformed += 1,
+        }
+    }
+    drained.filled = n_bytes as f64 / f64::from(ring_bytes.max(1));
+    drained
+}
+
+/// The events that wait in a ring, oldest first; they stay there.
+fn peek(
+    ring: &RingBuf<MapData>,
+    ring_bytes: u32,
+    stream: Stream,
+    page_bytes: u64,
+    sink: &mut dyn FnMut(KernelEvent),
+) -> std::io::Result<()> {
+    peek_ring(ring.as_fd(), ring_bytes as usize, &mut |record| {
+        if let Some(event) = decode::decode(stream, record, page_bytes) {
+            sink(event);
+        }
+    })
 }
 
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";

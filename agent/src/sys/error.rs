@@ -16,6 +16,7 @@ pub enum Operation {
     Rename,
     Sync,
     Stat,
+    Mount,
 }
 
 impl fmt::Display for Operation {
@@ -31,6 +32,7 @@ impl fmt::Display for Operation {
             Self::Rename => "rename",
             Self::Sync => "sync",
             Self::Stat => "stat",
+            Self::Mount => "mount a tmpfs on",
         })
     }
 }

@@ -182,3 +182,25 @@ fn reducing_cpu_leaves_hugepages_alone() {
     assert_eq!(reduced_cpu(Compat::Kubelet).hugetlb, Some(BTreeMap::new()));
     assert_eq!(reduced_cpu(Compat::Ballast).cpu_shares, Some(2));
 }
+
+#[test]
+fn a_volume_in_memory_has_the_smallest_of_its_limits() {
+    let gi = 1024 * MI;
+    for (own, pod, size) in [
+        (None, None, gi),
+        (None, Some(Limit::Max), gi),
+        (Some("0"), Some(Limit::At(0)), gi),
+        (Some("8Mi"), Some(Limit::At(64 * MI)), 8 * MI),
+        (Some("8Mi"), None, 8 * MI),
+        (Some("2Gi"), Some(Limit::At(64 * MI)), 64 * MI),
+        (Some("2Gi"), None, gi),
+    ] {
+        let own: Option<Quantity> = own.map(|it| it.parse().expect("a quantity"));
+        let resources = CgroupResources {
+            memory_max: pod,
+            ..CgroupResources::default()
+        };
+        let got = memory_volume_size(own.as_ref(), &resources, Bytes(gi));
+        assert_eq!(got, Bytes(size), "{own:?} {pod:?}");
+    }
+}

@@ -171,6 +171,8 @@ label!(
         RingFull => "ring_full",
         /// The record is none that a program writes.
         Malformed => "malformed",
+        /// An earlier agent of another version left it.
+        UnknownFormat => "unknown_format",
     }
 );
 

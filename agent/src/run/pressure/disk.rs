@@ -181,7 +181,13 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
     // A directory that is not there yet holds nothing: the other one tells of the pod.
     let whole = [of(&pod.logs), directory];
     let storage = whole.iter().flatten().filter_map(|it| it.bytes);
-    let mut files = directory.map(|it| without(it, &volumes));
+    let is_local = |name: &str| {
+        let mut facts = pod.facts.volumes.iter();
+        facts.any(|it| it.is_local && it.name == name)
+    };
+    // Volumes in memory are other file systems, and no part of the directory.
+    let on_disk = volumes.iter().filter(|(name, _)| is_local(name));
+    let mut files = directory.map(|it| without(it, on_disk.map(|it| it.1)));
     let containers = pod.containers.iter().map(|(name, _)| {
         let figures = ContainerFigures {
             // Containers share the pod's directory and have no file system of their own: what lies
@@ -205,9 +211,9 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
     }
 }
 
-fn without(all: DiskUse, volumes: &BTreeMap<String, DiskUse>) -> DiskUse {
+fn without<'a>(all: DiskUse, volumes: impl Iterator<Item = &'a DiskUse> + Clone) -> DiskUse {
     let less = |all: Option<u64>, of: fn(&DiskUse) -> Option<u64>| {
-        let volumes: u64 = volumes.values().filter_map(of).sum();
+        let volumes: u64 = volumes.clone().filter_map(of).sum();
         all.map(|it| it.saturating_sub(volumes))
     };
     DiskUse {

@@ -38,11 +38,7 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn set_root(&mut self, root: WatchedRoot) -> Result<(), MapError> {
-        self.update_watch(|watch| {
-            watch.root_id = root.cgroup_id.0;
-            watch.root_level = root.level;
-            watch.hierarchy_id = root.hierarchy_id;
-        })
+        self.update_watch(|watch| follow(watch, root))
     }
 
     pub(super) fn set_everything(&mut self) -> Result<(), MapError> {
@@ -52,6 +48,12 @@ impl Running {
     fn update_watch(&mut self, change: impl FnOnce(&mut abi::Watch)) -> Result<(), MapError> {
         update_watch(&mut self.watch, change)
     }
+}
+
+fn follow(watch: &mut abi::Watch, root: WatchedRoot) {
+    watch.root_id = root.cgroup_id.0;
+    watch.root_level = root.level;
+    watch.hierarchy_id = root.hierarchy_id;
 }
 
 fn update_watch(
@@ -135,7 +137,7 @@ pub(super) fn adopt(
 }
 
 /// The ring with its size in bytes.
-fn open_ring(map: Map) -> Result<(RingBuf<MapData>, u32), MapError> {
+pub(super) fn open_ring(map: Map) -> Result<(RingBuf<MapData>, u32), MapError> {
     let n_bytes = match &map {
         Map::RingBuf(data) => data.info()?.max_entries(),
         _ => 0,
@@ -175,6 +177,7 @@ impl<'a> Loader<'a> {
 /// Loads the object of a stream. `None`: none of its programs runs, as the reports tell.
 pub(super) fn load(
     stream: Stream,
+    watched: Option<WatchedRoot>,
     loader: &mut Loader<'_>,
     reports: &mut Vec<ProgramReport>,
 ) -> Result<Option<Attached>, LoadError> {
@@ -209,6 +212,11 @@ pub(super) fn load(
     let mut watch = take(&mut ebpf, "WATCH").map_err(map_failed("watch"))?;
     let losses = take(&mut ebpf, "LOSSES").map_err(map_failed("losses"))?;
     let totals = ebpf.take_map("TOTALS");
+    if let Some(root) = watched {
+        // Before the first program is attached: no event is told by another root, or by none.
+        let mut watch = Array::try_from(&mut watch).map_err(map_failed("watch"))?;
+        update_watch(&mut watch, |it| follow(it, root)).map_err(map_failed("watch"))?;
+    }
     let mut programs: Vec<(&'static str, u32)> = Vec::new();
     let mut links = Vec::new();
     for duty in DUTIES.iter().filter(|it| it.stream == stream) {

@@ -4,11 +4,11 @@
 //! <pin directory>/oom-v1-3f2a91c0/{ring,watch,losses}     maps
 //!                                 /oom_victim, ...        links, by the name of the program
 //! ```
-//! The name holds the version of the records and a hash of the object, so another build never reads
-//! a foreign ring.
+//! The name holds the version of the records and a hash of the object. Every other set is renamed
+//! to `old-...` and read to its end as [`Older`](super::older::Older).
 //!
 //! Invariants: the directory may be anybody's, a whole bpffs too, and nothing in it is touched but
-//! directories of such a name. A set is made under a name of its own and renamed when it is whole. A set under its
+//! directories of such a name. A set is made as `new-...` and renamed when it is whole. A set under its
 //! final name is therefore complete, and what an agent killed halfway left behind is removed by the
 //! next one.
 
@@ -62,6 +62,7 @@ pub(super) struct Pinned {
 
 /// A bpffs refuses names with a dot.
 const UNFINISHED: &str = "new-";
+const OLDER: &str = "old-";
 
 const RING: &str = "ring";
 const WATCH: &str = "watch";
@@ -93,14 +94,73 @@ impl Pins {
         format!("{}-v{VERSION}-{hash}", stream.name())
     }
 
-    /// Removes every set but those named: other versions, and sets that were never finished.
-    pub(super) fn retain(&self, names: &[String]) -> Result<(), PinsError> {
+    /// Removes sets that were never finished, and sets every other one aside but those named.
+    pub(super) fn set_aside_others(&self, names: &[String]) -> Result<Vec<SetAside>, PinsError> {
+        let mut aside = Vec::new();
         for name in self.root.list(&self.path)? {
-            if is_set_name(&name) && !names.contains(&name) {
-                self.root.remove_dir_all(self.path.join(&name))?;
+            let Some(set) = SetName::parse(&name).filter(|_| !names.contains(&name)) else {
+                continue;
+            };
+            match set.prefix {
+                UNFINISHED => self.remove(&name)?,
+                OLDER => aside.push(set.aside(name.clone())),
+                _ => aside.extend(self.set_aside(&name)?),
             }
         }
+        Ok(aside)
+    }
+
+    /// Gives a set the name of one that is only read to its end. One of the same build that was
+    /// still being read is given up for it.
+    pub(super) fn set_aside(&self, name: &str) -> Result<Option<SetAside>, PinsError> {
+        let Some(set) = SetName::parse(name) else {
+            return Ok(None);
+        };
+        let aside = format!("{OLDER}{name}");
+        self.remove(&aside)?;
+        durable::rename(&self.path.join(name), &self.path.join(&aside))?;
+        Ok(Some(set.aside(aside)))
+    }
+
+    /// The ring of a set, and the links that it still has. `None`: it has no ring.
+    pub(super) fn open_aside(
+        &self,
+        name: &str,
+    ) -> Result<Option<(MapData, Vec<FdLink>)>, PinsError> {
+        let set = self.path.join(name);
+        let path = set.join(RING);
+        if !self.root.exists(&path) {
+            return Ok(None);
+        }
+        let ring = MapData::from_pin(&path).map_err(|source| PinsError::Map { path, source })?;
+        let links = self.links(&set)?.into_iter().map(|it| it.1).collect();
+        Ok(Some((ring, links)))
+    }
+
+    /// Removes the links of a set; its programs end when nobody holds them.
+    pub(super) fn detach(&self, name: &str) -> Result<(), PinsError> {
+        let set = self.path.join(name);
+        for link in self.link_names(&set)? {
+            self.root.remove_file(set.join(link))?;
+        }
         Ok(())
+    }
+
+    fn link_names(&self, set: &Path) -> Result<Vec<String>, PinsError> {
+        let mut names = self.root.list(set)?;
+        names.retain(|it| ![RING, WATCH, LOSSES].contains(&&**it));
+        Ok(names)
+    }
+
+    fn links(&self, set: &Path) -> Result<Vec<(String, FdLink)>, PinsError> {
+        let open = |name: String| {
+            let path = set.join(&name);
+            match PinnedLink::from_pin(&path) {
+                Ok(link) => Ok((name, FdLink::from(link))),
+                Err(source) => Err(PinsError::Link { path, source }),
+            }
+        };
+        self.link_names(set)?.into_iter().map(open).collect()
     }
 
     /// Opens a set; `None` where there is none.
@@ -113,21 +173,11 @@ impl Pins {
             let path = set.join(name);
             MapData::from_pin(&path).map_err(|source| PinsError::Map { path, source })
         };
-        let mut links = Vec::new();
-        for name in self.root.list(&set)? {
-            if [RING, WATCH, LOSSES].contains(&&*name) {
-                continue;
-            }
-            let path = set.join(&name);
-            let link =
-                PinnedLink::from_pin(&path).map_err(|source| PinsError::Link { path, source })?;
-            links.push((name, FdLink::from(link)));
-        }
         Ok(Some(Pinned {
             ring: map(RING)?,
             watch: map(WATCH)?,
             losses: map(LOSSES)?,
-            links,
+            links: self.links(&set)?,
         }))
     }
 
@@ -152,10 +202,23 @@ impl Pins {
     pub(super) fn remove_all(path: &Path) -> Result<(), PinsError> {
         let root = Root::host();
         if root.exists(path) {
-            Self::open(path)?.retain(&[])?;
+            let pins = Self::open(path)?;
+            for name in root.list(path)? {
+                if SetName::parse(&name).is_some() {
+                    pins.remove(&name)?;
+                }
+            }
         }
         Ok(root.remove_empty_dir(path)?)
     }
+}
+
+/// A set that no agent adopts any more.
+pub(super) struct SetAside {
+    /// As it is pinned now.
+    pub(super) name: String,
+    pub(super) stream: Stream,
+    pub(super) is_readable: bool,
 }
 
 /// A set under construction.
@@ -182,19 +245,43 @@ impl PinSet {
     }
 }
 
-/// Whether [`Pins::set_name`] gives such names, of this version or another, finished or not.
-fn is_set_name(name: &str) -> bool {
-    let name = name.strip_prefix(UNFINISHED).unwrap_or(name);
-    let mut parts = name.split('-');
-    let (stream, version, hash) = (parts.next(), parts.next(), parts.next());
-    let is_hash = |it: &str| it.len() == 8 && it.bytes().all(|it| it.is_ascii_hexdigit());
-    let is_version = |it: &str| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit());
-    stream.is_some_and(|it| Stream::ALL.iter().any(|stream| stream.name() == it))
-        && version
-            .and_then(|it| it.strip_prefix('v'))
-            .is_some_and(is_version)
-        && hash.is_some_and(is_hash)
-        && parts.next().is_none()
+/// What a name of [`Pins::set_name`] says, of this version or another.
+struct SetName<'a> {
+    /// [`UNFINISHED`], [`OLDER`] or none.
+    prefix: &'static str,
+    stream: Stream,
+    version: &'a str,
+}
+
+impl<'a> SetName<'a> {
+    fn parse(name: &'a str) -> Option<Self> {
+        let prefix = [UNFINISHED, OLDER]
+            .into_iter()
+            .find(|it| name.starts_with(it))
+            .unwrap_or("");
+        let mut parts = name.strip_prefix(prefix)?.split('-');
+        let (stream, version, hash) = (parts.next()?, parts.next()?, parts.next()?);
+        let version = version.strip_prefix('v')?;
+        let is_ours = hash.len() == 8
+            && hash.bytes().all(|it| it.is_ascii_hexdigit())
+            && !version.is_empty()
+            && version.bytes().all(|it| it.is_ascii_digit())
+            && parts.next().is_none();
+        let stream = Stream::ALL.into_iter().find(|it| it.name() == stream)?;
+        is_ours.then_some(Self {
+            prefix,
+            stream,
+            version,
+        })
+    }
+
+    fn aside(&self, name: String) -> SetAside {
+        SetAside {
+            name,
+            stream: self.stream,
+            is_readable: self.version == VERSION.to_string(),
+        }
+    }
 }
 
 fn is_bpffs(path: &Path) -> bool {
@@ -222,10 +309,12 @@ mod tests {
     fn only_names_of_sets_are_ours() {
         for stream in Stream::ALL {
             let name = Pins::set_name(stream, b"object");
-            assert!(
-                is_set_name(&name) && is_set_name(&format!("new-{name}")),
-                "{name}"
-            );
+            for prefix in ["", UNFINISHED, OLDER] {
+                let name = format!("{prefix}{name}");
+                let set = SetName::parse(&name).expect(&name);
+                assert_eq!((set.prefix, set.stream), (prefix, stream));
+                assert!(set.aside(String::new()).is_readable);
+            }
         }
         for other in [
             "",
@@ -242,10 +331,13 @@ mod tests {
             "cilium",
             "new-",
             "new-new-oom-v1-3f2a91c0",
+            "old-new-oom-v1-3f2a91c0",
             "new-cilium",
         ] {
-            assert!(!is_set_name(other), "{other}");
+            assert!(SetName::parse(other).is_none(), "{other}");
         }
+        let other = SetName::parse("oom-v10-3f2a91c0").expect("of another version");
+        assert!(!other.aside(String::new()).is_readable);
     }
 
     #[test]

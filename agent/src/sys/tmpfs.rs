@@ -1,0 +1,44 @@
+//! Volumes in memory.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
+
+use super::error::{FsError, Operation};
+use crate::units::Bytes;
+
+/// Mounts a tmpfs of this size, in whole pages and at least one, for every user (mode 0777), on a directory; what is mounted
+/// on it already stays. Its pages are never swapped out where the kernel can promise that (Linux
+/// 6.4) and are charged to the cgroup that writes them. A link is not followed. Needs CAP_SYS_ADMIN.
+pub fn mount_tmpfs(path: &Path, size: Bytes) -> Result<(), FsError> {
+    let failed = |e: std::io::Error| FsError::new(Operation::Mount, path, e);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+    let stat = statx(&directory, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
+    let stat = stat.map_err(|e| failed(e.into()))?;
+    if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        return Ok(());
+    }
+    // By descriptor: the path could lead elsewhere by now.
+    let target = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let mount = |options: &str| {
+        mount(
+            Some("tmpfs"),
+            &*target,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some(options),
+        )
+    };
+    // 0 would be no limit.
+    let options = format!("size={},mode=0777", size.0.max(1));
+    match mount(&format!("{options},noswap")) {
+        // Of an option that it does not know.
+        Err(Errno::EINVAL) => mount(&options),
+        other => other,
+    }
+    .map_err(|e| failed(e.into()))
+}
