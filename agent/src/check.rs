@@ -12,8 +12,10 @@ use crate::model::check::{
     AgentPresence, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport, FactSheet,
     ProgramCheck,
 };
+use crate::model::eviction::{Amount, MemoryMethod};
 use crate::model::kernel::{Capability, KernelVersion, Lockdown};
 use crate::model::mounts::{CgroupFacts, CgroupLayout};
+use crate::model::quantity::Quantity;
 
 /// Ring buffers of eBPF and `cpu.stat` of the cgroup v2 root, which kubelet asks for, came with it.
 const OLDEST_KERNEL: KernelVersion = KernelVersion::new(5, 8);
@@ -38,6 +40,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
             oom_group(facts),
             device_access(facts),
             tunables(facts),
+            memory_thresholds(facts, config),
         ]);
     }
     items.extend([
@@ -264,6 +267,58 @@ fn tunables(facts: &FactSheet) -> CheckItem {
         "until they are set, the kernel may refuse memory, or stay down after a panic",
     )
     .with_remedy("set them with sysctl; the agent leaves them as they are")
+}
+
+/// Whether memory runs out before a threshold is met: by kubelet's formula the kernel's own memory
+/// and its reserve are available for ever.
+fn memory_thresholds(facts: &FactSheet, config: &Config) -> CheckItem {
+    const NAME: &str = "memory-thresholds";
+    let Some(memory) = facts.memory else {
+        return unknown(NAME, "/proc/meminfo or /proc/zoneinfo cannot be read");
+    };
+    let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let floor = memory.kernel.saturating_add(memory.reserve);
+    let total = Quantity::from_bytes(memory.total);
+    let kubelet = &config.kubelet;
+    let fields = [
+        ("evictionHard", &kubelet.eviction_hard),
+        ("evictionSoft", &kubelet.eviction_soft),
+    ];
+    let unreachable: Vec<_> = fields
+        .into_iter()
+        .filter_map(|(field, thresholds)| {
+            let text = thresholds.get("memory.available")?;
+            // A text with a fault stops the configuration.
+            let amount = Amount::parse_threshold(text).ok()??.of(&total).units();
+            (amount <= floor).then(|| format!("{field} of {}", mebibytes(amount)))
+        })
+        .collect();
+    let found = format!(
+        "by kubelet's formula {} of {} are available for ever: {} of the kernel, {} in reserve",
+        mebibytes(floor),
+        mebibytes(memory.total),
+        mebibytes(memory.kernel),
+        mebibytes(memory.reserve),
+    );
+    if unreachable.is_empty() {
+        return CheckItem::ok(NAME, found);
+    }
+    let unreachable = join(&unreachable);
+    if config.eviction.memory_method != MemoryMethod::WorkingSet {
+        let found = format!(
+            "{found}; it would never meet {unreachable}, and it is not it alone that decides"
+        );
+        return CheckItem::ok(NAME, found);
+    }
+    CheckItem::degraded(
+        NAME,
+        found,
+        format!("the kernel kills before {unreachable} is met, and nothing is evicted"),
+    )
+    .with_remedy(format!(
+        "set it above {}, or eviction.memoryMethod to least",
+        mebibytes(floor)
+    ))
 }
 
 fn swap(facts: &FactSheet, config: &Config) -> CheckItem {

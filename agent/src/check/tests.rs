@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::*;
-use crate::model::check::{KubeletFacts, Namespaces};
+use crate::model::check::{KubeletFacts, MemoryFloor, Namespaces};
 use crate::model::mounts::parse_controllers;
 use crate::model::sysctl::Sysctl;
 
@@ -59,6 +59,11 @@ fn good() -> FactSheet {
         security_modules: None,
         has_psi: true,
         is_swap_on: false,
+        memory: Some(MemoryFloor {
+            total: 16 << 30,
+            kernel: 30 << 20,
+            reserve: 60 << 20,
+        }),
         kubelet: KubeletFacts::default(),
         agent: AgentPresence::Absent,
         sysctls: Sysctl::ALL.map(|it| (it, Some(it.wanted()))).into(),
@@ -99,6 +104,60 @@ fn check_one(
     let item = changed[0].1.clone();
     assert_eq!(item.consequence.is_some(), expected != CheckLevel::Ok);
     item
+}
+
+#[test]
+fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
+    const NAME: &str = "memory-thresholds";
+    let kernel = |bytes: u64| {
+        move |it: &mut FactSheet| {
+            it.memory = it.memory.map(|it| MemoryFloor {
+                kernel: bytes,
+                ..it
+            });
+        }
+    };
+    // 100 MiB, the default, with 60 MiB in reserve.
+    let by_kubelet = config(Mode::Own, "eviction: {memoryMethod: workingSet}\n");
+    check_one(&by_kubelet, kernel(39 << 20), NAME, CheckLevel::Ok);
+    let item = check_one(&by_kubelet, kernel(40 << 20), NAME, CheckLevel::Degraded);
+    let consequence = item.consequence.unwrap();
+    assert!(
+        consequence.contains("evictionHard of 100 MiB"),
+        "{consequence}"
+    );
+    let item = check_one(
+        &config(Mode::Own, ""),
+        kernel(40 << 20),
+        NAME,
+        CheckLevel::Ok,
+    );
+    assert!(
+        item.found.contains("never meet evictionHard"),
+        "{}",
+        item.found
+    );
+    // 1 % of 16 GiB lies above the floor, and the hard one is off.
+    let share = "kubelet:\n  evictionHard: {memory.available: 0%}\n  evictionSoft: {memory.available: 1%}\n  \
+                 evictionSoftGracePeriod: {memory.available: 1m}\neviction: {memoryMethod: workingSet}\n";
+    check_one(
+        &config(Mode::Own, share),
+        kernel(100 << 20),
+        NAME,
+        CheckLevel::Ok,
+    );
+    check_one(
+        &config(Mode::Own, share),
+        kernel(104 << 20),
+        NAME,
+        CheckLevel::Degraded,
+    );
+    check_one(
+        &by_kubelet,
+        |it| it.memory = None,
+        NAME,
+        CheckLevel::Degraded,
+    );
 }
 
 #[test]

@@ -154,11 +154,14 @@ fn render_head(pressure: &PressureStatus, paint: Paint, out: &mut String) {
         some => paint.apply(Tone::Bad, &some.join(", ")),
     };
     line!(out, "pressure: {conditions}");
+    let least = pressure.memory_available.values().min();
     let views: Vec<String> = pressure
         .memory_available
         .iter()
         .map(|(method, available)| {
-            let decides = match *method == pressure.memory_method {
+            let is_least =
+                pressure.memory_method == MemoryMethod::Least && Some(available) == least;
+            let decides = match is_least || *method == pressure.memory_method {
                 true => " (decides)",
                 false => "",
             };
@@ -175,6 +178,7 @@ fn render_head(pressure: &PressureStatus, paint: Paint, out: &mut String) {
 
 const fn method_name(method: MemoryMethod) -> &'static str {
     match method {
+        MemoryMethod::Least => "least",
         MemoryMethod::WorkingSet => "working set",
         MemoryMethod::Estimate => "estimate",
         MemoryMethod::Meminfo => "meminfo",

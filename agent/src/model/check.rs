@@ -35,10 +35,23 @@ pub struct FactSheet {
     pub security_modules: Option<Vec<String>>,
     pub has_psi: bool,
     pub is_swap_on: bool,
+    pub memory: Option<MemoryFloor>,
     pub kubelet: KubeletFacts,
     pub agent: AgentPresence,
     /// `None`: the setting cannot be read.
     pub sysctls: BTreeMap<Sysctl, Option<i64>>,
+}
+
+/// What kubelet's formula of available memory never counts as used, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryFloor {
+    pub total: u64,
+    /// Neither free nor in use by processes or as page cache: the kernel's own, and pools of huge
+    /// pages. Of this moment.
+    pub kernel: u64,
+    /// Low watermarks: below them the kernel reclaims, and at 4/5 of them it kills.
+    pub reserve: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

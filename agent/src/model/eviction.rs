@@ -221,14 +221,22 @@ pub struct Observation {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum MemoryMethod {
-    /// Kubelet's: what is not in the working set of the root cgroup.
+    /// The least of the others: kubelet's formula sees no kernel memory and no reserve, so that a
+    /// node can run out of memory above every threshold; the kernel's figure sees no cache in use.
     #[default]
+    Least,
+    /// Kubelet's: what is not in the working set of the root cgroup.
     WorkingSet,
     /// What can be had without harm: page cache that is not in use counts as available, huge pages
     /// and the kernel's reserve do not.
     Estimate,
     /// `MemAvailable` of `/proc/meminfo`. Shown, never compared with a threshold.
     Meminfo,
+}
+
+impl MemoryMethod {
+    /// Those that are measured; [`MemoryMethod::Least`] chooses among them.
+    pub const MEASURED: [Self; 3] = [Self::WorkingSet, Self::Estimate, Self::Meminfo];
 }
 
 /// A cgroup's memory as its interface files have it, bytes unless said.

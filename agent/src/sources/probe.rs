@@ -7,15 +7,16 @@ use std::path::Path;
 
 use crate::model::capacity::is_swap_on;
 use crate::model::check::{
-    AgentPresence, Bpffs, CgroupDetection, FactSheet, KubeletFacts, Namespaces,
+    AgentPresence, Bpffs, CgroupDetection, FactSheet, KubeletFacts, MemoryFloor, Namespaces,
 };
 use crate::model::kernel::{effective_capabilities, effective_uid};
 use crate::model::mounts::{CgroupFacts, CgroupLayout};
+use crate::model::node_memory::{Meminfo, low_watermark_pages};
 use crate::model::sysctl::Sysctl;
 use crate::model::text::number;
 use crate::sources::mounts::{cgroup_facts, parse_mountinfo};
 use crate::sources::psi::node_stalls;
-use crate::sys::Root;
+use crate::sys::{Root, page_size};
 
 /// Names that the kubelet process, or a binary with a kubelet inside, goes by: k3s and MicroK8s.
 const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
@@ -49,10 +50,22 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
             .map(|it| it.trim().split(',').map(str::to_owned).collect()),
         has_psi: node_stalls(root).is_ok_and(|it| it.memory.is_some()),
         is_swap_on: text("/proc/swaps").is_some_and(|it| is_swap_on(&it)),
+        memory: memory_floor(root),
         kubelet: kubelet(root),
         agent: agent(root, socket),
         sysctls: sysctls(root),
     }
+}
+
+fn memory_floor(root: &Root) -> Option<MemoryFloor> {
+    let info = Meminfo::parse(&root.read_text("/proc/meminfo").ok()?).ok()?;
+    let low = low_watermark_pages(&root.read_text("/proc/zoneinfo").ok()?)?;
+    let listed = info.memory_use()?.usage.saturating_add(info.free?);
+    Some(MemoryFloor {
+        total: info.total,
+        kernel: info.total.saturating_sub(listed),
+        reserve: low.saturating_mul(page_size()),
+    })
 }
 
 /// The settings of [`Sysctl::ALL`]; `None` for one that cannot be read.

@@ -10,8 +10,8 @@ use crate::config::Compat;
 use crate::model::eviction::{FsUse, MemoryMethod, MemoryUse, NodeReading, Observation, Signal};
 
 /// The signals that `now` tells. `before` is a whole reading of some ten seconds earlier, for what
-/// happened to page cache since; only [`MemoryMethod::Estimate`] looks at it, and takes all active
-/// file pages for used without it.
+/// happened to page cache since; only the estimate looks at it, and takes all active file pages for
+/// used without it.
 pub fn observations(
     now: &NodeReading,
     before: Option<&NodeReading>,
@@ -90,7 +90,10 @@ fn node_used(now: &NodeReading, before: Option<&NodeReading>, method: MemoryMeth
     if total == 0 {
         return None;
     }
+    let used = |method| node_used(now, before, method);
     match method {
+        // By those that are known.
+        MemoryMethod::Least => MemoryMethod::MEASURED.into_iter().filter_map(used).max(),
         MemoryMethod::WorkingSet => Some(now.root?.working_set()),
         MemoryMethod::Meminfo => Some(total.saturating_sub(now.memory_available?)),
         // What is neither free nor on a list of files is not to be had: anonymous memory, slabs,
@@ -113,8 +116,11 @@ fn node_used(now: &NodeReading, before: Option<&NodeReading>, method: MemoryMeth
 fn pods_used(now: &NodeReading, before: Option<&NodeReading>, method: MemoryMethod) -> Option<u64> {
     let pods = now.kubepods?;
     match method {
-        // `MemAvailable` knows no cgroups.
-        MemoryMethod::WorkingSet | MemoryMethod::Meminfo => Some(pods.working_set()),
+        // `MemAvailable` knows no cgroups, and the estimate of a cgroup is never above its working
+        // set: the kernel's own memory is outside.
+        MemoryMethod::Least | MemoryMethod::WorkingSet | MemoryMethod::Meminfo => {
+            Some(pods.working_set())
+        }
         MemoryMethod::Estimate => {
             let evidence = evidence(before, now, |it| (it.kubepods, it.kubepods_stall));
             Some(

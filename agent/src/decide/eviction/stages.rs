@@ -230,7 +230,7 @@ impl Need {
             return Some(StageSkip::Unable);
         }
         // By the estimate, cache that can go is available already.
-        if stage == Stage::Reclaim && input.method != MemoryMethod::WorkingSet {
+        if stage == Stage::Reclaim && input.method == MemoryMethod::Estimate {
             return Some(StageSkip::NoTarget);
         }
         if !self.has_time(time) {

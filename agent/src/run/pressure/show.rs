@@ -110,17 +110,13 @@ impl Watcher {
             stages: self.parts.stages.in_force(),
             signals: self.signals(&snapshot.observations, now),
             memory_method: self.parts.method,
-            memory_available: [
-                MemoryMethod::WorkingSet,
-                MemoryMethod::Estimate,
-                MemoryMethod::Meminfo,
-            ]
-            .into_iter()
-            .filter_map(|method| {
-                let before = Some(&self.before);
-                Some((method, signals::available_memory(node, before, method)?))
-            })
-            .collect(),
+            memory_available: MemoryMethod::MEASURED
+                .into_iter()
+                .filter_map(|method| {
+                    let before = Some(&self.before);
+                    Some((method, signals::available_memory(node, before, method)?))
+                })
+                .collect(),
             stalls: self.stalls(node),
             wakers: self.wakers(),
             order: self.order(snapshot),

@@ -342,3 +342,61 @@ fn extreme_readings_saturate() {
         }
     }
 }
+
+/// A leak of the kernel's, huge pages, or a large reserve: kubelet's formula sees room to the end.
+#[test]
+fn the_least_of_all_methods_sees_what_the_kernel_cannot_hand_out() {
+    let least = |now: &NodeReading| {
+        MemoryMethod::MEASURED.map(|it| {
+            let least = available_memory(now, None, MemoryMethod::Least);
+            let it = available_memory(now, None, it);
+            assert!(it.is_none() || least <= it, "{least:?} {it:?}");
+        });
+        available_memory(now, None, MemoryMethod::Least)
+    };
+    // 5 GiB on no list of pages.
+    let leak = NodeReading {
+        memory_total: 16 * GI,
+        memory_free: Some(GI),
+        memory_available: Some(2 * GI),
+        low_watermark: Some(GI / 4),
+        root: Some(MemoryUse {
+            anon: 9 * GI,
+            ..memory(10 * GI, GI)
+        }),
+        ..NodeReading::default()
+    };
+    assert_eq!(
+        available_memory(&leak, None, MemoryMethod::WorkingSet),
+        Some(7 * GI)
+    );
+    assert_eq!(least(&leak), Some(2 * GI - GI / 4));
+    // Lower still by the kernel's own reckoning.
+    let reserve = NodeReading {
+        memory_available: Some(GI),
+        ..leak.clone()
+    };
+    assert_eq!(least(&reserve), Some(GI));
+    // Page cache in use: kubelet's formula is the careful one.
+    let cache = NodeReading {
+        memory_available: Some(12 * GI),
+        root: Some(MemoryUse {
+            active_file: 11 * GI,
+            ..memory(15 * GI, GI)
+        }),
+        ..leak.clone()
+    };
+    assert_eq!(least(&cache), Some(2 * GI - GI / 4));
+    // By what is known.
+    let blind = NodeReading {
+        memory_free: None,
+        memory_available: None,
+        ..leak.clone()
+    };
+    assert_eq!(least(&blind), Some(7 * GI));
+    let unknown = NodeReading {
+        root: None,
+        ..blind
+    };
+    assert_eq!(least(&unknown), None);
+}
