@@ -436,6 +436,7 @@ impl Loop {
             let scope = if now >= next_full || is_due == Some(Scope::All) {
                 last_full = now;
                 self.look_at_hardware();
+                self.return_evicted(now);
                 self.read_manifests();
                 self.keep_logs();
                 Scope::All

@@ -12,12 +12,13 @@ use ballast::model::eviction::NodeCondition;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::scrape;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
 use super::crash::after;
 use super::eviction::{agent, evicted, holds, is_evicted, told, wait_usage};
-use super::look::{is_running, pid_of, pod_path};
+use super::look::{is_running, pid_of, pod_dir, pod_path};
 use super::{say, scaled};
 
 const MIB: u64 = 1 << 20;
@@ -157,6 +158,59 @@ fn a_full_disk_takes_the_pod_that_filled_it() -> Result<()> {
     thread::sleep(Duration::from_secs(3));
     assert_eq!(evicted(&agent)?, ["large"]);
     agent.wait_pod("small", "runs", is_running)?;
+    Ok(())
+}
+
+/// There is no controller that would make another pod of a manifest: one that is to run always
+/// begins anew when the disk has had room for a while, whoever was evicted by which agent; one that
+/// is to run once does not.
+#[cfg_attr(feature = "privileged", test)]
+fn an_evicted_pod_that_is_to_run_always_returns_when_the_pressure_is_over() -> Result<()> {
+    let mut agent = Agent::new("return")?.with_kubelet("evictionPressureTransitionPeriod: 3s");
+    agent.eviction_hard = "{nodefs.available: 50%}".to_owned();
+    let _disk = SmallDisk::mount(&agent, 64)?;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    let mark = |pod: &str| agent.dir.join(pod);
+    let fills_once = |pod: &str, policy: &str| {
+        let mark = mark(pod).display().to_string();
+        let script = format!(
+            "[ -e {mark} ] || {{ echo >{mark}; head -c {} /dev/zero >volumes/shared/file; }}; \
+             exec sleep 3600",
+            40 * MIB
+        );
+        let pod = Manifest::new(pod).with("restartPolicy", policy.into());
+        pod.container(Container::sh("app", &script))
+    };
+    agent.put(&fills_once("once", "Never"))?;
+    agent.wait_pod("once", "is evicted", is_evicted)?;
+    agent.wait_events("the end of the pressure", "node", |it| {
+        it.iter()
+            .any(|it| it.event.reason == "NodeHasNoDiskPressure")
+    })?;
+    agent.put(&fills_once("always", "Always"))?;
+    let first = agent.wait_pod("always", "is evicted", is_evicted)?;
+    agent.kill()?;
+    agent.start()?;
+    let pod = agent.wait_pod("always", "runs again", is_running)?;
+    assert_eq!(pod.uid, first.uid);
+    assert!(
+        !pod_dir(&agent.state(), &pod)
+            .join("volumes/shared/file")
+            .exists()
+    );
+    let told = agent.wait_events("its return", "pod", |it| {
+        it.iter().any(|it| it.event.reason == "EvictedPodReturns")
+    })?;
+    let n_told = told
+        .iter()
+        .filter(|it| it.event.reason == "EvictedPodReturns");
+    assert_eq!(n_told.count(), 1);
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    assert_eq!(page.sum("ballast_eviction_returned_pods_total", &[]), 1.0);
+    thread::sleep(Duration::from_secs(12));
+    agent.wait_pod("always", "still runs", is_running)?;
+    agent.wait_pod("once", "is still evicted", is_evicted)?;
     Ok(())
 }
 

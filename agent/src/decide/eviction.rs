@@ -17,6 +17,7 @@ pub mod message;
 pub mod pace;
 pub mod rank;
 pub mod reclaimable;
+pub mod returns;
 pub mod signals;
 pub mod stages;
 pub mod stall;

@@ -632,7 +632,7 @@ impl Loop {
     }
 
     /// What is stored of a pod goes: its record last, so that an agent that ends halfway goes on here.
-    fn forget(&mut self, uid: &PodUid, now: Duration) {
+    pub(super) fn forget(&mut self, uid: &PodUid, now: Duration) {
         let Some(entry) = self.pods.get(uid) else {
             return;
         };

@@ -179,9 +179,13 @@ impl Pressure {
 
     /// What the node is known to be short of.
     pub(super) fn conditions(&self) -> BTreeSet<NodeCondition> {
+        self.known_conditions().unwrap_or_default()
+    }
+
+    /// `None`: nobody has looked yet.
+    pub(super) fn known_conditions(&self) -> Option<BTreeSet<NodeCondition>> {
         let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
-        let known = status.as_ref().map(|it| it.conditions.clone());
-        known.unwrap_or_default()
+        status.as_ref().map(|it| it.conditions.clone())
     }
 
     /// Makes the watcher read the whole node now: a limit that it compares with was written.

@@ -97,6 +97,12 @@ impl Told {
         self.tell(EventKind::Pod, EVICTED, Some(pod), None, message, None);
     }
 
+    pub(super) fn returns(&self, pod: &PodRef) {
+        let message = "what it was evicted for is over: a new instance begins, since nobody else \
+                       would make one";
+        self.pod("EvictedPodReturns", pod, message.to_owned());
+    }
+
     /// Reasons as in kubelet (spec eviction 1.15).
     pub(super) fn node_condition(&self, condition: NodeCondition, is_short: bool) {
         let (reason, message) = match (condition, is_short) {

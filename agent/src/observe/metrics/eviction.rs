@@ -26,6 +26,7 @@ impl Metrics {
     /// What may come up is there at 0.
     pub(super) fn begin_actions(&self) {
         let families = &self.shared.eviction;
+        families.returned.with_label_values::<&str>(&[]);
         for signal in EvictionSignal::all() {
             let name = signal.as_str();
             for stage in signal.stages() {
@@ -139,6 +140,15 @@ impl Metrics {
         if let Some(age) = reading_age {
             observe(&families.kubelet_stats_age, &[signal], age);
         }
+    }
+
+    /// An evicted pod begins anew.
+    pub fn pod_returned(&self) {
+        self.shared
+            .eviction
+            .returned
+            .with_label_values::<&str>(&[])
+            .inc();
     }
 
     /// What it brought, once that is known. Promise and effect count only together, so that one can

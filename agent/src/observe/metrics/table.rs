@@ -446,6 +446,8 @@ const TABLE: &[Family] = &[
         "Steps taken against pressure, or only decided in a dry run.").area(Eviction),
     agent("ballast_eviction_pods_total", Counter, Count, &["signal", "qos"],
         "Evicted pods.").area(Eviction),
+    agent("ballast_eviction_returned_pods_total", Counter, Count, &[],
+        "Evicted pods that began anew when the node was no longer short.").area(Eviction),
     agent("ballast_eviction_last_timestamp_seconds", Gauge, Timestamp, &["signal", "stage"],
         "Time of the last step that was taken; absent until the first.").area(Eviction),
     agent("ballast_eviction_blocked_total", Counter, Count, &["signal", "reason"],
