@@ -199,7 +199,7 @@ fn signal(status: &Status) -> Option<i64> {
 }
 
 /// How often usage was at the limit of a cgroup.
-fn limit_hits(cgroup_path: &str) -> Result<u64> {
+pub(super) fn limit_hits(cgroup_path: &str) -> Result<u64> {
     if !cgroup::is_unified() {
         return Ok(cgroup::read("memory", cgroup_path, "memory.failcnt")?.parse()?);
     }

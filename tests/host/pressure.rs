@@ -1,7 +1,9 @@
 //! What a node may run short of besides memory, whom it lets in meanwhile, and what is tried before
 //! somebody has to go.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -17,7 +19,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
 use super::crash::after;
-use super::eviction::{agent, evicted, holds, is_evicted, told, wait_usage};
+use super::eviction::{agent, evicted, holds, is_evicted, limit_hits, told, wait_usage};
 use super::look::{is_running, pid_of, pod_dir, pod_path};
 use super::{say, scaled};
 
@@ -45,6 +47,86 @@ impl Drop for SmallDisk {
             eprintln!("unmount {}: {error}", self.0.display());
         }
     }
+}
+
+/// A file system over a directory whose server never answers, as a network disk that is gone; whoever
+/// asks it anything hangs until this is dropped.
+struct HungDisk {
+    at: PathBuf,
+    server: Option<File>,
+}
+
+impl HungDisk {
+    /// `None`: the kernel has no FUSE.
+    fn mount(at: PathBuf) -> Result<Option<Self>> {
+        let server = match File::options().read(true).write(true).open("/dev/fuse") {
+            Ok(server) => server,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).context("open /dev/fuse"),
+        };
+        let options = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0",
+            server.as_raw_fd()
+        );
+        let kind = Some("fuse");
+        mount(kind, &at, kind, MsFlags::empty(), Some(options.as_str()))
+            .with_context(|| format!("mount FUSE at {}", at.display()))?;
+        Ok(Some(Self {
+            at,
+            server: Some(server),
+        }))
+    }
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        // Without its server everybody who hangs is told so.
+        self.server = None;
+        if let Err(error) = umount2(&self.at, MntFlags::MNT_DETACH) {
+            eprintln!("unmount {}: {error}", self.at.display());
+        }
+    }
+}
+
+/// The disk of the state directory answers nobody: the pod that leaks goes before the kernel has to
+/// act all the same, nobody else does, and the agent knows of it when the disk is back.
+#[cfg_attr(feature = "privileged", test)]
+fn memory_is_decided_on_while_the_disk_hangs() -> Result<()> {
+    let mut agent = agent("hung")?;
+    agent.start()?;
+    let gate = agent.dir.join("gate");
+    let leak = after(&gate, &format!("exec {} leak 400000000", hog()?));
+    agent.put(&holds("innocent", 8)?)?;
+    agent.put(&Manifest::new("leak").container(Container::sh("app", &leak)))?;
+    agent.wait_pod("innocent", "runs", is_running)?;
+    let pod = agent.wait_pod("leak", "runs", is_running)?;
+    let pid = pid_of(&pod, "app").context("it runs")?;
+    let Some(disk) = HungDisk::mount(agent.state())? else {
+        say("left out: this kernel has no FUSE");
+        return Ok(());
+    };
+    // Longer than from one pass to the next, so that the agent has asked it.
+    thread::sleep(Duration::from_secs(3));
+    fs::write(&gate, "")?;
+    // What is left of it until the agent's loop, which waits for the disk, has taken its end.
+    let has_memory = || {
+        let pages = fs::read_to_string(format!("/proc/{pid}/statm"));
+        pages.is_ok_and(|it| !it.starts_with("0 "))
+    };
+    let gone = agent.wait_for("the leak is gone", || Ok(!has_memory()));
+    let hits = limit_hits(&agent.kubepods())?;
+    drop(disk);
+    gone?;
+    assert_eq!(hits, 0, "the kernel had to act");
+    agent.wait_pod("leak", "is evicted", is_evicted)?;
+    agent.wait_events("the silence and its end", "node", |it| {
+        let told = |reason: &str| it.iter().any(|it| it.event.reason == reason);
+        told("DiskSilent") && told("DiskAnswers")
+    })?;
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(evicted(&agent)?, ["leak"]);
+    agent.wait_pod("innocent", "runs", is_running)?;
+    Ok(())
 }
 
 /// Tasks of the machine and how many there may be.

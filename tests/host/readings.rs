@@ -20,7 +20,7 @@ use ballast::sources::stats::Wanted;
 use ballast::sources::wakers::{Waker, WakerState, Wakers};
 use ballast::sys::{Root, Trees, clock, page_size};
 use ballast_tests::cgroup;
-use ballast_tests::known::{known_pod, stats_reader};
+use ballast_tests::known::{known_pod, nodefs, stats_reader};
 
 use super::say;
 
@@ -164,8 +164,8 @@ fn shared_memory(test: &str) -> Scratch {
 }
 
 fn node_reader(kubepods: &Kubepods) -> Result<NodeReader> {
-    let nodefs = Path::new("/tmp");
     let (root, trees) = (Root::host(), kubepods.trees.clone());
+    let nodefs = nodefs(&root, Path::new("/tmp"))?;
     let name = kubepods.name()?;
     Ok(NodeReader::open(&root, trees, &name, nodefs, page_size())?)
 }
@@ -267,7 +267,7 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
     let kubepods = Kubepods::new("pod")?;
     kubepods.make(BELOW)?;
     let pod = pod(&kubepods, "a")?;
-    let mut pods = stats_reader(&Root::host(), kubepods.trees.clone(), &kubepods.name()?);
+    let mut pods = stats_reader(&Root::host(), kubepods.trees.clone(), &kubepods.name()?)?;
     pods.keep([pod.clone()]);
     let wanted = Wanted {
         processes: true,

@@ -25,7 +25,7 @@ const BELOW: &str = "/besteffort/poda/main";
 
 fn reader(kubepods: &Kubepods) -> Result<StatsReader> {
     let (root, trees) = (Root::host(), Arc::clone(&kubepods.trees));
-    Ok(stats_reader(&root, trees, &kubepods.name()?))
+    Ok(stats_reader(&root, trees, &kubepods.name()?)?)
 }
 
 fn main_of(snapshot: &StatsSnapshot) -> Option<&ContainerStats> {

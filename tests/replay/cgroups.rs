@@ -23,6 +23,7 @@ use ballast_tests::figures::{
     Comparison, Difference, Figure, Figures, compare, deviations, of_page, settle,
 };
 use ballast_tests::formulas;
+use ballast_tests::known::nodefs;
 
 use super::data;
 
@@ -103,7 +104,8 @@ impl Captured {
             ..Machine::default()
         });
         let kubepods = CgroupName::kubepods(&CgroupName::root());
-        let mut reader = StatsReader::new(&root, trees, &kubepods, Path::new("/"), machine, 4096);
+        let nodefs = nodefs(&root, Path::new("/"))?;
+        let mut reader = StatsReader::new(&root, trees, &kubepods, nodefs, machine, 4096);
         reader.keep(self.pods(&kubepods)?.into_iter().map(Arc::new));
         let Progress::Whole(sweep) = reader.step(Duration::from_secs(60), None) else {
             bail!("a minute is not enough for {} cgroups", self.ids.len());

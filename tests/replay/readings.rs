@@ -12,7 +12,7 @@ use ballast::model::stats::KnownPod;
 use ballast::sources::node_reading::NodeReader;
 use ballast::sources::stats::Wanted;
 use ballast_tests::fake_node::{FakeNode, Layout};
-use ballast_tests::known::{known_pod, stats_reader};
+use ballast_tests::known::{known_pod, nodefs, stats_reader};
 
 const MEMINFO: &str = "MemTotal: 16384 kB\nMemFree: 2048 kB\nMemAvailable: 6000 kB\n\
     Buffers: 10 kB\nCached: 3990 kB\nSwapCached: 0 kB\nActive(file): 1000 kB\n\
@@ -112,8 +112,8 @@ impl Node {
 
     fn reader(&self) -> Result<NodeReader> {
         let kubepods = CgroupName::kubepods(&CgroupName::root());
-        let nodefs = Path::new("/var/lib");
         let root = self.fake.root();
+        let nodefs = nodefs(&root, Path::new("/var/lib"))?;
         Ok(NodeReader::open(
             &root,
             self.fake.trees(self.layout, &CONTROLLERS)?,
@@ -239,7 +239,7 @@ fn pods_are_read_with_what_is_wanted_of_them() -> Result<()> {
             &node.fake.root(),
             node.fake.trees(layout, &CONTROLLERS)?,
             &kubepods,
-        );
+        )?;
         let [a, b] = [pod("a")?, pod("b")?];
         pods.keep([a.clone(), b.clone()]);
 
@@ -291,7 +291,7 @@ fn a_cgroup_that_took_the_place_of_another_is_read_in_its_stead() -> Result<()> 
         &node.fake.root(),
         node.fake.trees(Layout::V2, &CONTROLLERS)?,
         &kubepods,
-    );
+    )?;
     let a = pod("a")?;
     pods.keep([a.clone()]);
     let cgroup = node.fake.root().path(format!("/sys/fs/cgroup{path}"));

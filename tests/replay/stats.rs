@@ -172,7 +172,7 @@ impl Node {
             &self.fake.root(),
             self.fake.trees(self.layout, &CONTROLLERS)?,
             &kubepods,
-        );
+        )?;
         reader.keep([pod("a")?]);
         Ok(reader)
     }

@@ -10,6 +10,8 @@ use ballast::model::record::PodRef;
 use ballast::model::stats::{KnownContainer, KnownPod, Machine, StatsSnapshot};
 use ballast::model::time::WallTime;
 use ballast::sources::stats::{Progress, StatsReader, Sweep};
+use ballast::sys::filesystem::FilesystemProbe;
+use ballast::sys::patience::Patience;
 use ballast::sys::{Root, Trees, page_size};
 
 /// A pod in the namespace `default`, named as its uid; a container runs in `cgroup/NAME`.
@@ -45,10 +47,27 @@ pub fn known_pod(
 }
 
 /// A reader of statistics of a machine that nothing is known of.
-pub fn stats_reader(root: &Root, trees: Arc<Trees>, kubepods: &CgroupName) -> StatsReader {
+pub fn stats_reader(
+    root: &Root,
+    trees: Arc<Trees>,
+    kubepods: &CgroupName,
+) -> std::io::Result<StatsReader> {
     let machine = Arc::new(Machine::default());
-    let directory = Path::new("/var/lib");
-    StatsReader::new(root, trees, kubepods, directory, machine, page_size())
+    let nodefs = nodefs(root, Path::new("/var/lib"))?;
+    Ok(StatsReader::new(
+        root,
+        trees,
+        kubepods,
+        nodefs,
+        machine,
+        page_size(),
+    ))
+}
+
+/// A file system that is waited for.
+pub fn nodefs(root: &Root, path: &Path) -> std::io::Result<FilesystemProbe> {
+    let patience = Patience::start(Duration::from_secs(60))?;
+    Ok(FilesystemProbe::new(root, path, &patience))
 }
 
 /// A complete sweep, in as many steps as it takes.

@@ -97,6 +97,21 @@ impl Told {
         self.tell(EventKind::Pod, EVICTED, Some(pod), None, message, None);
     }
 
+    pub(super) fn disk_answers(&self, is_answering: bool) {
+        let (reason, message) = match is_answering {
+            false => (
+                "DiskSilent",
+                "the file system of the state directory does not answer: nothing is decided about \
+                 disks, and evictions are not noted before they are done",
+            ),
+            true => (
+                "DiskAnswers",
+                "the file system of the state directory answers",
+            ),
+        };
+        self.node(reason, message.to_owned());
+    }
+
     pub(super) fn returns(&self, pod: &PodRef) {
         let message = "what it was evicted for is over: a new instance begins, since nobody else \
                        would make one";

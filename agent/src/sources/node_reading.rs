@@ -4,7 +4,6 @@
 //! What cannot be read is `None` in the reading and hides nothing else. The cgroup of all pods may
 //! go and come; it is looked for again with each reading.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::model::eviction::{FastReading, FsUse, MemoryUse, NodeReading, StallTo
 use crate::model::node_memory::{Meminfo, low_watermark_pages};
 use crate::sources::ReadError;
 use crate::sources::cgroup_use::{LimitFile, MemoryFiles, StallFile, read};
+use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::{HeldFile, Root, TextBuffer, Trees};
 
 /// How long settings of the kernel are taken to stay: only an administrator changes them, and
@@ -25,7 +25,7 @@ const SETTINGS_STAY: Duration = Duration::from_secs(10);
 pub struct NodeReader {
     root: Root,
     trees: Arc<Trees>,
-    nodefs: PathBuf,
+    nodefs: FilesystemProbe,
     page_size: u64,
     meminfo: HeldFile,
     loadavg: Option<HeldFile>,
@@ -50,14 +50,13 @@ struct Settings {
 }
 
 impl NodeReader {
-    /// `nodefs`: a path, absolute in the node, on the file system of the state directory;
-    /// `page_size` in bytes. Fails when the size of the memory is not known; any other file may be
+    /// `nodefs`: the file system of the state directory; `page_size` in bytes. Fails when the size of the memory is not known; any other file may be
     /// missing.
     pub fn open(
         root: &Root,
         trees: Arc<Trees>,
         kubepods: &CgroupName,
-        nodefs: &Path,
+        nodefs: FilesystemProbe,
         page_size: u64,
     ) -> Result<Self, ReadError> {
         let mut buffer = TextBuffer::default();
@@ -71,7 +70,7 @@ impl NodeReader {
             root_memory: MemoryFiles::open(&trees, &[]).ok().flatten(),
             root: root.clone(),
             trees,
-            nodefs: nodefs.into(),
+            nodefs,
             page_size,
             kubepods: kubepods.clone(),
             kubepods_memory: None,
@@ -197,7 +196,7 @@ impl NodeReader {
     }
 
     fn nodefs(&self) -> Option<FsUse> {
-        let found = self.root.filesystem(&self.nodefs).ok()?;
+        let found = self.nodefs.read()?;
         Some(FsUse {
             available: found.available_bytes,
             capacity: found.total_bytes,

@@ -1,10 +1,11 @@
 //! What a mounted filesystem is and how large it is.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{self, statfs};
 
 use super::error::{FsError, Operation};
+use super::patience::Patience;
 use super::root::Root;
 
 /// The kinds of filesystem that the agent tells apart.
@@ -53,5 +54,36 @@ impl Root {
             inodes: has_inodes.then(|| stat.files()),
             inodes_free: has_inodes.then(|| stat.files_free()),
         })
+    }
+}
+
+/// The filesystem at a path, without waiting for one that does not answer.
+#[derive(Clone, Debug)]
+pub struct FilesystemProbe {
+    root: Root,
+    path: PathBuf,
+    patience: Patience,
+}
+
+impl FilesystemProbe {
+    /// `path`: absolute in the node.
+    pub fn new(root: &Root, path: &Path, patience: &Patience) -> Self {
+        Self {
+            root: root.clone(),
+            path: path.into(),
+            patience: patience.clone(),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `None`: it does not answer in time, or cannot be read.
+    pub fn read(&self) -> Option<Filesystem> {
+        let (root, path) = (self.root.clone(), self.path.clone());
+        self.patience
+            .ask(move |_asker| root.filesystem(path).ok())
+            .flatten()
     }
 }

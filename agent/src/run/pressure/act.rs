@@ -2,6 +2,7 @@
 //! measures what came of it.
 
 use std::path::PathBuf;
+use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
 use super::watcher::{Acted, Watcher};
@@ -140,7 +141,9 @@ impl Watcher {
     /// others were measured since.
     fn is_disk_known(&mut self, now: Duration) -> bool {
         if let Some(leaving) = &self.leaving {
-            let is_there = is_left(&leaving.directory);
+            let directory = leaving.directory.clone();
+            let is_there = self.parts.patience.ask(move |_asker| is_left(&directory));
+            let is_there = is_there.unwrap_or(true);
             if is_there && now < leaving.until {
                 return false;
             }
@@ -243,24 +246,14 @@ impl Watcher {
         }
         self.evicted.insert(uid.clone(), ends_at);
         // Without the note a crash right now would start the pod again: no reason not to evict it.
-        if let Err(error) = self.parts.notes.write(&eviction) {
-            tracing::error!(error = crate::observe::chain(&error), "note an eviction");
-        }
+        self.note_eviction(&eviction);
         // The loop hears of it before it hears of the first container that ends.
-        let unsent = self
-            .parts
-            .to_loop
-            .try_send(Event::Evict(Box::new(eviction)));
+        self.unsent.push_back(Event::Evict(Box::new(eviction)));
+        self.send_unsent();
         let outcome = victim
             .grace
             .is_zero()
             .then(|| self.parts.writer.kill_pod(&cgroup, KILL_TIME));
-        if let Err(error) = unsent
-            && let std::sync::mpsc::TrySendError::Full(event) = error
-        {
-            // Full for a moment; the loop never waits for this thread.
-            self.parts.to_loop.send(event).ok();
-        }
         let signal = EvictionSignal::from(&victim.cause);
         let age = self.figures.get(uid).and_then(|it| it.at);
         let age = age.map(|it| snapshot.at.saturating_sub(it));
@@ -318,6 +311,36 @@ impl Watcher {
             Some(Ok(outcome)) => {
                 self.measure(victim, &outcome, stage, snapshot);
                 Acted::Killed
+            }
+        }
+    }
+
+    /// On a disk that does not answer in time nothing is noted, and what would be noted too late is
+    /// taken back: the loop may have stored the eviction and forgotten it since.
+    fn note_eviction(&self, eviction: &Eviction) {
+        let (notes, eviction) = (self.parts.notes.clone(), eviction.clone());
+        let noted = self.parts.patience.ask(move |asker| {
+            let written = notes.write(&eviction);
+            match asker.is_waiting() {
+                true => written,
+                false => notes.remove(&eviction.victim.pod.uid),
+            }
+        });
+        match noted {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::error!(error = crate::observe::chain(&error), "note an eviction");
+            }
+            None => tracing::error!("note an eviction: the disk does not answer"),
+        }
+    }
+
+    /// The loop may be waiting for a disk: this thread does not wait for the loop.
+    pub(super) fn send_unsent(&mut self) {
+        while let Some(event) = self.unsent.pop_front() {
+            if let Err(TrySendError::Full(event)) = self.parts.to_loop.try_send(event) {
+                self.unsent.push_front(event);
+                return;
             }
         }
     }

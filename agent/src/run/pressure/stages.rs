@@ -29,6 +29,7 @@ use crate::observe::metrics::labels::{
 use crate::run::evictions::Candidate;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::checkpoint::{self as stored, CheckpointError};
+use crate::sys::patience::Patience;
 use crate::units::{Bytes, Limit};
 
 const KIND: &str = "relief";
@@ -45,6 +46,7 @@ pub(in crate::run) struct Stages {
     abilities: ReliefAbilities,
     reader: CgroupReader,
     page_size: u64,
+    patience: Patience,
     path: PathBuf,
     state: ReliefState,
 }
@@ -57,6 +59,7 @@ impl Stages {
         kubepods: &CgroupName,
         page_size: u64,
         state_directory: &Path,
+        patience: Patience,
     ) -> Self {
         let has = |controller: &str, file: &str| {
             let dir = reader.dir(kubepods, controller);
@@ -88,6 +91,7 @@ impl Stages {
             abilities,
             reader,
             page_size,
+            patience,
             path,
             state,
         }
@@ -124,14 +128,19 @@ impl Stages {
             return true;
         }
         self.state = state;
-        let saved = checkpoint::replace(&self.path, KIND, VERSION, &self.state);
-        if let Err(error) = &saved {
-            tracing::error!(
-                error = crate::observe::chain(error),
+        let (path, state) = (self.path.clone(), self.state.clone());
+        let saved = self
+            .patience
+            .ask(move |_asker| checkpoint::replace(&path, KIND, VERSION, &state));
+        match saved {
+            Some(Ok(())) => return true,
+            Some(Err(error)) => tracing::error!(
+                error = crate::observe::chain(&error),
                 "store what is changed"
-            );
+            ),
+            None => tracing::error!("store what is changed: the disk does not answer"),
         }
-        saved.is_ok()
+        false
     }
 
     /// What `memory.high` and the freezer are now.

@@ -6,7 +6,7 @@
 //! becomes a pass at once.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -35,7 +35,7 @@ use crate::model::stats::{KnownPod, StatsSnapshot};
 use crate::model::status::{EvictionStatus, PodStalls};
 use crate::observe::metrics::Metrics;
 use crate::run::RunError;
-use crate::run::event::Sender;
+use crate::run::event::{Event, Sender};
 use crate::run::evictions::Candidate;
 use crate::run::forensics::Background;
 use crate::run::kernel;
@@ -43,6 +43,7 @@ use crate::run::told::Told;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::stats::StatsReader;
 use crate::sources::wakers::Wakers;
+use crate::sys::patience::Patience;
 use crate::sys::{clock, steady};
 
 /// Between two passes of a node that is short of nothing: kubelet's period.
@@ -100,6 +101,8 @@ pub(in crate::run) struct Parts {
     pub stall: Option<StallConfig>,
     pub stages: Stages,
     pub reader: NodeReader,
+    /// Of the reader and the notes.
+    pub patience: Patience,
     /// Of the listener: time in reclaim where there is no PSI.
     pub kernel: Arc<kernel::Shared>,
     pub stats: StatsReader,
@@ -161,6 +164,10 @@ pub(super) struct Watcher {
     pub(super) last_victim: Option<LastEviction>,
     /// For the recording: what was done since its last step.
     pub(super) done: Vec<Deed>,
+    /// For the loop, whose queue was full.
+    pub(super) unsent: VecDeque<Event>,
+    /// The last reading had no figures of the state directory's file system.
+    is_disk_silent: bool,
 }
 
 /// What a pass has done.
@@ -244,6 +251,8 @@ impl Watcher {
             last_eviction: None,
             last_victim: None,
             done: Vec::new(),
+            unsent: VecDeque::new(),
+            is_disk_silent: false,
         }
     }
 
@@ -309,6 +318,7 @@ impl Watcher {
     }
 
     fn look(&mut self, woken_by: WakeSource) {
+        self.send_unsent();
         let now = clock::boottime();
         if self.parts.pressure.takes_pass() || now >= self.pass_due {
             self.pass(woken_by);
@@ -446,6 +456,10 @@ impl Watcher {
             self.before = last;
         }
         self.remember(&self.node);
+        let is_silent = self.node.nodefs.is_none();
+        if std::mem::replace(&mut self.is_disk_silent, is_silent) != is_silent {
+            self.parts.told.disk_answers(!is_silent);
+        }
     }
 
     /// For the record of an OOM kill: the minute before it.

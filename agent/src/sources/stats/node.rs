@@ -1,6 +1,5 @@
 //! The root: the root cgroup, and the machine's own figures where it has no file.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::cgroup::{Below, CgroupReader, Context};
@@ -12,13 +11,14 @@ use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
 use crate::model::stats::{CgroupStats, FileSystemStats, NodeStats};
 use crate::model::text::ParseError;
 use crate::sources::cgroup_use::{self, StallFile};
+use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::{HeldFile, Root};
 
 #[derive(Debug)]
 pub(super) struct NodeFigures {
     root: Root,
-    directory: PathBuf,
-    /// The source of the mount that holds the directory.
+    nodefs: FilesystemProbe,
+    /// The source of the mount that holds it.
     device: String,
     cgroup: CgroupReader,
     meminfo: Option<HeldFile>,
@@ -29,17 +29,17 @@ pub(super) struct NodeFigures {
 }
 
 impl NodeFigures {
-    /// `directory`: absolute in the node, on the file system that is shown.
-    pub(super) fn open(root: &Root, directory: &Path) -> Self {
+    /// `nodefs`: the file system that is shown.
+    pub(super) fn open(root: &Root, nodefs: FilesystemProbe) -> Self {
         let open = |path: &str| HeldFile::open(&root.path(path)).ok();
         let mounts = root.read_text("/proc/self/mountinfo").unwrap_or_default();
-        let device = mount_source(&mounts, directory).unwrap_or_default();
+        let device = mount_source(&mounts, nodefs.path()).unwrap_or_default();
         let stall =
             |resource: &str| open(&format!("/proc/pressure/{resource}")).map(StallFile::of_node);
         Self {
             root: root.clone(),
-            directory: directory.into(),
             device: device.to_owned(),
+            nodefs,
             cgroup: CgroupReader::at(Vec::new()),
             meminfo: open("/proc/meminfo"),
             loadavg: open("/proc/loadavg"),
@@ -100,7 +100,7 @@ impl NodeFigures {
     }
 
     fn file_system(&self) -> Option<FileSystemStats> {
-        let found = self.root.filesystem(&self.directory).ok()?;
+        let found = self.nodefs.read()?;
         Some(FileSystemStats {
             device: self.device.clone(),
             capacity: found.total_bytes,

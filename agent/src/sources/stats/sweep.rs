@@ -1,7 +1,6 @@
 //! The sweep over all cgroups, in slices, and the readings for decisions between them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use crate::model::stats::{
 };
 use crate::model::time::WallTime;
 use crate::sources::procfs::hugepages;
+use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::{Root, TextBuffer, Trees, clock, steady};
 
 /// How long a container is shown after its end: as long as cAdvisor keeps what it read.
@@ -95,13 +95,13 @@ struct Round {
 }
 
 impl StatsReader {
-    /// Without any pod; `kubepods` is the cgroup of all, `directory`, absolute in the node, is on the
-    /// file system that is shown, `page_size` in bytes.
+    /// Without any pod; `kubepods` is the cgroup of all, `nodefs` is the file system that is shown,
+    /// `page_size` in bytes.
     pub fn new(
         root: &Root,
         trees: Arc<Trees>,
         kubepods: &CgroupName,
-        directory: &Path,
+        nodefs: FilesystemProbe,
         machine: Arc<Machine>,
         page_size: u64,
     ) -> Self {
@@ -123,7 +123,7 @@ impl StatsReader {
             root: root.clone(),
             machine,
             host: HostFacts::read(root),
-            node: NodeFigures::open(root, directory),
+            node: NodeFigures::open(root, nodefs),
             classes: all
                 .into_iter()
                 .chain(classes)

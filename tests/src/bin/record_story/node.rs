@@ -21,7 +21,7 @@ use ballast::sources::node_reading::NodeReader;
 use ballast::sources::stats::{StatsReader, Wanted};
 use ballast::sys::{Root, clock, page_size};
 use ballast_tests::cgroup;
-use ballast_tests::known::{known_pod, stats_reader};
+use ballast_tests::known::{known_pod, nodefs, stats_reader};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
@@ -89,10 +89,10 @@ impl Node {
                 &root,
                 Arc::clone(&trees),
                 &kubepods,
-                &directory,
+                nodefs(&root, &directory)?,
                 page_size(),
             )?,
-            readers: stats_reader(&root, trees, &kubepods),
+            readers: stats_reader(&root, trees, &kubepods)?,
             root: name,
             kubepods,
             directory,
