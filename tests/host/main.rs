@@ -28,6 +28,7 @@ mod eviction;
 mod files;
 mod forensics;
 mod hardware;
+mod hostile;
 mod lifecycle;
 mod limits;
 mod look;

@@ -14,6 +14,11 @@ use crate::model::pod::{Container, EnvVar};
 /// `PATH` of a container that sets none, the default of the container runtimes.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Arguments and environment together, bytes with the NULs between them: no program can be started
+/// with more (`_STK_LIM / 4 * 3`, fs/exec.c, Linux 6.18). A reference may stand for much more than its
+/// text, so what is expanded is bounded, not what is written.
+const MOST_BYTES: usize = 6 << 20;
+
 /// What the container's process finds in its environment without asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BaseEnv<'a> {
@@ -43,6 +48,12 @@ pub enum ProcessFault {
     EmptyProgram { field: String },
     #[error("{field} has a NUL byte, which no argument or variable can carry")]
     Nul { field: String },
+    #[error(
+        "with {field} expanded, arguments and environment are longer than {} bytes, the most that a \
+         program can be started with",
+        MOST_BYTES
+    )]
+    TooLong { field: String },
     #[error("env[{index}].name `{name}` must be non-empty, without = and NUL")]
     InvalidName { index: usize, name: String },
 }
@@ -56,11 +67,11 @@ pub fn process_args(
     container: &Container,
     base: &BaseEnv<'_>,
 ) -> Result<ProcessArgs, ProcessFault> {
-    let own = Variables::of(&container.env)?;
-    let expand_all = |field: &str, texts: &[String]| -> Result<Vec<String>, ProcessFault> {
+    let mut room = MOST_BYTES;
+    let own = Variables::of(&container.env, &mut room)?;
+    let mut expand_all = |field: &str, texts: &[String]| -> Result<Vec<String>, ProcessFault> {
         let expand_one = |(index, text): (usize, &String)| {
-            let expanded = own.expand(text);
-            no_nul(expanded, || format!("{field}[{index}]"))
+            own.expand(text, &mut room, || format!("{field}[{index}]"))
         };
         texts.iter().enumerate().map(expand_one).collect()
     };
@@ -106,7 +117,7 @@ struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    fn of(env: &'a [EnvVar]) -> Result<Self, ProcessFault> {
+    fn of(env: &'a [EnvVar], room: &mut usize) -> Result<Self, ProcessFault> {
         let mut variables = Self {
             order: Vec::new(),
             values: BTreeMap::new(),
@@ -118,8 +129,10 @@ impl<'a> Variables<'a> {
                     name: name.clone(),
                 });
             }
-            let value = variables.expand(value);
-            let value = no_nul(value, || format!("env[{index}].value"))?;
+            let field = || format!("env[{index}].value");
+            let value = variables.expand(value, room, field)?;
+            // The name and `=`.
+            *room = room.saturating_sub(name.len() + 1);
             if variables.values.insert(name, value).is_none() {
                 variables.order.push(name);
             }
@@ -139,43 +152,60 @@ impl<'a> Variables<'a> {
 
     /// Replaces `$(NAME)` by its value and `$$` by `$`. A name that is not set, a reference
     /// without end and any other `$` stay as they are. What is put in is not looked at again.
-    fn expand(&self, text: &str) -> String {
-        let mut expanded = String::with_capacity(text.len());
+    ///
+    /// Takes what comes out, and its NUL, from `room`; fails as soon as there is none left.
+    fn expand(
+        &self,
+        text: &str,
+        room: &mut usize,
+        field: impl Fn() -> String,
+    ) -> Result<String, ProcessFault> {
+        let mut expanded = String::new();
+        let mut push = |part: &str| {
+            *room = room.checked_sub(part.len()).ok_or(())?;
+            expanded.push_str(part);
+            Ok(())
+        };
+        self.expand_to(text, &mut push)
+            .map_err(|()| ProcessFault::TooLong { field: field() })?;
+        *room = room.saturating_sub(1);
+        match expanded.contains('\0') {
+            true => Err(ProcessFault::Nul { field: field() }),
+            false => Ok(expanded),
+        }
+    }
+
+    fn expand_to<E>(
+        &self,
+        text: &str,
+        push: &mut impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('$') {
-            expanded.push_str(before);
+            push(before)?;
             rest = if let Some(after) = after.strip_prefix('$') {
-                expanded.push('$');
+                push("$")?;
                 after
             } else if let Some((name, after)) = reference(after) {
                 match self.get(name) {
-                    Some(value) => expanded.push_str(value),
+                    Some(value) => push(value)?,
                     None => {
-                        expanded.push_str("$(");
-                        expanded.push_str(name);
-                        expanded.push(')');
+                        push("$(")?;
+                        push(name)?;
+                        push(")")?;
                     }
                 }
                 after
             } else {
-                expanded.push('$');
+                push("$")?;
                 after
             };
         }
-        expanded.push_str(rest);
-        expanded
+        push(rest)
     }
 }
 
 /// The name in `(NAME)...` and what follows it. A name goes up to the first `)`, whatever is in it.
 fn reference(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('(')?.split_once(')')
-}
-
-fn no_nul(text: String, field: impl Fn() -> String) -> Result<String, ProcessFault> {
-    if text.contains('\0') {
-        Err(ProcessFault::Nul { field: field() })
-    } else {
-        Ok(text)
-    }
 }

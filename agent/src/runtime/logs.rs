@@ -60,10 +60,15 @@ pub fn container_dir(state_dir: &Path, owner: &ContainerOwner) -> PathBuf {
     pod_dir(state_dir, namespace, name, &owner.pod_uid).join(&owner.container)
 }
 
-/// The directory of all containers of a pod.
+/// The directory of all containers of a pod; of a name that is too long for one, as much as fits.
 pub fn pod_dir(state_dir: &Path, namespace: &str, name: &str, uid: &PodUid) -> PathBuf {
-    directory(state_dir).join(format!("{namespace}_{name}_{uid}"))
+    let mut readable = format!("{namespace}_{name}");
+    readable.truncate(NAME_MAX.saturating_sub(1 + uid.0.len()));
+    directory(state_dir).join(format!("{readable}_{uid}"))
 }
+
+/// Longest name of a file, bytes (include/uapi/linux/limits.h). Names of pods are ASCII.
+const NAME_MAX: usize = 255;
 
 /// The directory of all pods.
 pub fn directory(state_dir: &Path) -> PathBuf {

@@ -190,3 +190,36 @@ fn what_execve_cannot_carry_is_a_fault_that_names_its_field() {
         assert_eq!(fault.to_string(), message);
     }
 }
+
+/// Each variable stands for ten times the one before: 1.7 kB of text, 100 GB of value.
+#[test]
+fn expansion_ends_at_what_a_program_can_be_started_with() {
+    let ten = |name: &str| format!("$({name})").repeat(10);
+    let names: Vec<String> = (0..9).map(|it| format!("A{it}")).collect();
+    let mut values = vec!["x".repeat(1000)];
+    values.extend(names.iter().take(8).map(|it| ten(it)));
+    let bomb: Vec<(&str, &str)> = names
+        .iter()
+        .map(String::as_str)
+        .zip(values.iter().map(String::as_str))
+        .collect();
+    let fault_of = |env: &[(&str, &str)], arg: &str| {
+        let container = container(env, &["run"], &[arg]);
+        process_args(&container, &BASE)
+            .expect_err("a bomb")
+            .to_string()
+    };
+    let message = fault_of(&bomb, "");
+    let most = "arguments and environment are longer than 6291456 bytes";
+    assert!(
+        message.starts_with("with env[4].value expanded, "),
+        "{message}"
+    );
+    assert!(message.contains(most), "{message}");
+    // Within the bound as long as nothing refers to the last one, 1 MB.
+    let message = fault_of(&bomb[..4], &ten("A3"));
+    assert!(message.starts_with("with args[0] expanded, "), "{message}");
+    let harmless = container(&bomb[..4], &["run"], &["$(A3)"]);
+    let process = process_args(&harmless, &BASE).expect("large and possible");
+    assert_eq!(process.argv[1].len(), 1_000_000);
+}

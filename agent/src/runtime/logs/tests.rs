@@ -263,3 +263,16 @@ fn logs_are_named_as_kubelet_names_them() {
     let path = log_path(Path::new("/s"), &owner);
     assert_eq!(path, Path::new("/s/logs/default_web_u-1/app/2.log"));
 }
+
+#[test]
+fn a_long_name_is_cut_and_the_uid_tells_pods_apart() {
+    let name = |pod: &str| {
+        let uid = crate::model::pod::PodUid("uid".to_owned());
+        let path = pod_dir(Path::new("/"), "default", pod, &uid);
+        path.file_name().unwrap().to_str().unwrap().to_owned()
+    };
+    assert_eq!(name("web"), "default_web_uid");
+    let fits = "x".repeat(243);
+    assert_eq!(name(&fits), format!("default_{fits}_uid"));
+    assert_eq!(name(&format!("{fits}y")), name(&fits));
+}
