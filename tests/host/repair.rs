@@ -2,6 +2,7 @@
 //! node is left alone.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +39,45 @@ fn check_unharmed(agent: &Agent, before: &PodEntry) -> Result<()> {
     assert_eq!(pid_of(&after, "app"), pid_of(before, "app"));
     assert_eq!(after.containers[0].restarts, 0);
     assert_eq!(after.uid, before.uid);
+    Ok(())
+}
+
+/// The record of a pod is spoilt, then gone: its containers go on, its init container does not run a
+/// second time, and the pod ends with its manifest as any other.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_whose_record_is_lost_goes_on() -> Result<()> {
+    let mut agent = Agent::new("lost")?;
+    agent.start()?;
+    let journal = agent.dir.join("journal");
+    let init = Container::sh("init", &format!("echo ran >>{}", journal.display()));
+    let pod = Manifest::new("pod").with("restartPolicy", "Always".into());
+    let pod = pod.init(init).container(Container::idle("app"));
+    agent.put(&pod.container(Container::idle("other")))?;
+    let runs = |pod: &PodEntry| ["app", "other"].iter().all(|it| pid_of(pod, it).is_some());
+    let before = agent.wait_pod("pod", "runs", runs)?;
+    let pids = |pod: &PodEntry| (pid_of(pod, "app"), pid_of(pod, "other"));
+    let record = agent.state().join(format!("pods/{}.json", before.uid));
+    type Spoil = fn(&Path) -> std::io::Result<()>;
+    let spoils: [Spoil; 2] = [|it| fs::write(it, "{\"kind\""), |it| fs::remove_file(it)];
+    for spoil in spoils {
+        agent.kill()?;
+        spoil(&record)?;
+        agent.start()?;
+        let after = agent.wait_pod("pod", "runs", runs)?;
+        assert_eq!((&after.uid, pids(&after)), (&before.uid, pids(&before)));
+        let told = agent.wait_events("that it was rebuilt", "pod", |it| {
+            it.iter().any(|it| it.event.reason == "PodRebuilt")
+        })?;
+        let orphans = told.iter().filter(|it| it.event.reason == "OrphanCgroup");
+        assert_eq!(orphans.count(), 0);
+        agent.wait_for("it is stored again", || Ok(record.exists()))?;
+    }
+    thread::sleep(FULL_PASS + STEP);
+    let after = agent.wait_pod("pod", "runs", runs)?;
+    assert_eq!(pids(&after), pids(&before));
+    assert_eq!(fs::read_to_string(&journal)?, "ran\n");
+    agent.remove_pod("pod")?;
+    agent.wait("it is gone", |it| it.pods.is_empty())?;
     Ok(())
 }
 

@@ -6,14 +6,18 @@
 //! without its grace.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::lifecycle::BackoffState;
 use crate::model::admission::Admission;
-use crate::model::container::{ContainerStatus, Deletion, DeletionReason, PodPhase};
+use crate::model::container::{
+    ContainerExit, ContainerState, ContainerStatus, Deletion, DeletionReason, PodPhase, SpecHash,
+    Termination,
+};
 use crate::model::eviction::Eviction;
-use crate::model::pod::Pod;
+use crate::model::pod::{Container, Pod, RestartPolicy};
 use crate::model::time::WallTime;
 
 /// See the module.
@@ -36,6 +40,16 @@ pub struct PodState {
     pub phase: PodPhase,
     /// OOM kills among all processes of a container, over its restarts; by container name.
     pub oom_kills: BTreeMap<String, u64>,
+}
+
+/// A container that was started, as its own record tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begun {
+    pub name: String,
+    pub attempt: u32,
+    pub spec_hash: SpecHash,
+    /// Since boot.
+    pub started_at: Duration,
 }
 
 impl PodState {
@@ -64,6 +78,57 @@ impl PodState {
         }
     }
 
+    /// A pod whose state was lost, by the containers of it that are there. Times are of this boot.
+    ///
+    /// What is not known is taken so that nothing runs twice: init containers before one that began
+    /// have done their work, and a container that is not to run always and is not there has ended, nobody
+    /// knows how.
+    pub fn rebuilt(
+        pod: Pod,
+        boot_id: String,
+        accepted_at: WallTime,
+        begun: &[Begun],
+        now: Duration,
+    ) -> Self {
+        let mut state = Self::new(pod, boot_id, accepted_at);
+        // It would not run otherwise.
+        state.admission = Admission::Admitted;
+        let ended = |exit| {
+            ContainerState::Exited(Termination {
+                started_at: None,
+                finished_at: now,
+                exit,
+                oom_killed: false,
+                message: Some("its record was lost".to_owned()),
+            })
+        };
+        let pod = &state.pod;
+        let n_init = pod.init_containers.len();
+        let all: Vec<&Container> = pod.all_containers().collect();
+        let is_begun = |name: &str| begun.iter().any(|it| it.name == name);
+        let last_begun = all.iter().rposition(|it| is_begun(&it.name));
+        for (i, status) in state.containers.iter_mut().enumerate() {
+            let its = begun.iter().filter(|it| it.name == status.name);
+            if let Some(begun) = its.max_by_key(|it| it.attempt) {
+                status.attempt = begun.attempt;
+                status.spec_hash = Some(begun.spec_hash.clone());
+                status.state = ContainerState::Running {
+                    started_at: begun.started_at,
+                };
+            } else if i < n_init {
+                let has_passed = last_begun.is_some_and(|last| i < last);
+                if has_passed && !all[i].is_sidecar {
+                    status.state = ended(ContainerExit::Code(0));
+                }
+            } else if last_begun.is_some_and(|last| last >= n_init)
+                && pod.restart_policy != RestartPolicy::Always
+            {
+                status.state = ended(ContainerExit::Unknown);
+            }
+        }
+        state
+    }
+
     /// When the pod has to end, and why: it was evicted, its definition is gone, or both.
     pub fn ending(&self) -> Option<Deletion> {
         let evicted = self.eviction.as_ref().map(|it| Deletion {
@@ -79,5 +144,60 @@ impl PodState {
 
     pub fn container_mut(&mut self, name: &str) -> Option<&mut ContainerStatus> {
         self.containers.iter_mut().find(|it| it.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::pod::PodOrigin;
+
+    #[test]
+    fn a_lost_state_is_rebuilt_so_that_nothing_runs_twice() {
+        const NOW: Duration = Duration::from_secs(60);
+        let begun = |name: &str| Begun {
+            name: name.to_owned(),
+            attempt: 3,
+            spec_hash: SpecHash("hash".to_owned()),
+            started_at: Duration::from_secs(7),
+        };
+        let of = |policy: &str, names: &[&str]| -> Vec<String> {
+            let source = serde_json::json!({
+                "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+                "spec": {
+                    "restartPolicy": policy,
+                    "initContainers": [
+                        {"name": "first"},
+                        {"name": "side", "restartPolicy": "Always"},
+                        {"name": "second"},
+                    ],
+                    "containers": [{"name": "app"}, {"name": "other"}],
+                },
+            });
+            let source = serde_json::from_value(source).expect("a v1.Pod");
+            let pod = Pod::from_v1(&source, PodOrigin::Api).expect("a valid pod");
+            let begun: Vec<_> = names.iter().map(|it| begun(it)).collect();
+            let at = WallTime::from_epoch(Duration::ZERO);
+            let state = PodState::rebuilt(pod, "boot".to_owned(), at, &begun, NOW);
+            assert_eq!(state.admission, Admission::Admitted);
+            let word = |it: &ContainerStatus| match &it.state {
+                ContainerState::NotStarted => "to start".to_owned(),
+                ContainerState::Running { .. } => format!("runs {}", it.attempt),
+                ContainerState::Exited(it) => format!("{:?}", it.exit),
+                other => panic!("{other:?}"),
+            };
+            state.containers.iter().map(word).collect()
+        };
+        let (runs, new, done, gone) = ("runs 3", "to start", "Code(0)", "Unknown");
+        assert_eq!(
+            of("Always", &["app", "side"]),
+            [done, runs, done, runs, new]
+        );
+        assert_eq!(of("Always", &["other"]), [done, new, done, new, runs]);
+        assert_eq!(of("Never", &["app"]), [done, new, done, runs, gone]);
+        assert_eq!(of("OnFailure", &["app"]), [done, new, done, runs, gone]);
+        // Still among its init containers: the others have yet to begin.
+        assert_eq!(of("Never", &["second"]), [done, new, runs, new, new]);
+        assert_eq!(of("Never", &["first"]), [runs, new, new, new, new]);
     }
 }

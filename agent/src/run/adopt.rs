@@ -1,7 +1,7 @@
 //! What an earlier agent left: stored pods, running containers, events that waited in the pinned
 //! rings. Also the words of the runtime about containers, which are the same after a restart.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use super::{KERNEL_EVENTS, Loop, RunError};
 use crate::apply::checkpoint;
 use crate::apply::devices::DEVICE_PROGRAM;
 use crate::decide::eviction::facts::pod_facts;
-use crate::decide::pod_state::PodState;
+use crate::decide::pod_state::{Begun, PodState};
 use crate::decide::qos::qos_class;
-use crate::model::container::{self, ContainerState, Termination};
+use crate::model::container::{self, ContainerState, SpecHash, Termination};
 use crate::model::event::{ExitStatus, KernelEvent, ProcessChange};
-use crate::model::pod::PodUid;
+use crate::model::pod::{Pod, PodUid};
+use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::RestoreResult;
 use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
@@ -141,6 +142,8 @@ impl Loop {
             self.told
                 .node("ContainerRecordUnusable", crate::observe::chain(fault));
         }
+        let begun = recovered.running.iter().chain(&recovered.ended);
+        self.rebuild_lost(begun, now);
         for record in &recovered.never_started {
             self.reset_start(record);
         }
@@ -215,6 +218,44 @@ impl Loop {
             }
         }
         self.metrics.state_restored(result);
+    }
+
+    /// Pods without a usable record of which containers are there by their own: what runs goes on.
+    fn rebuild_lost<'a>(
+        &mut self,
+        records: impl Iterator<Item = &'a ContainerRecord>,
+        now: Duration,
+    ) {
+        let mut lost: BTreeMap<&PodUid, Vec<Begun>> = BTreeMap::new();
+        for record in records {
+            let uid = &record.owner.pod_uid;
+            if !self.pods.contains_key(uid) {
+                lost.entry(uid).or_default().push(Begun {
+                    name: record.owner.container.clone(),
+                    attempt: record.owner.attempt,
+                    spec_hash: SpecHash(record.spec_hash.clone()),
+                    started_at: record.started_at,
+                });
+            }
+        }
+        if lost.is_empty() {
+            return;
+        }
+        let scan = self.manifests.scan();
+        for (uid, begun) in lost {
+            // Of no manifest: what is left of it goes as an orphan.
+            let Some(pod) = scan.pods.get(uid) else {
+                continue;
+            };
+            let accepted_at = WallTime::from_epoch(clock::wall());
+            let pod = Pod::clone(pod);
+            let state = PodState::rebuilt(pod, self.boot_id(), accepted_at, &begun, now);
+            if let Some(entry) = self.entry_of(state) {
+                self.told.pod_rebuilt(&entry.pod_ref, begun.len());
+                self.ownership.add(uid.clone());
+                self.pods.insert(uid.clone(), entry);
+            }
+        }
     }
 
     /// A pod in the loop's form; `None`, told, for one whose UID makes no cgroup name.

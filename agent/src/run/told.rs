@@ -86,6 +86,14 @@ impl Told {
         self.pod("PodAdopted", pod, message);
     }
 
+    pub(super) fn pod_rebuilt(&self, pod: &PodRef, n_containers: usize) {
+        let message = format!(
+            "its record is missing or cannot be used; rebuilt from its manifest and the records of \
+             {n_containers} containers"
+        );
+        self.pod("PodRebuilt", pod, message);
+    }
+
     pub(super) fn pod_deletion(&self, pod: &PodRef, grace: Duration) {
         let message = format!("to be removed within {} s", grace.as_secs());
         self.pod("Killing", pod, message);
