@@ -4,12 +4,13 @@
 //! it read that cgroup. What differs on purpose is listed in `tests/data/cadvisor_deviations.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ballast_tests::agent::{Agent, PATIENCE, hog};
 use ballast_tests::cadvisor::{self, Cadvisor};
 use ballast_tests::exposition::Exposition;
@@ -19,7 +20,7 @@ use ballast_tests::figures::{
 use ballast_tests::formulas::Tree;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::{cgroup, scrape};
-use nix::sys::stat::major;
+use nix::sys::stat::{major, minor};
 use serde_json::json;
 
 use super::say;
@@ -85,6 +86,35 @@ fn figures_of_pods_lie_between_two_readings_of_cadvisors() -> Result<()> {
     node.settle(&comparison, "cadvisor")
 }
 
+/// Has v1 count what is done to the disk of a directory: since Linux 6.10 it does not before some
+/// cgroup had a rule for that disk once.
+fn count_disk(directory: &Path) -> Result<()> {
+    if cgroup::is_unified() {
+        return Ok(());
+    }
+    let device = fs::metadata(directory)?.dev();
+    let (major, minor) = (major(device), minor(device));
+    let mut block = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    if !block.exists() {
+        say(format_args!(
+            "{major}:{minor} is no disk: it is not counted"
+        ));
+        return Ok(());
+    }
+    if block.join("partition").exists() {
+        block = fs::canonicalize(block)?;
+        block.pop();
+    }
+    let disk = fs::read_to_string(block.join("dev"))?;
+    let rule = format!("{} {}", disk.trim(), u64::MAX >> 1);
+    let name = format!("/ballast-counted-{}", std::process::id());
+    let own = cgroup::dir_of("blkio", &name);
+    fs::create_dir(&own)?;
+    let ruled = fs::write(own.join("blkio.throttle.write_bps_device"), rule);
+    fs::remove_dir(&own)?;
+    ruled.with_context(|| format!("a rule for disk {}", disk.trim()))
+}
+
 /// An agent with pods that do something.
 struct Node {
     agent: Agent,
@@ -96,6 +126,7 @@ impl Node {
     fn start(test: &str) -> Result<Self> {
         let mut agent = Agent::new(test)?;
         agent.metrics = scrape::free_address()?;
+        count_disk(&agent.dir)?;
         agent.start()?;
         let hog = hog()?;
         let file = agent.dir.join("cached").display().to_string();
