@@ -127,7 +127,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
         "{consequence}"
     );
     let item = check_one(
-        &config(Mode::Own, ""),
+        &config(Mode::Own, "eviction: {memoryMethod: least}\n"),
         kernel(40 << 20),
         NAME,
         CheckLevel::Ok,
