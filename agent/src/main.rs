@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs, io};
+use std::{env, fs, io, panic, process};
 
 use anyhow::{Context, Result};
 use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, ReplayArgs, RunArgs, Screen};
@@ -76,7 +76,18 @@ fn finish(result: Result<(), cli::CliError>) -> ExitCode {
     }
 }
 
+/// A thread that panics ends the agent, in a build whose panics unwind as in the release, whose do not:
+/// half an agent is worse than none.
+fn abort_on_panic() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |it| {
+        report(it);
+        process::abort();
+    }));
+}
+
 fn run_agent(args: &RunArgs) -> ExitCode {
+    abort_on_panic();
     let loaded = match load(&args.config) {
         Ok(loaded) => loaded,
         Err(error) => {

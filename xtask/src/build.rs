@@ -6,15 +6,18 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::progress::{self, headline};
+use crate::test::programs::{self, Wanted};
 use crate::workspace;
 
 /// Megabytes of 10^6 bytes, the agent's budget in the design.
 const BUDGET_BYTES: u64 = 8_000_000;
 
-/// Build the agent; --release links it statically and prints its size
+/// Build the agent, linked statically
+///
+/// As the test lanes run it: quick to build, large. With --release as it is shipped.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Optimized and statically linked: what is shipped
+    /// Optimized for size: what is shipped, in some minutes; prints its size
     #[arg(long)]
     release: bool,
 }
@@ -26,16 +29,24 @@ pub(crate) struct Agent {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let agent = if arguments.release {
-        release()?
-    } else {
-        debug()?
-    };
-    println!("{}", agent.path.display());
     if arguments.release {
+        let agent = release()?;
+        println!("{}", agent.path.display());
         println!("{}", describe_size(agent.size_bytes));
+    } else {
+        println!("{}", quick()?.display());
     }
     Ok(())
+}
+
+/// The agent as the test lanes run it.
+pub(crate) fn quick() -> Result<PathBuf> {
+    headline("build the agent");
+    let wanted = Wanted {
+        agent: true,
+        ..Wanted::default()
+    };
+    programs::build(&wanted)?.agent()
 }
 
 /// The agent as it is shipped.
@@ -60,14 +71,6 @@ pub(crate) fn release() -> Result<Agent> {
             .join(workspace::static_target())
             .join("release/ballast"),
     )
-}
-
-fn debug() -> Result<Agent> {
-    headline("build the agent");
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--package", "ballast", "--bin", "ballast"]);
-    progress::run("build the agent", &mut cargo)?;
-    agent(workspace::target().join("debug/ballast"))
 }
 
 fn agent(path: PathBuf) -> Result<Agent> {

@@ -6,6 +6,7 @@
 mod promises;
 mod stage;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use self::promises::Promises;
 use self::stage::Stage;
-use crate::build::{self, Agent};
+use crate::build;
 use crate::progress::{self, Elapsed};
 use crate::setup;
 
@@ -30,13 +31,13 @@ pub(crate) struct Arguments {
 
 pub(crate) fn verb(arguments: &Arguments) -> Result<()> {
     setup::toolchain()?;
-    run(&build::release()?, arguments.keep)
+    run(&build::quick()?, arguments.keep)
 }
 
 /// Tells the story with `agent`; fails when anything it promised did not happen.
-fn run(agent: &Agent, keep: bool) -> Result<()> {
+fn run(agent: &Path, keep: bool) -> Result<()> {
     let began = Instant::now();
-    let mut stage = Stage::new(&agent.path)?;
+    let mut stage = Stage::new(agent)?;
     if stage.has_leftovers() {
         progress::headline("Sweeping up what an earlier demo left");
         stage.sweep()?;

@@ -1,10 +1,18 @@
 //! `cargo xtask test`: the lanes, and one closing line that says what ran.
 //!
+//! Without a name the lanes of the gate run: what every change has to pass. What takes longer is left to
+//! `all`, and the closing line names it.
+//!
 //! Invariant: a lane is passed, failed, or left out by name with its reason. A lane that was asked
 //! for by name and cannot run has failed, and so has one that ran no test.
 
 pub(crate) mod again;
+mod busy;
+mod host;
+pub(crate) mod programs;
 pub(crate) mod report;
+mod tested;
+pub(crate) mod times;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -12,24 +20,43 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use crate::build::{self, Agent};
 use crate::progress::{self, Deadline, Stdout, headline, note};
-use crate::{cadvisor, fuzz, monitoring, setup, tidy, vm, workspace};
+use crate::{fuzz, monitoring, setup, tidy, vm, workspace};
+use host::Part;
+use programs::{Artifact, HostPrograms, Programs, Wanted};
 use report::{Outcome, Report, Row};
+use times::{Repeated, Test};
 
-/// Run the test lanes: all that this machine can run, or those named
+/// Run the test lanes: those of the gate, those named, or all
 ///
+/// Without a name: tidy, unit, replay, conformance, plugins, rules and host, as CI does. A lane that
+/// cannot run on this machine is left out and named; one that is asked for by name has failed then.
 /// Arguments after `--` go to every test program of the lanes, for instance a part of a test's
 /// name.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args)]
 pub(crate) struct Arguments {
-    #[arg(value_name = "LANE")]
-    lanes: Vec<Lane>,
+    #[arg(value_name = "LANE", value_parser = choices())]
+    lanes: Vec<Choice>,
+    /// Run the lanes this often, and say how often each test failed or was slow
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    times: u32,
+    /// Keep every core busy with this many endless loops meanwhile
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=64))]
+    busy: u32,
     /// Passed on to the test programs
     #[arg(last = true, value_name = "ARGUMENT")]
     pass_on: Vec<String>,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    All,
+    Lane(Lane),
+}
+
+const ALL: &str = "all";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Lane {
@@ -43,66 +70,232 @@ enum Lane {
     Conformance,
     /// The agent's side of device plugins against processes that are plugins; needs nothing
     Plugins,
-    /// Rules and alerts in a Prometheus and an Alertmanager of their own; needs Debian's packages
-    Monitoring,
-    /// Each fuzz target for a minute; needs a C++ compiler
-    Fuzz,
+    /// Rules, alerts and pages in a Prometheus and an Alertmanager of their own; needs Debian's packages
+    Rules,
     /// Real cgroups and real eBPF on this machine; needs root
     Host,
-    /// The host lane on the default kernel of tests/vm/kernels.toml, in qemu
+    /// Host tests that take long: bursts, storms, comparisons with cAdvisor; needs root
+    Storm,
+    /// Dashboards and queries of others asked of live agents; needs root and Debian's packages
+    Live,
+    /// Each fuzz target for a short time, with a new seed; needs a C++ compiler
+    Fuzz,
+    /// The host tests on the default kernel of tests/vm/kernels.toml, in qemu
     Vm,
+}
+
+impl Lane {
+    /// Whether it is of the gate. The others are run by name or by `all`.
+    fn is_of_the_gate(self) -> bool {
+        !matches!(self, Self::Storm | Self::Live | Self::Fuzz | Self::Vm)
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+
+    /// What has to be built for it, on a machine that can run it.
+    fn wanted(self) -> Wanted {
+        let target = |name| Wanted {
+            targets: vec![name],
+            ..Wanted::default()
+        };
+        match self {
+            Self::Tidy | Self::Fuzz => Wanted::default(),
+            Self::Unit => Wanted {
+                unit: true,
+                ..Wanted::default()
+            },
+            Self::Replay => target("replay"),
+            Self::Conformance => target("conformance"),
+            Self::Plugins => target("plugins"),
+            Self::Rules => target("monitoring"),
+            Self::Live => Wanted {
+                agent: true,
+                helpers: true,
+                ..target("monitoring")
+            },
+            Self::Host | Self::Storm | Self::Vm => HostPrograms::wanted(),
+        }
+    }
+
+    /// Why this machine cannot run it. What is missing is installed first where possible.
+    fn cannot_run(self) -> Option<String> {
+        match self {
+            Self::Host | Self::Storm | Self::Live => needs_root().or_else(no_toolchain),
+            Self::Vm => vm::cannot_run().or_else(no_toolchain),
+            _ => None,
+        }
+    }
+}
+
+/// The names of the lanes, and that of all of them.
+fn choices() -> impl TypedValueParser<Value = Choice> {
+    let lanes = Lane::value_variants().iter();
+    let lanes = lanes.filter_map(ValueEnum::to_possible_value);
+    let all = PossibleValue::new(ALL).help("Every lane that this machine can run");
+    PossibleValuesParser::new(std::iter::once(all).chain(lanes)).try_map(|name| {
+        match name.as_str() {
+            ALL => Ok(Choice::All),
+            name => Lane::from_str(name, false).map(Choice::Lane),
+        }
+    })
 }
 
 /// What went wrong is in the error; where it went through would hide it in a long log.
 const ERROR_BACKTRACE: &str = "RUST_LIB_BACKTRACE";
 
-/// Every wait of a host test has its own deadline; this one is for a test that hangs all the same.
-const HOST_DEADLINE: Duration = Duration::from_mins(20);
+/// Of a test program; tests have deadlines of their own, this one is for a test that hangs all the same.
+const DEADLINE: Duration = Duration::from_mins(30);
+
+/// Tests that touch the machine own it: one at a time.
+pub(crate) const HOST_TEST_ARGUMENTS: [&str; 1] = ["--test-threads=1"];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let asked = !arguments.lanes.is_empty();
-    let lanes = if asked {
-        arguments.lanes.as_slice()
-    } else {
-        Lane::value_variants()
-    };
-    let mut runner = Runner {
-        asked,
-        pass_on: &arguments.pass_on,
-        agent: None,
-        host_tests: None,
-    };
-    let mut report = Report::start();
-    for lane in lanes {
-        for row in runner.run(*lane) {
-            report.push(if asked { row.required() } else { row });
+    let every = Lane::value_variants();
+    let (lanes, extent): (Vec<Lane>, Extent) = match arguments.lanes.as_slice() {
+        [] => (
+            every
+                .iter()
+                .copied()
+                .filter(|it| it.is_of_the_gate())
+                .collect(),
+            Extent::Gate,
+        ),
+        choices if choices.contains(&Choice::All) => (every.to_vec(), Extent::All),
+        choices => {
+            let named = |lane: &&Lane| choices.contains(&Choice::Lane(**lane));
+            (every.iter().filter(named).copied().collect(), Extent::Named)
         }
+    };
+    run_lanes(&lanes, extent, arguments)
+}
+
+/// What CI runs: the lanes of the gate.
+pub(crate) fn gate() -> Result<ExitCode> {
+    run(&Arguments {
+        lanes: Vec::new(),
+        times: 1,
+        busy: 0,
+        pass_on: Vec::new(),
+    })
+}
+
+/// How the lanes were chosen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Gate,
+    All,
+    /// By name: what cannot run has failed.
+    Named,
+}
+
+fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<ExitCode> {
+    let before = tested::clean();
+    let left_to_all: Vec<String> = match extent {
+        Extent::Gate => Lane::value_variants()
+            .iter()
+            .filter(|it| !lanes.contains(it))
+            .map(|it| it.name())
+            .collect(),
+        Extent::All | Extent::Named => Vec::new(),
+    };
+    let mut report = Report::start(left_to_all);
+    let mut runner = Runner {
+        asked: extent == Extent::Named,
+        pass_on: &arguments.pass_on,
+        programs: None,
+        times: Repeated::default(),
+    };
+    let left_out = runner.prepare(lanes, &mut report);
+    let busy = busy::Loops::start(arguments.busy);
+    for n in 1..=arguments.times {
+        if arguments.times > 1 {
+            headline(format_args!("run {n} of {}", arguments.times));
+        }
+        for lane in lanes {
+            let rows = match left_out.iter().find(|it| it.0 == *lane) {
+                Some((_, why)) => vec![Row::left_out(&lane.name(), why.clone())],
+                None => runner.run(*lane),
+            };
+            for row in rows {
+                report.push(if runner.asked { row.required() } else { row });
+            }
+        }
+        runner.times.next_run();
+    }
+    drop(busy);
+    if arguments.times > 1 {
+        println!("\n{}", runner.times.describe());
+    }
+    let is_whole = extent != Extent::Named && arguments.pass_on.is_empty();
+    if is_whole
+        && report.has_passed()
+        && let Some(path) = tested::record(before, report.rows())?
+    {
+        note(format_args!("{} has this commit", path.display()));
     }
     Ok(report.close())
 }
 
-/// Runs lanes; what several of them need is built once.
+/// Runs lanes; the programs of all of them are built once.
 struct Runner<'a> {
     /// Lanes were asked for by name, so what cannot run has failed.
     asked: bool,
     pass_on: &'a [String],
-    agent: Option<Agent>,
-    host_tests: Option<HostTests>,
+    /// `None` where no lane wants any, and where they could not be built.
+    programs: Option<Programs>,
+    times: Repeated,
 }
 
 impl Runner<'_> {
+    /// Finds out which lanes cannot run here, and builds the programs of the others. Gives the former
+    /// with the reason.
+    fn prepare(&mut self, lanes: &[Lane], report: &mut Report) -> Vec<(Lane, String)> {
+        let left_out: Vec<_> = lanes
+            .iter()
+            .filter_map(|lane| Some((*lane, lane.cannot_run()?)))
+            .collect();
+        let mut wanted = Wanted::default();
+        for lane in lanes {
+            if left_out.iter().all(|it| it.0 != *lane) {
+                wanted.add(lane.wanted());
+            }
+        }
+        if !wanted.is_empty() {
+            headline("build the programs of the lanes");
+            let started = Instant::now();
+            let outcome = match programs::build(&wanted) {
+                Ok(programs) => {
+                    self.programs = Some(programs);
+                    Outcome::Passed(String::new())
+                }
+                Err(error) => Outcome::Failed(format!("{error:#}")),
+            };
+            report.push(Row {
+                name: "build".to_owned(),
+                outcome,
+                took: started.elapsed(),
+            });
+        }
+        left_out
+    }
+
     fn run(&mut self, lane: Lane) -> Vec<Row> {
-        headline(format_args!("lane {}", name(lane)));
+        headline(format_args!("lane {}", lane.name()));
         let started = Instant::now();
         let outcome = match lane {
             Lane::Tidy => tidy::lane(),
             Lane::Unit => self.unit(),
             Lane::Replay => self.target("replay"),
-            Lane::Conformance => self.target("conformance"),
+            Lane::Conformance => self.conformance(),
             Lane::Plugins => self.target("plugins"),
-            Lane::Monitoring => self.monitoring(),
+            Lane::Rules => self.monitoring(false),
+            Lane::Live => self.monitoring(true),
             Lane::Fuzz => fuzz::lane(),
-            Lane::Host => self.host(),
+            Lane::Host => self.host(Part::Host),
+            Lane::Storm => self.host(Part::Storm),
             Lane::Vm => match self.vm() {
                 Ok(rows) => return rows,
                 Err(error) => Err(error),
@@ -110,201 +303,131 @@ impl Runner<'_> {
         };
         let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
         vec![Row {
-            name: name(lane),
+            name: lane.name(),
             outcome,
             took: started.elapsed(),
         }]
     }
 
-    fn unit(&self) -> Result<Outcome> {
-        // One selection of packages for all lanes: cargo unites the features of those selected, and
-        // another selection would build the dependencies once more.
-        let tests = self.cargo_test(&["--lib", "--bins"])?;
-        let examples = self.cargo_test(&["--doc"])?;
-        passed(tests.unwrap_or(0) + examples.unwrap_or(0))
+    fn programs(&self) -> Result<&Programs> {
+        self.programs.as_ref().context("not built")
     }
 
-    fn target(&self, name: &str) -> Result<Outcome> {
-        match self.cargo_test(&["--test", name])? {
-            Some(count) => passed(count),
-            // A target with a report of its own, which tells by its status.
-            None => Ok(Outcome::Passed(String::new())),
+    fn unit(&mut self) -> Result<Outcome> {
+        let programs: Vec<Artifact> = self.programs()?.unit().into_iter().cloned().collect();
+        let mut output = String::new();
+        for program in &programs {
+            output += &self.run_program(program, &[], &[])?;
         }
-    }
-
-    fn monitoring(&mut self) -> Result<Outcome> {
-        let programs = monitoring::programs()?;
         let mut cargo = workspace::cargo();
-        cargo.env("BALLAST_MONITORING", programs);
-        let no_agent = match workspace::is_root() {
-            true => no_toolchain(),
-            false => Some("needs root".to_owned()),
-        };
-        let mut more: &[&str] = &[];
-        if no_agent.is_none() {
-            cargo
-                .env("BALLAST_BIN", &self.agent()?.path)
-                .env("BALLAST_HOG", self.host_tests()?.hog);
-        } else {
-            more = &["--skip", "live::"];
-        }
-        let selection = [
-            "--test",
-            "monitoring",
-            "--features",
-            "ballast-tests/monitoring",
-        ];
-        let count = self.cargo_test_as(cargo, &selection, more)?.unwrap_or(0);
-        match (passed(count)?, no_agent) {
-            (Outcome::Passed(tests), Some(why)) => Ok(Outcome::Passed(format!(
-                "{tests}; those with a live agent left out: {why}"
-            ))),
-            (outcome, _) => Ok(outcome),
-        }
+        cargo.args(["test", "--doc"]);
+        programs::flags(&mut cargo).arg("--").args(self.pass_on);
+        output += &progress::run("tests in the documentation", &mut cargo)?;
+        self.passed(&output)
     }
 
-    fn cargo_test(&self, selection: &[&str]) -> Result<Option<u64>> {
-        self.cargo_test_as(workspace::cargo(), selection, &[])
+    fn target(&mut self, name: &str) -> Result<Outcome> {
+        let program = self.programs()?.target(name)?.clone();
+        let output = self.run_program(&program, &[], &[])?;
+        self.passed(&output)
     }
 
-    /// `more`: arguments for the test programs.
-    fn cargo_test_as(
+    /// A program with a report of its own, which tells by its status.
+    fn conformance(&mut self) -> Result<Outcome> {
+        let program = self.programs()?.target("conformance")?;
+        let mut command = Command::new(&program.path);
+        command.current_dir(&program.package).args(self.pass_on);
+        finish("conformance", &mut command)?;
+        Ok(Outcome::Passed(String::new()))
+    }
+
+    /// The tests of rules, or those with live agents.
+    fn monitoring(&mut self, is_live: bool) -> Result<Outcome> {
+        /// The module of those with live agents.
+        const LIVE: &str = "live::";
+        let programs = self.programs()?;
+        let program = programs.target("monitoring")?.clone();
+        let mut variables = vec![("BALLAST_MONITORING", monitoring::programs()?)];
+        let mut arguments = vec!["--skip", LIVE];
+        if is_live {
+            variables.push(("BALLAST_BIN", programs.agent()?));
+            variables.push(("BALLAST_HOG", programs.hog()?));
+            arguments = vec![LIVE];
+        }
+        let output = self.run_program(&program, &variables, &arguments)?;
+        self.passed(&output)
+    }
+
+    /// Runs a test program of libtest where cargo would; `more`: arguments before those passed on.
+    fn run_program(
         &self,
-        mut cargo: Command,
-        selection: &[&str],
+        program: &Artifact,
+        variables: &[(&str, PathBuf)],
         more: &[&str],
-    ) -> Result<Option<u64>> {
-        cargo
-            .args(["test", "--locked", "--workspace"])
-            .args(selection)
-            .env(ERROR_BACKTRACE, "0");
-        cargo.arg("--").args(more).args(self.pass_on);
-        let output = progress::run("cargo test", &mut cargo)?;
-        Ok(report::count_tests(&output))
+    ) -> Result<String> {
+        let mut command = times::command(&program.path);
+        command
+            .args(times::ARGUMENTS)
+            .current_dir(&program.package)
+            .env(ERROR_BACKTRACE, "0")
+            .envs(variables.iter().map(|it| (it.0, &it.1)))
+            .args(more)
+            .args(self.pass_on);
+        finish(&program.name, &mut command)
     }
 
-    fn host(&mut self) -> Result<Outcome> {
-        if !workspace::is_root() {
-            return Ok(Outcome::LeftOut("needs root".to_owned()));
-        }
-        if let Some(why) = no_toolchain() {
-            return Ok(Outcome::LeftOut(why));
-        }
+    fn host(&mut self, part: Part) -> Result<Outcome> {
         setup::terminal()?;
-        let tests = self.host_tests()?;
-        let agent = self.agent()?.path.clone();
-        note(tests.tests.display());
-        let program = cadvisor::program().map_err(|error| format!("{error:#}"));
-        if let Err(why) = &program
-            && self.asked
-        {
-            note(format_args!("no cAdvisor: {why}"));
-        }
-        again::run(&vm::host_arguments(self.pass_on), |arguments| {
-            let mut command = Command::new(&tests.tests);
-            command
-                .current_dir(workspace::root().join("tests"))
-                .args(arguments)
-                .env("BALLAST_BIN", &agent)
-                .env("BALLAST_HOG", &tests.hog)
-                .env("BALLAST_PLUGIN", &tests.plugin)
-                .env(ERROR_BACKTRACE, "0");
-            match &program {
-                Ok(path) => command.env(cadvisor::PROGRAM, path),
-                // The test that needs it fails.
-                Err(_) if self.asked => &mut command,
-                Err(why) => command.env(cadvisor::WITHOUT, why),
-            };
-            let deadline = Deadline {
-                end: Some(HOST_DEADLINE),
-                ..Deadline::default()
-            };
-            let finished = progress::watch("host tests", &mut command, Stdout::Show, deadline)?;
-            ensure!(
-                !finished.timed_out,
-                "stopped after {} minutes",
-                HOST_DEADLINE.as_secs() / 60
-            );
-            Ok(again::Ran {
-                fault: (!finished.status.success())
-                    .then(|| format!("host tests: {}", finished.status)),
-                output: finished.stdout,
-                about: String::new(),
-            })
-        })
+        let programs = self.programs()?.host()?;
+        let (outcome, output) = host::run(&programs, part, self.pass_on, self.asked)?;
+        self.tell_times(&output);
+        Ok(outcome)
     }
 
     fn vm(&mut self) -> Result<Vec<Row>> {
-        let left_out = |why| Ok(vec![Row::left_out("vm", why)]);
-        if let Some(why) = vm::cannot_run() {
-            return left_out(why);
-        }
-        if let Some(why) = no_toolchain() {
-            return left_out(why);
-        }
-        let HostTests { tests, hog, plugin } = self.host_tests()?;
-        let programs = vm::Programs {
-            tests,
-            hog: Some(hog),
-            plugin: Some(plugin),
-            agent: Some(self.agent()?.path.clone()),
-            arguments: vm::guest_arguments(self.pass_on),
-        };
-        vm::lane(&vm::Selection::Default, &programs)
+        let programs = vm::Programs::of(self.programs()?.host()?, self.pass_on);
+        let (rows, output) = vm::lane(&vm::Selection::Default, &programs)?;
+        self.tell_times(&output);
+        Ok(rows)
     }
 
-    fn agent(&mut self) -> Result<&Agent> {
-        match &mut self.agent {
-            Some(agent) => Ok(agent),
-            none => Ok(none.insert(build::release()?)),
+    /// As many tests as `output` counts.
+    fn passed(&mut self, output: &str) -> Result<Outcome> {
+        self.tell_times(output);
+        match report::count_tests(output) {
+            None | Some(0) => bail!("no test ran"),
+            Some(count) => Ok(Outcome::Passed(report::tests(count))),
         }
     }
 
-    fn host_tests(&mut self) -> Result<HostTests> {
-        if self.host_tests.is_none() {
-            self.host_tests = Some(build_host_tests()?);
+    fn tell_times(&mut self, output: &str) {
+        let tests: Vec<Test> = times::tests(output);
+        let slowest = times::slowest(&tests);
+        if !slowest.is_empty() {
+            eprint!("    the slowest:\n{slowest}");
         }
-        self.host_tests.clone().context("just built")
+        self.times.add(tests);
     }
 }
 
-/// Tests that touch the machine own it: one at a time.
-pub(crate) const HOST_TEST_ARGUMENTS: [&str; 1] = ["--test-threads=1"];
-
-/// The host tests, the program that misbehaves for them and their device plugin, linked statically so
-/// that the same programs run in a VM.
-#[derive(Clone)]
-pub(crate) struct HostTests {
-    pub(crate) tests: PathBuf,
-    pub(crate) hog: PathBuf,
-    pub(crate) plugin: PathBuf,
+/// Runs a test program to its end, or to the deadline of a program.
+fn finish(what: &str, command: &mut Command) -> Result<String> {
+    let deadline = Deadline {
+        end: Some(DEADLINE),
+        ..Deadline::default()
+    };
+    let finished = progress::watch(what, command, Stdout::Show, deadline)?;
+    ensure!(
+        !finished.timed_out,
+        "{what}: stopped after {} minutes",
+        DEADLINE.as_secs() / 60
+    );
+    ensure!(finished.status.success(), "{what}: {}", finished.status);
+    Ok(finished.stdout)
 }
 
-pub(crate) fn build_host_tests() -> Result<HostTests> {
-    headline("build the host tests");
-    let mut cargo = workspace::cargo();
-    cargo
-        .args([
-            "test",
-            "--locked",
-            "--workspace",
-            "--test",
-            "host",
-            "--no-run",
-        ])
-        .args(["--features", "ballast-tests/privileged"])
-        .args(["--message-format", "json-render-diagnostics"]);
-    let messages = progress::capture(
-        "build the host tests",
-        workspace::link_statically(&mut cargo),
-    )?;
-    Ok(HostTests {
-        tests: report::executable(&messages, "test", "host")
-            .context("cargo named no test program `host`")?,
-        hog: report::executable(&messages, "bin", "hog").context("cargo named no program `hog`")?,
-        plugin: report::executable(&messages, "bin", "example_device_plugin")
-            .context("cargo named no program `example_device_plugin`")?,
-    })
+fn needs_root() -> Option<String> {
+    (!workspace::is_root()).then(|| "needs root".to_owned())
 }
 
 /// Why the lanes that need eBPF cannot run; what is missing is installed first where possible.
@@ -314,14 +437,26 @@ fn no_toolchain() -> Option<String> {
         .map(|error| format!("no eBPF tool chain: {error:#}"))
 }
 
-fn passed(count: u64) -> Result<Outcome> {
-    match count {
-        0 => bail!("no test ran"),
-        _ => Ok(Outcome::Passed(report::tests(count))),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn name(lane: Lane) -> String {
-    lane.to_possible_value()
-        .map_or_else(String::new, |it| it.get_name().to_owned())
+    #[test]
+    fn the_gate_is_most_of_all() {
+        let gate: Vec<_> = Lane::value_variants()
+            .iter()
+            .filter(|it| it.is_of_the_gate())
+            .map(|it| it.name())
+            .collect();
+        let expected = [
+            "tidy",
+            "unit",
+            "replay",
+            "conformance",
+            "plugins",
+            "rules",
+            "host",
+        ];
+        assert_eq!(gate, expected);
+    }
 }

@@ -17,10 +17,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use crate::progress::headline;
+use crate::setup;
 use crate::test::again;
+use crate::test::programs::{self, HostPrograms};
 use crate::test::report::{Outcome, Report, Row};
-use crate::test::{self, HOST_TEST_ARGUMENTS, HostTests};
-use crate::{build, setup};
+use crate::test::{HOST_TEST_ARGUMENTS, times};
 use kernels::Table;
 
 /// Run the host tests in VMs: on the default kernels, those named, or all
@@ -63,6 +64,19 @@ pub(crate) struct Programs {
     pub(crate) arguments: Vec<String>,
 }
 
+impl Programs {
+    /// The host tests in a guest; `pass_on`: their arguments.
+    pub(crate) fn of(programs: HostPrograms, pass_on: &[String]) -> Self {
+        Self {
+            tests: programs.tests,
+            agent: Some(programs.agent),
+            hog: Some(programs.hog),
+            plugin: Some(programs.plugin),
+            arguments: guest_arguments(pass_on),
+        }
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let selection = match arguments.kernels.as_slice() {
         [] => Selection::Default,
@@ -84,37 +98,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         },
         None => {
             setup::toolchain()?;
-            let HostTests { tests, hog, plugin } = test::build_host_tests()?;
-            Programs {
-                tests,
-                hog: Some(hog),
-                plugin: Some(plugin),
-                agent: Some(build::release()?.path),
-                arguments: guest_arguments(&arguments.pass_on),
-            }
+            headline("build the programs of the guests");
+            let programs = programs::build(&HostPrograms::wanted())?.host()?;
+            Programs::of(programs, &arguments.pass_on)
         }
     };
-    let mut report = Report::start();
-    for row in lane(&selection, &programs)? {
+    let mut report = Report::start(Vec::new());
+    for row in lane(&selection, &programs)?.0 {
         report.push(row.required());
     }
     Ok(report.close())
 }
 
-/// The arguments of the host tests.
-pub(crate) fn host_arguments(pass_on: &[String]) -> Vec<String> {
+/// The arguments of the host tests in a guest, which has no tmux: a screen is the same on every kernel.
+fn guest_arguments(pass_on: &[String]) -> Vec<String> {
     HOST_TEST_ARGUMENTS
-        .iter()
-        .map(ToString::to_string)
+        .into_iter()
+        .chain(times::ARGUMENTS)
+        .chain(["--skip", "top::"])
+        .map(str::to_owned)
         .chain(pass_on.iter().cloned())
         .collect()
-}
-
-/// Those in a guest, which has no tmux: a screen is the same on every kernel.
-pub(crate) fn guest_arguments(pass_on: &[String]) -> Vec<String> {
-    let mut arguments = host_arguments(pass_on);
-    arguments.extend(["--skip", "top::"].map(str::to_owned));
-    arguments
 }
 
 /// Why this machine cannot run VMs.
@@ -143,17 +147,20 @@ pub(crate) fn prepare() -> Result<Vec<String>> {
         .collect()
 }
 
-/// One row for each kernel.
-pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<Vec<Row>> {
+/// One row for each kernel, and the output of the tests.
+pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<(Vec<Row>, String)> {
     let table = Table::read()?;
     let emulator = debian::emulator(&table.emulator)?;
+    let mut output = String::new();
     let rows = table.choose(selection)?.into_iter().map(|kernel| {
         let started = Instant::now();
         headline(format_args!("kernel {}", kernel.name));
         let outcome = debian::kernel(kernel)
             .and_then(|unpacked| {
                 again::run(&programs.arguments, |arguments| {
-                    guest::run(&emulator, &kernel.name, &unpacked, programs, arguments)
+                    let ran = guest::run(&emulator, &kernel.name, &unpacked, programs, arguments)?;
+                    output += &ran.output;
+                    Ok(ran)
                 })
             })
             .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
@@ -165,7 +172,7 @@ pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<Vec<Row
     });
     let rows: Vec<_> = rows.collect();
     ensure!(!rows.is_empty(), "no kernel chosen");
-    Ok(rows)
+    Ok((rows, output))
 }
 
 /// The directory of the VM lane in the cache.

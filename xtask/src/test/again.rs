@@ -49,6 +49,7 @@ pub(crate) fn run(
     note(format_args!("once more: {}", tests.join(", ")));
     let again: Vec<String> = super::HOST_TEST_ARGUMENTS
         .into_iter()
+        .chain(super::times::ARGUMENTS)
         .chain(["--exact"])
         .map(str::to_owned)
         .chain(tests.iter().cloned())
@@ -105,7 +106,15 @@ mod tests {
             tests: vec!["a::b".to_owned(), "c".to_owned()],
         };
         assert_eq!(found, expected);
-        let second = ["--test-threads=1", "--exact", "a::b", "c"].map(str::to_owned);
+        let second = [
+            "--test-threads=1",
+            "-Zunstable-options",
+            "--report-time",
+            "--exact",
+            "a::b",
+            "c",
+        ];
+        let second = second.map(str::to_owned);
         assert_eq!(asked, [vec!["--skip".to_owned()], second.to_vec()]);
     }
 

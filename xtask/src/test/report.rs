@@ -51,14 +51,27 @@ impl Row {
 pub(crate) struct Report {
     started: Instant,
     rows: Vec<Row>,
+    /// Lanes that only a run of all lanes has.
+    left_to_all: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start(left_to_all: Vec<String>) -> Self {
         Self {
             started: Instant::now(),
             rows: Vec::new(),
+            left_to_all,
         }
+    }
+
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Whether there is a row, and none has failed.
+    pub(crate) fn has_passed(&self) -> bool {
+        let mut outcomes = self.rows.iter().map(|it| &it.outcome);
+        !self.rows.is_empty() && outcomes.all(|it| !matches!(it, Outcome::Failed(_)))
     }
 
     pub(crate) fn push(&mut self, row: Row) {
@@ -69,15 +82,12 @@ impl Report {
     pub(crate) fn close(&self) -> ExitCode {
         println!();
         print!("{}", table(&self.rows));
-        println!("{}", closing_line(&self.rows, self.started.elapsed()));
-        let failed = self
-            .rows
-            .iter()
-            .any(|it| matches!(it.outcome, Outcome::Failed(_)));
-        if failed || self.rows.is_empty() {
-            ExitCode::FAILURE
-        } else {
+        let took = self.started.elapsed();
+        println!("{}", closing_line(&self.rows, &self.left_to_all, took));
+        if self.has_passed() {
             ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         }
     }
 }
@@ -102,7 +112,7 @@ fn table(rows: &[Row]) -> String {
         .collect()
 }
 
-fn closing_line(rows: &[Row], took: Duration) -> String {
+fn closing_line(rows: &[Row], left_to_all: &[String], took: Duration) -> String {
     let names = |wanted: fn(&Outcome) -> bool| {
         let names: Vec<_> = rows
             .iter()
@@ -131,16 +141,20 @@ fn closing_line(rows: &[Row], took: Duration) -> String {
         [] => String::new(),
         tests => format!("; at the second try: {}", tests.join(", ")),
     };
+    let all = match left_to_all {
+        [] => String::new(),
+        lanes => format!("; left to `all`: {}", lanes.join(", ")),
+    };
     let took = Elapsed(took);
     match (failed.as_str(), left_out.as_str()) {
         ("none", "none") => {
-            format!("ballast: all lanes passed ({passed}); left out: none{again}; {took}")
+            format!("ballast: all lanes passed ({passed}); left out: none{all}{again}; {took}")
         }
         ("none", _) => {
-            format!("ballast: lanes passed ({passed}); left out: {left_out}{again}; {took}")
+            format!("ballast: lanes passed ({passed}); left out: {left_out}{all}{again}; {took}")
         }
         _ => format!(
-            "ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}{again}; {took}"
+            "ballast: FAILED: {failed}; passed: {passed}; left out: {left_out}{all}{again}; {took}"
         ),
     }
 }
@@ -220,13 +234,22 @@ mod tests {
             detail: String::new(),
             tests: vec!["a::b".to_owned(), "c".to_owned()],
         };
-        for (rows, line) in [
+        let none: &[String] = &[];
+        let left_to_all = ["fuzz".to_owned(), "vm".to_owned()];
+        for (rows, left_to_all, line) in [
             (
                 vec![row("unit", passed()), row("vm 6.12", passed())],
+                none,
                 "ballast: all lanes passed (unit, vm 6.12); left out: none; 7m12s",
             ),
             (
+                vec![row("unit", passed())],
+                &left_to_all,
+                "ballast: all lanes passed (unit); left out: none; left to `all`: fuzz, vm; 7m12s",
+            ),
+            (
                 vec![row("unit", passed()), row("host", left_out())],
+                none,
                 "ballast: lanes passed (unit); left out: host; 7m12s",
             ),
             (
@@ -235,15 +258,20 @@ mod tests {
                     row("host", failed()),
                     row("vm", left_out()),
                 ],
+                none,
                 "ballast: FAILED: host; passed: unit; left out: vm; 7m12s",
             ),
             (
                 vec![row("unit", passed()), row("host", again())],
+                none,
                 "ballast: all lanes passed (unit, host); left out: none; at the second try: \
                  a::b, c; 7m12s",
             ),
         ] {
-            assert_eq!(closing_line(&rows, Duration::from_secs(432)), line);
+            assert_eq!(
+                closing_line(&rows, left_to_all, Duration::from_secs(432)),
+                line
+            );
         }
     }
 

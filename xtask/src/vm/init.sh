@@ -37,6 +37,8 @@ echo 1 > /proc/sys/kernel/printk
 export PATH=/bin HOME=/root TMPDIR=/tmp TERM=dumb RUST_BACKTRACE=1 RUST_LIB_BACKTRACE=0
 export BALLAST_BIN=/opt/ballast BALLAST_HOG=/opt/hog BALLAST_PLUGIN=/opt/device_plugin
 export BALLAST_VM='@KERNEL@'
+# For the times of tests.
+export RUSTC_BOOTSTRAP=1
 # Everything takes some twenty times as long as on the machine itself.
 export BALLAST_TEST_SCALE=0.05
 cd /root

@@ -1,0 +1,67 @@
+//! `target/tested.json`: the commit that a run of the lanes passed on. Written when everything passed
+//! on a tree without changes, so that who lands a commit can ask.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::report::Row;
+use crate::progress;
+use crate::workspace;
+
+/// The commit of a work tree that has no changes.
+pub(crate) struct Clean {
+    commit: String,
+}
+
+#[derive(Serialize)]
+struct Tested<'a> {
+    commit: &'a str,
+    lanes: Vec<Lane<'a>>,
+}
+
+#[derive(Serialize)]
+struct Lane<'a> {
+    name: &'a str,
+    /// Whole seconds.
+    seconds: u64,
+}
+
+/// The work tree as it is, if it has no changes and git knows it.
+pub(crate) fn clean() -> Option<Clean> {
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.current_dir(workspace::root()).args(arguments);
+        progress::quiet(&mut command).ok()
+    };
+    let changes = git(&["status", "--porcelain"])?;
+    let commit = git(&["rev-parse", "HEAD"])?;
+    changes.trim().is_empty().then(|| Clean {
+        commit: commit.trim().to_owned(),
+    })
+}
+
+/// Records that `rows` passed on the tree, if it is still the one that it was before they ran.
+pub(crate) fn record(before: Option<Clean>, rows: &[Row]) -> Result<Option<PathBuf>> {
+    let (Some(before), Some(after)) = (before, clean()) else {
+        return Ok(None);
+    };
+    if before.commit != after.commit {
+        return Ok(None);
+    }
+    let lanes = rows.iter().map(|it| Lane {
+        name: &it.name,
+        seconds: it.took.as_secs(),
+    });
+    let tested = Tested {
+        commit: &after.commit,
+        lanes: lanes.collect(),
+    };
+    let path = workspace::target().join("tested.json");
+    let text = serde_json::to_string_pretty(&tested).context("write JSON")?;
+    fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
+    Ok(Some(path))
+}
