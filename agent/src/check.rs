@@ -2,8 +2,8 @@
 //!
 //! In: a [`FactSheet`], the configuration, what became of the eBPF programs. Out: a
 //! [`CheckReport`]. Invariants: pure; the items and their order depend on the mode and on the
-//! cgroup version alone, so that two reports can be compared line by line. A fact that is not
-//! known is said to be unknown, and never fatal.
+//! cgroup version, so that two reports can be compared line by line; locked memory has an item only
+//! where it counts and is limited. A fact that is not known is said to be unknown, and never fatal.
 
 use std::collections::BTreeSet;
 
@@ -19,6 +19,10 @@ use crate::model::quantity::Quantity;
 
 /// Ring buffers of eBPF and `cpu.stat` of the cgroup v2 root, which kubelet asks for, came with it.
 const OLDEST_KERNEL: KernelVersion = KernelVersion::new(5, 8);
+/// eBPF counts as memory of a cgroup since, and no longer as locked.
+const BPF_IN_CGROUPS: KernelVersion = KernelVersion::new(5, 11);
+/// Bytes of the rings, 6.25 MiB, and of all the rest.
+const BPF_LOCKED: u64 = 8 << 20;
 /// `cgroup.kill`.
 const CGROUP_KILL: KernelVersion = KernelVersion::new(5, 14);
 /// `memory.oom.group`.
@@ -41,14 +45,20 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
             device_access(facts),
             tunables(facts),
             memory_thresholds(facts, config),
+            reserved_cgroups(facts),
         ]);
     }
     items.extend([
+        block_io(facts),
         swap(facts, config),
         stalls(facts),
         namespaces(facts),
+        cgroup_tree(facts),
         capabilities(facts, config.mode),
         btf(facts),
+    ]);
+    items.extend(locked_memory(facts));
+    items.extend([
         bpffs(facts),
         lockdown(facts),
         kubelet(facts, config.mode),
@@ -321,6 +331,49 @@ fn memory_thresholds(facts: &FactSheet, config: &Config) -> CheckItem {
     ))
 }
 
+fn block_io(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "block-io";
+    if facts.uncounted_disks.is_empty() {
+        return CheckItem::ok(NAME, "counted for cgroups");
+    }
+    let found = format!(
+        "cgroup v1 counts nothing of {}: since Linux 6.10 it begins with the first throttle rule of a disk",
+        join(&facts.uncounted_disks)
+    );
+    let consequence = "figures of reads and writes are missing for cgroups and pods";
+    CheckItem::degraded(NAME, found, consequence).with_remedy(
+        "write a rule that limits nothing once after each boot, MAJOR:MINOR 9223372036854775807 to \
+         blkio.throttle.write_bps_device of any cgroup; the agent makes none by itself",
+    )
+}
+
+/// As kubelet, the agent limits these cgroups and makes none of them.
+fn reserved_cgroups(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "reserved-cgroups";
+    let fault = facts.reserved_cgroups.iter().find_map(|it| {
+        let (field, path) = (&it.field, &it.path);
+        match &it.lacking {
+            None => Some(format!("{field}: there is no cgroup {path}")),
+            Some(lacking) if !lacking.is_empty() => {
+                let lacking = join(lacking);
+                Some(format!("{field}: cgroup {path} is without {lacking}"))
+            }
+            Some(_) => None,
+        }
+    });
+    if let Some(found) = fault {
+        let consequence = "what is reserved for it cannot be enforced";
+        return CheckItem::fatal(NAME, found, consequence).with_remedy(
+            "make it with its controllers before the agent starts, or leave the reservation out of \
+             enforceNodeAllocatable",
+        );
+    }
+    match facts.reserved_cgroups.is_empty() {
+        true => CheckItem::ok(NAME, "none are limited"),
+        false => CheckItem::ok(NAME, join(facts.reserved_cgroups.iter().map(|it| &it.path))),
+    }
+}
+
 fn swap(facts: &FactSheet, config: &Config) -> CheckItem {
     const NAME: &str = "swap";
     if !facts.is_swap_on {
@@ -372,7 +425,6 @@ fn namespaces(facts: &FactSheet) -> CheckItem {
     let all = [
         ("PID", facts.namespaces.is_initial_pid),
         ("user", facts.namespaces.is_initial_user),
-        ("cgroup", facts.namespaces.is_initial_cgroup),
     ];
     let own: Vec<_> = all
         .iter()
@@ -382,22 +434,41 @@ fn namespaces(facts: &FactSheet) -> CheckItem {
     if own.is_empty() {
         return CheckItem::ok(NAME, "those of the node");
     }
-    let mut consequences = Vec::new();
+    let (mut consequences, mut remedies) = (Vec::new(), Vec::new());
     if own.contains(&"PID") {
         consequences.push("processes of kernel events cannot be looked up");
+        remedies.push("set hostPID");
     }
     if own.contains(&"user") {
         consequences.push("limits and kernel settings may be refused");
-    }
-    if own.contains(&"cgroup") {
-        consequences.push("only the cgroups below this process are seen");
+        remedies.push("leave hostUsers as it is, true");
     }
     CheckItem::degraded(
         NAME,
         format!("this process has its own {} namespace", own.join(", ")),
         consequences.join("; "),
     )
-    .with_remedy("in a pod, set hostPID and privileged")
+    .with_remedy(format!("in a pod, {}", remedies.join(" and ")))
+}
+
+/// Whose cgroups are seen, whatever the cgroup namespace of this process calls them.
+fn cgroup_tree(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "cgroup-tree";
+    let parts: Vec<String> = facts
+        .partial_trees
+        .iter()
+        .map(|it| it.display().to_string())
+        .collect();
+    if parts.is_empty() {
+        return CheckItem::ok(NAME, "that of the node");
+    }
+    CheckItem::degraded(
+        NAME,
+        format!("{} shows a part of it", parts.join(", ")),
+        "the limits, readings and kills of the rest of the node are not seen, and this part is taken for \
+         the node",
+    )
+    .with_remedy("mount the node's /sys/fs/cgroup in its place")
 }
 
 /// What is lost without a capability. `SysAdmin` stands in for `Bpf` and `Perfmon`.
@@ -433,9 +504,7 @@ fn capabilities(facts: &FactSheet, mode: Mode) -> CheckItem {
         }
         if let Some(loss) = loss(capability, mode, held) {
             missing.push(capability);
-            if !consequences.contains(&loss) {
-                consequences.push(loss);
-            }
+            consequences.push(format!("{loss} ({capability})"));
         }
     }
     if missing.is_empty() {
@@ -446,7 +515,14 @@ fn capabilities(facts: &FactSheet, mode: Mode) -> CheckItem {
         format!("without {}", join(&missing)),
         consequences.join("; "),
     )
-    .with_remedy("run as root with these capabilities")
+    .with_remedy(format!(
+        "in a pod, capabilities.add: [{}]; as a service, AmbientCapabilities",
+        join(
+            missing
+                .iter()
+                .map(|it| it.to_string().replacen("CAP_", "", 1))
+        ),
+    ))
 }
 
 fn btf(facts: &FactSheet) -> CheckItem {
@@ -462,11 +538,31 @@ fn btf(facts: &FactSheet) -> CheckItem {
     .with_remedy("use a kernel with CONFIG_DEBUG_INFO_BTF")
 }
 
+/// Before Linux 5.11 the maps and programs of eBPF count as locked memory (`bpf_charge_memlock`,
+/// kernel/bpf/syscall.c of 5.10).
+fn locked_memory(facts: &FactSheet) -> Option<CheckItem> {
+    const NAME: &str = "locked-memory";
+    let version = facts.kernel.filter(|it| *it < BPF_IN_CGROUPS)?;
+    let limit = facts.max_locked_memory.filter(|it| *it < BPF_LOCKED)?;
+    let mut held = facts.capabilities.iter().flatten();
+    if held.any(|it| *it == Capability::SysResource) {
+        return Some(CheckItem::ok(NAME, "the agent raises its limit"));
+    }
+    let found = format!("a limit of {} KiB", limit >> 10);
+    let so = format!("no eBPF program loads: on Linux {version} they count as locked memory");
+    Some(CheckItem::degraded(NAME, found, so).with_remedy("LimitMEMLOCK=infinity"))
+}
+
 fn bpffs(facts: &FactSheet) -> CheckItem {
     const NAME: &str = "bpffs";
     let consequence = "kills while the agent is down are not reported";
     match &facts.bpffs {
         Bpffs::Mounted(path) => CheckItem::ok(NAME, path.display().to_string()),
+        Bpffs::Elsewhere(path) => {
+            let state = format!("bpf.pinDirectory {} is not on one", path.display());
+            CheckItem::degraded(NAME, state, consequence)
+                .with_remedy("a directory below /sys/fs/bpf")
+        }
         Bpffs::Mountable => {
             let held = facts.capabilities.as_ref();
             if held.is_some_and(|it| it.contains(&Capability::SysAdmin)) {
@@ -582,4 +678,4 @@ fn join<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

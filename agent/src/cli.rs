@@ -62,7 +62,15 @@ pub enum ExplainTarget {
     /// that was refused, what would let it in.
     Pod(ExplainPodArgs),
     /// The pools of CPUs, what is left on each NUMA node, and the policies.
-    Node(StatusArgs),
+    Node(ExplainNodeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainNodeArgs {
+    /// The node that is meant, if it is not any: the agent knows its own alone.
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub status: StatusArgs,
 }
 
 #[derive(Debug, Args)]
@@ -119,8 +127,8 @@ pub struct ReplayArgs {
     /// An admission as ballast explain pod NAME --record prints it, or an eviction story as the agent
     /// records it; - for standard input.
     pub file: PathBuf,
-    /// Also run the eviction policy of this configuration over the story: a whole one, or its
-    /// kubelet part alone.
+    /// Also run the eviction policy of this configuration over the story: a whole one, or its kubelet
+    /// and eviction parts alone.
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
     /// Form of what is said about a story; an admission is JSON in any case.
@@ -276,6 +284,8 @@ pub enum CliError {
         "the pod's namespace is {named} in its name and {given} in --namespace; right would be one"
     )]
     TwoNamespaces { named: String, given: String },
+    #[error("the agent here is of node {own}; {asked} is asked there")]
+    OtherNode { own: String, asked: String },
     #[error("--record is of OOM kills alone: leave out --kind, or make it oom")]
     RecordKind,
     #[error("ballast top needs a terminal; for one frame as text there is --once")]
@@ -297,6 +307,7 @@ impl CliError {
             Self::Client(_)
             | Self::Write { .. }
             | Self::Terminal { .. }
+            | Self::OtherNode { .. }
             | Self::NoRecord { .. } => 1,
         }
     }

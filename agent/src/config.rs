@@ -8,7 +8,7 @@ pub mod checked;
 pub mod duration;
 mod eviction;
 mod fault;
-mod feature_gates;
+pub(crate) mod feature_gates;
 mod kubelet;
 pub mod kubelet_fields;
 mod merge;
@@ -72,6 +72,31 @@ pub fn files_needed(text: &str) -> Result<FilesNeeded, ConfigError> {
         files.kubelet_config_directory = path_of("kubeletConfigDirectory");
     }
     finish(files, faults)
+}
+
+/// Every field of the agent's own configuration, by path; those of the `kubelet` section are in
+/// [`kubelet_fields`].
+#[cfg(test)]
+pub(crate) fn own_fields() -> impl Iterator<Item = String> {
+    let sections = [
+        ("", raw::RawConfig::FIELDS),
+        ("pods.", raw::RawPods::FIELDS),
+        ("runtime.", raw::RawRuntime::FIELDS),
+        ("metrics.", raw::RawMetrics::FIELDS),
+        ("metrics.tls.", raw::RawTls::FIELDS),
+        ("log.", raw::RawLog::FIELDS),
+        ("bpf.", raw::RawBpf::FIELDS),
+        ("eviction.", raw::RawEviction::FIELDS),
+        ("eviction.stages.", raw::RawEvictionStages::FIELDS),
+        ("eviction.stall.", raw::RawEvictionStall::FIELDS),
+        ("eviction.record.", raw::RawEvictionRecord::FIELDS),
+        ("eviction.oomRecords.", raw::RawOomRecords::FIELDS),
+    ];
+    let sections = sections.into_iter();
+    // Of a section its fields are cases.
+    let paths = sections.flat_map(|(at, fields)| fields.iter().map(move |it| format!("{at}{it}")));
+    let heads = ["pods", "runtime", "metrics", "log", "bpf", "eviction"];
+    paths.filter(move |it| !heads.contains(&it.as_str()))
 }
 
 /// Whether kubelet would read a file of this name in its drop-in directory.

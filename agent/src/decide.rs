@@ -12,7 +12,9 @@ pub mod env;
 pub mod eviction;
 pub mod kernel_records;
 pub mod lifecycle;
+pub mod missed_kills;
 pub mod node_allocatable;
+pub mod node_oom;
 pub mod oom_bursts;
 pub mod placement;
 pub mod pleg;
@@ -21,6 +23,8 @@ pub mod pod_state;
 pub mod qos;
 pub mod qos_cgroups;
 pub mod reclaim_stalls;
+pub mod reserved;
 pub mod resource_settings;
+pub mod room;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -19,6 +19,8 @@ pub mod apply;
 
 pub mod runtime;
 
+mod places;
+
 pub mod grpc;
 
 pub mod device_plugin;

@@ -14,6 +14,7 @@ use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, ReplayArgs, R
 use ballast::config::{self, Config, Loaded, LogFormat, LogLevel};
 use ballast::observe::log::{self, LogStyle};
 use ballast::run::Replayed;
+use ballast::sys::input::{self, MAX_CONFIG_BYTES};
 use ballast::{observe, run};
 
 /// What `ballast check` judges the node against when no configuration is given: the defaults.
@@ -118,6 +119,11 @@ fn run_agent(args: &RunArgs) -> ExitCode {
     }
     match run::run(config, loaded.kubelet_fields) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_of_config() => {
+            let error = observe::chain(&error);
+            tracing::error!(config = %args.config.display(), error, "the configuration does not fit");
+            ExitCode::from(BAD_CONFIG)
+        }
         Err(error) => {
             tracing::error!(error = observe::chain(&error), "the agent cannot run");
             ExitCode::FAILURE
@@ -150,9 +156,18 @@ fn check_node(args: &CheckArgs) -> ExitCode {
         },
     };
     let mut out = io::stdout().lock();
-    match Screen::stdout(&mut out, is_plain()).write(&text) {
-        Ok(_) => ExitCode::from(report.exit_status()),
-        Err(error) => finish(Err(error)),
+    if let Err(error) = Screen::stdout(&mut out, is_plain()).write(&text) {
+        return finish(Err(error));
+    }
+    match run::check_config(&config) {
+        Err(error) if error.is_of_config() => {
+            let config = args.config.as_deref().unwrap_or(Path::new("default"));
+            let error = observe::chain(&error);
+            eprintln!("ballast: configuration {}: {error}", config.display());
+            ExitCode::from(BAD_CONFIG)
+        }
+        // What else there is to say of the node is in the report.
+        _ => ExitCode::from(report.exit_status()),
     }
 }
 
@@ -204,7 +219,7 @@ fn replay(args: &ReplayArgs) -> ExitCode {
 
 /// A configuration of which parts will do: what it lacks at the top is as in the default one.
 fn load_part(path: &Path) -> Result<Loaded> {
-    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let text = input::text(path, MAX_CONFIG_BYTES)?;
     let is_whole = text
         .lines()
         .any(|it| it.starts_with("apiVersion:") || it.starts_with('{'));
@@ -227,7 +242,7 @@ fn level(level: LogLevel) -> &'static str {
 
 /// The configuration with the files that it names.
 fn load(path: &Path) -> Result<Loaded> {
-    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let text = input::text(path, MAX_CONFIG_BYTES)?;
     let in_file = || format!("configuration {}", path.display());
     let needed = config::files_needed(&text).with_context(in_file)?;
     let kubelet = match &needed.kubelet_config_file {
@@ -259,5 +274,5 @@ fn load(path: &Path) -> Result<Loaded> {
 }
 
 fn read_named(path: &Path, field: &str) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("{field}: read {}", path.display()))
+    input::text(path, MAX_CONFIG_BYTES).with_context(|| field.to_owned())
 }

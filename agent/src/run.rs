@@ -9,13 +9,18 @@
 //! nothing. Nothing on the node depends on an orderly shutdown.
 
 mod adopt;
+mod beginning;
 mod check;
 mod contention;
 mod cpusets;
+#[cfg(test)]
+mod effects;
+mod escapes;
 mod event;
 mod evictions;
 mod exclusive;
 mod files;
+mod fitness;
 mod forensics;
 mod hardware;
 mod identity;
@@ -23,6 +28,7 @@ mod kernel;
 mod known;
 mod logs;
 mod manifests;
+mod missed;
 mod node;
 mod ownership;
 mod pass;
@@ -34,6 +40,8 @@ mod pressure;
 mod publish;
 mod removals;
 mod replay;
+mod reserved;
+mod returns;
 mod serve;
 mod start;
 mod told;
@@ -46,10 +54,13 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use self::beginning::Beginning;
 pub use self::check::check;
 use self::event::{Event, Receiver, Sender};
 use self::exclusive::{Exclusive, Holder};
 use self::files::Files;
+use self::fitness::Fit;
+pub use self::fitness::check_config;
 use self::forensics::Background;
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
@@ -65,12 +76,14 @@ pub use self::replay::{
     Comparison, Difference, Different, Replay, ReplayFileError, Replayed, StoryError, StoryReplay,
     replay,
 };
+use self::returns::Tries;
 use self::told::Told;
 use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
 use crate::decide::placement::managers::PlacementError;
+use crate::decide::room::Room;
 use crate::device_plugin::DevicePlugins;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::check::CheckReport;
@@ -85,8 +98,9 @@ use crate::observe::http::Pages;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::Trigger;
 use crate::observe::stats::Options;
-use crate::runtime::{ContainerId, Runtime, RuntimeError, RuntimeEvent};
+use crate::runtime::{Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
+use crate::sources::oom_counters::OomCountersError;
 use crate::sys::{FsError, Root, clock, syscall};
 
 /// Every file is read back at least this often, and the manifest directory is read again: the
@@ -137,6 +151,12 @@ pub enum RunError {
         .manifests.display(), .state.display()
     )]
     Nested { state: PathBuf, manifests: PathBuf },
+    #[error("{field}: {} is no directory", .path.display())]
+    Directory {
+        field: &'static str,
+        path: PathBuf,
+        source: Option<FsError>,
+    },
     /// What `ballast check` calls fatal.
     #[error("this node is not fit for the agent:\n{0}")]
     Unfit(CheckReport),
@@ -154,6 +174,8 @@ pub enum RunError {
     Serve(#[from] serve::ServeError),
     #[error(transparent)]
     Forensics(#[from] forensics::ForensicsError),
+    #[error(transparent)]
+    OomCounters(#[from] OomCountersError),
     #[error("watch the manifest directory")]
     Manifests(#[source] crate::sys::watch::WatchError),
 }
@@ -165,13 +187,13 @@ pub struct Loop {
     paths: StatePaths,
     settings: Settings,
     runtime: Box<dyn Runtime>,
+    /// What the start handles.
+    beginning: Arc<Beginning>,
     manifests: ManifestDirectory,
     pods: BTreeMap<PodUid, PodEntry>,
     ownership: Ownership,
     /// False: the last state that was to be stored could not be.
     is_storing: bool,
-    /// Instance ids to the pod and container they belong to.
-    instances: BTreeMap<ContainerId, (PodUid, String)>,
     removals: Removals,
     shared: Arc<Shared>,
     /// What the records of OOM kills have of the time before.
@@ -196,6 +218,10 @@ pub struct Loop {
     has_new_logs: bool,
     files: Files,
     placement: Placement,
+    /// What is left for pods, once it was counted in this pass.
+    room: Option<Room>,
+    /// Refused pods that were tried again.
+    tries: Tries,
     pressure: Arc<Pressure>,
     eviction_notes: Notes,
     /// Evicted pods whose note is still on disk.
@@ -222,9 +248,12 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let config = Arc::new(config);
     let root = Root::host();
     check::check_fitness(&config)?;
+    let Fit {
+        mut node,
+        placement,
+    } = fitness::find(&root, &config)?;
     root.create_dir_all(config.state_directory.join("pods"))
         .map_err(RunError::State)?;
-    check_apart(&root, &config)?;
     let mut exclusive = Exclusive::take(&config)?;
     let (to_loop, events) = event::channel();
     let log = EventLog::new(EVENT_LOG, 0);
@@ -234,8 +263,6 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         ["node", "recovery", "first pass", KERNEL_EVENTS],
         clock::boottime(),
     );
-    let mut node = Node::detect(&root, &config)?;
-    let placement = Placement::new(&config, &node)?;
     exclusive.take_cgroup_root(&node)?;
     let prepared = node.prepare();
     exclusive.take_cgroup_root(&node)?;
@@ -245,6 +272,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let open_files = serve::raise_open_files();
     let runtime = serve::process_runtime(&config, open_files, to_loop.clone())?;
     let shared = Arc::new(Shared::default());
+    shared.kill_counts.set_unified(node.reader.trees().unified);
     let pressure = Arc::new(Pressure::default());
     let (publisher, status) = Publisher::new(&config, &node);
     let pages = Pages {
@@ -264,6 +292,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let PodsConfig::Manifests { manifest_directory } = &config.pods;
     let paths = StatePaths(config.state_directory.clone());
     let told = Told::new(log.clone());
+    identity::set_oom_score_adj(&root, config.kubelet.oom_score_adj, &told);
+    let beginning = Arc::new(Beginning::of(&paths, &told));
     let mut state = Loop {
         settings: Settings {
             backoff: BackoffPolicy::with_max(config.kubelet.max_container_restart_period),
@@ -271,14 +301,16 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         },
         files: Files::start(&paths, &told)?,
         paths,
-        manifests: ManifestDirectory::new(manifest_directory).with_node_name(node.name.as_str()),
+        manifests: ManifestDirectory::new(manifest_directory)
+            .with_node_name(node.name.as_str())
+            .with_witness(Arc::<Beginning>::clone(&beginning)),
+        beginning,
         config: Arc::clone(&config),
         node,
         runtime: Box::new(runtime),
         pods: BTreeMap::new(),
         ownership: Ownership::default(),
         is_storing: true,
-        instances: BTreeMap::new(),
         removals: Removals::default(),
         shared: Arc::clone(&shared),
         background: Arc::default(),
@@ -299,6 +331,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         )?,
         has_new_logs: false,
         placement,
+        room: None,
+        tries: Tries::default(),
         pressure: Arc::clone(&pressure),
         eviction_notes: Notes::below(&config.state_directory),
         noted: BTreeSet::new(),
@@ -332,6 +366,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let recorder = state.keep_oom_records()?;
     // Ends after the listener, which is dropped first.
     let _keeper = recorder.handle;
+    let saver = recorder.recorder.saver();
+    let _accountant = state.compare_kills(&log, saver, to_loop.clone())?;
     let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.waiting.as_slice()))?;
     let _listener = listener.map(Prepared::listen);
@@ -351,21 +387,6 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The configuration keeps the two directories apart by their names; links may bring them together.
-fn check_apart(root: &Root, config: &Config) -> Result<(), RunError> {
-    let PodsConfig::Manifests { manifest_directory } = &config.pods;
-    let state = root.canonical(&config.state_directory);
-    match (state, root.canonical(manifest_directory)) {
-        (Ok(state), Ok(manifests))
-            if state.starts_with(&manifests) || manifests.starts_with(&state) =>
-        {
-            Err(RunError::Nested { state, manifests })
-        }
-        // A manifest directory that is not there yet is looked for later.
-        _ => Ok(()),
-    }
-}
-
 /// Between two full passes without an event. Kubelet's defaults, 60 s for pods and 20 s for
 /// manifests, are longer than ours, so only what is set lower matters.
 fn full_pass_interval(kubelet: &KubeletConfig) -> Duration {
@@ -383,6 +404,7 @@ impl Loop {
         self.look_at_hardware();
         self.read_manifests();
         self.pass(Scope::All);
+        self.beginning.is_over();
         self.keep_logs();
         // On a new node the limit of all pods is there from now on.
         self.pressure.wake_for_pass();
@@ -436,7 +458,7 @@ impl Loop {
             let scope = if now >= next_full || is_due == Some(Scope::All) {
                 last_full = now;
                 self.look_at_hardware();
-                self.return_evicted(now);
+                self.return_pods(now);
                 self.read_manifests();
                 self.keep_logs();
                 Scope::All
@@ -470,6 +492,12 @@ impl Loop {
                 }
                 return None;
             }
+            Event::OomKillsMissed { pod, container, n } => {
+                if let Some(entry) = self.pods.get_mut(&pod) {
+                    entry.note_oom_kills(&container, n);
+                }
+                return None;
+            }
             Event::Evict(eviction) => self.evict(*eviction),
             Event::Pressure => {}
             Event::Swept => return None,
@@ -485,12 +513,21 @@ impl Loop {
                 result,
             } => self.pre_started(&id, &resource, result, clock::boottime()),
             Event::Plugin(event) => self.plugin_changed(event),
-            Event::Lost | Event::CpusChanged => return Some(Scope::All),
+            Event::Lost => {
+                // What the kernel counted is compared with what came.
+                self.pressure.ask_stats();
+                return Some(Scope::All);
+            }
+            Event::CpusChanged => return Some(Scope::All),
             Event::Programs {
                 reports,
                 device,
                 fault,
-            } => self.programs_loaded(&reports, device, fault),
+                not_pinned,
+            } => {
+                self.programs_loaded(&reports, device, fault);
+                self.not_pinned(not_pinned);
+            }
             Event::Shutdown => {}
         }
         Some(Scope::Dirty)
@@ -500,7 +537,7 @@ impl Loop {
         let (RuntimeEvent::Started { id, .. }
         | RuntimeEvent::StartFailed { id, .. }
         | RuntimeEvent::Exited { id, .. }) = &event;
-        let Some((uid, container)) = self.instances.get(id).cloned() else {
+        let Some((uid, container)) = pods::owner_of(&self.pods, id) else {
             // Of a pod whose record was lost; its cgroup goes as an orphan.
             if let RuntimeEvent::Exited { id, .. } = &event
                 && let Err(error) = self.runtime.forget(id)
@@ -518,7 +555,10 @@ impl Loop {
             } => self.started(&uid, &container, process, started_at, &warnings),
             RuntimeEvent::StartFailed { error, .. } => {
                 let message = crate::observe::chain(&error);
-                self.start_failed(&uid, &container, message, clock::boottime());
+                match error.is_lack() {
+                    true => self.start_lacks(&uid, &container, message, clock::boottime()),
+                    false => self.start_failed(&uid, &container, message, clock::boottime()),
+                }
             }
             RuntimeEvent::Exited {
                 exit, finished_at, ..
@@ -529,7 +569,7 @@ impl Loop {
     /// Pods whose own clock has run out are decided upon again.
     fn wake_pods(&mut self, now: Duration) {
         for entry in self.pods.values_mut() {
-            let wake = entry.decision.as_ref().and_then(|it| it.next_wake);
+            let wake = entry.next_wake();
             if wake.is_some_and(|it| it <= now) {
                 entry.is_dirty = true;
             }
@@ -548,7 +588,7 @@ impl Loop {
         let pods = self
             .pods
             .values()
-            .filter_map(|entry| entry.decision.as_ref()?.next_wake)
+            .filter_map(pods::PodEntry::next_wake)
             .min();
         [pods, self.removals.next_wake(), self.publisher.next_wake()]
             .into_iter()

@@ -194,6 +194,11 @@ impl HostProcess {
             start_ticks: key.start_boottime_ns / Self::NS_PER_TICK,
         }
     }
+
+    /// Whether it is there, and still the same.
+    pub fn is_there(self) -> bool {
+        process::start_ticks(self.pid).is_ok_and(|it| it == self.start_ticks)
+    }
 }
 
 /// A cgroup the container's first process is in before its program runs.

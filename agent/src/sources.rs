@@ -8,6 +8,7 @@ use crate::model::text::ParseError;
 use crate::sys::FsError;
 
 pub mod agent_process;
+pub mod block_io;
 pub mod bpf;
 pub mod btf;
 mod cgroup_use;
@@ -21,6 +22,7 @@ pub mod largest;
 pub mod manifests;
 pub mod mounts;
 pub mod node_reading;
+pub mod oom_counters;
 pub mod oom_scene;
 pub mod probe;
 pub mod procfs;

@@ -17,6 +17,7 @@ pub mod held;
 pub mod input;
 pub mod launch;
 pub mod lock;
+pub mod note;
 pub mod patience;
 pub mod regular;
 pub mod removal;

@@ -99,7 +99,7 @@ fn allocatable(input: &Value) -> anyhow::Result<Value> {
         hard_nodefs: threshold("nodefs.available")?,
     };
     let figures = NodeAllocatable::new(&machine, &reservations);
-    let n_pods = n_pods(&machine, node.max_pods, node.pods_per_core);
+    let n_pods = n_pods(machine.n_cpus, node.max_pods, node.pods_per_core);
     let overcommitted: Vec<&str> = figures
         .overcommitted()
         .into_iter()

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use nix::mount::{MsFlags, mount};
 
 use super::files::Mounted;
 use super::look::{is_running, pid_of, pod_path};
+use super::readings::Process;
 
 /// The output of a program that ends by itself.
 fn output_of(command: &mut Command) -> Result<Output> {
@@ -36,9 +37,14 @@ fn output_of(command: &mut Command) -> Result<Output> {
 
 /// Checks that `ballast run` ends with status 1 and says all of `words`.
 fn is_refused(agent: &Agent, words: &[&str]) -> Result<()> {
+    ends_with(1, agent, words)
+}
+
+fn ends_with(code: i32, agent: &Agent, words: &[&str]) -> Result<()> {
     let output = output_of(&mut agent.run_command()?)?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.code() == Some(1), "{}: {said}", output.status);
+    let found = output.status;
+    ensure!(found.code() == Some(code), "{found}: {said}");
     for word in words {
         ensure!(said.contains(word), "{word:?} is not in: {said}");
     }
@@ -93,7 +99,7 @@ fn manifests_in_the_state_directory_are_refused_and_kept() -> Result<()> {
     fs::create_dir(&inside)?;
     std::os::unix::fs::symlink(&inside, agent.dir.join("pods"))?;
     fs::write(inside.join("mine.json"), "not a record")?;
-    is_refused(&agent, &["one in the other", "pods.manifestDirectory"])?;
+    ends_with(2, &agent, &["one in the other", "pods.manifestDirectory"])?;
     let left: Vec<_> = fs::read_dir(&inside)?.collect::<std::io::Result<_>>()?;
     assert!(
         matches!(&left[..], [it] if it.file_name() == "mine.json"),
@@ -102,23 +108,14 @@ fn manifests_in_the_state_directory_are_refused_and_kept() -> Result<()> {
     Ok(())
 }
 
-/// A process that is called as kubelet is; killed when dropped.
-struct Named(Child);
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
 /// `run` makes the judgement of `check` before it touches anything.
 #[cfg_attr(feature = "privileged", test)]
 fn what_check_calls_fatal_stops_run() -> Result<()> {
     let agent = Agent::new("fatal")?;
-    let program = agent.dir.join("kubelet");
+    fs::create_dir(agent.dir.join("bin"))?;
+    let program = agent.dir.join("bin/kubelet");
     fs::copy(hog()?, &program)?;
-    let kubelet = Named(Command::new(&program).args(["hold", "4096"]).spawn()?);
+    let kubelet = Process(Command::new(&program).args(["hold", "4096"]).spawn()?);
     let found = format!("kubelet (pid {})", kubelet.0.id());
     let run = agent.run_command()?;
     let mut check = Command::new(run.get_program());
@@ -138,6 +135,43 @@ fn what_check_calls_fatal_stops_run() -> Result<()> {
     drop(kubelet);
     let mut agent = agent;
     agent.start()
+}
+
+/// A cgroup namespace hides nothing where the node's tree is mounted. What a container mounts itself is
+/// its own part of it, and is told.
+#[cfg_attr(feature = "privileged", test)]
+fn a_part_of_the_cgroup_tree_is_told_whatever_its_namespace_calls_it() -> Result<()> {
+    let agent = Agent::new("part")?;
+    let run = agent.run_command()?;
+    let (kind, shown) = match cgroup::is_unified() {
+        true => ("-t cgroup2", cgroup::mount_of("memory")),
+        false => ("-t cgroup -o pids", cgroup::mount_of("pids")),
+    };
+    let own = shown.join(&agent.cgroup_root);
+    fs::create_dir(&own)?;
+    let check = |first: &str| -> Result<String> {
+        let program = run.get_program().to_string_lossy().into_owned();
+        let config = agent.dir.join("config.yaml");
+        let script = format!("{first}exec {program} check --config {}", config.display());
+        let output = Command::new(hog()?)
+            .args(["in", "1"])
+            .arg(own.join("cgroup.procs"))
+            .args(["own-namespaces", "sh", "-c", &script])
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = said.lines().find(|it| it.contains("cgroup-tree"));
+        let line = line.with_context(|| format!("{output:?}"))?;
+        Ok(line.to_owned())
+    };
+    let told = check("")?;
+    assert!(told.contains("that of the node"), "{told}");
+    let told = check(&format!(
+        "umount {0} && mount {kind} none {0} && ",
+        shown.display()
+    ))?;
+    let expected = format!("{} shows a part of it", shown.display());
+    assert!(told.contains(&expected), "{told}");
+    Ok(fs::remove_dir(&own)?)
 }
 
 /// Pods of an agent with another state directory run on, are told once and counted.
@@ -323,5 +357,102 @@ fn events_follow_kubepods_when_it_is_made_again() -> Result<()> {
         of_system.iter().all(|it| it.event.pod.is_some()),
         "{of_system:#?}"
     );
+    Ok(())
+}
+
+/// What does not fit this node in a configuration is found by `check` in the words of `run`, which
+/// makes nothing then. Each case is a line of it by its beginning, what stands there instead, and what
+/// is named.
+#[cfg_attr(feature = "privileged", test)]
+fn a_configuration_that_does_not_fit_is_found_by_check() -> Result<()> {
+    let agent = Agent::new("unfit")?;
+    let run = agent.run_command()?;
+    let good = fs::read_to_string(agent.dir.join("config.yaml"))?;
+    fs::write(agent.dir.join("token"), "")?;
+    let file = agent.dir.join("token").display().to_string();
+    let tls = format!(
+        "metrics: {{address: \"127.0.0.1:0\", tls: {{certificateFile: {file}, keyFile: {file}}}}}"
+    );
+    let token = "metrics: {address: \"127.0.0.1:0\", bearerTokenFile: /none/token}";
+    let manifests = format!("pods: {{source: manifests, manifestDirectory: {file}}}");
+    let cases = [
+        (
+            "stateDirectory:",
+            "stateDirectory: /dev/null/a",
+            "stateDirectory: /dev/null is no directory",
+        ),
+        (
+            "kubeletDirectory:",
+            "kubeletDirectory: /dev/null",
+            "kubeletDirectory: /dev/null is no directory",
+        ),
+        (
+            "socket:",
+            "socket: /dev/null/a",
+            "socket: /dev/null is no directory",
+        ),
+        (
+            "bpf:",
+            "bpf: {pinDirectory: /dev/null}",
+            "bpf.pinDirectory: /dev/null is no directory",
+        ),
+        ("pods:", &manifests, "pods.manifestDirectory:"),
+        (
+            "metrics:",
+            "metrics: {address: \"192.0.2.1:9000\"}",
+            "metrics.address",
+        ),
+        ("metrics:", &tls, "metrics.tls.certificateFile"),
+        ("metrics:", token, "metrics.bearerTokenFile"),
+        (
+            "  cgroupRoot:",
+            "  cgroupRoot: /cgroup.procs",
+            "kubelet.cgroupRoot",
+        ),
+        (
+            "kubelet:",
+            "kubelet:\n  cpuManagerPolicy: static",
+            "kubelet.cpuManagerPolicy",
+        ),
+        (
+            "kubelet:",
+            "kubelet:\n  memoryManagerPolicy: Static",
+            "kubelet.reservedMemory",
+        ),
+        (
+            "kubelet:",
+            "kubelet:\n  reservedSystemCPUs: \"500\"",
+            "kubelet.reservedSystemCPUs",
+        ),
+        (
+            "kubelet:",
+            "kubelet:\n  systemReserved: {memory: 100Ti}",
+            "kubelet.systemReserved",
+        ),
+        (
+            "kubelet:",
+            "kubelet:\n  kubeReserved: {cpu: 5000}",
+            "kubelet.systemReserved, kubeReserved",
+        ),
+    ];
+    for (line, instead, named) in cases {
+        let text: Vec<&str> = good
+            .lines()
+            .map(|it| if it.starts_with(line) { instead } else { it })
+            .collect();
+        let config = agent.dir.join("unfit.yaml");
+        fs::write(&config, text.join("\n") + "\n")?;
+        for command in ["check", "run"] {
+            let mut ballast = Command::new(run.get_program());
+            let output = output_of(ballast.args([command, "--config"]).arg(&config))?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            let code = output.status.code();
+            ensure!(code == Some(2), "{command} {instead}: {code:?}: {said}");
+            let is_named = said.contains(named) && said.contains(&config.display().to_string());
+            ensure!(is_named, "{command} {instead}: {said}");
+        }
+        ensure!(!agent.state().exists(), "{instead}: it has begun");
+        ensure!(agent.cgroup_dirs().is_empty(), "{instead}: it has begun");
+    }
     Ok(())
 }

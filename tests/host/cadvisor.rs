@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -106,6 +107,7 @@ fn count_disk(directory: &Path) -> Result<()> {
         block.pop();
     }
     let disk = fs::read_to_string(block.join("dev"))?;
+    expect_uncounted(disk.trim())?;
     let rule = format!("{} {}", disk.trim(), u64::MAX >> 1);
     let name = format!("/ballast-counted-{}", std::process::id());
     let own = cgroup::dir_of("blkio", &name);
@@ -113,6 +115,25 @@ fn count_disk(directory: &Path) -> Result<()> {
     let ruled = fs::write(own.join("blkio.throttle.write_bps_device"), rule);
     fs::remove_dir(&own)?;
     ruled.with_context(|| format!("a rule for disk {}", disk.trim()))
+}
+
+/// Where the kernel counts nothing of a disk, `ballast check` says so.
+fn expect_uncounted(disk: &str) -> Result<()> {
+    let counts = cgroup::dir_of("blkio", "/").join("blkio.throttle.io_service_bytes_recursive");
+    let counts = fs::read_to_string(counts)?;
+    let is_counted = counts.lines().any(|it| it.split(' ').next() == Some(disk));
+    let agent = Agent::new("block-io")?;
+    let run = agent.run_command()?;
+    let mut check = Command::new(run.get_program());
+    let config = agent.dir.join("config.yaml");
+    let output = check.args(["check", "--config"]).arg(config).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let line = said.lines().find(|it| it.contains("block-io"));
+    let line = line.context("nothing of block IO")?;
+    let is_told = line.starts_with("degraded");
+    ensure!(is_told || is_counted, "{disk} is not counted: {line}");
+    say(format_args!("before the rule: {}", line.trim()));
+    Ok(())
 }
 
 /// An agent with pods that do something.

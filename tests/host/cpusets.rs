@@ -72,6 +72,7 @@ impl Cgroups {
             unified: cgroup::is_unified(),
             page_size: page_size(),
             hugepage_sizes: Vec::new(),
+            hugetlb_reservations: false,
             memory_and_swap: false,
             swap_max: false,
             devices: false,

@@ -533,7 +533,13 @@ fn an_upgrade_loses_nothing_and_tells_nothing_twice() -> Result<()> {
     next.until("both kills, and the old sets are gone", |it| {
         it.kills().len() == 2 && names_in(&pins).is_ok_and(|names| names == whole)
     })?;
-    next.take(Duration::from_secs(1))?;
+    let n_before = next.processes().len();
+    next.until("processes after the change, and a hundred in all", |it| {
+        let events = it.processes();
+        let all: BTreeSet<ProcessKey> = events.iter().map(|it| it.process).collect();
+        // The shell that starts them and those that are killed are not counted below.
+        events.len() > n_before + 150 && all.len() > 103
+    })?;
     starts.kill()?;
     starts.wait()?;
     let killed: Vec<_> = next.kills().iter().map(|it| it.victim.pid).collect();
@@ -626,6 +632,55 @@ fn what_is_half_pinned_foreign_or_broken_is_replaced() -> Result<()> {
     again.until("a kill, and what was set aside is gone", |it| {
         it.kills().len() == 2 && names_in(&pins).is_ok_and(|names| names == whole)
     })
+}
+
+/// Somebody removed the pin of one link while no agent ran; and the kernel refused a program to an
+/// agent that could do less.
+#[cfg_attr(feature = "privileged", test)]
+fn a_program_that_an_adopted_set_lacks_is_attached_anew() -> Result<()> {
+    let pins = PinDirectory::new("lacks");
+    let options = LoadOptions {
+        pin_directory: Some(pins.0.clone()),
+        ..LoadOptions::default()
+    };
+    let states = |streams: &Streams| -> BTreeMap<String, bool> {
+        let reports = streams.reports().iter();
+        reports
+            .filter(|it| it.stream == Stream::Oom)
+            .map(|it| {
+                let runs = !matches!(it.state, ProgramState::Refused { .. });
+                (it.program.to_owned(), runs)
+            })
+            .collect()
+    };
+    let first = Watcher::with(options.clone())?;
+    let at_first = states(&first.streams);
+    ensure!(at_first.get("oom_victim") == Some(&true), "{at_first:?}");
+    drop(first);
+    let root = Cgroup::root("lacks")?;
+    root.limit_memory(16 * MIB)?;
+    let oom = names_in(&pins)?.first().context("a set")?.clone();
+    let set = pins.0.join(&oom);
+    for round in 1..=2 {
+        if round == 1 {
+            fs::remove_file(set.join("oom_victim"))?;
+        } else {
+            // What the kernel refused to somebody who may do nothing is tried again.
+            fs::remove_file(set.join("oom_signal"))?;
+            fs::create_dir(set.join("refused-0-oom_signal"))?;
+        }
+        let mut again = Watcher::with(options.clone())?;
+        assert_eq!(*again.streams.pinning(), Pinning::On);
+        assert_eq!(states(&again.streams), at_first, "round {round}");
+        wait_for_kill(&mut root.run_hog()?)?;
+        again.until("a kill, and one set", |it| {
+            it.kills().len() == 1 && names_in(&pins).is_ok_and(|it| it.len() == 2)
+        })?;
+    }
+    // What it was refused with the same capabilities it is refused still: nothing is loaded for it.
+    let next = Streams::adopt(&options)?;
+    assert_eq!(states(&next), at_first);
+    Ok(())
 }
 
 #[cfg_attr(feature = "privileged", test)]

@@ -167,7 +167,9 @@ fn a_leak_outside_the_pods_does_not_take_the_pods() -> Result<()> {
     thread::sleep(Duration::from_secs(5));
     let gone = evicted(&agent)?;
     say(format!("{} of 10 pods went: {gone:?}", gone.len()));
-    assert!(gone.len() <= 4, "{gone:?}");
+    // Four in vain, and one after a fourth that gave hardly more than was needed: that it was in vain
+    // shows only when the leak has taken half of what it gave.
+    assert!(gone.len() <= 5, "{gone:?}");
     assert!(gone.iter().all(|it| it.starts_with("pod-")), "{gone:?}");
     let status = agent.status()?;
     assert_eq!(

@@ -2,6 +2,7 @@
 //! volumes. `mount` and `chattr` of the machine make the scenes.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -334,4 +335,61 @@ fn a_file_that_cannot_be_removed_holds_nobody_up() -> Result<()> {
     shown?;
     assert_eq!(n_kept, 1);
     wait_removed(&agent)
+}
+
+/// A state directory without room keeps neither the agent from starting nor a pod from running on. What
+/// is new waits until there is room; both are told once, not in a hundred lines.
+#[cfg_attr(feature = "privileged", test)]
+fn a_full_state_directory_keeps_no_agent_from_starting() -> Result<()> {
+    let mut agent = Agent::new("full-state")?;
+    fs::create_dir_all(agent.state())?;
+    let options = ["-t", "tmpfs", "-o", "size=4m", "tmpfs"];
+    let mounted = Command::new("mount")
+        .args(options)
+        .arg(agent.state())
+        .status()?;
+    ensure!(mounted.success(), "mount: {mounted}");
+    let _mounted = Mounted(agent.state());
+    agent.start()?;
+    agent.put(&Manifest::new("old").container(Container::idle("app")))?;
+    let old = agent.wait_pod("old", "runs", is_running)?;
+    agent.kill()?;
+    let filler = agent.state().join("filler");
+    let mut file = fs::File::create(&filler)?;
+    while file.write_all(&[0; 4096]).is_ok() {}
+    drop(file);
+    agent.start()?;
+    let again = agent.wait_pod("old", "runs on", is_running)?;
+    assert_eq!(pid_of(&again, "app"), pid_of(&old, "app"));
+    agent.put(&Manifest::new("new").container(Container::idle("app")))?;
+    agent.wait_events("it is told", "node", |it| {
+        it.iter().any(|it| it.event.reason == "StateNotStored")
+    })?;
+    let lines = || {
+        agent
+            .log_tail()
+            .lines()
+            .filter(|it| it.contains("ERROR"))
+            .count()
+    };
+    thread::sleep(Duration::from_secs(5));
+    let n_lines = lines();
+    assert!(n_lines <= 5, "{n_lines} lines:\n{}", agent.log_tail());
+    let pods = agent.status()?.pods;
+    let new = pods.iter().find(|it| it.name == "new");
+    assert!(
+        new.is_none_or(|it| !is_running(it)),
+        "it would be forgotten"
+    );
+    let told = agent.events("node")?;
+    let told = told.iter().filter(|it| it.event.reason == "StateNotStored");
+    assert_eq!(told.count(), 1);
+    fs::remove_file(&filler)?;
+    agent.wait_pod("new", "runs", is_running)?;
+    agent.kill()?;
+    agent.start()?;
+    for name in ["old", "new"] {
+        agent.wait_pod(name, "is adopted", is_running)?;
+    }
+    Ok(())
 }

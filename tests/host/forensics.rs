@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::forensics::{MAX_RECORD_BYTES, OomRecord, RecordId};
+use ballast::model::status::Status;
 use ballast::units::Limit;
-use ballast_tests::agent::{Agent, STEP, hog};
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::{cgroup, scrape};
 
@@ -193,6 +194,38 @@ fn records_and_counts_are_there_after_a_restart() -> Result<()> {
     })
 }
 
+/// A directory of pins on a file system that keeps none: said by `check`, by `status` and once by an
+/// event, and kills are told all the same.
+#[cfg_attr(feature = "privileged", test)]
+fn pins_that_cannot_be_are_told() -> Result<()> {
+    let mut agent = Agent::new("forensics-unpinned")?.with_kubelet("singleProcessOOMKill: true");
+    agent.pin_directory = agent.dir.join("pins");
+    agent.start()?;
+    let is_told = |status: &Status| status.node.ebpf.not_pinned.is_some();
+    let status = agent.wait("it is told", is_told)?;
+    let why = status.node.ebpf.not_pinned.unwrap_or_default();
+    let place = agent.pin_directory.display().to_string();
+    assert!(
+        why.contains(&place) && why.contains("not on a bpffs"),
+        "{why}"
+    );
+    assert!(!agent.pin_directory.exists(), "made for nothing");
+    let told = agent.events("node")?;
+    let told = told
+        .iter()
+        .filter(|it| it.event.reason == "KernelEventsNotPinned");
+    assert_eq!(told.count(), 1);
+    let table = agent.command(&["status"])?;
+    assert!(
+        table.contains(&format!("not pinned, ends with the agent: {why}")),
+        "{table}"
+    );
+    agent.put(&burst("one", 1)?)?;
+    let kills = wait_kills(&agent, 1)?;
+    assert!(oom_detail(&kills[0])?.record_id.is_some());
+    Ok(())
+}
+
 /// Killed in the middle of it, again and again: no record is torn, none is counted twice, and what
 /// is lost is at most what each agent had not written yet.
 #[cfg_attr(feature = "privileged", test)]
@@ -218,10 +251,11 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
         "the end of the storm",
         || Ok(cgroup::oom_kills(&path)? == n),
     )?;
-    // Nothing comes any more: the number stands when it has stood for a while.
+    // Nothing comes any more: the number stands when it has stood for longer than an agent takes to
+    // come up and to take what waits for it, which is seconds in an emulated machine.
     let mut last = (0, Vec::new());
     agent.wait_for("the last records", || {
-        thread::sleep(STEP * 20);
+        thread::sleep(Duration::from_secs(scaled(1, 6)?.into()));
         let records = of_pods(&agent)?;
         let is_it = last == (n_kills(&records), records.clone());
         last = (n_kills(&records), records);
@@ -233,8 +267,9 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
     ));
     assert!(n_deaths >= 1, "{n_deaths}");
     assert!(n_recorded <= n, "{n_recorded} of {n}");
-    // What an agent had taken out of the ring and not written yet died with it.
-    let least = n * 9 / 10;
+    // What an agent had taken out of the ring and not written yet died with it: a tenth of a storm, or
+    // three each, which an emulated machine lets pile up within the 20 ms between two writes.
+    let least = (n * 9 / 10).min(n - n_deaths * 3);
     assert!(n_recorded >= least, "{n_recorded} of {n}");
     let ids: Vec<RecordId> = records.iter().map(|it| it.id).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");

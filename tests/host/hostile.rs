@@ -1,14 +1,19 @@
 //! Manifests that are small and ask for much: each costs its own pod, with a word that names it, and
-//! never the agent.
+//! never the agent. And files that are something else than a file.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
-use super::look::{end_of, is_running};
+use super::look::{end_of, is_running, pid_of};
 
 /// `VmHWM`: the most that a process ever had in memory, MiB.
 fn peak_mib(pid: u32) -> Result<u64> {
@@ -67,6 +72,59 @@ fn an_environment_that_grows_without_end_costs_its_own_pod() -> Result<()> {
     as_they_should(&agent)
 }
 
+/// It is killed twice while it parses the one manifest: the third start does without that, has the
+/// others, and reads it when it is another.
+#[cfg_attr(feature = "privileged", test)]
+fn what_ends_the_agent_twice_in_its_start_is_left_aside() -> Result<()> {
+    let mut agent = Agent::new("aside")?;
+    agent.put(&Manifest::new("other").container(Container::idle("app")))?;
+    let slow = format!("a: [{}]\n", "x, ".repeat(300_000));
+    agent.put_file("slow.yaml", &slow)?;
+    let note = agent.state().join("start");
+    for n_deaths in 0..2 {
+        agent.spawn()?;
+        agent.wait_for("it parses", || {
+            // What the agent before died of is named as well.
+            let handled = fs::read_to_string(&note).unwrap_or_default();
+            Ok(handled.matches("slow.yaml").count() == n_deaths + 1)
+        })?;
+        agent.kill()?;
+    }
+    agent.start()?;
+    agent.wait_pod("other", "runs", is_running)?;
+    agent.wait_events("it is told", "node", |it| {
+        it.iter().any(|it| it.event.reason == "SetAside")
+    })?;
+    let faults = agent.status()?.manifest_faults;
+    let why = "ended the agent at two starts in a row";
+    let mut told = faults.iter().filter(|it| it.message.starts_with(why));
+    ensure!(told.any(|it| it.file.ends_with("slow.yaml")), "{faults:?}");
+    let pod = Manifest::new("slow").container(Container::idle("app"));
+    agent.put(&pod)?;
+    agent.wait_pod("slow", "runs", is_running)?;
+    Ok(())
+}
+
+/// One byte: not even its cgroup fits. The manifest is warned of, and the end says why.
+#[cfg_attr(feature = "privileged", test)]
+fn a_memory_limit_that_holds_nothing_is_named() -> Result<()> {
+    let mut agent = Agent::new("byte")?;
+    agent.start()?;
+    let limits = json!({"memory": "1"});
+    let container = Container::idle("app").resources(json!({}), limits);
+    agent.put(&Manifest::new("pod").container(container))?;
+    let pod = agent.wait_pod("pod", "fails", |it| it.phase.to_string() == "Failed")?;
+    let end = end_of(&pod, "app").context("it ended")?;
+    assert_eq!(end.0, "StartError");
+    if !cgroup::is_unified() {
+        let why = "the memory limit of its pod leaves no room for it";
+        agent.wait_events("why", "container", |it| {
+            it.iter().any(|it| it.event.message.contains(why))
+        })?;
+    }
+    Ok(())
+}
+
 /// 253 bytes: with namespace and UID more than a directory's name may have.
 #[cfg_attr(feature = "privileged", test)]
 fn a_pod_of_the_longest_name_runs_and_goes() -> Result<()> {
@@ -93,4 +151,82 @@ fn has_log(agent: &Agent) -> Result<bool> {
     let directory = directory.context("logs of the pod")??.path();
     let text = fs::read_to_string(directory.join("app/0.log")).unwrap_or_default();
     Ok(text.contains("here"))
+}
+
+/// A configuration, its parts and a record to replay: a FIFO, a device without end, a directory and a
+/// file of 100 MiB are named at once, and are the user's fault.
+#[cfg_attr(feature = "privileged", test)]
+fn a_file_that_is_none_is_named_at_once() -> Result<()> {
+    let agent = Agent::new("files")?;
+    let at = |name: &str| agent.dir.join(name);
+    mkfifo(&at("fifo"), Mode::S_IRWXU)?;
+    fs::create_dir(at("directory"))?;
+    fs::File::create(at("sparse"))?.set_len(100 << 20)?;
+    let run = agent.run_command()?;
+    let said = |args: &[&str], file: &Path| -> Result<String> {
+        let mut timeout = Command::new("timeout");
+        let output = timeout
+            .arg("20")
+            .arg(run.get_program())
+            .args(args)
+            .arg(file)
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?} {file:?}: {said}");
+        Ok(said)
+    };
+    let files = [
+        (at("fifo"), "it is no regular file"),
+        ("/dev/zero".into(), "it is no regular file"),
+        (at("directory"), "it is no regular file"),
+        (at("sparse"), "it is larger than"),
+    ];
+    for (file, why) in &files {
+        let shown = file.display().to_string();
+        for args in [
+            &["check", "--config"][..],
+            &["run", "--config"],
+            &["replay"],
+            &["replay", "-", "--policy"],
+        ] {
+            let said = said(args, file)?;
+            assert!(said.contains(why) && said.contains(&shown), "{said}");
+        }
+        let config = at("names.yaml");
+        let text = fs::read_to_string(at("config.yaml"))?;
+        fs::write(&config, format!("kubeletConfigFile: {shown}\n{text}"))?;
+        let said = said(&["check", "--config"], &config)?;
+        for it in ["kubeletConfigFile", &shown, why] {
+            assert!(said.contains(it), "{said}");
+        }
+    }
+    Ok(())
+}
+
+/// What is no file in the state directory is as good as a damaged one: set aside, and rebuilt.
+#[cfg_attr(feature = "privileged", test)]
+fn a_record_that_is_a_fifo_holds_no_start_up() -> Result<()> {
+    let mut agent = Agent::new("fifo")?;
+    agent.start()?;
+    agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    agent.kill()?;
+    let mut n_replaced = 0;
+    for directory in ["pods", "oom"] {
+        let directory = agent.state().join(directory);
+        fs::create_dir_all(&directory)?;
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            if path.is_file() {
+                fs::remove_file(&path)?;
+                mkfifo(&path, Mode::S_IRWXU)?;
+                n_replaced += 1;
+            }
+        }
+    }
+    ensure!(n_replaced > 0, "no record of the pod");
+    agent.start()?;
+    let again = agent.wait_pod("pod", "runs on", is_running)?;
+    assert_eq!(pid_of(&again, "app"), pid_of(&pod, "app"));
+    Ok(())
 }

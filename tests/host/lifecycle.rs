@@ -12,6 +12,7 @@ use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
 
+use super::crash::after;
 use super::look::{
     container, container_path, end_of, has_ended, is_running, pid_of, pod_dir, whose,
 };
@@ -71,6 +72,30 @@ fn a_failed_init_container_ends_a_pod_that_is_not_restarted() -> Result<()> {
     Ok(())
 }
 
+/// For two seconds its file is never at rest.
+#[cfg_attr(feature = "privileged", test)]
+fn a_manifest_that_is_renamed_all_the_time_keeps_its_pod() -> Result<()> {
+    let agent = agent("renamed")?;
+    agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let file = |name: &str| agent.dir.join("pods").join(name);
+    let (a, b) = (file("pod.yaml"), file("renamed.yaml"));
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(2) {
+        for _ in 0..100 {
+            fs::rename(&a, &b)?;
+            fs::rename(&b, &a)?;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let again = agent.wait_pod("pod", "runs on", is_running)?;
+    assert_eq!(pid_of(&again, "app"), pid_of(&pod, "app"));
+    let events = agent.events("pod")?;
+    let deletions = events.iter().filter(|it| it.event.reason == "Killing");
+    assert_eq!(deletions.count(), 0);
+    Ok(())
+}
+
 /// A sidecar runs before the main containers, beside them, and not longer than they do.
 #[cfg_attr(feature = "privileged", test)]
 fn a_sidecar_surrounds_the_main_container() -> Result<()> {
@@ -87,16 +112,16 @@ fn a_sidecar_surrounds_the_main_container() -> Result<()> {
         .init(Container::sh("init", &note("init")))
         .container(Container::sh("app", &main));
     agent.put(&pod)?;
-    agent.wait_pod("pod", "runs both", |it| {
+    let running = agent.wait_pod("pod", "runs both", |it| {
         pid_of(it, "app").is_some() && pid_of(it, "sidecar").is_some()
     })?;
+    let path = running.cgroup_path.context("it has a cgroup")?;
     std::fs::write(&go, "")?;
     let pod = agent.wait_pod("pod", "succeeds", |it| it.phase.to_string() == "Succeeded")?;
     let notes = notes(&agent, &pod)?;
     assert_eq!(notes.lines().last(), Some("main"), "{notes}");
     assert_eq!(notes.lines().count(), 3, "{notes}");
     assert!(has_ended(&pod, "sidecar"));
-    let path = pod.cgroup_path.context("it had a cgroup")?;
     agent.wait_for("the pod's cgroup is gone", || {
         Ok(cgroup::dirs_in_all(&path).is_empty())
     })
@@ -203,10 +228,16 @@ fn a_container_is_killed_after_its_grace() -> Result<()> {
 fn processes_that_outlive_the_main_one_are_killed() -> Result<()> {
     let agent = agent("leftover")?;
     // Deaf to the signals that ask.
-    let script = "trap '' TERM HUP; (while :; do sleep 0.1; done) & exit 0";
-    agent.put(&Manifest::new("pod").container(Container::sh("app", script)))?;
-    let pod = agent.wait_pod("pod", "succeeds", |it| it.phase.to_string() == "Succeeded")?;
-    let path = pod.cgroup_path.context("it had a cgroup")?;
+    let gate = agent.dir.join("gate");
+    let script = after(
+        &gate,
+        "trap '' TERM HUP; (while :; do sleep 0.1; done) & exit 0",
+    );
+    agent.put(&Manifest::new("pod").container(Container::sh("app", &script)))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let path = pod.cgroup_path.context("it has a cgroup")?;
+    fs::write(&gate, "")?;
+    agent.wait_pod("pod", "succeeds", |it| it.phase.to_string() == "Succeeded")?;
     agent.wait_for("nothing is left", || {
         Ok(cgroup::dirs_in_all(&path).is_empty())
     })
@@ -312,9 +343,14 @@ fn a_bad_manifest_is_told_and_harms_no_pod() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn the_output_of_a_container_is_in_its_log() -> Result<()> {
     let agent = agent("output")?;
-    let script = "echo to the one; echo to the other >&2; exit 1";
+    // Once more, and no third time, with which the log of the first would go.
+    let ran = agent.dir.join("ran");
+    let script = format!(
+        "echo to the one; echo to the other >&2; [ -e {0} ] && exec sleep 3600; touch {0}; exit 1",
+        ran.display()
+    );
     let pod = Manifest::new("pod")
-        .container(Container::sh("app", script))
+        .container(Container::sh("app", &script))
         .with("restartPolicy", json!("Always"));
     agent.put(&pod)?;
     let pod = agent.wait_pod("pod", "restarts", |it| it.containers[0].restarts >= 1)?;

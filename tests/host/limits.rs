@@ -1,6 +1,7 @@
 //! Every limit that is written, read back from the kernel: node, QoS class, pod, container.
 
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::record::EventRecord;
@@ -8,6 +9,7 @@ use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use nix::mount::{MsFlags, mount, umount};
 use serde_json::json;
 
 use super::look::{container_path, is_running, pid_of, pod_path};
@@ -300,4 +302,72 @@ fn is_warning(record: &EventRecord, pod: &PodEntry) -> bool {
     record.event.reason == "StartedWithWarning"
         && record.event.pod.as_ref().map(|it| &it.uid) == Some(&pod.uid)
         && record.event.message.contains("oom_score_adj")
+}
+
+/// `oomScoreAdj` is about the agent itself; where the kernel does not let it go below what it was
+/// started with, it says so and works on.
+#[cfg_attr(feature = "privileged", test)]
+fn the_agent_has_the_oom_score_that_it_is_to_have() -> Result<()> {
+    let mut agent = Agent::new("score")?.with_kubelet("oomScoreAdj: 500");
+    let score = |agent: &Agent| -> Result<String> {
+        let pid = agent.pid().context("it runs")?;
+        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj"))?;
+        Ok(text.trim().to_owned())
+    };
+    agent.start()?;
+    assert_eq!(score(&agent)?, "500");
+    agent.stop()?;
+    agent.kubelet = agent
+        .kubelet
+        .replace("oomScoreAdj: 500", "oomScoreAdj: -999");
+    agent.start()?;
+    let events = agent.events("node")?;
+    let is_told = events
+        .iter()
+        .any(|it| it.event.reason == "OomScoreAdjRefused");
+    let actual = score(&agent)?;
+    assert_ne!(is_told, actual == "-999", "{actual}");
+    agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
+    agent.wait_pod("pod", "runs", is_running)?;
+    Ok(())
+}
+
+/// Takes a mount away when it is dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        umount(&self.0).ok();
+    }
+}
+
+/// Something is mounted in the cgroup of a pod that is over: the kernel removes neither, and what is
+/// left has the least share of CPU until it can be.
+#[cfg_attr(feature = "privileged", test)]
+fn a_cgroup_that_cannot_be_removed_has_the_least_cpu() -> Result<()> {
+    let mut agent = Agent::new("stubborn")?;
+    agent.start()?;
+    let amounts = json!({"cpu": "500m", "memory": "16Mi"});
+    let container = Container::idle("app").resources(amounts.clone(), amounts);
+    agent.put(&Manifest::new("pod").container(container))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let path = pod_path(&pod)?;
+    let (file, before, least) = match cgroup::is_unified() {
+        true => ("cpu.weight", "20", "1"),
+        false => ("cpu.shares", "512", "2"),
+    };
+    assert_eq!(cgroup::read("cpu", path, file)?, before);
+    let inner = cgroup::dir_of("cpu", path).join("stubborn");
+    fs::create_dir(&inner)?;
+    let none = None::<&str>;
+    mount(Some(&agent.dir), &inner, none, MsFlags::MS_BIND, none)?;
+    let mounted = Mounted(inner);
+    agent.remove_pod("pod")?;
+    agent.wait_for("it has the least CPU", || {
+        Ok(cgroup::read("cpu", path, file)? == least)
+    })?;
+    drop(mounted);
+    agent.wait("it is gone", |it| it.pods.is_empty())?;
+    assert_eq!(cgroup::dirs_in_all(path), Vec::<PathBuf>::new());
+    Ok(())
 }

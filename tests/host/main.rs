@@ -2,7 +2,8 @@
 //! feature `privileged` it is a test. Run on one thread: `cargo xtask test host`.
 //!
 //! `BALLAST_BIN` names the agent, `BALLAST_HOG` the program that misbehaves, `BALLAST_PLUGIN` the
-//! device plugin, `BALLAST_CADVISOR` cAdvisor; `BALLAST_WITHOUT_CADVISOR` says why there is none.
+//! device plugin, `BALLAST_PYTHON_GRPC` the modules of one in Python, `BALLAST_CADVISOR` cAdvisor;
+//! `BALLAST_WITHOUT_CADVISOR` says why there is none.
 //! `BALLAST_TEST_SCALE` (1 when it is not set) shrinks what is about numbers, for machines that are
 //! emulated. `BALLAST_TEST_SEED` makes another storm of kills than the usual one. `BALLAST_VM` names
 //! the kernel of a virtual machine, where a test may do to the machine what it likes.
@@ -22,8 +23,10 @@ mod beside;
 mod cadvisor;
 mod cpusets;
 mod crash;
+mod descriptors;
 mod devices;
 mod ebpf;
+mod escapes;
 mod eviction;
 mod files;
 mod forensics;
@@ -33,12 +36,17 @@ mod lifecycle;
 mod limits;
 mod look;
 mod metrics;
+mod missed;
+mod node_memory;
+mod node_oom;
 mod oom;
 mod placement;
 mod pressure;
 mod readings;
 mod relief;
 mod repair;
+mod reserved;
+mod room;
 mod stalls;
 mod stats;
 mod top;

@@ -67,7 +67,8 @@ fn guaranteed(container: Container, cpus: usize) -> Container {
 
 /// Has no CPUs of its own.
 fn burstable(container: Container) -> Container {
-    container.resources(json!({"cpu": "10m"}), json!({}))
+    // No CPU either: a pod with CPUs of its own may have all that pods can request.
+    container.resources(json!({"memory": "4Mi"}), json!({}))
 }
 
 /// A shell's word for the CPUs that it may run on, into a file of the pod's directory. Nothing but

@@ -364,11 +364,15 @@ fn a_node_under_memory_pressure_lets_in_who_has_requests() -> Result<()> {
     for admitted in ["guaranteed", "critical"] {
         agent.wait_pod(admitted, "runs", is_running)?;
     }
+    agent.put(&idle("patient").with("restartPolicy", json!("Always")))?;
+    agent.wait_pod("patient", "is refused", is_evicted)?;
     agent.remove_pod("holds")?;
     agent.wait("no memory pressure", |it| !is_short(it))?;
     agent.put(&idle("late"))?;
-    agent.wait_pod("late", "runs", is_running)?;
-    // A refusal stands.
+    for admitted in ["late", "patient"] {
+        agent.wait_pod(admitted, "runs", is_running)?;
+    }
+    // A refusal stands for a pod that is to run once.
     let refused = agent.wait_pod("besteffort", "is refused", is_evicted)?;
     assert_eq!(refused.phase, PodPhase::Failed);
     Ok(())

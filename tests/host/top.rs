@@ -1,12 +1,16 @@
 //! `ballast top` in a real terminal: tmux keeps the screen, and tells what is on it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use ballast_tests::agent::{Agent, hog, wait_for};
 use ballast_tests::manifest::{Container, Manifest};
+use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -290,5 +294,71 @@ fn top_without_a_terminal_or_an_agent_says_what_to_do() -> Result<()> {
     if message.contains('\x1b') {
         bail!("nothing of a screen without one: {message:?}");
     }
+    Ok(())
+}
+
+/// Stopped from outside, it leaves the terminal to the shell, and takes it again when it goes on.
+#[cfg_attr(feature = "privileged", test)]
+fn a_stopped_top_gives_the_terminal_back_for_as_long() -> Result<()> {
+    let mut agent = Agent::new("top-stop")?;
+    agent.start()?;
+    let terminal = Terminal::open(&agent, (100, 30))?;
+    terminal.start_top(&agent, "")?;
+    terminal.wait(&["NODE USES"])?;
+    kill(terminal.pid_of_top()?, Signal::SIGTSTP)?;
+    let stopped = 128 + u8::try_from(Signal::SIGSTOP as i32)?;
+    terminal.check_given_back(stopped)?;
+    terminal.press(&["fg", "Enter"])?;
+    terminal.wait(&["NODE USES"])?;
+    terminal.press(&["q"])?;
+    terminal.wait_until("the shell", |it| !it.contains("NODE USES"))?;
+    Ok(())
+}
+
+/// A terminal that shows what it gets and never says where its cursor is.
+#[cfg_attr(feature = "privileged", test)]
+fn a_terminal_that_answers_nothing_is_enough() -> Result<()> {
+    let mut agent = Agent::new("top-mute")?;
+    agent.start()?;
+    let size = Winsize {
+        ws_row: 30,
+        ws_col: 100,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let pty = openpty(Some(&size), None)?;
+    let slave = || pty.slave.try_clone();
+    let mut top = agent
+        .client(&["top"])
+        .stdin(slave()?)
+        .stdout(slave()?)
+        .stderr(slave()?)
+        .spawn()?;
+    let mut terminal = File::from(pty.master);
+    let mut reader = terminal.try_clone()?;
+    let (tell, told) = channel();
+    thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(n) = reader.read(&mut bytes) {
+            if n == 0 || tell.send(bytes[..n].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut shown = String::new();
+    let drawn = wait_for("a frame", || {
+        for bytes in told.try_iter() {
+            shown.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        Ok(shown.contains("NODE") && shown.contains("quit"))
+    });
+    terminal.write_all(b"q")?;
+    let ended = wait_for("its end", || Ok(top.try_wait()?.is_some()));
+    if ended.is_err() {
+        top.kill()?;
+    }
+    drawn.with_context(|| format!("shown: {shown:?}"))?;
+    ended?;
+    ensure!(top.wait()?.success(), "shown: {shown:?}");
     Ok(())
 }

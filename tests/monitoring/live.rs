@@ -78,6 +78,9 @@ fn what_dashboards_ask_a_live_agent_answers() -> Result<()> {
         for (name, answers) in &answers {
             record(name, answers, window)?;
         }
+        let metrics = dashboards::directory().join("METRICS.md");
+        let beside = dashboards::directory().join("previews/data/METRICS.md");
+        fs::copy(metrics, beside).context("keep the table of the metrics")?;
     }
     let mut wrong = check(&answers)?;
     wrong.extend(of_others);

@@ -248,7 +248,7 @@ fn lasting_pods() -> Result<Vec<Manifest>> {
             .in_namespace("media")
             .with_overhead(8)
             .container(Container::sh("worker", &thumbnails).resources(
-                json!({"memory": "8Mi"}),
+                json!({"cpu": "50m", "memory": "8Mi"}),
                 json!({"cpu": "300m", "memory": "24Mi"}),
             )),
         Manifest::new("encoder")
@@ -256,7 +256,7 @@ fn lasting_pods() -> Result<Vec<Manifest>> {
             .with("restartPolicy", json!("Always"))
             .container(
                 Container::new("main", &[&hog, "leak", "2500000"]).resources(
-                    json!({"memory": "16Mi"}),
+                    json!({"cpu": "50m", "memory": "16Mi"}),
                     json!({"cpu": "300m", "memory": "64Mi"}),
                 ),
             ),

@@ -138,6 +138,7 @@ fn every_alert_fires_when_everything_goes_wrong() -> Result<()> {
     for _ in 0..3 {
         node.oom_kill(OomScope::Container, AttributionMethod::Exact, false);
     }
+    node.miss_oom_kill();
     let metrics = node.metrics.clone();
     metrics.yielded("cpu.max", node.wall());
     let refusal = Some(RefusalReason::TopologyAffinityError);
@@ -191,16 +192,17 @@ fn every_alert_fires_when_everything_goes_wrong() -> Result<()> {
     Ok(())
 }
 
-/// A day on which a pod restarts, the agent is replaced, a pod is evicted for a short while and a
-/// busy hour comes and goes.
+/// A day on a kernel without fentry, on which a pod restarts, somebody beside the pods meets a limit of
+/// their own, the agent is replaced, a pod is evicted for a short while and two busy hours come and go,
+/// in which a pod is throttled by its own limit.
 #[cfg_attr(feature = "monitoring", test)]
 fn a_quiet_day_calls_nobody() -> Result<()> {
     let alerts = alerts()?;
     let mut node = Node::new(wanted(&alerts));
     let busy = State {
         stalls: [0.02, 0.1, 0.2],
-        cpu_wait: 0.08,
-        throttled: 0.05,
+        cpu_wait: 0.28,
+        throttled: 0.2,
         memory_wait: 0.02,
         hits: 1,
         free_cpus: [1, 1, 0],
@@ -216,6 +218,7 @@ fn a_quiet_day_calls_nobody() -> Result<()> {
             match hour {
                 // A container meets its limit, and is started again.
                 3 => node.oom_kill(OomScope::Container, AttributionMethod::Exact, true),
+                5 => node.oom_kill(OomScope::Other, AttributionMethod::Derived, true),
                 9 => node.restart(RestoreResult::Loaded),
                 15 => {
                     let (metrics, at) = (&node.metrics, node.wall());

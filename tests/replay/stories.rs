@@ -62,6 +62,23 @@ fn the_recorded_policy_chooses_whom_it_chose() -> Result<()> {
     Ok(())
 }
 
+/// What a story cannot answer is said, and not left out.
+#[test]
+fn a_policy_with_stages_says_that_they_are_not_played() -> Result<()> {
+    let path = data("stories").join("leak.story");
+    for (part, is_said) in [
+        ("eviction: {stages: {reclaim: true}}", true),
+        ("eviction: {memoryMethod: estimate}", false),
+    ] {
+        let text = tell(&path, Some(&config(part)?))?.text();
+        ensure!(
+            text.contains("eviction.stages is not played") == is_said,
+            "{part}: {text}"
+        );
+    }
+    Ok(())
+}
+
 fn stories() -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(data("stories"))? {

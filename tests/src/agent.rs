@@ -54,6 +54,10 @@ pub struct Agent {
     pub sections: String,
     /// Where it serves metrics and health; empty: nowhere.
     pub metrics: String,
+    /// The kernel takes no eBPF program from it: it is started without the capabilities.
+    pub is_without_programs: bool,
+    /// How many open files it may have, if not as many as the test.
+    pub descriptors: Option<u64>,
     child: Option<Child>,
 }
 
@@ -77,6 +81,8 @@ impl Agent {
             eviction_hard: "{memory.available: 100Mi}".to_owned(),
             sections: String::new(),
             metrics: String::new(),
+            is_without_programs: false,
+            descriptors: None,
             child: None,
         })
     }
@@ -171,8 +177,17 @@ impl Agent {
 
     /// `ballast run` with this agent's configuration.
     pub fn run_command(&self) -> Result<Command> {
-        let mut command = Command::new(&self.binary);
+        let mut words = Vec::new();
+        if let Some(n) = self.descriptors {
+            words.extend([hog()?, "descriptors".to_owned(), n.to_string()]);
+        }
+        if self.is_without_programs {
+            words.extend([hog()?, "without-programs".to_owned()]);
+        }
+        words.push(self.binary.display().to_string());
+        let mut command = Command::new(&words[0]);
         command
+            .args(&words[1..])
             .arg("run")
             .arg("--config")
             .arg(self.write_config()?)

@@ -3,7 +3,8 @@
 //! `dashboards/source/NAME.yaml` becomes `dashboards/NAME.json`, and with the results that were
 //! recorded for it in `dashboards/previews/data/NAME.json` a still picture of it,
 //! `dashboards/previews/NAME.svg`. Both are functions of these files alone, so `cargo xtask tidy`
-//! can tell when they are stale. The rules become a manifest for the operator the same way.
+//! can tell when they are stale. It also tells when the metrics are others than those that were
+//! recorded. The rules become a manifest for the operator the same way.
 
 mod grafana;
 mod layout;
@@ -11,7 +12,7 @@ mod operator;
 mod preview;
 mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,10 @@ use crate::{progress, workspace};
 
 /// Relative to the root of the checkout.
 const DIRECTORY: &str = "dashboards";
+
+/// The table of the metrics, and that of the agent that the previews were recorded of.
+const TABLE: &str = "dashboards/METRICS.md";
+pub(crate) const RECORDED_TABLE: &str = "dashboards/previews/data/METRICS.md";
 
 /// Write the Grafana dashboards and their previews from dashboards/source
 #[derive(clap::Args)]
@@ -50,6 +55,30 @@ fn stale(root: &Path, files: &BTreeMap<PathBuf, String>) -> Vec<PathBuf> {
     };
     let stale = files.iter().filter(is_stale);
     stale.map(|(path, _)| path.clone()).collect()
+}
+
+/// Families of metrics that are other ones than when the previews were recorded, or were not there, or
+/// are gone.
+pub(crate) fn not_as_recorded(root: &Path) -> Result<Vec<String>> {
+    let read = |path: &str| {
+        let path = root.join(path);
+        fs::read_to_string(&path).with_context(|| path.display().to_string())
+    };
+    let (now, then) = (read(TABLE)?, read(RECORDED_TABLE)?);
+    let (now, then) = (families(&now), families(&then));
+    let differ = now.symmetric_difference(&then);
+    let names: BTreeSet<String> = differ.map(|it| it[0].to_owned()).collect();
+    Ok(names.into_iter().collect())
+}
+
+/// Name, type, unit and labels of each family: what a panel can ask for.
+fn families(table: &str) -> BTreeSet<[&str; 4]> {
+    let rows = table.lines().filter_map(|it| it.strip_prefix("| `"));
+    rows.filter_map(|row| {
+        let mut cells = row.split(" | ").map(|it| it.trim_matches(['`', ' ', '|']));
+        Some([cells.next()?, cells.next()?, cells.next()?, cells.next()?])
+    })
+    .collect()
 }
 
 /// What is made of the sources below `root`, by path relative to it.

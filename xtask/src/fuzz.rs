@@ -2,9 +2,11 @@
 //! stable compiler instruments.
 //!
 //! Inputs that led somewhere new are kept from run to run in the target directory. An input that
-//! breaks a target is kept beside them, and the failure names it and how to run it again.
+//! breaks a target is copied to `tests/data/fuzz`, whose inputs the unit tests run, and the failure
+//! names it and how to run it again.
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
@@ -18,9 +20,7 @@ use crate::test::report::Outcome;
 use crate::{setup, workspace};
 
 /// Of each target in the test command.
-const LANE_SECONDS: u32 = 60;
-/// Arbitrary.
-const LANE_SEED: u32 = 1;
+const LANE_SECONDS: u32 = 30;
 
 /// An input that takes longer has found a fault.
 const MAX_INPUT_SECONDS: u32 = 10;
@@ -69,6 +69,8 @@ enum Target {
     DeviceState,
     /// What device plugins send
     PluginMessages,
+    /// Recordings of eviction, as files and as frames
+    Recording,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -83,16 +85,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every target for a minute, with the same choices each time: a lane that passed passes again. What
-/// others would find is for longer runs.
+/// Every target for a short time, with other choices each time.
 pub(crate) fn lane() -> Result<Outcome> {
-    fuzz(Target::value_variants(), LANE_SECONDS, Some(LANE_SEED))
+    fuzz(Target::value_variants(), LANE_SECONDS, None)
 }
 
 fn fuzz(targets: &[Target], seconds: u32, seed: Option<u32>) -> Result<Outcome> {
     if let Err(error) = setup::cxx_compiler() {
         return Ok(Outcome::LeftOut(format!("no C++ compiler: {error:#}")));
     }
+    // 0 has libFuzzer choose one by itself.
+    let random = RandomState::new().build_hasher().finish() % u64::from(u32::MAX);
+    let seed = seed.map_or(random + 1, u64::from);
     let programs = build()?;
     let directory = Directory::new()?;
     // Without instrumentation, which libFuzzer has to be linked for.
@@ -104,7 +108,7 @@ fn fuzz(targets: &[Target], seconds: u32, seed: Option<u32>) -> Result<Outcome> 
     progress::run("write the seeds", &mut seeds)?;
     let n = thread::available_parallelism().map_or(1, usize::from);
     headline(format_args!(
-        "fuzz {} targets, {seconds} s each, {n} at a time",
+        "fuzz {} targets, {seconds} s each, {n} at a time, seed {seed}",
         targets.len()
     ));
     let waiting = Mutex::new(targets.iter());
@@ -140,10 +144,10 @@ fn fuzz(targets: &[Target], seconds: u32, seed: Option<u32>) -> Result<Outcome> 
     }
     Ok(match faults.as_slice() {
         [] => Outcome::Passed(format!(
-            "{} targets, {seconds} s each, {n_runs} inputs",
+            "{} targets, {seconds} s each, seed {seed}, {n_runs} inputs",
             targets.len()
         )),
-        faults => Outcome::Failed(faults.join("; ")),
+        faults => Outcome::Failed(format!("seed {seed}: {}", faults.join("; "))),
     })
 }
 
@@ -207,7 +211,7 @@ impl Directory {
 fn run_target(
     target: Target,
     seconds: u32,
-    seed: Option<u32>,
+    seed: u64,
     programs: &Path,
     directory: &Directory,
 ) -> Result<Figures> {
@@ -221,7 +225,7 @@ fn run_target(
         // The first is added to.
         .args([&corpus, &directory.seeds.join(&name)])
         .arg(format!("-max_total_time={seconds}"))
-        .args(seed.map(|it| format!("-seed={it}")))
+        .arg(format!("-seed={seed}"))
         .arg(format!("-timeout={MAX_INPUT_SECONDS}"))
         .arg(format!("-rss_limit_mb={MAX_MEMORY_MIB}"))
         .arg(format!("-max_len={MAX_INPUT_BYTES}"))
@@ -240,13 +244,25 @@ fn run_target(
     if !status.success() {
         match broken(&text) {
             Some(Broken { why, input }) => {
-                bail!("{name}: {why}; again with: {} {input}", program.display())
+                let kept = keep(&name, Path::new(input))?;
+                let (program, kept) = (program.display(), kept.display());
+                bail!("{name}: {why}; kept as {kept}; again with: {program} {kept}")
             }
             None => bail!("{name}: {status}, see {}", log.display()),
         }
     }
     Figures::parse(&name, seconds, &text)
         .with_context(|| format!("{name}: no figures in {}", log.display()))
+}
+
+/// Copies an input that broke a target to where the unit tests run it from then on.
+fn keep(target: &str, input: &Path) -> Result<PathBuf> {
+    let directory = workspace::root().join("tests/data/fuzz").join(target);
+    fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
+    let file = input.file_name().context("an input without a name")?;
+    let kept = directory.join(file);
+    fs::copy(input, &kept).with_context(|| format!("write {}", kept.display()))?;
+    Ok(kept)
 }
 
 fn name(target: Target) -> String {

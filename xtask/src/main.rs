@@ -15,6 +15,7 @@ mod demo;
 mod fuzz;
 mod monitoring;
 mod progress;
+mod python_grpc;
 mod reference;
 mod setup;
 mod test;

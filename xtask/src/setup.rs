@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use ebpf_build::{LINKER_LLVM, LINKER_VERSION, Layout, Stamp, Toolchain};
 
 use crate::progress::{self, headline, note};
-use crate::{cadvisor, monitoring, vm, workspace};
+use crate::{cadvisor, monitoring, python_grpc, vm, workspace};
 
 /// The newest that fits Rust 1.95.
 const DENY_VERSION: &str = "0.20.2";
@@ -79,6 +79,13 @@ const TERMINAL: [Need; 1] = [Need {
     witness: &["/usr/bin/tmux"],
 }];
 
+/// For a device plugin in another language, and the text of the API that it is generated from: commands
+/// that show that they are there, and their packages.
+const PYTHON_AND_GO: [(&[&str], &str); 2] = [
+    (&["python3", "-m", "pip", "--version"], "python3-pip"),
+    (&["go", "version"], "golang-go"),
+];
+
 pub(crate) fn run(_: &Arguments) -> Result<()> {
     let toolchain = toolchain()?;
     println!(
@@ -94,6 +101,10 @@ pub(crate) fn run(_: &Arguments) -> Result<()> {
     match cadvisor::program() {
         Ok(path) => println!("cadvisor  {}", path.display()),
         Err(error) => println!("cadvisor  not here: {error:#}"),
+    }
+    match python_grpc::modules() {
+        Ok(path) => println!("gRPC of Python  {}", path.display()),
+        Err(error) => println!("gRPC of Python  not now: {error:#}"),
     }
     Ok(())
 }
@@ -163,6 +174,19 @@ fn virtual_machines() -> String {
     }
 }
 
+/// Python with pip, and Go. What is missing is installed where that is possible; else the error says
+/// what to install.
+pub(crate) fn python_and_go() -> Result<()> {
+    let is_there = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        let output = command.args(&words[1..]).output();
+        output.is_ok_and(|it| it.status.success())
+    };
+    let missing = PYTHON_AND_GO.iter().filter(|(shown, _)| !is_there(shown));
+    let packages: Vec<_> = missing.map(|(_, package)| *package).collect();
+    install_packages(&packages, "Python 3 with pip, and Go")
+}
+
 /// Installs the packages of which no witness is there. `elsewhere`: what to install where there are
 /// no such packages.
 fn install(needs: &[Need], elsewhere: &str) -> Result<()> {
@@ -171,6 +195,10 @@ fn install(needs: &[Need], elsewhere: &str) -> Result<()> {
         .filter(|need| !need.witness.iter().all(|it| Path::new(it).exists()))
         .map(|need| need.package)
         .collect();
+    install_packages(&packages, elsewhere)
+}
+
+fn install_packages(packages: &[&str], elsewhere: &str) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
@@ -187,7 +215,7 @@ fn install(needs: &[Need], elsewhere: &str) -> Result<()> {
     install
         .env("DEBIAN_FRONTEND", "noninteractive")
         .args(["install", "--yes", "--no-install-recommends"])
-        .args(&packages);
+        .args(packages);
     progress::run("apt-get install", &mut install)?;
     Ok(())
 }

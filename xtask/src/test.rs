@@ -80,7 +80,8 @@ enum Lane {
     Live,
     /// Each fuzz target for a short time, with a new seed; needs a C++ compiler
     Fuzz,
-    /// The host tests on the default kernel of tests/vm/kernels.toml, in qemu
+    /// The host tests on the default kernel of tests/vm/kernels.toml, in qemu, without those that are
+    /// alike on every kernel
     Vm,
 }
 
@@ -385,7 +386,10 @@ impl Runner<'_> {
     }
 
     fn vm(&mut self) -> Result<Vec<Row>> {
-        let programs = vm::Programs::of(self.programs()?.host()?, self.pass_on);
+        let programs = vm::Programs {
+            is_short: self.pass_on.is_empty(),
+            ..vm::Programs::of(self.programs()?.host()?, self.pass_on)
+        };
         let (rows, output) = vm::lane(&vm::Selection::Default, &programs)?;
         self.tell_times(&output);
         Ok(rows)

@@ -109,13 +109,21 @@ fn findings(mut findings: Vec<Finding>) -> Result<Verdict> {
 
 fn stale_dashboards(root: &Path) -> Result<Vec<Finding>> {
     let stale = dashboards::all_stale(root)?.into_iter();
-    Ok(stale
-        .map(|path| Finding {
-            path,
-            line: 1,
-            what: "differs from its source; `cargo xtask dashboards` writes it".to_owned(),
-        })
-        .collect())
+    let stale = stale.map(|path| Finding {
+        path,
+        line: 1,
+        what: "differs from its source; `cargo xtask dashboards` writes it".to_owned(),
+    });
+    let changed = dashboards::not_as_recorded(root)?.into_iter();
+    let changed = changed.map(|family| Finding {
+        path: dashboards::RECORDED_TABLE.into(),
+        line: 1,
+        what: format!(
+            "recorded with another {family}; `BALLAST_RECORD_DASHBOARDS=1 cargo xtask test monitoring \
+             -- what_dashboards_ask` records anew"
+        ),
+    });
+    Ok(stale.chain(changed).collect())
 }
 
 fn formatting() -> Result<Verdict> {

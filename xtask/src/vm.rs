@@ -17,16 +17,17 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use crate::progress::headline;
-use crate::setup;
 use crate::test::again;
 use crate::test::programs::{self, HostPrograms};
 use crate::test::report::{Outcome, Report, Row};
 use crate::test::{HOST_TEST_ARGUMENTS, times};
+use crate::{python_grpc, setup};
 use kernels::Table;
 
 /// Run the host tests in VMs: on the default kernels, those named, or all
 ///
-/// Kernels are those of tests/vm/kernels.toml. Arguments after `--` go to the test program, for
+/// Kernels are those of tests/vm/kernels.toml. What is about numbers is a twentieth of its size there,
+/// since emulated machines are that slow; `--full` runs it as it is, an hour for each kernel. Arguments after `--` go to the test program, for
 /// instance a part of a test's name.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -35,6 +36,9 @@ pub(crate) struct Arguments {
     /// Fetch the newest packages of each suite instead of those kept from before
     #[arg(long)]
     update: bool,
+    /// At full size; without a name of a test, those that are about numbers
+    #[arg(long, conflicts_with = "program")]
+    full: bool,
     /// Run this static program in place of the host tests, to try a kernel
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -42,6 +46,15 @@ pub(crate) struct Arguments {
     #[arg(last = true, value_name = "ARGUMENT")]
     pass_on: Vec<String>,
 }
+
+/// A thousand kills, fifty and more deaths of the agent, two hundred restarts amid placement.
+const ABOUT_NUMBERS: [&str; 5] = [
+    "a_burst_of_a_thousand_kills_is_counted_exactly",
+    "of_200_kills_none_is_lost",
+    "an_agent_that_dies_in_a_storm_leaves_whole_records",
+    "a_storm_of_kills_leaks_doubles_and_loses_nothing",
+    "placement::storm",
+];
 
 /// Which kernels to run.
 pub(crate) enum Selection {
@@ -60,6 +73,10 @@ pub(crate) struct Programs {
     pub(crate) hog: Option<PathBuf>,
     /// The device plugin, which they find as `BALLAST_PLUGIN`.
     pub(crate) plugin: Option<PathBuf>,
+    /// Tests run at their full size.
+    pub(crate) is_full: bool,
+    /// Without the tests that are alike on every kernel.
+    pub(crate) is_short: bool,
     /// Of the tests; those that fail are run once more with others.
     pub(crate) arguments: Vec<String>,
 }
@@ -72,6 +89,8 @@ impl Programs {
             agent: Some(programs.agent),
             hog: Some(programs.hog),
             plugin: Some(programs.plugin),
+            is_full: false,
+            is_short: false,
             arguments: guest_arguments(pass_on),
         }
     }
@@ -94,13 +113,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             agent: None,
             hog: None,
             plugin: None,
+            is_full: false,
+            is_short: false,
             arguments: arguments.pass_on.clone(),
         },
         None => {
             setup::toolchain()?;
             headline("build the programs of the guests");
             let programs = programs::build(&HostPrograms::wanted())?.host()?;
-            Programs::of(programs, &arguments.pass_on)
+            let about_numbers = ABOUT_NUMBERS.map(str::to_owned);
+            let pass_on = match arguments.full && arguments.pass_on.is_empty() {
+                true => about_numbers.as_slice(),
+                false => &arguments.pass_on,
+            };
+            Programs {
+                is_full: arguments.full,
+                ..Programs::of(programs, pass_on)
+            }
         }
     };
     let mut report = Report::start(Vec::new());
@@ -110,12 +139,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(report.close())
 }
 
-/// The arguments of the host tests in a guest, which has no tmux: a screen is the same on every kernel.
+/// The arguments of the host tests in a guest, which has neither tmux nor Python: a screen and a plugin
+/// are the same on every kernel.
 fn guest_arguments(pass_on: &[String]) -> Vec<String> {
     HOST_TEST_ARGUMENTS
         .into_iter()
         .chain(times::ARGUMENTS)
-        .chain(["--skip", "top::"])
+        .chain(["--skip", "top::", "--skip", python_grpc::TESTS])
         .map(str::to_owned)
         .chain(pass_on.iter().cloned())
         .collect()
@@ -151,19 +181,32 @@ pub(crate) fn prepare() -> Result<Vec<String>> {
 pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<(Vec<Row>, String)> {
     let table = Table::read()?;
     let emulator = debian::emulator(&table.emulator)?;
+    let alike = match programs.is_short {
+        true => table.alike.as_slice(),
+        false => &[],
+    };
+    let skipped = alike
+        .iter()
+        .flat_map(|it| ["--skip".to_owned(), it.clone()]);
+    let arguments: Vec<_> = programs.arguments.iter().cloned().chain(skipped).collect();
     let mut output = String::new();
     let rows = table.choose(selection)?.into_iter().map(|kernel| {
         let started = Instant::now();
         headline(format_args!("kernel {}", kernel.name));
-        let outcome = debian::kernel(kernel)
+        let mut outcome = debian::kernel(kernel)
             .and_then(|unpacked| {
-                again::run(&programs.arguments, |arguments| {
+                again::run(&arguments, |arguments| {
                     let ran = guest::run(&emulator, &kernel.name, &unpacked, programs, arguments)?;
                     output += &ran.output;
                     Ok(ran)
                 })
             })
             .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        if let (Outcome::Passed(detail) | Outcome::PassedAgain { detail, .. }, [_, ..]) =
+            (&mut outcome, alike)
+        {
+            detail.push_str(", without those that are alike on every kernel");
+        }
         Row {
             name: format!("vm {}", kernel.name),
             outcome,

@@ -21,6 +21,7 @@ use crate::sys::{Dir, FsError, Tree, Trees};
 const MAX_DEPTH: usize = 64;
 
 const EPERM: i32 = 1;
+const ENOMEM: i32 = 12;
 const EACCES: i32 = 13;
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
@@ -35,7 +36,7 @@ pub enum ApplyError {
     /// The cgroup was removed. The next pass sees it as absent.
     #[error("cgroup {name} is gone")]
     Gone { name: CgroupName },
-    #[error("create cgroup {name}")]
+    #[error("create cgroup {name}{}", no_room(.source))]
     Create { name: CgroupName, source: FsError },
     #[error("enable {what} for cgroup {name}{hint}")]
     Enable {
@@ -94,6 +95,14 @@ pub enum ApplyError {
     },
 }
 
+/// A cgroup is memory of the kernel, which counts for the one above it.
+fn no_room(source: &FsError) -> &'static str {
+    match source.errno() {
+        Some(ENOMEM) => ": the memory limit of its pod leaves no room for it",
+        _ => "",
+    }
+}
+
 impl ApplyError {
     /// The cgroup that it is about.
     pub fn cgroup(&self) -> &CgroupName {
@@ -147,6 +156,15 @@ pub enum Removal {
     Populated { pids: BTreeSet<u32> },
     /// The kernel refuses although no process shows: it is still being emptied.
     Busy,
+}
+
+/// What one round of SIGKILL came upon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Killed {
+    /// v1: it, a cgroup below it or the one above it was frozen and has been thawed.
+    pub was_frozen: bool,
+    /// The agent itself was in it, and has moved to the root cgroup.
+    pub agent_left: bool,
 }
 
 /// Writer of the node's cgroups.
@@ -442,27 +460,48 @@ impl CgroupWriter {
     ///
     /// `cgroup.kill` (Linux 5.14) where it exists. Otherwise the cgroup is frozen first, so that
     /// no process can fork or end and give its pid away between the listing and the signal.
-    /// A cgroup that is gone is fine. Returns how many processes were signalled; `None` where the
-    /// kernel did it.
-    pub fn kill(&self, name: &CgroupName) -> Result<Option<usize>, ApplyError> {
+    /// On v1 a frozen process does not die, so the cgroup is thawed, with those below it and the one
+    /// above it: of a container that is its pod. A cgroup that is gone is fine.
+    ///
+    /// The agent never kills itself: it leaves the cgroup first, or the round fails.
+    pub fn kill(&self, name: &CgroupName) -> Result<Killed, ApplyError> {
         let failed = |source| ApplyError::Kill {
             name: name.clone(),
             source,
         };
-        let mut n_signalled = None;
+        let mut killed = Killed::default();
         for tree in &self.trees.trees {
             let dir = match tree.dir.descend(name.components()) {
                 Ok(dir) => dir,
                 Err(FsError::Gone { .. }) => continue,
                 Err(source) => return Err(failed(source)),
             };
-            match kill_below(&dir).map_err(failed)? {
-                None if self.trees.unified => return Ok(None),
-                None => {}
-                Some(pids) => *n_signalled.get_or_insert(0) += pids.len(),
+            killed.agent_left |= leave(&dir, &tree.dir).map_err(failed)?;
+            killed.was_frozen |= kill_below(&dir).map_err(failed)?;
+            if let Some(parent) = name.parent().filter(|_| !self.trees.unified) {
+                let thawed = tree.dir.descend(parent.components());
+                killed.was_frozen |= thawed.and_then(|it| thaw(&it)).unwrap_or(false);
             }
         }
-        Ok(n_signalled)
+        Ok(killed)
+    }
+
+    /// Takes the agent out of a cgroup, if somebody has put it there. True: it was.
+    pub fn leave(&self, name: &CgroupName) -> Result<bool, ApplyError> {
+        let mut has_left = false;
+        for tree in &self.trees.trees {
+            let left = match tree.dir.descend(name.components()) {
+                Ok(dir) => leave(&dir, &tree.dir),
+                Err(FsError::Gone { .. }) => continue,
+                Err(source) => Err(source),
+            };
+            has_left |= left.map_err(|source| ApplyError::Move {
+                name: name.clone(),
+                pid: std::process::id(),
+                source,
+            })?;
+        }
+        Ok(has_left)
     }
 
     /// For those who write to the same cgroups.
@@ -543,14 +582,15 @@ impl Drop for Frozen<'_> {
 }
 
 /// Sends SIGKILL to every process in and below a cgroup of one hierarchy, see [`CgroupWriter::kill`].
-/// Returns whom it was sent to; `None` where the kernel did it.
-pub(super) fn kill_below(dir: &Dir) -> Result<Option<BTreeSet<u32>>, FsError> {
+/// The agent has left it before. True: some of it was frozen, and has been thawed.
+pub(super) fn kill_below(dir: &Dir) -> Result<bool, FsError> {
     if dir.has("cgroup.kill") {
         return match dir.write("cgroup.kill", "1") {
-            Ok(()) | Err(FsError::Gone { .. }) => Ok(None),
+            Ok(()) | Err(FsError::Gone { .. }) => Ok(false),
             Err(error) => Err(error),
         };
     }
+    let was_frozen = thaw_below(dir)?;
     let frozen = Frozen::freeze(dir);
     let pids = procs_below(dir)?;
     for pid in pids.iter().filter_map(|&pid| i32::try_from(pid).ok()) {
@@ -558,7 +598,41 @@ pub(super) fn kill_below(dir: &Dir) -> Result<Option<BTreeSet<u32>>, FsError> {
         kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
     }
     drop(frozen);
-    Ok(Some(pids))
+    Ok(was_frozen)
+}
+
+/// Moves the agent to the root of the hierarchy if it is in `dir` or below. True: it was.
+fn leave(dir: &Dir, root: &Dir) -> Result<bool, FsError> {
+    let own = std::process::id();
+    let is_inside = procs_below(dir)?.contains(&own);
+    if is_inside {
+        root.write("cgroup.procs", &own.to_string())?;
+    }
+    Ok(is_inside)
+}
+
+/// Thaws the cgroup and those below it, whoever has frozen them. True: some were frozen.
+fn thaw_below(dir: &Dir) -> Result<bool, FsError> {
+    let mut was_frozen = false;
+    dir.walk(MAX_DEPTH, &mut |dir| {
+        was_frozen |= thaw(dir)?;
+        Ok(())
+    })?;
+    Ok(was_frozen)
+}
+
+/// Thaws a cgroup that is frozen by itself. v1 alone tells (`freezer.self_freezing`, Linux 3.8,
+/// Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst); on v2 a frozen process dies as any other.
+fn thaw(dir: &Dir) -> Result<bool, FsError> {
+    let is_frozen = dir.read_text_if_any("freezer.self_freezing")?;
+    if is_frozen.is_none_or(|it| it.trim() != "1") {
+        return Ok(false);
+    }
+    match dir.write("freezer.state", "THAWED") {
+        Ok(()) => Ok(true),
+        Err(FsError::Gone { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The processes in and below a cgroup of one hierarchy.

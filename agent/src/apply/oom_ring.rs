@@ -12,9 +12,6 @@ use crate::model::forensics::{KIND, MAX_RECORD_BYTES, OomRecord, RecordId, VERSI
 use crate::model::sealed::{self, SealError};
 use crate::sys::{FsError, Root, durable};
 
-/// Default bound: 256 records of the largest size, thousands of the usual one.
-pub const DEFAULT_BYTES: u64 = 16 << 20;
-
 /// The newest records, which the death of the node can have caught half on disk, are looked at when
 /// the ring is opened. An older one that is damaged shows when it is read.
 const CHECKED: usize = 16;
@@ -136,11 +133,13 @@ impl OomRing {
         let newest: Vec<RecordId> = self.sizes.keys().rev().take(CHECKED).copied().collect();
         let mut n_damaged = 0;
         for id in newest {
-            let bytes = root.read_at_most(self.path(id), MAX_RECORD_BYTES as u64)?;
-            match sealed::open::<OomRecord>(KIND, VERSION, &bytes) {
+            let bytes = root.read_at_most(self.path(id), MAX_RECORD_BYTES as u64);
+            let opened = bytes.map(|it| sealed::open::<OomRecord>(KIND, VERSION, &it));
+            match opened {
                 // Of another version of the agent, which may come back.
-                Ok(_) | Err(SealError::Version { .. }) => {}
-                Err(_) => {
+                Ok(Ok(_) | Err(SealError::Version { .. })) => {}
+                // Or what is there is no file.
+                Ok(Err(_)) | Err(_) => {
                     checkpoint::set_aside(&self.path(id))?;
                     self.forget(id);
                     self.set_aside.push(id);

@@ -94,6 +94,7 @@ impl ReliefWriter {
             name: name.clone(),
             source,
         };
+        self.writer.leave(name)?;
         let dirs = self.kill_dirs(name).map_err(failed)?;
         let before = self.usage(name);
         let mut signalled = processes(&dirs).map_err(failed)?;

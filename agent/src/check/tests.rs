@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::*;
-use crate::model::check::{KubeletFacts, MemoryFloor, Namespaces};
+use crate::model::check::{KubeletFacts, MemoryFloor, Namespaces, ReservedCgroupFacts};
 use crate::model::mounts::parse_controllers;
 use crate::model::sysctl::Sysctl;
 
@@ -50,8 +50,9 @@ fn good() -> FactSheet {
         namespaces: Namespaces {
             is_initial_pid: Some(true),
             is_initial_user: Some(true),
-            is_initial_cgroup: Some(true),
         },
+        partial_trees: Vec::new(),
+        max_locked_memory: None,
         capabilities: Some(Capability::ALL.into()),
         has_btf: true,
         bpffs: Bpffs::Mounted("/sys/fs/bpf".into()),
@@ -64,9 +65,25 @@ fn good() -> FactSheet {
             kernel: 30 << 20,
             reserve: 60 << 20,
         }),
+        uncounted_disks: Vec::new(),
+        reserved_cgroups: Vec::new(),
         kubelet: KubeletFacts::default(),
         agent: AgentPresence::Absent,
         sysctls: Sysctl::ALL.map(|it| (it, Some(it.wanted()))).into(),
+    }
+}
+
+/// One that can hardly be worse and still be judged by its configuration.
+pub(crate) fn bad() -> FactSheet {
+    FactSheet {
+        cgroups: v1("cpu cpuset blkio memory hugetlb pids"),
+        is_swap_on: true,
+        memory: Some(MemoryFloor {
+            total: 16 << 30,
+            kernel: 1 << 30,
+            reserve: 1 << 30,
+        }),
+        ..good()
     }
 }
 
@@ -127,7 +144,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
         "{consequence}"
     );
     let item = check_one(
-        &config(Mode::Own, "eviction: {memoryMethod: least}\n"),
+        &config(Mode::Own, ""),
         kernel(40 << 20),
         NAME,
         CheckLevel::Ok,
@@ -164,7 +181,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
 fn each_missing_thing_changes_its_own_item() {
     let own = config(Mode::Own, "");
     type Take = fn(&mut FactSheet);
-    let rows: [(&str, CheckLevel, Take); 20] = [
+    let rows: [(&str, CheckLevel, Take); 23] = [
         ("kernel", CheckLevel::Degraded, |it| it.kernel = None),
         ("kernel", CheckLevel::Degraded, |it| {
             it.kernel = Some(KernelVersion::new(5, 7));
@@ -190,6 +207,9 @@ fn each_missing_thing_changes_its_own_item() {
                 .unwrap()
                 .remove("memory.oom.group");
         }),
+        ("block-io", CheckLevel::Degraded, |it| {
+            it.uncounted_disks.push("vda".to_owned());
+        }),
         ("kernel-tunables", CheckLevel::Degraded, |it| {
             it.sysctls.insert(Sysctl::Panic, Some(0));
         }),
@@ -201,9 +221,15 @@ fn each_missing_thing_changes_its_own_item() {
         ("namespaces", CheckLevel::Degraded, |it| {
             it.namespaces.is_initial_pid = Some(false);
         }),
+        ("cgroup-tree", CheckLevel::Degraded, |it| {
+            it.partial_trees.push("/sys/fs/cgroup".into());
+        }),
         ("btf", CheckLevel::Degraded, |it| it.has_btf = false),
         ("bpffs", CheckLevel::Degraded, |it| it.bpffs = Bpffs::Absent),
         ("bpffs", CheckLevel::Ok, |it| it.bpffs = Bpffs::Mountable),
+        ("bpffs", CheckLevel::Degraded, |it| {
+            it.bpffs = Bpffs::Elsewhere("/var/lib/pins".into());
+        }),
         ("lockdown", CheckLevel::Degraded, |it| {
             it.lockdown = Some(Lockdown::Confidentiality);
         }),
@@ -246,6 +272,29 @@ fn each_missing_capability_is_named_with_what_is_lost() {
         "capabilities",
         CheckLevel::Degraded,
     );
+}
+
+#[test]
+fn locked_memory_is_a_matter_of_old_kernels_that_may_not_be_asked_for_more() {
+    let own = config(Mode::Own, "");
+    let item = |facts: &FactSheet| {
+        let report = report(facts, &own, &[]);
+        let mut items = report.items.into_iter();
+        items.find(|it| it.name == "locked-memory")
+    };
+    let mut facts = good();
+    facts.max_locked_memory = Some(64 << 10);
+    facts.kernel = Some(KernelVersion::new(5, 11));
+    assert_eq!(item(&facts), None);
+    facts.kernel = Some(KernelVersion::new(5, 10));
+    assert_eq!(item(&facts).map(|it| it.level), Some(CheckLevel::Ok));
+    let held = facts.capabilities.as_mut().expect("all");
+    held.remove(&Capability::SysResource);
+    let found = item(&facts).expect("it is too little");
+    assert_eq!(found.level, CheckLevel::Degraded);
+    assert_eq!(found.found, "a limit of 64 KiB");
+    facts.max_locked_memory = None;
+    assert_eq!(item(&facts), None);
 }
 
 #[test]
@@ -399,4 +448,37 @@ fn a_report_survives_json() {
     let facts = good();
     let json = serde_json::to_string(&facts).unwrap();
     assert_eq!(serde_json::from_str::<FactSheet>(&json).unwrap(), facts);
+}
+
+#[test]
+fn a_cgroup_that_is_to_be_limited_has_to_be_there_with_its_files() {
+    let reserved = |lacking: Option<&[&str]>| {
+        let lacking = lacking.map(|it| it.iter().map(|it| (*it).to_owned()).collect());
+        vec![ReservedCgroupFacts {
+            field: "systemReservedCgroup".to_owned(),
+            path: "/system.slice".to_owned(),
+            lacking,
+        }]
+    };
+    for (lacking, expected, words) in [
+        (Some(&[][..]), CheckLevel::Ok, "/system.slice"),
+        (
+            Some(&["memory.max"][..]),
+            CheckLevel::Fatal,
+            "cgroup /system.slice is without memory.max",
+        ),
+        (
+            None,
+            CheckLevel::Fatal,
+            "systemReservedCgroup: there is no cgroup /system.slice",
+        ),
+    ] {
+        let item = check_one(
+            &config(Mode::Own, ""),
+            |it| it.reserved_cgroups = reserved(lacking),
+            "reserved-cgroups",
+            expected,
+        );
+        assert!(item.found.contains(words), "{}", item.found);
+    }
 }

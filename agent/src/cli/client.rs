@@ -8,12 +8,17 @@ use serde::Deserialize;
 
 use crate::observe::protocol::{Answer, DEFAULT_SOCKET, Request};
 use crate::observe::socket::CLIENT_TIMEOUT;
-use crate::sys::{FsError, input};
+use crate::sys::FsError;
+use crate::sys::input::{self, MAX_CONFIG_BYTES};
+use crate::sys::unix_socket;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("no agent listens on {}: start it with ballast run, or name its socket with --socket or --config", .path.display())]
     NotRunning { path: PathBuf },
+    /// Its backlog stays full, or its answer does not come.
+    #[error("the agent on {} is busy: no answer within {} s", .path.display(), CLIENT_TIMEOUT.as_secs())]
+    Busy { path: PathBuf },
     #[error("only root may talk to the agent on {}", .path.display())]
     Forbidden { path: PathBuf },
     #[error("talk to the agent on {}", .path.display())]
@@ -40,6 +45,20 @@ pub enum ClientError {
     },
 }
 
+impl ClientError {
+    /// What an error on the socket at `path` means to a user.
+    fn new(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Self::NotRunning { path },
+            io::ErrorKind::PermissionDenied => Self::Forbidden { path },
+            // So the kernel says that a timeout of a socket is over.
+            io::ErrorKind::WouldBlock => Self::Busy { path },
+            _ => Self::Io { path, source },
+        }
+    }
+}
+
 /// The one field of a configuration that a client needs. The others are the agent's to check: a
 /// newer configuration does not keep an older client out.
 #[derive(Debug, Deserialize)]
@@ -47,12 +66,9 @@ struct SocketField {
     socket: Option<PathBuf>,
 }
 
-/// A configuration is a few KiB.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
-
 pub(super) fn socket_of_config(config: &Path) -> Result<PathBuf, ClientError> {
-    let bytes = input::file(config, MAX_CONFIG_BYTES)?;
-    socket_in(&String::from_utf8_lossy(&bytes)).map_err(|source| ClientError::ConfigForm {
+    let text = input::text(config, MAX_CONFIG_BYTES)?;
+    socket_in(&text).map_err(|source| ClientError::ConfigForm {
         path: config.to_owned(),
         source,
     })
@@ -70,31 +86,17 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects and sends `request`. Each answer must come within [`CLIENT_TIMEOUT`] unless
-    /// `is_patient`.
+    /// Connects and sends `request`, within [`CLIENT_TIMEOUT`] each. Every answer must come within
+    /// it too unless `is_patient`.
     pub(super) fn ask(
         path: &Path,
         request: &Request,
         is_patient: bool,
     ) -> Result<Self, ClientError> {
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning {
-                path: path.to_owned(),
-            },
-            io::ErrorKind::PermissionDenied => ClientError::Forbidden {
-                path: path.to_owned(),
-            },
-            _ => ClientError::Io {
-                path: path.to_owned(),
-                source,
-            },
-        };
-        let mut stream = UnixStream::connect(path).map_err(failed)?;
+        let failed = |source| ClientError::new(path, source);
+        let mut stream = unix_socket::connect(path, CLIENT_TIMEOUT).map_err(failed)?;
         let timeout = (!is_patient).then_some(CLIENT_TIMEOUT);
         stream.set_read_timeout(timeout).map_err(failed)?;
-        stream
-            .set_write_timeout(Some(CLIENT_TIMEOUT))
-            .map_err(failed)?;
         let mut line = serde_json::to_vec(request).map_err(|e| failed(e.into()))?;
         line.push(b'\n');
         stream.write_all(&line).map_err(failed)?;
@@ -107,13 +109,10 @@ impl Client {
     /// The next answer; `None` after the last. An answer that refuses is an error.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, ClientError> {
         let mut line = Vec::new();
-        let n_bytes =
-            self.stream
-                .read_until(b'\n', &mut line)
-                .map_err(|source| ClientError::Io {
-                    path: self.path.clone(),
-                    source,
-                })?;
+        let n_bytes = self
+            .stream
+            .read_until(b'\n', &mut line)
+            .map_err(|source| ClientError::new(&self.path, source))?;
         if n_bytes == 0 {
             return Ok(None);
         }
@@ -158,6 +157,20 @@ mod tests {
         let socket = socket_of_config(&path);
         let _ = std::fs::remove_file(&path);
         assert_eq!(socket.ok(), Some("/run/mine.sock".into()));
+    }
+
+    #[test]
+    fn an_agent_that_does_not_answer_in_time_is_busy() {
+        let path = Path::new("/run/ballast/ballast.sock");
+        let full_backlog = io::Error::from_raw_os_error(nix::libc::EAGAIN);
+        let error = ClientError::new(path, full_backlog);
+        assert!(matches!(error, ClientError::Busy { .. }), "{error:?}");
+        let text = error.to_string();
+        assert_eq!(
+            text,
+            "the agent on /run/ballast/ballast.sock is busy: no answer within 10 s"
+        );
+        assert_eq!(crate::cli::CliError::from(error).exit_code(), 1);
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub use self::node::render_node;
 pub use self::pod::render_pod;
 use super::client::{Client, ClientError};
 use super::format::printable;
-use super::{CliError, ExplainPodArgs, ExplainTarget, Output, Screen, StatusArgs};
+use super::{CliError, ExplainNodeArgs, ExplainPodArgs, ExplainTarget, Output, Screen};
 use crate::model::admission::canonical_json;
 use crate::model::status::{ApiVersion, PlacementPolicies};
 use crate::observe::protocol::{Answer, ExplainRequest, Request};
@@ -68,11 +68,17 @@ fn explain_pod(args: &ExplainPodArgs, screen: &Screen) -> Result<String, CliErro
     }
 }
 
-fn explain_node(args: &StatusArgs, screen: &Screen) -> Result<String, CliError> {
+fn explain_node(node: &ExplainNodeArgs, screen: &Screen) -> Result<String, CliError> {
+    let args = &node.status;
     let mut client = Client::ask(&args.socket.path()?, &Request::status(), false)?;
     let Some(Answer::Status(status)) = client.next_answer()? else {
         return Err(ClientError::NoAnswer.into());
     };
+    let own = &status.node.name;
+    if let Some(asked) = node.name.as_ref().filter(|it| *it != own) {
+        let (own, asked) = (own.clone(), asked.clone());
+        return Err(CliError::OtherNode { own, asked });
+    }
     match args.output {
         Output::Text => Ok(render_node(&status.node, screen.width, screen.has_colour)),
         Output::Json => json(&status.node),

@@ -100,6 +100,19 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
         agent.failed_writes,
         count(agent.last_event, "event"),
     );
+    if !node.cgroup.uncounted_disks.is_empty() {
+        let disks: Vec<_> = node
+            .cgroup
+            .uncounted_disks
+            .iter()
+            .map(|it| printable(it))
+            .collect();
+        let text = format!(
+            "block IO of {} is not counted for cgroups: ballast check says why",
+            disks.join(", ")
+        );
+        line!(out, "{}", paint.apply(Tone::Bad, &text));
+    }
     let old = agent.observed_at.until(now);
     if old.as_secs() >= OLD_SECONDS {
         let text = format!(
@@ -205,6 +218,11 @@ fn render_ebpf(ebpf: &EbpfStatus, paint: Paint, out: &mut String) {
         n_wanted - missing.len(),
         count(n_wanted as u64, "program"),
     );
+    if let Some(why) = &ebpf.not_pinned {
+        let why = printable(why);
+        let text = format!("  not pinned, ends with the agent: {why}");
+        line!(out, "{}", paint.apply(Tone::Warning, &text));
+    }
     for program in missing {
         let reason = program.reason.as_deref().unwrap_or("no reason is known");
         let text = format!("  {}: {}", printable(&program.name), printable(reason));

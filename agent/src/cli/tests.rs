@@ -43,7 +43,6 @@ fn usage_errors_end_with_status_2() {
         "ballast explain pod a/b/c",
         "ballast explain pod /web",
         "ballast explain pod web --record -o json",
-        "ballast explain node worker-1",
         "ballast replay",
         "ballast frobnicate",
     ] {
@@ -120,6 +119,7 @@ const STATUS_AT_80: &str = r#"
 worker-1: own mode, cgroup v1 (cgroupfs driver, root /)
 agent 0.1.0 (pid 812) up 1h2m, reconciled 372 times, the last in 1.8 ms
 96 writes, 0 refused; 41 events
+block IO of vda is not counted for cgroups: ballast check says why
 
 RESOURCE  CAPACITY  RESERVED  ALLOCATABLE   REQUESTED   USED
 cpu              4      200m        3800m  600m (16%)    25m
@@ -139,6 +139,7 @@ memory.available       480Mi         500Mi  met, -20Mi
 nodefs.inodesFree          -             -           -
 
 eBPF: 1 of 2 programs attached; events lost: 17 process
+  not pinned, ends with the agent: /var/lib/pins is not on a bpffs
   oom_kill_process: fentry is refused; the limit is derived
 
 POD                     QOS         PHASE    CPU use/req/lim  MEMORY use/req/lim
@@ -310,7 +311,7 @@ fn explain_verb(line: &str) -> impl FnOnce(SocketArgs, &mut Screen) -> Result<()
         };
         match &mut target {
             ExplainTarget::Pod(args) => args.socket = socket,
-            ExplainTarget::Node(args) => args.socket = socket,
+            ExplainTarget::Node(args) => args.status.socket = socket,
         }
         explain(&target, screen)
     }
@@ -332,9 +333,11 @@ async fn a_pod_and_the_node_are_explained() {
     let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(shown["pod"]["uid"], "6a1f");
     assert_eq!(shown["record"], serde_json::Value::Null);
-    let (result, text) = ask_agent(true, explain_verb("node")).await;
-    assert!(result.is_ok(), "{result:?}");
-    assert!(text.starts_with("worker-1\n"), "{text}");
+    for line in ["node", "node worker-1"] {
+        let (result, text) = ask_agent(true, explain_verb(line)).await;
+        assert!(result.is_ok(), "{line}: {result:?}");
+        assert!(text.starts_with("worker-1\n"), "{text}");
+    }
 }
 
 #[tokio::test]
@@ -343,6 +346,7 @@ async fn what_cannot_be_explained_is_told_by_the_exit_status() {
         ("pod nobody", "no pod nobody", 1),
         ("pod test/database", "no pod test/database", 1),
         ("pod database --record", "no record", 1),
+        ("node worker-2", "the agent here is of node worker-1", 1),
         ("pod default/database -n test", "right would be one", 2),
     ] {
         let (result, text) = ask_agent(true, explain_verb(line)).await;

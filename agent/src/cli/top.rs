@@ -114,8 +114,11 @@ pub fn top(args: &TopArgs, screen: &mut Screen) -> Result<(), CliError> {
 
 fn show(mut app: App, theme: Theme, mut tty: Tty, messages: &Receiver<Message>) -> io::Result<()> {
     while !app.is_over {
+        if std::mem::take(&mut app.wants_rest) {
+            tty.rest()?;
+        }
         if std::mem::take(&mut app.is_dirty) {
-            tty.terminal.clear()?;
+            tty.wipe()?;
         }
         tty.terminal
             .draw(|frame| view::draw(&app, theme, frame.area(), frame.buffer_mut()))?;

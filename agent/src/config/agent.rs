@@ -150,7 +150,13 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         );
     }
     let log_at = root.field("log");
-    let eviction = pressure::check(raw.eviction.as_ref(), &state_directory, faults);
+    let compat = choose(
+        raw.compat.as_deref(),
+        COMPATS,
+        &root.field("compat"),
+        faults,
+    );
+    let eviction = pressure::check(raw.eviction.as_ref(), compat, &state_directory, faults);
     Agent {
         mode: Mode::Own,
         pods: PodsConfig::Manifests { manifest_directory },
@@ -180,12 +186,7 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
             diagnostics: bpf.diagnostics.unwrap_or(false),
         },
         eviction,
-        compat: choose(
-            raw.compat.as_deref(),
-            COMPATS,
-            &root.field("compat"),
-            faults,
-        ),
+        compat,
         kubelet_metric_names: choose(
             raw.kubelet_metric_names.as_deref(),
             KUBELET_NAMES,

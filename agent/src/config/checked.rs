@@ -195,8 +195,6 @@ pub enum Enforcement {
 pub struct KubeletConfig {
     pub cgroup_root: CgroupName,
     pub cgroup_driver: CgroupDriver,
-    /// False: no QoS cgroups, no pod cgroups, nothing enforced.
-    pub cgroups_per_qos: bool,
     /// `cpu`, `memory`, `ephemeral-storage` and `pid` only, none negative. With
     /// `reservedSystemCPUs` it has no `cpu`.
     pub kube_reserved: ResourceList,
@@ -204,8 +202,10 @@ pub struct KubeletConfig {
     pub system_reserved: ResourceList,
     /// Never empty.
     pub reserved_system_cpus: Option<CpuSet>,
-    pub kube_reserved_cgroup: Option<String>,
-    pub system_reserved_cgroup: Option<String>,
+    /// Never the root.
+    pub kube_reserved_cgroup: Option<CgroupName>,
+    /// Never the root.
+    pub system_reserved_cgroup: Option<CgroupName>,
     pub enforce_node_allocatable: BTreeSet<Enforcement>,
     /// Signal to threshold text, already checked; what reserves memory and storage.
     pub eviction_hard: BTreeMap<String, String>,

@@ -71,6 +71,13 @@ const GATES: &[(&str, Stage, Option<Gate>)] = &[
     ("QOSReserved", Stage::Alpha, Some(Gate::QosReserved)),
 ];
 
+/// The gates that something depends on.
+#[cfg(test)]
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    let dependants = GATES.iter().filter(|(.., gate)| gate.is_some());
+    dependants.map(|(name, ..)| *name)
+}
+
 /// The gates as configured.
 pub(super) struct FeatureGates<'a>(&'a BTreeMap<String, bool>);
 

@@ -55,7 +55,6 @@ pub(super) fn check(
     let eviction = eviction::check(&raw, faults);
     // The other driver is refused by the table of fields.
     let cgroup_driver = CgroupDriver::Cgroupfs;
-    let cgroups_per_qos = raw.cgroups_per_qos.unwrap_or(true);
     let reserved = reserved(&raw, faults);
     let memory_qos = gates.is_on(Gate::MemoryQos);
 
@@ -66,24 +65,17 @@ pub(super) fn check(
         faults,
     );
     let mut check = Checker { faults };
+    let [system_reserved_cgroup, kube_reserved_cgroup] =
+        check.reserved_cgroups(&raw, cgroup_driver);
     KubeletConfig {
         cgroup_root: check.cgroup_root(&raw, cgroup_driver),
         cgroup_driver,
-        cgroups_per_qos,
         kube_reserved: reserved.kube,
         system_reserved: reserved.system,
         reserved_system_cpus: reserved.cpus,
-        kube_reserved_cgroup: check.reserved_cgroup(
-            "kubeReservedCgroup",
-            raw.kube_reserved_cgroup.as_deref(),
-            cgroup_driver,
-        ),
-        system_reserved_cgroup: check.reserved_cgroup(
-            "systemReservedCgroup",
-            raw.system_reserved_cgroup.as_deref(),
-            cgroup_driver,
-        ),
-        enforce_node_allocatable: check.enforcement(&raw, cgroups_per_qos),
+        kube_reserved_cgroup,
+        system_reserved_cgroup,
+        enforce_node_allocatable: check.enforcement(&raw),
         eviction_hard: eviction.hard,
         eviction_soft: eviction.soft,
         eviction_soft_grace_period: eviction.soft_grace_period,
@@ -177,7 +169,6 @@ fn reserved(raw: &RawKubelet, faults: &mut Faults) -> Reserved {
         .filter(|text| !text.is_empty())
         .and_then(|text| faults.keep(&at, text.parse::<CpuSet>()));
     if let Some(set) = &cpus {
-        let is_set = |cgroup: &Option<String>| cgroup.as_ref().is_some_and(|it| !it.is_empty());
         if is_set(&raw.system_reserved_cgroup) || is_set(&raw.kube_reserved_cgroup) {
             let message = "cannot be combined with systemReservedCgroup or kubeReservedCgroup";
             faults.add(&at, message);
@@ -216,6 +207,14 @@ fn reservation(entries: Option<&TextMap>, at: &FieldPath, faults: &mut Faults) -
         list.insert(name.clone(), amount);
     }
     list
+}
+
+fn is_set(text: &Option<String>) -> bool {
+    text.as_ref().is_some_and(|it| !it.is_empty())
+}
+
+fn has_entries(map: &Option<TextMap>) -> bool {
+    map.as_ref().is_some_and(|it| !it.is_empty())
 }
 
 /// Checks of one field each.
@@ -309,19 +308,40 @@ impl Checker<'_> {
             .unwrap_or_default()
     }
 
+    /// Of the system and of kubelet: two limits for one cgroup would take turns.
+    fn reserved_cgroups(
+        &mut self,
+        raw: &RawKubelet,
+        driver: CgroupDriver,
+    ) -> [Option<CgroupName>; 2] {
+        let system = raw.system_reserved_cgroup.as_deref();
+        let system = self.reserved_cgroup("systemReservedCgroup", system, driver);
+        let kube = raw.kube_reserved_cgroup.as_deref();
+        let kube = self.reserved_cgroup("kubeReservedCgroup", kube, driver);
+        if kube.is_some() && kube == system {
+            let message = "is systemReservedCgroup as well; right would be a cgroup of its own";
+            self.faults.add(&field("kubeReservedCgroup"), message);
+        }
+        [system, kube]
+    }
+
     fn reserved_cgroup(
         &mut self,
         name: &str,
         text: Option<&str>,
         driver: CgroupDriver,
-    ) -> Option<String> {
+    ) -> Option<CgroupName> {
         let text = text.filter(|it| !it.is_empty())?;
         let parsed = CgroupName::from_reserved_cgroup(text, driver);
-        self.faults.keep(&field(name), parsed)?;
-        Some(text.to_owned())
+        let parsed = self.faults.keep(&field(name), parsed)?;
+        if parsed.components().is_empty() {
+            let message = "the root cgroup cannot be limited; right would be a cgroup below it";
+            self.faults.add(&field(name), message);
+        }
+        Some(parsed)
     }
 
-    fn enforcement(&mut self, raw: &RawKubelet, cgroups_per_qos: bool) -> BTreeSet<Enforcement> {
+    fn enforcement(&mut self, raw: &RawKubelet) -> BTreeSet<Enforcement> {
         const KEYS: &[(&str, Enforcement)] = &[
             ("pods", Enforcement::Pods),
             ("system-reserved", Enforcement::SystemReserved),
@@ -358,23 +378,19 @@ impl Checker<'_> {
             if !enforced.insert(*key) {
                 self.faults.add(&at, format!("`{entry}` stands twice"));
             }
-            let cgroup = match key {
-                Enforcement::Pods => None,
-                Enforcement::SystemReserved | Enforcement::SystemReservedCompressible => {
-                    Some(("systemReservedCgroup", &raw.system_reserved_cgroup))
-                }
-                Enforcement::KubeReserved | Enforcement::KubeReservedCompressible => {
-                    Some(("kubeReservedCgroup", &raw.kube_reserved_cgroup))
-                }
+            let needs = match key {
+                Enforcement::Pods => continue,
+                Enforcement::SystemReserved | Enforcement::SystemReservedCompressible => [
+                    ("systemReservedCgroup", is_set(&raw.system_reserved_cgroup)),
+                    ("systemReserved", has_entries(&raw.system_reserved)),
+                ],
+                Enforcement::KubeReserved | Enforcement::KubeReservedCompressible => [
+                    ("kubeReservedCgroup", is_set(&raw.kube_reserved_cgroup)),
+                    ("kubeReserved", has_entries(&raw.kube_reserved)),
+                ],
             };
-            if let Some((name, value)) = cgroup
-                && value.as_ref().is_none_or(String::is_empty)
-            {
+            for (name, _) in needs.into_iter().filter(|(_, is_given)| !is_given) {
                 self.faults.add(&at, format!("`{entry}` needs {name}"));
-            }
-            if !cgroups_per_qos {
-                let message = format!("`{entry}` needs cgroupsPerQOS; right would be [none]");
-                self.faults.add(&at, message);
             }
         }
         for (whole, part, name) in [

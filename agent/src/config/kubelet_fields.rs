@@ -136,7 +136,13 @@ pub const FIELDS: &[(&str, Treatment)] = {
             },
         ),
         ("cgroupRoot", Honoured),
-        ("cgroupsPerQOS", Honoured),
+        (
+            "cgroupsPerQOS",
+            Refused {
+                unless: "true",
+                because: "pods without cgroups of their own could be neither limited nor watched",
+            },
+        ),
         (
             "cgroupDriver",
             Refused {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::agent::{absolute_path, choose, span};
-use super::checked::{as_text, from_text};
+use super::checked::{Compat, as_text, from_text};
 use super::eviction::percent;
 use super::fault::{Faults, FieldPath};
 use super::raw::{RawEviction, RawEvictionRecord, RawEvictionStall};
@@ -140,22 +140,28 @@ const METHODS: &[(&str, MemoryMethod)] = &[
 /// What stands in a field with a fault is its default; the caller throws all of it away.
 pub(super) fn check(
     raw: Option<&RawEviction>,
+    compat: Compat,
     state_directory: &Path,
     faults: &mut Faults,
 ) -> EvictionConfig {
     let at = FieldPath::root().field("eviction");
+    let usual = match compat {
+        Compat::Ballast => MemoryMethod::Least,
+        Compat::Kubelet => MemoryMethod::WorkingSet,
+    };
     let Some(raw) = raw else {
-        return EvictionConfig::default();
+        return EvictionConfig {
+            memory_method: usual,
+            ..EvictionConfig::default()
+        };
     };
     let stages = raw.stages.clone().unwrap_or_default();
     let oom_records = raw.oom_records.clone().unwrap_or_default();
     EvictionConfig {
-        memory_method: choose(
-            raw.memory_method.as_deref(),
-            METHODS,
-            &at.field("memoryMethod"),
-            faults,
-        ),
+        memory_method: match raw.memory_method.as_deref() {
+            None => usual,
+            given => choose(given, METHODS, &at.field("memoryMethod"), faults),
+        },
         stages: StagesConfig {
             relax_memory_high: stages.relax_memory_high.unwrap_or(false),
             set_memory_high: stages.set_memory_high.unwrap_or(false),
@@ -311,10 +317,28 @@ mod tests {
     fn nothing_beyond_kubelets_thresholds_happens_by_default() {
         let default = load("{}").unwrap();
         assert_eq!(default, EvictionConfig::default());
-        assert_eq!(default.memory_method, MemoryMethod::WorkingSet);
+        assert_eq!(default.memory_method, MemoryMethod::Least);
         assert_eq!(default.stages, StagesConfig::default());
         assert_eq!((&default.stall, &default.record), (&None, &None));
         assert_eq!(default.oom_records.max_bytes, 16 << 20);
+    }
+
+    #[test]
+    fn kubelets_formula_decides_alone_where_it_is_asked_for() {
+        let methods = |tail: &str| {
+            let text = format!("{HEAD}{tail}");
+            let loaded = Config::from_yaml(&text, None, &[]).unwrap();
+            loaded.config.eviction.memory_method
+        };
+        let (working_set, least) = (MemoryMethod::WorkingSet, MemoryMethod::Least);
+        assert_eq!(methods("compat: kubelet\n"), working_set);
+        assert_eq!(methods("compat: kubelet\neviction: {}\n"), working_set);
+        let asked = "compat: kubelet\neviction: {memoryMethod: least}\n";
+        assert_eq!(methods(asked), least);
+        assert_eq!(
+            methods("eviction: {memoryMethod: workingSet}\n"),
+            working_set
+        );
     }
 
     #[test]

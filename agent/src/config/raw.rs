@@ -179,7 +179,6 @@ section! {
     /// what becomes of each, are in `kubelet_fields::FIELDS`.
     pub(super) struct RawKubelet {
         cgroup_root = "cgroupRoot": String,
-        cgroups_per_qos = "cgroupsPerQOS": bool,
         kube_reserved = "kubeReserved": TextMap,
         system_reserved = "systemReserved": TextMap,
         reserved_system_cpus = "reservedSystemCPUs": String,

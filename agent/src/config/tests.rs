@@ -60,7 +60,7 @@ fn an_empty_configuration_has_the_documented_defaults() {
 
     let kubelet = config.kubelet;
     assert_eq!(kubelet.cgroup_root, CgroupName::root());
-    assert!(kubelet.cgroups_per_qos && kubelet.cpu_cfs_quota && kubelet.fail_swap_on);
+    assert!(kubelet.cpu_cfs_quota && kubelet.fail_swap_on);
     assert!(!kubelet.fail_cgroup_v1 && !kubelet.memory_qos);
     assert_eq!(kubelet.enforce_node_allocatable, [Enforcement::Pods].into());
     assert_eq!(kubelet.eviction_hard["memory.available"], "100Mi");
@@ -298,17 +298,33 @@ fn every_fault_of_the_kubelet_section_names_its_field() {
             "kubelet.enforceNodeAllocatable[0]: `none` must stand alone",
         ),
         (
-            "enforceNodeAllocatable: [kube-reserved]",
+            "enforceNodeAllocatable: [kube-reserved], kubeReserved: {cpu: 1}",
             "kubelet.enforceNodeAllocatable[0]: `kube-reserved` needs kubeReservedCgroup",
         ),
         (
-            "enforceNodeAllocatable: [system-reserved, system-reserved-compressible], systemReservedCgroup: /system",
+            "enforceNodeAllocatable: [kube-reserved-compressible], kubeReservedCgroup: /kube",
+            "kubelet.enforceNodeAllocatable[0]: `kube-reserved-compressible` needs kubeReserved",
+        ),
+        (
+            "systemReservedCgroup: /daemons, kubeReservedCgroup: /daemons",
+            "kubelet.kubeReservedCgroup: is systemReservedCgroup as well; right would be a cgroup \
+             of its own",
+        ),
+        (
+            "systemReservedCgroup: /",
+            "kubelet.systemReservedCgroup: the root cgroup cannot be limited; right would be a \
+             cgroup below it",
+        ),
+        (
+            "enforceNodeAllocatable: [system-reserved, system-reserved-compressible], \
+             systemReservedCgroup: /system, systemReserved: {cpu: 1}",
             "kubelet.enforceNodeAllocatable: has both `system-reserved` and \
              `system-reserved-compressible`; right would be one",
         ),
         (
-            "cgroupsPerQOS: false, enforceNodeAllocatable: [pods]",
-            "kubelet.enforceNodeAllocatable[0]: `pods` needs cgroupsPerQOS; right would be [none]",
+            "cgroupsPerQOS: false, enforceNodeAllocatable: [none]",
+            "kubelet.cgroupsPerQOS: false is refused: pods without cgroups of their own could be \
+             neither limited nor watched; right would be true",
         ),
         (
             "reservedSystemCPUs: \"0-1\", kubeReservedCgroup: /kube",

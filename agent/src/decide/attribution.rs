@@ -15,9 +15,12 @@ use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::pod::QosClass;
 use crate::model::record::PodRef;
 
-/// How many removed cgroups stay known. Events wait in rings of at most a few thousand records, so
-/// this many removals cannot pass while one waits.
-pub const KEPT_AFTER_REMOVAL: usize = 16_384;
+/// How many removed cgroups stay known: a thousand pods of one container. The loop removes a few hundred
+/// cgroups a second at most and an event waits some milliseconds, so this many removals cannot pass while
+/// one waits.
+pub const KEPT_AFTER_REMOVAL: usize = 2_048;
+/// Path, pod and container of each take some half a KiB: together no more than a MiB.
+const _: () = assert!(KEPT_AFTER_REMOVAL * 512 <= 1 << 20);
 
 /// What a registered cgroup is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +90,15 @@ impl Attribution {
     }
 }
 
+/// How many cgroups there are of each level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelCounts {
+    pub kubepods: usize,
+    pub qos: usize,
+    pub pods: usize,
+    pub containers: usize,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct CgroupIndex {
@@ -147,6 +159,21 @@ impl CgroupIndex {
         live.filter(|(_, it)| matches!(it.level, Level::Pod { .. }))
             .map(|(_, it)| Arc::clone(it))
             .collect()
+    }
+
+    /// How many of the cgroups `ids` are of each level.
+    pub fn count(&self, ids: impl IntoIterator<Item = CgroupId>) -> LevelCounts {
+        let mut counts = LevelCounts::default();
+        for owner in ids.into_iter().filter_map(|id| self.owners.get(&id)) {
+            let count = match owner.level {
+                Level::Kubepods => &mut counts.kubepods,
+                Level::Qos => &mut counts.qos,
+                Level::Pod { .. } => &mut counts.pods,
+                Level::Container { .. } => &mut counts.containers,
+            };
+            *count += 1;
+        }
+        counts
     }
 
     pub fn len(&self) -> usize {
@@ -241,6 +268,21 @@ mod tests {
         check(lineage(3, [2, 3, 0], true), Some("a"), None);
         check(lineage(6, [5, 6, 0], true), Some("g"), Some("m"));
         check(lineage(2, [2, 0, 0], true), None, None);
+    }
+
+    #[test]
+    fn cgroups_are_counted_by_their_level() {
+        let counts = index().count([1, 2, 3, 5, 6, 99].map(CgroupId));
+        let expected = LevelCounts {
+            kubepods: 1,
+            qos: 1,
+            pods: 2,
+            containers: 1,
+        };
+        assert_eq!(
+            counts, expected,
+            "one has no container yet, one is not ours"
+        );
     }
 
     #[test]

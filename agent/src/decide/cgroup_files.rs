@@ -27,6 +27,9 @@ pub struct FileRules {
     pub page_size: u64,
     /// Huge page sizes of the kernel in bytes, ascending; empty without the hugetlb controller.
     pub hugepage_sizes: Vec<u64>,
+    /// Huge pages are limited when they are reserved too, not only when they are touched
+    /// (`hugetlb.*.rsvd.*`, Linux 5.7).
+    pub hugetlb_reservations: bool,
     /// v1: memory and swap are accounted together (`memory.memsw.*` exists).
     pub memory_and_swap: bool,
     /// v2: `memory.swap.max` exists.
@@ -201,14 +204,17 @@ impl Files<'_> {
                 Limit::At(bytes) => Limit::At(bytes / size * size),
                 Limit::Max => Limit::Max,
             });
-            let name = hugepage_size_name(size);
-            let (name, kind) = if self.rules.unified {
-                (format!("hugetlb.{name}.max"), FileKind::PageLimit)
-            } else {
-                let name = format!("hugetlb.{name}.limit_in_bytes");
-                (name, FileKind::PageLimitV1)
+            let size = hugepage_size_name(size);
+            let (limit, kind) = match self.rules.unified {
+                true => ("max", FileKind::PageLimit),
+                false => ("limit_in_bytes", FileKind::PageLimitV1),
             };
-            self.push(Controller::Hugetlb, &name, kind, value);
+            let touched = format!("hugetlb.{size}.{limit}");
+            self.push(Controller::Hugetlb, &touched, kind, value.clone());
+            if self.rules.hugetlb_reservations {
+                let reserved = format!("hugetlb.{size}.rsvd.{limit}");
+                self.push(Controller::Hugetlb, &reserved, kind, value);
+            }
         }
     }
 }
@@ -224,7 +230,7 @@ fn at_least_one(limit: Limit) -> Limit {
 
 /// The kernel's name of a huge page size given in bytes: `2MB`, `1GB`, `64KB`
 /// (mm/hugetlb_cgroup.c, Linux 6.18).
-fn hugepage_size_name(bytes: u64) -> String {
+pub fn hugepage_size_name(bytes: u64) -> String {
     const KIB: u64 = 1 << 10;
     if bytes >= KIB * KIB * KIB {
         format!("{}GB", bytes >> 30)

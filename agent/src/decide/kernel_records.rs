@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attribution::{Attribution, CgroupIndex, Level, Owner};
+use super::missed_kills::{Cause, Missed};
 use crate::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, CgroupLineage, ExitStatus, OomConstraint,
     OomKill, ProcessChange, ProcessEvent, StallEvent, StallKind,
@@ -114,6 +115,31 @@ pub fn oom_record(
         method: Some(kill.method),
         detail: Some(EventDetail::Oom(Box::new(detail))),
         ..event(kill.at_ns, handled, EventKind::Oom, reason, victim, message)
+    }
+}
+
+/// Kills that the kernel counted in a cgroup of `owner`, and that nobody reported.
+pub fn missed_record(missed: &Missed, owner: Option<&Arc<Owner>>, handled: Handled) -> Event {
+    let processes = match missed.n {
+        1 => "a process was".to_owned(),
+        n => format!("{n} processes were"),
+    };
+    let why = match missed.cause {
+        Cause::NoPrograms => "no eBPF program reports kills on this node",
+        Cause::Lost => "the kernel's report was lost",
+    };
+    let message = format!("{processes} killed by the OOM killer, nobody knows which: {why}");
+    let at_ns = u64::try_from(missed.at.as_nanos()).unwrap_or(u64::MAX);
+    Event {
+        method: Some(AttributionMethod::None),
+        ..event(
+            at_ns,
+            handled,
+            EventKind::Oom,
+            "OomKillMissed",
+            owner,
+            message,
+        )
     }
 }
 
@@ -304,3 +330,6 @@ fn pod_of(owner: &Owner) -> Option<PodRef> {
 fn exact_path(index: &CgroupIndex, lineage: &CgroupLineage) -> Option<String> {
     index.get(lineage.cgroup_id).map(|it| it.path.clone())
 }
+
+#[cfg(test)]
+mod tests;

@@ -231,10 +231,10 @@ fn without_zero_memory(mut resources: CgroupResources) -> CgroupResources {
 }
 
 /// Pods the node takes: `maxPods`, or fewer by `podsPerCore`, where 0 is no bound.
-pub fn n_pods(machine: &Machine, max_pods: u32, pods_per_core: u32) -> u32 {
+pub fn n_pods(n_cpus: u32, max_pods: u32, pods_per_core: u32) -> u32 {
     match pods_per_core {
         0 => max_pods,
-        per_core => max_pods.min(per_core.saturating_mul(machine.n_cpus)),
+        per_core => max_pods.min(per_core.saturating_mul(n_cpus)),
     }
 }
 

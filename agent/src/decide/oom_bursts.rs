@@ -66,7 +66,8 @@ impl OomBursts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::event::{CgroupLineage, ProcessKey};
+    use crate::decide::testing::oom_kill;
+    use crate::model::event::CgroupLineage;
 
     fn lineage(id: u64) -> CgroupLineage {
         CgroupLineage {
@@ -78,32 +79,9 @@ mod tests {
 
     fn kill(ms: u64, victim: u64, limit: Option<u64>, method: AttributionMethod) -> OomKill {
         OomKill {
-            at_ns: ms * 1_000_000,
-            victim: ProcessKey {
-                pid: 1,
-                start_boottime_ns: 0,
-            },
-            victim_tid: 1,
-            victim_comm: String::new(),
-            victim_uid: 0,
-            victim_parent_pid: 1,
-            victim_cgroup: lineage(victim),
-            oom_score_adj: 0,
-            anon_bytes: 0,
-            file_bytes: 0,
-            shmem_bytes: 0,
-            swap_bytes: 0,
-            page_table_bytes: 0,
-            total_vm_bytes: 0,
-            trigger_pid: 1,
-            trigger_comm: String::new(),
-            trigger_cgroup: lineage(victim),
-            constraint: None,
             limit_cgroup: limit.map(lineage),
-            limit_usage_bytes: None,
-            limit_max_bytes: None,
             method,
-            was_exiting: false,
+            ..oom_kill(ms, CgroupId(victim))
         }
     }
 

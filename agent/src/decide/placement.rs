@@ -14,4 +14,4 @@ pub mod summary;
 pub mod topology;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,7 +13,7 @@ use crate::model::resources::{CgroupResources, CpuBandwidth};
 use crate::units::{Bytes, Limit, MIN_SHARES, MilliCpu, cpu_quota, cpu_shares};
 
 /// Prefix of the resources that are counted in pages of one size.
-const HUGEPAGES_PREFIX: &str = "hugepages-";
+pub(super) const HUGEPAGES_PREFIX: &str = "hugepages-";
 
 /// What the pod's cgroup is to hold. `pinning` is `Exclusive` if any container has CPUs of its own.
 pub fn pod_resources(

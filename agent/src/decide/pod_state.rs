@@ -11,13 +11,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::lifecycle::BackoffState;
+use crate::config::KubeletConfig;
 use crate::model::admission::Admission;
 use crate::model::container::{
     ContainerExit, ContainerState, ContainerStatus, Deletion, DeletionReason, PodPhase, SpecHash,
     Termination,
 };
 use crate::model::eviction::Eviction;
-use crate::model::pod::{Container, Pod, RestartPolicy};
+use crate::model::pod::{Container, FieldFault, Pod, RestartPolicy};
 use crate::model::time::WallTime;
 
 /// See the module.
@@ -40,6 +41,21 @@ pub struct PodState {
     pub phase: PodPhase,
     /// OOM kills among all processes of a container, over its restarts; by container name.
     pub oom_kills: BTreeMap<String, u64>,
+    /// Of them, those from before its last start.
+    #[serde(default)]
+    pub oom_kills_before: BTreeMap<String, u64>,
+}
+
+/// The pod as this node takes it: where the feature gate PodLevelResources is off, resources of the pod
+/// itself are left out, and that is among its warnings.
+pub fn accepted(mut pod: Pod, kubelet: &KubeletConfig) -> Pod {
+    if !kubelet.pod_level_resources && pod.resources.take().is_some() {
+        pod.warnings.push(FieldFault {
+            path: "spec.resources".to_owned(),
+            message: "ignored, the feature gate PodLevelResources is off".to_owned(),
+        });
+    }
+    pod
 }
 
 /// A container that was started, as its own record tells.
@@ -75,7 +91,20 @@ impl PodState {
             backoff: BackoffState::default(),
             phase: PodPhase::Pending,
             oom_kills: BTreeMap::new(),
+            oom_kills_before: BTreeMap::new(),
         }
+    }
+
+    /// A container is started anew.
+    pub fn begin_instance(&mut self, container: &str) {
+        let kills = self.oom_kills.get(container).copied().unwrap_or(0);
+        self.oom_kills_before.insert(container.to_owned(), kills);
+    }
+
+    /// OOM kills in a container since its last start.
+    pub fn kills_of_instance(&self, container: &str) -> u64 {
+        let of = |kills: &BTreeMap<String, u64>| kills.get(container).copied().unwrap_or(0);
+        of(&self.oom_kills).saturating_sub(of(&self.oom_kills_before))
     }
 
     /// A pod whose state was lost, by the containers of it that are there. Times are of this boot.

@@ -2,6 +2,7 @@
 
 use super::resource_settings::{CpuLimits, NodeFacts, OomScope, ResourceSettings};
 use crate::config::{Compat, SwapBehavior};
+use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, OomKill, ProcessKey};
 use crate::model::pod::{Container, Pod, PodOrigin, ResourceList, Resources};
 use crate::model::status::CgroupVersion;
 use crate::units::{Bytes, DEFAULT_CPU_PERIOD};
@@ -72,5 +73,42 @@ pub(crate) fn settings(compat: Compat) -> ResourceSettings {
         memory_qos: None,
         swap_behavior: SwapBehavior::NoSwap,
         oom_scope: OomScope::Container,
+    }
+}
+
+/// A kill of which nothing is known but when and where.
+pub(crate) fn oom_kill(ms: u64, cgroup: CgroupId) -> OomKill {
+    let lineage = CgroupLineage {
+        cgroup_id: cgroup,
+        below_root: [None; 3],
+        in_root: true,
+    };
+    OomKill {
+        at_ns: ms * 1_000_000,
+        victim: ProcessKey {
+            pid: 1,
+            start_boottime_ns: 0,
+        },
+        victim_tid: 1,
+        victim_comm: String::new(),
+        victim_uid: 0,
+        victim_parent_pid: 1,
+        victim_cgroup: lineage,
+        oom_score_adj: 0,
+        anon_bytes: 0,
+        file_bytes: 0,
+        shmem_bytes: 0,
+        swap_bytes: 0,
+        page_table_bytes: 0,
+        total_vm_bytes: 0,
+        trigger_pid: 1,
+        trigger_comm: String::new(),
+        trigger_cgroup: lineage,
+        constraint: None,
+        limit_cgroup: None,
+        limit_usage_bytes: None,
+        limit_max_bytes: None,
+        method: AttributionMethod::None,
+        was_exiting: false,
     }
 }

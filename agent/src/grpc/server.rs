@@ -1,13 +1,12 @@
 //! The answering side: connections of one listener, each given to a [`Handler`].
 //!
-//! Invariant: a client can take one of [`Limits::max_connections`] places for as long as it asks,
-//! and the memory of the requests that it has open, [`MAX_STREAMS`] on a connection.
+//! Invariant: a client keeps nobody out: when every place is taken, the connection that has kept the
+//! server waiting longest ends, and never one that it works for. A connection takes the memory of the
+//! requests that it has open, [`MAX_STREAMS`] at most.
 
 use std::convert::Infallible;
-use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,7 +17,6 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tonic::Status;
 use tonic::body::Body;
@@ -27,12 +25,16 @@ use tonic_prost::ProstCodec;
 
 use super::authority::AnyAuthority;
 use super::{CLOSE_GRACE, CONNECTION_WINDOW, MAX_HEADER_BYTES, STREAM_WINDOW};
+use crate::places::{ClientPlace, ClientPlaces};
 
 /// Calls open at a time on one connection; a client waits with more.
 pub const MAX_STREAMS: u32 = 16;
 
 /// Pause after a failed accept, which happens when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a connection has to end whose place another one takes: to write what is ready.
+const ROOM_GRACE: Duration = Duration::from_millis(100);
 
 pub type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
@@ -42,53 +44,46 @@ pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
 /// What a server gives to its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Served at a time; more wait in the backlog.
+    /// Served at a time; one more takes the place of the one that waited longest.
     pub max_connections: usize,
-    /// A connection without a call for this long is closed, up to twice as late. Clients connect
-    /// again when they have something to ask. A stream of answers counts as a call that is over.
+    /// A connection without a call for this long is closed. Clients connect again when they have
+    /// something to ask. A call counts from when its message is there to when its answer is.
     pub idle: Duration,
 }
 
 /// Serves until the future is dropped, which ends every connection.
 pub async fn serve(listener: UnixListener, limits: Limits, handler: Handler) {
-    let places = Arc::new(Semaphore::new(limits.max_connections));
+    let places = ClientPlaces::new(limits.max_connections);
     let mut connections = JoinSet::new();
     loop {
-        let (stream, place) = match accept(&listener, &places).await {
-            Ok(it) => it,
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "accept of a gRPC connection failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
+        let place = places.take().await;
         let handler = Arc::clone(&handler);
-        connections.spawn(async move {
-            serve_connection(stream, limits.idle, handler).await;
-            drop(place);
-        });
+        connections.spawn(serve_connection(stream, place, limits.idle, handler));
         while connections.try_join_next().is_some() {}
     }
 }
 
-/// Takes a place first, so that what cannot be served yet stays in the kernel's backlog.
-async fn accept(
-    listener: &UnixListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(UnixStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places)
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
-}
-
-async fn serve_connection(stream: UnixStream, idle: Duration, handler: Handler) {
-    let n_begun = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&n_begun);
-    let service = service_fn(move |request| {
-        counter.fetch_add(1, Ordering::Relaxed);
+async fn serve_connection(
+    stream: UnixStream,
+    place: ClientPlace,
+    idle: Duration,
+    handler: Handler,
+) {
+    let calls = Arc::new(Calls {
+        place,
+        n_open: Mutex::default(),
+    });
+    let of_requests = Arc::clone(&calls);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&of_requests));
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
@@ -100,26 +95,59 @@ async fn serve_connection(stream: UnixStream, idle: Duration, handler: Handler) 
         .max_header_list_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(AnyAuthority::new(stream)), service);
     let mut connection = pin!(connection);
-    let mut n_seen = 0;
-    loop {
-        match tokio::time::timeout(idle, connection.as_mut()).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => {
+    let grace = tokio::select! {
+        ended = connection.as_mut() => {
+            if let Err(error) = ended {
                 tracing::debug!(%error, "a gRPC connection ended early");
-                return;
             }
-            Err(_elapsed) => {
-                let n_begun = n_begun.load(Ordering::Relaxed);
-                if n_begun == n_seen {
-                    break;
-                }
-                n_seen = n_begun;
-            }
+            return;
         }
-    }
+        () = calls.place.taken_back() => {
+            tracing::debug!("a waiting gRPC connection is closed");
+            ROOM_GRACE
+        }
+        () = calls.place.kept_waiting(idle) => CLOSE_GRACE,
+    };
     connection.as_mut().graceful_shutdown();
     // What has not ended by then is closed.
-    let _ = tokio::time::timeout(CLOSE_GRACE, connection).await;
+    let _ = tokio::time::timeout(grace, connection).await;
+}
+
+/// The calls of one connection that the server works on.
+struct Calls {
+    place: ClientPlace,
+    n_open: Mutex<usize>,
+}
+
+impl Calls {
+    /// Works on a call until what this gives is dropped.
+    fn work(self: &Arc<Self>) -> Work {
+        self.change(|n_open| {
+            self.place.agents_turn();
+            n_open + 1
+        });
+        Work(Arc::clone(self))
+    }
+
+    /// With the lock held, so that the turn is always that of the number.
+    fn change(&self, to: impl FnOnce(usize) -> usize) {
+        let mut n_open = self.n_open.lock().unwrap_or_else(PoisonError::into_inner);
+        *n_open = to(*n_open);
+    }
+}
+
+struct Work(Arc<Calls>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let calls = &self.0;
+        calls.change(|n_open| {
+            if n_open == 1 {
+                calls.place.clients_turn();
+            }
+            n_open - 1
+        });
+    }
 }
 
 /// Reads a request of at most `max_bytes`, and answers it as `handler` says.
@@ -133,6 +161,15 @@ where
     A: Message + 'static,
     F: Future<Output = Result<A, Status>>,
 {
+    let calls = request.extensions().get::<Arc<Calls>>().cloned();
+    let handler = move |question| {
+        let work = calls.as_ref().map(Calls::work);
+        let answer = handler(question);
+        async move {
+            let _work = work;
+            answer.await
+        }
+    };
     Grpc::new(ProstCodec::<A, Q>::default())
         .max_decoding_message_size(max_bytes)
         .unary(Unary(handler), request)

@@ -29,6 +29,18 @@ pub enum RefusalReason {
     UnexpectedAdmissionError,
     /// The node is under pressure.
     Evicted,
+    /// `maxPods` and `podsPerCore`.
+    #[serde(rename = "OutOfpods")]
+    OutOfPods,
+    #[serde(rename = "OutOfcpu")]
+    OutOfCpu,
+    #[serde(rename = "OutOfmemory")]
+    OutOfMemory,
+    #[serde(rename = "OutOfephemeral-storage")]
+    OutOfEphemeralStorage,
+    /// Of some size, which the message names.
+    #[serde(rename = "OutOfhugepages")]
+    OutOfHugepages,
 }
 
 impl RefusalReason {
@@ -38,6 +50,11 @@ impl RefusalReason {
         Self::EmptyPodSharedPoolError,
         Self::UnexpectedAdmissionError,
         Self::Evicted,
+        Self::OutOfPods,
+        Self::OutOfCpu,
+        Self::OutOfMemory,
+        Self::OutOfEphemeralStorage,
+        Self::OutOfHugepages,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -47,6 +64,11 @@ impl RefusalReason {
             Self::EmptyPodSharedPoolError => "EmptyPodSharedPoolError",
             Self::UnexpectedAdmissionError => "UnexpectedAdmissionError",
             Self::Evicted => EVICTED,
+            Self::OutOfPods => "OutOfpods",
+            Self::OutOfCpu => "OutOfcpu",
+            Self::OutOfMemory => "OutOfmemory",
+            Self::OutOfEphemeralStorage => "OutOfephemeral-storage",
+            Self::OutOfHugepages => "OutOfhugepages",
         }
     }
 }
@@ -78,7 +100,7 @@ pub enum Admission {
     #[default]
     Open,
     Admitted,
-    /// For good: the pod has failed, as in kubelet.
+    /// The pod has failed, as in kubelet.
     Refused(Refusal),
 }
 

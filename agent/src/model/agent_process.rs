@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::kernel::status_field;
+use super::text::limit;
 
 /// Clock ticks per second in `/proc`: USER_HZ, 100 on x86-64 and arm64 (include/asm-generic/param.h).
 const TICKS_PER_SECOND: u64 = 100;
@@ -61,10 +62,8 @@ fn cpu_time(stat: &str) -> Option<Duration> {
 }
 
 fn max_open_files(limits: &str) -> Option<u64> {
-    let line = limits
-        .lines()
-        .find_map(|it| it.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
+    let [soft, _] = limit(limits, "Max open files")?;
+    soft.parse().ok()
 }
 
 #[cfg(test)]

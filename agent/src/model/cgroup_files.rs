@@ -265,6 +265,28 @@ impl OomControl {
     }
 }
 
+/// OOM kills in a cgroup since it was made: of v1 in itself, of v2 with all below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OomCount {
+    pub kills: u64,
+    /// How often all of it was killed together; `None`: not counted (before Linux 5.17).
+    pub group_kills: Option<u64>,
+}
+
+impl OomCount {
+    /// `None`: the kernel does not count them (v1 before Linux 4.13).
+    pub fn of(events: &MemoryEvents, is_unified: bool) -> Option<Self> {
+        Some(Self {
+            kills: events.oom_kill?,
+            group_kills: match is_unified {
+                true => events.oom_group_kill,
+                // There are no such kills.
+                false => Some(0),
+            },
+        })
+    }
+}
+
 /// CPU time of a cgroup with all below it, in nanoseconds since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

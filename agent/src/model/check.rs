@@ -25,7 +25,13 @@ pub struct FactSheet {
     /// Swap of a cgroup can be limited.
     pub has_swap_limit: Option<bool>,
     pub namespaces: Namespaces,
+    /// Mounts that show a part of the node's cgroups alone, as in a container.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partial_trees: Vec<PathBuf>,
     pub capabilities: Option<BTreeSet<Capability>>,
+    /// Hard limit, bytes. `None`: no limit, or it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_locked_memory: Option<u64>,
     /// `/sys/kernel/btf/vmlinux` is there.
     pub has_btf: bool,
     pub bpffs: Bpffs,
@@ -36,10 +42,28 @@ pub struct FactSheet {
     pub has_psi: bool,
     pub is_swap_on: bool,
     pub memory: Option<MemoryFloor>,
+    /// Disks in use whose IO cgroups do not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncounted_disks: Vec<String>,
+    /// Those that limits are to be written to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved_cgroups: Vec<ReservedCgroupFacts>,
     pub kubelet: KubeletFacts,
     pub agent: AgentPresence,
     /// `None`: the setting cannot be read.
     pub sysctls: BTreeMap<Sysctl, Option<i64>>,
+}
+
+/// A cgroup of daemons that a reservation is to be enforced on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservedCgroupFacts {
+    /// The field of KubeletConfiguration that names it.
+    pub field: String,
+    /// From the mount.
+    pub path: String,
+    /// The interface files that it lacks of those to be written; `None`: there is no such cgroup.
+    pub lacking: Option<BTreeSet<String>>,
 }
 
 /// What kubelet's formula of available memory never counts as used, bytes.
@@ -68,7 +92,6 @@ pub enum CgroupDetection {
 pub struct Namespaces {
     pub is_initial_pid: Option<bool>,
     pub is_initial_user: Option<bool>,
-    pub is_initial_cgroup: Option<bool>,
 }
 
 /// Where eBPF links and maps can outlive the agent.
@@ -76,6 +99,8 @@ pub struct Namespaces {
 #[serde(rename_all = "camelCase")]
 pub enum Bpffs {
     Mounted(PathBuf),
+    /// The directory of pins, which is on another file system.
+    Elsewhere(PathBuf),
     /// The kernel has it.
     Mountable,
     Absent,

@@ -45,6 +45,10 @@ impl fmt::Display for DocumentError {
     }
 }
 
+/// More than any document has. libyaml compares each with all before it, so a megabyte of them takes
+/// it seconds.
+const MAX_DIRECTIVES: usize = 100;
+
 /// One document of a YAML stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk<'a> {
@@ -112,18 +116,45 @@ pub fn parse_yaml(text: &str, budget: Budget) -> Result<Value, DocumentError> {
             message: "brackets are nested too deep".into(),
         });
     }
+    if text.lines().filter(|it| it.starts_with('%')).count() > MAX_DIRECTIVES {
+        return Err(DocumentError {
+            place: None,
+            message: format!("has more than {MAX_DIRECTIVES} lines that begin with `%`"),
+        });
+    }
     let meter = Meter::new(budget);
     let seed = Node { meter: &meter };
     seed.deserialize(serde_yaml_ng::Deserializer::from_str(text))
         .map_err(|error| {
             let place = error.location().map(|it| (it.line(), it.column()));
-            let mut message = error.to_string();
-            // The place is told by its own field.
-            if let Some(cut) = place.and_then(|_| message.rfind(" at line ")) {
-                message.truncate(cut);
+            DocumentError {
+                place,
+                message: without_places(&error.to_string()),
             }
-            DocumentError { place, message }
         })
+}
+
+/// The place is told by its own field, and that of the context (`while parsing ... at line 1
+/// column 1`) is counted from the begin of one document.
+fn without_places(message: &str) -> String {
+    let digits = |it: &str| it.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let after_place = |it: &str| -> Option<usize> {
+        let line = &it[it.len() - digits(it)..];
+        let column = line.strip_prefix(" column ")?;
+        Some(digits(column))
+    };
+    let mut parts = message.split(" at line ");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match after_place(part) {
+            Some(n) => text.push_str(&part[part.len() - n..]),
+            None => {
+                text.push_str(" at line ");
+                text.push_str(part);
+            }
+        }
+    }
+    text
 }
 
 /// Whether more brackets are open at some place than any document needs.

@@ -223,9 +223,9 @@ pub struct Observation {
 pub enum MemoryMethod {
     /// The least of the others: kubelet's formula sees no kernel memory and no reserve, so that a
     /// node can run out of memory above every threshold; the kernel's figure sees no cache in use.
+    #[default]
     Least,
     /// Kubelet's: what is not in the working set of the root cgroup.
-    #[default]
     WorkingSet,
     /// What can be had without harm: page cache that is not in use counts as available, huge pages
     /// and the kernel's reserve do not.

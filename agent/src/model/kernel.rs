@@ -160,9 +160,13 @@ pub fn status_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The effective capability mask of `/proc/PID/status`.
+pub fn effective_mask(status: &str) -> Option<u64> {
+    u64::from_str_radix(status_field(status, "CapEff")?, 16).ok()
+}
+
+/// The effective capabilities of `/proc/PID/status`, among [`Capability::ALL`].
 pub fn effective_capabilities(status: &str) -> Option<BTreeSet<Capability>> {
-    let mask = u64::from_str_radix(status_field(status, "CapEff")?, 16).ok()?;
-    Some(capabilities_of_mask(mask))
+    effective_mask(status).map(capabilities_of_mask)
 }
 
 /// The effective user id of `/proc/PID/status`.

@@ -108,6 +108,9 @@ pub struct CgroupStatus {
     pub driver: CgroupDriver,
     /// `cgroupRoot` as a path from the cgroup mount.
     pub root: String,
+    /// Disks in use whose IO cgroups do not count; `ballast check` says why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncounted_disks: Vec<String>,
 }
 
 /// Which hierarchy carries the controllers.
@@ -201,6 +204,9 @@ impl From<&Stalls> for PsiStatus {
 #[serde(rename_all = "camelCase")]
 pub struct EbpfStatus {
     pub programs: Vec<ProgramStatus>,
+    /// Why no program outlives the agent: what happens while none runs is not told in full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_pinned: Option<String>,
     /// Records lost in the kernel by stream name, since the pinned maps were made.
     pub lost: BTreeMap<String, u64>,
 }
@@ -524,6 +530,7 @@ pub(crate) mod tests {
                 version: CgroupVersion::V1,
                 driver: CgroupDriver::Cgroupfs,
                 root: "/".into(),
+                uncounted_disks: vec!["vda".into()],
             },
             resources: BTreeMap::from([
                 ("cpu".into(), amounts(4000, 200, 600, Some(25))),
@@ -546,6 +553,7 @@ pub(crate) mod tests {
                 }),
             },
             ebpf: EbpfStatus {
+                not_pinned: Some("/var/lib/pins is not on a bpffs".into()),
                 programs: vec![
                     ProgramStatus {
                         name: "oom_mark_victim".into(),

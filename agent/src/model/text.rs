@@ -66,9 +66,32 @@ pub fn meminfo_bytes(text: &str, field: &str) -> Option<u64> {
     })
 }
 
+/// Soft and hard limit of a line of `/proc/PID/limits`, numbers or `unlimited`; `None` where the file has
+/// no such line.
+pub fn limit<'a>(text: &'a str, name: &str) -> Option<[&'a str; 2]> {
+    let mut words = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .split_ascii_whitespace();
+    Some([words.next()?, words.next()?])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_a_soft_and_a_hard_one() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units\n\
+                    Max locked memory         65536                unlimited            bytes\n\
+                    Max open files            1024\n";
+        assert_eq!(
+            limit(text, "Max locked memory"),
+            Some(["65536", "unlimited"])
+        );
+        assert_eq!(limit(text, "Max open files"), None);
+        assert_eq!(limit(text, "Max processes"), None);
+    }
 
     #[test]
     fn numbers_allow_blanks_and_nothing_else() {

@@ -3,7 +3,9 @@
 //!
 //! Invariant: a client can take one of [`MAX_CONNECTIONS`] places and the time of one encoding,
 //! nothing more. A handshake must end within [`HANDSHAKE_TIMEOUT`], headers must arrive within
-//! [`HEADER_TIMEOUT`], requests have no body.
+//! [`HEADER_TIMEOUT`], requests have no body, and who was answered asks again or goes within
+//! [`ANSWER_TIMEOUT`]. A probe finds a place whatever others do: pages that are being made hold at
+//! most half of the places, and a client that holds another one gives it up to who comes.
 
 mod access;
 mod buffer;
@@ -24,7 +26,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
@@ -36,8 +38,10 @@ use super::metrics::Metrics;
 use super::shutdown::Shutdown;
 use super::stats::Options;
 use crate::model::stats::StatsSnapshot;
+use crate::places::{ClientPlace, ClientPlaces};
 
-/// Connections served at a time; more wait in the backlog. A node has a handful of scrapers.
+/// Connections at a time; for one more, the one that has been idle longest is closed. A node has a
+/// handful of scrapers.
 pub const MAX_CONNECTIONS: usize = 32;
 
 /// From the connection to the end of its TLS handshake.
@@ -46,11 +50,13 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the connection, or from the last answer on it, to the end of the next request's headers.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// From the connection, or from the last answer on it, to the next request. A client that does not
+/// read its answer sends none that could be seen. Longer than scrapers wait for a page, which is
+/// 10 s by default, and than [`HEADER_TIMEOUT`], which ends what is merely idle.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// How long requests in progress may take to end at shutdown.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-
-/// The whole life of one connection, so that a peer that stops reading gives its place back.
-const CONNECTION_LIFETIME: Duration = Duration::from_secs(10 * 60);
 
 /// Pause after a failed accept, which happens when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -96,6 +102,18 @@ pub struct HttpServer {
     pub task: JoinHandle<()>,
 }
 
+/// Whether [`serve`] could begin; that somebody listens there already is no fault.
+pub fn check(listen: &Listen) -> Result<(), ServeError> {
+    access::check(&listen.access)?;
+    let address = listen.address;
+    match std::net::TcpListener::bind(address) {
+        Err(source) if source.kind() != io::ErrorKind::AddrInUse => {
+            Err(ServeError::Bind { address, source })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Binds and serves on the current runtime until `shutdown`.
 pub async fn serve(
     listen: Listen,
@@ -109,21 +127,30 @@ pub async fn serve(
     let address = listener.local_addr().map_err(failed)?;
     tokio::spawn(access::keep_current(Arc::clone(&access), shutdown.clone()));
     let answers = Arc::new(Answers::new(pages, access));
+    tokio::spawn(follow_sweeps(Arc::clone(&answers), shutdown.clone()));
     let task = tokio::spawn(accept_loop(listener, answers, shutdown));
     Ok(HttpServer { address, task })
 }
 
-async fn accept_loop(listener: TcpListener, answers: Arc<Answers>, mut shutdown: Shutdown) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
+async fn follow_sweeps(answers: Arc<Answers>, mut shutdown: Shutdown) {
     let mut stats = answers.pages().stats.clone();
+    loop {
+        tokio::select! {
+            () = shutdown.requested() => return,
+            changed = stats.changed() => match changed {
+                Ok(()) => answers.swept(),
+                Err(_) => return,
+            },
+        }
+    }
+}
+
+async fn accept_loop(listener: TcpListener, answers: Arc<Answers>, mut shutdown: Shutdown) {
+    let places = ClientPlaces::new(MAX_CONNECTIONS);
+    let mut connections = JoinSet::new();
     loop {
         let (stream, place) = tokio::select! {
             () = shutdown.requested() => break,
-            Ok(()) = stats.changed() => {
-                answers.swept();
-                continue;
-            }
             accepted = accept(&listener, &places) => match accepted {
                 Ok(it) => it,
                 Err(error) => {
@@ -135,8 +162,14 @@ async fn accept_loop(listener: TcpListener, answers: Arc<Answers>, mut shutdown:
         };
         let (answers, shutdown) = (Arc::clone(&answers), shutdown.clone());
         connections.spawn(async move {
-            serve_connection(stream, answers, shutdown).await;
-            drop(place);
+            let place = Arc::new(place);
+            tokio::select! {
+                () = serve_connection(stream, &place, answers, shutdown) => {}
+                () = place.taken_back() => tracing::debug!("a waiting HTTP connection is closed"),
+                () = place.kept_waiting(ANSWER_TIMEOUT) => {
+                    tracing::debug!("a client did not read its answer");
+                }
+            }
         });
         while connections.try_join_next().is_some() {}
     }
@@ -146,22 +179,23 @@ async fn accept_loop(listener: TcpListener, answers: Arc<Answers>, mut shutdown:
     let _ = tokio::time::timeout(SHUTDOWN_GRACE, all_done).await;
 }
 
-/// Takes a place first, so that what cannot be served yet stays in the kernel's backlog.
+/// The next connection, and a place that another one may have to give up for it.
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places)
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
+    places: &Arc<ClientPlaces>,
+) -> io::Result<(TcpStream, ClientPlace)> {
     let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
+    Ok((stream, places.take().await))
 }
 
-async fn serve_connection(stream: TcpStream, answers: Arc<Answers>, mut shutdown: Shutdown) {
+async fn serve_connection(
+    stream: TcpStream,
+    place: &Arc<ClientPlace>,
+    answers: Arc<Answers>,
+    mut shutdown: Shutdown,
+) {
     let Some(tls) = answers.access().tls() else {
-        return serve_stream(stream, answers, shutdown).await;
+        return serve_stream(stream, place, answers, shutdown).await;
     };
     let handshake = TlsAcceptor::from(tls).accept(stream);
     let ended = tokio::select! {
@@ -169,19 +203,26 @@ async fn serve_connection(stream: TcpStream, answers: Arc<Answers>, mut shutdown
         () = shutdown.requested() => return,
     };
     match ended.map_err(io::Error::from).flatten() {
-        Ok(stream) => serve_stream(stream, answers, shutdown).await,
+        Ok(stream) => serve_stream(stream, place, answers, shutdown).await,
         Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
     }
 }
 
 async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    place: &Arc<ClientPlace>,
     answers: Arc<Answers>,
     mut shutdown: Shutdown,
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
+        let place = Arc::clone(place);
         let response = Arc::clone(&answers).answer(request);
-        async move { Ok::<_, Infallible>(response.await) }
+        async move {
+            place.agents_turn();
+            let response = response.await;
+            place.clients_turn();
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -191,7 +232,6 @@ async fn serve_stream(
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = tokio::time::sleep(CONNECTION_LIFETIME) => return,
         () = shutdown.requested() => {
             connection.as_mut().graceful_shutdown();
             connection.await

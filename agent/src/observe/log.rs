@@ -1,10 +1,15 @@
 //! Log output: lines for people on a terminal, JSON for collectors, always to stderr.
 
-use std::io::IsTerminal;
+mod repeats;
+
+use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use self::repeats::Repeats;
+pub use self::repeats::take_left_out;
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +28,31 @@ impl LogStyle {
         } else {
             Self::Json
         }
+    }
+}
+
+/// Writes each event, which comes in one piece, as one line: what it tells may be the name of a process
+/// or a file, which others choose.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = event.strip_suffix(b"\n").unwrap_or(event);
+        let mut line = Vec::with_capacity(event.len() + 1);
+        for byte in text {
+            match byte {
+                b'\n' => line.extend(b"\\n"),
+                b'\r' => line.extend(b"\\r"),
+                byte => line.push(*byte),
+            }
+        }
+        line.push(b'\n');
+        self.0.write_all(&line)?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -47,11 +77,13 @@ pub fn init(style: LogStyle, filter: &str) -> Result<(), LogError> {
         filter: filter.to_owned(),
         source,
     })?;
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry()
+        .with(filter)
+        .with(Repeats::default());
     let installed = match style {
         LogStyle::Text => {
             let layer = tracing_subscriber::fmt::layer()
-                .with_writer(std::io::stderr)
+                .with_writer(|| OneLine(std::io::stderr()))
                 .with_ansi(std::io::stderr().is_terminal())
                 .with_target(false);
             registry.with(layer).try_init()
@@ -72,6 +104,35 @@ pub fn init(style: LogStyle, filter: &str) -> Result<(), LogError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_is_one_line_whatever_it_tells() {
+        use tracing_subscriber::fmt::MakeWriter;
+
+        #[derive(Clone, Default)]
+        struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+        impl Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().expect("no panic").write(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let lines = Lines::default();
+        let to = lines.clone();
+        let make = move || OneLine(to.clone());
+        assert!(MakeWriter::make_writer(&make).flush().is_ok());
+        let layer = tracing_subscriber::fmt::layer().with_writer(make);
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(comm = "a\nb", "killed {}", "x\nERROR y\r");
+        });
+        let bytes = lines.0.lock().expect("no panic").clone();
+        let text = String::from_utf8(bytes).expect("text");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("killed x\\nERROR y\\r"), "{text}");
+    }
 
     #[test]
     fn a_bad_filter_is_an_error_that_shows_it() {

@@ -51,8 +51,8 @@ use self::families::{
 };
 use self::histogram::HistogramVec;
 use self::labels::{
-    EndedKind, ExitHow, HostSlice, RecordResult, RestoreResult, SaveResult, Source, SourceFault,
-    Stream, Trigger,
+    EndedKind, ExitHow, HostSlice, MissedCause, RecordResult, RestoreResult, SaveResult, Source,
+    SourceFault, Stream, Trigger,
 };
 use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
@@ -225,6 +225,9 @@ impl Metrics {
         self.begin_pressure();
         self.begin_actions();
         self.begin_kubelet();
+        for it in MissedCause::ALL {
+            oom.missed.with_label_values(&[it.as_str()]);
+        }
         for it in RecordResult::ALL {
             oom.records.with_label_values(&[it.as_str()]);
         }

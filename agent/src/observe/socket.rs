@@ -3,8 +3,8 @@
 //!
 //! Invariant: a client takes a place and the memory of one batch, never the time of the agent. It
 //! may be root or the agent's own user, nobody else. A reader that stops reading holds its own
-//! connection only; the places of followers and of everybody are limited apart, so that paused
-//! followers cannot keep `ballast status` out.
+//! connection only, and gives it up when somebody else needs a place. Only followers keep theirs, and
+//! they have half of the places at most, so that paused ones cannot keep `ballast status` out.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::event_log::EventLog;
@@ -27,16 +27,20 @@ use super::shutdown::Shutdown;
 use crate::model::record::EventRecord;
 use crate::model::stats::StatsSnapshot;
 use crate::model::status::Status;
+use crate::places::{ClientPlace, ClientPlaces};
 use crate::sys::clock;
 use crate::sys::unix_socket::{self, ListenError, SocketFile};
 
-/// Connections served at a time; more wait in the backlog.
+/// Connections at a time; for one more, the one that has kept the agent waiting longest is closed.
 pub const MAX_CONNECTIONS: usize = 32;
 
 /// Of them, those that follow events; more are refused.
 pub const MAX_FOLLOWERS: usize = 16;
 
-/// How long a client may take to send its request, or to read an answer that is not followed.
+/// How long a client may take to send its request. Clients connect when they have one.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a client may take to read an answer that is not followed, and waits for one.
 pub const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Records written at a time.
@@ -44,6 +48,9 @@ const BATCH: usize = 64;
 
 /// Pause after a failed accept, which happens when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often the socket's file is looked at: a cleaner of `/run` may have removed it.
+const FILE_CHECK: Duration = Duration::from_secs(5);
 
 /// Statistics older than this are made anew for who asks: two clients that ask every second share
 /// their sweeps.
@@ -95,36 +102,74 @@ pub fn serve(
     sources: Sources,
     shutdown: Shutdown,
 ) -> Result<SocketServer, ServeError> {
-    let (listener, file) = unix_socket::listen(path)?;
-    let registered = listener
-        .set_nonblocking(true)
-        .and_then(|()| UnixListener::from_std(listener));
-    let listener = registered.map_err(|source| ServeError::Register {
-        path: path.display().to_string(),
-        source,
-    })?;
-    let task = tokio::spawn(accept_loop(listener, file, sources, shutdown));
+    let bound = Bound::new(path)?;
+    let task = tokio::spawn(accept_loop(bound, sources, shutdown));
     Ok(SocketServer { task })
 }
 
-async fn accept_loop(
+/// The socket and where clients find it.
+struct Bound {
     listener: UnixListener,
     file: SocketFile,
-    sources: Sources,
-    mut shutdown: Shutdown,
-) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+}
+
+impl Bound {
+    fn new(path: &Path) -> Result<Self, ServeError> {
+        let (listener, file) = unix_socket::listen(path)?;
+        let registered = listener
+            .set_nonblocking(true)
+            .and_then(|()| UnixListener::from_std(listener));
+        let listener = registered.map_err(|source| ServeError::Register {
+            path: path.display().to_string(),
+            source,
+        })?;
+        Ok(Self { listener, file })
+    }
+
+    /// Listens anew where clients would no longer find the socket. Whoever is connected stays.
+    async fn keep_in_place(&mut self) {
+        let file = self.file.clone();
+        let looked = tokio::task::spawn_blocking(move || file.is_in_place()).await;
+        // An error: the runtime ends.
+        if looked.unwrap_or(true) {
+            return;
+        }
+        let path = self.file.path().display().to_string();
+        match Self::new(self.file.path()) {
+            Ok(again) => {
+                *self = again;
+                tracing::warn!(path, "the agent's socket was removed and is back");
+            }
+            Err(error) => {
+                let error = crate::sys::chain(&error);
+                tracing::warn!(
+                    error,
+                    path,
+                    "the agent's socket was removed and is not back"
+                );
+            }
+        }
+    }
+}
+
+async fn accept_loop(mut bound: Bound, sources: Sources, mut shutdown: Shutdown) {
+    let places = ClientPlaces::new(MAX_CONNECTIONS);
     let server = Arc::new(Server {
         sources,
         follower_places: Arc::new(Semaphore::new(MAX_FOLLOWERS)),
         own_uid: nix::unistd::geteuid().as_raw(),
     });
+    let mut file_checks = tokio::time::interval(FILE_CHECK);
     let mut connections = JoinSet::new();
     loop {
-        let (stream, place) = tokio::select! {
+        let stream = tokio::select! {
             () = shutdown.requested() => break,
-            accepted = accept(&listener, &places) => match accepted {
-                Ok(it) => it,
+            _ = file_checks.tick() => {
+                bound.keep_in_place().await;
+                continue;
+            }
+            accepted = bound.listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "accept on the agent's socket failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -132,32 +177,27 @@ async fn accept_loop(
                 }
             },
         };
+        // Another connection may have to give it up first.
+        let place = tokio::select! {
+            () = shutdown.requested() => break,
+            place = places.take() => place,
+        };
         let server = Arc::clone(&server);
         connections.spawn(async move {
-            if let Err(error) = server.serve_connection(stream).await {
-                tracing::debug!(%error, "a client of the agent's socket went away");
+            let ended = tokio::select! {
+                ended = server.serve_connection(stream, &place) => ended,
+                () = place.taken_back() => Err(io::ErrorKind::TimedOut.into()),
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection to the agent's socket ended early");
             }
-            drop(place);
         });
         while connections.try_join_next().is_some() {}
     }
     // Clients are told nothing they could not ask again: the tasks end with the set.
     connections.shutdown().await;
-    drop(listener);
-    file.remove();
-}
-
-/// Takes a place first, so that what cannot be served yet stays in the kernel's backlog.
-async fn accept(
-    listener: &UnixListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(UnixStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places)
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
+    drop(bound.listener);
+    bound.file.remove();
 }
 
 struct Server {
@@ -166,46 +206,68 @@ struct Server {
     own_uid: u32,
 }
 
+/// Where the answers to one request go.
+struct Reply<'a> {
+    writer: OwnedWriteHalf,
+    place: &'a ClientPlace,
+}
+
+impl Reply<'_> {
+    async fn send(&mut self, answer: AnswerRef<'_>) -> io::Result<()> {
+        self.write(&answer.to_line()).await
+    }
+
+    /// While the client reads, the connection waits for it.
+    async fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.place.clients_turn();
+        tokio::time::timeout(CLIENT_TIMEOUT, self.writer.write_all(lines)).await??;
+        self.place.agents_turn();
+        Ok(())
+    }
+}
+
 impl Server {
-    async fn serve_connection(&self, stream: UnixStream) -> io::Result<()> {
+    async fn serve_connection(&self, stream: UnixStream, place: &ClientPlace) -> io::Result<()> {
         let uid = stream.peer_cred()?.uid();
-        let (reader, mut writer) = stream.into_split();
+        let (reader, writer) = stream.into_split();
+        let mut reply = Reply { writer, place };
         if !is_allowed(uid, self.own_uid) {
             let message = format!("user {uid} may not talk to the agent: only root may");
-            return send(&mut writer, AnswerRef::Error(&message)).await;
+            return reply.send(AnswerRef::Error(&message)).await;
         }
         let mut reader = BufReader::new(reader);
-        let line = tokio::time::timeout(CLIENT_TIMEOUT, read_request_line(&mut reader)).await??;
+        let line = tokio::time::timeout(REQUEST_TIMEOUT, read_request_line(&mut reader)).await??;
+        place.agents_turn();
         match parse(&line) {
-            Err(message) => send(&mut writer, AnswerRef::Error(&message)).await,
-            Ok(Request::Status(_)) => self.send_status(&mut writer).await,
-            Ok(Request::Stats(_)) => self.send_stats(&mut writer).await,
+            Err(message) => reply.send(AnswerRef::Error(&message)).await,
+            Ok(Request::Status(_)) => self.send_status(&mut reply).await,
+            Ok(Request::Stats(_)) => self.send_stats(&mut reply).await,
             Ok(Request::Events(request)) if request.follow => {
-                self.follow(&request, reader, writer).await
+                self.follow(&request, reader, reply).await
             }
-            Ok(Request::Events(request)) => self.send_events(&request, &mut writer).await,
-            Ok(Request::Records(request)) => self.send_records(&request, &mut writer).await,
-            Ok(Request::Explain(request)) => self.send_explanation(request, &mut writer).await,
+            Ok(Request::Events(request)) => self.send_events(&request, &mut reply).await,
+            Ok(Request::Records(request)) => self.send_records(&request, &mut reply).await,
+            Ok(Request::Explain(request)) => self.send_explanation(request, &mut reply).await,
         }
     }
 
-    async fn send_status(&self, writer: &mut OwnedWriteHalf) -> io::Result<()> {
+    async fn send_status(&self, reply: &mut Reply<'_>) -> io::Result<()> {
         let status = self.sources.status.borrow().clone();
         let answer = match &status {
             Some(status) => AnswerRef::Status(status),
             None => AnswerRef::Error(STARTING),
         };
-        send(writer, answer).await
+        reply.send(answer).await
     }
 
-    async fn send_stats(&self, writer: &mut OwnedWriteHalf) -> io::Result<()> {
+    async fn send_stats(&self, reply: &mut Reply<'_>) -> io::Result<()> {
         let Some(stats) = self.fresh_stats().await else {
-            return send(writer, AnswerRef::Error(NO_STATS)).await;
+            return reply.send(AnswerRef::Error(NO_STATS)).await;
         };
         // A node full of pods makes megabytes: other connections do not wait for that.
         let line = tokio::task::spawn_blocking(move || AnswerRef::Stats(&stats).to_line());
         let line = line.await.map_err(io::Error::other)?;
-        within_timeout(writer.write_all(&line)).await
+        reply.write(&line).await
     }
 
     /// The last sweep, and a new one where that is old and comes in time.
@@ -231,10 +293,10 @@ impl Server {
     async fn send_explanation(
         &self,
         request: ExplainRequest,
-        writer: &mut OwnedWriteHalf,
+        reply: &mut Reply<'_>,
     ) -> io::Result<()> {
         let Some(status) = self.sources.status.borrow().clone() else {
-            return send(writer, AnswerRef::Error(STARTING)).await;
+            return reply.send(AnswerRef::Error(STARTING)).await;
         };
         let Sources {
             admissions,
@@ -245,20 +307,16 @@ impl Server {
             explain::pod(&status, &admissions, &oom_records, &request)
         });
         match explained.await.map_err(io::Error::other)? {
-            Ok(explanation) => send(writer, AnswerRef::Explanation(&explanation)).await,
-            Err(error) => send(writer, AnswerRef::Error(&error.to_string())).await,
+            Ok(explanation) => reply.send(AnswerRef::Explanation(&explanation)).await,
+            Err(error) => reply.send(AnswerRef::Error(&error.to_string())).await,
         }
     }
 
-    async fn send_events(
-        &self,
-        request: &EventsRequest,
-        writer: &mut OwnedWriteHalf,
-    ) -> io::Result<()> {
+    async fn send_events(&self, request: &EventsRequest, reply: &mut Reply<'_>) -> io::Result<()> {
         let events = &self.sources.events;
         let records = events.snapshot(&request.filter(events.last_sequence()));
         for batch in records.chunks(BATCH) {
-            within_timeout(writer.write_all(&lines(batch))).await?;
+            reply.write(&lines(batch)).await?;
         }
         Ok(())
     }
@@ -267,14 +325,16 @@ impl Server {
     async fn send_records(
         &self,
         request: &RecordsRequest,
-        writer: &mut OwnedWriteHalf,
+        reply: &mut Reply<'_>,
     ) -> io::Result<()> {
         let directory = self.sources.oom_records.clone();
         let listed = tokio::task::spawn_blocking(move || oom_records::ids(&directory));
         let ids = match listed.await.map_err(io::Error::other)? {
             Ok(ids) => ids,
             Err(error) => {
-                return send(writer, AnswerRef::Error(&crate::sys::chain(&error))).await;
+                return reply
+                    .send(AnswerRef::Error(&crate::sys::chain(&error)))
+                    .await;
             }
         };
         for id in ids {
@@ -284,7 +344,7 @@ impl Server {
                 continue;
             };
             if request.since.is_none_or(|since| record.event.time >= since) {
-                send(writer, AnswerRef::Record(&record)).await?;
+                reply.send(AnswerRef::Record(&record)).await?;
             }
         }
         Ok(())
@@ -294,11 +354,11 @@ impl Server {
         &self,
         request: &EventsRequest,
         mut reader: BufReader<OwnedReadHalf>,
-        mut writer: OwnedWriteHalf,
+        mut reply: Reply<'_>,
     ) -> io::Result<()> {
         let Ok(_place) = self.follower_places.try_acquire() else {
             let message = format!("{MAX_FOLLOWERS} clients follow events already");
-            return send(&mut writer, AnswerRef::Error(&message)).await;
+            return reply.send(AnswerRef::Error(&message)).await;
         };
         let events = &self.sources.events;
         let mut follower = events.subscribe(request.filter(events.last_sequence()));
@@ -309,8 +369,9 @@ impl Server {
                 // A client has nothing more to say: this is its end.
                 _ = reader.read(&mut from_client) => return Ok(()),
             };
-            // Without a timeout: a pager that waits for its user is a good reader.
-            writer.write_all(&lines(&batch)).await?;
+            // Without a timeout, and with the place kept: a pager that waits for its user is a good
+            // reader.
+            reply.writer.write_all(&lines(&batch)).await?;
         }
     }
 }
@@ -339,14 +400,6 @@ fn parse(line: &[u8]) -> Result<Request, String> {
 fn lines(records: &[Arc<EventRecord>]) -> Vec<u8> {
     let to_line = |it: &Arc<EventRecord>| AnswerRef::Event(it).to_line();
     records.iter().flat_map(to_line).collect()
-}
-
-async fn send(writer: &mut OwnedWriteHalf, answer: AnswerRef<'_>) -> io::Result<()> {
-    within_timeout(writer.write_all(&answer.to_line())).await
-}
-
-async fn within_timeout(write: impl Future<Output = io::Result<()>>) -> io::Result<()> {
-    tokio::time::timeout(CLIENT_TIMEOUT, write).await?
 }
 
 #[cfg(test)]

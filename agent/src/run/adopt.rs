@@ -8,13 +8,14 @@ use std::time::Duration;
 use super::event::Sender;
 use super::forensics::Recorder;
 use super::kernel::{Listener, Outputs, Prepared};
+use super::missed::Origin;
 use super::node::DeviceControl;
 use super::pods::{self, Instance, PodEntry};
 use super::{KERNEL_EVENTS, Loop, RunError};
 use crate::apply::checkpoint;
 use crate::apply::devices::DEVICE_PROGRAM;
 use crate::decide::eviction::facts::pod_facts;
-use crate::decide::pod_state::{Begun, PodState};
+use crate::decide::pod_state::{Begun, PodState, accepted};
 use crate::decide::qos::qos_class;
 use crate::model::container::{self, ContainerState, SpecHash, Termination};
 use crate::model::event::{ExitStatus, KernelEvent, ProcessChange};
@@ -23,7 +24,7 @@ use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::RestoreResult;
 use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
-use crate::sources::bpf::{DEVICE_COUNTER, LoadOptions, ProgramReport, Streams};
+use crate::sources::bpf::{DEVICE_COUNTER, LoadOptions, ProgramReport, Stream, Streams};
 use crate::sources::checkpoint as stored;
 use crate::sys::{Dir, clock};
 
@@ -49,7 +50,11 @@ impl Loop {
             watched,
             diagnostics: self.config.bpf.diagnostics,
         };
-        let streams = match Streams::adopt(&options) {
+        let adopted = Streams::adopt(&options);
+        if !adopted.as_ref().is_ok_and(|it| it.reads(Stream::Oom)) {
+            self.shared.kill_counts.after_a_gap();
+        }
+        let streams = match adopted {
             Ok(streams) => streams,
             Err(error) => {
                 self.programs_loaded(&[], None, Some(crate::observe::chain(&error)));
@@ -91,6 +96,9 @@ impl Loop {
         fault: Option<String>,
     ) {
         self.publisher.programs(reports, &self.metrics);
+        if !reports.iter().any(ProgramReport::reports_kills) {
+            self.shared.kill_counts.without_programs();
+        }
         if let Some(attached) = device {
             let metrics = &self.metrics;
             self.publisher
@@ -113,6 +121,14 @@ impl Loop {
                 .cgroup_program(DEVICE_PROGRAM, devices, metrics);
         }
         self.health.unblock(KERNEL_EVENTS);
+    }
+
+    /// Says why no program outlives the agent.
+    pub(super) fn not_pinned(&mut self, why: Option<String>) {
+        if let Some(why) = &why {
+            self.told.node("KernelEventsNotPinned", why.clone());
+        }
+        self.publisher.not_pinned(why);
     }
 
     /// Reads the stored pods, adopts what runs, and settles what ended meanwhile. `waiting`: the
@@ -248,7 +264,7 @@ impl Loop {
                 continue;
             };
             let accepted_at = WallTime::from_epoch(clock::wall());
-            let pod = Pod::clone(pod);
+            let pod = accepted(Pod::clone(pod), &self.config.kubelet);
             let state = PodState::rebuilt(pod, self.boot_id(), accepted_at, &begun, now);
             if let Some(entry) = self.entry_of(state) {
                 self.told.pod_rebuilt(&entry.pod_ref, begun.len());
@@ -306,9 +322,7 @@ impl Loop {
         instance.oom_killed = oom_victims.contains(&record.process);
         entry.instances.insert(owner.container.clone(), instance);
         self.shared.add_main(record.process);
-        let key = (owner.pod_uid.clone(), owner.container.clone());
-        self.instances.insert(record.id.clone(), key.clone());
-        Some(key)
+        Some((owner.pod_uid.clone(), owner.container.clone()))
     }
 
     /// The start was decided and stored, and the program never ran: as if it had not been decided.
@@ -358,7 +372,7 @@ impl Loop {
             names.extend(entry.instances.values().map(|it| it.cgroup.clone()));
         }
         for name in names {
-            self.register(&name);
+            self.register(&name, Origin::Found);
         }
     }
 

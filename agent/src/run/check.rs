@@ -1,19 +1,30 @@
 //! `ballast check`: gathers what the pure report is made from.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::RunError;
 use crate::apply::devices::{DEVICE_PROGRAM, DevicePrograms};
 use crate::check;
 use crate::config::{Config, Mode};
+use crate::decide::cgroup_files::FileRules;
 use crate::decide::device_access::device_access;
-use crate::model::check::{CgroupDetection, CheckReport, ProgramCheck};
-use crate::sources::bpf::{LoadOptions, ProgramReport, ProgramState, Stream, Streams};
+use crate::decide::reserved::{ReservedCgroup, reserved_cgroups};
+use crate::model::cgroup_name::CgroupDriver;
+use crate::model::check::{
+    Bpffs, CgroupDetection, CheckReport, FactSheet, ProgramCheck, ReservedCgroupFacts,
+};
+use crate::model::mounts::CgroupFacts;
+use crate::sources::bpf::{self, LoadOptions, ProgramReport, ProgramState, Stream, Streams};
+use crate::sources::cgroupfs::CgroupReader;
+use crate::sources::mounts::open_trees;
 use crate::sources::probe;
-use crate::sys::Root;
+use crate::sys::{Root, page_size};
 
 /// What this node gives the agent. Every eBPF program is loaded and attached for a moment; nothing
 /// is pinned, mounted or written.
 pub fn check(config: &Config) -> CheckReport {
-    let facts = probe::facts(&Root::host(), &config.socket);
+    let facts = facts(config);
     let mut programs = try_programs();
     if let (Mode::Own, CgroupDetection::Found(found)) = (config.mode, &facts.cgroups)
         && check::needs_device_program(found)
@@ -25,12 +36,63 @@ pub fn check(config: &Config) -> CheckReport {
 
 /// The judgement of [`check`] without the programs, none of which an agent needs.
 pub(super) fn check_fitness(config: &Config) -> Result<(), RunError> {
-    let facts = probe::facts(&Root::host(), &config.socket);
+    let facts = facts(config);
     let report = check::report(&facts, config, &[]).fatal();
     match report.items.is_empty() {
         true => Ok(()),
         false => Err(RunError::Unfit(report)),
     }
+}
+
+fn facts(config: &Config) -> FactSheet {
+    let mut facts = probe::facts(&Root::host(), &config.socket);
+    let pins = &config.bpf.pin_directory;
+    if facts.bpffs != Bpffs::Absent && !bpf::can_pin_in(pins) {
+        facts.bpffs = Bpffs::Elsewhere(pins.clone());
+    }
+    if let (Mode::Own, CgroupDetection::Found(found)) = (config.mode, &facts.cgroups) {
+        facts.reserved_cgroups = reserved_facts(config, found);
+    }
+    facts
+}
+
+/// Which of the cgroups that are to be limited are there, with the files to do it. None, where the
+/// hierarchies cannot be opened, which is told elsewhere.
+fn reserved_facts(config: &Config, found: &CgroupFacts) -> Vec<ReservedCgroupFacts> {
+    let rules = FileRules {
+        unified: found.layout.is_unified(),
+        page_size: page_size(),
+        hugepage_sizes: Vec::new(),
+        hugetlb_reservations: false,
+        memory_and_swap: false,
+        swap_max: false,
+        devices: false,
+    };
+    let wanted = reserved_cgroups(&config.kubelet, config.compat, &rules);
+    let Ok(trees) = open_trees(&Root::host(), &found.layout) else {
+        return Vec::new();
+    };
+    let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
+    let look = |it: ReservedCgroup| {
+        let name = it.cgroup.name;
+        let dirs = it.cgroup.files.iter().map(|(file, _)| {
+            let dir = reader.dir(&name, file.controller.name()).ok();
+            (file.name.clone(), dir)
+        });
+        let dirs: Vec<_> = dirs.collect();
+        let is_there = dirs.iter().any(|(_, dir)| dir.is_some());
+        let lacking = dirs
+            .into_iter()
+            .filter(|(file, dir)| dir.as_ref().is_none_or(|it| !it.has(file)))
+            .map(|(file, _)| file)
+            .collect();
+        ReservedCgroupFacts {
+            field: it.field.to_owned(),
+            path: name.path(CgroupDriver::Cgroupfs),
+            lacking: is_there.then_some(lacking),
+        }
+    };
+    wanted.into_iter().map(look).collect()
 }
 
 fn try_device_program() -> ProgramCheck {
@@ -55,7 +117,10 @@ fn try_programs() -> Vec<ProgramCheck> {
                 program: stream.name().to_owned(),
                 state: crate::observe::chain(&error),
                 is_running: false,
-                fallback: None,
+                fallback: match stream {
+                    Stream::Oom => Some(ProgramReport::WITHOUT_ANY.to_owned()),
+                    _ => None,
+                },
             })
             .collect(),
     }

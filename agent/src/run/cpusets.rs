@@ -51,8 +51,10 @@ impl Loop {
                 ready.push((uid, action));
                 continue;
             };
+            let lack = self.lack_of(&uid, container, now);
+            let is_lack = lack.is_some();
             let why = match self.ownership.has(&uid) {
-                true => self.why_held(&uid, container),
+                true => lack.or_else(|| self.why_held(&uid, container)),
                 false => Some("waits until the record of its pod can be stored".to_owned()),
             };
             let Some(entry) = self.pods.get_mut(&uid) else {
@@ -62,6 +64,9 @@ impl Loop {
             let Some(instance) = entry.instances.get_mut(container) else {
                 continue;
             };
+            if !is_lack && let Some(lack) = &mut instance.lack {
+                lack.until = None;
+            }
             let before = std::mem::replace(&mut instance.held, why.clone());
             match (before, why) {
                 (Some(why), _) if is_going => self.start_failed(&uid, container, why, now),
@@ -70,12 +75,26 @@ impl Loop {
                     if before.is_none() {
                         self.told.start_held(&entry.pod_ref, container, &why);
                     }
-                    self.is_pool_moved = true;
+                    self.is_pool_moved |= !is_lack;
                     self.held_starts.push((uid, action));
                 }
             }
         }
         ready
+    }
+
+    /// What the agent lacked for a start, until it is tried again.
+    fn lack_of(&self, uid: &PodUid, container: &str, now: Duration) -> Option<String> {
+        let lack = self
+            .pods
+            .get(uid)?
+            .instances
+            .get(container)?
+            .lack
+            .as_ref()?;
+        lack.until
+            .is_some_and(|it| now < it)
+            .then(|| lack.why.clone())
     }
 
     /// `None`: the container has no CPUs of its own, or has them alone.

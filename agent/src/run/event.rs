@@ -27,6 +27,12 @@ pub(super) enum Event {
         container: String,
         victim: ProcessKey,
     },
+    /// The OOM killer killed processes of a container, nobody knows which.
+    OomKillsMissed {
+        pod: PodUid,
+        container: String,
+        n: u64,
+    },
     /// A pod is to be evicted; under a hard threshold its processes are being killed already.
     Evict(Box<Eviction>),
     /// What the node is short of changed.
@@ -59,6 +65,8 @@ pub(super) enum Event {
         device: Option<Result<(), String>>,
         /// Why some were not even tried.
         fault: Option<String>,
+        /// Why none outlives the agent.
+        not_pinned: Option<String>,
     },
     Shutdown,
 }

@@ -12,7 +12,6 @@ use super::pressure::{self, Parts, Stages, WatcherHandle};
 use crate::apply::checkpoint;
 use crate::apply::recording::{Recorder, RecordingLimits};
 use crate::apply::relief::ReliefWriter;
-use crate::decide::eviction::returns::is_to_return;
 use crate::decide::eviction::story::{Step, StoryHeader, StoryKind};
 use crate::decide::eviction::thresholds::ThresholdError;
 use crate::decide::eviction::{FsLayout, Policy};
@@ -119,43 +118,6 @@ impl Loop {
                     first.at = eviction.at;
                     first.victim.grace = eviction.victim.grace;
                 }
-            }
-        }
-    }
-
-    /// Forgets evicted pods that begin anew, so that the next reading of the manifests adds them. Of
-    /// each nothing is there any more but its record and its logs, which go too.
-    pub(super) fn return_evicted(&mut self, now: Duration) {
-        let Some(conditions) = self.pressure.known_conditions() else {
-            return;
-        };
-        let period = self.config.kubelet.eviction_pressure_transition_period;
-        let compat = self.config.compat;
-        let is_due = |it: &&PodEntry| {
-            let state = &it.state;
-            let is_over = it.is_finished()
-                && it.instances.is_empty()
-                && it.gave_up_files
-                && state.deletion.is_none()
-                && !self.noted.contains(it.uid());
-            is_over
-                && state.eviction.as_ref().is_some_and(|eviction| {
-                    let policy = state.pod.restart_policy;
-                    is_to_return(policy, eviction, &conditions, period, compat, now)
-                })
-        };
-        let due: Vec<PodUid> = self
-            .pods
-            .values()
-            .filter(is_due)
-            .map(|it| it.uid().clone())
-            .collect();
-        for uid in due {
-            let pod_ref = self.pods.get(&uid).map(|it| Arc::clone(&it.pod_ref));
-            self.forget(&uid, now);
-            if let Some(pod_ref) = pod_ref.filter(|_| !self.pods.contains_key(&uid)) {
-                self.told.returns(&pod_ref);
-                self.metrics.pod_returned();
             }
         }
     }

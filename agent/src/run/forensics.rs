@@ -4,10 +4,10 @@
 //! Invariant: nobody waits for this thread. A kill that finds the queue full has no record and is
 //! counted as dropped; kept, coalesced and dropped together are the kills.
 //!
-//! What a record knows without reading a file is written first, for every kill that waits. The scene,
-//! which takes longest on a node that is short of memory, is read when no kill waits, within a bound,
-//! and the record is written again. A record is on disk before anything of it is synced, which takes
-//! longer than a record has time and is left to a second thread.
+//! What a record knows without reading a file is written at once. The scene, which takes longest on a
+//! node that is short of memory, is read by a second thread, and the record is written again: no kill
+//! waits for the scene of another. A record is on disk before anything of it is synced, which takes
+//! longer than a record has time and is left to a third thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,13 +20,11 @@ use std::time::Duration;
 use super::Loop;
 use super::kernel::Shared;
 use crate::apply::checkpoint;
-use crate::apply::oom_ring::{self, OomRing};
+use crate::apply::oom_ring::OomRing;
 use crate::decide::attribution::CgroupIndex;
 use crate::decide::oom_bursts::{OomBursts, WINDOW};
 use crate::model::event::OomKill;
-use crate::model::forensics::{
-    AgentState, CgroupUse, LaterVictim, OomRecord, Part, RecordId, Scene, Trend,
-};
+use crate::model::forensics::{AgentState, LaterVictim, OomRecord, Part, RecordId, Scene, Trend};
 use crate::model::history::History;
 use crate::model::record::{Event, EventDetail};
 use crate::model::saved_counts::{KIND, SavedCounts, VERSION};
@@ -34,8 +32,12 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::RecordResult;
 use crate::observe::{chain, oom_records};
 use crate::sources::checkpoint as stored;
-use crate::sources::oom_scene::{Place, SceneReader, Usage};
+use crate::sources::oom_scene::SceneReader;
 use crate::sys::{FsError, Root, clock, durable};
+
+mod scenes;
+
+use scenes::{SceneOf, Scenes};
 
 /// The directory of the ring, and the file of the counts, in the state directory.
 pub(super) const RECORDS: &str = "oom";
@@ -50,19 +52,6 @@ const FLUSH: Duration = Duration::from_millis(20);
 
 /// How long a record stays in memory: the time in which kills join it, and that in which they wait.
 const OPEN: Duration = WINDOW.saturating_add(Duration::from_millis(500));
-
-/// The parts of a record that are read from files.
-const SCENE: [Part; 5] = [
-    Part::Siblings,
-    Part::Children,
-    Part::Pods,
-    Part::Processes,
-    Part::Stat,
-];
-
-/// No part of a scene is begun this long after the first one: a node that is short of memory can take
-/// a second for what takes a millisecond otherwise, and the next kill waits meanwhile.
-const SCENE_TIME: Duration = Duration::from_millis(50);
 
 /// What the files say this long after a kill is no longer about it: it happened while no agent ran.
 const STALE: Duration = Duration::from_secs(2);
@@ -111,14 +100,36 @@ struct Kill {
     pod_path: Option<String>,
 }
 
+/// What the thread is to do.
+#[derive(Debug)]
+enum Job {
+    Record(Box<Kill>),
+    /// Counts changed without a record.
+    SaveCounts,
+}
+
+/// Has the counts of kills saved that have no record.
+pub(super) struct CountSaver(SyncSender<Job>);
+
+impl CountSaver {
+    /// Never waits: a full queue has them saved as well.
+    pub(super) fn save(&self) {
+        self.0.try_send(Job::SaveCounts).ok();
+    }
+}
+
 /// The listener's end.
 pub(super) struct Recorder {
     bursts: OomBursts,
-    queue: SyncSender<Kill>,
+    queue: SyncSender<Job>,
     metrics: Metrics,
 }
 
 impl Recorder {
+    pub(super) fn saver(&self) -> CountSaver {
+        CountSaver(self.queue.clone())
+    }
+
     /// Notes in the event which record the kill comes to. A victim that was exiting anyway is no
     /// kill.
     pub(super) fn number(&mut self, kill: &OomKill, event: &mut Event) {
@@ -139,7 +150,8 @@ impl Recorder {
             victim_path: victim.owner().map(|it| it.path.clone()),
             pod_path: index.pod_of(&kill.victim_cgroup).map(|it| it.path.clone()),
         };
-        if self.queue.try_send(handed).is_err() {
+        let job = Job::Record(Box::new(handed));
+        if self.queue.try_send(job).is_err() {
             self.metrics.oom_records(RecordResult::Dropped, 1);
             set_record(event, None);
         }
@@ -178,6 +190,7 @@ impl Loop {
         let trees = Arc::clone(self.node.reader.trees());
         let started = start(
             &self.config.state_directory,
+            self.config.eviction.oom_records.max_bytes,
             SceneReader::new(trees, Root::host()),
             Arc::clone(&self.shared),
             Arc::clone(&self.background),
@@ -197,17 +210,18 @@ pub(super) struct Started {
     pub(super) faults: Vec<String>,
 }
 
-/// Opens the ring below the state directory, puts the counts of the last agent into the metrics, and
-/// starts the thread.
+/// Opens the ring of at most `max_bytes` below the state directory, puts the counts of the last agent
+/// into the metrics, and starts the thread.
 pub(super) fn start(
     state: &Path,
+    max_bytes: u64,
     reader: SceneReader,
     shared: Arc<Shared>,
     background: Arc<Background>,
     metrics: Metrics,
 ) -> Result<Started, ForensicsError> {
     let directory = state.join(RECORDS);
-    let opened = OomRing::open(&directory, oom_ring::DEFAULT_BYTES);
+    let opened = OomRing::open(&directory, max_bytes);
     let (ring, found) = opened.map_err(ForensicsError::Ring)?;
     let mut faults = Vec::new();
     if found.n_damaged > 0 {
@@ -216,7 +230,7 @@ pub(super) fn start(
     }
     let counts = state.join(COUNTS);
     faults.extend(restore_counts(&counts, &metrics));
-    let (queue, kills) = mpsc::sync_channel(QUEUE);
+    let (queue, jobs) = mpsc::sync_channel(QUEUE);
     let recorder = Recorder {
         bursts: OomBursts::new(ring.next_id()),
         queue,
@@ -224,21 +238,26 @@ pub(super) fn start(
     };
     let (to_sync, files) = mpsc::sync_channel(TO_SYNC);
     let syncer = spawn("oom-sync", move || sync_all(&files))?;
+    let (to_read, asked) = mpsc::sync_channel(QUEUE);
+    let (read, scenes) = mpsc::channel();
+    let reader = Scenes::new(reader, shared);
+    // Ends when the keeper has.
+    spawn("oom-scenes", move || reader.work(&asked, &read))?;
     let keeper = Keeper {
         ring,
         directory,
         counts,
-        reader,
-        shared,
         background,
         metrics,
         open: BTreeMap::new(),
+        to_read,
+        scenes,
         counts_due: None,
         counts_saved: Duration::ZERO,
         to_sync,
     };
     let thread = spawn("oom-records", move || {
-        keeper.work(&kills);
+        keeper.work(&jobs);
         syncer.join().ok();
     })?;
     Ok(Started {
@@ -289,8 +308,7 @@ fn sync_all(files: &Receiver<PathBuf>) {
 /// A record that kills may still join.
 struct Open {
     record: OomRecord,
-    /// The kill whose scene is still to be read.
-    scene_of: Option<Kill>,
+    awaits_scene: bool,
     until: Duration,
     is_on_disk: bool,
     /// The record is not what is on disk, be it without a further kill.
@@ -305,11 +323,12 @@ struct Keeper {
     ring: OomRing,
     directory: PathBuf,
     counts: PathBuf,
-    reader: SceneReader,
-    shared: Arc<Shared>,
     background: Arc<Background>,
     metrics: Metrics,
     open: BTreeMap<RecordId, Open>,
+    /// Kills whose scene is to be read, and the scenes that were.
+    to_read: SyncSender<Kill>,
+    scenes: Receiver<SceneOf>,
     /// When the counts are to be saved, and when they last were.
     counts_due: Option<Duration>,
     counts_saved: Duration,
@@ -318,34 +337,40 @@ struct Keeper {
 
 impl Keeper {
     /// Until the listener is gone.
-    fn work(mut self, kills: &Receiver<Kill>) {
-        while self.step(kills) {}
-        while self.read_scene() {}
+    fn work(mut self, jobs: &Receiver<Job>) {
+        while self.step(jobs) {}
+        // Before anything is waited for: a scene may take long on a node that is short of everything.
+        self.write_due(clock::boottime() + FLUSH);
+        while self.awaits_scene()
+            && let Ok(scene) = self.scenes.recv_timeout(STALE)
+        {
+            self.add(scene);
+        }
         self.write_due(Duration::MAX);
     }
 
-    /// Takes one kill, or reads one scene where none waits, and writes what is due. False: nobody
-    /// hands kills over any more.
-    fn step(&mut self, kills: &Receiver<Kill>) -> bool {
-        let has_scenes = self.open.values().any(|it| it.scene_of.is_some());
-        let due = if has_scenes {
-            Some(Duration::ZERO)
-        } else {
-            self.next_due()
-        };
-        let received = match due {
-            Some(due) => kills.recv_timeout(due.saturating_sub(clock::boottime())),
-            None => kills.recv().map_err(RecvTimeoutError::from),
+    /// Takes one job and the scenes that were read, and writes what is due. False: nobody hands kills
+    /// over any more.
+    fn step(&mut self, jobs: &Receiver<Job>) -> bool {
+        let received = match self.next_due() {
+            Some(due) => jobs.recv_timeout(due.saturating_sub(clock::boottime())),
+            None => jobs.recv().map_err(RecvTimeoutError::from),
         };
         match received {
-            Ok(kill) => self.take(kill),
-            Err(RecvTimeoutError::Timeout) => {
-                self.read_scene();
-            }
+            Ok(Job::Record(kill)) => self.take(*kill),
+            Ok(Job::SaveCounts) => self.save_soon(),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        while let Ok(scene) = self.scenes.try_recv() {
+            self.add(scene);
         }
         self.write_due(clock::boottime());
         true
+    }
+
+    fn awaits_scene(&self) -> bool {
+        self.open.values().any(|it| it.awaits_scene)
     }
 
     fn next_due(&self) -> Option<Duration> {
@@ -353,7 +378,9 @@ impl Keeper {
             false => it.until,
             true => it.write_at,
         };
-        self.open.values().map(due).chain(self.counts_due).min()
+        let look = self.awaits_scene().then(|| clock::boottime() + FLUSH);
+        let open = self.open.values().map(due);
+        open.chain(self.counts_due).chain(look).min()
     }
 
     fn take(&mut self, kill: Kill) {
@@ -372,7 +399,7 @@ impl Keeper {
             Some(record) => {
                 let mut open = Open {
                     record,
-                    scene_of: None,
+                    awaits_scene: false,
                     until,
                     is_on_disk: true,
                     is_changed: false,
@@ -384,12 +411,12 @@ impl Keeper {
             }
             None => Open {
                 record: self.record(&kill, now),
+                awaits_scene: !is_stale(&kill, now) && self.to_read.try_send(kill.clone()).is_ok(),
                 until,
                 is_on_disk: false,
                 is_changed: true,
                 unwritten: 1,
                 write_at: now,
-                scene_of: (!is_stale(&kill, now)).then_some(kill.clone()),
             },
         };
         self.open.insert(kill.id, open);
@@ -400,7 +427,7 @@ impl Keeper {
         let at = Duration::from_nanos(kill.event.boottime_ns);
         let (agent, cut) = match is_stale(kill, now) {
             true => (AgentState::default(), BTreeSet::from(Part::ALL)),
-            false => (self.background.agent(), BTreeSet::from(SCENE)),
+            false => (self.background.agent(), BTreeSet::from(scenes::PARTS)),
         };
         let took = clock::boottime().saturating_sub(at);
         OomRecord {
@@ -416,93 +443,35 @@ impl Keeper {
         }
     }
 
-    /// Reads the scene of the first record that waits for it. False: none does.
-    fn read_scene(&mut self) -> bool {
-        let mut open = self.open.values_mut();
-        let found = open.find_map(|it| Some((it.record.id, it.scene_of.take()?)));
-        let Some((id, kill)) = found else {
-            return false;
+    /// Adds a scene to its record, unless it was too late for it.
+    fn add(&mut self, scene: SceneOf) {
+        let Some(open) = self.open.get_mut(&scene.id) else {
+            return;
         };
-        if is_stale(&kill, clock::boottime()) {
-            return true;
-        }
-        let (scene, cut) = self.scene(&kill);
-        if let Some(open) = self.open.get_mut(&id) {
+        open.awaits_scene = false;
+        if let Some((scene, cut)) = scene.scene {
             open.record.scene = scene;
             open.record.cut = cut;
             open.is_changed = true;
             open.write_at = clock::boottime();
         }
-        true
-    }
-
-    /// The scene of a kill, and the parts that there was no time for.
-    fn scene(&self, kill: &Kill) -> (Scene, BTreeSet<Part>) {
-        let until = clock::boottime() + SCENE_TIME;
-        let limit = match &kill.event.detail {
-            Some(EventDetail::Oom(detail)) => detail.limit.as_ref(),
-            _ => None,
-        };
-        let place = Place {
-            limit: limit.and_then(|it| it.cgroup_path.as_deref()),
-            victim: kill.victim_path.as_deref(),
-            pod: kill.pod_path.as_deref(),
-        };
-        let mut cut = BTreeSet::from(SCENE);
-        let mut has_time = |part| {
-            let has_time = clock::boottime() < until;
-            if has_time {
-                cut.remove(&part);
-            }
-            has_time
-        };
-        // Processes come first, since they are about to be gone.
-        let processes = has_time(Part::Processes).then(|| self.reader.processes(place));
-        let mut scene = match has_time(Part::Stat) {
-            true => self.reader.scene(place),
-            false => Scene::default(),
-        };
-        (scene.processes, scene.n_processes) = processes.unwrap_or_default();
-        if has_time(Part::Siblings)
-            && has_time(Part::Children)
-            && let Some(limit) = place.limit
-        {
-            let around = self.reader.around(limit);
-            scene.siblings = self.named(around.siblings);
-            scene.children = self.named(around.children);
-        }
-        if has_time(Part::Pods) {
-            let pods = self.shared.index().pods();
-            let pods = self.reader.usages(pods.iter().map(|it| it.path.as_str()));
-            scene.pods = self.named(pods);
-        }
-        (scene, cut)
-    }
-
-    /// Says whose they are.
-    fn named(&self, usages: Vec<Usage>) -> Vec<CgroupUse> {
-        let index = self.shared.index();
-        let named = usages.into_iter().map(|it| {
-            let owner = index.get(it.id);
-            CgroupUse {
-                cgroup_path: it.cgroup_path,
-                usage_bytes: it.bytes,
-                pod: owner.and_then(|it| it.pod()).map(|it| (**it).clone()),
-                container: owner.and_then(|it| it.container()).map(str::to_owned),
-            }
-        });
-        named.collect()
     }
 
     /// Writes what is due at `now`, and closes what no kill can join any more.
     fn write_due(&mut self, now: Duration) {
         let mut open = std::mem::take(&mut self.open);
         open.retain(|id, it| {
-            let is_over = it.until <= now;
-            if it.is_changed && (is_over || it.write_at <= now) {
+            let is_over = match it.awaits_scene {
+                true => it.until + STALE <= now,
+                false => it.until <= now,
+            };
+            let is_due = it.is_changed && it.write_at <= now;
+            if is_due || is_over && (it.is_changed || it.unwritten > 0) {
                 self.write(*id, it);
             }
             if is_over {
+                self.metrics
+                    .oom_records(RecordResult::Dropped, it.unwritten);
                 self.sync_later(self.ring.path(*id));
             }
             !is_over
@@ -514,24 +483,27 @@ impl Keeper {
     }
 
     fn write(&mut self, id: RecordId, open: &mut Open) {
-        let unwritten = std::mem::take(&mut open.unwritten);
         open.is_changed = false;
         open.write_at = clock::boottime() + FLUSH;
-        // At once if they are older than a storm would have them saved.
-        self.counts_due.get_or_insert(self.counts_saved + FLUSH);
+        self.save_soon();
         match self.ring.write(id, &open.record.seal()) {
             Ok(()) => {
                 let n_kept = u64::from(!open.is_on_disk);
                 open.is_on_disk = true;
                 self.metrics.oom_records(RecordResult::Kept, n_kept);
+                let unwritten = std::mem::take(&mut open.unwritten);
                 let joined = unwritten.saturating_sub(n_kept);
                 self.metrics.oom_records(RecordResult::Coalesced, joined);
             }
             Err(error) => {
                 tracing::error!(%id, error = chain(&error), "write an OOM record");
-                self.metrics.oom_records(RecordResult::Dropped, unwritten);
             }
         }
+    }
+
+    /// At once if they are older than a storm would have them saved.
+    fn save_soon(&mut self) {
+        self.counts_due.get_or_insert(self.counts_saved + FLUSH);
     }
 
     fn save_counts(&mut self) {

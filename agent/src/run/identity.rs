@@ -1,8 +1,10 @@
 //! What an agent is and what its node gives it: the metrics that are set once at start.
 
 use super::node::Node;
+use super::told::Told;
 use crate::config::{Config, FieldCounts};
 use crate::model::cgroup_name::CgroupDriver;
+use crate::observe::chain;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::FieldHandling;
 use crate::sys::Root;
@@ -12,6 +14,28 @@ const REVISION: &str = match option_env!("BALLAST_REVISION") {
     Some(revision) => revision,
     None => "unknown",
 };
+
+/// How little the kernel's OOM killer is to want the agent itself (`oomScoreAdj`). Going below what it
+/// was started with takes CAP_SYS_RESOURCE; without it the agent goes on as it is.
+pub(super) fn set_oom_score_adj(root: &Root, wanted: i16, told: &Told) {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let actual = || root.read_text(FILE).ok();
+    let is_wanted = |it: &String| it.trim().parse() == Ok(wanted);
+    if actual().as_ref().is_some_and(is_wanted) {
+        return;
+    }
+    if let Err(error) = root.write_existing(FILE, wanted.to_string().as_bytes()) {
+        let actual = actual().map_or_else(|| "unknown".to_owned(), |it| it.trim().to_owned());
+        told.node(
+            "OomScoreAdjRefused",
+            format!(
+                "oomScoreAdj {wanted} of the agent: {}; it stays {actual}, and the kernel may kill the \
+                 agent before a pod. Right would be CAP_SYS_RESOURCE, or OOMScoreAdjust in its unit",
+                chain(&error)
+            ),
+        );
+    }
+}
 
 /// `node` is prepared: its kubepods cgroup tells what the kernel has.
 pub(super) fn set_identity(
@@ -37,7 +61,6 @@ pub(super) fn set_identity(
     );
     for (feature, is_enabled) in [
         ("bpf_diagnostics", config.bpf.diagnostics),
-        ("cgroups_per_qos", kubelet.cgroups_per_qos),
         ("cpu_cfs_quota", kubelet.cpu_cfs_quota),
         (
             "local_storage_capacity_isolation",

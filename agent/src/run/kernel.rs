@@ -19,19 +19,26 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::event::{Event, Sender};
 use super::forensics::Recorder;
+use super::missed::KillCounts;
 use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
 use crate::decide::kernel_records::{
     Handled, cgroup_record, oom_record, process_record, stall_record,
 };
+use crate::decide::node_oom::{self, Evidence};
 use crate::decide::reclaim_stalls::ReclaimStalls;
-use crate::model::event::{CgroupChange, KernelEvent, OomKill, ProcessChange, ProcessKey};
+use crate::model::event::{
+    AttributionMethod, CgroupChange, KernelEvent, OomKill, ProcessChange, ProcessKey,
+};
 use crate::model::record::{self, EventDetail, EventKind};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{Metrics, Workload};
 use crate::runtime::{ExitReporter, HostProcess};
-use crate::sources::bpf::{Drained, LoadError, Stream, Streams, WatchedRoot};
+use crate::sources::bpf::{
+    Drained, LoadError, Pinning, ProgramReport, Stream, Streams, WatchedRoot,
+};
+use crate::sources::procfs;
 use crate::sources::wakers::Bell;
 use crate::sys::{Dir, Root, clock, syscall};
 
@@ -68,6 +75,7 @@ pub(super) struct Shared {
     remade: Mutex<Option<Remade>>,
     /// Rung then; there once the listener waits.
     remade_bell: OnceLock<Bell>,
+    pub(super) kill_counts: KillCounts,
 }
 
 /// The cgroup of all pods, with another id than before.
@@ -192,6 +200,8 @@ pub(super) struct Listener {
     owes_lost: bool,
     /// Time in reclaim, where it is counted.
     stalls: ReclaimStalls,
+    /// As of the last second.
+    allocation_stalls: Option<u64>,
 }
 
 /// Whom the listener tells.
@@ -272,6 +282,7 @@ impl Listener {
             statistics_due: Duration::ZERO,
             owes_lost: false,
             stalls: ReclaimStalls::default(),
+            allocation_stalls: None,
         }
     }
 
@@ -304,7 +315,9 @@ impl Listener {
                 while !is_stopped.load(Ordering::Relaxed) && self.streams.rings().next().is_some() {
                     self.wait();
                     self.follow();
+                    let begun = clock::boottime();
                     while self.drain_all() {}
+                    self.shared.kill_counts.heard(begun);
                     self.count_kernel();
                 }
             })?;
@@ -348,6 +361,10 @@ impl Listener {
             reports: self.streams.reports().to_vec(),
             device,
             fault,
+            not_pinned: match self.streams.pinning() {
+                Pinning::Failed { reason } => Some(reason.clone()),
+                Pinning::On | Pinning::Off => None,
+            },
         });
     }
 
@@ -475,6 +492,8 @@ impl Listener {
     }
 
     fn handle_oom(&mut self, kill: &OomKill, handled: Handled) {
+        self.shared.kill_counts.report(kill);
+        let kill = &*self.with_reason(kill);
         // A victim that was exiting anyway is no kill for the kernel's own counters either.
         let (mut record, owner) = {
             let index = self.shared.index();
@@ -487,11 +506,7 @@ impl Listener {
         // The counter names the record, and who finds the record finds it counted.
         self.recorder.number(kill, &mut record);
         if let Some(EventDetail::Oom(detail)) = &record.detail {
-            let workload = record.pod.as_ref().map(|pod| Workload {
-                namespace: pod.namespace.clone(),
-                kind: "Pod".to_owned(),
-                name: pod.name.clone(),
-            });
+            let workload = record.pod.as_ref().map(Workload::of_pod);
             self.metrics.oom_kill(&record, detail, workload.as_ref());
         }
         self.recorder.take(kill, &mut record, &self.shared.index());
@@ -516,6 +531,29 @@ impl Listener {
         }
     }
 
+    /// A kill with its reason, where no program could read it and there is enough to derive it from.
+    fn with_reason<'a>(&self, kill: &'a OomKill) -> Cow<'a, OomKill> {
+        if !node_oom::is_unknown(kill) {
+            return Cow::Borrowed(kill);
+        }
+        let root = Root::host();
+        let mut reports = self.streams.reports().iter();
+        let before = self.allocation_stalls;
+        let evidence = Evidence {
+            looks_for_limits: reports.any(ProgramReport::looks_for_limits),
+            has_stalled: before.and_then(|it| Some(procfs::allocation_stalls(&root)? > it)),
+            is_confined: procfs::is_confined(&root, kill.trigger_pid),
+        };
+        match node_oom::derive(kill, evidence) {
+            Some(constraint) => Cow::Owned(OomKill {
+                constraint: Some(constraint),
+                method: AttributionMethod::Derived,
+                ..kill.clone()
+            }),
+            None => Cow::Borrowed(kill),
+        }
+    }
+
     fn count(&self, event: &KernelEvent, at_ns: u64, handled: Handled) {
         let age = handled.boottime.saturating_sub(Duration::from_nanos(at_ns));
         self.metrics.bpf_event(labels::Stream::of(event), age);
@@ -534,6 +572,7 @@ impl Listener {
         let now = clock::boottime();
         if now >= self.losses_due {
             self.losses_due = now + LOSSES_EVERY;
+            self.allocation_stalls = procfs::allocation_stalls(&Root::host());
             let counted = self.count_losses(now);
             self.note_reading(counted, now);
             if self.shared.is_reclaim_counted.load(Ordering::Relaxed) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
-use crate::decide::pod_state::PodState;
+use crate::decide::pod_state::{PodState, accepted};
 use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid};
 use crate::model::time::WallTime;
@@ -48,7 +48,8 @@ impl Loop {
         let boot_id = self.boot_id();
         for pod in wanted.into_values() {
             let accepted_at = WallTime::from_epoch(clock::wall());
-            let state = PodState::new(Pod::clone(&pod), boot_id.clone(), accepted_at);
+            let pod = accepted(Pod::clone(&pod), &self.config.kubelet);
+            let state = PodState::new(pod, boot_id.clone(), accepted_at);
             if let Some(mut entry) = self.entry_of(state) {
                 entry.is_confirmed = true;
                 entry.seen_at = Some(now);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
 use crate::apply::devices::DevicePrograms;
 use crate::config::{Config, CpuManagerPolicy, Enforcement, KubeletConfig, MemoryManagerPolicy};
-use crate::decide::cgroup_files::FileRules;
+use crate::decide::cgroup_files::{FileRules, hugepage_size_name};
 use crate::decide::desired::{AncestorCpuset, NodePlan};
 use crate::decide::device_access::device_access;
 use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations};
@@ -61,7 +61,10 @@ pub enum NodeError {
          that are online"
     )]
     ReservedCpus { wanted: CpuSet, online: CpuSet },
-    #[error("more {resource} is reserved ({reserved}) than the node has ({capacity})")]
+    #[error(
+        "kubelet.systemReserved, kubeReserved and evictionHard keep more {resource} ({reserved}) than the \
+         node has ({capacity})"
+    )]
     OverReserved {
         resource: String,
         reserved: String,
@@ -131,6 +134,7 @@ impl Node {
         let identity = procfs::identity(root)?;
         let capacity = procfs::capacity(root, n_cpus(&topology), &config.state_directory)?;
         let trees = Arc::new(mounts::open_trees(root, &cgroups.layout).map_err(NodeError::Open)?);
+        check_cgroup_root(kubelet, &trees)?;
         let names = |wanted: &[&str]| -> BTreeSet<String> {
             wanted
                 .iter()
@@ -216,6 +220,7 @@ impl Node {
         for name in self.plan.qos_cgroups() {
             self.writer.create(&name)?;
         }
+        self.plan.rules.hugetlb_reservations = self.has_hugetlb_reservations();
         // The root of v2 has no swap files; a cgroup has them where the kernel counts swap.
         let memory = Controller::Memory.name();
         if self.is_unified()
@@ -246,6 +251,21 @@ impl Node {
             }
             Err(error) => DeviceControl::Off(crate::observe::chain(&error)),
         }
+    }
+
+    /// Whether the kernel limits reservations of huge pages, by the files of kubepods.
+    fn has_hugetlb_reservations(&self) -> bool {
+        let Some(size) = self.plan.rules.hugepage_sizes.first() else {
+            return false;
+        };
+        let limit = match self.is_unified() {
+            true => "max",
+            false => "limit_in_bytes",
+        };
+        let file = format!("hugetlb.{}.rsvd.{limit}", hugepage_size_name(*size));
+        let controller = Controller::Hugetlb.name();
+        let dir = self.reader.dir(&self.plan.kubepods, controller);
+        dir.is_ok_and(|it| it.has(&file))
     }
 
     /// What the running kernel has, name to presence. A cgroup file counts where kubepods has it.
@@ -346,6 +366,26 @@ fn check_reserved_cpus(kubelet: &KubeletConfig, online: &CpuSet) -> Result<(), N
     }
 }
 
+/// A file of the kernel, as `tasks`, cannot be a cgroup.
+fn check_cgroup_root(kubelet: &KubeletConfig, trees: &Trees) -> Result<(), NodeError> {
+    for tree in &trees.trees {
+        let found = tree.dir.descend(kubelet.cgroup_root.components());
+        if let Err(error) = found
+            && error.errno() == Some(nix::libc::ENOTDIR)
+        {
+            let path = kubelet.cgroup_root.path(CgroupDriver::Cgroupfs);
+            return Err(NodeError::Setting {
+                field: "cgroupRoot",
+                message: format!(
+                    "{path} is a file of the kernel in {}; right would be a cgroup",
+                    tree.dir.path().display()
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
 fn version(cgroups: &CgroupFacts) -> CgroupVersion {
     match (
         cgroups.layout.is_unified(),
@@ -395,58 +435,64 @@ fn node_plan(
     identity: &NodeIdentity,
     trees: &Trees,
 ) -> Result<NodePlan, NodeError> {
-    let kubelet = &config.kubelet;
-    let allocatable = allocatable(kubelet, capacity)?;
+    let allocatable = allocatable(&config.kubelet, capacity)?;
     check_reservation(&allocatable)?;
     let memory_dir = trees.of(Controller::Memory.name()).map(|tree| &tree.dir);
     let has = |file: &str| memory_dir.is_some_and(|dir| dir.has(file));
-    let version = version(cgroups);
     let memory_and_swap = has("memory.memsw.limit_in_bytes");
-    let settings = ResourceSettings::new(
-        config,
-        NodeFacts {
-            version,
-            memory: capacity.memory,
-            allocatable_memory: Some(allocatable.absolute_memory()),
-            swap: capacity.swap.unwrap_or(Bytes(0)),
-            // On v2 `prepare` knows.
-            is_swap_limitable: memory_and_swap,
-            page_size: identity.page_size,
+    let facts = NodeFacts {
+        version: version(cgroups),
+        memory: capacity.memory,
+        allocatable_memory: Some(allocatable.absolute_memory()),
+        swap: capacity.swap.unwrap_or(Bytes(0)),
+        // On v2 `prepare` knows.
+        is_swap_limitable: memory_and_swap,
+        page_size: identity.page_size,
+    };
+    let rules = FileRules {
+        unified: cgroups.layout.is_unified(),
+        page_size: identity.page_size.0,
+        hugepage_sizes: match cgroups.controllers.contains("hugetlb") {
+            true => capacity.hugepages.keys().map(|size| size.0).collect(),
+            false => Vec::new(),
         },
-    );
-    let kubepods = CgroupName::kubepods(&kubelet.cgroup_root);
-    Ok(NodePlan {
-        kubepods,
-        rules: FileRules {
-            unified: cgroups.layout.is_unified(),
-            page_size: identity.page_size.0,
-            hugepage_sizes: match cgroups.controllers.contains("hugetlb") {
-                true => capacity.hugepages.keys().map(|size| size.0).collect(),
-                false => Vec::new(),
+        // `prepare` knows these.
+        hugetlb_reservations: false,
+        swap_max: false,
+        devices: false,
+        memory_and_swap,
+    };
+    Ok(plan(config, allocatable, facts, rules))
+}
+
+/// What follows from the configuration on a node like this.
+pub(super) fn plan(
+    config: &Config,
+    allocatable: NodeAllocatable,
+    facts: NodeFacts,
+    rules: FileRules,
+) -> NodePlan {
+    let kubelet = &config.kubelet;
+    let is_enforced = kubelet
+        .enforce_node_allocatable
+        .contains(&Enforcement::Pods);
+    let qos_reserved = kubelet.qos_reserved_memory_percent;
+    NodePlan {
+        kubepods: CgroupName::kubepods(&kubelet.cgroup_root),
+        rules,
+        qos_reserved: qos_reserved.map(|percent| QosReserved {
+            percent,
+            allocatable: match is_enforced {
+                true => allocatable.absolute_memory(),
+                false => facts.memory,
             },
-            memory_and_swap,
-            swap_max: false,
-            // `prepare` knows.
-            devices: false,
-        },
-        settings,
-        qos_reserved: kubelet
-            .qos_reserved_memory_percent
-            .map(|percent| QosReserved {
-                percent,
-                allocatable: match kubelet
-                    .enforce_node_allocatable
-                    .contains(&Enforcement::Pods)
-                {
-                    true => allocatable.absolute_memory(),
-                    false => capacity.memory,
-                },
-            }),
+        }),
+        settings: ResourceSettings::new(config, facts),
         allocatable,
         ancestors: None,
         exclusive_cpu_limits: match kubelet.placement.lifts_quota_of_exclusive_cpus {
             true => CpuLimits::Ignored,
             false => CpuLimits::Enforced,
         },
-    })
+    }
 }

@@ -9,16 +9,20 @@ use std::time::Duration;
 
 use super::kernel::Remade;
 use super::known::ended_container;
+use super::missed::Origin;
 use super::phases::Phases;
 use super::plugins::allocated_devices;
-use super::pods::{self, Instance, PodEntry};
+use super::pods::{self, CgroupFault, Instance, Lack, PodEntry};
+use super::reserved::{leave_out_absent, only_write};
 use super::{Loop, start};
 use crate::apply::cgroupfs::ApplyError;
 use crate::apply::checkpoint;
 use crate::decide::attribution::{Level, Owner};
+use crate::decide::cgroup_files::{WeightMap, files_for};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
+use crate::decide::pod_resources::reduced_cpu;
 use crate::decide::qos_cgroups::tiers;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
 use crate::model::cgroup_name::CgroupName;
@@ -29,8 +33,13 @@ use crate::observe::metrics::labels::{
 };
 use crate::runtime::Signal;
 use crate::sources::cgroupfs::ReadError;
-use crate::sources::stats;
+use crate::sources::manifests::Witness;
+use crate::sources::{oom_counters, stats};
 use crate::sys::clock;
+
+/// How long a start waits for what the agent lacks before it is tried again. Arbitrary: a hundred that
+/// wait cost a few milliseconds.
+const LACK_LASTS: Duration = Duration::from_secs(1);
 
 /// What a pass looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +55,7 @@ impl Loop {
     /// with the next one.
     pub fn pass(&mut self, scope: Scope) {
         let started = clock::boottime();
+        self.room = None;
         let mut phases = Phases::begin();
         self.work_removals(started);
         self.record_late();
@@ -61,10 +71,14 @@ impl Loop {
         if scope == Scope::All {
             self.give_up_pre_starts(started);
             self.expire_devices(started);
+            self.look_for_escapes();
         }
         let mut starts = Vec::new();
         for uid in &uids {
-            self.decide(uid, started, &mut starts);
+            if self.begins(uid) {
+                self.decide(uid, started, &mut starts);
+                self.beginning.ends();
+            }
         }
         // Of pods that are over by these decisions, some of which are forgotten in this pass.
         self.sweep_placement();
@@ -74,7 +88,10 @@ impl Loop {
         phases.end(Phase::Apply);
         self.reconcile_cgroups(&uids, scope, &mut phases);
         for (uid, action) in self.without_held(starts, started) {
-            self.act(&uid, &action, started);
+            if self.begins(&uid) {
+                self.act(&uid, &action, started);
+                self.beginning.ends();
+            }
         }
         self.save_pods();
         self.drop_eviction_notes();
@@ -153,12 +170,11 @@ impl Loop {
                     .cgroup
                     .join(id.as_str())
                     .expect("a container id is a valid component");
-                self.instances
-                    .insert(id.clone(), (uid.clone(), container.clone()));
                 self.has_new_logs = true;
                 let mut instance = Instance::new(id, cgroup);
                 instance.decided_at = Some(now);
                 entry.instances.insert(container.clone(), instance);
+                entry.state.begin_instance(container);
             }
             if let Some(status) = entry.state.container_mut(action.container()) {
                 status.record(action, now);
@@ -183,6 +199,9 @@ impl Loop {
     fn reconcile_cgroups(&mut self, uids: &[PodUid], scope: Scope, phases: &mut Phases) {
         let uids: BTreeSet<&PodUid> = uids.iter().collect();
         let mut wanted = self.node_cgroups();
+        let of_daemons = self.reserved_cgroups();
+        let reserved: BTreeSet<CgroupName> = of_daemons.iter().map(|it| it.name.clone()).collect();
+        wanted.extend(of_daemons);
         let is_pool_moved = std::mem::take(&mut self.is_pool_moved);
         for (uid, entry) in &self.pods {
             let is_ours = self.ownership.has(uid);
@@ -200,7 +219,7 @@ impl Loop {
         }
         phases.end(Phase::Decide);
         let mut observed = BTreeMap::new();
-        let mut faults: BTreeMap<CgroupName, String> = BTreeMap::new();
+        let mut faults: BTreeMap<CgroupName, CgroupFault> = BTreeMap::new();
         wanted.retain(
             |cgroup| match self.node.reader.observe(&cgroup.name, &cgroup.files) {
                 Ok(seen) => {
@@ -211,16 +230,18 @@ impl Loop {
                 Err(error) => {
                     self.metrics
                         .source_error(Source::Cgroup, reading_fault(&error));
-                    faults.insert(cgroup.name.clone(), crate::observe::chain(&error));
+                    faults.insert(cgroup.name.clone(), CgroupFault::of(&error));
                     false
                 }
             },
         );
+        leave_out_absent(&reserved, &mut wanted, &observed, &mut faults);
         if !observed.is_empty() {
             self.metrics.source_read(Source::Cgroup, clock::boottime());
         }
         phases.end(Phase::Gather);
         let mut plan = plan_cgroups(&wanted, &observed);
+        only_write(&reserved, &mut plan.steps);
         self.count_plan(&plan, &wanted, &observed);
         self.give_way(&mut plan.steps, &wanted, scope);
         phases.end(Phase::Decide);
@@ -231,9 +252,9 @@ impl Loop {
             self.count_unresolved(&plan, &wanted, &errors);
         }
         for error in errors {
-            let text = crate::observe::chain(&error);
-            tracing::warn!(error = text, "cgroup");
-            faults.insert(error.cgroup().clone(), text);
+            let fault = CgroupFault::of(&error);
+            tracing::warn!(error = fault.text, "cgroup");
+            faults.insert(error.cgroup().clone(), fault);
         }
         for it in plan.ineffective {
             let error = ApplyError::NotEffective {
@@ -242,7 +263,7 @@ impl Loop {
                 wanted: it.wanted.to_string(),
                 effective: it.effective.to_string(),
             };
-            faults.insert(it.name, crate::observe::chain(&error));
+            faults.insert(it.name, CgroupFault::of(&error));
         }
         self.register_created(&plan.steps);
         // What this pass did not look at is as it was; a full one leaves out only what is gone.
@@ -251,8 +272,8 @@ impl Loop {
         self.deferred.extend(plan.deferred);
         self.node_faults = faults
             .iter()
-            .filter(|(name, _)| self.node.is_node_level(name))
-            .map(|(name, text)| (name.clone(), text.clone()))
+            .filter(|(name, _)| self.node.is_node_level(name) || reserved.contains(*name))
+            .map(|(name, fault)| (name.clone(), fault.text.clone()))
             .collect();
         for (uid, entry) in &mut self.pods {
             // A pod of which only the cpusets were looked at keeps what else is wrong with it.
@@ -264,7 +285,7 @@ impl Loop {
                 .filter(|(name, _)| name.below(&entry.cgroup).is_some());
             entry
                 .cgroup_faults
-                .extend(own.map(|(name, text)| (name.clone(), text.clone())));
+                .extend(own.map(|(name, fault)| (name.clone(), fault.clone())));
         }
         self.count_lags(&uids);
     }
@@ -310,16 +331,19 @@ impl Loop {
             let (CgroupStep::Create { name } | CgroupStep::Repair { name, .. }) = step else {
                 continue;
             };
-            self.register(name);
-            let is_new = matches!(step, CgroupStep::Create { .. });
-            if is_new && self.pods.values().any(|it| it.cgroup == *name) {
+            let origin = match step {
+                CgroupStep::Create { .. } => Origin::Made,
+                _ => Origin::Found,
+            };
+            self.register(name, origin);
+            if origin == Origin::Made && self.pods.values().any(|it| it.cgroup == *name) {
                 self.metrics.pod_started();
             }
         }
     }
 
     /// Puts a cgroup of the loop's own into the index that events are attributed by.
-    pub fn register(&mut self, name: &CgroupName) {
+    pub(super) fn register(&mut self, name: &CgroupName, origin: Origin) {
         let Ok(Some(id)) = self.node.reader.memory_id(name) else {
             return;
         };
@@ -331,11 +355,20 @@ impl Loop {
         {
             entry.cgroup_id = Some(id);
         }
+        self.count_kills_of(id, name, &level, origin);
         let path = self.node.path_of(name);
         self.shared.index_mut().insert(id, Owner { level, path });
         let before = self.ids.insert(name.clone(), id);
         if *name == self.node.plan.kubepods && before != Some(id) {
             self.follow_kubepods();
+        }
+    }
+
+    /// The cgroup is gone.
+    fn unregister(&mut self, name: &CgroupName) {
+        if let Some(id) = self.ids.remove(name) {
+            self.shared.index_mut().retire(id);
+            self.shared.kill_counts.end(id);
         }
     }
 
@@ -383,14 +416,23 @@ impl Loop {
     fn act(&mut self, uid: &PodUid, action: &ContainerAction, now: Duration) {
         match action {
             ContainerAction::Start { container, .. } => {
-                if let Some(entry) = self.pods.get(uid) {
+                if let Some(entry) = self.pods.get(uid)
+                    && entry
+                        .instances
+                        .get(container)
+                        .is_none_or(|it| it.lack.is_none())
+                {
                     let kind = container_type(&entry.state.pod, container);
                     self.metrics.container_started(kind);
                 }
                 if self.ask_before_start(uid, container) {
                     return;
                 }
-                if let Err(message) = self.start(uid, container) {
+                let faults = self.pods.get(uid).map(|it| &it.cgroup_faults);
+                let lack = faults.and_then(|it| it.values().find(|it| it.is_lack));
+                if let Some(lack) = lack.map(|it| it.text.clone()) {
+                    self.start_lacks(uid, container, lack, now);
+                } else if let Err(message) = self.start(uid, container) {
                     self.start_failed(uid, container, message, now);
                 }
             }
@@ -409,7 +451,7 @@ impl Loop {
             .get(uid)
             .ok_or_else(|| "the pod is gone".to_owned())?;
         if let Some(fault) = entry.cgroup_faults.values().next() {
-            return Err(fault.clone());
+            return Err(fault.text.clone());
         }
         let spec = start::container_spec(&self.node, &self.paths, entry, container, &devices)?;
         for warning in start::not_applicable(&devices) {
@@ -426,6 +468,39 @@ impl Loop {
         Ok(())
     }
 
+    /// The agent lacked something for this start, which is told once and tried again.
+    pub fn start_lacks(&mut self, uid: &PodUid, container: &str, what: String, now: Duration) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let status = entry
+            .state
+            .containers
+            .iter()
+            .find(|it| it.name == container);
+        let started = status.and_then(|it| Some((it.attempt, it.spec_hash.clone()?)));
+        let instance = entry.instances.get_mut(container);
+        let (Some((attempt, spec_hash)), Some(instance)) = (started, instance) else {
+            return;
+        };
+        let why = format!("the agent lacks something for its start: {what}");
+        if instance.lack.is_none() {
+            self.told.start_held(&entry.pod_ref, container, &why);
+        }
+        instance.held = Some(why.clone());
+        instance.lack = Some(Lack {
+            why,
+            until: Some(now + LACK_LASTS),
+        });
+        let container = container.to_owned();
+        let action = ContainerAction::Start {
+            container,
+            attempt,
+            spec_hash,
+        };
+        self.held_starts.push((uid.clone(), action));
+    }
+
     /// The program never ran: the instance is over, and its cgroup goes.
     pub fn start_failed(&mut self, uid: &PodUid, container: &str, message: String, now: Duration) {
         let Some(entry) = self.pods.get_mut(uid) else {
@@ -437,6 +512,7 @@ impl Loop {
         let kind = container_type(&entry.state.pod, container);
         self.metrics.container_start_failed(kind);
         self.told.start_failed(&entry.pod_ref, container, &message);
+        instance.lack = None;
         instance.ended = Some(Termination {
             started_at: None,
             finished_at: now,
@@ -475,9 +551,16 @@ impl Loop {
         let killed = self.node.writer.kill(&instance.cgroup);
         let took = clock::boottime().saturating_sub(started);
         self.metrics.cgroup_op(CgroupOp::Kill, took);
-        if let Err(error) = killed {
-            tracing::warn!(%uid, container, error = crate::observe::chain(&error), "kill");
+        match killed {
+            Ok(killed) => self
+                .told
+                .killed(&self.node.path_of(&instance.cgroup), &killed),
+            Err(error) => {
+                tracing::warn!(%uid, container, error = crate::observe::chain(&error), "kill");
+            }
         }
+        // It may have left its cgroup.
+        self.signal(uid, container, Signal::KILL);
     }
 
     /// Cgroups on their way out; instances and pods whose cgroup is gone are over.
@@ -492,7 +575,13 @@ impl Loop {
         let (pods, pressure) = (&self.pods, &self.pressure);
         let trees = self.node.reader.trees();
         let page_size = self.node.identity.page_size.0;
+        let (ids, kill_counts) = (&self.ids, &self.shared.kill_counts);
         let mut look = |name: &CgroupName| {
+            if let Some(id) = ids.get(name)
+                && let Some(count) = oom_counters::read_once(trees, name)
+            {
+                kill_counts.count(*id, count, clock::boottime());
+            }
             let read = || stats::read_once(trees, name, clock::boottime(), page_size);
             if let Some(ended) = ended_container(pods, name, read) {
                 pressure.add_ended(ended);
@@ -500,6 +589,9 @@ impl Loop {
         };
         let writer = &self.node.writer;
         let round = self.removals.round(writer, now, &mut took, &mut look);
+        for (name, killed) in &round.killed {
+            self.told.killed(&self.node.path_of(name), killed);
+        }
         for (name, why) in round.slow {
             tracing::warn!(
                 cgroup = self.node.path_of(&name),
@@ -507,11 +599,10 @@ impl Loop {
                 "cgroup cannot be removed"
             );
             self.told.removal_slow(&self.node.path_of(&name), &why);
+            self.reduce_cpu(&name);
         }
         for name in round.done {
-            if let Some(id) = self.ids.remove(&name) {
-                self.shared.index_mut().retire(id);
-            }
+            self.unregister(&name);
             let found = self.pods.iter().find_map(|(uid, entry)| {
                 let (container, _) = entry
                     .instances
@@ -522,8 +613,26 @@ impl Loop {
             if let Some((uid, container)) = found {
                 self.finish_instance(&uid, &container);
             } else if let Some(entry) = self.pods.values_mut().find(|it| it.cgroup == name) {
+                entry.cgroup_id = None;
                 entry.is_dirty = true;
             }
+        }
+    }
+
+    /// What cannot be ended gets the least CPU that there is.
+    fn reduce_cpu(&mut self, name: &CgroupName) {
+        let resources = reduced_cpu(self.config.compat);
+        let files = files_for(&resources, WeightMap::Linear, &self.node.plan.rules);
+        let write = |(file, to)| CgroupStep::Write {
+            name: name.clone(),
+            file,
+            from: None,
+            to,
+        };
+        let steps: Vec<CgroupStep> = files.into_iter().map(write).collect();
+        let (_, errors) = self.apply_counted(&steps);
+        for error in errors {
+            tracing::warn!(error = crate::observe::chain(&error), "reduce CPU");
         }
     }
 
@@ -651,6 +760,9 @@ impl Loop {
             return;
         }
         self.told.pod_removed(&entry.pod_ref);
+        // Where somebody else removed it.
+        let cgroup = entry.cgroup.clone();
+        self.unregister(&cgroup);
         self.pods.remove(uid);
         self.ownership.remove(uid);
         self.forget_admission(uid);

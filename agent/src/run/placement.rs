@@ -28,9 +28,9 @@ use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuest
 use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
 use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
 use crate::decide::pod_state::PodState;
+use crate::decide::room::{self, Room};
 use crate::model::admission::{
-    Admission, AdmissionReport, AdmissionTally, ContainerHoldings, MAX_RECORD_BYTES, Refusal,
-    RefusalReason,
+    Admission, AdmissionReport, ContainerHoldings, MAX_RECORD_BYTES, Refusal, RefusalReason,
 };
 use crate::model::container::ContainerState;
 use crate::model::kubelet_state::PodEntries;
@@ -152,7 +152,7 @@ impl Placement {
 }
 
 /// Why the pod is not let in while the node is short of something (spec eviction 1.13).
-fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
+pub(super) fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
     let conditions = pressure.conditions();
     let applicant = Applicant {
         qos: entry.qos,
@@ -177,16 +177,7 @@ impl Loop {
             return;
         }
         if let Some(refusal) = pressure_refusal(entry, &self.pressure) {
-            self.placement.open.remove(uid);
-            let decided = Decided {
-                managers: self.placement.managers.clone(),
-                report: AdmissionReport {
-                    refusal: Some(refusal),
-                    ..AdmissionReport::default()
-                },
-                tally: AdmissionTally::default(),
-            };
-            self.conclude(uid, decided, PluginAnswers::default(), None);
+            self.bar(uid, refusal);
             return;
         }
         let pod = &entry.state.pod;
@@ -212,25 +203,55 @@ impl Loop {
                 }
                 return;
             }
-            Outcome::Ask(question) => Box::new(Decided {
-                managers: managers.clone(),
-                report: AdmissionReport {
-                    refusal: Some(Refusal {
-                        reason: RefusalReason::UnexpectedAdmissionError,
-                        message: format!(
-                            "the device plugin of {} was asked {MAX_QUESTIONS} times",
-                            question.resource()
-                        ),
-                        container: None,
-                    }),
-                    ..AdmissionReport::default()
-                },
-                tally: AdmissionTally::default(),
-            }),
+            Outcome::Ask(question) => {
+                let refusal = Refusal {
+                    reason: RefusalReason::UnexpectedAdmissionError,
+                    message: format!(
+                        "the device plugin of {} was asked {MAX_QUESTIONS} times",
+                        question.resource()
+                    ),
+                    container: None,
+                };
+                Box::new(Decided::refused(managers.clone(), refusal))
+            }
         };
+        if decided.report.refusal.is_none()
+            && let Some(refusal) = self.room_refusal(uid)
+        {
+            self.bar(uid, refusal);
+            return;
+        }
         let took = clock::boottime().saturating_sub(started);
         let answers = self.placement.open.remove(uid).unwrap_or_default().answers;
         self.conclude(uid, *decided, answers, Some(took));
+    }
+
+    /// The node does not let the pod in, whatever the managers say.
+    fn bar(&mut self, uid: &PodUid, refusal: Refusal) {
+        self.placement.open.remove(uid);
+        let decided = Decided::refused(self.placement.managers.clone(), refusal);
+        self.conclude(uid, decided, PluginAnswers::default(), None);
+    }
+
+    /// Why there is no room for the pod. What has begun has its room, whatever there is by now.
+    fn room_refusal(&mut self, uid: &PodUid) -> Option<Refusal> {
+        let entry = self.pods.get(uid)?;
+        if entry.has_begun() {
+            return None;
+        }
+        let room = self.room.take().unwrap_or_else(|| self.count_room());
+        let refusal = room.refusal(&entry.state.pod);
+        self.room = Some(room);
+        refusal
+    }
+
+    /// What is left for pods by those that are in. Linear in their number.
+    pub(super) fn count_room(&self) -> Room {
+        let n_cpus = self.node.capacity.n_cpus;
+        let allocatable = &self.node.plan.allocatable;
+        let allocatable = room::allocatable(allocatable, &self.config.kubelet, n_cpus);
+        let active = self.pods.values().filter(|it| it.is_active());
+        Room::new(&allocatable, active.map(|it| &it.state.pod))
     }
 
     /// A plugin has said something in the admission of a pod.
@@ -267,7 +288,8 @@ impl Loop {
             || !report.holdings.is_empty()
             || report.refusal.is_some();
         if is_told {
-            self.record_admission(uid, &report, answers);
+            let barred = report.refusal.clone().filter(|_| took.is_none());
+            self.record_admission(uid, &report, answers, barred);
         }
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
@@ -281,14 +303,12 @@ impl Loop {
         let at = WallTime::from_epoch(clock::wall());
         let asked = took.map(|took| (&tally, took));
         self.metrics.admission(uid, policy, reason, asked, at);
-        let has_begun = entry
-            .state
-            .containers
-            .iter()
-            .any(|it| it.state != ContainerState::NotStarted);
         match report.refusal {
             None => {
                 entry.state.admission = Admission::Admitted;
+                if let Some(room) = &mut self.room {
+                    room.take(&entry.state.pod);
+                }
                 self.told.admitted(&entry.pod_ref, &report.holdings);
                 let before = self.placement.managers.holdings(&entry.state.pod);
                 for _ in moved(&entry.state, &before, &report.holdings) {
@@ -298,7 +318,7 @@ impl Loop {
                 self.books_changed();
             }
             // What runs is not ended because it could not be placed again.
-            Some(refusal) if has_begun && self.config.compat == Compat::Ballast => {
+            Some(refusal) if entry.has_begun() && self.config.compat == Compat::Ballast => {
                 entry.state.admission = Admission::Admitted;
                 self.told.placement_lost(&entry.pod_ref, &refusal);
             }
@@ -362,7 +382,13 @@ impl Loop {
     }
 
     /// Keeps an admission with what it was decided from, for `ballast explain` and `ballast replay`.
-    fn record_admission(&self, uid: &PodUid, report: &AdmissionReport, answers: PluginAnswers) {
+    fn record_admission(
+        &self,
+        uid: &PodUid,
+        report: &AdmissionReport,
+        answers: PluginAnswers,
+        barred: Option<Refusal>,
+    ) {
         let Some(entry) = self.pods.get(uid) else {
             return;
         };
@@ -371,6 +397,7 @@ impl Loop {
             books: self.placement.managers.books(),
             pod: entry.state.pod.clone(),
             answers,
+            barred,
         };
         let record = AdmissionRecord::new(input, report.clone());
         let written = match serde_json::to_vec(&record) {

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::Loop;
 use super::event::{Event, Sender};
+use super::pods;
 use super::serve::Server;
 use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
 use crate::device_plugin::{
@@ -214,14 +215,14 @@ impl Loop {
         result: Result<(), String>,
         now: Duration,
     ) {
-        let Some((uid, container)) = self.instances.get(id).cloned() else {
+        let Some((uid, container)) = pods::owner_of(&self.pods, id) else {
             return;
         };
         let instance = self
             .pods
             .get_mut(&uid)
             .and_then(|it| it.instances.get_mut(&container));
-        let Some(instance) = instance.filter(|it| it.id == *id) else {
+        let Some(instance) = instance else {
             return;
         };
         let pre_start = &mut instance.pre_start;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::escapes::Escape;
 use super::plugins::PreStart;
 use crate::apply::checkpoint;
 use crate::decide::lifecycle::{PodDecision, after_reboot};
@@ -18,7 +19,7 @@ use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
 use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
-use crate::sys::FsError;
+use crate::sys::{FsError, steady};
 
 /// One start of a container, from the decision to start it until its cgroup is gone.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct Instance {
     pub decided_at: Option<Duration>,
     /// Why its start, decided and asked for, is put off from pass to pass.
     pub held: Option<String>,
+    /// What the agent lacked for its start when it tried last.
+    pub lack: Option<Lack>,
     /// `None` until it runs.
     pub process: Option<HostProcess>,
     /// The OOM killer killed its first process.
@@ -39,6 +42,8 @@ pub struct Instance {
     pub early_victims: BTreeSet<HostProcess>,
     /// What device plugins have to prepare before its start.
     pub pre_start: PreStart,
+    /// Where its first process was when it was last found outside the cgroup.
+    pub escape: Option<Escape>,
     /// Its first process ended; the cgroup is being emptied and removed.
     pub ended: Option<Termination>,
 }
@@ -51,10 +56,12 @@ impl Instance {
             cgroup,
             decided_at: None,
             held: None,
+            lack: None,
             process: None,
             oom_killed: false,
             early_victims: BTreeSet::new(),
             pre_start: PreStart::default(),
+            escape: None,
             ended: None,
         }
     }
@@ -77,6 +84,31 @@ impl Instance {
                 }
             }
             Some(_) => {}
+        }
+    }
+}
+
+/// Something that the agent lacks for a start.
+#[derive(Clone, Debug)]
+pub struct Lack {
+    pub why: String,
+    /// When it is tried again, boottime; `None`: it is being tried.
+    pub until: Option<Duration>,
+}
+
+/// Why a cgroup is not as it should be.
+#[derive(Clone, Debug)]
+pub struct CgroupFault {
+    pub text: String,
+    /// The agent lacked something for it that may be there later.
+    pub is_lack: bool,
+}
+
+impl CgroupFault {
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self {
+            text: crate::observe::chain(error),
+            is_lack: steady::is_lack(error),
         }
     }
 }
@@ -115,10 +147,12 @@ pub struct PodEntry {
     /// Others run in its cgroup, and no agent of this state directory has made it: it is left alone,
     /// with what is in it.
     pub occupied: Option<String>,
+    /// Agents died of it: it is not handled, and what of it runs goes on and counts.
+    pub aside: Option<String>,
     /// Why its admission is not decided yet.
     pub waits: Option<String>,
     /// Containers whose cgroup could not be made as it should be, with the error.
-    pub cgroup_faults: BTreeMap<CgroupName, String>,
+    pub cgroup_faults: BTreeMap<CgroupName, CgroupFault>,
     /// It was evicted, and its files are gone or on their way out.
     pub gave_up_files: bool,
 }
@@ -148,6 +182,7 @@ impl PodEntry {
             is_confirmed: false,
             blocked: None,
             occupied: None,
+            aside: None,
             waits: None,
             cgroup_faults: BTreeMap::new(),
             gave_up_files: false,
@@ -163,6 +198,19 @@ impl PodEntry {
         self.decision.as_ref().is_some_and(|it| it.is_finished)
     }
 
+    /// When it is decided upon again without an event.
+    pub fn next_wake(&self) -> Option<Duration> {
+        let decision = self.decision.as_ref().and_then(|it| it.next_wake);
+        let lacks = self.instances.values().filter_map(|it| it.lack.as_ref());
+        lacks.filter_map(|it| it.until).chain(decision).min()
+    }
+
+    /// Some container of it was started, whatever became of it.
+    pub fn has_begun(&self) -> bool {
+        let mut containers = self.state.containers.iter();
+        containers.any(|it| it.state != ContainerState::NotStarted)
+    }
+
     /// Counts for the budgets: it runs or will run.
     pub fn is_active(&self) -> bool {
         self.blocked.is_none()
@@ -172,15 +220,17 @@ impl PodEntry {
             && !self.state.phase.is_terminal()
     }
 
-    /// The kernel killed a process of `container`, its first one or another.
-    pub fn note_oom_kill(&mut self, container: &str, victim: ProcessKey) {
-        *self
-            .state
-            .oom_kills
-            .entry(container.to_owned())
-            .or_default() += 1;
+    /// The kernel killed `n` processes of `container`.
+    pub fn note_oom_kills(&mut self, container: &str, n: u64) {
+        let kills = self.state.oom_kills.entry(container.to_owned());
+        *kills.or_default() += n;
         self.is_unsaved = true;
         self.is_known_stale = true;
+    }
+
+    /// The kernel killed a process of `container`, its first one or another.
+    pub fn note_oom_kill(&mut self, container: &str, victim: ProcessKey) {
+        self.note_oom_kills(container, 1);
         let victim = HostProcess::of(victim);
         if self.ended.get(container) == Some(&victim) {
             if let Some(status) = self.state.container_mut(container) {
@@ -212,6 +262,18 @@ impl PodEntry {
         self.is_unsaved = true;
         Some((instance, termination))
     }
+}
+
+/// The pod and the container that an instance is of. `None`: it is over, or its pod is not known.
+pub(super) fn owner_of(
+    pods: &BTreeMap<PodUid, PodEntry>,
+    id: &ContainerId,
+) -> Option<(PodUid, String)> {
+    pods.iter().find_map(|(uid, entry)| {
+        let mut instances = entry.instances.iter();
+        let (container, _) = instances.find(|(_, it)| it.id == *id)?;
+        Some((uid.clone(), container.clone()))
+    })
 }
 
 /// Where things are below the state directory.
@@ -300,4 +362,44 @@ pub(super) fn by_name(pods: &BTreeMap<PodUid, PodEntry>) -> BTreeMap<String, BTr
             .insert(uid.clone());
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Compat;
+    use crate::decide::eviction::facts::pod_facts;
+    use crate::decide::testing;
+    use crate::model::time::WallTime;
+
+    /// A container `app0` in its `attempt`th instance.
+    fn entry(attempt: u32) -> PodEntry {
+        let pod = testing::pod("app {}");
+        let facts = pod_facts(&pod, QosClass::BestEffort, Compat::Ballast);
+        let state = PodState::new(pod, "boot".to_owned(), WallTime::default());
+        let cgroup = CgroupName::root();
+        let mut entry = PodEntry::new(state, QosClass::BestEffort, cgroup, Arc::new(facts));
+        let instance = Instance::new(id(attempt), CgroupName::root());
+        entry.instances.insert("app0".to_owned(), instance);
+        entry
+    }
+
+    fn id(attempt: u32) -> ContainerId {
+        ContainerId::new(format!("app0-{attempt}")).expect("a valid id")
+    }
+
+    #[test]
+    fn an_instance_that_is_over_is_nobody() {
+        let mut entry = entry(3);
+        let uid = entry.uid().clone();
+        entry.instances.get_mut("app0").expect("it is there").ended =
+            Some(unknown_end(Duration::ZERO));
+        let mut pods = BTreeMap::from([(uid.clone(), entry)]);
+        let owner = Some((uid.clone(), "app0".to_owned()));
+        assert_eq!(owner_of(&pods, &id(3)), owner, "its cgroup is still there");
+        assert_eq!(owner_of(&pods, &id(2)), None, "another one is there since");
+        let entry = pods.get_mut(&uid).expect("it is there");
+        entry.finish_instance("app0").expect("it has ended");
+        assert_eq!(owner_of(&pods, &id(3)), None);
+    }
 }

@@ -30,11 +30,13 @@ use crate::model::status::{
     ProgramStatus, PsiStatus, ResourceBounds, ResourceStatus, Status, StatusKind, Usage,
 };
 use crate::model::time::WallTime;
+use crate::observe::log;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::{
     CgroupLevel, CgroupOp, DriftCause, Hook, KubeletCgroupOp, KubeletContainerState, LagKind,
     ObjectKind, Phase, PressureResource, PressureScope, Source, SourceFault, WriteResult,
 };
+use crate::sources::block_io::uncounted_disks;
 use crate::sources::bpf::{ProgramReport, ProgramState};
 use crate::sources::{ReadError, agent_process, psi};
 use crate::sys::{Root, clock};
@@ -92,7 +94,11 @@ impl Publisher {
     pub(super) fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {
         self.ebpf.programs = reports.iter().map(program_status).collect();
         for report in reports {
-            metrics.set_program(report.program, hook_of(&report.state));
+            let hook = match report.has_stand_in(reports) {
+                true => Hook::StandIn,
+                false => hook_of(&report.state),
+            };
+            metrics.set_program(report.program, hook);
         }
     }
 
@@ -128,12 +134,16 @@ impl Publisher {
     }
 
     /// There is nothing to listen to.
+    pub(super) fn not_pinned(&mut self, why: Option<String>) {
+        self.ebpf.not_pinned = why;
+    }
+
     pub(super) fn no_streams(&mut self, why: &str) {
         self.ebpf.programs = vec![ProgramStatus {
             name: "all".to_owned(),
             state: status::ProgramState::Failed,
             hook: None,
-            reason: Some(why.to_owned()),
+            reason: Some(format!("{why}; instead: {}", ProgramReport::WITHOUT_ANY)),
         }];
     }
 }
@@ -334,6 +344,10 @@ impl Loop {
 
     /// What the agent uses, and what its removed cgroups cost the kernel.
     fn measure_self(&self) {
+        let n_left_out = log::take_left_out();
+        if n_left_out > 0 {
+            tracing::warn!(n_left_out, "lines like earlier ones are not in the log");
+        }
         let usage = agent_process::read(&Root::host());
         self.metrics
             .set_process_usage(&usage, self.publisher.started_at);
@@ -370,9 +384,6 @@ impl Loop {
     }
 
     fn count_objects(&self, n_containers: usize) {
-        let n_pods = self.pods.values().filter(|it| it.cgroup_id.is_some());
-        let n_pods = n_pods.count();
-        let n_instances = self.pods.values().map(|it| it.instances.len()).sum();
         self.count_running();
         for (kind, n) in [
             (ObjectKind::Pod, self.pods.len()),
@@ -383,14 +394,12 @@ impl Loop {
         ] {
             self.metrics.set_objects(kind, n);
         }
-        let known = |name: &CgroupName| usize::from(self.ids.contains_key(name));
-        let kubepods = &self.node.plan.kubepods;
-        let n_node: usize = self.node.plan.qos_cgroups().iter().map(known).sum();
+        let counts = self.shared.index().count(self.ids.values().copied());
         for (level, n) in [
-            (CgroupLevel::Kubepods, known(kubepods)),
-            (CgroupLevel::Qos, n_node - known(kubepods)),
-            (CgroupLevel::Pod, n_pods),
-            (CgroupLevel::Container, n_instances),
+            (CgroupLevel::Kubepods, counts.kubepods),
+            (CgroupLevel::Qos, counts.qos),
+            (CgroupLevel::Pod, counts.pods),
+            (CgroupLevel::Container, counts.containers),
         ] {
             self.metrics.set_cgroups(level, n);
         }
@@ -496,6 +505,7 @@ impl Loop {
                     version: self.node.version(),
                     driver: self.config.kubelet.cgroup_driver,
                     root: self.node.path_of(&self.config.kubelet.cgroup_root),
+                    uncounted_disks: uncounted_disks(&Root::host(), &self.node.cgroups.layout),
                 },
                 resources: self.resources(&usages),
                 psi,
@@ -627,7 +637,9 @@ impl Loop {
             qos_reason: Some(qos_reason(pod)),
             phase: entry.state.phase,
             reason: match (
-                entry.blocked.as_ref().or(entry.occupied.as_ref()),
+                [&entry.blocked, &entry.occupied, &entry.aside]
+                    .into_iter()
+                    .find_map(Option::as_ref),
                 entry.state.deletion,
                 &entry.state.admission,
             ) {
@@ -642,9 +654,16 @@ impl Loop {
                 .or_else(|| refusal_text(&entry.state.admission))
                 .or_else(|| entry.blocked.clone())
                 .or_else(|| entry.occupied.clone())
+                .or_else(|| entry.aside.clone())
                 .or_else(|| entry.waits.clone())
                 .or_else(|| entry.instances.values().find_map(|it| it.held.clone()))
-                .or_else(|| entry.cgroup_faults.values().next().cloned())
+                .or_else(|| {
+                    entry
+                        .cgroup_faults
+                        .values()
+                        .next()
+                        .map(|it| it.text.clone())
+                })
                 .or_else(|| self.foreign_text_of(entry)),
             cgroup_path: entry.cgroup_id.map(|_| self.node.path_of(&entry.cgroup)),
             started_at: Some(entry.state.accepted_at),

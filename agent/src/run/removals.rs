@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::apply::cgroupfs::{ApplyError, CgroupWriter, Removal};
+use crate::apply::cgroupfs::{ApplyError, CgroupWriter, Killed, Removal};
 use crate::model::cgroup_name::CgroupName;
 use crate::observe::metrics::labels::CgroupOp;
 use crate::sys::clock;
@@ -30,6 +30,8 @@ pub(super) struct Round {
     pub done: Vec<CgroupName>,
     /// Cgroups that resist for a long time, told once each, with what is known of the reason.
     pub slow: Vec<(CgroupName, String)>,
+    /// Those in which somebody was killed, with what that came upon.
+    pub killed: Vec<(CgroupName, Killed)>,
 }
 
 /// See the module.
@@ -84,7 +86,10 @@ impl Removals {
             .map(|(name, _)| name.clone())
             .collect();
         for name in due {
-            let why = match attempt(writer, &name, took, look) {
+            let mut killed = None;
+            let tried = attempt(writer, &name, &mut killed, took, look);
+            round.killed.extend(killed.map(|it| (name.clone(), it)));
+            let why = match tried {
                 Ok(Removal::Done) => {
                     self.entries.remove(&name);
                     round.done.push(name);
@@ -115,21 +120,23 @@ impl Removals {
 fn attempt(
     writer: &CgroupWriter,
     name: &CgroupName,
+    killed: &mut Option<Killed>,
     took: &mut dyn FnMut(CgroupOp, Duration),
     look: &mut dyn FnMut(&CgroupName),
 ) -> Result<Removal, ApplyError> {
-    let mut timed = |op, act: &dyn Fn() -> Result<Removal, ApplyError>| {
-        let started = clock::boottime();
-        let result = act();
-        took(op, clock::boottime().saturating_sub(started));
-        result
-    };
     look(name);
-    let left = timed(CgroupOp::Rmdir, &|| writer.remove(name))?;
+    let left = timed(CgroupOp::Rmdir, took, || writer.remove(name))?;
     if !matches!(left, Removal::Populated { .. }) {
         return Ok(left);
     }
-    timed(CgroupOp::Kill, &|| writer.kill(name).map(|_| left.clone()))?;
+    *killed = Some(timed(CgroupOp::Kill, took, || writer.kill(name))?);
     look(name);
-    timed(CgroupOp::Rmdir, &|| writer.remove(name))
+    timed(CgroupOp::Rmdir, took, || writer.remove(name))
+}
+
+fn timed<T>(op: CgroupOp, took: &mut dyn FnMut(CgroupOp, Duration), act: impl FnOnce() -> T) -> T {
+    let started = clock::boottime();
+    let result = act();
+    took(op, clock::boottime().saturating_sub(started));
+    result
 }

@@ -27,8 +27,6 @@ const MAX_SHOWN: usize = 32;
 pub enum ReplayFileError {
     #[error("read the record")]
     Fs(#[from] FsError),
-    #[error("{} is larger than {MAX_FILE_BYTES} bytes, the most that is read", .path.display())]
-    TooLarge { path: PathBuf },
     #[error(
         "{} is neither an eviction story nor an admission record, as ballast explain pod NAME \
          --record prints it",
@@ -86,13 +84,10 @@ impl fmt::Display for Difference {
 /// policy of `other`.
 pub fn replay(path: &Path, other: Option<&Config>) -> Result<Replayed, ReplayFileError> {
     let bytes = match path == Path::new("-") {
-        true => input::stdin(MAX_FILE_BYTES + 1)?,
-        false => input::file(path, MAX_FILE_BYTES + 1)?,
+        true => input::stdin(MAX_FILE_BYTES)?,
+        false => input::file(path, MAX_FILE_BYTES)?,
     };
     let path = || path.to_owned();
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(ReplayFileError::TooLarge { path: path() });
-    }
     if recording::is_recording(&bytes) {
         return match story::replay(&bytes, other) {
             Ok(story) => Ok(Replayed::Story(Box::new(story))),

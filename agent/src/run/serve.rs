@@ -122,7 +122,7 @@ impl Server {
 }
 
 /// `None`: no endpoint is wanted.
-fn listen(config: &MetricsConfig) -> Option<Listen> {
+pub(super) fn listen(config: &MetricsConfig) -> Option<Listen> {
     let tls = config.tls.as_ref().map(|it| TlsFiles {
         certificate: it.certificate_file.clone(),
         key: it.key_file.clone(),

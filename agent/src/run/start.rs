@@ -20,14 +20,19 @@ use crate::sys::{FsError, Root};
 /// The id of one attempt: readable, unique on the node, and valid as the name of a cgroup. The pod
 /// goes in as a hash, since a UID may be long and of any case.
 pub(super) fn container_id(uid: &PodUid, container: &str, attempt: u32) -> ContainerId {
-    let digest = Sha256::digest(uid.0.as_bytes());
-    let hash: String = digest
+    let hash = short_hash(uid.0.as_bytes());
+    ContainerId::new(format!("{container}-{attempt}-{hash}"))
+        .expect("a container name is a DNS label, and the rest is digits and hex")
+}
+
+/// Six bytes of a digest, in hexadecimal: enough to tell apart what is on one node.
+pub(super) fn short_hash(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest
         .iter()
         .take(6)
         .map(|it| format!("{it:02x}"))
-        .collect();
-    ContainerId::new(format!("{container}-{attempt}-{hash}"))
-        .expect("a container name is a DNS label, and the rest is digits and hex")
+        .collect()
 }
 
 /// What came with the devices of a container and means nothing for a process of the host, a sentence

@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::escapes::Escape;
+use crate::apply::cgroupfs::Killed;
 use crate::decide::eviction::brake::InVain;
 use crate::decide::lifecycle::{PodDecision, Waiting};
 use crate::model::admission::{ContainerHoldings, Refusal};
@@ -120,10 +122,15 @@ impl Told {
         self.node(reason, message.to_owned());
     }
 
-    pub(super) fn returns(&self, pod: &PodRef) {
+    pub(super) fn evicted_returns(&self, pod: &PodRef) {
         let message = "what it was evicted for is over: a new instance begins, since nobody else \
                        would make one";
         self.pod("EvictedPodReturns", pod, message.to_owned());
+    }
+
+    pub(super) fn refused_returns(&self, pod: &PodRef) {
+        let message = "it would be let in now: it is tried again, since nobody else would";
+        self.pod("RefusedPodReturns", pod, message.to_owned());
     }
 
     /// Reasons as in kubelet (spec eviction 1.15).
@@ -433,6 +440,43 @@ impl Told {
         self.node(
             "CgroupRemovalSlow",
             format!("cgroup {path} cannot be removed: {why}"),
+        );
+    }
+
+    /// What a round of SIGKILL came upon; most come upon nothing.
+    pub(super) fn killed(&self, path: &str, killed: &Killed) {
+        if killed.was_frozen {
+            self.node(
+                "CgroupThawed",
+                format!(
+                    "cgroup {path} or one around it was frozen, in which nothing ends; it is thawed"
+                ),
+            );
+        }
+        if killed.agent_left {
+            self.agent_left(path);
+        }
+    }
+
+    /// Somebody has put the agent into a pod.
+    pub(super) fn agent_left(&self, path: &str) {
+        self.node(
+            "AgentLeftCgroup",
+            format!("the agent was in cgroup {path}, whose limits and end are not its own; it has moved to the root"),
+        );
+    }
+
+    pub(super) fn container_left(&self, pod: &PodRef, container: &str, escape: &Escape) {
+        const REASON: &str = "ContainerLeftCgroup";
+        let message = escape.to_string();
+        tracing::warn!(%pod, container, reason = REASON, "{message}");
+        self.tell(
+            EventKind::Container,
+            REASON,
+            Some(pod),
+            Some(container),
+            message,
+            None,
         );
     }
 

@@ -3,9 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
+use nix::libc;
+
 use super::ContainerId;
 use crate::model::event::ExitStatus;
-use crate::sys::FsError;
+use crate::sys::{FsError, steady};
 
 /// A call to the runtime that could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +47,11 @@ pub enum StartError {
     NotInPath { program: String, path: String },
     #[error("open the standard input")]
     Stdin(#[source] FsError),
+    /// What is left is for records, answers and the files of a pass.
+    #[error(
+        "the agent may have {limit} open files and keeps the last for itself: raise its limit of open files"
+    )]
+    Descriptors { limit: u64 },
     #[error("open the log of the container")]
     Log(#[source] FsError),
     /// The cgroup is missing, or not to be opened.
@@ -92,6 +99,28 @@ pub enum StartError {
     /// The agent stops; the attempt was not made.
     #[error("the runtime is shutting down")]
     ShuttingDown,
+}
+
+impl StartError {
+    /// The agent lacked something that may be there later; the pod has no part in it.
+    pub fn is_lack(&self) -> bool {
+        match self {
+            Self::Descriptors { .. } => true,
+            // Nothing of it counts for the pod yet but where it is born in its cgroup, whose limit of
+            // processes others of the pod may leave room below.
+            Self::Clone(source) => {
+                steady::is_lack(self)
+                    || matches!(source.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM))
+            }
+            Self::Stdin(_)
+            | Self::Log(_)
+            | Self::Cgroup(_)
+            | Self::Listen(_)
+            | Self::Inspect(_)
+            | Self::Record(_) => steady::is_lack(self),
+            _ => false,
+        }
+    }
 }
 
 fn how(exit: Option<ExitStatus>) -> String {

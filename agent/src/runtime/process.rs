@@ -29,6 +29,7 @@ use nix::libc;
 use nix::sys::signal::SigSet;
 
 use self::exits::Exits;
+pub(super) use self::proc_file::start_ticks;
 use self::records::Records;
 use self::start::{Started, Starter};
 use self::state::{State, Watched, lock};

@@ -32,6 +32,7 @@ use self::older::{Older, Side, Twins};
 use self::pins::Pins;
 use super::btf::BtfError;
 use crate::model::event::{CgroupId, KernelEvent};
+use crate::model::kernel::effective_mask;
 use crate::sys::syscall::peek_ring;
 use crate::sys::{FsError, Root, clock};
 
@@ -111,6 +112,30 @@ pub struct ProgramReport {
     pub fallback: Option<&'static str>,
 }
 
+impl ProgramReport {
+    /// What there is instead where no stream can be read at all.
+    pub const WITHOUT_ANY: &str = probe::OOM_FALLBACK;
+
+    /// It runs, and tells of OOM kills.
+    pub fn reports_kills(&self) -> bool {
+        let is_running = !matches!(self.state, ProgramState::Refused { .. });
+        is_running && self.program.starts_with("oom_victim")
+    }
+
+    /// It is refused, and what it would tell is found out otherwise: the limit of a kill by its victim's
+    /// program.
+    pub fn has_stand_in(&self, all: &[Self]) -> bool {
+        let is_refused = matches!(self.state, ProgramState::Refused { .. });
+        let tells_reasons = self.program.starts_with("oom_reason");
+        is_refused && tells_reasons && all.iter().any(Self::looks_for_limits)
+    }
+
+    /// It looks for the limit that was reached: the one without helpers cannot.
+    pub fn looks_for_limits(&self) -> bool {
+        self.reports_kills() && self.program != "oom_victim_bare"
+    }
+}
+
 /// Before each record in a ring, and what its length is rounded up to (kernel/bpf/ringbuf.c,
 /// `struct bpf_ringbuf_hdr`).
 const RECORD_HEADER: usize = 8;
@@ -169,10 +194,20 @@ pub enum LoadError {
         stream: Stream,
         source: std::io::Error,
     },
+    #[error("the pinned link of {program} is gone")]
+    LinkGone { program: &'static str },
+    #[error("{program} was refused to an agent of fewer capabilities")]
+    MayDoMore { program: &'static str },
     #[error("unpin")]
     Unpin { source: PinsError },
     #[error("count device accesses: {reason}")]
     Device { reason: String },
+}
+
+/// Whether pins in this directory, be it there or not, would be on a bpffs, which
+/// [`prepare_pin_directory`] can mount.
+pub fn can_pin_in(path: &Path) -> bool {
+    path.starts_with(pins::BPFFS) || pins::is_on_bpffs(path)
 }
 
 /// Makes the directory of pins, and mounts a bpffs at `/sys/fs/bpf` if it is there and none is.
@@ -301,6 +336,13 @@ impl Streams {
         let running = running.map(|(stream, it)| (*stream, it.ring.as_fd()));
         let older = self.older.iter().map(|it| (it.stream(), it.ring()));
         running.chain(older)
+    }
+
+    /// Whether events of a stream can be read, of this build's programs or those of an earlier one.
+    pub fn reads(&self, stream: Stream) -> bool {
+        let mut older = self.older.iter();
+        self.running.contains_key(&stream)
+            || older.any(|it| it.stream() == stream && it.is_readable())
     }
 
     /// The events of one stream that wait, oldest first, without records that no program writes.
@@ -460,12 +502,13 @@ impl Streams {
 
     /// A set that cannot be adopted is read to its end, and its stream loaded anew.
     fn adopt_pinned(&mut self, pins: &Pins) {
+        let may = capabilities();
         for stream in PINNED {
             let name = set_name(stream);
             let n_reports = self.reports.len();
             let adopted = match pins.adopt(&name) {
                 Ok(None) => continue,
-                Ok(Some(pinned)) => load::adopt(stream, pinned, &mut self.reports)
+                Ok(Some(pinned)) => load::adopt(stream, pinned, may, &mut self.reports)
                     .map_err(|error| load::chain(&error)),
                 Err(error) => Err(load::chain(&error)),
             };
@@ -503,7 +546,7 @@ impl Streams {
             return Ok(None);
         };
         if let Some(pins) = self.pins.as_ref().filter(|_| PINNED.contains(&stream)) {
-            attached = match attached.pin(pins, &set_name(stream)) {
+            attached = match attached.pin(pins, &set_name(stream), capabilities()) {
                 Ok(attached) => attached,
                 Err(error) => {
                     let reason = load::chain(&error);
@@ -563,6 +606,13 @@ fn peek(
 }
 
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
+
+/// The effective ones of this process, as the kernel numbers them.
+fn capabilities() -> u64 {
+    let status = Root::host().read_text("/proc/self/status");
+    let mask = status.ok().and_then(|it| effective_mask(&it));
+    mask.unwrap_or(0)
+}
 
 fn set_name(stream: Stream) -> String {
     Pins::set_name(stream, objects::of(stream))

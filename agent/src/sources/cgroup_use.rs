@@ -48,6 +48,10 @@ impl MemoryFiles {
         }))
     }
 
+    pub(super) fn n_files(&self) -> usize {
+        1 + usize::from(self.usage.is_some())
+    }
+
     /// The cgroup id.
     pub(super) fn inode(&self) -> u64 {
         self.inode

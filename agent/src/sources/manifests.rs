@@ -6,7 +6,9 @@
 //! - a file that became empty counts as half written;
 //! - a directory that cannot be listed keeps everything.
 //!
-//! Pods go when their document goes from a file without faults, or when their file goes.
+//! Pods go when their document goes from a file without faults, or when their file goes. That a file
+//! is gone is believed of a directory that holds still: a listing made while a file is renamed may
+//! have neither name.
 //!
 //! Deliberate absences: no state on disk, so what a file defined before the agent started is not
 //! known ([`ManifestScan::is_complete`]); no choice between pods but the order of file names.
@@ -17,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use crate::model::pod::{Pod, PodUid};
 use crate::sys::regular::{self, Contents, FileVersion, Kind};
@@ -29,6 +33,15 @@ pub const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const MAX_FILES: usize = 1_000;
 /// In one file.
 pub const MAX_DOCUMENTS: usize = 1_000;
+/// In one file, in whatever documents and lists.
+pub const MAX_PODS: usize = 1_000;
+
+/// Looks at a directory in which something is missing, until it holds still. Arbitrary: together a
+/// tenth of a second of the caller's time.
+const LOOKS: usize = 5;
+/// Two ticks of the slowest clock that dates files: what changes after it has another date than what
+/// changed before.
+const TWO_TICKS: Duration = Duration::from_millis(20);
 
 /// Endings of files that are read. Others are editors' backups, notes, half-finished copies.
 const ENDINGS: [&str; 3] = [".yaml", ".yml", ".json"];
@@ -75,6 +88,13 @@ impl fmt::Display for ManifestFault {
     }
 }
 
+/// Is told of each version of a file before it is parsed, and when that is over.
+pub trait Witness: fmt::Debug + Send + Sync {
+    /// False: it is to be left aside.
+    fn begins(&self, thing: &str) -> bool;
+    fn ends(&self);
+}
+
 /// What a directory defines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ManifestScan {
@@ -95,9 +115,14 @@ pub struct ManifestScan {
 pub struct ManifestDirectory {
     path: PathBuf,
     node_name: Option<String>,
+    witness: Option<Arc<dyn Witness>>,
     files: BTreeMap<String, FileState>,
+    /// Files that the last look missed.
+    missing: BTreeMap<String, FileState>,
     /// The directory has been listed once.
     was_listed: bool,
+    /// It has been listed once while it held still.
+    was_still: bool,
 }
 
 /// One file: what it defines, and how that is known.
@@ -127,8 +152,11 @@ impl ManifestDirectory {
         Self {
             path: path.into(),
             node_name: None,
+            witness: None,
             files: BTreeMap::new(),
+            missing: BTreeMap::new(),
             was_listed: false,
+            was_still: false,
         }
     }
 
@@ -136,6 +164,12 @@ impl ManifestDirectory {
     #[must_use]
     pub fn with_node_name(mut self, name: impl Into<String>) -> Self {
         self.node_name = Some(name.into());
+        self
+    }
+
+    #[must_use]
+    pub fn with_witness(mut self, witness: Arc<dyn Witness>) -> Self {
+        self.witness = Some(witness);
         self
     }
 
@@ -149,15 +183,69 @@ impl ManifestDirectory {
     }
 
     /// Reads what has changed since the last scan. Costs a listing and a `stat` per file where
-    /// nothing has. Blocks on the disk.
+    /// nothing has, and 20 to 100 ms where a pod is missing. Blocks on the disk.
     pub fn scan(&mut self) -> ManifestScan {
+        let mut scan = self.look();
+        for _ in 0..LOOKS {
+            if !self.was_listed {
+                return scan;
+            }
+            if self.was_still && self.missing_pods(&scan).is_empty() {
+                self.missing.clear();
+                return scan;
+            }
+            let before = self.version();
+            thread::sleep(TWO_TICKS);
+            scan = self.look();
+            if before.is_some() && before == self.version() {
+                self.missing.clear();
+                self.was_still = true;
+            }
+        }
+        for pod in self.missing_pods(&scan) {
+            scan.pods.entry(pod.uid.clone()).or_insert(pod);
+            scan.is_complete = false;
+        }
+        scan.is_complete &= self.was_still;
+        scan
+    }
+
+    fn version(&self) -> Option<FileVersion> {
+        regular::version_of_listing(&self.path).ok()
+    }
+
+    /// Pods of missing files that no other file defines.
+    fn missing_pods(&self, scan: &ManifestScan) -> Vec<Arc<Pod>> {
+        if self.missing.is_empty() {
+            return Vec::new();
+        }
+        let names: BTreeSet<String> = scan.pods.values().map(|it| it.full_name()).collect();
+        let defined = self
+            .missing
+            .values()
+            .flat_map(|it| it.fresh.iter().chain(&it.held));
+        let pods = defined.map(|it| &it.pod);
+        pods.filter(|it| !names.contains(&it.full_name()))
+            .cloned()
+            .collect()
+    }
+
+    fn look(&mut self) -> ManifestScan {
+        self.files.append(&mut self.missing);
         let mut scan = ManifestScan {
             is_complete: true,
             ..ManifestScan::default()
         };
-        match Root::host().list(&self.path) {
-            Ok(names) => {
+        match Root::host().list_all(&self.path) {
+            Ok((names, no_text)) => {
                 self.was_listed = true;
+                let manifests = no_text
+                    .iter()
+                    .filter(|it| !is_temporary(it) && has_ending(it));
+                scan.faults.extend(manifests.map(|name| {
+                    let message = "is not read: its name is not UTF-8";
+                    ManifestFault::of_file(self.path.join(name), message)
+                }));
                 self.update(&names, &mut scan);
             }
             Err(error) => {
@@ -184,7 +272,9 @@ impl ManifestDirectory {
         let is_manifest = |name: &&String| !is_temporary(name) && has_ending(name);
         let manifests: Vec<&String> = names.iter().filter(is_manifest).collect();
         let present: BTreeSet<&String> = manifests.iter().copied().collect();
-        self.files.retain(|name, _| present.contains(name));
+        let is_present = |(name, _): &(String, FileState)| present.contains(name);
+        let known = std::mem::take(&mut self.files).into_iter();
+        (self.files, self.missing) = known.partition(is_present);
         if manifests.len() > MAX_FILES {
             let message = format!(
                 "has {} manifests; those after the first {MAX_FILES} by name are not read",
@@ -197,9 +287,10 @@ impl ManifestDirectory {
         for name in manifests.into_iter().take(MAX_FILES) {
             let path = self.path.join(name);
             let state = self.files.entry(name.clone()).or_default();
-            let is_there = state.refresh(&path, self.node_name.as_deref());
-            if !is_there {
-                self.files.remove(name);
+            let witness = self.witness.as_deref();
+            let is_there = state.refresh(&path, self.node_name.as_deref(), witness);
+            if !is_there && let Some(state) = self.files.remove(name) {
+                self.missing.insert(name.clone(), state);
             }
         }
     }
@@ -247,7 +338,12 @@ impl ManifestDirectory {
 
 impl FileState {
     /// Reads the file if it has changed. False: it is not there.
-    fn refresh(&mut self, path: &Path, node_name: Option<&str>) -> bool {
+    fn refresh(
+        &mut self,
+        path: &Path,
+        node_name: Option<&str>,
+        witness: Option<&dyn Witness>,
+    ) -> bool {
         let version = match regular::look(path) {
             Ok(Kind::Regular(version)) => version,
             Ok(Kind::Other) => {
@@ -269,7 +365,15 @@ impl FileState {
         }
         match regular::read(path, MAX_FILE_BYTES) {
             Ok(Contents::Whole { bytes, version }) => {
-                self.replace(path, &bytes, version, node_name)
+                let thing = format!("manifest {} {version}", path.display());
+                if witness.is_none_or(|it| it.begins(&thing)) {
+                    self.replace(path, &bytes, version, node_name);
+                    witness.into_iter().for_each(Witness::ends);
+                } else {
+                    let message = "ended the agent at two starts in a row, and is not read until it \
+                                   changes";
+                    self.fail(path, message, Some(version));
+                }
             }
             Ok(Contents::TooLarge { version }) => {
                 let message = format!("is larger than {MAX_FILE_BYTES} bytes");

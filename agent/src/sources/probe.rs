@@ -2,8 +2,9 @@
 //! or written here; what only trying can tell, such as eBPF programs, their loader reports.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::model::capacity::is_swap_on;
 use crate::model::check::{
@@ -13,14 +14,18 @@ use crate::model::kernel::{effective_capabilities, effective_uid};
 use crate::model::mounts::{CgroupFacts, CgroupLayout};
 use crate::model::node_memory::{Meminfo, low_watermark_pages};
 use crate::model::sysctl::Sysctl;
-use crate::model::text::number;
+use crate::model::text::{limit, number};
+use crate::sources::block_io::uncounted_disks;
 use crate::sources::mounts::{cgroup_facts, parse_mountinfo};
 use crate::sources::psi::node_stalls;
-use crate::sys::{Root, page_size};
+use crate::sys::{Root, page_size, unix_socket};
 
 /// Names that the kubelet process, or a binary with a kubelet inside, goes by: k3s and MicroK8s.
 const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
 const KUBELET_PORT: u16 = 10250;
+
+/// How long a running agent may take to accept a connection.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Gathers the facts; some hundred file reads, most of them names of processes. What cannot be
 /// read is unknown in the sheet, never an error.
@@ -31,6 +36,8 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
     let kernel_release = text("/proc/sys/kernel/osrelease").map(|it| it.trim().to_owned());
     let status = text("/proc/self/status");
     let cgroup2_files = found.and_then(|it| cgroup2_files(root, it));
+    let uncounted_disks = found.map(|it| uncounted_disks(root, &it.layout));
+    let partial_trees = found.map(|it| partial_trees(root, &it.layout));
     FactSheet {
         kernel: kernel_release.as_deref().and_then(|it| it.parse().ok()),
         kernel_release,
@@ -42,7 +49,9 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
             Err(error) => CgroupDetection::Failed(error.to_string()),
         },
         namespaces: namespaces(root),
+        partial_trees: partial_trees.unwrap_or_default(),
         capabilities: status.as_deref().and_then(effective_capabilities),
+        max_locked_memory: text("/proc/self/limits").and_then(|it| max_locked_memory(&it)),
         has_btf: root.exists("/sys/kernel/btf/vmlinux"),
         bpffs: bpffs(root),
         lockdown: text("/sys/kernel/security/lockdown").and_then(|it| it.parse().ok()),
@@ -51,6 +60,9 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         has_psi: node_stalls(root).is_ok_and(|it| it.memory.is_some()),
         is_swap_on: text("/proc/swaps").is_some_and(|it| is_swap_on(&it)),
         memory: memory_floor(root),
+        uncounted_disks: uncounted_disks.unwrap_or_default(),
+        // The configuration says which.
+        reserved_cgroups: Vec::new(),
         kubelet: kubelet(root),
         agent: agent(root, socket),
         sysctls: sysctls(root),
@@ -66,6 +78,12 @@ fn memory_floor(root: &Root) -> Option<MemoryFloor> {
         kernel: info.total.saturating_sub(listed),
         reserve: low.saturating_mul(page_size()),
     })
+}
+
+/// Hard limit, bytes; `None` for none.
+fn max_locked_memory(limits: &str) -> Option<u64> {
+    let [_, hard] = limit(limits, "Max locked memory")?;
+    hard.parse().ok()
 }
 
 /// The settings of [`Sysctl::ALL`]; `None` for one that cannot be read.
@@ -131,6 +149,25 @@ fn has_swap_limit(
     }
 }
 
+/// Mounts whose top is not that of the hierarchy, by files that it never has: whatever the namespace of
+/// this process calls it.
+fn partial_trees(root: &Root, layout: &CgroupLayout) -> Vec<PathBuf> {
+    let has = |mount: &Path, file: &str| root.exists(mount.join(file));
+    match layout {
+        CgroupLayout::Unified { mount } => {
+            let is_part = has(mount, "cgroup.events");
+            is_part.then(|| mount.clone()).into_iter().collect()
+        }
+        CgroupLayout::Legacy { .. } => [("pids", "pids.max"), ("freezer", "freezer.state")]
+            .into_iter()
+            .filter_map(|(controller, file)| {
+                let mount = layout.mount_of(controller)?;
+                has(mount, file).then(|| mount.to_owned())
+            })
+            .collect(),
+    }
+}
+
 /// The initial namespaces have fixed numbers (include/linux/proc_ns.h, `PROC_PID_INIT_INO` and
 /// its like).
 fn namespaces(root: &Root) -> Namespaces {
@@ -141,7 +178,6 @@ fn namespaces(root: &Root) -> Namespaces {
     Namespaces {
         is_initial_pid: is("pid", 0xEFFF_FFFC),
         is_initial_user: is("user", 0xEFFF_FFFD),
-        is_initial_cgroup: is("cgroup", 0xEFFF_FFFB),
     }
 }
 
@@ -202,20 +238,41 @@ fn has_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// Connects to the socket and hangs up: an agent that runs accepts.
+/// Connects to the socket and hangs up: an agent that runs accepts, or has too many who wait for it.
 fn agent(root: &Root, socket: &Path) -> AgentPresence {
     if !root.exists(socket) {
         return AgentPresence::Absent;
     }
-    match UnixStream::connect(root.path(socket)) {
+    match unix_socket::connect(&root.path(socket), AGENT_TIMEOUT) {
         Ok(_) => AgentPresence::Running,
+        Err(e) if e.kind() == ErrorKind::WouldBlock => AgentPresence::Running,
         Err(_) => AgentPresence::Stale,
     }
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the files are made beside the code under test"
+)]
 mod tests {
     use super::*;
+
+    /// What the mounts of a container show, whose namespace calls it the root.
+    #[test]
+    fn a_part_of_a_hierarchy_is_known_by_what_its_top_has() {
+        let base = std::env::temp_dir().join(format!("ballast-parts-{}", std::process::id()));
+        let root = Root::at(&base);
+        let unified = CgroupLayout::Unified {
+            mount: "/cgroup".into(),
+        };
+        root.create_dir_all("/cgroup/a").expect("a directory");
+        std::fs::write(base.join("cgroup/a/cgroup.events"), "").expect("a file");
+        assert_eq!(partial_trees(&root, &unified), [""; 0].map(PathBuf::from));
+        std::fs::write(base.join("cgroup/cgroup.events"), "").expect("a file");
+        assert_eq!(partial_trees(&root, &unified), [PathBuf::from("/cgroup")]);
+        std::fs::remove_dir_all(&base).expect("it is there");
+    }
 
     #[test]
     fn a_listener_is_a_socket_in_state_0a_on_the_port() {

@@ -1,11 +1,12 @@
-//! Reader of the node's capacity and identity.
+//! Reader of the node's capacity and identity, and of what tells why the kernel killed.
 
 use std::path::Path;
 
 use crate::model::capacity::{
     HugePages, NodeCapacity, NodeIdentity, hugepage_size, is_swap_on, max_pids, running_pids,
 };
-use crate::model::text::{ParseError, meminfo_bytes, number};
+use crate::model::cgroup_files::parse_count;
+use crate::model::text::{ParseError, flat_keyed, meminfo_bytes, number};
 use crate::sources::ReadError;
 use crate::sys::{FsError, Root};
 use crate::units::Bytes;
@@ -78,4 +79,22 @@ fn storage(root: &Root, directory: &Path) -> Result<Option<Bytes>, FsError> {
         }
     }
     Ok(None)
+}
+
+/// How often tasks had to free memory of the node before they got theirs, since boot. `None`: not
+/// counted here.
+pub fn allocation_stalls(root: &Root) -> Option<u64> {
+    let text = root.read_text("/proc/vmstat").ok()?;
+    let stalls = flat_keyed(&text).filter(|(key, _)| key.starts_with("allocstall"));
+    let counts: Vec<u64> = stalls.filter_map(|(_, n)| parse_count(n).ok()).collect();
+    (!counts.is_empty()).then(|| counts.iter().sum())
+}
+
+/// Whether a process may use a part of the NUMA nodes alone that have memory. `None`: it is gone.
+pub fn is_confined(root: &Root, pid: u32) -> Option<bool> {
+    let status = root.read_text(format!("/proc/{pid}/status")).ok()?;
+    let mut lines = status.lines();
+    let allowed = lines.find_map(|it| it.strip_prefix("Mems_allowed_list:"))?;
+    let all = root.read_text("/sys/devices/system/node/has_memory").ok()?;
+    Some(allowed.trim() != all.trim())
 }

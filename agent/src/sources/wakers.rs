@@ -198,7 +198,7 @@ impl AsFd for Armed {
 
 /// Why a waker is not armed.
 #[derive(Debug, thiserror::Error)]
-enum ArmError {
+pub(super) enum ArmError {
     #[error(transparent)]
     Fs(#[from] FsError),
     #[error("the kernel refuses {what}")]
@@ -209,7 +209,7 @@ enum ArmError {
 }
 
 impl ArmError {
-    fn refused(what: &'static str) -> impl FnOnce(Errno) -> Self {
+    pub(super) fn refused(what: &'static str) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::Refused {
             what,
             source: errno.into(),
@@ -475,7 +475,7 @@ fn psi_trigger(opened: nix::Result<OwnedFd>) -> Result<Option<(Armed, WakerState
 }
 
 /// An eventfd that v1 signals about a file (Documentation/admin-guide/cgroup-v1/memory.rst).
-fn v1_event(dir: &Dir, file: &str, argument: &str) -> Result<EventFd, ArmError> {
+pub(super) fn v1_event(dir: &Dir, file: &str, argument: &str) -> Result<EventFd, ArmError> {
     let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
         .map_err(ArmError::refused("an eventfd"))?;
     let file = dir.open_file(file)?;

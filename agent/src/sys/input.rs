@@ -1,27 +1,28 @@
 //! What a user hands to a command: a path as given, relative to where the command was called, or
-//! standard input. A pipe will do as well as a file.
+//! standard input, which may be a pipe.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use super::error::{FsError, Operation};
+use super::regular;
 
-/// At most `limit` bytes.
+/// The most that is read of a configuration, which is a few KiB.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// A regular file of at most `limit` bytes.
 pub fn file(path: &Path, limit: u64) -> Result<Vec<u8>, FsError> {
-    File::open(path)
-        .and_then(|file| read(file, limit))
-        .map_err(|e| FsError::new(Operation::Read, path, e))
+    regular::whole(path, limit)
+}
+
+/// As [`file`], in UTF-8.
+pub fn text(path: &Path, limit: u64) -> Result<String, FsError> {
+    String::from_utf8(file(path, limit)?)
+        .map_err(|e| FsError::new(Operation::Read, path, io::Error::other(e.utf8_error())))
 }
 
 /// At most `limit` bytes of standard input.
 pub fn stdin(limit: u64) -> Result<Vec<u8>, FsError> {
-    read(io::stdin().lock(), limit)
+    regular::at_most(io::stdin().lock(), limit)
         .map_err(|e| FsError::new(Operation::Read, Path::new("standard input"), e))
-}
-
-fn read(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    from.take(limit).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -1,25 +1,36 @@
 //! A lock that the kernel holds for this process: it goes with the process, however that ends.
+//!
+//! A `flock` belongs to an open file, and a child shares the open files of the thread that makes it,
+//! until it has closed them or begun its program: one that cannot run, in a frozen cgroup, would hold
+//! the locks of an agent that is dead. So a thread holds each lock, in descriptors that it shares with
+//! nobody.
 
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::thread;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::SigSet;
 use nix::sys::stat::{major, minor};
 
 use super::error::{FsError, Operation};
+use super::syscall::unshare_descriptors;
 
-/// A lock that is held may be that of a process which was just killed: a child that it was about to
-/// start shares it, and ends when it sees that nobody is there.
+/// A lock that is held may be that of a process which was just killed and has not ended yet.
 const PATIENCE: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(20);
 
 /// An exclusive `flock` of a file or directory, until dropped.
 #[derive(Debug)]
 pub struct Lock {
-    _file: Flock<File>,
+    thread: Option<JoinHandle<()>>,
+    /// Nothing is sent: the thread ends with it.
+    release: Option<Sender<Infallible>>,
 }
 
 /// The outcome of [`Lock::take`].
@@ -35,31 +46,86 @@ impl Lock {
     /// Takes the lock of `path`: of a directory as it is, else of a file, which is made. Waits up to
     /// 3 s for another holder.
     pub fn take(path: &Path) -> Result<Taken, FsError> {
-        let mut options = OpenOptions::new();
-        match path.is_dir() {
-            true => options.read(true),
-            false => options.create(true).truncate(false).write(true),
+        let (tell, told) = channel();
+        let (release, released) = channel();
+        let thread = {
+            let path = path.to_owned();
+            let hold = move || hold(&path, &tell, &released);
+            Builder::new().name("lock".to_owned()).spawn(hold)
         };
         let failed = |e| FsError::new(Operation::Open, path, e);
-        let mut file = options.open(path).map_err(failed)?;
-        let began = Instant::now();
-        loop {
-            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(file) => return Ok(Taken::Lock(Self { _file: file })),
-                Err((file, nix::Error::EWOULDBLOCK)) if began.elapsed() < PATIENCE => file,
-                Err((file, nix::Error::EWOULDBLOCK)) => {
-                    let metadata = file.metadata().map_err(failed)?;
-                    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-                    return Ok(Taken::HeldBy(holder(
-                        &locks,
-                        metadata.dev(),
-                        metadata.ino(),
-                    )));
-                }
-                Err((_, error)) => return Err(failed(error.into())),
-            };
-            thread::sleep(STEP);
+        let lock = Self {
+            thread: Some(thread.map_err(failed)?),
+            release: Some(release),
+        };
+        match told.recv() {
+            Ok(Ok(Held::ByUs)) => Ok(Taken::Lock(lock)),
+            Ok(Ok(Held::By(pid))) => Ok(Taken::HeldBy(pid)),
+            Ok(Err(error)) => Err(error),
+            Err(error) => Err(failed(io::Error::other(error))),
         }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.release = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by then.
+            thread.join().ok();
+        }
+    }
+}
+
+/// What the thread of a lock tells.
+enum Held {
+    ByUs,
+    By(Option<u32>),
+}
+
+/// The thread of a lock: takes it, tells, and holds it until it is released.
+fn hold(path: &Path, tell: &Sender<Result<Held, FsError>>, released: &Receiver<Infallible>) {
+    // A handler may write to a descriptor that means something else here.
+    let alone = SigSet::all().thread_block().map_err(io::Error::from);
+    let alone = alone.and_then(|()| unshare_descriptors());
+    let taken = match alone {
+        Ok(()) => lock(path),
+        Err(error) => Err(FsError::new(Operation::Open, path, error)),
+    };
+    let (held, told) = match taken {
+        Ok(Ok(file)) => (Some(file), Ok(Held::ByUs)),
+        Ok(Err(holder)) => (None, Ok(Held::By(holder))),
+        Err(error) => (None, Err(error)),
+    };
+    if tell.send(told).is_ok() && held.is_some() {
+        // It ends with the sender.
+        released.recv().err();
+    }
+    drop(held);
+}
+
+/// The inner error: the process that holds it for longer than a dying one would.
+fn lock(path: &Path) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
+    let mut options = OpenOptions::new();
+    match path.is_dir() {
+        true => options.read(true),
+        false => options.create(true).truncate(false).write(true),
+    };
+    let failed = |e| FsError::new(Operation::Open, path, e);
+    let mut file = options.open(path).map_err(failed)?;
+    let began = Instant::now();
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => return Ok(Ok(file)),
+            Err((file, nix::Error::EWOULDBLOCK)) if began.elapsed() < PATIENCE => file,
+            Err((file, nix::Error::EWOULDBLOCK)) => {
+                let metadata = file.metadata().map_err(failed)?;
+                let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+                return Ok(Err(holder(&locks, metadata.dev(), metadata.ino())));
+            }
+            Err((_, error)) => return Err(failed(error.into())),
+        };
+        thread::sleep(STEP);
     }
 }
 
@@ -103,6 +169,24 @@ mod tests {
             assert!(is_taken(&path));
         }
         std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    /// A child gets a copy of the descriptors of the thread that makes it.
+    #[test]
+    fn no_child_can_share_a_lock() {
+        let path = std::env::temp_dir().join(format!("ballast-lock-own-{}", std::process::id()));
+        let lock = Lock::take(&path).unwrap();
+        let is_it = |it: io::Result<std::fs::DirEntry>| {
+            std::fs::read_link(it.unwrap().path()).is_ok_and(|it| it == path)
+        };
+        let mut own = std::fs::read_dir("/proc/thread-self/fd").unwrap();
+        assert!(!own.any(is_it));
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        let metadata = path.metadata().unwrap();
+        let holder = holder(&locks, metadata.dev(), metadata.ino());
+        assert_eq!(holder, Some(std::process::id()));
+        drop(lock);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

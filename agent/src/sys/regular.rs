@@ -1,8 +1,8 @@
 //! Files whose kind, size and contents others decide: read without ever waiting, without a surprise
 //! in size, and with what tells one version from the next.
 
-use std::fs::{self, Metadata, OpenOptions};
-use std::io::Read;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -18,6 +18,13 @@ pub struct FileVersion {
     /// Seconds and nanoseconds.
     modified: (i64, i64),
     changed: (i64, i64),
+}
+
+impl std::fmt::Display for FileVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (seconds, nanoseconds) = self.changed;
+        write!(f, "inode {} of {seconds}.{nanoseconds:09}", self.inode)
+    }
 }
 
 impl FileVersion {
@@ -52,6 +59,14 @@ pub fn look(path: &Path) -> Result<Kind, FsError> {
     }
 }
 
+/// Another one once a name in the directory came, went or was changed, as long as a tick of the
+/// kernel's clock lies between the changes.
+pub fn version_of_listing(directory: &Path) -> Result<FileVersion, FsError> {
+    let metadata = fs::metadata(directory);
+    let metadata = metadata.map_err(|e| FsError::new(Operation::Stat, directory, e))?;
+    Ok(FileVersion::of(&metadata))
+}
+
 /// Whether the mode lets every user of the node read the file; symlinks are followed.
 pub fn is_readable_by_others(path: &Path) -> Result<bool, FsError> {
     let metadata = fs::metadata(path).map_err(|e| FsError::new(Operation::Stat, path, e))?;
@@ -76,11 +91,7 @@ pub enum Contents {
 /// Reads a regular file of at most `limit` bytes. A FIFO that took its place does not block.
 pub fn read(path: &Path, limit: u64) -> Result<Contents, FsError> {
     let failed = |operation| move |e| FsError::new(operation, path, e);
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags((nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY).bits())
-        .open(path)
-        .map_err(failed(Operation::Open))?;
+    let mut file = open(path).map_err(failed(Operation::Open))?;
     let before = file.metadata().map_err(failed(Operation::Stat))?;
     if !before.is_file() {
         return Ok(Contents::Other);
@@ -100,4 +111,77 @@ pub fn read(path: &Path, limit: u64) -> Result<Contents, FsError> {
         return Ok(Contents::Changing);
     }
     Ok(Contents::Whole { bytes, version })
+}
+
+/// All of a regular file, an interface of the kernel among them. Anything else and more than `limit`
+/// bytes are errors, so that nobody who puts a FIFO or an endless file there holds up the reader.
+pub fn whole(path: &Path, limit: u64) -> Result<Vec<u8>, FsError> {
+    let read = || {
+        let file = open(path)?;
+        match file.metadata()?.is_file() {
+            true => at_most(file, limit),
+            false => Err(io::Error::other("it is no regular file")),
+        }
+    };
+    read().map_err(|e| FsError::new(Operation::Read, path, e))
+}
+
+/// All that comes; more than `limit` bytes are an error.
+pub(super) fn at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells that there is more.
+    from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 <= limit {
+        true => Ok(bytes),
+        false => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is larger than {limit} bytes"),
+        )),
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags((nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY).bits())
+        .open(path)
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the tests make the files that are read, in a directory of their own"
+)]
+mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+    use crate::sys::chain;
+
+    #[test]
+    fn what_is_no_file_and_what_has_no_end_are_errors_at_once() {
+        let dir = std::env::temp_dir().join(format!("ballast-whole-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let fifo = dir.join("fifo");
+        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        let file = dir.join("file");
+        fs::write(&file, "12345").unwrap();
+        let said = |path: &Path| chain(&whole(path, 4).unwrap_err());
+        for path in [&fifo, Path::new("/dev/zero"), &dir] {
+            let expected = format!("read {}: it is no regular file", path.display());
+            assert_eq!(said(path), expected);
+        }
+        let too_large = format!("read {}: it is larger than 4 bytes", file.display());
+        assert_eq!(said(&file), too_large);
+        assert_eq!(whole(&file, 5).unwrap(), b"12345");
+        assert!(whole(&dir.join("none"), 5).unwrap_err().is_gone());
+        assert!(
+            !whole(Path::new("/proc/self/stat"), 4096)
+                .unwrap()
+                .is_empty()
+        );
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -1,12 +1,16 @@
 //! Absolute paths of the node, below a root that tests can move.
 
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{FsError, Operation};
+use super::regular;
 use super::removal::{Mounts, remove_tree};
+
+/// More than any file that is read whole, the kernel's types (some 10 MiB) among them.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The tree in which `/proc`, `/sys` and the rest are looked up: the node itself, a mount of the
 /// host's root in a container, or a directory shaped like a node in a test.
@@ -29,19 +33,14 @@ impl Root {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// A regular file, as those of the kernel are; see [`regular::whole`].
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, FsError> {
-        let path = self.path(path);
-        fs::read(&path).map_err(|e| FsError::new(Operation::Read, &path, e))
+        self.read_at_most(path, MAX_BYTES)
     }
 
-    /// At most `limit` bytes, for files whose size others decide.
+    /// As [`Root::read`]; one of more than `limit` bytes is an error.
     pub fn read_at_most(&self, path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>, FsError> {
-        let path = self.path(path);
-        let mut bytes = Vec::new();
-        fs::File::open(&path)
-            .and_then(|file| file.take(limit).read_to_end(&mut bytes))
-            .map_err(|e| FsError::new(Operation::Read, &path, e))?;
-        Ok(bytes)
+        regular::whole(&self.path(path), limit)
     }
 
     /// The file as UTF-8; other bytes become U+FFFD, since the kernel lets a process put anything
@@ -74,16 +73,23 @@ impl Root {
 
     /// Names in a directory, sorted; names that are not UTF-8 are left out.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<String>, FsError> {
+        self.list_all(path).map(|(names, _)| names)
+    }
+
+    /// Names in a directory, sorted; those that are not UTF-8 apart, as they look.
+    pub fn list_all(&self, path: impl AsRef<Path>) -> Result<(Vec<String>, Vec<String>), FsError> {
         let path = self.path(path);
         let failed = |e| FsError::new(Operation::List, &path, e);
-        let mut names = Vec::new();
+        let (mut names, mut others) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&path).map_err(failed)? {
-            if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
-                names.push(name);
+            match entry.map_err(failed)?.file_name().into_string() {
+                Ok(name) => names.push(name),
+                Err(name) => others.push(name.to_string_lossy().into_owned()),
             }
         }
         names.sort_unstable();
-        Ok(names)
+        others.sort_unstable();
+        Ok((names, others))
     }
 
     /// Whether something is there; an error of the lookup counts as absent.

@@ -1,6 +1,7 @@
 //! What keeps the agent able to act on a node that is full, and short of memory and of CPU time.
 
-use std::io;
+use std::error::Error;
+use std::{fs, io};
 
 use nix::libc;
 use nix::sys::mman::{MlockAllFlags, mlockall};
@@ -54,10 +55,67 @@ pub fn max_open_files() -> io::Result<u64> {
     Ok(soft)
 }
 
+/// How many descriptors this process has. The kernel tells since Linux 6.2; before, they are counted.
+pub fn open_files() -> io::Result<u64> {
+    const OWN: &str = "/proc/self/fd";
+    let n_open = fs::metadata(OWN)?.len();
+    if n_open > 0 {
+        return Ok(n_open);
+    }
+    let mut n_open = 0;
+    for entry in fs::read_dir(OWN)? {
+        entry?;
+        n_open += 1;
+    }
+    Ok(n_open)
+}
+
+/// The agent lacks descriptors, which may be there later. Told by the first cause of `error`.
+pub fn is_lack(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let errno = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error);
+        if errno.is_some() {
+            return matches!(errno, Some(libc::EMFILE | libc::ENFILE));
+        }
+        cause = error.source();
+    }
+    false
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::sys::FsError;
+    use crate::sys::error::Operation;
+
+    #[test]
+    fn a_lack_is_known_by_its_first_cause() {
+        let failed = |errno| {
+            let error = io::Error::from_raw_os_error(errno);
+            FsError::new(Operation::Open, Path::new("/dev/null"), error)
+        };
+        assert!(is_lack(&failed(libc::EMFILE)));
+        assert!(is_lack(&io::Error::from_raw_os_error(libc::ENFILE)));
+        assert!(!is_lack(&failed(libc::ENOMEM)));
+    }
+
+    #[test]
+    fn open_files_are_counted_whatever_their_numbers() {
+        let file = || fs::File::open("/dev/null").unwrap();
+        let before = open_files().unwrap();
+        let mut held: Vec<_> = (0..300).map(|_| file()).collect();
+        // Holes.
+        held.drain(..150);
+        let n_more = open_files().unwrap().saturating_sub(before);
+        // Other tests open and close theirs meanwhile.
+        assert!((100..200).contains(&n_more), "{n_more}");
+    }
 
     #[test]
     fn the_limit_of_open_files_is_raised_once() {

@@ -1,14 +1,23 @@
-//! A Unix stream socket at a path: bound so that no client ever meets it half made.
+//! A Unix stream socket at a path: bound so that no client ever meets it half made, and connected to
+//! without waiting for ever.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 
 use super::error::{FsError, Operation};
 use super::root::Root;
+
+/// How long [`check_free`] waits at a full backlog, behind which somebody surely is.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -27,7 +36,7 @@ pub enum ListenError {
 }
 
 /// The file of a listening socket.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SocketFile {
     path: PathBuf,
     inode: u64,
@@ -87,6 +96,23 @@ fn temporary_beside(path: &Path) -> PathBuf {
     )
 }
 
+/// Connects within `timeout`, which is that of each write from then on as well. `WouldBlock`: the
+/// backlog of the server stayed full.
+pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let unconnected = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let stream = UnixStream::from(unconnected);
+    // For a Unix socket the kernel takes it for connecting too.
+    stream.set_write_timeout(Some(timeout))?;
+    let address = UnixAddr::new(path)?;
+    loop {
+        match socket::connect(stream.as_raw_fd(), &address) {
+            Err(Errno::EINTR) => {}
+            ended => return Ok(ended.map(|()| stream)?),
+        }
+    }
+}
+
 /// Whether nothing is at `path`, or a socket on which nobody answers.
 pub fn check_free(path: &Path) -> Result<(), ListenError> {
     let failed = |source| ListenError::Io {
@@ -104,13 +130,14 @@ pub fn check_free(path: &Path) -> Result<(), ListenError> {
             });
         }
     }
-    match UnixStream::connect(path) {
-        Ok(_) => Err(ListenError::InUse {
-            path: path.to_owned(),
-        }),
+    match connect(path, CHECK_TIMEOUT) {
         // Refused: nobody listens. Not found: it was removed since.
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(()),
-        Err(e) => Err(failed(e)),
+        Err(e) if e.kind() != ErrorKind::WouldBlock => Err(failed(e)),
+        // Connected, or too many wait for that.
+        _ => Err(ListenError::InUse {
+            path: path.to_owned(),
+        }),
     }
 }
 
@@ -151,11 +178,15 @@ impl SocketFile {
         &self.path
     }
 
+    /// Whether clients still find it: it was not removed or replaced.
+    pub fn is_in_place(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|it| it.ino() == self.inode)
+    }
+
     /// Removes the file unless another process has put its own there. Errors are left to the next
     /// `listen`, which replaces a socket that nobody serves.
     pub fn remove(self) {
-        let is_ours = fs::symlink_metadata(&self.path).is_ok_and(|it| it.ino() == self.inode);
-        if is_ours {
+        if self.is_in_place() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -183,10 +214,31 @@ mod tests {
         assert!(matches!(error, ListenError::InUse { .. }), "{error}");
         drop(listener);
         let (_second, second_file) = listen(&path).unwrap();
+        assert!(!file.is_in_place() && second_file.is_in_place());
         file.remove();
         assert!(UnixStream::connect(&path).is_ok(), "the newer one stays");
         second_file.remove();
         assert!(!path.exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_at_a_full_backlog() {
+        let base = directory("full");
+        let path = base.join("agent.sock");
+        let (listener, _file) = listen(&path).unwrap();
+        socket::listen(&listener, socket::Backlog::new(1).unwrap()).unwrap();
+        let mut waiting = Vec::new();
+        let error = loop {
+            match connect(&path, Duration::from_millis(100)) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 100, "the backlog has no bound");
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+        let error = check_free(&path).unwrap_err();
+        assert!(matches!(error, ListenError::InUse { .. }), "{error}");
         fs::remove_dir_all(&base).unwrap();
     }
 

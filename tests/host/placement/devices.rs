@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +24,7 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::json;
 
 use super::super::look::{is_running, pid_of, pod_dir};
+use super::super::readings::Process;
 use super::super::say;
 use super::{state_file, wait_file};
 
@@ -35,7 +36,7 @@ const NODES: [(u64, u64); 2] = [(1, 11), (1, 1)];
 /// A device plugin with as many devices as [`NODES`], gone when dropped.
 struct Plugin {
     directory: PathBuf,
-    child: Option<Child>,
+    process: Option<Process>,
 }
 
 impl Plugin {
@@ -54,12 +55,12 @@ impl Plugin {
         }
         Ok(Self {
             directory,
-            child: None,
+            process: None,
         })
     }
 
     fn start(&mut self, agent: &Agent) -> Result<()> {
-        ensure!(self.child.is_none(), "it runs already");
+        ensure!(self.process.is_none(), "it runs already");
         self.control("")?;
         let output = File::options()
             .create(true)
@@ -83,36 +84,80 @@ impl Plugin {
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()?;
-        self.child = Some(child);
+        self.process = Some(Process(child));
         Ok(())
     }
 
     fn control(&self, text: &str) -> Result<()> {
-        let temporary = self.directory.join(".control");
-        fs::write(&temporary, text)?;
-        Ok(fs::rename(temporary, self.directory.join("control"))?)
+        put_control(&self.directory, text)
     }
 
     /// Waits for the end that it was told to make.
     fn wait_end(&mut self) -> Result<()> {
-        let mut child = self.child.take().context("it runs")?;
-        child.wait()?;
+        let mut process = self.process.take().context("it runs")?;
+        process.0.wait()?;
         Ok(())
     }
 
     fn n_registered(&self) -> Result<usize> {
-        let text = fs::read_to_string(self.directory.join("output"))?;
-        Ok(text.lines().filter(|it| *it == "registered").count())
+        n_registered(&self.directory)
     }
 }
 
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            // Best effort: it may have ended.
-            child.kill().ok();
-            child.wait().ok();
-        }
+/// What a plugin is told to do from now on, as a whole.
+fn put_control(directory: &Path, text: &str) -> Result<()> {
+    let temporary = directory.join(".control");
+    fs::write(&temporary, text)?;
+    Ok(fs::rename(temporary, directory.join("control"))?)
+}
+
+/// How often a plugin has told that it is registered.
+fn n_registered(directory: &Path) -> Result<usize> {
+    let text = fs::read_to_string(directory.join("output"))?;
+    Ok(text.lines().filter(|it| *it == "registered").count())
+}
+
+/// A plugin of another language's gRPC, gone when dropped.
+struct Foreign {
+    directory: PathBuf,
+    _process: Process,
+}
+
+impl Foreign {
+    const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/host/placement/plugin.py");
+
+    fn start(agent: &Agent, resource: &str) -> Result<Self> {
+        let modules = std::env::var_os("BALLAST_PYTHON_GRPC")
+            .context("BALLAST_PYTHON_GRPC is not set: the modules of Python's gRPC")?;
+        let directory = agent.dir.join("python");
+        fs::create_dir(&directory)?;
+        fs::write(directory.join("control"), "")?;
+        let output = File::create(directory.join("output"))?;
+        let child = Command::new("python3")
+            .arg(Self::PROGRAM)
+            .arg(agent.dir.join("kubelet/device-plugins"))
+            .arg(resource)
+            .arg(directory.join("control"))
+            .env("PYTHONPATH", modules)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()?;
+        Ok(Self {
+            directory,
+            _process: Process(child),
+        })
+    }
+
+    fn break_devices(&self, ids: &str) -> Result<()> {
+        put_control(&self.directory, ids)
+    }
+
+    fn wait_registered(&self, agent: &Agent, n: usize) -> Result<()> {
+        agent.wait_for("the plugin has registered", || {
+            Ok(n_registered(&self.directory)? == n)
+        })
     }
 }
 
@@ -181,17 +226,17 @@ fn listed(agent: &Agent) -> Result<Vec<PodResources>> {
     Ok(answer.pods)
 }
 
-fn ids(devices: &[ContainerDevices]) -> BTreeSet<String> {
-    let of_resource = devices.iter().filter(|it| it.resource_name == RESOURCE);
+fn ids(devices: &[ContainerDevices], resource: &str) -> BTreeSet<String> {
+    let of_resource = devices.iter().filter(|it| it.resource_name == resource);
     of_resource
         .flat_map(|it| it.device_ids.iter().cloned())
         .collect()
 }
 
 /// What can be given out, by the pod resources API.
-fn allocatable(agent: &Agent) -> Result<BTreeSet<String>> {
+fn allocatable(agent: &Agent, resource: &str) -> Result<BTreeSet<String>> {
     let answer: AllocatableResponse = ask(agent, path::GET_ALLOCATABLE, Empty {})?;
-    Ok(ids(&answer.devices))
+    Ok(ids(&answer.devices, resource))
 }
 
 fn set(ids: &[&str]) -> BTreeSet<String> {
@@ -218,7 +263,7 @@ fn check_held(agent: &Agent, pod: &PodEntry, expected: &[&str]) -> Result<()> {
         anyhow::bail!("one container: {of_list:?}");
     };
     assert_eq!(container.name, "app");
-    assert_eq!(ids(&container.devices), set(expected));
+    assert_eq!(ids(&container.devices, RESOURCE), set(expected));
     for devices in &container.devices {
         let nodes = devices.topology.as_ref().map(|it| it.nodes.as_slice());
         let nodes: Vec<_> = nodes.unwrap_or_default().iter().map(|it| it.id).collect();
@@ -246,10 +291,37 @@ fn check_same_process(agent: &Agent, before: &PodEntry) -> Result<()> {
     Ok(())
 }
 
-fn wait_allocatable(agent: &Agent, expected: &[&str]) -> Result<()> {
+fn wait_allocatable(agent: &Agent, resource: &str, expected: &[&str]) -> Result<()> {
     agent.wait_for(&format!("{expected:?} can be given out"), || {
-        Ok(allocatable(agent)? == set(expected))
+        Ok(allocatable(agent, resource)? == set(expected))
     })
+}
+
+/// Its devices are an extended resource: a pod that there are too few for begins when they are back, if
+/// it is to run always, and one that is to run once does not.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_that_is_to_run_always_gets_what_others_give_back() -> Result<()> {
+    let mut agent = Agent::new("device-return")?;
+    agent.start()?;
+    let mut plugin = Plugin::new(&agent)?;
+    plugin.start(&agent)?;
+    agent.put(&pod("first", 2, &plugin))?;
+    agent.wait_pod("first", "runs", is_running)?;
+    let always = pod("always", 1, &plugin).with("restartPolicy", json!("Always"));
+    agent.put(&always)?;
+    agent.put(&pod("once", 1, &plugin))?;
+    for name in ["always", "once"] {
+        let refused = agent.wait_pod(name, "has failed", |it| it.phase == PodPhase::Failed)?;
+        assert_eq!(refused.reason.as_deref(), Some("UnexpectedAdmissionError"));
+    }
+    agent.remove_pod("first")?;
+    let pod = agent.wait_pod("always", "runs", is_running)?;
+    check_held(&agent, &pod, &["dev-0"])?;
+    let told = agent.events("pod")?;
+    assert_eq!(about(&told, "RefusedPodReturns").len(), 1);
+    let once = agent.wait_pod("once", "is shown", |_| true)?;
+    assert_eq!(once.phase, PodPhase::Failed);
+    Ok(())
 }
 
 #[cfg_attr(feature = "privileged", test)]
@@ -268,14 +340,14 @@ fn a_pod_waits_for_a_plugin_and_gets_what_it_gives() -> Result<()> {
     let message = waiting.message.context("why it waits")?;
     assert!(message.contains(RESOURCE), "{message}");
     assert!(about(&agent.events("container")?, "Started").is_empty());
-    assert!(allocatable(&agent)?.is_empty());
+    assert!(allocatable(&agent, RESOURCE)?.is_empty());
 
     plugin.start(&agent)?;
     let first = agent.wait_pod("first", "runs", is_running)?;
     let text = seen(&agent, &first)?;
     assert_eq!(text, "dev-0\ndev-0 open\ndev-1 denied\nnull open\nend\n");
     check_held(&agent, &first, &["dev-0"])?;
-    assert_eq!(allocatable(&agent)?, set(&["dev-0", "dev-1"]));
+    assert_eq!(allocatable(&agent, RESOURCE)?, set(&["dev-0", "dev-1"]));
 
     // One is left.
     agent.put(&pod("second", 2, &plugin))?;
@@ -323,28 +395,28 @@ fn a_pod_keeps_its_device_through_all_that_befalls_plugin_and_agent() -> Result<
     agent.start()?;
     let mut plugin = Plugin::new(&agent)?;
     plugin.start(&agent)?;
-    wait_allocatable(&agent, &["dev-0", "dev-1"])?;
+    wait_allocatable(&agent, RESOURCE, &["dev-0", "dev-1"])?;
     agent.put(&pod("pod", 1, &plugin))?;
     let pod = agent.wait_pod("pod", "runs", is_running)?;
     seen(&agent, &pod)?;
 
     plugin.control("unhealthy dev-0")?;
     wait_told(&agent, "pod", "DeviceHealthChanged", 1)?;
-    wait_allocatable(&agent, &["dev-1"])?;
+    wait_allocatable(&agent, RESOURCE, &["dev-1"])?;
     plugin.control("well again")?;
     wait_told(&agent, "pod", "DeviceHealthChanged", 2)?;
-    wait_allocatable(&agent, &["dev-0", "dev-1"])?;
+    wait_allocatable(&agent, RESOURCE, &["dev-0", "dev-1"])?;
     check_same_process(&agent, &pod)?;
 
     plugin.control("crash")?;
     plugin.wait_end()?;
     wait_told(&agent, "node", "DevicePluginDisconnected", 1)?;
-    wait_allocatable(&agent, &[])?;
+    wait_allocatable(&agent, RESOURCE, &[])?;
     check_held(&agent, &pod, &["dev-0"])?;
     check_same_process(&agent, &pod)?;
     plugin.start(&agent)?;
     wait_told(&agent, "node", "DevicePluginConnected", 2)?;
-    wait_allocatable(&agent, &["dev-0", "dev-1"])?;
+    wait_allocatable(&agent, RESOURCE, &["dev-0", "dev-1"])?;
     assert_eq!(plugin.n_registered()?, 2);
 
     for n in [3, 4] {
@@ -354,7 +426,7 @@ fn a_pod_keeps_its_device_through_all_that_befalls_plugin_and_agent() -> Result<
         agent.wait_for("the plugin has registered again", || {
             Ok(plugin.n_registered()? == n)
         })?;
-        wait_allocatable(&agent, &["dev-0", "dev-1"])?;
+        wait_allocatable(&agent, RESOURCE, &["dev-0", "dev-1"])?;
         check_held(&agent, &pod, &["dev-0"])?;
         check_same_process(&agent, &pod)?;
     }
@@ -392,5 +464,55 @@ fn no_device_is_given_twice_after_their_record_was_lost() -> Result<()> {
     check_held(&agent, &second, &["dev-1"])?;
     agent.put(&pod("third", 1, &plugin))?;
     agent.wait_pod("third", "has failed", |it| it.phase == PodPhase::Failed)?;
+    Ok(())
+}
+
+/// Another implementation of both the transport and the messages: Python's.
+#[cfg_attr(feature = "privileged", test)]
+fn a_plugin_in_python_registers_allocates_and_loses_and_regains_health() -> Result<()> {
+    const OTHER: &str = "example.com/python";
+    let given = |agent: &Agent, name: &str| -> Result<String> {
+        let pod = agent.wait_pod(name, "runs", is_running)?;
+        let file = pod_dir(&agent.state(), &pod).join("seen");
+        wait_file(agent, &file, |text| text.ends_with('\n'))
+    };
+    let pod = |name: &str, n: u32| {
+        let script = "echo \"$PYTHON_DEVICES\" > \"$BALLAST_POD_DIR/seen\"; exec sleep 3600";
+        let limits = json!({OTHER: n.to_string(), "cpu": "100m", "memory": "48Mi"});
+        let container = Container::sh("app", script).resources(limits.clone(), limits);
+        Manifest::new(name).container(container)
+    };
+    let mut agent = Agent::new("device-python")?;
+    agent.start()?;
+    let plugin = Foreign::start(&agent, OTHER)?;
+    plugin.wait_registered(&agent, 1)?;
+    agent.put(&pod("first", 1))?;
+    let first = given(&agent, "first")?;
+    assert!(["py-0\n", "py-1\n"].contains(&first.as_str()), "{first}");
+
+    // The one that is left breaks: nobody gets it.
+    let left = if first == "py-0\n" { "py-1" } else { "py-0" };
+    plugin.break_devices(left)?;
+    wait_allocatable(&agent, OTHER, &[first.trim_end()])?;
+    agent.put(&pod("refused", 1))?;
+    let refused = agent.wait_pod("refused", "has failed", |it| it.phase == PodPhase::Failed)?;
+    assert_eq!(refused.reason.as_deref(), Some("UnexpectedAdmissionError"));
+
+    plugin.break_devices("")?;
+    wait_allocatable(&agent, OTHER, &["py-0", "py-1"])?;
+    agent.put(&pod("second", 1))?;
+    assert_eq!(given(&agent, "second")?.trim_end(), left);
+
+    // The next agent has another socket: the plugin comes by itself, and nobody loses a device.
+    agent.kill()?;
+    agent.start()?;
+    plugin.wait_registered(&agent, 2)?;
+    wait_allocatable(&agent, OTHER, &["py-0", "py-1"])?;
+    agent.put(&pod("third", 1))?;
+    let third = agent.wait_pod("third", "has failed", |it| it.phase == PodPhase::Failed)?;
+    assert_eq!(third.reason.as_deref(), Some("UnexpectedAdmissionError"));
+    for name in ["first", "second"] {
+        agent.wait_pod(name, "runs", is_running)?;
+    }
     Ok(())
 }

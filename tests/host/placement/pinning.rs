@@ -78,7 +78,7 @@ fn who_asks_for_no_whole_cpus_runs_in_the_shared_pool_with_a_quota() -> Result<(
     let whole = json!({"cpu": "1", "memory": "48Mi"});
     let cases = [
         ("fraction", fraction.clone(), fraction),
-        ("burstable", json!({"cpu": "1", "memory": "24Mi"}), whole),
+        ("burstable", json!({"cpu": "500m", "memory": "24Mi"}), whole),
     ];
     for (name, requests, limits) in cases {
         let container = Container::idle("app").resources(requests, limits);

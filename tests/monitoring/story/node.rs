@@ -24,7 +24,7 @@ use ballast::model::stats::{
 use ballast::model::status::{PressureStatus, SignalStatus, ThresholdStatus};
 use ballast::model::time::WallTime;
 use ballast::observe::metrics::labels::{
-    Hook, Phase, PressureResource, PressureScope, RestoreResult, WriteResult,
+    Hook, MissedCause, Phase, PressureResource, PressureScope, RestoreResult, WriteResult,
 };
 use ballast::observe::metrics::{
     ContainerMemory, Format, LimitHits, Metrics, PlacementGauges, PoolCpus, Workload,
@@ -195,6 +195,8 @@ impl Node {
         metrics.set_drift_unresolved([("cpu.max", state.n_drifted)]);
         metrics.set_cgroups_dying(Some(state.n_dying));
         metrics.set_program("oom_mark_victim", state.hook);
+        // A kernel without fentry.
+        metrics.set_program("oom_reason", Hook::StandIn);
         let counts = ballast::observe::metrics::DeviceCounts {
             n_allocated: 1,
             n_unhealthy: state.n_unhealthy,
@@ -340,22 +342,13 @@ impl Node {
     /// The OOM killer takes a process: of the pod, unless the limit is above it.
     pub(super) fn oom_kill(&self, scope: OomScope, method: AttributionMethod, is_main: bool) {
         let in_pod = matches!(scope, OomScope::Container | OomScope::Pod);
-        let path = if in_pod {
-            "/kubepods/pod1/main"
-        } else {
-            "/system.slice/sshd.service"
+        let path = match scope {
+            OomScope::Container | OomScope::Pod => "/kubepods/pod1/main",
+            // Of somebody who runs containers beside the pods.
+            OomScope::Other => "/others/build",
+            _ => "/system.slice/sshd.service",
         };
-        let event = Event {
-            time: self.wall(),
-            boottime_ns: u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX),
-            kind: EventKind::Oom,
-            reason: "OomKilled".into(),
-            pod: in_pod.then(pod),
-            container: in_pod.then(|| "main".to_owned()),
-            method: Some(method),
-            message: String::new(),
-            detail: None,
-        };
+        let event = self.oom_event(in_pod, Some(method));
         let detail = OomDetail {
             victim: OomVictim {
                 pid: 2,
@@ -389,6 +382,26 @@ impl Node {
             name: "web".to_owned(),
         };
         self.metrics.oom_kill(&event, &detail, Some(&workload));
+    }
+
+    /// The kernel counts a kill in the pod of which no program told.
+    pub(super) fn miss_oom_kill(&self) {
+        let event = self.oom_event(true, None);
+        self.metrics.oom_kills_missed(&event, 1, MissedCause::Lost);
+    }
+
+    fn oom_event(&self, in_pod: bool, method: Option<AttributionMethod>) -> Event {
+        Event {
+            time: self.wall(),
+            boottime_ns: u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX),
+            kind: EventKind::Oom,
+            reason: "OomKilled".into(),
+            pod: in_pod.then(pod),
+            container: in_pod.then(|| "main".to_owned()),
+            method,
+            message: String::new(),
+            detail: None,
+        }
     }
 
     /// Keeps the samples of a page that somebody asks for.

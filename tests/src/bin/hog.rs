@@ -9,12 +9,19 @@
 
 use std::env;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, setrlimit};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 const USAGE: &str = "usage: hog MODE
   alloc BYTES            allocate and touch, then wait to be killed
@@ -30,7 +37,14 @@ const USAGE: &str = "usage: hog MODE
   forks N                N children that end at once; prints how many ended well
   bomb                   children that make children, without an end: only below a pids.max
   in N PROCS.. MODE      joins N cgroups by their cgroup.procs, then does MODE
+  without-programs PROGRAM [ARGUMENT..]
+                         becomes a program to which the kernel gives no eBPF
+  own-namespaces PROGRAM [ARGUMENT..]
+                         becomes a program whose cgroup and mount namespaces are its own
+  descriptors N PROGRAM [ARGUMENT..]
+                         becomes a program that may have N open files
   leak RATE              takes RATE bytes a second, for ever
+  pipes RATE             the same as data in pipes, which is memory of the kernel
   wave BYTES MS          takes BYTES and gives them back, by turns, MS milliseconds each
   threads N              N threads, one every 5 ms, that wait
   bomb N                 N children, one every 5 ms, that wait
@@ -144,12 +158,43 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             }
             return run(mode);
         }
+        ["without-programs", program, arguments @ ..] => {
+            for capability in [
+                CapabilitySet::SYS_ADMIN,
+                CapabilitySet::BPF,
+                CapabilitySet::PERFMON,
+            ] {
+                let removed = remove_capability_from_bounding_set(capability);
+                removed.map_err(|e| format!("capability {capability:?}: {e}"))?;
+            }
+            let error = Command::new(program).args(arguments).exec();
+            return Err(format!("{program}: {error}"));
+        }
+        ["own-namespaces", program, arguments @ ..] => {
+            let flags = CloneFlags::CLONE_NEWCGROUP | CloneFlags::CLONE_NEWNS;
+            unshare(flags).map_err(|e| format!("namespaces: {e}"))?;
+            let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+            mount::<str, _, str, str>(None, "/", None, private, None)
+                .map_err(|e| format!("mounts of its own: {e}"))?;
+            let error = Command::new(program).args(arguments).exec();
+            return Err(format!("{program}: {error}"));
+        }
+        ["descriptors", n, program, arguments @ ..] => {
+            let n = number(n)? as u64;
+            setrlimit(Resource::RLIMIT_NOFILE, n, n).map_err(|e| format!("{n} open files: {e}"))?;
+            let error = Command::new(program).args(arguments).exec();
+            return Err(format!("{program}: {error}"));
+        }
         ["leak", rate] => {
             let mut held = Vec::new();
             each_tick(number(rate)?, |bytes| {
                 held.push(touch(bytes));
                 Ok(())
             })?;
+        }
+        ["pipes", rate] => {
+            let mut pipes = Pipes::default();
+            each_tick(number(rate)?, |bytes| pipes.put(bytes))?;
         }
         ["wave", bytes, millis] => {
             let (bytes, turn) = (
@@ -239,6 +284,41 @@ fn each_tick(rate: usize, mut act: impl FnMut(usize) -> Result<(), String>) -> R
         act(due - done)?;
         done = due;
         thread::sleep(TICK);
+    }
+}
+
+/// Data that nobody reads.
+#[derive(Default)]
+struct Pipes {
+    /// The last one has room; read ends are kept open.
+    pipes: Vec<(PipeReader, PipeWriter)>,
+    /// Pages for which the last one has room.
+    room: usize,
+    /// Bytes that are due and make no page yet: a pipe holds so many pages, full or not.
+    due: usize,
+}
+
+impl Pipes {
+    /// What a process with privileges may ask for on every system.
+    const SIZE: i32 = 1 << 20;
+
+    fn put(&mut self, bytes: usize) -> Result<(), String> {
+        let page = [1; 4096];
+        self.due += bytes;
+        while self.due >= page.len() {
+            if self.room == 0 {
+                let (reader, writer) = std::io::pipe().map_err(|e| format!("pipe: {e}"))?;
+                let size = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(Self::SIZE));
+                let size = size.map_err(|e| format!("size of a pipe: {e}"))?;
+                self.room = usize::try_from(size).map_err(|e| e.to_string())? / page.len();
+                self.pipes.push((reader, writer));
+            }
+            let (_, writer) = self.pipes.last_mut().ok_or("no pipe")?;
+            let written = writer.write_all(&page);
+            written.map_err(|e| format!("write to a pipe: {e}"))?;
+            (self.due, self.room) = (self.due - page.len(), self.room - 1);
+        }
+        Ok(())
     }
 }
 

@@ -210,3 +210,21 @@ fn the_top_of_a_query_is_chosen_once_for_the_time_shown() {
         format!("{sum} and topk(3, max_over_time(({sum})[$__range:$__rate_interval] @ end()))")
     );
 }
+
+#[test]
+fn a_family_is_another_one_with_another_type_unit_or_label() {
+    let row = |cells: &str| format!("| name |\n| --- |\n| `a_total` | {cells} | of a panel |\n");
+    let then = row("counter |  | `node`, `pod` | fixed | Words.");
+    let differs = |now: &str| families(&then) != families(&row(now));
+    assert_eq!(families(&then).len(), 1);
+    assert!(!differs(
+        "counter |  | `node`, `pod` | per pod | Other words."
+    ));
+    for now in [
+        "gauge |  | `node`, `pod` | fixed | Words.",
+        "counter | s | `node`, `pod` | fixed | Words.",
+        "counter |  | `pod` | fixed | Words.",
+    ] {
+        assert!(differs(now), "{now}");
+    }
+}

@@ -2,16 +2,36 @@
 //!
 //! They share the machine with whatever else runs on it, and an emulated one is twenty times slower:
 //! each wait has room, and now and then it is not enough. What failed is run once more, by itself, and
-//! is named in the table and in the closing line for as long as it does so. Many at once have one
-//! cause, and have failed.
+//! is named in the table and in the closing line for as long as it does so, and in a file that outlives
+//! clean clones. Many at once have one cause, and have failed. So has a test of [`ONCE`]: there a rare
+//! failure is the fault that is looked for.
 
-use anyhow::Result;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
 
 use super::report::{self, Outcome};
 use crate::progress::note;
+use crate::workspace;
 
 /// No more than this many get a second try.
 const MOST: usize = 3;
+
+/// Tests, by the beginning of their names, of what happens rarely if it happens: loss, double starts,
+/// wrong victims, kills that are somebody else's.
+const ONCE: [&str; 9] = [
+    "beside::",
+    "crash::",
+    "ebpf::",
+    "escapes::",
+    "eviction::",
+    "forensics::",
+    "node_memory::",
+    "oom::",
+    "placement::storm::",
+];
 
 /// One run of a test program.
 pub(crate) struct Ran {
@@ -43,7 +63,8 @@ pub(crate) fn run(
         });
     };
     let tests = report::failed_tests(&first.output);
-    if tests.is_empty() || tests.len() > MOST {
+    let is_once = |test: &String| ONCE.iter().any(|it| test.starts_with(it));
+    if tests.is_empty() || tests.len() > MOST || tests.iter().any(is_once) {
         return Ok(Outcome::Failed(fault));
     }
     note(format_args!("once more: {}", tests.join(", ")));
@@ -62,6 +83,46 @@ pub(crate) fn run(
         },
         Some(_) => Outcome::Failed(format!("{fault}, twice: {}", tests.join(", "))),
     })
+}
+
+/// Adds the tests that passed at the second try to the file of all of them. Gives what there is to say
+/// about the file.
+pub(crate) fn remember(outcomes: &[(&str, &Outcome)]) -> Result<Option<String>> {
+    let path = workspace::cache()?.join("second-tries.txt");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let mut lines = String::new();
+    for (lane, outcome) in outcomes {
+        if let Outcome::PassedAgain { tests, .. } = outcome {
+            for test in tests {
+                lines += &format!("{now} {lane} {test}\n");
+            }
+        }
+    }
+    if !lines.is_empty() {
+        fs::create_dir_all(path.parent().unwrap_or(&path))?;
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        file.and_then(|mut it| it.write_all(lines.as_bytes()))
+            .with_context(|| format!("append to {}", path.display()))?;
+    }
+    let all = fs::read_to_string(&path).unwrap_or_default();
+    Ok((!all.is_empty()).then(|| format!("{} has them: {}", path.display(), frequent(&all))))
+}
+
+/// Which tests stand in the file, and how often, the most frequent first.
+fn frequent(lines: &str) -> String {
+    let mut counts: Vec<(usize, &str)> = Vec::new();
+    for test in lines.lines().filter_map(|it| it.rsplit(' ').next()) {
+        match counts.iter_mut().find(|it| it.1 == test) {
+            Some(count) => count.0 += 1,
+            None => counts.push((1, test)),
+        }
+    }
+    counts.sort_by_key(|it| std::cmp::Reverse(it.0));
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(n, test)| format!("{test} ({n})"))
+        .collect();
+    counts.join(", ")
 }
 
 #[cfg(test)]
@@ -116,6 +177,21 @@ mod tests {
         ];
         let second = second.map(str::to_owned);
         assert_eq!(asked, [vec!["--skip".to_owned()], second.to_vec()]);
+    }
+
+    #[test]
+    fn a_rare_fault_has_no_second_try() {
+        for test in ["crash::twice", "oom::a", "placement::storm::b"] {
+            let (found, asked) = outcome(vec![ran(&["a::b", test], 5)]);
+            assert_eq!(found, Outcome::Failed("status 101".to_owned()));
+            assert_eq!(asked.len(), 1, "{test}");
+        }
+    }
+
+    #[test]
+    fn second_tries_are_counted_by_test() {
+        let lines = "1 host a::b\n2 vm 6.12 c\n3 host a::b\n";
+        assert_eq!(frequent(lines), "a::b (2), c (1)");
     }
 
     #[test]

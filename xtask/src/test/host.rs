@@ -8,9 +8,8 @@ use super::again::{self, Ran};
 use super::programs::HostPrograms;
 use super::report::Outcome;
 use super::{DEADLINE, ERROR_BACKTRACE, HOST_TEST_ARGUMENTS, times};
-use crate::cadvisor;
 use crate::progress::{self, Deadline, Stdout, note};
-use crate::workspace;
+use crate::{cadvisor, python_grpc, workspace};
 
 /// Which of the tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,7 +47,22 @@ pub(super) fn run(
     {
         note(format_args!("no cAdvisor: {why}"));
     }
-    let chosen = chosen(programs, part, pass_on)?;
+    let mut chosen = chosen(programs, part, pass_on)?;
+    let needs_modules = chosen.iter().any(|it| it.contains(python_grpc::TESTS));
+    let mut about = String::new();
+    let modules = match needs_modules.then(python_grpc::modules).transpose() {
+        Ok(modules) => modules,
+        // The test that needs them fails.
+        Err(error) if asked => {
+            note(format_args!("no gRPC of Python: {error:#}"));
+            None
+        }
+        Err(error) => {
+            chosen.retain(|it| !it.contains(python_grpc::TESTS));
+            about = format!("without a plugin in Python: {error:#}");
+            None
+        }
+    };
     ensure!(
         !chosen.is_empty(),
         "no test of this lane has such a name; the rest of the host tests is another lane"
@@ -76,7 +90,8 @@ pub(super) fn run(
             .env("BALLAST_BIN", &programs.agent)
             .env("BALLAST_HOG", &programs.hog)
             .env("BALLAST_PLUGIN", &programs.plugin)
-            .env(ERROR_BACKTRACE, "0");
+            .env(ERROR_BACKTRACE, "0")
+            .envs(modules.iter().map(|it| (python_grpc::MODULES, it)));
         match &program {
             Ok(path) => command.env(cadvisor::PROGRAM, path),
             // The test that needs it fails.
@@ -97,7 +112,7 @@ pub(super) fn run(
         Ok(Ran {
             fault: (!finished.status.success()).then(|| format!("host tests: {}", finished.status)),
             output: finished.stdout,
-            about: String::new(),
+            about: about.clone(),
         })
     })?;
     Ok((outcome, output))

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use super::again;
 use crate::progress::Elapsed;
 
 /// How a lane ended.
@@ -82,6 +83,16 @@ impl Report {
     pub(crate) fn close(&self) -> ExitCode {
         println!();
         print!("{}", table(&self.rows));
+        let outcomes: Vec<_> = self
+            .rows
+            .iter()
+            .map(|it| (it.name.as_str(), &it.outcome))
+            .collect();
+        match again::remember(&outcomes) {
+            Ok(Some(text)) => println!("second tries of this machine: {text}"),
+            Ok(None) => {}
+            Err(error) => println!("second tries cannot be kept: {error:#}"),
+        }
         let took = self.started.elapsed();
         println!("{}", closing_line(&self.rows, &self.left_to_all, took));
         if self.has_passed() {

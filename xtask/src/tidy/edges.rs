@@ -30,12 +30,14 @@ const MODULES: &[Module] = &[
     effectful("apply", &["units", "model", "sys"]),
     // Starts and watches containers: reads and writes are one matter there.
     effectful("runtime", &["units", "model", "sys"]),
+    // Which connection ends when a server has no place for another.
+    effectful("places", &[]),
     // Messages and connections of gRPC APIs, whoever serves or calls them.
-    effectful("grpc", &[]),
+    effectful("grpc", &["places"]),
     // Answers plugins and calls them: one matter there too.
     effectful("device_plugin", &["units", "model", "sys", "grpc"]),
     // Serves what it was told, on sockets and files.
-    effectful("observe", &["units", "model", "sys", "grpc"]),
+    effectful("observe", &["units", "model", "sys", "places", "grpc"]),
     // Talks to a running agent, in the protocol of `observe`.
     effectful("cli", &["units", "model", "sys", "observe"]),
     Module {

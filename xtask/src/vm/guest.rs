@@ -18,7 +18,13 @@ use crate::test::again::Ran;
 const BOOT_DEADLINE: Duration = Duration::from_mins(3);
 
 /// From the start of the emulator to its end.
-const DEADLINE: Duration = Duration::from_mins(25);
+const DEADLINE: Duration = Duration::from_mins(45);
+/// The same for all tests, and for those at their full size.
+const LONG_DEADLINE: Duration = Duration::from_hours(2);
+
+/// What is about numbers is shrunk by this, unless a run is at full size: an emulated machine takes twenty
+/// times as long as a real one.
+const SCALE: &str = "0.05";
 
 /// Lines of the kernel's log shown when the guest fails.
 const LOG_TAIL: usize = 40;
@@ -74,15 +80,19 @@ fn run_in(
     write_initramfs(
         &initramfs,
         emulator,
-        &init(name, arguments, &markers),
+        &init(name, arguments, programs.is_full, &markers),
         programs,
     )
     .with_context(|| format!("write {}", initramfs.display()))?;
     let log = directory.join("kernel.log");
     note(format_args!("boot Linux {}", kernel.release));
+    let end = match programs.is_short {
+        true => DEADLINE,
+        false => LONG_DEADLINE,
+    };
     let deadline = Deadline {
         first_output: Some(BOOT_DEADLINE),
-        end: Some(DEADLINE),
+        end: Some(end),
     };
     let mut command = command(emulator, kernel, &initramfs, &log);
     let finished = progress::watch(
@@ -103,7 +113,7 @@ fn run_in(
                 }
                 (false, true) => format!("did not boot within {} s", BOOT_DEADLINE.as_secs()),
                 (true, false) => "the machine went down during the tests".to_owned(),
-                (true, true) => format!("stopped after {} minutes", DEADLINE.as_secs() / 60),
+                (true, true) => format!("stopped after {} minutes", end.as_secs() / 60),
             },
         );
     };
@@ -157,7 +167,8 @@ impl Markers {
     }
 }
 
-fn init(kernel: &str, arguments: &[String], markers: &Markers) -> String {
+fn init(kernel: &str, arguments: &[String], is_full: bool, markers: &Markers) -> String {
+    let scale = if is_full { "1" } else { SCALE };
     let arguments: String = arguments
         .iter()
         .map(|it| format!(" {}", quote(it)))
@@ -165,6 +176,7 @@ fn init(kernel: &str, arguments: &[String], markers: &Markers) -> String {
     INIT.replace("@START@", &markers.start)
         .replace("@RESULT@", &markers.result)
         .replace("'@KERNEL@'", &quote(kernel))
+        .replace("@SCALE@", scale)
         .replace(" @ARGUMENTS@", &arguments)
 }
 
@@ -328,7 +340,7 @@ mod tests {
     #[test]
     fn the_script_gets_the_arguments_as_they_are() {
         let arguments = ["--exact", "it's"].map(str::to_owned);
-        let script = init("6.12", &arguments, &markers());
+        let script = init("6.12", &arguments, false, &markers());
         assert!(
             script.contains("\n/opt/tests '--exact' 'it'\\''s'\n"),
             "{script}"

@@ -40,7 +40,7 @@ export BALLAST_VM='@KERNEL@'
 # For the times of tests.
 export RUSTC_BOOTSTRAP=1
 # Everything takes some twenty times as long as on the machine itself.
-export BALLAST_TEST_SCALE=0.05
+export BALLAST_TEST_SCALE='@SCALE@'
 cd /root
 /opt/tests @ARGUMENTS@
 status=$?

@@ -13,6 +13,8 @@ use crate::workspace;
 pub(super) struct Table {
     /// Names of kernels.
     default: Vec<String>,
+    /// Beginnings of the names of host tests that are the same on every kernel.
+    pub(super) alike: Vec<String>,
     pub(super) emulator: Emulator,
     kernel: Vec<Kernel>,
 }
@@ -86,8 +88,19 @@ mod tests {
     }
 
     #[test]
+    fn tests_that_are_alike_are_there() {
+        let table = Table::read().expect("tests/vm/kernels.toml is good");
+        for name in &table.alike {
+            let (module, test) = name.rsplit_once("::").expect("a module and a test");
+            let path = format!("tests/host/{}.rs", module.replace("::", "/"));
+            let text = fs::read_to_string(workspace::root().join(path)).expect("a module of tests");
+            assert!(text.contains(&format!("\nfn {test}")), "{name}");
+        }
+    }
+
+    #[test]
     fn a_default_that_is_not_in_the_table_is_refused() {
-        let text = "default = [\"9\"]\n[emulator]\npackage = \"q\"\nsuites = [\"s\"]\n\
+        let text = "default = [\"9\"]\nalike = []\n[emulator]\npackage = \"q\"\nsuites = [\"s\"]\n\
                     [[kernel]]\nname = \"8\"\nsuite = \"t\"\n";
         let error = Table::parse(text).expect_err("9 is not in the table");
         assert_eq!(

@@ -9,6 +9,9 @@ use std::fs;
 use super::*;
 use crate::model::forensics::tests::record;
 
+/// For more than a test writes.
+const ROOM: u64 = 16 << 20;
+
 /// A fresh directory, removed when dropped.
 struct Place(PathBuf);
 
@@ -48,7 +51,7 @@ fn ids(ring: &OomRing) -> Vec<u64> {
 #[test]
 fn the_oldest_go_first_and_the_bytes_stay_below_the_bound() {
     let place = Place::new("bound");
-    let (mut ring, found) = place.open(DEFAULT_BYTES);
+    let (mut ring, found) = place.open(ROOM);
     assert_eq!(found, Found::default());
     assert_eq!(ring.next_id(), RecordId(1));
     let size = write(&mut ring, 1);
@@ -69,7 +72,7 @@ fn the_oldest_go_first_and_the_bytes_stay_below_the_bound() {
 #[test]
 fn a_record_that_is_written_again_takes_its_place_once() {
     let place = Place::new("again");
-    let (mut ring, _) = place.open(DEFAULT_BYTES);
+    let (mut ring, _) = place.open(ROOM);
     let size = write(&mut ring, 1);
     write(&mut ring, 1);
     assert_eq!(ring.n_bytes, size);
@@ -80,10 +83,10 @@ fn a_record_that_is_written_again_takes_its_place_once() {
 #[test]
 fn the_numbers_go_on_after_a_restart() {
     let place = Place::new("restart");
-    let (mut ring, _) = place.open(DEFAULT_BYTES);
+    let (mut ring, _) = place.open(ROOM);
     write(&mut ring, 1);
     write(&mut ring, 7);
-    let (ring, found) = place.open(DEFAULT_BYTES);
+    let (ring, found) = place.open(ROOM);
     assert_eq!(found.n_records, 2);
     assert_eq!(ring.next_id(), RecordId(8));
 }
@@ -91,7 +94,7 @@ fn the_numbers_go_on_after_a_restart() {
 #[test]
 fn what_a_crash_or_others_left_is_told_apart() {
     let place = Place::new("left");
-    let (mut ring, _) = place.open(DEFAULT_BYTES);
+    let (mut ring, _) = place.open(ROOM);
     for id in 1..=3 {
         write(&mut ring, id);
     }
@@ -101,7 +104,7 @@ fn what_a_crash_or_others_left_is_told_apart() {
     fs::write(place.0.join(RecordId(3).file_name()), "").unwrap();
     fs::write(place.0.join("00000000000000000004.json.tmp"), "half").unwrap();
     fs::write(place.0.join("notes.txt"), "mine").unwrap();
-    let (ring, found) = place.open(DEFAULT_BYTES);
+    let (ring, found) = place.open(ROOM);
     let expected = Found {
         n_records: 1,
         n_damaged: 2,
@@ -126,9 +129,9 @@ fn what_a_crash_or_others_left_is_told_apart() {
 #[test]
 fn a_record_of_another_version_is_left_alone() {
     let place = Place::new("version");
-    let (ring, _) = place.open(DEFAULT_BYTES);
+    let (ring, _) = place.open(ROOM);
     let bytes = sealed::seal(KIND, VERSION + 1, &"later");
     fs::write(ring.path(RecordId(1)), bytes).unwrap();
-    let (_, found) = place.open(DEFAULT_BYTES);
+    let (_, found) = place.open(ROOM);
     assert_eq!((found.n_records, found.n_damaged), (1, 0));
 }

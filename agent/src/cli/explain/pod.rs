@@ -1,6 +1,7 @@
 //! `ballast explain pod`: from what the agent answers to text.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
@@ -23,6 +24,10 @@ use crate::units::Bytes;
 pub(super) const NO_RECORD: &str = "no placement policy had a say in its admission: it has no CPUs, \
                                     memory or devices of its own";
 
+/// What it means that the node itself refused a pod.
+pub(super) const BARRED: &str = "by the node as a whole, wherever its resources would lie: ballast status shows \
+                      what all pods request, and ballast explain node what the node is short of";
+
 const LEGEND: &str = "
 * preferred: on an empty node no fewer NUMA nodes would do
 alone, without: the choice if only this manager, or all but it, had a wish
@@ -38,6 +43,9 @@ struct Record {
 #[derive(Deserialize)]
 struct RecordInput {
     settings: RecordSettings,
+    /// The node itself refused it: no manager's word counts.
+    #[serde(default)]
+    barred: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -84,7 +92,9 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
         places.render(&pod.containers, width, paint, &mut out);
         out.push('\n');
     }
+    let is_barred = matches!(&record, Some(Ok(it)) if it.input.barred.is_some());
     match (&record, &explained.record_fault) {
+        (Some(Ok(_)), _) if is_barred => {}
         (Some(Ok(record)), _) => {
             render_admission(record, width, paint, &mut out);
         }
@@ -104,8 +114,14 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
         }
     }
     if let (Some(refusal), Some(report)) = (refusal, report) {
-        out.push('\n');
-        render_refusal(refusal, &report.remedies, explained, paint, &mut out);
+        if !is_barred {
+            out.push('\n');
+        }
+        render_refusal(refusal, paint, &mut out);
+        match is_barred {
+            true => add_line!(out, "{BARRED}"),
+            false => render_remedies(&report.remedies, explained, &mut out),
+        }
     }
     if let Some(fault) = &explained.oom_records_fault {
         let text = format!("the records of its OOM kills cannot be shown: {fault}");
@@ -403,18 +419,15 @@ fn hints_text(hints: &[Hint]) -> String {
     }
 }
 
-fn render_refusal(
-    refusal: &Refusal,
-    remedies: &[Remedy],
-    explained: &PodExplanation,
-    paint: Paint,
-    out: &mut String,
-) {
+fn render_refusal(refusal: &Refusal, paint: Paint, out: &mut String) {
     let mut text = format!("REFUSED: {refusal}");
     if let Some(container) = &refusal.container {
         text.push_str(&format!(" (container {container})"));
     }
     add_line!(out, "{}", paint.apply(Tone::Bad, &printable(&text)));
+}
+
+fn render_remedies(remedies: &[Remedy], explained: &PodExplanation, out: &mut String) {
     if remedies.is_empty() {
         add_line!(
             out,

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pod::NO_RECORD;
+use super::pod::{BARRED, NO_RECORD};
 use super::*;
 use crate::model::admission::{
     AdmissionReport, Alignment, ContainerHoldings, Provider, ProviderVerdict, Refusal,
@@ -349,6 +349,28 @@ fn a_pod_that_was_refused_is_told_what_would_let_it_in() {
     explained.pod.cgroup_path = None;
     explained.eviction = None;
     check(&render_pod(&explained, 80, false), REFUSED);
+}
+
+#[test]
+fn a_pod_that_the_node_has_no_room_for_is_not_explained_by_places() {
+    let refusal = Refusal {
+        reason: RefusalReason::OutOfCpu,
+        message: "Node didn't have enough resource: cpu".into(),
+        container: None,
+    };
+    let report = AdmissionReport {
+        refusal: Some(refusal.clone()),
+        ..AdmissionReport::default()
+    };
+    let mut explained = explanation(Some(&report));
+    let record = explained.record.as_mut().expect("it was given one");
+    record["input"]["barred"] = serde_json::to_value(&refusal).expect("plain data");
+    let text = render_pod(&explained, 80, false);
+    let (_, end) = text.split_once("REFUSED: OutOfcpu: ").expect("it says so");
+    let wanted = format!("{}\n{BARRED}\n", refusal.message);
+    assert_eq!(end, wanted);
+    assert!(!text.contains("HOW IT WAS PLACED"), "{text}");
+    assert!(!text.contains("would let it in"), "{text}");
 }
 
 #[test]

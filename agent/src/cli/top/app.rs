@@ -35,6 +35,8 @@ pub(super) enum Message {
     Event(Box<EventRecord>),
     /// A signal asks for the end, or the terminal is gone.
     Stop,
+    /// A signal asks it to stop for a while.
+    Rest,
 }
 
 /// What the screen is about.
@@ -82,6 +84,8 @@ pub(super) struct App {
     /// The screen may hold what others wrote, and is to be drawn whole.
     pub(super) is_dirty: bool,
     pub(super) is_over: bool,
+    /// The terminal is to be given back until the process goes on.
+    pub(super) wants_rest: bool,
     /// The row that the cursor is on, and its pod once the user has moved: before that the cursor
     /// stays at the top, whoever is there.
     row: usize,
@@ -109,6 +113,7 @@ impl App {
             is_help: false,
             is_dirty: false,
             is_over: false,
+            wants_rest: false,
             row: 0,
             chosen: None,
             container_row: 0,
@@ -135,6 +140,7 @@ impl App {
                 events.push_back(*record);
             }
             Message::Stop => self.is_over = true,
+            Message::Rest => self.wants_rest = true,
         }
         self.follow_cursor();
     }
@@ -208,6 +214,7 @@ impl App {
     fn press(&mut self, key: Key) {
         match key {
             Key::Interrupt => self.is_over = true,
+            Key::Suspend => self.wants_rest = true,
             Key::Redraw => self.is_dirty = true,
             _ if self.is_help => self.is_help = false,
             _ if self.is_typing => self.type_filter(key),

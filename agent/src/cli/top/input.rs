@@ -19,6 +19,8 @@ pub(super) enum Key {
     Backspace,
     /// Ctrl-C, which is a key and no signal while the terminal is in raw mode.
     Interrupt,
+    /// Ctrl-Z, likewise.
+    Suspend,
     /// Ctrl-L: the screen is to be drawn anew.
     Redraw,
     Char(char),
@@ -37,6 +39,7 @@ fn key(event: &KeyEvent) -> Option<Key> {
     let has_control = event.modifiers.contains(KeyModifiers::CONTROL);
     let key = match event.code {
         KeyCode::Char('c' | 'd') if has_control => Key::Interrupt,
+        KeyCode::Char('z') if has_control => Key::Suspend,
         KeyCode::Char('l') if has_control => Key::Redraw,
         KeyCode::Char(_) if has_control || event.modifiers.contains(KeyModifiers::ALT) => {
             return None;
@@ -71,6 +74,11 @@ mod tests {
                 KeyCode::Char('c'),
                 KeyModifiers::CONTROL,
                 Some(Key::Interrupt),
+            ),
+            (
+                KeyCode::Char('z'),
+                KeyModifiers::CONTROL,
+                Some(Key::Suspend),
             ),
             (
                 KeyCode::Char('<'),

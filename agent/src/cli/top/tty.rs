@@ -8,7 +8,8 @@ use std::panic;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
+use ratatui_core::layout::{Position, Rect};
 use ratatui_core::terminal::Terminal;
 use ratatui_crossterm::CrosstermBackend;
 use ratatui_crossterm::crossterm::cursor::Show;
@@ -39,13 +40,29 @@ impl Tty {
             .and_then(|()| Terminal::new(CrosstermBackend::new(stdout())))
             .and_then(|mut terminal| {
                 terminal.hide_cursor()?;
-                terminal.clear()?;
                 Ok(Self { terminal })
             });
         if taken.is_err() {
             give_back();
         }
         taken
+    }
+
+    /// Empties the screen, to draw all of it. `Terminal::clear` would ask the terminal first where its
+    /// cursor is, and some do not answer.
+    pub(super) fn wipe(&mut self) -> io::Result<()> {
+        let size = self.terminal.size()?;
+        self.terminal.resize(Rect::from((Position::ORIGIN, size)))
+    }
+
+    /// Gives the terminal to whoever is there while this process is stopped.
+    pub(super) fn rest(&mut self) -> io::Result<()> {
+        give_back();
+        raise(Signal::SIGSTOP)?;
+        enable_raw_mode()?;
+        execute!(stdout(), EnterAlternateScreen)?;
+        self.terminal.hide_cursor()?;
+        self.wipe()
     }
 }
 
@@ -79,7 +96,7 @@ pub(super) fn follow_keys(messages: SyncSender<Message>) {
     });
 }
 
-/// Signals that ask for the end. Called before any other thread is started, so that none of them
+/// Signals that ask for the end or for a rest. Called before any other thread is started, so that none of them
 /// takes one in the way that ends a process at once.
 pub(super) fn follow_signals(messages: SyncSender<Message>) -> nix::Result<()> {
     let signals: SigSet = [
@@ -87,14 +104,21 @@ pub(super) fn follow_signals(messages: SyncSender<Message>) -> nix::Result<()> {
         Signal::SIGINT,
         Signal::SIGHUP,
         Signal::SIGQUIT,
+        Signal::SIGTSTP,
     ]
     .into_iter()
     .collect();
     signals.thread_block()?;
     thread::spawn(move || {
-        if signals.wait().is_ok() {
-            // Nobody listens: the end has come already.
-            let _ = messages.send(Message::Stop);
+        while let Ok(signal) = signals.wait() {
+            let message = match signal {
+                Signal::SIGTSTP => Message::Rest,
+                _ => Message::Stop,
+            };
+            if messages.send(message).is_err() {
+                // Nobody listens: the end has come already.
+                return;
+            }
         }
     });
     Ok(())

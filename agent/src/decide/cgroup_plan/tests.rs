@@ -16,6 +16,7 @@ fn rules(unified: bool) -> FileRules {
         unified,
         page_size: 4096,
         hugepage_sizes: vec![2 << 20],
+        hugetlb_reservations: false,
         memory_and_swap: false,
         swap_max: true,
         devices: true,

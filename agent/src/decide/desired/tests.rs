@@ -22,6 +22,7 @@ fn plan(exclusive_cpu_limits: CpuLimits) -> NodePlan {
             unified: true,
             page_size: 4096,
             hugepage_sizes: Vec::new(),
+            hugetlb_reservations: false,
             memory_and_swap: false,
             swap_max: true,
             devices: false,

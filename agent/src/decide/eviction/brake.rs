@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::eviction::{NodeReading, Snapshot};
+use crate::model::eviction::{Signal, Snapshot};
 use crate::model::pod::PodUid;
 
 /// So many evictions in vain end it. Arbitrary: enough to see that it is no accident.
@@ -23,7 +23,7 @@ const WINDOW: Duration = Duration::from_secs(300);
 /// Of more within the window the oldest are forgotten.
 const MAX_KEPT: usize = 64;
 
-/// Memory in use as kubelet counts it, bytes.
+/// Memory in use by the method that decides, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Split {
@@ -34,11 +34,19 @@ pub struct Split {
 }
 
 impl Split {
-    /// `None`: one of the two was not read.
-    pub fn of(node: &NodeReading) -> Option<Self> {
-        let pods = node.kubepods.as_ref()?.working_set();
-        let outside = node.root.as_ref()?.working_set().saturating_sub(pods);
-        Some(Self { pods, outside })
+    /// What is in use is what the signal does not call available: growth that leads to evictions
+    /// is growth here, by whichever method it is seen. A signal ends at 0, where the working set may
+    /// still tell more. `None`: one of the two parts was not read.
+    pub fn of(snapshot: &Snapshot) -> Option<Self> {
+        let memory = snapshot.observations.get(&Signal::MemoryAvailable)?;
+        let used = memory.capacity.saturating_sub(memory.available);
+        let used = u64::try_from(used).unwrap_or(0);
+        let working_set = snapshot.node.root.map_or(0, |it| it.working_set());
+        let pods = snapshot.node.kubepods.as_ref()?.working_set();
+        Some(Self {
+            pods,
+            outside: used.max(working_set).saturating_sub(pods),
+        })
     }
 }
 
@@ -90,7 +98,7 @@ impl Brake {
         kills.drain(..kills.len().saturating_sub(MAX_KEPT));
         let calm = match is_short {
             true => self.calm,
-            false => Split::of(&snapshot.node).or(self.calm),
+            false => Split::of(snapshot).or(self.calm),
         };
         Self {
             calm,

@@ -6,7 +6,9 @@
 //!   From then on what the recording says it uses is available instead.
 //! - A pod that the recording ended and the policy did not goes on from its last figures, growing
 //!   as it did over the [10 s](TREND) before, never shrinking; what it uses is not available.
-//! - Whatever else happened happens again. Node-level reclaim gives nothing back.
+//! - Whatever else happened happens again, stalls included. Node-level reclaim gives nothing back, nor
+//!   do the stages before a kill.
+//! - Another memory method is taken where the recording has the figures that it is made of.
 //! - The policy looks when the recording did. With kubelet's rules it looks every 10 s, and after
 //!   an eviction not before the pod is gone.
 //!
@@ -18,12 +20,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::rank::rank;
+use super::stall::{self, StallInput, StallState, StallVerdict};
 use super::story::{Deed, Step};
-use super::{Action, Policy, State, synchronize, threshold_quantity};
-use crate::config::Compat;
+use super::{Action, Policy, State, signals, synchronize, threshold_quantity};
+use crate::config::{Compat, StallConfig};
 use crate::model::eviction::{
-    DiskUse, EvictionCause, Observation, PodFigures, PodReading, Signal, Snapshot, Threshold,
-    Victim,
+    DiskUse, EvictionCause, MemoryMethod, Observation, PodFigures, PodReading, Signal, Snapshot,
+    Threshold, Victim,
 };
 use crate::model::pod::PodUid;
 use crate::model::quantity::{Format, Quantity};
@@ -41,6 +44,30 @@ const PASSES_SOON: Duration = Duration::from_secs(30);
 
 /// Kubelet's loop (spec eviction 1.6).
 const KUBELET_PASS: Duration = Duration::from_secs(10);
+
+/// A reading so much earlier tells an estimate of available memory what is in use of the page cache, as
+/// for the agent at work.
+const EVIDENCE: Duration = Duration::from_secs(1);
+
+/// What a story is played by.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    pub policy: &'a Policy,
+    /// `None`: the recorded one.
+    pub memory_method: Option<MemoryMethod>,
+    /// `None`: stalls evict nobody.
+    pub stall: Option<&'a StallConfig>,
+}
+
+impl<'a> From<&'a Policy> for Rules<'a> {
+    fn from(policy: &'a Policy) -> Self {
+        Self {
+            policy,
+            memory_method: None,
+            stall: None,
+        }
+    }
+}
 
 /// What became of a story under a policy. Amounts are in the unit of the signal, times since the
 /// first step.
@@ -102,19 +129,22 @@ pub fn recorded(policy: &Policy, steps: &[Step]) -> Outcome {
     outcome
 }
 
-/// What `policy` would have made of the same story, which was recorded with `yardstick`.
-pub fn play(policy: &Policy, yardstick: &Policy, steps: &[Step]) -> Outcome {
+/// What `rules` would have made of the same story, which was recorded with `yardstick`.
+pub fn play<'a>(rules: impl Into<Rules<'a>>, yardstick: &Policy, steps: &[Step]) -> Outcome {
+    let rules = rules.into();
+    let policy = rules.policy;
     let story = Story::new(yardstick, steps);
     let mut outcome = Outcome::default();
     let mut state = State {
         brake: steps.first().and_then(|it| it.state.brake.clone()),
         ..State::default()
     };
+    let mut stall = StallState::default();
     // When the pods are gone that the policy ended.
     let mut gone_at: BTreeMap<PodUid, Duration> = BTreeMap::new();
     let mut next_look = Duration::ZERO;
     for (i, step) in steps.iter().enumerate() {
-        let snapshot = story.retold(&step.snapshot, &gone_at);
+        let snapshot = story.retold(story.measured(step, &rules), &gone_at);
         story.note_shortage(&mut outcome, i, &snapshot.observations);
         if snapshot.at < next_look {
             continue;
@@ -124,7 +154,7 @@ pub fn play(policy: &Policy, yardstick: &Policy, steps: &[Step]) -> Outcome {
         let victims = match decision.action {
             Some(Action::EvictAll { victims }) => victims,
             Some(Action::Relieve(relief)) => relief.candidates.into_iter().take(1).collect(),
-            None => Vec::new(),
+            None => rules.stalled(&mut stall, &snapshot).into_iter().collect(),
         };
         if policy.compat == Compat::Kubelet {
             next_look = snapshot.at.saturating_add(KUBELET_PASS);
@@ -146,6 +176,31 @@ pub fn play(policy: &Policy, yardstick: &Policy, steps: &[Step]) -> Outcome {
         }
     }
     outcome
+}
+
+impl Rules<'_> {
+    /// Who has to go because the node stands still.
+    fn stalled(&self, state: &mut StallState, snapshot: &Snapshot) -> Option<Victim> {
+        let config = self.stall?;
+        let signal = Signal::AllocatableMemoryAvailable;
+        let Policy { layout, compat, .. } = *self.policy;
+        let ranked = rank(signal, layout, compat, &snapshot.pods);
+        let ranked: Vec<_> = ranked.iter().map(|it| it.reading).collect();
+        let input = StallInput {
+            config,
+            snapshot,
+            ranked: &ranked,
+        };
+        let decided = stall::decide(input, state);
+        *state = decided.state;
+        match decided.verdict {
+            StallVerdict::Evict {
+                victim,
+                is_dry_run: false,
+            } => Some(*victim),
+            StallVerdict::Evict { .. } | StallVerdict::Calm | StallVerdict::Hold(_) => None,
+        }
+    }
 }
 
 /// A recording, prepared for being told otherwise.
@@ -203,17 +258,35 @@ impl<'a> Story<'a> {
         millis(at.saturating_sub(start))
     }
 
-    /// A snapshot as it would be if the pods in `gone_at` had been ended, and no other.
-    fn retold(&self, recorded: &Snapshot, gone_at: &BTreeMap<PodUid, Duration>) -> Snapshot {
-        let mut snapshot = Snapshot {
-            pods: self.pods(recorded, gone_at),
-            ..recorded.clone()
+    /// A snapshot with its memory measured as `rules` say.
+    fn measured(&self, step: &Step, rules: &Rules<'_>) -> Snapshot {
+        let mut snapshot = step.snapshot.clone();
+        let Some(method) = rules.memory_method else {
+            return snapshot;
         };
-        if snapshot.pods == recorded.pods {
+        let node = &snapshot.node;
+        let readings = self.steps.iter().map(|it| &it.snapshot.node);
+        let before = readings
+            .take_while(|it| it.at.saturating_add(EVIDENCE) <= node.at)
+            .last();
+        let measured = signals::observations(node, before, method, rules.policy.compat);
+        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+            if let Some(observation) = measured.get(&signal) {
+                snapshot.observations.insert(signal, *observation);
+            }
+        }
+        snapshot
+    }
+
+    /// A snapshot as it would be if the pods in `gone_at` had been ended, and no other.
+    fn retold(&self, mut snapshot: Snapshot, gone_at: &BTreeMap<PodUid, Duration>) -> Snapshot {
+        let pods = self.pods(&snapshot, gone_at);
+        let recorded = std::mem::replace(&mut snapshot.pods, pods);
+        if snapshot.pods == recorded {
             return snapshot;
         }
         for (signal, observation) in &mut snapshot.observations {
-            let less = self.used(*signal, &recorded.pods) - self.used(*signal, &snapshot.pods);
+            let less = self.used(*signal, &recorded) - self.used(*signal, &snapshot.pods);
             let available = i128::from(observation.available) + less;
             let available = available.min(i128::from(observation.capacity)).max(0);
             observation.available = i64::try_from(available).unwrap_or(i64::MAX);

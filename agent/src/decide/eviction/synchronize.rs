@@ -311,7 +311,7 @@ fn least_use(
     observation: &Observation,
 ) -> Option<u64> {
     let is_braked = policy.compat == Compat::Ballast && threshold.signal == Signal::MemoryAvailable;
-    match (&state.brake, Split::of(&snapshot.node)) {
+    match (&state.brake, Split::of(snapshot)) {
         (Some(brake), Some(now)) if is_braked => {
             let wanted = wanted(threshold, observation, MinReclaim::Added).value();
             let need = wanted.saturating_sub(observation.available);
@@ -324,7 +324,7 @@ fn least_use(
 /// The eviction that a pass asks for, if it is one for memory of the node.
 fn asked(snapshot: &Snapshot, relief: &Relief) -> Option<Kill> {
     let victim = relief.candidates.first()?;
-    let before = Split::of(&snapshot.node)?;
+    let before = Split::of(snapshot)?;
     (relief.threshold.signal == Signal::MemoryAvailable).then(|| Kill {
         pod: victim.pod.uid.clone(),
         at: snapshot.at,

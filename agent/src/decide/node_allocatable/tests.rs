@@ -121,7 +121,7 @@ fn reserved_cgroups_keep_hugepages_that_nobody_mentioned() {
 
 #[test]
 fn pods_are_bounded_by_cores_only_where_asked() {
-    assert_eq!(n_pods(&machine(4, GI), 110, 0), 110);
-    assert_eq!(n_pods(&machine(4, GI), 110, 10), 40);
-    assert_eq!(n_pods(&machine(4, GI), 110, u32::MAX), 110);
+    assert_eq!(n_pods(4, 110, 0), 110);
+    assert_eq!(n_pods(4, 110, 10), 40);
+    assert_eq!(n_pods(4, 110, u32::MAX), 110);
 }

@@ -45,6 +45,20 @@ pub struct Decided {
     pub tally: AdmissionTally,
 }
 
+impl Decided {
+    /// The managers keep what they have, whatever they would have said.
+    pub fn refused(managers: Managers, refusal: Refusal) -> Self {
+        Self {
+            managers,
+            report: AdmissionReport {
+                refusal: Some(refusal),
+                ..AdmissionReport::default()
+            },
+            tally: AdmissionTally::default(),
+        }
+    }
+}
+
 /// See the module. `pod` holds nothing yet, or what an earlier admission gave it: then it is given
 /// the same.
 pub fn admit(managers: &Managers, pod: &Pod, answers: &PluginAnswers) -> Outcome {

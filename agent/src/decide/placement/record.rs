@@ -7,7 +7,7 @@ use super::admission::{Decided, Outcome, admit};
 use super::devices::PluginAnswers;
 use super::managers::{Books, Managers, PlacementError, PlacementSettings};
 use super::remedies::remedies;
-use crate::model::admission::AdmissionReport;
+use crate::model::admission::{AdmissionReport, Refusal};
 use crate::model::pod::Pod;
 use crate::model::status::ApiVersion;
 
@@ -25,6 +25,9 @@ pub struct AdmissionInput {
     pub books: Books,
     pub pod: Pod,
     pub answers: PluginAnswers,
+    /// Why the node does not let the pod in, whatever the managers say: it is under pressure or full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub barred: Option<Refusal>,
 }
 
 /// See the module.
@@ -71,6 +74,10 @@ impl AdmissionRecord {
     pub fn replay(&self) -> Result<Self, ReplayError> {
         let mut managers = Managers::new(&self.input.settings)?;
         managers.adopt(self.input.books.clone());
+        if let Some(refusal) = self.input.barred.clone() {
+            let Decided { report, .. } = Decided::refused(managers, refusal);
+            return Ok(Self::new(self.input.clone(), report));
+        }
         match decide(&managers, &self.input.pod, &self.input.answers) {
             Outcome::Decided(decided) => {
                 let Decided { report, .. } = *decided;

@@ -14,8 +14,8 @@ use crate::config::{
 };
 use crate::decide::testing::pod as pod_of;
 use crate::model::admission::{
-    AdmissionReport, AdmissionTally, AlignmentBoundary, AlignmentScope, Attempts, RefusalReason,
-    Remedy, Verdict,
+    AdmissionReport, AdmissionTally, AlignmentBoundary, AlignmentScope, Attempts, Refusal,
+    RefusalReason, Remedy, Verdict,
 };
 use crate::model::cpuset::{CpuId, CpuSet};
 use crate::model::device::{Device, PluginOptions};
@@ -27,7 +27,7 @@ use crate::units::Bytes;
 const GIB: u64 = 1 << 30;
 const DEVICE: &str = "vendor.example/dev";
 
-fn topology() -> Topology {
+pub(crate) fn topology() -> Topology {
     let place = |cpu: u32| Cpu {
         core: CoreId(cpu / 2 * 2),
         package: PackageId(cpu / 4),
@@ -288,6 +288,7 @@ fn devices_draw_the_rest_to_their_node_and_the_plugin_is_asked_once() {
             books: managers.books(),
             pod,
             answers,
+            barred: None,
         },
         decided.report,
     );
@@ -295,6 +296,17 @@ fn devices_draw_the_rest_to_their_node_and_the_plugin_is_asked_once() {
     let read: AdmissionRecord = serde_json::from_str(&text).expect("the same data");
     let replayed = read.replay().expect("all answers are there");
     assert_eq!(serde_json::to_string(&replayed).expect("plain data"), text);
+
+    let mut barred = record.clone();
+    let full = Refusal {
+        reason: RefusalReason::OutOfPods,
+        message: "no room".to_owned(),
+        container: None,
+    };
+    barred.input.barred = Some(full.clone());
+    let replayed = barred.replay().expect("nobody is asked");
+    assert_eq!(replayed.report.refusal, Some(full));
+    assert!(replayed.report.holdings.is_empty());
 
     let mut unanswered = record;
     unanswered.input.answers = PluginAnswers::default();

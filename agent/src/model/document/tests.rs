@@ -54,6 +54,36 @@ fn a_fault_of_syntax_has_its_place() {
 }
 
 #[test]
+fn a_place_is_told_once() {
+    for (text, told) in [
+        (
+            "a: [1, 2\nb: 3\n",
+            "line 2, column 2: did not find expected ',' or ']', while parsing a flow sequence",
+        ),
+        (
+            "a: 1\n b: 2\n",
+            "line 2, column 3: mapping values are not allowed in this context",
+        ),
+    ] {
+        assert_eq!(fault(text), told);
+    }
+    assert_eq!(without_places("ends at line noon"), "ends at line noon");
+}
+
+#[test]
+fn directives_are_bounded() {
+    let directives = |n: usize| -> String {
+        let lines = (0..n).map(|i| format!("%TAG !a{i}! tag:a,2000:\n"));
+        lines.chain(["---\na: 1\n".to_owned()]).collect()
+    };
+    assert_eq!(yaml(&directives(MAX_DIRECTIVES)), json!({"a": 1}));
+    assert_eq!(
+        fault(&directives(40_000)),
+        "has more than 100 lines that begin with `%`"
+    );
+}
+
+#[test]
 fn a_stream_is_cut_at_its_markers_and_nowhere_else() {
     let text = "# head\n%YAML 1.2\n---\na: 1\n--- # next\nb: |\n  ---\n  text\n---\n# nothing\n---\nc: 1\n";
     let chunks = split_stream(text);

@@ -77,15 +77,49 @@ impl Amount {
     }
 }
 
-/// As kubelet reads it: all percent signs at the end are left out, digits may be grouped (`1_0%`),
-/// and what is too large for a 32-bit float is no number.
+/// As kubelet reads it: all percent signs at the end are left out, and the rest is a number for Go's
+/// `strconv.ParseFloat` of 32 bits.
 fn fraction(text: &str) -> Result<f32, AmountError> {
-    let number = text.trim_end_matches('%');
-    let percent: Option<f32> = without_groups(number).parse().ok();
-    percent
-        .filter(|it| it.is_finite() || !number.ends_with(|it: char| it.is_ascii_digit()))
-        .map(|it| it / 100.0)
+    let number = without_groups(text.trim_end_matches('%'));
+    let unsigned = number.trim_start_matches(['-', '+']);
+    let value = match unsigned.to_ascii_lowercase().as_str() {
+        "inf" | "infinity" => number.parse().ok(),
+        // Rust takes it with a sign, Go does not.
+        "nan" => (unsigned == number).then_some(f32::NAN),
+        // What is too large for 32 bits is out of range in Go, and infinite in Rust.
+        lower => decimal_or_hex(lower)
+            .filter(|it| it.is_finite())
+            .map(|it| if number.starts_with('-') { -it } else { it })
+            .filter(|_| number.len() - unsigned.len() <= 1),
+    };
+    value
+        .map(|it: f32| it / 100.0)
         .ok_or_else(|| AmountError::Percentage(text.to_owned()))
+}
+
+/// A number without a sign, in lower case: decimal, or hexadecimal with its exponent of two, which Go
+/// demands (`0x1p3` is 8, `0x10` is no number).
+fn decimal_or_hex(text: &str) -> Option<f32> {
+    let Some(hex) = text.strip_prefix("0x") else {
+        return text.parse().ok();
+    };
+    let (digits, exponent) = hex.split_once('p')?;
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let digits = [whole, part].concat();
+    // Thirteen digits are exact in 64 bits; nobody writes a percentage with more.
+    if digits.len() > 13 || !digits.bytes().all(|it| it.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mantissa = u64::from_str_radix(&digits, 16).ok()?;
+    let exponent: i32 = exponent.parse().ok()?;
+    let n_part = i32::try_from(part.len()).ok()?;
+    let scale = 2_f64.powi(exponent.saturating_sub(4 * n_part));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "52 bits are exact in a float of 64; rounding to 32 is what is asked for"
+    )]
+    Some((mantissa as f64 * scale) as f32)
 }
 
 /// The text without underscores that stand between digits.
@@ -139,6 +173,44 @@ mod tests {
         ] {
             assert!(Amount::parse_threshold(text).is_err(), "{text}");
         }
+    }
+
+    /// `strconv.ParseFloat` of Go 1.25.
+    #[test]
+    fn percentages_are_the_numbers_that_go_reads() {
+        let is_nan = |it: Option<Amount>| matches!(it, Some(Amount::Fraction(it)) if it.is_nan());
+        assert!(is_nan(threshold("NaN%")) && is_nan(threshold("nan%")));
+        for (text, percent) in [
+            ("+10%", 10.0),
+            ("1.%", 1.0),
+            (".5%", 0.5),
+            ("1e1%", 10.0),
+            ("0x1p3%", 8.0),
+            ("0X1.8P+2%", 6.0),
+            ("+0x.8p1%", 1.0),
+            ("1e-99%", 0.0),
+        ] {
+            let fraction = Amount::Fraction(percent / 100.0);
+            assert_eq!(threshold(text), Some(fraction), "{text}");
+        }
+        let no_number = |it: &str| AmountError::Percentage(it.to_owned());
+        let too_large = format!("1{}.%", "0".repeat(39));
+        for text in [
+            "-nan%", "+NaN%", "0x10%", "0xp1%", "0x1p%", "1e39%", "--1%", "+-1%", "- 1%", " 1%",
+            "in%", &too_large,
+        ] {
+            assert_eq!(Amount::parse_threshold(text), Err(no_number(text)));
+        }
+        for text in ["Inf%", "+infinity%", "INF%"] {
+            let above = AmountError::AboveHundred(text.to_owned());
+            assert_eq!(Amount::parse_threshold(text), Err(above));
+            assert_eq!(
+                Amount::parse_reclaim(text),
+                Ok(Amount::Fraction(f32::INFINITY))
+            );
+        }
+        let below = AmountError::BelowZero("-Inf%".to_owned());
+        assert_eq!(Amount::parse_threshold("-Inf%"), Err(below));
     }
 
     /// Spec eviction 10.1, P9.

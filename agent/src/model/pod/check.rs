@@ -38,6 +38,13 @@ fn is_dns_subdomain(text: &str) -> bool {
         })
 }
 
+/// Init containers among them. Arbitrary, far above what pods have: each end of a container is a
+/// decision about its whole pod, so three thousand in one held up the node for a minute.
+pub(super) const MAX_CONTAINERS: usize = 200;
+
+/// Of a limit, bytes: what a shell or a `sleep` takes with the kernel's part of it.
+const LEAST_MEMORY: i64 = 256 << 10;
+
 const LABEL_RULE: &str =
     "must be a DNS label: at most 63 of a-z, 0-9 and -, with - neither first nor last";
 
@@ -77,6 +84,16 @@ pub(super) fn identity(pod: &Pod, found: &mut Findings) {
     }
     if pod.containers.is_empty() {
         found.fault("spec.containers", "must list at least one container");
+    }
+    let n_containers = pod.all_containers().count();
+    if n_containers > MAX_CONTAINERS {
+        found.fault(
+            "spec.containers",
+            format!(
+                "are {n_containers} with spec.initContainers, and a pod has at most \
+                 {MAX_CONTAINERS}"
+            ),
+        );
     }
     let mut seen = BTreeSet::new();
     for (path, container) in containers(pod) {
@@ -183,6 +200,14 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
 }
 
 fn resources(own: &Resources, path: &str, found: &mut Findings) {
+    if let Some(limit) = own.limits.get("memory")
+        && (1..LEAST_MEMORY).contains(&limit.value())
+    {
+        found.warn(
+            format!("{path}.limits.memory"),
+            format!("`{limit}` bytes are less than any program needs, so nothing will start"),
+        );
+    }
     for (field, list) in [("requests", &own.requests), ("limits", &own.limits)] {
         amounts(list, &format!("{path}.{field}"), found);
     }

@@ -400,3 +400,25 @@ fn a_toleration_of_memory_pressure_is_known_by_what_it_leaves_out() {
         assert_eq!(pod.tolerates_memory_pressure, wanted, "{toleration}");
     }
 }
+
+#[test]
+fn a_memory_limit_that_holds_nothing_is_warned_of() {
+    let limited = |memory: &str| {
+        let pod = good(json!({"containers": [{
+            "name": "a",
+            "command": ["true"],
+            "resources": {"limits": {"memory": memory}},
+        }]}));
+        pod.warnings
+            .into_iter()
+            .map(|it| it.path)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(limited("1"), ["spec.containers[0].resources.limits.memory"]);
+    assert_eq!(
+        limited("100m"),
+        ["spec.containers[0].resources.limits.memory"]
+    );
+    assert_eq!(limited("256Ki"), [""; 0]);
+    assert_eq!(limited("0"), [""; 0]);
+}

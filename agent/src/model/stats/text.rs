@@ -7,7 +7,7 @@ use super::{
     DeviceIo, DeviceNumber, DiskCounts, DiskStats, InterfaceStats, IoCost, IoCounts, NumaPages,
     TrafficCounts,
 };
-use crate::model::text::{ParseError, flat_keyed, number};
+use crate::model::text::{ParseError, flat_keyed, limit, number};
 
 /// `USER_HZ` is 100 on every architecture that has eBPF.
 const NS_PER_TICK: u64 = 10_000_000;
@@ -315,12 +315,10 @@ pub fn parse_diskstats(text: &str) -> Result<Vec<DiskStats>, ParseError> {
 
 /// The soft limit of open files in `/proc/PID/limits`; `u64::MAX`: unlimited.
 pub fn parse_max_open_files(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|it| it.strip_prefix("Max open files"))?;
-    match line.split_ascii_whitespace().next()? {
+    let [soft, _] = limit(text, "Max open files")?;
+    match soft {
         "unlimited" => Some(u64::MAX),
-        word => word.parse().ok(),
+        number => number.parse().ok(),
     }
 }
 

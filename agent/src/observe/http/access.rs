@@ -190,6 +190,12 @@ pub(super) async fn keep_current(access: Arc<Access>, mut shutdown: Shutdown) {
     }
 }
 
+/// Whether the files can be used.
+pub(super) fn check(files: &AccessFiles) -> Result<(), AccessError> {
+    let raw = read(files)?;
+    parse(files, &raw).map(|_| ())
+}
+
 fn read(files: &AccessFiles) -> Result<Raw, AccessError> {
     let tls = files.tls.as_ref().map(|it| {
         let certificate = read_file(CERTIFICATE, &it.certificate)?;

@@ -1,7 +1,7 @@
 //! Which pages there are, and what they answer.
 //!
 //! Health is answered at once. The other pages are made on a thread that may take its time, at most
-//! [`MAX_ENCODERS`] at a time.
+//! [`MAX_ENCODERS`] at a time, for at most [`MAX_PAGES`] requests.
 
 use std::io::{self, Write};
 use std::mem;
@@ -14,11 +14,11 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::task;
 
-use super::Pages;
 use super::access::Access;
 use super::buffer::{Buffer, Buffers};
 use super::negotiate;
 use super::sink::Sink;
+use super::{MAX_CONNECTIONS, Pages};
 use crate::model::stats::StatsSnapshot;
 use crate::observe::chain;
 use crate::observe::metrics::labels::Endpoint;
@@ -28,6 +28,10 @@ use crate::sys::clock;
 
 /// Pages made at a time. One more than one scraper needs: a slow one does not hold up the other.
 const MAX_ENCODERS: usize = 2;
+
+/// Requests for pages that are made or wait for it; more are refused. While the agent works for a
+/// connection nobody else gets its place, and probes need one.
+const MAX_PAGES: usize = MAX_CONNECTIONS / 2;
 
 /// What is behind a path.
 #[derive(Clone, Copy)]
@@ -54,6 +58,7 @@ pub(super) struct Answers {
     access: Arc<Access>,
     sweeps: Mutex<Sweeps>,
     buffers: Buffers,
+    asked: Semaphore,
     encoders: Semaphore,
 }
 
@@ -100,6 +105,7 @@ impl Answers {
             access,
             sweeps: Mutex::default(),
             buffers: Buffers::default(),
+            asked: Semaphore::new(MAX_PAGES),
             encoders: Semaphore::new(MAX_ENCODERS),
         }
     }
@@ -156,6 +162,10 @@ impl Answers {
     }
 
     async fn encoded(self: Arc<Self>, wish: Wish) -> Response<Full<Bytes>> {
+        let Ok(_asked) = self.asked.try_acquire() else {
+            let busy = "too many pages are asked for at a time\n";
+            return text(StatusCode::SERVICE_UNAVAILABLE, busy);
+        };
         // Never closed; without a place the page would still be right.
         let _place = self.encoders.acquire().await.ok();
         let answers = Arc::clone(&self);

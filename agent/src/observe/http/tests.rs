@@ -4,6 +4,7 @@ mod pages;
 pub(super) mod tls;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 
 use super::*;
 use crate::observe::shutdown::{self, ShutdownTrigger};
@@ -151,26 +152,80 @@ async fn a_client_that_never_ends_its_headers_loses_its_connection() {
     assert!(begun.elapsed() >= HEADER_TIMEOUT);
 }
 
+const KEEP_ALIVE: &str = "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n";
+
+/// Asks once and reads the answer; the connection stays.
+async fn probe(stream: &mut TcpStream) {
+    stream.write_all(KEEP_ALIVE.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"ok\n") {
+        answer.push(stream.read_u8().await.unwrap());
+    }
+}
+
+/// A client that asks for more pages than the buffers between it and the server hold, and reads
+/// none; and for how many.
+async fn deaf(address: SocketAddr) -> (TcpStream, usize) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let stream = socket.connect(address).await.unwrap();
+    stream.writable().await.unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n";
+    // Only whole requests count; of the rest as many bytes are sent as find room.
+    let n_bytes = stream.try_write(request.repeat(2000).as_bytes()).unwrap();
+    (stream, n_bytes / request.len())
+}
+
 #[tokio::test]
-async fn connections_over_the_limit_wait_for_a_place() {
+async fn for_one_more_connection_the_one_that_was_idle_longest_is_closed() {
     let (server, _pages, _trigger) = start().await;
-    let mut idle = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        let keep_alive = "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n";
-        stream.write_all(keep_alive.as_bytes()).await.unwrap();
-        let mut first = [0; 12];
-        stream.read_exact(&mut first).await.unwrap();
-        idle.push(stream);
+        probe(&mut stream).await;
+        connections.push(stream);
     }
-    let address = server.address;
-    let waiting = tokio::spawn(async move { send(address, &request("GET", "/healthz")).await });
+    // No longer the one that was idle longest.
+    probe(&mut connections[0]).await;
+    let mut one_more = TcpStream::connect(server.address).await.unwrap();
+    let answered = tokio::time::timeout(HEADER_TIMEOUT / 2, probe(&mut one_more)).await;
+    assert!(answered.is_ok(), "it waits until the others are closed");
+    let mut rest = Vec::new();
+    let closed = connections[1].read_to_end(&mut rest);
+    let closed = tokio::time::timeout(HEADER_TIMEOUT / 2, closed).await;
+    assert!(closed.is_ok(), "it is still open");
+    probe(&mut connections[0]).await;
+}
+
+#[tokio::test]
+async fn probes_are_answered_whatever_idle_and_deaf_clients_hold() {
+    let (server, _pages, _trigger) = start().await;
+    let (mut silent, mut deaf_ones) = (Vec::new(), Vec::new());
     for _ in 0..100 {
-        tokio::task::yield_now().await;
+        silent.push(TcpStream::connect(server.address).await.unwrap());
+        deaf_ones.push(deaf(server.address).await);
     }
-    assert!(!waiting.is_finished());
-    idle.pop();
-    let answer = tokio::time::timeout(Duration::from_secs(10), waiting).await;
-    let answer = answer.unwrap().unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    for path in ["/healthz", "/readyz"] {
+        let request = request("GET", path);
+        // On a slow machine the pages that are asked for before it take their time as well.
+        let patience = Duration::from_secs(30);
+        let answer = tokio::time::timeout(patience, send(server.address, &request)).await;
+        let answer = answer.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 "), "{path}: {answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_loses_its_connection() {
+    let (server, _pages, _trigger) = start().await;
+    let (mut stream, n_asked) = deaf(server.address).await;
+    let begun = tokio::time::Instant::now();
+    while begun.elapsed() < ANSWER_TIMEOUT * 2 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let mut answers = Vec::new();
+    let _ = stream.read_to_end(&mut answers).await;
+    let answers = String::from_utf8_lossy(&answers);
+    let n_answers = answers.matches("HTTP/1.1 200").count();
+    assert!(n_answers < n_asked, "{n_answers} of {n_asked} answers");
 }

@@ -13,7 +13,8 @@ impl Metrics {
         for it in Hook::ALL.iter().filter(|it| **it != hook) {
             remove(family, &[program, it.as_str()]);
         }
-        set_flag(family, &[program, hook.as_str()], hook != Hook::None);
+        let is_attached = !matches!(hook, Hook::None | Hook::StandIn);
+        set_flag(family, &[program, hook.as_str()], is_attached);
     }
 
     /// The kernel's own statistics of a program: runs and their time since it was loaded.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::exemplars::Exemplar;
-use super::labels::{self, ExitHow, HostSlice, RecordResult};
+use super::labels::{self, ExitHow, HostSlice, MissedCause, RecordResult};
 use super::lifetime::Workload;
 use super::{Metrics, lock, observe, set_time};
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
@@ -64,15 +64,29 @@ impl Metrics {
             self.count(&oom.child_kills, &labels, record.as_ref());
             set_time(&oom.last_child_kill, &labels, event.time);
         }
-        let itself = || Workload {
-            namespace: pod.namespace.clone(),
-            kind: "Pod".to_owned(),
-            name: pod.name.clone(),
-        };
-        let workload = workload.cloned().unwrap_or_else(itself);
+        let workload = workload.cloned();
+        let workload = workload.unwrap_or_else(|| Workload::of_pod(pod));
         let counted = lock(&self.shared.workloads).touch(&workload, now);
         let labels = [&*counted.namespace, &counted.kind, &counted.name];
         self.count(&oom.workload_kills, &labels, record.as_ref());
+    }
+
+    /// Counts `n` kills of which no more is known than where they were. They have no forensic record.
+    pub fn oom_kills_missed(&self, event: &Event, n: u64, cause: MissedCause) {
+        let oom = &self.shared.oom;
+        oom.missed.with_label_values(&[cause.as_str()]).inc_by(n);
+        self.oom_records(RecordResult::Dropped, n);
+        let Some(pod) = &event.pod else { return };
+        let now = Duration::from_nanos(event.boottime_ns);
+        let container = event.container.as_deref().unwrap_or_default();
+        let labels = [pod.namespace.as_str(), &pod.name, container];
+        self.touch(&pod.namespace, &pod.name, container, now);
+        oom.kills.with_label_values(&labels).inc_by(n);
+        set_time(&oom.last_kill, &labels, event.time);
+        let workload = Workload::of_pod(pod);
+        let counted = lock(&self.shared.workloads).touch(&workload, now);
+        let labels = [&*counted.namespace, &counted.kind, &counted.name];
+        oom.workload_kills.with_label_values(&labels).inc_by(n);
     }
 
     /// Counts kills by what became of their forensic record.

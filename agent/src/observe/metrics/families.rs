@@ -94,6 +94,7 @@ pub(super) struct OomFamilies {
     pub(super) attribution: IntCounterVec,
     pub(super) last_unattributed: GaugeVec,
     pub(super) detection: HistogramVec,
+    pub(super) missed: IntCounterVec,
     pub(super) records: IntCounterVec,
     pub(super) group_kills: IntCounterVec,
 }
@@ -113,6 +114,7 @@ impl OomFamilies {
             attribution: build.counter("ballast_oom_attribution_total"),
             last_unattributed: build.float_gauge("ballast_oom_last_unattributed_timestamp_seconds"),
             detection: build.histogram("ballast_oom_detection_seconds"),
+            missed: build.counter("ballast_oom_missed_kills_total"),
             records: build.counter("ballast_oom_records_total"),
             group_kills: build.counter("ballast_oom_group_kills_total"),
         }

@@ -33,7 +33,7 @@ impl Metrics {
             kubelet.start_errors.with_label_values(&[kind, START_ERROR]);
         }
         for it in RefusalReason::ALL {
-            kubelet.rejections.with_label_values(&[it.as_str()]);
+            kubelet.rejections.with_label_values(&[rejection(*it)]);
         }
         for it in KubeletCgroupOp::ALL {
             kubelet.cgroup_duration.with_label_values(&[it.as_str()]);
@@ -112,7 +112,7 @@ impl Metrics {
 
     pub(super) fn kubelet_rejection(&self, reason: RefusalReason) {
         let family = &self.shared.kubelet.rejections;
-        family.with_label_values(&[reason.as_str()]).inc();
+        family.with_label_values(&[rejection(reason)]).inc();
     }
 
     /// The managers were asked.
@@ -163,5 +163,13 @@ impl Metrics {
         for family in &kubelet.not_aligned {
             family.with_label_values(&labels).inc_by(attempts.n_failed);
         }
+    }
+}
+
+/// Kubelet's label: names of resources that a cluster can add to would make a series each.
+const fn rejection(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::OutOfHugepages => "OutOfExtendedResources",
+        other => other.as_str(),
     }
 }

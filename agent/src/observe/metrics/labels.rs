@@ -177,6 +177,14 @@ label!(
 );
 
 label!(
+    /// Why an OOM kill was not reported.
+    MissedCause {
+        NoPrograms => "no_programs",
+        Lost => "lost",
+    }
+);
+
+label!(
     /// How an eBPF program hangs in the kernel.
     Hook {
         TpBtf => "tp_btf",
@@ -186,6 +194,8 @@ label!(
         Iterator => "iter",
         /// On a cgroup.
         Cgroup => "cgroup",
+        /// Refused by the kernel, and others find out the same.
+        StandIn => "stand_in",
         /// Wanted, and not attached.
         None => "none",
     }

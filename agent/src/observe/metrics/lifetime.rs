@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::model::record::PodRef;
+
 /// How long the series of a pod outlive it: the last counts are scraped several times at the usual
 /// interval of 30 s or 1 min, and 5 min is also how far back Prometheus looks for a sample.
 pub const POD_RETENTION: Duration = Duration::from_secs(5 * 60);
@@ -182,6 +184,15 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// A pod without a controller.
+    pub fn of_pod(pod: &PodRef) -> Self {
+        Self {
+            namespace: pod.namespace.clone(),
+            kind: "Pod".to_owned(),
+            name: pod.name.clone(),
+        }
+    }
+
     /// Stands for all workloads past [`MAX_WORKLOADS`].
     fn other() -> Self {
         Self {

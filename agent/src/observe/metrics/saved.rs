@@ -12,7 +12,7 @@ use super::families::OomFamilies;
 use super::{Metrics, Workload, lock, table};
 use crate::model::saved_counts::{SavedCounts, SavedSeries};
 
-fn counters(oom: &OomFamilies) -> [&IntCounterVec; 7] {
+fn counters(oom: &OomFamilies) -> [&IntCounterVec; 8] {
     [
         &oom.kills,
         &oom.child_kills,
@@ -20,6 +20,7 @@ fn counters(oom: &OomFamilies) -> [&IntCounterVec; 7] {
         &oom.scope_kills,
         &oom.host_kills,
         &oom.attribution,
+        &oom.missed,
         &oom.records,
     ]
 }

@@ -327,6 +327,9 @@ const TABLE: &[Family] = &[
         "Time of the last kill whose limit nobody could name; absent until the first.").area(Oom),
     agent("ballast_oom_detection_seconds", LATENCY, Seconds, &[],
         "From the kill in the kernel to the handled event.").area(Oom),
+    agent("ballast_oom_missed_kills_total", Counter, Count, &["cause"],
+        "Kills in pods that the kernel counted and no program reported; the victim is not known.")
+        .area(Oom),
     agent("ballast_oom_records_total", Counter, Count, &["result"],
         "Kills by what became of their forensic record; coalesced ones share that of another kill.")
         .area(Oom),
@@ -464,7 +467,7 @@ const TABLE: &[Family] = &[
         .area(Eviction),
 
     agent("ballast_bpf_program_attached", Gauge, Flag, &["program", "hook"],
-        "Whether an eBPF program that is wanted on this kernel is attached.").area(Ebpf),
+        "Whether an eBPF program is attached; with the hook `stand_in` the kernel refused it and others find out the same.").area(Ebpf),
     agent("ballast_bpf_program_runs_total", Counter, Count, &["program"],
         "Runs of an eBPF program; only with the kernel's run statistics on.").area(Ebpf),
     agent("ballast_bpf_program_run_seconds_total", Counter, Seconds, &["program"],

@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
 use tonic::Code;
 
 use super::*;
@@ -226,5 +228,44 @@ async fn requests_beyond_the_rate_are_refused_whoever_asks() {
         "{n_taken} in {took:?}"
     );
     assert!(n_taken >= u128::from(BURST), "{n_taken}");
+    fixture.stop().await;
+}
+
+/// A call of which the message never comes, in the frames of HTTP/2 (RFC 9113 and 7541).
+fn begun_call() -> Vec<u8> {
+    let literal = |index: &[u8], value: &str| {
+        let len = u8::try_from(value.len()).expect("short");
+        [index, &[len], value.as_bytes()].concat()
+    };
+    let headers = [
+        // POST and http, from the static table.
+        vec![0x83, 0x86],
+        literal(&[0x04], path::LIST),
+        literal(&[0x01], "localhost"),
+        literal(&[0x0f, 0x10], "application/grpc"),
+    ]
+    .concat();
+    let len = u8::try_from(headers.len()).expect("short");
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let begin_headers = [0, 0, len, 1, 4, 0, 0, 0, 1];
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    [&preface[..], &settings, &begin_headers, &headers].concat()
+}
+
+#[tokio::test]
+async fn clients_that_wait_keep_nobody_out() {
+    let fixture = Fixture::new("places", Some(NodeResources::default()));
+    for words in [&[][..], &begun_call()] {
+        let mut silent = Vec::new();
+        for _ in 0..LIMITS.max_connections + 8 {
+            let mut stream = UnixStream::connect(&fixture.socket)
+                .await
+                .expect("it listens");
+            stream.write_all(words).await.expect("it is read");
+            silent.push(stream);
+        }
+        let answer = fixture.ask::<_, ListResponse>(path::LIST, Empty {}).await;
+        answer.expect("it is answered in time");
+    }
     fixture.stop().await;
 }

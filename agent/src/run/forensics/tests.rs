@@ -5,12 +5,17 @@
 )]
 
 use std::fs;
+use std::sync::mpsc::Sender;
 
 use super::*;
-use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, ProcessKey};
+use crate::decide::testing::oom_kill;
+use crate::model::event::{AttributionMethod, CgroupId};
 use crate::model::history::{NodeSample, PodSample};
 use crate::model::record::tests::oom_record;
 use crate::sys::Trees;
+
+/// For more records than a test makes.
+const ROOM: u64 = 16 << 20;
 
 /// A state directory of a node that has no cgroups, removed when dropped.
 struct Place(PathBuf);
@@ -25,6 +30,10 @@ impl Place {
     }
 
     fn start(&self, background: &Arc<Background>) -> (Started, Metrics) {
+        self.start_with(ROOM, background)
+    }
+
+    fn start_with(&self, max_bytes: u64, background: &Arc<Background>) -> (Started, Metrics) {
         let trees = Trees {
             unified: true,
             trees: Vec::new(),
@@ -33,31 +42,37 @@ impl Place {
         let metrics = Metrics::default();
         let shared = Arc::default();
         let background = Arc::clone(background);
-        let started = start(&self.0, reader, shared, background, metrics.clone());
+        let started = start(
+            &self.0,
+            max_bytes,
+            reader,
+            shared,
+            background,
+            metrics.clone(),
+        );
         (started.unwrap(), metrics)
     }
 
-    /// What the thread works with.
-    fn keeper(&self, metrics: &Metrics) -> Keeper {
+    /// What the thread works with, and both ends of the one that would read scenes.
+    fn keeper(&self, metrics: &Metrics) -> (Keeper, Receiver<Kill>, Sender<SceneOf>) {
         let directory = self.0.join(RECORDS);
-        let (ring, _) = OomRing::open(&directory, oom_ring::DEFAULT_BYTES).unwrap();
-        let trees = Trees {
-            unified: true,
-            trees: Vec::new(),
-        };
-        Keeper {
+        let (ring, _) = OomRing::open(&directory, ROOM).unwrap();
+        let (to_read, asked) = mpsc::sync_channel(QUEUE);
+        let (read, scenes) = mpsc::channel();
+        let keeper = Keeper {
             ring,
             directory,
             counts: self.0.join(COUNTS),
-            reader: SceneReader::new(Arc::new(trees), Root::at(&self.0)),
-            shared: Arc::default(),
             background: Arc::default(),
             metrics: metrics.clone(),
             open: BTreeMap::new(),
+            to_read,
+            scenes,
             counts_due: None,
             counts_saved: Duration::ZERO,
             to_sync: mpsc::sync_channel(1).0,
-        }
+        };
+        (keeper, asked, read)
     }
 
     fn records(&self) -> Vec<OomRecord> {
@@ -76,38 +91,12 @@ impl Drop for Place {
 }
 
 fn kill(at: Duration, limit: u64) -> OomKill {
-    let cgroup = CgroupLineage {
-        cgroup_id: CgroupId(limit),
-        below_root: [None; 3],
-        in_root: true,
-    };
+    let kill = oom_kill(0, CgroupId(limit));
     OomKill {
         at_ns: u64::try_from(at.as_nanos()).unwrap(),
-        victim: ProcessKey {
-            pid: 1,
-            start_boottime_ns: 0,
-        },
-        victim_tid: 1,
-        victim_comm: String::new(),
-        victim_uid: 0,
-        victim_parent_pid: 1,
-        victim_cgroup: cgroup,
-        oom_score_adj: 0,
-        anon_bytes: 0,
-        file_bytes: 0,
-        shmem_bytes: 0,
-        swap_bytes: 0,
-        page_table_bytes: 0,
-        total_vm_bytes: 0,
-        trigger_pid: 1,
-        trigger_comm: String::new(),
-        trigger_cgroup: cgroup,
-        constraint: None,
-        limit_cgroup: Some(cgroup),
-        limit_usage_bytes: None,
-        limit_max_bytes: None,
+        limit_cgroup: Some(kill.victim_cgroup),
         method: AttributionMethod::Exact,
-        was_exiting: false,
+        ..kill
     }
 }
 
@@ -125,6 +114,17 @@ fn hand_over(recorder: &mut Recorder, kill: &OomKill) -> Option<RecordId> {
     recorder.number(kill, &mut event);
     recorder.take(kill, &mut event, &CgroupIndex::default());
     record_id(&event)
+}
+
+/// One whose queue, which nobody serves yet, has room for ten.
+fn recorder() -> (Recorder, Receiver<Job>) {
+    let (queue, kills) = mpsc::sync_channel(10);
+    let recorder = Recorder {
+        bursts: OomBursts::new(RecordId(1)),
+        queue,
+        metrics: Metrics::default(),
+    };
+    (recorder, kills)
 }
 
 /// Kills kept, coalesced and dropped.
@@ -168,6 +168,26 @@ fn a_burst_is_one_record_that_counts_all_of_it() {
 }
 
 #[test]
+fn records_take_no_more_than_what_is_configured() {
+    let place = Place::new("bound");
+    let max_bytes = 8 << 10;
+    let (mut started, _) = place.start_with(max_bytes, &Arc::default());
+    let now = clock::boottime();
+    for limit in 0..50 {
+        hand_over(&mut started.recorder, &kill(now, limit));
+    }
+    finish(started);
+    let n_bytes = |it: &OomRecord| {
+        let path = place.0.join(RECORDS).join(it.id.file_name());
+        fs::metadata(path).unwrap().len()
+    };
+    let records = place.records();
+    assert!(!records.is_empty());
+    let sum: u64 = records.iter().map(n_bytes).sum();
+    assert!(sum <= max_bytes, "{sum} bytes in {} records", records.len());
+}
+
+#[test]
 fn numbers_and_counts_go_on_after_a_restart() {
     let place = Place::new("restart");
     for round in 1..=3 {
@@ -201,13 +221,8 @@ fn counts_that_cannot_be_read_are_told_and_begin_anew() {
 #[test]
 fn who_hands_over_never_waits_and_every_kill_is_counted() {
     let place = Place::new("full");
-    let (queue, kills) = mpsc::sync_channel(10);
-    let metrics = Metrics::default();
-    let mut recorder = Recorder {
-        bursts: OomBursts::new(RecordId(1)),
-        queue,
-        metrics: metrics.clone(),
-    };
+    let (mut recorder, kills) = recorder();
+    let metrics = recorder.metrics.clone();
     let now = clock::boottime();
     let ids: Vec<_> = (0..100)
         .map(|i| hand_over(&mut recorder, &kill(now, i / 2)))
@@ -215,38 +230,62 @@ fn who_hands_over_never_waits_and_every_kill_is_counted() {
     assert!(ids[..10].iter().all(Option::is_some));
     assert!(ids[10..].iter().all(Option::is_none), "nobody takes them");
     drop(recorder);
-    place.keeper(&metrics).work(&kills);
+    let (keeper, ..) = place.keeper(&metrics);
+    keeper.work(&kills);
     assert_eq!(results(&metrics), [5.0, 5.0, 90.0]);
     assert_eq!(place.records().len(), 5);
 }
 
 #[test]
-fn every_kill_that_waits_is_on_disk_before_a_scene_is_read() {
+fn no_kill_waits_for_a_scene() {
     let place = Place::new("scenes");
-    let (queue, kills) = mpsc::sync_channel(10);
-    let metrics = Metrics::default();
-    let mut recorder = Recorder {
-        bursts: OomBursts::new(RecordId(1)),
-        queue,
-        metrics: metrics.clone(),
-    };
+    let (mut recorder, kills) = recorder();
+    let metrics = recorder.metrics.clone();
+    // Nobody reads scenes meanwhile.
+    let (mut keeper, asked, read) = place.keeper(&metrics);
     let now = clock::boottime();
-    for limit in 0..3 {
-        hand_over(&mut recorder, &kill(now, limit));
-    }
-    let mut keeper = place.keeper(&metrics);
     for n in 1..=3 {
+        hand_over(&mut recorder, &kill(now, n as u64));
         assert!(keeper.step(&kills));
         let records = place.records();
         assert_eq!(records.len(), n);
-        assert!(records.iter().all(|it| it.cut == BTreeSet::from(SCENE)));
+        let is_cut = |it: &OomRecord| it.cut == BTreeSet::from(scenes::PARTS);
+        assert!(records.iter().all(is_cut));
     }
-    for n in 1..=3 {
+    for (n, kill) in asked.try_iter().enumerate() {
+        let scene = Some((Scene::default(), BTreeSet::new()));
+        read.send(SceneOf { id: kill.id, scene }).unwrap();
         assert!(keeper.step(&kills));
-        let whole = |it: &OomRecord| it.cut.is_empty();
-        assert_eq!(place.records().iter().filter(|it| whole(it)).count(), n);
+        let records = place.records();
+        let whole = records.iter().filter(|it| it.cut.is_empty());
+        assert_eq!(whole.count(), n + 1);
     }
     assert_eq!(results(&metrics), [3.0, 0.0, 0.0]);
+}
+
+#[test]
+fn a_record_that_could_not_be_written_at_once_is_kept_once() {
+    for is_mended in [true, false] {
+        let place = Place::new("unwritten");
+        let (mut recorder, kills) = recorder();
+        let metrics = recorder.metrics.clone();
+        let (mut keeper, asked, read) = place.keeper(&metrics);
+        let records = place.0.join(RECORDS);
+        let away = place.0.join("away");
+        fs::rename(&records, &away).unwrap();
+        hand_over(&mut recorder, &kill(clock::boottime(), 1));
+        assert!(keeper.step(&kills));
+        if is_mended {
+            fs::rename(&away, &records).unwrap();
+        }
+        let id = asked.recv().unwrap().id;
+        let scene = Some((Scene::default(), BTreeSet::new()));
+        read.send(SceneOf { id, scene }).unwrap();
+        drop(recorder);
+        keeper.work(&kills);
+        let n_kept = f64::from(u8::from(is_mended));
+        assert_eq!(results(&metrics), [n_kept, 0.0, 1.0 - n_kept]);
+    }
 }
 
 #[test]
@@ -259,12 +298,12 @@ fn a_kill_that_comes_after_its_record_was_closed_is_added_to_it() {
     let (started, metrics) = place.start(&Arc::default());
     let Recorder { queue, .. } = &started.recorder;
     queue
-        .send(Kill {
+        .send(Job::Record(Box::new(Kill {
             id: RecordId(1),
             event: oom_record(1).event,
             victim_path: None,
             pod_path: None,
-        })
+        })))
         .unwrap();
     finish(started);
     assert_eq!(place.records()[0].n_kills, 2);

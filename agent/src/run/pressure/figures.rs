@@ -89,6 +89,7 @@ impl Watcher {
         metrics.source_errors(Source::Cgroup, SourceFault::Io, sweep.faults.io);
         metrics.source_errors(Source::Cgroup, SourceFault::Parse, sweep.faults.parse);
         let mut snapshot = sweep.snapshot;
+        self.parts.kernel.kill_counts.count_all(&snapshot);
         self.sweep_due = snapshot.begun + self.parts.stats_interval;
         for pod in &mut snapshot.pods {
             let Some(disk) = self.disk.of(&pod.pod.uid) else {

@@ -52,7 +52,7 @@ impl Watcher {
 
     /// Once for each shortage: evictions have ended, and who seems to be the reason.
     pub(super) fn tell_ineffective(&mut self, snapshot: &Snapshot) {
-        let Some(now) = Split::of(&snapshot.node).filter(|_| !self.told_ineffective) else {
+        let Some(now) = Split::of(snapshot).filter(|_| !self.told_ineffective) else {
             return;
         };
         self.told_ineffective = true;

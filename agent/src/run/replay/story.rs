@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Difference, compare};
 use crate::cli::format::{bytes, printable};
-use crate::config::Config;
-use crate::decide::eviction::counterfactual::{self, Kill, Outcome, Shortage};
+use crate::config::{Config, StagesConfig};
+use crate::decide::eviction::counterfactual::{self, Kill, Outcome, Rules, Shortage};
 use crate::decide::eviction::story::{Step, StoryHeader};
 use crate::decide::eviction::thresholds::ThresholdError;
 use crate::decide::eviction::{Action, Decision, Policy, threshold_quantity};
@@ -67,6 +67,9 @@ pub struct Different {
 pub struct Comparison {
     pub recorded: Outcome,
     pub policy: Outcome,
+    /// Fields of the other configuration that a recording cannot answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_played: Vec<&'static str>,
 }
 
 /// Decides a story again, and with the policy of another configuration.
@@ -74,7 +77,10 @@ pub(super) fn replay(recording: &[u8], other: Option<&Config>) -> Result<StoryRe
     let mut decoder = Decoder::new(recording)?;
     let header = StoryHeader::deserialize(decoder.header()).map_err(StoryError::Header)?;
     let other = match other {
-        Some(it) => Some(Policy::new(&it.kubelet, header.policy.layout, it.compat)?),
+        Some(it) => Some((
+            Policy::new(&it.kubelet, header.policy.layout, it.compat)?,
+            &it.eviction,
+        )),
         None => None,
     };
     let mut replay = StoryReplay {
@@ -103,10 +109,20 @@ pub(super) fn replay(recording: &[u8], other: Option<&Config>) -> Result<StoryRe
         }
     }
     replay.n_lost = decoder.n_lost();
-    if let Some(other) = other {
+    if let Some((policy, eviction)) = &other {
+        let rules = Rules {
+            policy,
+            memory_method: Some(eviction.memory_method),
+            stall: eviction.stall.as_ref(),
+        };
+        let has_stages = eviction.stages != StagesConfig::default();
         replay.comparison = Some(Comparison {
             recorded: counterfactual::recorded(&replay.header.policy, &steps),
-            policy: counterfactual::play(&other, &replay.header.policy, &steps),
+            policy: counterfactual::play(rules, &replay.header.policy, &steps),
+            not_played: has_stages
+                .then_some("eviction.stages")
+                .into_iter()
+                .collect(),
         });
     }
     Ok(replay)
@@ -214,6 +230,12 @@ impl Comparison {
             for kill in &outcome.kills {
                 line(&mut text, &tell_kill(kill));
             }
+        }
+        for field in &self.not_played {
+            line(
+                &mut text,
+                &format!("{field} is not played: what it would have given back is not recorded"),
+            );
         }
         let none = Shortage {
             short_ms: 0,

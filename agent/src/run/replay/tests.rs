@@ -165,6 +165,7 @@ impl Random {
                 books,
                 pod,
                 answers,
+                barred: None,
             };
             records.push(AdmissionRecord::new(input, report));
             if is_refused {

@@ -12,7 +12,7 @@ pub(super) fn boot_id() -> Result<String, FsError> {
 }
 
 /// Clock ticks since boot; [`FsError::Gone`] without such a process.
-pub(super) fn start_ticks(pid: u32) -> Result<u64, FsError> {
+pub(in crate::runtime) fn start_ticks(pid: u32) -> Result<u64, FsError> {
     let path = format!("/proc/{pid}/stat");
     let stat = Root::host().read_text(&path)?;
     parse_start_ticks(&stat).ok_or_else(|| {

@@ -19,13 +19,16 @@ use crate::runtime::{
 };
 use crate::sys::launch::{Child, Launch, Progress, is_readable_within, launch};
 use crate::sys::syscall::{Reap, Step, pidfd_send_signal, wait_child};
-use crate::sys::{Dir, Root, append, clock};
+use crate::sys::{Dir, Root, append, clock, steady};
 
 /// Joining waits for RCU, some 15 ms for a first hierarchy and little for the others; a node at its
 /// limits may take far longer. What takes this long never ends, and keeps other starts waiting.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A child that has closed its pipe is at its very end.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Descriptors that a start leaves: of a record of a kill, of connections, of the files of a pass.
+const LEFT_DESCRIPTORS: u64 = 96;
 
 /// What every start uses.
 pub(super) struct Starter<'a> {
@@ -80,12 +83,14 @@ impl Starter<'_> {
             (ContainerCgroup::Unified(_), [dir]) => Some(dir.as_fd()),
             _ => None,
         };
+        leave_descriptors()?;
+        let stdin = append::open_null().map_err(StartError::Stdin)?;
         let mut plan = Launch {
             program: command.program_c.clone(),
             argv: command.argv.clone(),
             envp: command.envp.clone(),
             working_dir: command.working_dir.clone(),
-            stdin: append::open_null().map_err(StartError::Stdin)?,
+            stdin,
             output: open_log(&spec.log_path)?,
             join: Vec::new(),
             open_files: self.open_files,
@@ -249,6 +254,15 @@ fn failed(
             call: step.call(),
             source,
         },
+    }
+}
+
+fn leave_descriptors() -> Result<(), StartError> {
+    let limit = steady::max_open_files().map_err(StartError::Listen)?;
+    let n_open = steady::open_files().map_err(StartError::Listen)?;
+    match n_open.saturating_add(LEFT_DESCRIPTORS) < limit {
+        true => Ok(()),
+        false => Err(StartError::Descriptors { limit }),
     }
 }
 

@@ -68,10 +68,12 @@ fn update_watch(
     map.set(0, bytes, 0)
 }
 
-/// Takes over a stream that an earlier agent pinned.
+/// Takes over a stream that an earlier agent pinned. Where a program is missing that the kernel might
+/// take now, the stream is to be loaded anew: its link was removed, or this agent may do more.
 pub(super) fn adopt(
     stream: Stream,
     pinned: Pinned,
+    capabilities: u64,
     reports: &mut Vec<ProgramReport>,
 ) -> Result<Running, LoadError> {
     let map_failed = |map| {
@@ -102,9 +104,14 @@ pub(super) fn adopt(
                 continue;
             }
             None => {
-                let reason = "not among the pinned programs: refused when they were attached";
-                let reason = reason.to_owned();
                 let program = duty.programs[0].name;
+                let mut notes = pinned.refused.iter();
+                match notes.find(|it| it.0 == program) {
+                    Some((_, then)) if capabilities & !then == 0 => {}
+                    Some(_) => return Err(LoadError::MayDoMore { program }),
+                    None => return Err(LoadError::LinkGone { program }),
+                }
+                let reason = "refused when an earlier agent attached the programs".to_owned();
                 (
                     program,
                     ProgramState::Refused { reason },
@@ -219,6 +226,7 @@ pub(super) fn load(
     }
     let mut programs: Vec<(&'static str, u32)> = Vec::new();
     let mut links = Vec::new();
+    let mut not_done = Vec::new();
     for duty in DUTIES.iter().filter(|it| it.stream == stream) {
         if duty
             .unless
@@ -232,9 +240,11 @@ pub(super) fn load(
         if let Some(needed) = needed {
             let reason = format!("useless without {needed}");
             reports.push(refused(duty, duty.programs[0].name, reason));
+            not_done.push(duty.programs[0].name);
             continue;
         }
         let Some((program, id, link)) = attach_first(duty, loader, &mut ebpf, reports) else {
+            not_done.push(duty.programs[0].name);
             continue;
         };
         programs.push((program.name, id));
@@ -251,6 +261,7 @@ pub(super) fn load(
     }
     Ok(Some(Attached {
         stream,
+        refused: not_done,
         ring,
         watch,
         losses,
@@ -264,6 +275,8 @@ pub(super) fn load(
 /// A stream whose programs run, before it is decided whether it is pinned.
 pub(super) struct Attached {
     stream: Stream,
+    /// The first program of each duty that nothing does.
+    refused: Vec<&'static str>,
     ring: Map,
     watch: Map,
     losses: Map,
@@ -276,9 +289,17 @@ pub(super) struct Attached {
 impl Attached {
     /// Pins maps and links as one set. After a failure the stream is gone, since pinning takes the
     /// links; what was pinned of it is removed by the next start.
-    pub(super) fn pin(mut self, pins: &Pins, name: &str) -> Result<Self, PinsError> {
+    pub(super) fn pin(
+        mut self,
+        pins: &Pins,
+        name: &str,
+        capabilities: u64,
+    ) -> Result<Self, PinsError> {
         let set = pins.begin(name)?;
         set.maps(&self.ring, &self.watch, &self.losses)?;
+        for program in &self.refused {
+            set.refused(program, capabilities)?;
+        }
         self.links = self
             .links
             .into_iter()

@@ -3,6 +3,8 @@
 //! ```text
 //! <pin directory>/oom-v1-3f2a91c0/{ring,watch,losses}     maps
 //!                                 /oom_victim, ...        links, by the name of the program
+//!                                 /refused-1ff-oom_reason an empty directory: the kernel refused it
+//!                                                         to an agent of these capabilities
 //! ```
 //! The name holds the version of the records and a hash of the object. Every other set is renamed
 //! to `old-...` and read to its end as [`Older`](super::older::Older).
@@ -26,7 +28,7 @@ use super::Stream;
 use crate::sys::{FsError, Root, durable};
 
 /// The one place where a bpffs is mounted when there is none.
-const BPFFS: &str = "/sys/fs/bpf";
+pub(super) const BPFFS: &str = "/sys/fs/bpf";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PinsError {
@@ -58,11 +60,14 @@ pub(super) struct Pinned {
     pub(super) losses: MapData,
     /// By the name of their program.
     pub(super) links: Vec<(String, FdLink)>,
+    /// Programs that the kernel refused, and the capabilities that the agent had.
+    pub(super) refused: Vec<(String, u64)>,
 }
 
 /// A bpffs refuses names with a dot.
 const UNFINISHED: &str = "new-";
 const OLDER: &str = "old-";
+const REFUSED: &str = "refused-";
 
 const RING: &str = "ring";
 const WATCH: &str = "watch";
@@ -77,10 +82,10 @@ impl Pins {
             mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), none)
                 .map_err(|source| PinsError::Mount { source })?;
         }
-        root.create_dir_all(path)?;
-        if !is_bpffs(path) {
+        if !is_on_bpffs(path) {
             return Err(PinsError::NotBpffs { path: path.into() });
         }
+        root.create_dir_all(path)?;
         Ok(Self {
             root,
             path: path.into(),
@@ -148,7 +153,7 @@ impl Pins {
 
     fn link_names(&self, set: &Path) -> Result<Vec<String>, PinsError> {
         let mut names = self.root.list(set)?;
-        names.retain(|it| ![RING, WATCH, LOSSES].contains(&&**it));
+        names.retain(|it| ![RING, WATCH, LOSSES].contains(&&**it) && refused(it).is_none());
         Ok(names)
     }
 
@@ -178,6 +183,12 @@ impl Pins {
             watch: map(WATCH)?,
             losses: map(LOSSES)?,
             links: self.links(&set)?,
+            refused: self
+                .root
+                .list(&set)?
+                .iter()
+                .filter_map(|it| refused(it))
+                .collect(),
         }))
     }
 
@@ -236,6 +247,12 @@ impl PinSet {
         Ok(())
     }
 
+    /// Notes that the kernel refused a program to an agent of these capabilities.
+    pub(super) fn refused(&self, program: &str, capabilities: u64) -> Result<(), PinsError> {
+        let name = format!("{REFUSED}{capabilities:x}-{program}");
+        Ok(Root::host().create_dir_all(self.path.join(name))?)
+    }
+
     /// Hands the link back: it is kept open for as long as the agent runs.
     pub(super) fn link(&self, program: &str, link: FdLink) -> Result<FdLink, PinsError> {
         let path = self.path.join(program);
@@ -282,6 +299,20 @@ impl<'a> SetName<'a> {
             is_readable: self.version == VERSION.to_string(),
         }
     }
+}
+
+/// What the name of a note of [`PinSet::refused`] says.
+fn refused(name: &str) -> Option<(String, u64)> {
+    let (capabilities, program) = name.strip_prefix(REFUSED)?.split_once('-')?;
+    let capabilities = u64::from_str_radix(capabilities, 16).ok()?;
+    Some((program.to_owned(), capabilities))
+}
+
+/// Whether what is there of a path is on a bpffs.
+pub(super) fn is_on_bpffs(path: &Path) -> bool {
+    path.ancestors()
+        .find_map(|it| statfs(it).ok())
+        .is_some_and(|it| it.filesystem_type() == BPF_FS_MAGIC)
 }
 
 fn is_bpffs(path: &Path) -> bool {
@@ -348,11 +379,23 @@ mod tests {
             matches!(error, Err(PinsError::NotBpffs { .. })),
             "{error:?}"
         );
+        assert!(!path.exists(), "made where nothing is pinned");
+        std::fs::create_dir(&path).expect("a directory of somebody");
         let error = Pins::remove_all(&path);
         assert!(
             matches!(error, Err(PinsError::NotBpffs { .. })),
             "{error:?}"
         );
-        std::fs::remove_dir(&path).expect("made by open");
+        std::fs::remove_dir(&path).expect("left alone");
+    }
+
+    #[test]
+    fn a_note_of_a_refusal_names_the_program_and_the_capabilities() {
+        let name = "refused-1ffffffffff-oom_reason";
+        let note = Some(("oom_reason".to_owned(), 0x1ff_ffff_ffff));
+        assert_eq!(refused(name), note);
+        for other in ["oom_reason", "refused-oom_reason", "refused-x-oom_reason"] {
+            assert_eq!(refused(other), None, "{other}");
+        }
     }
 }

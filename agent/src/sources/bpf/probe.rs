@@ -58,6 +58,10 @@ pub(super) struct Duty {
     pub(super) fallback: &'static str,
 }
 
+/// Without a program that tells of OOM kills.
+pub(super) const OOM_FALLBACK: &str = "kills in containers are known from the kernel's counts, without \
+                                       their victims; kills outside pods are not seen";
+
 const P: Argument = Argument::Pointer;
 const S: Argument = Argument::Scalar;
 
@@ -210,7 +214,7 @@ pub(super) const DUTIES: &[Duty] = &[
         ],
         after: None,
         unless: None,
-        fallback: "kills show as process exits by OOM, and in memory.events",
+        fallback: OOM_FALLBACK,
     },
     Duty {
         stream: Stream::Process,
@@ -221,7 +225,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "processes are found by a scan of /proc",
+        fallback: "processes are not seen; the runtime sees containers start and end",
     },
     Duty {
         stream: Stream::Process,
@@ -232,7 +236,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "processes are found by a scan of /proc",
+        fallback: "processes are not seen; the runtime sees containers start and end",
     },
     Duty {
         stream: Stream::Process,
@@ -243,7 +247,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "ends are found by a scan of /proc and by pidfds",
+        fallback: "the runtime sees the ends of first processes; those of others are not seen",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -254,7 +258,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage!["kn_name"],
         after: None,
         unless: None,
-        fallback: "cgroups are found by the periodic relist",
+        fallback: "not seen; cgroups of pods that nobody knows are looked for every minute",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -265,7 +269,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage![],
         after: None,
         unless: None,
-        fallback: "removed cgroups are found by the periodic relist",
+        fallback: "not seen; a cgroup that is missing is made again by the next full pass",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -276,7 +280,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage!["task_tgid"],
         after: None,
         unless: None,
-        fallback: "moved processes are found by the periodic relist",
+        fallback: "not seen",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -291,7 +295,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage![],
         after: None,
         unless: None,
-        fallback: "empty cgroups are found by the periodic relist",
+        fallback: "not seen; a cgroup on its way out is tried again until it is empty",
     },
     Duty {
         stream: Stream::Stall,

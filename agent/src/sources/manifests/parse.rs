@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{Definition, MAX_DOCUMENTS, ManifestFault};
+use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
 use crate::model::pod::{Pod, PodOrigin, quote_quantities};
 
@@ -25,10 +25,14 @@ pub(super) fn file(path: &Path, bytes: &[u8], node_name: Option<&str>) -> Parsed
     let mut parser = Parser {
         path,
         node_name,
+        n_pods: 0,
         found: ParsedFile::default(),
     };
     match std::str::from_utf8(bytes) {
-        Ok(text) => parser.text(text.strip_prefix('\u{feff}').unwrap_or(text)),
+        Ok(text) => {
+            parser.text(text.strip_prefix('\u{feff}').unwrap_or(text));
+            parser.check_number("pods", parser.n_pods, MAX_PODS);
+        }
         Err(error) => {
             let message = format!("is not UTF-8: byte {} is wrong", error.valid_up_to());
             parser
@@ -43,6 +47,8 @@ pub(super) fn file(path: &Path, bytes: &[u8], node_name: Option<&str>) -> Parsed
 struct Parser<'a> {
     path: &'a Path,
     node_name: Option<&'a str>,
+    /// Pods met so far, good or not.
+    n_pods: usize,
     found: ParsedFile,
 }
 
@@ -77,7 +83,7 @@ impl Parser<'_> {
         for (index, chunk) in chunks.iter().take(MAX_DOCUMENTS).enumerate() {
             self.chunk(index + 1, *chunk, budget);
         }
-        self.check_number(chunks.len());
+        self.check_number("documents", chunks.len(), MAX_DOCUMENTS);
     }
 
     fn documents(&mut self, values: Vec<Value>) {
@@ -85,14 +91,12 @@ impl Parser<'_> {
         for (index, value) in values.into_iter().take(MAX_DOCUMENTS).enumerate() {
             self.document(index + 1, value);
         }
-        self.check_number(n_documents);
+        self.check_number("documents", n_documents, MAX_DOCUMENTS);
     }
 
-    fn check_number(&mut self, n_documents: usize) {
-        if n_documents > MAX_DOCUMENTS {
-            let message = format!(
-                "has {n_documents} documents; those after the first {MAX_DOCUMENTS} are not read"
-            );
+    fn check_number(&mut self, of: &str, n: usize, max: usize) {
+        if n > max {
+            let message = format!("has {n} {of}; those after the first {max} are not read");
             self.found
                 .faults
                 .push(ManifestFault::of_file(self.path.into(), message));
@@ -185,6 +189,10 @@ impl Parser<'_> {
     }
 
     fn pod(&mut self, place: Place<'_>, mut value: Value) {
+        self.n_pods += 1;
+        if self.n_pods > MAX_PODS {
+            return;
+        }
         let name = full_name(&value);
         quote_quantities(&mut value);
         read_octal_modes(&mut value);

@@ -1,6 +1,9 @@
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -138,7 +141,7 @@ fn a_fault_names_file_document_pod_and_field() {
     for (text, right) in [
         (
             "a: [",
-            "a.yaml: document 1: line 2, column 1: did not find expected node content",
+            "a.yaml: document 1: line 2, column 1: did not find expected node content, while parsing a flow node",
         ),
         (
             "5",
@@ -503,6 +506,10 @@ fn hostile_files_are_bounded() {
     fixture.put("bomb.yaml", format!("{bomb}---\n").repeat(4));
     fixture.put("brackets.yaml", "{a: ".repeat(megabyte / 4));
     fixture.put("documents.yaml", "---\nx\n".repeat(20_000));
+    let directives: String = (0..40_000)
+        .map(|i| format!("%TAG !a{i}! tag:a,2000:\n"))
+        .collect();
+    fixture.put("directives.yaml", format!("{directives}---\na: 1\n"));
     fixture.put("good.yaml", pod("good"));
     let start = Instant::now();
     let scan = fixture.scan();
@@ -513,7 +520,81 @@ fn hostile_files_are_bounded() {
         start.elapsed()
     );
     assert_eq!(names(&scan), ["good"]);
-    assert_eq!(scan.faults.len(), 4 + 1 + MAX_DOCUMENTS + 1);
+    assert_eq!(scan.faults.len(), 4 + 1 + MAX_DOCUMENTS + 1 + 1);
+}
+
+#[test]
+fn a_manifest_whose_name_is_no_text_is_told() {
+    let fixture = Fixture::new("no-text");
+    let name = OsStr::from_bytes(b"w\xffb.yaml");
+    fs::write(fixture.path.join(name), pod("web")).expect("the fixture can be written");
+    let scan = fixture.scan();
+    assert_eq!(names(&scan), [""; 0]);
+    assert_eq!(
+        faults(&scan),
+        ["w\u{fffd}b.yaml: is not read: its name is not UTF-8"]
+    );
+}
+
+#[test]
+fn pods_of_a_file_and_containers_of_a_pod_are_bounded() {
+    let fixture = Fixture::new("bounds");
+    let pods: Vec<String> = (0..MAX_PODS + 5)
+        .map(|i| pod(&format!("p{i}")).trim_end().to_owned())
+        .collect();
+    let list = format!(
+        "{{apiVersion: v1, kind: List, items: [{}]}}\n",
+        pods.join(", ")
+    );
+    fixture.put("list.yaml", list);
+    let containers: Vec<String> = (0..3_000)
+        .map(|i| format!("{{name: c{i}, image: i, command: [sleep]}}"))
+        .collect();
+    let many = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: many}}, spec: {{containers: [{}]}}}}\n",
+        containers.join(", ")
+    );
+    fixture.put("many.yaml", many);
+    let scan = fixture.scan();
+    assert_eq!(scan.pods.len(), MAX_PODS);
+    assert_eq!(
+        faults(&scan),
+        [
+            "list.yaml: has 1005 pods; those after the first 1000 are not read",
+            "many.yaml: document 1: pod default/many: spec.containers: are 3000 with \
+             spec.initContainers, and a pod has at most 200",
+        ]
+    );
+}
+
+/// A listing made while a file is renamed may have neither name, and a file that was listed may have
+/// the other name before it is read.
+#[test]
+fn a_file_that_is_renamed_all_the_time_is_never_missing() {
+    let fixture = Fixture::new("renamed");
+    fixture.put("a.yaml", pod("web"));
+    let (a, b) = (fixture.path.join("a.yaml"), fixture.path.join("b.yaml"));
+    let mut directory = fixture.directory();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::rename(&a, &b).expect("it is there");
+                fs::rename(&b, &a).expect("it is there");
+            }
+        });
+        let begin = Instant::now();
+        let mut is_there = true;
+        while is_there && begin.elapsed() < Duration::from_secs(1) {
+            is_there = names(&directory.scan()) == ["web"];
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(is_there);
+    });
+    fixture.remove("a.yaml");
+    let scan = directory.scan();
+    assert_eq!(names(&scan), [""; 0]);
+    assert!(scan.is_complete);
 }
 
 #[test]

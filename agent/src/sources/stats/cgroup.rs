@@ -3,7 +3,7 @@
 //!
 //! A held file costs the kernel some 5 KiB (`seq_file` keeps its page), and opening one for each
 //! reading five to ten times the processor time of the reading. So files are held while there are
-//! descriptors for it; the few that decisions need always are.
+//! descriptors for it, those that decisions need the longest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,10 +41,27 @@ pub(super) struct Context {
     pub page_size: u64,
     /// Names of the sizes of huge pages, as in `hugetlb.2MB.current`.
     pub hugepages: Vec<String>,
-    /// Files held beside those of decisions, and how many there may be.
-    pub n_held: usize,
-    pub max_held: usize,
+    pub held: Held,
     pub faults: Faults,
+}
+
+/// Files that are held open, and how many may be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held {
+    pub n: usize,
+    pub max: usize,
+}
+
+impl Held {
+    /// No more than the files of decisions fit, the last to be given up.
+    fn is_too_many(self) -> bool {
+        self.n > self.max
+    }
+
+    /// The others have two thirds.
+    pub(super) fn is_too_many_for_a_sweep(self) -> bool {
+        self.n > self.max / 3 * 2
+    }
 }
 
 /// Files that could not be read although they are there.
@@ -95,6 +112,8 @@ pub(super) struct Quick {
 pub(super) struct CgroupReader {
     /// Directories below the mount; those of other programs are no names of ours.
     name: Vec<String>,
+    /// The cgroup that is known.
+    inode: Option<u64>,
     quick: Option<QuickFiles>,
     full: Option<FullFiles>,
     /// With when they are due again.
@@ -201,6 +220,7 @@ impl CgroupReader {
     pub(super) fn at(name: Vec<String>) -> Self {
         Self {
             name,
+            inode: None,
             quick: None,
             full: None,
             settings: None,
@@ -245,7 +265,7 @@ impl CgroupReader {
         below: Below,
     ) -> Option<CgroupStats> {
         let stats = self.renewed(cx, |it, cx| it.read_full(cx, at, below));
-        if cx.n_held > cx.max_held {
+        if cx.held.is_too_many_for_a_sweep() {
             self.close_full(cx);
         }
         stats
@@ -261,28 +281,44 @@ impl CgroupReader {
             .quick
             .as_ref()
             .is_some_and(|it| it.is_complete(&cx.trees));
+        let mut found = None;
         if is_complete {
             match read(self, cx) {
-                Ok(found) => return Some(found),
+                Ok(it) => found = Some(it),
                 Err(Gone) => self.close(cx),
             }
         }
-        let opened = QuickFiles::open(&cx.trees, &self.name);
-        let found = if opened.is_any() {
-            self.quick = Some(opened);
-            read(self, cx).ok()
-        } else {
-            None
-        };
+        if found.is_none() && self.open_quick(cx) {
+            found = read(self, cx).ok();
+        }
         if found.is_none() {
             self.close(cx);
+        } else if cx.held.is_too_many() {
+            self.close_quick(cx);
         }
         found
     }
 
+    /// False: there is no such cgroup.
+    fn open_quick(&mut self, cx: &mut Context) -> bool {
+        self.close_quick(cx);
+        let opened = QuickFiles::open(&cx.trees, &self.name);
+        if !opened.is_any() {
+            return false;
+        }
+        let inode = opened.memory.as_ref().map(MemoryFiles::inode);
+        if self.inode != inode {
+            self.close(cx);
+            self.inode = inode;
+        }
+        cx.held.n += opened.n_files();
+        self.quick = Some(opened);
+        true
+    }
+
     /// Lets go of files of a cgroup that is not the one at its path any more.
     pub(super) fn renew(&mut self, cx: &mut Context) {
-        let held = self.inode();
+        let held = self.inode;
         let found = dir(&cx.trees, "memory", &self.name);
         if matches!(found, Ok(found) if found.as_ref().map(Dir::inode) != held) {
             self.close(cx);
@@ -290,10 +326,17 @@ impl CgroupReader {
     }
 
     pub(super) fn close(&mut self, cx: &mut Context) {
-        self.quick = None;
+        self.inode = None;
         self.settings = None;
         self.running = None;
+        self.close_quick(cx);
         self.close_full(cx);
+    }
+
+    fn close_quick(&mut self, cx: &mut Context) {
+        if let Some(quick) = self.quick.take() {
+            cx.held.n -= quick.n_files();
+        }
     }
 
     /// Nothing of it ran between the last two full readings, as far as the CPU time tells.
@@ -303,19 +346,19 @@ impl CgroupReader {
 
     /// Processes of the cgroup itself; `None`: not read.
     pub(super) fn own_processes(&self, cx: &mut Context) -> Option<Vec<u32>> {
-        let files = self.full.as_ref()?;
-        cx.value(files.processes.as_ref(), parse_pids).ok()?
+        match &self.full {
+            Some(files) => cx.value(files.processes.as_ref(), parse_pids).ok()?,
+            None => {
+                let dir = dir(&cx.trees, "memory", &self.name).ok()??;
+                parse_pids(&dir.read_text("cgroup.procs").ok()?).ok()
+            }
+        }
     }
 
     fn close_full(&mut self, cx: &mut Context) {
         if let Some(full) = self.full.take() {
-            cx.n_held -= full.n_files();
+            cx.held.n -= full.n_files();
         }
-    }
-
-    fn inode(&self) -> Option<u64> {
-        let memory = self.quick.as_ref().and_then(|it| it.memory.as_ref());
-        memory.map(MemoryFiles::inode)
     }
 
     fn read_full(
@@ -337,12 +380,12 @@ impl CgroupReader {
                 Some(_) => at + SETTINGS_STAY,
                 None => at,
             };
-            let settings = Settings::read(cx, &self.name, self.inode());
+            let settings = Settings::read(cx, &self.name, self.inode);
             self.settings = settings.map(|it| (due, it));
         }
         if self.full.is_none() {
             let full = FullFiles::open(&cx.trees, &self.name);
-            cx.n_held += full.n_files();
+            cx.held.n += full.n_files();
             self.full = Some(full);
         }
         let (Some(quick), Some(full)) = (&self.quick, &self.full) else {
@@ -350,7 +393,7 @@ impl CgroupReader {
         };
         let mut stats = CgroupStats {
             at,
-            cgroup_id: self.inode().map(CgroupId),
+            cgroup_id: self.inode.map(CgroupId),
             n_tasks: cx.value(quick.tasks.as_ref(), parse_count)?,
             ..CgroupStats::default()
         };
@@ -400,6 +443,12 @@ impl QuickFiles {
             tasks: tasks.and_then(|it| HeldFile::open_in(&it, "pids.current").ok()),
             stall: StallFile::open(trees, name).ok().flatten(),
         }
+    }
+
+    fn n_files(&self) -> usize {
+        self.memory.as_ref().map_or(0, MemoryFiles::n_files)
+            + usize::from(self.tasks.is_some())
+            + usize::from(self.stall.is_some())
     }
 
     fn is_any(&self) -> bool {

@@ -9,7 +9,9 @@ use super::cgroup::{Below, CgroupReader, Context, count_processes};
 use super::process::{self, HostFacts, ProcessReader};
 use super::sweep::Wanted;
 use crate::model::eviction::{ContainerFigures, DiskUse, PodFigures};
-use crate::model::stats::{ContainerStats, KnownContainer, KnownPod, PodStats, ProcessLimits};
+use crate::model::stats::{
+    ContainerStats, InterfaceStats, KnownContainer, KnownPod, PodStats, ProcessLimits,
+};
 use crate::sources::cgroup_use::dir;
 use crate::sys::Root;
 
@@ -23,6 +25,8 @@ pub(super) struct PodReader {
     sweep: u64,
     found: Vec<ContainerStats>,
     next: usize,
+    /// Of the first container that has one; what it was read from may be closed already.
+    network: Option<Vec<InterfaceStats>>,
     whole: Option<PodStats>,
 }
 
@@ -43,6 +47,7 @@ impl PodReader {
             sweep: 0,
             found: Vec::new(),
             next: 0,
+            network: None,
             whole: None,
         }
     }
@@ -67,7 +72,7 @@ impl PodReader {
                 self.containers.push(reader);
             }
             for mut gone in before {
-                gone.cgroup.close(cx);
+                gone.close(cx);
             }
             // The sweep begins again with this pod.
             self.begin(0);
@@ -78,14 +83,19 @@ impl PodReader {
     pub(super) fn close(&mut self, cx: &mut Context) {
         self.cgroup.close(cx);
         for container in &mut self.containers {
-            container.cgroup.close(cx);
+            container.close(cx);
         }
+    }
+
+    pub(super) fn n_containers(&self) -> usize {
+        self.containers.len()
     }
 
     fn begin(&mut self, sweep: u64) {
         self.sweep = sweep;
         self.found.clear();
         self.next = 0;
+        self.network = None;
         self.whole = None;
     }
 
@@ -149,6 +159,12 @@ impl PodReader {
         if let Some((container, known)) = left.nth(self.next) {
             self.next += 1;
             self.found.extend(container.read(known, cx, at, root, host));
+            if self.network.is_none() {
+                self.network = container.process.as_ref().and_then(ProcessReader::network);
+            }
+            if cx.held.is_too_many_for_a_sweep() {
+                container.close_process(cx);
+            }
             return true;
         }
         let counts = self.found.iter().map(|it| it.stats.n_processes);
@@ -159,16 +175,13 @@ impl PodReader {
             },
             None => Below::Unknown,
         };
-        let mut processes = self.containers.iter().filter_map(|it| it.process.as_ref());
         self.whole = Some(PodStats {
             pod: Arc::clone(&self.known.pod),
             qos: self.known.qos,
             id: self.cgroup.id(),
             started_at: self.known.started_at,
             stats: self.cgroup.full(cx, at, below),
-            network: processes
-                .find_map(ProcessReader::network)
-                .unwrap_or_default(),
+            network: self.network.take().unwrap_or_default(),
             ephemeral_storage: None,
             volumes: BTreeMap::new(),
             containers: std::mem::take(&mut self.found),
@@ -191,6 +204,15 @@ impl ContainerReader {
         }
     }
 
+    fn close(&mut self, cx: &mut Context) {
+        self.cgroup.close(cx);
+        self.close_process(cx);
+    }
+
+    fn close_process(&mut self, cx: &mut Context) {
+        cx.held.n -= usize::from(self.process.take().is_some());
+    }
+
     /// `None`: it has no cgroup.
     fn read(
         &mut self,
@@ -202,9 +224,11 @@ impl ContainerReader {
     ) -> Option<ContainerStats> {
         let stats = self.cgroup.full(cx, at, Below::Unknown)?;
         if self.process.as_ref().map(ProcessReader::pid) != known.pid {
+            self.close_process(cx);
             self.process = known
                 .pid
                 .and_then(|pid| ProcessReader::open(root, pid, host));
+            cx.held.n += usize::from(self.process.is_some());
         }
         if !self.cgroup.was_idle() {
             let pids = self.cgroup.own_processes(cx);

@@ -1,7 +1,8 @@
 //! The first process of a container: descriptors, limits, and the interfaces of its network.
 //!
-//! Invariant: what is read is of the process that had the id when it was first looked at. Nothing
-//! but its directory in `/proc` is held, since an open `net/dev` keeps a network alive.
+//! Invariant: what is read is of the process that had the id when it was first looked at; where
+//! descriptors are few, at each sweep. Nothing but its directory in `/proc` is held, since an open
+//! `net/dev` keeps a network alive.
 
 use std::path::PathBuf;
 use std::time::Duration;

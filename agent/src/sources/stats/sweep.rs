@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cgroup::{Below, CgroupReader, Context, Faults};
+use super::cgroup::{Below, CgroupReader, Context, Faults, Held};
 use super::node::NodeFigures;
 use super::pod::PodReader;
 use super::process::HostFacts;
@@ -27,6 +27,13 @@ const SHOWN_AFTER_END: Duration = Duration::from_secs(120);
 /// Ended containers that are shown, at most; of more the first that ended are left out. Two for each of
 /// the pods that kubelet runs at a time (`maxPods`).
 const MAX_ENDED: usize = 220;
+/// Descriptors that readings leave to everybody else: programs and rings, two servers of 32 connections,
+/// four starts of up to 40 at a time, what a start leaves, and what is opened for a moment. Where there are
+/// fewer, nothing is held.
+const OF_OTHERS: usize = 320;
+/// Beside what readings hold a container has the descriptor of its process and, where no program reports
+/// kills, two by which the kernel tells them.
+const OF_CONTAINER: usize = 3;
 /// Far above what any node has right below its root; the rest is left out.
 const MAX_SLICES: usize = 100;
 
@@ -116,8 +123,7 @@ impl StatsReader {
                 buffer: TextBuffer::default(),
                 page_size,
                 hugepages: sizes.keys().map(|it| hugetlb_name(it.0)).collect(),
-                n_held: 0,
-                max_held: max_held(),
+                held: Held::default(),
                 faults: Faults::default(),
             },
             root: root.clone(),
@@ -160,6 +166,9 @@ impl StatsReader {
         for mut gone in before.into_values() {
             gone.close(&mut self.cx);
         }
+        let n_containers = self.pods.values().map(PodReader::n_containers).sum();
+        let limit = steady::max_open_files().unwrap_or(1024);
+        self.cx.held.max = max_held(limit, n_containers);
         if let Some(round) = &mut self.round {
             // What is done is passed over.
             round.pod = None;
@@ -392,18 +401,16 @@ pub fn read_once(
         buffer: TextBuffer::default(),
         page_size,
         hugepages: Vec::new(),
-        n_held: 0,
-        max_held: 0,
+        held: Held::default(),
         faults: Faults::default(),
     };
     CgroupReader::new(name).full(&mut cx, at, Below::Uncounted)
 }
 
-/// Two thirds of the descriptors that the agent may have: the files of decisions are a third as many,
-/// and the rest is for connections and programs.
-fn max_held() -> usize {
-    let limit = steady::max_open_files().unwrap_or(1024);
-    usize::try_from(limit / 3 * 2).unwrap_or(usize::MAX)
+/// Files that may be held for readings beside `n_containers`: what is left of the limit.
+fn max_held(limit: u64, n_containers: usize) -> usize {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    limit.saturating_sub(OF_OTHERS.saturating_add(n_containers * OF_CONTAINER))
 }
 
 fn add_ended(pods: &mut Vec<PodStats>, ended: &EndedContainer) {
@@ -477,4 +484,26 @@ fn keep_rising(now: &mut StatsSnapshot, before: &StatsSnapshot) -> u64 {
         }
     }
     n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_leave_descriptors_to_starts_and_records() {
+        for (limit, n_containers, held) in [
+            (1 << 20, 500, (1 << 20) - 1820),
+            (1024, 60, 524),
+            (1024, 300, 0),
+            (256, 10, 0),
+            (0, 1, 0),
+        ] {
+            assert_eq!(
+                max_held(limit, n_containers),
+                held,
+                "{limit} {n_containers}"
+            );
+        }
+    }
 }

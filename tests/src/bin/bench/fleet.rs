@@ -29,7 +29,9 @@ impl Fleet {
 
     /// With an agent that is prepared in some way.
     pub(crate) fn with(prepare: impl Fn(Agent) -> Result<Agent>, name: &str) -> Result<Self> {
-        let mut agent = prepare(Agent::new(&format!("bench-{name}"))?)?;
+        // More pods than kubelet takes by default.
+        let agent = Agent::new(&format!("bench-{name}"))?.with_kubelet("maxPods: 1000");
+        let mut agent = prepare(agent)?;
         agent.metrics = scrape::free_address()?;
         Ok(Self { agent })
     }

@@ -4,7 +4,8 @@ use super::super::{Action, BlockedReason, Decision, FsLayout, Policy, State, syn
 use super::*;
 use crate::config::Compat;
 use crate::model::eviction::{
-    Amount, MemoryUse, Observation, PodFacts, PodFigures, PodReading, Signal, Threshold,
+    Amount, MemoryUse, NodeReading, Observation, PodFacts, PodFigures, PodReading, Signal,
+    Threshold,
 };
 use crate::model::quantity::Quantity;
 use crate::model::record::PodRef;
@@ -21,6 +22,8 @@ struct Scene {
     state: State,
     at: Duration,
     outside: u64,
+    /// Of that, what kubelet's formula does not see.
+    unseen: u64,
     pods: BTreeMap<String, (u64, i32)>,
     gone: Vec<String>,
 }
@@ -46,6 +49,7 @@ impl Scene {
             state: State::new(),
             at: Duration::from_secs(1000),
             outside: 0,
+            unseen: 0,
             pods: pods.collect(),
             gone: Vec::new(),
         };
@@ -90,7 +94,7 @@ impl Scene {
             observations: BTreeMap::from([(Signal::MemoryAvailable, observation)]),
             node: NodeReading {
                 at: self.at,
-                root: Some(used(all)),
+                root: Some(used(all - self.unseen)),
                 kubepods: Some(used(pods)),
                 ..NodeReading::default()
             },
@@ -146,6 +150,17 @@ fn a_leak_outside_the_pods_takes_a_few_of_them_and_no_more() {
         20,
         "kubelet goes on until nobody is left"
     );
+}
+
+#[test]
+fn growth_that_kubelets_formula_does_not_see_counts_too() {
+    let mut scene = Scene::new(Compat::Ballast, 20, 20);
+    scene.pass();
+    for _ in 0..300 {
+        scene.unseen += 2 * MIB;
+        scene.leak(1, 2);
+    }
+    assert_eq!(scene.gone.len(), 4, "{:?}", scene.gone);
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::super::FsLayout;
 use super::*;
-use crate::model::eviction::{Amount, PodFacts};
+use crate::model::eviction::{Amount, MemoryUse, NodeReading, PodFacts, StallSource, StallTotals};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 1000 * MIB;
@@ -189,4 +189,85 @@ fn kubelets_rules_look_every_ten_seconds() {
         names(&play(&kubelets, &policy(100), &steps)),
         [("leak", 10)]
     );
+}
+
+/// A leak of 100 MiB a second in a node of 1000 MiB, of which 200 MiB are the kernel's own; the pods
+/// wait for memory from the second second on.
+fn stalling_leak() -> Vec<Step> {
+    let seconds: Vec<Vec<(&str, u64)>> = (0..5)
+        .map(|n| vec![("web", 100), ("leak", 200 + 100 * n)])
+        .collect();
+    let seconds: Vec<Second<'_>> = seconds.iter().map(|it| (it.as_slice(), None)).collect();
+    let mut steps = story(&seconds);
+    for (step, n) in steps.iter_mut().zip(0..) {
+        let used = (300 + 100 * n) * MIB;
+        step.snapshot.node = NodeReading {
+            at: step.snapshot.at,
+            memory_total: LIMIT,
+            memory_available: Some(LIMIT - used - 200 * MIB),
+            root: Some(MemoryUse {
+                usage: used,
+                anon: used,
+                ..MemoryUse::default()
+            }),
+            stall: Some(StallTotals {
+                source: StallSource::Psi,
+                some_us: n * 900_000,
+                full_us: Some(n.saturating_sub(1) * 900_000),
+            }),
+            ..NodeReading::default()
+        };
+        for pod in &mut step.snapshot.pods {
+            let figures = pod.figures.as_mut().expect("figures of every pod");
+            figures.memory = Some(MemoryUse {
+                usage: figures.memory_working_set.expect("a working set"),
+                ..MemoryUse::default()
+            });
+        }
+    }
+    steps
+}
+
+#[test]
+fn memory_is_measured_by_the_method_of_the_rules() {
+    let policy = policy(310);
+    for (method, expected) in [
+        (None, 4),
+        (Some(MemoryMethod::WorkingSet), 4),
+        (Some(MemoryMethod::Meminfo), 2),
+        (Some(MemoryMethod::Least), 2),
+    ] {
+        let rules = Rules {
+            memory_method: method,
+            ..Rules::from(&policy)
+        };
+        let played = play(rules, &policy, &stalling_leak());
+        assert_eq!(names(&played), [("leak", expected)], "{method:?}");
+    }
+}
+
+#[test]
+fn a_stall_evicts_where_the_rules_say_so() {
+    let policy = policy(10);
+    let steps = stalling_leak();
+    assert!(play(&policy, &policy, &steps).kills.is_empty());
+    let mut stall = StallConfig {
+        memory_full_ratio: 0.8,
+        duration: Duration::from_secs(2),
+        headroom: Amount::Fraction(0.5),
+        ..StallConfig::default()
+    };
+    let played = play(with_stall(&policy, &stall), &policy, &steps);
+    assert_eq!(names(&played), [("leak", 3)]);
+    assert_eq!(played.kills[0].cause, Some(EvictionCause::Stall.label()));
+    stall.dry_run = true;
+    let played = play(with_stall(&policy, &stall), &policy, &steps);
+    assert!(played.kills.is_empty());
+}
+
+fn with_stall<'a>(policy: &'a Policy, stall: &'a StallConfig) -> Rules<'a> {
+    Rules {
+        stall: Some(stall),
+        ..Rules::from(policy)
+    }
 }

@@ -1,0 +1,330 @@
+use super::*;
+use crate::decide::attribution::KEPT_AFTER_REMOVAL;
+use crate::decide::testing::oom_kill;
+use crate::model::event::{CgroupId, ProcessKey};
+use crate::model::pod::{PodUid, QosClass};
+
+const KUBEPODS: CgroupId = CgroupId(1);
+const QOS: CgroupId = CgroupId(2);
+const POD: CgroupId = CgroupId(3);
+const CONTAINER: CgroupId = CgroupId(4);
+/// Made by the container below itself.
+const NESTED: CgroupId = CgroupId(5);
+const ELSEWHERE: CgroupId = CgroupId(99);
+
+fn index() -> CgroupIndex {
+    let pod = Arc::new(PodRef {
+        namespace: "default".into(),
+        name: "web".into(),
+        uid: PodUid("uid".into()),
+    });
+    let qos = QosClass::Burstable;
+    let of_pod = Level::Pod {
+        pod: Arc::clone(&pod),
+        qos,
+    };
+    let of_container = Level::Container {
+        pod,
+        qos,
+        container: "app".into(),
+    };
+    let mut index = CgroupIndex::default();
+    for (id, level) in [
+        (KUBEPODS, Level::Kubepods),
+        (QOS, Level::Qos),
+        (POD, of_pod),
+        (CONTAINER, of_container),
+    ] {
+        let path = format!("/{}", id.0);
+        index.insert(id, Owner { level, path });
+    }
+    index
+}
+
+/// Where a process of `cgroup` is, as the kernel tells it.
+fn lineage(cgroup: CgroupId) -> CgroupLineage {
+    let below_root = match cgroup {
+        NESTED | CONTAINER => [Some(QOS), Some(POD), Some(CONTAINER)],
+        POD => [Some(QOS), Some(POD), None],
+        QOS => [Some(QOS), None, None],
+        _ => [None; 3],
+    };
+    CgroupLineage {
+        cgroup_id: cgroup,
+        below_root,
+        in_root: cgroup != ELSEWHERE,
+    }
+}
+
+fn kill(victim: CgroupId) -> OomKill {
+    let mut kill = oom_kill(1_000, victim);
+    kill.victim_cgroup = lineage(victim);
+    kill.trigger_cgroup = lineage(victim);
+    kill.victim_comm = "java".to_owned();
+    kill.anon_bytes = 64 << 20;
+    kill
+}
+
+fn handled() -> Handled {
+    Handled {
+        boottime: Duration::from_millis(1_250),
+        wall: Duration::from_secs(1_000_000),
+    }
+}
+
+fn process(cgroup: CgroupId, change: ProcessChange) -> ProcessEvent {
+    ProcessEvent {
+        at_ns: 1,
+        process: ProcessKey {
+            pid: 7,
+            start_boottime_ns: 5,
+        },
+        comm: "java".to_owned(),
+        cgroup: lineage(cgroup),
+        change,
+    }
+}
+
+#[test]
+fn a_kill_has_its_reason_by_victim_and_by_who_it_was() {
+    for (victim, is_main, was_exiting, reason, container) in [
+        (CONTAINER, Some(true), false, "OomKilled", Some("app")),
+        (CONTAINER, Some(false), false, "OomKilledChild", Some("app")),
+        (NESTED, Some(false), false, "OomKilledChild", Some("app")),
+        (CONTAINER, Some(true), true, "OomVictimExiting", Some("app")),
+        (POD, None, false, "OomKilledInPod", None),
+        (ELSEWHERE, None, false, "SystemOom", None),
+        (ELSEWHERE, None, true, "OomVictimExiting", None),
+    ] {
+        let kill = OomKill {
+            was_exiting,
+            ..kill(victim)
+        };
+        let record = oom_record(&kill, &index(), is_main, handled());
+        let of = (victim, is_main, was_exiting);
+        assert_eq!(record.reason, reason, "{of:?}");
+        assert_eq!(record.container.as_deref(), container, "{of:?}");
+        assert_eq!(record.pod.is_some(), victim != ELSEWHERE, "{of:?}");
+    }
+}
+
+#[test]
+fn a_kill_names_whose_limit_it_was() {
+    let mib = |n: u64| Some(n << 20);
+    let limited = |cgroup: CgroupId| OomKill {
+        limit_cgroup: Some(lineage(cgroup)),
+        limit_max_bytes: mib(100),
+        constraint: Some(OomConstraint::Memcg),
+        ..kill(CONTAINER)
+    };
+    let unlimited = |constraint, method| OomKill {
+        constraint,
+        method,
+        ..kill(CONTAINER)
+    };
+    let exact = AttributionMethod::Exact;
+    for (kill, scope, words) in [
+        (
+            limited(CONTAINER),
+            OomScope::Container,
+            "by the limit of 100 MiB of its container",
+        ),
+        // Set by the workload itself.
+        (
+            limited(NESTED),
+            OomScope::Container,
+            "by the limit of 100 MiB of its container",
+        ),
+        (
+            limited(POD),
+            OomScope::Pod,
+            "by the limit of 100 MiB of its pod",
+        ),
+        (
+            limited(QOS),
+            OomScope::Qos,
+            "by the limit of 100 MiB of its QoS class",
+        ),
+        (
+            limited(KUBEPODS),
+            OomScope::Kubepods,
+            "by the limit of 100 MiB of all pods",
+        ),
+        (
+            limited(ELSEWHERE),
+            OomScope::Other,
+            "by a limit of 100 MiB outside the pods",
+        ),
+        (
+            unlimited(Some(OomConstraint::Global), exact),
+            OomScope::Node,
+            "because the node ran out of memory",
+        ),
+        (
+            unlimited(Some(OomConstraint::Cpuset), exact),
+            OomScope::Cpuset,
+            "because the allowed NUMA nodes ran out of memory",
+        ),
+        (
+            unlimited(Some(OomConstraint::MemoryPolicy), exact),
+            OomScope::Cpuset,
+            "because the allowed NUMA nodes ran out of memory",
+        ),
+        (
+            unlimited(None, AttributionMethod::Derived),
+            OomScope::Node,
+            "because the node ran out of memory",
+        ),
+        // A limit that nobody could name.
+        (
+            unlimited(Some(OomConstraint::Memcg), exact),
+            OomScope::Other,
+            "by a limit outside the pods",
+        ),
+        (
+            unlimited(None, AttributionMethod::None),
+            OomScope::Other,
+            "by a limit outside the pods",
+        ),
+    ] {
+        let record = oom_record(&kill, &index(), Some(true), handled());
+        assert_eq!(oom_scope(&kill, &index()), scope, "{kill:?}");
+        let expected = format!("killed java (pid 1, 64 MiB anonymous) {words}");
+        assert_eq!(record.message, expected);
+        let Some(EventDetail::Oom(detail)) = record.detail else {
+            panic!("{record:?}");
+        };
+        assert_eq!(detail.scope, scope);
+    }
+}
+
+#[test]
+fn what_is_told_after_its_cgroup_is_gone_is_still_its_pods() {
+    let mut index = index();
+    index.retire(CONTAINER);
+    index.retire(POD);
+    let record = oom_record(&kill(CONTAINER), &index, Some(true), handled());
+    assert_eq!(record.container.as_deref(), Some("app"));
+    let exit = ProcessChange::Exit {
+        status: ExitStatus::Signal {
+            signal: 9,
+            core_dumped: false,
+        },
+        by_oom: true,
+    };
+    let ended = process(NESTED, exit);
+    let record = process_record(&ended, &index, handled()).expect("it was a pod's");
+    assert_eq!(
+        record.message,
+        "java (pid 7) was ended by signal 9, an OOM victim"
+    );
+    // Long after it, nothing is known but where it was.
+    for n in 0..KEPT_AFTER_REMOVAL as u64 {
+        let id = CgroupId(1_000 + n);
+        let level = Level::Qos;
+        let path = String::new();
+        index.insert(id, Owner { level, path });
+        index.retire(id);
+    }
+    let record = oom_record(&kill(CONTAINER), &index, None, handled());
+    assert_eq!((record.pod, record.container), (None, None));
+}
+
+#[test]
+fn a_cgroup_that_has_the_name_of_one_before_is_not_that_one() {
+    let mut index = index();
+    index.retire(CONTAINER);
+    let again = CgroupId(40);
+    let Some(before) = index.get(CONTAINER).cloned() else {
+        panic!("it is on its way out");
+    };
+    index.insert(again, Owner::clone(&before));
+    let mut of_before = kill(CONTAINER);
+    of_before.limit_cgroup = Some(lineage(CONTAINER));
+    let record = oom_record(&of_before, &index, Some(true), handled());
+    let Some(EventDetail::Oom(detail)) = record.detail else {
+        panic!("no detail");
+    };
+    assert_eq!(detail.victim.cgroup_path.as_deref(), Some("/4"));
+}
+
+#[test]
+fn processes_and_stalls_of_others_are_no_records_and_their_cgroups_are() {
+    let index = index();
+    let exec = process(ELSEWHERE, ProcessChange::Exec);
+    assert!(process_record(&exec, &index, handled()).is_none());
+    let stall = |cgroup| StallEvent {
+        at_ns: 1,
+        pid: 7,
+        cgroup: lineage(cgroup),
+        kind: StallKind::MemcgReclaim,
+        duration_ns: 2_500_000,
+        reclaimed_pages: 32,
+    };
+    assert!(stall_record(&stall(ELSEWHERE), &index, handled()).is_none());
+    let record = stall_record(&stall(NESTED), &index, handled()).expect("a pod's");
+    assert_eq!(
+        record.message,
+        "pid 7 waited 2500 µs at a memory limit, 32 pages reclaimed"
+    );
+    let cgroup = |id| CgroupEvent {
+        at_ns: 1,
+        cgroup: lineage(id),
+        change: CgroupChange::Removed,
+    };
+    let others = cgroup_record(&cgroup(ELSEWHERE), &index, handled());
+    assert_eq!((others.pod, others.method), (None, None));
+    // Not the path of the container that it was made in.
+    let nested = cgroup_record(&cgroup(NESTED), &index, handled());
+    assert_eq!(nested.container.as_deref(), Some("app"));
+    let Some(EventDetail::Cgroup(detail)) = nested.detail else {
+        panic!("no detail");
+    };
+    assert_eq!(detail.cgroup_path, None);
+}
+
+#[test]
+fn a_record_has_the_time_of_its_event() {
+    let record = oom_record(&kill(CONTAINER), &index(), Some(true), handled());
+    let at = Duration::from_secs(1_000_000) - Duration::from_millis(250);
+    assert_eq!(record.time, WallTime::from_epoch(at));
+    let Some(EventDetail::Oom(detail)) = record.detail else {
+        panic!("no detail");
+    };
+    assert_eq!(detail.handling_latency_us, 250_000);
+    // The clocks were read before the event was written: it is now, and not later.
+    let mut early = kill(CONTAINER);
+    early.at_ns = 9_000_000_000;
+    let record = oom_record(&early, &index(), Some(true), handled());
+    assert_eq!(record.time, WallTime::from_epoch(handled().wall));
+}
+
+#[test]
+fn missed_kills_are_told_with_their_number_and_why() {
+    let index = index();
+    for (n, cause, message) in [
+        (
+            1,
+            Cause::Lost,
+            "a process was killed by the OOM killer, nobody knows which: the kernel's report was \
+             lost",
+        ),
+        (
+            3,
+            Cause::NoPrograms,
+            "3 processes were killed by the OOM killer, nobody knows which: no eBPF program \
+             reports kills on this node",
+        ),
+    ] {
+        let at = Duration::from_millis(1_000);
+        let missed = Missed {
+            cgroup: CONTAINER,
+            n,
+            cause,
+            at,
+        };
+        let record = missed_record(&missed, index.get(CONTAINER), handled());
+        assert_eq!(record.message, message);
+        assert_eq!(record.container.as_deref(), Some("app"));
+    }
+}

@@ -1,0 +1,240 @@
+use super::*;
+use crate::decide::testing::oom_kill;
+
+const CONTAINER: CgroupId = CgroupId(7);
+const POD: CgroupId = CgroupId(6);
+
+fn at(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn counted(kills: u64) -> OomCount {
+    OomCount {
+        kills,
+        group_kills: Some(0),
+    }
+}
+
+/// A kill in a cgroup of a pod, or in one that a container made below itself.
+fn kill(ms: u64, cgroup: CgroupId) -> OomKill {
+    let mut kill = oom_kill(ms, cgroup);
+    kill.victim_cgroup.below_root = [Some(CgroupId(5)), Some(POD), Some(CONTAINER)];
+    kill
+}
+
+/// On v1, with an account of a new container.
+fn accounts() -> KillAccounts {
+    let mut accounts = KillAccounts::new(false);
+    accounts.begin(CONTAINER);
+    accounts
+}
+
+/// How many are missed, when all until `ms` was heard.
+fn settle(accounts: &mut KillAccounts, ms: u64) -> Vec<(CgroupId, u64)> {
+    let missed = accounts.settle(at(ms)).into_iter();
+    missed.map(|it| (it.cgroup, it.n)).collect()
+}
+
+#[test]
+fn what_is_counted_and_never_reported_is_missed_once_after_the_grace() {
+    let mut accounts = accounts();
+    accounts.count(CONTAINER, counted(3), at(100));
+    assert_eq!(settle(&mut accounts, 2099), []);
+    assert!(accounts.is_open());
+    let missed = accounts.settle(at(2100));
+    let expected = Missed {
+        cgroup: CONTAINER,
+        n: 3,
+        cause: Cause::Lost,
+        at: at(100),
+    };
+    assert_eq!(missed, [expected]);
+    accounts.count(CONTAINER, counted(3), at(3000));
+    assert_eq!(settle(&mut accounts, 9000), []);
+    accounts.count(CONTAINER, counted(4), at(9000));
+    assert_eq!(settle(&mut accounts, 11_000), [(CONTAINER, 1)]);
+}
+
+#[test]
+fn a_report_may_come_before_the_count_or_after_it() {
+    let mut accounts = accounts();
+    accounts.report(&kill(50, CONTAINER));
+    accounts.count(CONTAINER, counted(1), at(100));
+    assert!(!accounts.is_open());
+    accounts.count(CONTAINER, counted(2), at(200));
+    accounts.report(&kill(190, CONTAINER));
+    assert_eq!(settle(&mut accounts, 5000), []);
+    assert!(!accounts.is_open());
+}
+
+#[test]
+fn nothing_is_missed_while_nobody_listens() {
+    let mut accounts = accounts();
+    accounts.count(CONTAINER, counted(1), at(100));
+    // Whatever the time is: the reports of the last two seconds wait in the ring.
+    assert_eq!(settle(&mut accounts, 90), []);
+    accounts.report(&kill(99, CONTAINER));
+    assert_eq!(settle(&mut accounts, 60_000), []);
+}
+
+#[test]
+fn what_was_reported_of_more_is_not_missed() {
+    let mut accounts = accounts();
+    accounts.count(CONTAINER, counted(5), at(100));
+    for _ in 0..3 {
+        accounts.report(&kill(99, CONTAINER));
+    }
+    accounts.count(CONTAINER, counted(9), at(2000));
+    // The later ones have a grace of their own.
+    assert_eq!(settle(&mut accounts, 2100), [(CONTAINER, 2)]);
+    assert_eq!(settle(&mut accounts, 4000), []);
+    assert_eq!(settle(&mut accounts, 4100), [(CONTAINER, 4)]);
+}
+
+#[test]
+fn a_cgroup_that_is_made_again_begins_anew() {
+    let mut accounts = accounts();
+    accounts.count(CONTAINER, counted(2), at(100));
+    accounts.end(CONTAINER);
+    let next = CgroupId(8);
+    accounts.begin(next);
+    accounts.count(next, counted(1), at(200));
+    assert_eq!(
+        settle(&mut accounts, 2150),
+        [(CONTAINER, 2)],
+        "it is removed"
+    );
+    assert_eq!(settle(&mut accounts, 2200), [(next, 1)]);
+    accounts.end(next);
+    assert!(accounts.is_empty());
+}
+
+#[test]
+fn a_victim_that_was_exiting_is_neither_counted_nor_reported() {
+    let mut accounts = accounts();
+    let exiting = OomKill {
+        was_exiting: true,
+        ..kill(50, CONTAINER)
+    };
+    accounts.report(&exiting);
+    accounts.count(CONTAINER, counted(1), at(100));
+    assert_eq!(settle(&mut accounts, 2100), [(CONTAINER, 1)]);
+}
+
+#[test]
+fn the_first_count_of_what_was_adopted_is_known() {
+    let mut accounts = KillAccounts::new(false);
+    accounts.adopt(CONTAINER, counted(5), 3, at(1000));
+    // Of before, from the ring that the last agent left.
+    accounts.report(&kill(900, CONTAINER));
+    accounts.report(&kill(950, CONTAINER));
+    accounts.count(CONTAINER, counted(5), at(2000));
+    assert_eq!(settle(&mut accounts, 9000), []);
+    accounts.count(CONTAINER, counted(6), at(9000));
+    assert_eq!(settle(&mut accounts, 11_000), [(CONTAINER, 1)]);
+}
+
+#[test]
+fn a_count_from_before_is_the_same_at_each_reading() {
+    // Before Linux 5.17 nobody knows how many cgroups went as a whole.
+    let counted = OomCount {
+        kills: 2,
+        group_kills: None,
+    };
+    for recorded in 0..=2 {
+        let mut accounts = KillAccounts::new(true);
+        accounts.adopt(CONTAINER, counted, recorded, at(1000));
+        accounts.count(CONTAINER, counted, at(2000));
+        assert_eq!(settle(&mut accounts, 9000), [], "{recorded}");
+    }
+}
+
+#[test]
+fn after_a_gap_the_records_of_the_last_agent_say_what_is_known() {
+    for (is_silent, cause) in [(false, Cause::Lost), (true, Cause::NoPrograms)] {
+        let mut accounts = KillAccounts::new(false);
+        accounts.after_a_gap();
+        accounts.adopt(CONTAINER, counted(5), 3, at(1000));
+        // Its end is seen before it is known whether there are programs.
+        accounts.end(CONTAINER);
+        if is_silent {
+            accounts.without_programs();
+        }
+        let missed = accounts.settle(at(3000));
+        assert_eq!(missed.len(), 1);
+        assert_eq!((missed[0].n, missed[0].cause), (2, cause));
+        assert_eq!(settle(&mut accounts, 9000), []);
+        assert!(accounts.is_empty());
+    }
+}
+
+#[test]
+fn after_a_gap_a_kill_that_was_reported_before_the_adoption_is_not_missed() {
+    let mut accounts = KillAccounts::new(false);
+    accounts.after_a_gap();
+    accounts.adopt(CONTAINER, counted(1), 0, at(1000));
+    // The programs were attached before the cgroups were looked at.
+    accounts.report(&kill(950, CONTAINER));
+    assert_eq!(settle(&mut accounts, 9000), []);
+    assert!(!accounts.is_open());
+}
+
+#[test]
+fn what_a_ring_held_is_not_missed_where_this_agent_has_no_programs() {
+    let mut accounts = KillAccounts::new(false);
+    accounts.adopt(CONTAINER, counted(5), 3, at(1000));
+    accounts.without_programs();
+    accounts.count(CONTAINER, counted(5), at(1001));
+    assert_eq!(settle(&mut accounts, 0), []);
+    accounts.count(CONTAINER, counted(6), at(1002));
+    assert_eq!(settle(&mut accounts, 0), [(CONTAINER, 1)], "at once");
+}
+
+#[test]
+fn a_kill_is_in_the_account_of_its_victim_alone() {
+    // v1: the pod's limit killed in the container, and a process in the pod's own cgroup.
+    let mut accounts = accounts();
+    accounts.begin(POD);
+    accounts.report(&kill(50, CONTAINER));
+    accounts.count(CONTAINER, counted(1), at(100));
+    accounts.count(POD, counted(1), at(100));
+    assert_eq!(settle(&mut accounts, 2100), [(POD, 1)]);
+}
+
+#[test]
+fn on_v2_a_container_counts_what_it_has_below_itself() {
+    for (is_unified, expected) in [(true, vec![]), (false, vec![(CONTAINER, 1)])] {
+        let mut accounts = KillAccounts::new(is_unified);
+        accounts.begin(CONTAINER);
+        accounts.report(&kill(50, CgroupId(99)));
+        accounts.count(CONTAINER, counted(1), at(100));
+        assert_eq!(
+            settle(&mut accounts, 2100),
+            expected,
+            "unified: {is_unified}"
+        );
+    }
+}
+
+#[test]
+fn the_first_victim_of_a_whole_cgroup_is_counted_twice_by_the_kernel() {
+    for (kills, group_kills, n_reported, expected) in [
+        (4, Some(1), 3, 0),
+        (4, Some(1), 2, 1),
+        (4, Some(1), 0, 3),
+        // Not told: twice as much as is reported is no sign of a loss.
+        (4, None, 3, 0),
+        (2, None, 1, 0),
+        (5, None, 1, 3),
+        (4, None, 0, 4),
+    ] {
+        let mut accounts = accounts();
+        for _ in 0..n_reported {
+            accounts.report(&kill(50, CONTAINER));
+        }
+        let counted = OomCount { kills, group_kills };
+        accounts.count(CONTAINER, counted, at(100));
+        let n: u64 = settle(&mut accounts, 2100).iter().map(|(_, n)| n).sum();
+        assert_eq!(n, expected, "{counted:?}, {n_reported} reported");
+    }
+}

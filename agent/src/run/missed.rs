@@ -1,0 +1,346 @@
+//! OOM kills that no program reported, by what the kernel counts: the thread that compares, and what
+//! it shares with those who know something of it.
+//!
+//! The listener says what was reported, the sweep what is counted, the loop which cgroups there are and
+//! what was counted of one at its end. Where no program reports kills, the thread has the cgroups signal
+//! and reads them itself. It alone tells what was missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::event::{Event, Sender};
+use super::forensics::CountSaver;
+use super::kernel::Shared;
+use super::{Loop, RunError};
+use crate::decide::attribution::Level;
+use crate::decide::kernel_records::{Handled, missed_record};
+use crate::decide::missed_kills::{Cause, KillAccounts, Missed};
+use crate::model::cgroup_files::OomCount;
+use crate::model::cgroup_name::CgroupName;
+use crate::model::event::{CgroupId, OomKill};
+use crate::model::stats::{CgroupStats, StatsSnapshot};
+use crate::observe::event_log::EventLog;
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::labels::MissedCause;
+use crate::sources::oom_counters::{self, OomCounters};
+use crate::sources::wakers::Bell;
+use crate::sys::{Root, clock};
+
+/// While something is to be compared, and for kills that signal nothing.
+const TICK: Duration = Duration::from_secs(1);
+/// Else the thread is woken.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// v1 signals before it kills: after a signal a count is read at once, and again after twice as long
+/// each time, from the first gap to the last.
+const FIRST_GAP: Duration = Duration::from_millis(1);
+const LAST_GAP: Duration = Duration::from_millis(512);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct KillCounts {
+    accounts: Mutex<KillAccounts>,
+    /// Those with an account that are there.
+    cgroups: Mutex<BTreeMap<CgroupId, CgroupName>>,
+    /// All kills before were reported, boottime in nanoseconds.
+    heard_ns: AtomicU64,
+    /// There once the thread is.
+    bell: OnceLock<Bell>,
+}
+
+impl KillCounts {
+    /// Before anything else.
+    pub(super) fn set_unified(&self, is_unified: bool) {
+        *self.accounts() = KillAccounts::new(is_unified);
+    }
+
+    /// No program reports kills.
+    pub(super) fn without_programs(&self) {
+        self.accounts().without_programs();
+        self.ring();
+    }
+
+    /// No program reported kills since the last agent. Before any cgroup is adopted.
+    pub(super) fn after_a_gap(&self) {
+        self.accounts().after_a_gap();
+    }
+
+    pub(super) fn report(&self, kill: &OomKill) {
+        self.accounts().report(kill);
+    }
+
+    /// All kills before `until` were reported.
+    pub(super) fn heard(&self, until: Duration) {
+        let ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.heard_ns.store(ns, Ordering::Release);
+    }
+
+    pub(super) fn count(&self, cgroup: CgroupId, count: OomCount, now: Duration) {
+        let mut accounts = self.accounts();
+        let was_open = accounts.is_open();
+        accounts.count(cgroup, count, now);
+        if accounts.is_open() && !was_open {
+            self.ring();
+        }
+    }
+
+    /// Of v2 a pod's own count has its containers' in it.
+    pub(super) fn count_all(&self, sweep: &StatsSnapshot) {
+        let is_unified = self.accounts().is_unified();
+        let count = |stats: &CgroupStats| {
+            let count = OomCount::of(&stats.memory.events, is_unified);
+            if let Some((cgroup, count)) = stats.cgroup_id.zip(count) {
+                self.count(cgroup, count, stats.at);
+            }
+        };
+        for pod in &sweep.pods {
+            let running = pod.containers.iter().filter(|it| it.ended_at.is_none());
+            running.for_each(|it| count(&it.stats));
+            if !is_unified {
+                pod.stats.iter().for_each(count);
+            }
+        }
+    }
+
+    fn begin(&self, cgroup: CgroupId, name: &CgroupName) {
+        self.accounts().begin(cgroup);
+        self.watch(cgroup, name);
+    }
+
+    fn adopt(&self, cgroup: CgroupId, name: &CgroupName, count: OomCount, recorded: u64) {
+        let is_open = {
+            let mut accounts = self.accounts();
+            accounts.adopt(cgroup, count, recorded, clock::boottime());
+            accounts.is_open()
+        };
+        self.watch(cgroup, name);
+        if is_open {
+            self.ring();
+        }
+    }
+
+    pub(super) fn end(&self, cgroup: CgroupId) {
+        self.accounts().end(cgroup);
+        if self.cgroups().remove(&cgroup).is_some() {
+            self.ring_if_watched();
+        }
+    }
+
+    fn watch(&self, cgroup: CgroupId, name: &CgroupName) {
+        self.cgroups().insert(cgroup, name.clone());
+        self.ring_if_watched();
+    }
+
+    fn ring_if_watched(&self) {
+        if !self.accounts().has_programs() {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell.ring();
+        }
+    }
+
+    fn settle(&self) -> Vec<Missed> {
+        let heard = Duration::from_nanos(self.heard_ns.load(Ordering::Acquire));
+        self.accounts().settle(heard)
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, KillAccounts> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cgroups(&self) -> MutexGuard<'_, BTreeMap<CgroupId, CgroupName>> {
+        self.cgroups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the thread when dropped.
+pub(super) struct AccountantHandle {
+    stop: Arc<AtomicBool>,
+    bell: Bell,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for AccountantHandle {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by then.
+            thread.join().ok();
+        }
+    }
+}
+
+struct Accountant {
+    shared: Arc<Shared>,
+    counters: OomCounters,
+    /// Counts that are about to change: when each is read again, and the gap after that.
+    looks: BTreeMap<CgroupId, (Duration, Duration)>,
+    log: EventLog,
+    metrics: Metrics,
+    saver: CountSaver,
+    to_loop: Sender,
+}
+
+impl Loop {
+    /// Starts to compare. To be dropped before what keeps the records, which saves the counts.
+    pub(super) fn compare_kills(
+        &self,
+        log: &EventLog,
+        saver: CountSaver,
+        to_loop: Sender,
+    ) -> Result<AccountantHandle, RunError> {
+        let trees = Arc::clone(self.node.reader.trees());
+        let counters = OomCounters::open(&Root::host(), trees)?;
+        let bell = counters.bell();
+        // There is one.
+        self.shared.kill_counts.bell.set(bell.clone()).ok();
+        let mut accountant = Accountant {
+            shared: Arc::clone(&self.shared),
+            counters,
+            looks: BTreeMap::new(),
+            log: log.clone(),
+            metrics: self.metrics.clone(),
+            saver,
+            to_loop,
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("oom-counts".to_owned())
+            .spawn(move || {
+                while !is_stopped.load(Ordering::Relaxed) {
+                    accountant.step();
+                }
+            })
+            .map_err(RunError::Thread)?;
+        Ok(AccountantHandle {
+            stop,
+            bell,
+            thread: Some(thread),
+        })
+    }
+
+    /// From now on kills in a cgroup are compared with what is reported.
+    pub(super) fn count_kills_of(
+        &self,
+        cgroup: CgroupId,
+        name: &CgroupName,
+        level: &Level,
+        origin: Origin,
+    ) {
+        let counts = &self.shared.kill_counts;
+        let is_counted = match level {
+            Level::Container { .. } => true,
+            Level::Pod { .. } => !self.node.reader.trees().unified,
+            Level::Qos | Level::Kubepods => false,
+        };
+        if !is_counted {
+            return;
+        }
+        if origin == Origin::Made {
+            return counts.begin(cgroup, name);
+        }
+        if let Some(count) = oom_counters::read_once(self.node.reader.trees(), name) {
+            // No record has what was killed in a pod and in none of its containers.
+            let recorded = self.recorded_kills(level).unwrap_or(count.kills);
+            counts.adopt(cgroup, name, count, recorded);
+        }
+    }
+
+    fn recorded_kills(&self, level: &Level) -> Option<u64> {
+        let Level::Container { pod, container, .. } = level else {
+            return None;
+        };
+        Some(self.pods.get(&pod.uid)?.state.kills_of_instance(container))
+    }
+}
+
+/// Whether a cgroup was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Made,
+    Found,
+}
+
+impl Accountant {
+    fn step(&mut self) {
+        let counts = &self.shared.kill_counts;
+        let (is_open, is_alone) = {
+            let accounts = counts.accounts();
+            (accounts.is_open(), !accounts.has_programs())
+        };
+        let tick = if is_open || is_alone { TICK } else { IDLE };
+        let now = clock::boottime();
+        let next = self.looks.values().map(|(at, _)| *at).min();
+        let timeout = next.map_or(tick, |at| at.saturating_sub(now).min(tick));
+        let mut to_read = self.counters.wait(timeout);
+        if is_alone {
+            let cgroups = counts.cgroups().clone();
+            to_read.extend(self.counters.watch(&cgroups));
+            to_read.extend(self.counters.all_if_killed());
+        }
+        self.look(to_read);
+        for missed in self.shared.kill_counts.settle() {
+            self.tell(&missed);
+        }
+    }
+
+    /// Reads the counts of `signalled`, and of those that signalled before and are due.
+    fn look(&mut self, signalled: BTreeSet<CgroupId>) {
+        let now = clock::boottime();
+        for cgroup in signalled {
+            self.looks.insert(cgroup, (now, FIRST_GAP));
+        }
+        let due = self.looks.extract_if(.., |_, (at, _)| *at <= now);
+        let due: Vec<_> = due.collect();
+        for (cgroup, (_, gap)) in due {
+            let Some(count) = self.counters.read(cgroup) else {
+                continue;
+            };
+            self.shared.kill_counts.count(cgroup, count, now);
+            if gap <= LAST_GAP {
+                self.looks.insert(cgroup, (now + gap, gap * 2));
+            }
+        }
+    }
+
+    fn tell(&self, missed: &Missed) {
+        let handled = Handled {
+            boottime: clock::boottime(),
+            wall: clock::wall(),
+        };
+        let owner = self.shared.index().get(missed.cgroup).cloned();
+        let event = missed_record(missed, owner.as_ref(), handled);
+        let cause = match missed.cause {
+            Cause::NoPrograms => MissedCause::NoPrograms,
+            Cause::Lost => MissedCause::Lost,
+        };
+        self.metrics.oom_kills_missed(&event, missed.n, cause);
+        self.saver.save();
+        tracing::warn!(
+            pod = event.pod.as_ref().map(tracing::field::display),
+            container = event.container,
+            reason = &*event.reason,
+            "{}",
+            event.message
+        );
+        if let (Some(pod), Some(container)) = (&event.pod, &event.container) {
+            let missed = Event::OomKillsMissed {
+                pod: pod.uid.clone(),
+                container: container.clone(),
+                n: missed.n,
+            };
+            // The loop ends before this thread does.
+            self.to_loop.send(missed).ok();
+        }
+        self.log.append(event);
+    }
+}

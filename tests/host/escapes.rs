@@ -1,0 +1,155 @@
+//! Processes where they should not be, and cgroups that somebody has frozen: nothing of it keeps a
+//! pod from ending, and the agent ends with none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
+
+use super::look::{is_running, pid_of};
+
+/// A shell line for each hierarchy: puts `pid` into the cgroup at `path`, a path from the mount.
+fn join(pid: &str, path: &str) -> String {
+    let join = |mount: PathBuf| {
+        let procs = mount
+            .join(path.trim_start_matches('/'))
+            .join("cgroup.procs");
+        format!("echo {pid} >{}; ", procs.display())
+    };
+    cgroup::mounts().into_iter().map(join).collect()
+}
+
+/// The cgroup2 line, or that of memory: `/proc/PID/cgroup`.
+fn cgroup_of(pid: u32) -> Result<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let wanted = match cgroup::is_unified() {
+        true => "0::",
+        false => ":memory:",
+    };
+    let line = text.lines().find(|it| it.contains(wanted));
+    let (_, path) = line
+        .and_then(|it| it.split_once(wanted))
+        .context(text.clone())?;
+    Ok(path.to_owned())
+}
+
+/// One that ended and waits for whoever collects it, as the init of this machine, is gone.
+fn is_there(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, it)| !it.starts_with(['Z', 'X']))
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_that_left_its_cgroup_is_told_and_ends_with_its_pod() -> Result<()> {
+    let mut agent = Agent::new("escape")?;
+    agent.start()?;
+    // As a command of a container writes `$$`.
+    let moves = join("$$$$", "/");
+    let script = format!("trap '' TERM; {moves}while :; do sleep 1; done");
+    let pod = Manifest::new("escape")
+        .with("terminationGracePeriodSeconds", serde_json::json!(1))
+        .container(Container::sh("app", &script));
+    agent.put(&pod)?;
+    let pod = agent.wait_pod("escape", "runs", is_running)?;
+    let pid = pid_of(&pod, "app").context("it runs")?;
+    agent.wait_for("it has moved", || Ok(cgroup_of(pid)? == "/"))?;
+    let told = |agent: &Agent| -> Result<Vec<String>> {
+        let mut events = agent.events("container")?;
+        events.retain(|it| it.event.reason == "ContainerLeftCgroup");
+        Ok(events.into_iter().map(|it| it.event.message).collect())
+    };
+    agent.wait_for("it is told", || Ok(!told(&agent)?.is_empty()))?;
+    // Another agent finds it again, and tells it again.
+    agent.kill()?;
+    agent.start()?;
+    let pod = agent.wait_pod("escape", "runs", is_running)?;
+    assert_eq!(pid_of(&pod, "app"), Some(pid));
+    agent.wait_for("it is told", || Ok(!told(&agent)?.is_empty()))?;
+    let messages = told(&agent)?;
+    assert!(messages[0].contains(&format!("pid {pid}")), "{messages:?}");
+    agent.remove_pod("escape")?;
+    agent.wait("the pod is gone", |it| it.pods.is_empty())?;
+    assert!(!is_there(pid), "the process runs on");
+    assert_eq!(told(&agent)?, messages, "it is told once");
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_was_put_into_a_pod_does_not_end_with_it() -> Result<()> {
+    let mut agent = Agent::new("captive")?;
+    agent.start()?;
+    let agent_pid = agent.pid().context("it runs")?;
+    agent.put(&Manifest::new("captor").container(Container::idle("app")))?;
+    let pod = agent.wait_pod("captor", "runs", is_running)?;
+    let path = cgroup_of(pid_of(&pod, "app").context("it runs")?)?;
+    let take = |path: &str| -> Result<()> {
+        let script = join(&agent_pid.to_string(), path);
+        std::process::Command::new("sh")
+            .args(["-c", &script])
+            .status()?;
+        Ok(())
+    };
+    take(&path)?;
+    agent.wait_for("it has left", || {
+        Ok(!cgroup_of(agent_pid)?.contains("kubepods"))
+    })?;
+    agent.wait_events("it is told", "node", |it| {
+        it.iter().any(|it| it.event.reason == "AgentLeftCgroup")
+    })?;
+    // And right before the pod ends, when nobody has looked yet.
+    take(&path)?;
+    agent.remove_pod("captor")?;
+    agent.wait("the pod is gone", |it| it.pods.is_empty())?;
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(agent.status()?.agent.pid, agent_pid, "the agent was killed");
+    Ok(())
+}
+
+/// As an agent leaves it that dies while it kills, and as a container can do it to itself below.
+#[cfg_attr(feature = "privileged", test)]
+fn a_frozen_pod_ends_all_the_same() -> Result<()> {
+    let mut agent = Agent::new("frozen")?;
+    agent.start()?;
+    let pod = Manifest::new("frozen")
+        .with("terminationGracePeriodSeconds", serde_json::json!(1))
+        .container(Container::sh("app", "sleep 3600 & sleep 3600 & wait"));
+    agent.put(&pod)?;
+    let pod = agent.wait_pod("frozen", "runs", is_running)?;
+    let pid = pid_of(&pod, "app").context("it runs")?;
+    let container = cgroup_of(pid)?;
+    let (file, frozen) = match cgroup::is_unified() {
+        true => ("cgroup.freeze", "1"),
+        false => ("freezer.state", "FROZEN"),
+    };
+    let own = Path::new(&container);
+    let pod_path = own
+        .parent()
+        .context("a pod above it")?
+        .display()
+        .to_string();
+    let nested = format!("{container}/nested");
+    fs::create_dir(cgroup::dir_of("freezer", &nested))?;
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    let child = children.split_whitespace().next().context("a child")?;
+    cgroup::write("freezer", &nested, "cgroup.procs", child)?;
+    for path in [&nested, &pod_path] {
+        cgroup::write("freezer", path, file, frozen)?;
+    }
+    agent.kill()?;
+    agent.remove_pod("frozen")?;
+    agent.start()?;
+    agent.wait("the pod is gone", |it| it.pods.is_empty())?;
+    assert!(!is_there(pid), "the process is still there");
+    if !cgroup::is_unified() {
+        agent.wait_events("it is told", "node", |it| {
+            it.iter().any(|it| it.event.reason == "CgroupThawed")
+        })?;
+    }
+    Ok(())
+}

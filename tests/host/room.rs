@@ -1,0 +1,142 @@
+//! Admission by capacity: what does not fit into the node fails with kubelet's reason and words, and
+//! begins when there is room, if it is to run always.
+
+use anyhow::{Context, Result};
+use ballast::model::container::PodPhase;
+use ballast::model::status::PodEntry;
+use ballast_tests::agent::Agent;
+use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::scrape;
+use serde_json::{Value, json};
+
+use super::eviction::told;
+use super::look::{is_running, pid_of};
+
+/// A pod that runs as long as it is there, and requests so much.
+fn always(name: &str, requests: Value) -> Manifest {
+    Manifest::new(name)
+        .with("restartPolicy", json!("Always"))
+        .container(Container::idle("app").resources(requests, json!({})))
+}
+
+/// First processes of the pods that run.
+fn pids(agent: &Agent) -> Result<Vec<Option<u32>>> {
+    let status = agent.status()?;
+    let running = status.pods.iter().filter(|it| is_running(it));
+    Ok(running.map(|it| pid_of(it, "app")).collect())
+}
+
+fn is_refused(reason: &str) -> impl Fn(&PodEntry) -> bool {
+    move |pod| pod.phase == PodPhase::Failed && pod.reason.as_deref() == Some(reason)
+}
+
+/// Puts a pod that does not fit; its message.
+fn refusal(agent: &Agent, pod: &Manifest, reason: &str) -> Result<String> {
+    agent.put(pod)?;
+    let refused = agent.wait_pod(pod.name(), "is refused", is_refused(reason))?;
+    let message = refused.message.context("a message")?;
+    let events = told(agent, reason)?;
+    let mut of_pod = events.iter().map(|it| &it.event).filter(|it| {
+        let about = it.pod.as_ref();
+        about.is_some_and(|it| it.name == pod.name())
+    });
+    assert_eq!(of_pod.next().context("told")?.message, message);
+    Ok(message)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn what_does_not_fit_is_refused_and_begins_when_there_is_room() -> Result<()> {
+    let mut agent = Agent::new("room")?.with_memory(256, 64)?;
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    let message = refusal(&agent, &always("wide", json!({"cpu": "1000"})), "OutOfcpu")?;
+    assert!(
+        message.starts_with("Node didn't have enough resource: cpu, requested: 1000000, used: 0,"),
+        "{message}"
+    );
+    agent.put(&always("first", json!({"cpu": "10m", "memory": "128Mi"})))?;
+    agent.wait_pod("first", "runs", is_running)?;
+    let second = |name: &str| always(name, json!({"memory": "100Mi"}));
+    let message = refusal(&agent, &second("second"), "OutOfmemory")?;
+    assert!(
+        message.contains("memory, requested: 104857600, used: 134217728, capacity: "),
+        "{message}"
+    );
+    let once = second("once").with("restartPolicy", json!("Never"));
+    refusal(&agent, &once, "OutOfmemory")?;
+    let huge = json!({"hugepages-1Gi": "64Gi", "memory": "1Mi"});
+    let huge = Container::idle("app").resources(json!({}), huge);
+    refusal(
+        &agent,
+        &Manifest::new("huge").container(huge),
+        "OutOfhugepages",
+    )?;
+    let disk = always("disk", json!({"ephemeral-storage": "1Ei"}));
+    refusal(&agent, &disk, "OutOfephemeral-storage")?;
+
+    agent.remove_pod("first")?;
+    agent.wait_pod("second", "runs", is_running)?;
+    let returns = told(&agent, "RefusedPodReturns")?;
+    let of: Vec<&str> = returns
+        .iter()
+        .filter_map(|it| Some(it.event.pod.as_ref()?.name.as_str()))
+        .collect();
+    assert_eq!(of, ["second"]);
+    agent.wait_pod("once", "stays refused", is_refused("OutOfmemory"))?;
+    agent.wait_pod("wide", "stays refused", is_refused("OutOfcpu"))?;
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let rejected = |reason| page.sum("kubelet_admission_rejections_total", &[("reason", reason)]);
+    let counts = ["OutOfcpu", "OutOfmemory", "OutOfExtendedResources"].map(rejected);
+    assert_eq!(counts, [1.0, 2.0, 1.0]);
+    Ok(())
+}
+
+/// A node that is made smaller, or whose reservations grow, keeps what runs on it.
+#[cfg_attr(feature = "privileged", test)]
+fn pods_are_counted_and_those_that_run_are_never_refused() -> Result<()> {
+    let mut agent = Agent::new("full")?.with_kubelet("maxPods: 2");
+    agent.start()?;
+    for name in ["first", "second"] {
+        agent.put(&always(name, json!({})))?;
+        agent.wait_pod(name, "runs", is_running)?;
+    }
+    let message = refusal(&agent, &always("third", json!({})), "OutOfpods")?;
+    assert_eq!(
+        message,
+        "Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"
+    );
+    let before = pids(&agent)?;
+    assert_eq!(before.len(), 2);
+    agent.stop()?;
+    agent.kubelet = agent.kubelet.replace("maxPods: 2", "maxPods: 1");
+    agent.start()?;
+    agent.wait("both are adopted", |it| {
+        it.pods.iter().filter(|it| is_running(it)).count() == 2
+    })?;
+    assert_eq!(pids(&agent)?, before);
+    agent.wait_pod("third", "stays refused", is_refused("OutOfpods"))?;
+    agent.remove_pod("first")?;
+    agent.remove_pod("second")?;
+    agent.wait_pod("third", "runs", is_running)?;
+    Ok(())
+}
+
+/// There a controller makes another pod.
+#[cfg_attr(feature = "privileged", test)]
+fn a_refusal_is_for_good_where_kubelets_ways_are_asked_for() -> Result<()> {
+    let mut agent = Agent::new("for-good")?
+        .with_kubelet("maxPods: 1")
+        .with_kubelet("failCgroupV1: false");
+    agent.sections = "compat: kubelet\n".to_owned();
+    agent.start()?;
+    agent.put(&always("first", json!({})))?;
+    agent.wait_pod("first", "runs", is_running)?;
+    refusal(&agent, &always("second", json!({})), "OutOfpods")?;
+    agent.remove_pod("first")?;
+    agent.wait("the first is gone", |it| it.pods.len() == 1)?;
+    // Two full passes.
+    std::thread::sleep(std::time::Duration::from_secs(21));
+    agent.wait_pod("second", "stays refused", is_refused("OutOfpods"))?;
+    assert!(told(&agent, "RefusedPodReturns")?.is_empty());
+    Ok(())
+}
