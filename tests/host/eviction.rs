@@ -127,6 +127,7 @@ impl Drop for HostLeak {
 fn a_leak_outside_the_pods_does_not_take_the_pods() -> Result<()> {
     let (margin, leak, each) = (scaled(800, 200)?, scaled(1500, 330)?, scaled(20, 8)?);
     let mut agent = Agent::new("outside")?;
+    agent.metrics = scrape::free_address()?;
     agent.start()?;
     for i in 0..8 {
         agent.put(&holds(&format!("pod-{i}"), each.into())?)?;
@@ -159,7 +160,7 @@ fn a_leak_outside_the_pods_does_not_take_the_pods() -> Result<()> {
     );
 
     let name = format!("ballast-leak-{}", std::process::id());
-    let _leak = HostLeak::start(&name, leak.into())?;
+    let first_leak = HostLeak::start(&name, leak.into())?;
     let told = agent.wait_events("it is told", "node", |it| {
         it.iter().any(|it| it.event.reason == "EvictionIneffective")
     })?;
@@ -189,6 +190,27 @@ fn a_leak_outside_the_pods_does_not_take_the_pods() -> Result<()> {
         "{message:?}"
     );
     assert_eq!(of(&again), message);
+
+    // It ends, and another one begins: the same again, which is no news.
+    let n_blocked = || -> Result<f64> {
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        Ok(page.sum(
+            "ballast_eviction_blocked_total",
+            &[("reason", "ineffective")],
+        ))
+    };
+    drop(first_leak);
+    agent.wait("memory is there again", |it| {
+        let threshold = i64::try_from(threshold * MIB).unwrap_or(i64::MAX);
+        signal(it).is_some_and(|it| it > threshold)
+    })?;
+    let before = n_blocked()?;
+    let _second_leak = HostLeak::start(&name, leak.into())?;
+    agent.wait_for("nobody goes for the second either", || {
+        Ok(n_blocked()? > before)
+    })?;
+    assert_eq!(evicted(&agent)?, gone);
+    assert_eq!(of(&agent.events("node")?), message);
     Ok(())
 }
 
@@ -392,8 +414,8 @@ fn the_pod_of_lowest_priority_goes_first() -> Result<()> {
 /// eviction allows.
 #[cfg_attr(feature = "privileged", test)]
 fn a_soft_threshold_waits_and_asks_first() -> Result<()> {
-    const GRACE: Duration = Duration::from_secs(4);
-    const MOST: Duration = Duration::from_secs(3);
+    const GRACE: Duration = Duration::from_secs(2);
+    const MOST: Duration = Duration::from_secs(1);
     let signal = "allocatableMemory.available";
     let mut agent = agent("soft")?
         .with_kubelet(&format!("evictionSoft: {{{signal}: {}Mi}}", threshold()?))

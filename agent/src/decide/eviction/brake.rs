@@ -147,5 +147,11 @@ impl Brake {
     }
 }
 
+/// Whether a shortage that ends at `now` leaves nothing of what was told at `told`, so that the next one
+/// is told anew. Within the window it is the same evictions that were in vain.
+pub fn is_another_matter(told: Duration, now: Duration) -> bool {
+    now > told.saturating_add(WINDOW)
+}
+
 #[cfg(test)]
 mod tests;

@@ -50,12 +50,13 @@ impl Watcher {
         }
     }
 
-    /// Once for each shortage: evictions have ended, and who seems to be the reason.
+    /// Evictions have ended, and who seems to be the reason. Once, although what is given back and taken
+    /// again crosses the threshold every few seconds.
     pub(super) fn tell_ineffective(&mut self, snapshot: &Snapshot) {
-        let Some(now) = Split::of(snapshot).filter(|_| !self.told_ineffective) else {
+        let Some(now) = Split::of(snapshot).filter(|_| self.told_ineffective.is_none()) else {
             return;
         };
-        self.told_ineffective = true;
+        self.told_ineffective = Some(snapshot.at);
         let Some(in_vain) = self.state.brake.as_ref().map(|it| it.in_vain(now)) else {
             return;
         };

@@ -22,7 +22,7 @@ use crate::config::StallConfig;
 use crate::decide::eviction::stall::StallState;
 use crate::decide::eviction::story::{Deed, Step};
 use crate::decide::eviction::{
-    BlockedReason, Decision, Policy, State, pace, signals, synchronize, threshold_quantity,
+    BlockedReason, Decision, Policy, State, brake, pace, signals, synchronize, threshold_quantity,
 };
 use crate::model::eviction::{
     MemoryMethod, NodeCondition, NodeReading, Observation, PodFigures, PodReading, Signal,
@@ -158,8 +158,9 @@ pub(super) struct Watcher {
     pub(super) leaving: Option<Leaving>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
-    /// Of this shortage: evictions were ended because they are in vain.
-    pub(super) told_ineffective: bool,
+    /// Boottime at which it was told that evictions have ended because they are in vain; `None`: what
+    /// comes next is another matter.
+    pub(super) told_ineffective: Option<Duration>,
     pub(super) last_eviction: Option<EvictionStatus>,
     pub(super) last_victim: Option<LastEviction>,
     /// For the recording: what was done since its last step.
@@ -247,7 +248,7 @@ impl Watcher {
             leaving: None,
             conditions: BTreeSet::new(),
             told_threshold: None,
-            told_ineffective: false,
+            told_ineffective: None,
             last_eviction: None,
             last_victim: None,
             done: Vec::new(),
@@ -409,7 +410,8 @@ impl Watcher {
         self.tell_changes(&decision);
         if self.state.met.is_empty() {
             self.told_threshold = None;
-            self.told_ineffective = false;
+            self.told_ineffective
+                .take_if(|told| brake::is_another_matter(*told, started));
             self.doubted_until = clock::boottime() + DOUBT;
         }
         self.disk_since = self

@@ -224,3 +224,14 @@ fn it_is_released_when_memory_was_there_for_the_window() {
     scene.leak(200, 2);
     assert_eq!(scene.gone.len(), 8);
 }
+
+#[test]
+fn a_shortage_that_comes_back_within_the_window_is_no_other_matter() {
+    let told = Duration::from_secs(7);
+    assert!(!is_another_matter(told, told + Duration::from_secs(1)));
+    assert!(!is_another_matter(told, told + WINDOW));
+    assert!(is_another_matter(
+        told,
+        told + WINDOW + Duration::from_secs(1)
+    ));
+}
