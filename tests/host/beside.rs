@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
@@ -185,14 +185,14 @@ fn pods_of_others_are_told_and_left() -> Result<()> {
     let path = pod_path(&theirs)?.to_owned();
     other.kill()?;
 
-    let mut agent = Agent::new("householder")?;
+    let mut agent = Agent::new("householder")?.with_quick_passes();
     agent.cgroup_root.clone_from(&other.cgroup_root);
     agent.metrics = scrape::free_address()?;
     agent.start()?;
     agent.put(&Manifest::new("own").container(Container::idle("app")))?;
     let own = agent.wait_pod("own", "runs", is_running)?;
-    // Full passes, and whatever else would have looked at them.
-    thread::sleep(Duration::from_secs(12));
+    // And whatever else would have looked at them.
+    agent.wait_full_passes(3)?;
     assert!(is_alive(pid) && !cgroup::dirs_in_all(&path).is_empty());
     let told = agent.events("node")?;
     let told = told
@@ -218,7 +218,7 @@ fn pods_of_others_are_told_and_left() -> Result<()> {
 /// is put beside it, it is not killed, and the pod goes on when it has ended.
 #[cfg_attr(feature = "privileged", test)]
 fn a_lost_state_directory_doubles_and_kills_nothing() -> Result<()> {
-    let mut agent = Agent::new("amnesia")?;
+    let mut agent = Agent::new("amnesia")?.with_quick_passes();
     agent.start()?;
     agent.put(&pod())?;
     let before = agent.wait_pod("pod", "runs", is_running)?;
@@ -232,7 +232,7 @@ fn a_lost_state_directory_doubles_and_kills_nothing() -> Result<()> {
         it.reason.as_deref() == Some("Blocked") && message.contains(&pid.to_string())
     })?;
     assert!(told.containers.iter().all(|it| it.restarts == 0));
-    thread::sleep(Duration::from_secs(12));
+    agent.wait_full_passes(3)?;
     let dir = cgroup::dir_of("memory", &path);
     let processes = |dir: &Path| -> Vec<u32> {
         let below = cgroup::sub_dirs(dir);

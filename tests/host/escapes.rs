@@ -47,7 +47,7 @@ fn is_there(pid: u32) -> bool {
 
 #[cfg_attr(feature = "privileged", test)]
 fn a_container_that_left_its_cgroup_is_told_and_ends_with_its_pod() -> Result<()> {
-    let mut agent = Agent::new("escape")?;
+    let mut agent = Agent::new("escape")?.with_quick_passes();
     agent.start()?;
     // As a command of a container writes `$$`.
     let moves = join("$$$$", "/");
@@ -82,7 +82,7 @@ fn a_container_that_left_its_cgroup_is_told_and_ends_with_its_pod() -> Result<()
 
 #[cfg_attr(feature = "privileged", test)]
 fn an_agent_that_was_put_into_a_pod_does_not_end_with_it() -> Result<()> {
-    let mut agent = Agent::new("captive")?;
+    let mut agent = Agent::new("captive")?.with_quick_passes();
     agent.start()?;
     let agent_pid = agent.pid().context("it runs")?;
     agent.put(&Manifest::new("captor").container(Container::idle("app")))?;

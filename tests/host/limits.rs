@@ -345,7 +345,7 @@ impl Drop for Mounted {
 /// left has the least share of CPU until it can be.
 #[cfg_attr(feature = "privileged", test)]
 fn a_cgroup_that_cannot_be_removed_has_the_least_cpu() -> Result<()> {
-    let mut agent = Agent::new("stubborn")?;
+    let mut agent = Agent::new("stubborn")?.with_quick_passes();
     agent.start()?;
     let amounts = json!({"cpu": "500m", "memory": "16Mi"});
     let container = Container::idle("app").resources(amounts.clone(), amounts);

@@ -175,7 +175,7 @@ fn a_fork_bomb_ends_at_the_threshold_of_process_ids() -> Result<()> {
 /// so, and it goes on by itself.
 #[cfg_attr(feature = "privileged", test)]
 fn a_pod_that_cannot_be_stored_waits_for_room() -> Result<()> {
-    let mut agent = Agent::new("full")?;
+    let mut agent = Agent::new("full")?.with_quick_passes();
     let disk = SmallDisk::mount(&agent, 4)?;
     agent.start()?;
     agent.put(&Manifest::new("before").container(Container::idle("app")))?;
@@ -189,7 +189,7 @@ fn a_pod_that_cannot_be_stored_waits_for_room() -> Result<()> {
             .as_deref()
             .is_some_and(|it| it.contains("can be stored"))
     })?;
-    thread::sleep(Duration::from_secs(12));
+    agent.wait_full_passes(3)?;
     assert!(
         cgroup::dirs_in_all(&format!("{}/besteffort/pod{}", agent.kubepods(), waits.uid))
             .is_empty()
@@ -342,6 +342,7 @@ fn a_node_under_memory_pressure_lets_in_who_has_requests() -> Result<()> {
     let room = u64::from(scaled(1024, 192)?);
     let mut agent = Agent::new("admit-short")?
         .with_memory(room, 1)?
+        .with_quick_passes()
         .with_kubelet("evictionPressureTransitionPeriod: 1s")
         .with_kubelet(&format!("evictionSoft: {{{signal}: {}Mi}}", room - line))
         .with_kubelet(&format!("evictionSoftGracePeriod: {{{signal}: 1h}}"));

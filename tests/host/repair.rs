@@ -16,11 +16,10 @@ use serde_json::json;
 
 use super::look::{container_path, is_running, pid_of, pod_path};
 
-/// Every file is read back this often.
-const FULL_PASS: Duration = Duration::from_secs(10);
-
 fn agent_with_pod(test: &str) -> Result<(Agent, PodEntry)> {
-    let mut agent = Agent::new(test)?.with_kubelet("podPidsLimit: 64");
+    let mut agent = Agent::new(test)?
+        .with_kubelet("podPidsLimit: 64")
+        .with_quick_passes();
     agent.start()?;
     agent.put(
         &Manifest::new("pod").container(Container::idle("app").resources(
@@ -46,7 +45,7 @@ fn check_unharmed(agent: &Agent, before: &PodEntry) -> Result<()> {
 /// second time, and the pod ends with its manifest as any other.
 #[cfg_attr(feature = "privileged", test)]
 fn a_pod_whose_record_is_lost_goes_on() -> Result<()> {
-    let mut agent = Agent::new("lost")?;
+    let mut agent = Agent::new("lost")?.with_quick_passes();
     agent.start()?;
     let journal = agent.dir.join("journal");
     let init = Container::sh("init", &format!("echo ran >>{}", journal.display()));
@@ -72,7 +71,7 @@ fn a_pod_whose_record_is_lost_goes_on() -> Result<()> {
         assert_eq!(orphans.count(), 0);
         agent.wait_for("it is stored again", || Ok(record.exists()))?;
     }
-    thread::sleep(FULL_PASS + STEP);
+    agent.wait_full_passes(2)?;
     let after = agent.wait_pod("pod", "runs", runs)?;
     assert_eq!(pids(&after), pids(&before));
     assert_eq!(fs::read_to_string(&journal)?, "ran\n");
@@ -106,23 +105,22 @@ fn foreign_writes_are_put_back() -> Result<()> {
     let files = files
         .into_iter()
         .chain([(&pod_path, "pids", "pids.max", "7")]);
+    let n_writes = agent.status()?.agent.writes;
     let mut wanted = Vec::new();
     for (path, controller, file, foreign) in files {
         let value = cgroup::read(controller, path, file)?;
         assert_ne!(value, foreign, "{file}");
         cgroup::write(controller, path, file, foreign)?;
-        assert_eq!(cgroup::read(controller, path, file)?, foreign);
         wanted.push((path.clone(), controller, file, value));
     }
-    let began = Instant::now();
     for (path, controller, file, value) in &wanted {
         agent.wait_for(&format!("{file} of {path} put back"), || {
             Ok(cgroup::read(controller, path, file)? == *value)
         })?;
     }
-    // A machine under emulation is slow, not that slow.
-    let took = began.elapsed();
-    assert!(took < FULL_PASS * 2, "{took:?}");
+    agent.wait("the agent wrote them", |it| {
+        it.agent.writes >= n_writes + wanted.len() as u64
+    })?;
     check_unharmed(&agent, &pod)
 }
 
@@ -134,12 +132,14 @@ fn a_degraded_cgroup_is_repaired_around_its_processes() -> Result<()> {
     let main = pid_of(&pod, "app").context("it runs")?;
     let path = container_path(&pod, "app")?;
     let pod_path = pod_path(&pod)?;
+    let n_writes = agent.status()?.agent.writes;
     if cgroup::is_unified() {
         let limit = cgroup::read("memory", &path, "memory.max")?;
         cgroup::write("memory", pod_path, "cgroup.subtree_control", "-memory")?;
-        assert!(cgroup::read("memory", &path, "memory.max").is_err());
         agent.wait_for("the memory controller is back", || {
-            Ok(cgroup::read("memory", &path, "memory.max").is_ok_and(|it| it == limit))
+            let is_repaired = agent.status()?.agent.writes > n_writes;
+            Ok(is_repaired
+                && cgroup::read("memory", &path, "memory.max").is_ok_and(|it| it == limit))
         })?;
     } else {
         let shares = cgroup::read("cpu", &path, "cpu.shares")?;
@@ -167,11 +167,8 @@ fn passes_over_an_unchanged_node_write_nothing() -> Result<()> {
     let before = agent.wait("all pods run", |status| {
         status.pods.len() == 4 && status.pods.iter().all(is_running)
     })?;
-    let began = Instant::now();
     // Nothing happens, so that every pass from here on is a full one.
-    let after = agent.wait("two full passes", |status| {
-        began.elapsed() > FULL_PASS * 2 && status.agent.passes >= before.agent.passes + 2
-    })?;
+    let after = agent.wait_full_passes(3)?;
     assert_eq!(after.agent.writes, before.agent.writes);
     assert_eq!(after.agent.failed_writes, 0);
     Ok(())
@@ -183,7 +180,7 @@ fn a_persistent_other_writer_is_given_way_and_told_once() -> Result<()> {
     /// At a full pass each second, every one of which would write.
     const FIGHT: Duration = Duration::from_secs(14);
     const FOREIGN: &str = "777";
-    let mut agent = Agent::new("contention")?.with_kubelet("syncFrequency: 1s");
+    let mut agent = Agent::new("contention")?.with_quick_passes();
     agent.start()?;
     agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
     let pod = agent.wait_pod("pod", "runs", is_running)?;

@@ -46,7 +46,9 @@ fn refusal(agent: &Agent, pod: &Manifest, reason: &str) -> Result<String> {
 
 #[cfg_attr(feature = "privileged", test)]
 fn what_does_not_fit_is_refused_and_begins_when_there_is_room() -> Result<()> {
-    let mut agent = Agent::new("room")?.with_memory(256, 64)?;
+    let mut agent = Agent::new("room")?
+        .with_memory(256, 64)?
+        .with_quick_passes();
     agent.metrics = scrape::free_address()?;
     agent.start()?;
     let message = refusal(&agent, &always("wide", json!({"cpu": "1000"})), "OutOfcpu")?;
@@ -94,7 +96,9 @@ fn what_does_not_fit_is_refused_and_begins_when_there_is_room() -> Result<()> {
 /// A node that is made smaller, or whose reservations grow, keeps what runs on it.
 #[cfg_attr(feature = "privileged", test)]
 fn pods_are_counted_and_those_that_run_are_never_refused() -> Result<()> {
-    let mut agent = Agent::new("full")?.with_kubelet("maxPods: 2");
+    let mut agent = Agent::new("full")?
+        .with_kubelet("maxPods: 2")
+        .with_quick_passes();
     agent.start()?;
     for name in ["first", "second"] {
         agent.put(&always(name, json!({})))?;
@@ -126,7 +130,8 @@ fn pods_are_counted_and_those_that_run_are_never_refused() -> Result<()> {
 fn a_refusal_is_for_good_where_kubelets_ways_are_asked_for() -> Result<()> {
     let mut agent = Agent::new("for-good")?
         .with_kubelet("maxPods: 1")
-        .with_kubelet("failCgroupV1: false");
+        .with_kubelet("failCgroupV1: false")
+        .with_quick_passes();
     agent.sections = "compat: kubelet\n".to_owned();
     agent.start()?;
     agent.put(&always("first", json!({})))?;
@@ -134,8 +139,7 @@ fn a_refusal_is_for_good_where_kubelets_ways_are_asked_for() -> Result<()> {
     refusal(&agent, &always("second", json!({})), "OutOfpods")?;
     agent.remove_pod("first")?;
     agent.wait("the first is gone", |it| it.pods.len() == 1)?;
-    // Two full passes.
-    std::thread::sleep(std::time::Duration::from_secs(21));
+    agent.wait_full_passes(3)?;
     agent.wait_pod("second", "stays refused", is_refused("OutOfpods"))?;
     assert!(told(&agent, "RefusedPodReturns")?.is_empty());
     Ok(())

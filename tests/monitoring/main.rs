@@ -1,6 +1,6 @@
 //! The monitoring lane: rules, alerts and the agent's metrics in a Prometheus and an Alertmanager of
 //! their own. Every function always compiles; with the feature `monitoring` it is a test:
-//! `cargo xtask test monitoring`, which also gets the programs.
+//! `cargo xtask test rules live`, which also gets the programs.
 #![cfg_attr(
     not(feature = "monitoring"),
     expect(dead_code, reason = "tests only with the feature")

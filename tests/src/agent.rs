@@ -26,6 +26,9 @@ use crate::manifest::Manifest;
 /// takes twenty times as long.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
+/// Between two full passes of an agent [with quick ones](Agent::with_quick_passes).
+const QUICK_PASS: Duration = Duration::from_secs(1);
+
 /// Between two looks at a condition.
 pub const STEP: Duration = Duration::from_millis(10);
 
@@ -92,6 +95,22 @@ impl Agent {
     pub fn with_kubelet(mut self, field: &str) -> Self {
         self.kubelet.push_str(&format!("  {field}\n"));
         self
+    }
+
+    /// Every file is read back, and every pod looked at, each second instead of each ten: for tests that
+    /// [wait](Self::wait_full_passes) for that.
+    #[must_use]
+    pub fn with_quick_passes(self) -> Self {
+        self.with_kubelet(&format!("syncFrequency: {}s", QUICK_PASS.as_secs()))
+    }
+
+    /// Waits until an agent with quick passes has had time for `n` full ones, and has made as many.
+    pub fn wait_full_passes(&self, n: u32) -> Result<Status> {
+        let before = self.status()?.agent.passes;
+        let began = Instant::now();
+        self.wait("full passes", |it| {
+            began.elapsed() > QUICK_PASS * n && it.agent.passes >= before + u64::from(n)
+        })
     }
 
     /// Gives pods so much memory together, MiB, and hard eviction below `threshold` MiB of it: what

@@ -1,7 +1,7 @@
 //! A Prometheus or an Alertmanager of a test: the real program on a loopback port, in a directory of
 //! its own, and what it answers. Beside them the tools that come with them.
 //!
-//! `BALLAST_MONITORING` names the directory of the programs, which `cargo xtask test monitoring`
+//! `BALLAST_MONITORING` names the directory of the programs, which `cargo xtask test rules`
 //! sets; without it they come from the search path.
 //!
 //! Invariant: the program and its directory are gone when its value is dropped.

@@ -20,7 +20,7 @@ use crate::test::report::Outcome;
 use crate::{setup, workspace};
 
 /// Of each target in the test command.
-const LANE_SECONDS: u32 = 30;
+const LANE_SECONDS: u32 = 15;
 
 /// An input that takes longer has found a fault.
 const MAX_INPUT_SECONDS: u32 = 10;

@@ -119,7 +119,7 @@ fn stale_dashboards(root: &Path) -> Result<Vec<Finding>> {
         path: dashboards::RECORDED_TABLE.into(),
         line: 1,
         what: format!(
-            "recorded with another {family}; `BALLAST_RECORD_DASHBOARDS=1 cargo xtask test monitoring \
+            "recorded with another {family}; `BALLAST_RECORD_DASHBOARDS=1 cargo xtask test live \
              -- what_dashboards_ask` records anew"
         ),
     });

@@ -301,7 +301,7 @@ fn wait_allocatable(agent: &Agent, resource: &str, expected: &[&str]) -> Result<
 /// it is to run always, and one that is to run once does not.
 #[cfg_attr(feature = "privileged", test)]
 fn a_pod_that_is_to_run_always_gets_what_others_give_back() -> Result<()> {
-    let mut agent = Agent::new("device-return")?;
+    let mut agent = Agent::new("device-return")?.with_quick_passes();
     agent.start()?;
     let mut plugin = Plugin::new(&agent)?;
     plugin.start(&agent)?;

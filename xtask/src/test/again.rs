@@ -8,11 +8,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use jiff::{Timestamp, Unit};
 
-use super::report::{self, Outcome};
+use super::report::{self, Outcome, Retried};
+use super::tested;
 use crate::progress::note;
 use crate::workspace;
 
@@ -79,22 +80,29 @@ pub(crate) fn run(
     Ok(match second.fault {
         None => Outcome::PassedAgain {
             detail: detail(tests.len() as u64, &second.about),
-            tests,
+            tests: tests
+                .into_iter()
+                .map(|name| Retried {
+                    message: report::failure(&first.output, &name).unwrap_or_default(),
+                    name,
+                })
+                .collect(),
         },
         Some(_) => Outcome::Failed(format!("{fault}, twice: {}", tests.join(", "))),
     })
 }
 
-/// Adds the tests that passed at the second try to the file of all of them. Gives what there is to say
-/// about the file.
+/// Adds the tests that passed at the second try to the file of all of them, one a line: time, commit,
+/// lane, test, and how it failed, with tabs between. Gives what there is to say about the file.
 pub(crate) fn remember(outcomes: &[(&str, &Outcome)]) -> Result<Option<String>> {
-    let path = workspace::cache()?.join("second-tries.txt");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let path = workspace::cache()?.join("second-tries.tsv");
+    let now = Timestamp::now().round(Unit::Second)?;
     let mut lines = String::new();
     for (lane, outcome) in outcomes {
         if let Outcome::PassedAgain { tests, .. } = outcome {
-            for test in tests {
-                lines += &format!("{now} {lane} {test}\n");
+            let commit = tested::commit().unwrap_or_else(|| "unknown".to_owned());
+            for Retried { name, message } in tests {
+                lines += &format!("{now}\t{commit}\t{lane}\t{name}\t{message}\n");
             }
         }
     }
@@ -111,7 +119,7 @@ pub(crate) fn remember(outcomes: &[(&str, &Outcome)]) -> Result<Option<String>> 
 /// Which tests stand in the file, and how often, the most frequent first.
 fn frequent(lines: &str) -> String {
     let mut counts: Vec<(usize, &str)> = Vec::new();
-    for test in lines.lines().filter_map(|it| it.rsplit(' ').next()) {
+    for test in lines.lines().filter_map(|it| it.split('\t').nth(3)) {
         match counts.iter_mut().find(|it| it.1 == test) {
             Some(count) => count.0 += 1,
             None => counts.push((1, test)),
@@ -132,7 +140,8 @@ mod tests {
     fn ran(failed: &[&str], n_passed: usize) -> Ran {
         let mut output = String::new();
         if !failed.is_empty() {
-            output += "\nfailures:\n\n---- some::test stdout ----\nno\n\nfailures:\n";
+            output += "\nfailures:\n\n---- a::b stdout ----\nError: no\n\n---- c stdout ----\n\n\
+                       thread 'c' (7) panicked at tests/c.rs:1:2:\nit is not\n\nfailures:\n";
             for it in failed {
                 output += &format!("    {it}\r\n");
             }
@@ -164,7 +173,12 @@ mod tests {
         let (found, asked) = outcome(vec![ran(&["a::b", "c"], 5), ran(&[], 2)]);
         let expected = Outcome::PassedAgain {
             detail: "7 tests, Linux 6.12".to_owned(),
-            tests: vec!["a::b".to_owned(), "c".to_owned()],
+            tests: ["a::b", "c"]
+                .map(|it| Retried {
+                    name: it.to_owned(),
+                    message: if it == "c" { "it is not" } else { "no" }.to_owned(),
+                })
+                .to_vec(),
         };
         assert_eq!(found, expected);
         let second = [
@@ -190,7 +204,7 @@ mod tests {
 
     #[test]
     fn second_tries_are_counted_by_test() {
-        let lines = "1 host a::b\n2 vm 6.12 c\n3 host a::b\n";
+        let lines = "1\tf00\thost\ta::b\tno\n2\tf00\tvm 6.12\tc\t\n3\tf00\thost\ta::b\tno\n";
         assert_eq!(frequent(lines), "a::b (2), c (1)");
     }
 

@@ -15,11 +15,19 @@ pub(crate) enum Outcome {
     /// With what there is to say about it, such as the number of tests.
     Passed(String),
     /// The same, but for these tests, which passed when they were run once more.
-    PassedAgain { detail: String, tests: Vec<String> },
+    PassedAgain { detail: String, tests: Vec<Retried> },
     /// With the reason.
     Failed(String),
     /// It cannot run here, with the reason.
     LeftOut(String),
+}
+
+/// A test that passed when it was run once more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Retried {
+    pub(crate) name: String,
+    /// How it failed before, one line; empty where it did not say.
+    pub(crate) message: String,
 }
 
 pub(crate) struct Row {
@@ -110,7 +118,7 @@ fn table(rows: &[Row]) -> String {
             let (word, detail) = match &row.outcome {
                 Outcome::Passed(detail) => ("passed", detail.clone()),
                 Outcome::PassedAgain { detail, tests } => {
-                    let tests = tests.join(", ");
+                    let tests = names(tests);
                     ("passed", format!("{detail}; at the second try: {tests}"))
                 }
                 Outcome::Failed(why) => ("FAILED", why.clone()),
@@ -123,34 +131,48 @@ fn table(rows: &[Row]) -> String {
         .collect()
 }
 
+fn names(tests: &[Retried]) -> String {
+    let names: Vec<_> = tests.iter().map(|it| it.name.as_str()).collect();
+    names.join(", ")
+}
+
 fn closing_line(rows: &[Row], left_to_all: &[String], took: Duration) -> String {
-    let names = |wanted: fn(&Outcome) -> bool| {
-        let names: Vec<_> = rows
-            .iter()
-            .filter(|it| wanted(&it.outcome))
-            .map(|it| it.name.as_str())
+    let lanes = |wanted: fn(&Outcome) -> bool| {
+        let mut lanes: Vec<(&str, usize)> = Vec::new();
+        for row in rows.iter().filter(|it| wanted(&it.outcome)) {
+            match lanes.iter_mut().find(|it| it.0 == row.name) {
+                Some(lane) => lane.1 += 1,
+                None => lanes.push((&row.name, 1)),
+            }
+        }
+        let lanes: Vec<_> = lanes
+            .into_iter()
+            .map(|(name, n_runs)| match n_runs {
+                1 => name.to_owned(),
+                n => format!("{name} {n} times"),
+            })
             .collect();
-        if names.is_empty() {
+        if lanes.is_empty() {
             "none".to_owned()
         } else {
-            names.join(", ")
+            lanes.join(", ")
         }
     };
-    let passed = names(|it| matches!(it, Outcome::Passed(_) | Outcome::PassedAgain { .. }));
-    let failed = names(|it| matches!(it, Outcome::Failed(_)));
-    let left_out = names(|it| matches!(it, Outcome::LeftOut(_)));
-    let again: Vec<&str> = rows
+    let passed = lanes(|it| matches!(it, Outcome::Passed(_) | Outcome::PassedAgain { .. }));
+    let failed = lanes(|it| matches!(it, Outcome::Failed(_)));
+    let left_out = lanes(|it| matches!(it, Outcome::LeftOut(_)));
+    let again: Vec<Retried> = rows
         .iter()
         .filter_map(|it| match &it.outcome {
             Outcome::PassedAgain { tests, .. } => Some(tests),
             _ => None,
         })
         .flatten()
-        .map(String::as_str)
+        .cloned()
         .collect();
     let again = match again.as_slice() {
         [] => String::new(),
-        tests => format!("; at the second try: {}", tests.join(", ")),
+        tests => format!("; at the second try: {}", names(tests)),
     };
     let all = match left_to_all {
         [] => String::new(),
@@ -201,6 +223,26 @@ pub(crate) fn failed_tests(output: &str) -> Vec<String> {
         .collect()
 }
 
+/// How `test` failed, in one line: what its error or its panic says first.
+pub(crate) fn failure(output: &str, test: &str) -> Option<String> {
+    let head = format!("---- {test} stdout ----");
+    let mut lines = output
+        .lines()
+        .map(str::trim_end)
+        .skip_while(|it| *it != head)
+        .skip(1)
+        .take_while(|it| !it.starts_with("---- ") && *it != "failures:");
+    while let Some(line) = lines.next() {
+        if let Some(error) = line.strip_prefix("Error: ") {
+            return Some(error.to_owned());
+        }
+        if line.contains("' panicked at ") || line.contains(") panicked at ") {
+            return lines.next().map(str::to_owned);
+        }
+    }
+    None
+}
+
 /// The path of the program of target `name`, from cargo's messages in JSON. `kind`: `test` or `bin`.
 pub(crate) fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
     #[derive(Deserialize)]
@@ -243,7 +285,12 @@ mod tests {
         let failed = || Outcome::Failed("exit status: 101".to_owned());
         let again = || Outcome::PassedAgain {
             detail: String::new(),
-            tests: vec!["a::b".to_owned(), "c".to_owned()],
+            tests: ["a::b", "c"]
+                .map(|it| Retried {
+                    name: it.to_owned(),
+                    message: String::new(),
+                })
+                .to_vec(),
         };
         let none: &[String] = &[];
         let left_to_all = ["fuzz".to_owned(), "vm".to_owned()];
@@ -257,6 +304,15 @@ mod tests {
                 vec![row("unit", passed())],
                 &left_to_all,
                 "ballast: all lanes passed (unit); left out: none; left to `all`: fuzz, vm; 7m12s",
+            ),
+            (
+                vec![
+                    row("host", passed()),
+                    row("host", passed()),
+                    row("host", failed()),
+                ],
+                none,
+                "ballast: FAILED: host; passed: host 2 times; left out: none; 7m12s",
             ),
             (
                 vec![row("unit", passed()), row("host", left_out())],

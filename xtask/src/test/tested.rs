@@ -32,16 +32,21 @@ struct Lane<'a> {
 
 /// The work tree as it is, if it has no changes and git knows it.
 pub(crate) fn clean() -> Option<Clean> {
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.current_dir(workspace::root()).args(arguments);
-        progress::quiet(&mut command).ok()
-    };
     let changes = git(&["status", "--porcelain"])?;
-    let commit = git(&["rev-parse", "HEAD"])?;
-    changes.trim().is_empty().then(|| Clean {
-        commit: commit.trim().to_owned(),
-    })
+    let commit = commit()?;
+    changes.is_empty().then_some(Clean { commit })
+}
+
+/// The commit of the work tree, with or without changes.
+pub(crate) fn commit() -> Option<String> {
+    git(&["rev-parse", "HEAD"])
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new("git");
+    command.current_dir(workspace::root()).args(arguments);
+    let output = progress::quiet(&mut command).ok()?;
+    Some(output.trim().to_owned())
 }
 
 /// Records that `rows` passed on the tree, if it is still the one that it was before they ran.
