@@ -42,11 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// The agent as the test lanes run it.
 pub(crate) fn quick() -> Result<PathBuf> {
     headline("build the agent");
-    let wanted = Wanted {
-        agent: true,
-        ..Wanted::default()
-    };
-    programs::build(&wanted)?.agent()
+    programs::build(&Wanted::bin(programs::AGENT))?.bin(programs::AGENT)
 }
 
 /// The agent as it is shipped.

@@ -1,4 +1,4 @@
-//! cAdvisor, which the host lane and the benchmark hold the agent against.
+//! cAdvisor, which the lane `storm` and the benchmark hold the agent against.
 //!
 //! The last that Debian packages is that of Debian 11, 0.38. It reads the raw cgroups of v1, where
 //! the figures of later ones come from the same files.
@@ -18,6 +18,9 @@ pub(crate) const PROGRAM: &str = "BALLAST_CADVISOR";
 
 /// The one that tells why it is missing, which is then no fault of the test's.
 pub(crate) const WITHOUT: &str = "BALLAST_WITHOUT_CADVISOR";
+
+/// The module of the tests that need it.
+pub(crate) const TESTS: &str = "cadvisor::";
 
 const SUITE: &str = "bullseye";
 

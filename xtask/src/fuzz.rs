@@ -16,8 +16,12 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::progress::{self, headline, note};
+use crate::test::programs::{self, Wanted};
 use crate::test::report::Outcome;
 use crate::{setup, workspace};
+
+/// The program that writes what fuzzing starts from.
+pub(crate) const SEEDS: &str = "fuzz-seeds";
 
 /// Of each target in the test command.
 const LANE_SECONDS: u32 = 15;
@@ -100,12 +104,9 @@ fn fuzz(targets: &[Target], seconds: u32, seed: Option<u32>) -> Result<Outcome> 
     let programs = build()?;
     let directory = Directory::new()?;
     // Without instrumentation, which libFuzzer has to be linked for.
-    let mut seeds = workspace::cargo();
-    seeds
-        .args(["run", "--locked", "--package", "ballast-fuzz"])
-        .args(["--bin", "fuzz-seeds", "--"])
-        .arg(&directory.seeds);
-    progress::run("write the seeds", &mut seeds)?;
+    let seeds = programs::build(&Wanted::bin(SEEDS))?.bin(SEEDS)?;
+    let mut seeds = Command::new(seeds);
+    progress::run("write the seeds", seeds.arg(&directory.seeds))?;
     let n = thread::available_parallelism().map_or(1, usize::from);
     headline(format_args!(
         "fuzz {} targets, {seconds} s each, {n} at a time, seed {seed}",

@@ -1,11 +1,16 @@
 //! `cargo xtask reference`: the page that lists every metric, from the agent's tables.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::progress;
+use crate::test::programs::{self, Wanted};
 use crate::workspace;
+
+/// The program that makes it.
+pub(crate) const PROGRAM: &str = "metrics_reference";
 
 /// Relative to the root of the checkout.
 pub(crate) const PAGE: &str = "dashboards/METRICS.md";
@@ -31,8 +36,6 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn page() -> Result<String> {
-    let mut command = workspace::cargo();
-    command.args(["run", "--quiet", "--locked", "-p", "ballast-tests"]);
-    command.args(["--bin", "metrics_reference"]);
-    progress::capture("the page of metrics", &mut command)
+    let program = programs::build(&Wanted::bin(PROGRAM))?.bin(PROGRAM)?;
+    progress::capture("the page of metrics", &mut Command::new(program))
 }

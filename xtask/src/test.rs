@@ -18,12 +18,13 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::progress::{self, Deadline, Stdout, headline, note};
-use crate::{fuzz, monitoring, setup, tidy, vm, workspace};
+use crate::{fuzz, monitoring, reference, setup, tidy, vm, workspace};
+use again::Ran;
 use host::Part;
 use programs::{Artifact, HostPrograms, Programs, Wanted};
 use report::{Outcome, Report, Row};
@@ -103,7 +104,8 @@ impl Lane {
             ..Wanted::default()
         };
         match self {
-            Self::Tidy | Self::Fuzz => Wanted::default(),
+            Self::Tidy => Wanted::bin(reference::PROGRAM),
+            Self::Fuzz => Wanted::bin(fuzz::SEEDS),
             Self::Unit => Wanted {
                 unit: true,
                 ..Wanted::default()
@@ -113,8 +115,7 @@ impl Lane {
             Self::Plugins => target("plugins"),
             Self::Rules => target("monitoring"),
             Self::Live => Wanted {
-                agent: true,
-                helpers: true,
+                bins: vec![programs::AGENT, programs::HOG],
                 ..target("monitoring")
             },
             Self::Host | Self::Storm | Self::Vm => HostPrograms::wanted(),
@@ -316,21 +317,21 @@ impl Runner<'_> {
 
     fn unit(&mut self) -> Result<Outcome> {
         let programs: Vec<Artifact> = self.programs()?.unit().into_iter().cloned().collect();
-        let mut output = String::new();
+        let mut all = Ran::default();
         for program in &programs {
-            output += &self.run_program(program, &[], &[])?;
+            all.add(self.run_program(program, &[], &[])?);
         }
         let mut cargo = workspace::cargo();
         cargo.args(["test", "--doc"]);
         programs::flags(&mut cargo).arg("--").args(self.pass_on);
-        output += &progress::run("tests in the documentation", &mut cargo)?;
-        self.passed(&output)
+        all.add(run_to_end("tests in the documentation", &mut cargo)?);
+        Ok(self.outcome(&all))
     }
 
     fn target(&mut self, name: &str) -> Result<Outcome> {
         let program = self.programs()?.target(name)?.clone();
-        let output = self.run_program(&program, &[], &[])?;
-        self.passed(&output)
+        let ran = self.run_program(&program, &[], &[])?;
+        Ok(self.outcome(&ran))
     }
 
     /// A program with a report of its own, which tells by its status.
@@ -338,8 +339,11 @@ impl Runner<'_> {
         let program = self.programs()?.target("conformance")?;
         let mut command = Command::new(&program.path);
         command.current_dir(&program.package).args(self.pass_on);
-        finish("conformance", &mut command)?;
-        Ok(Outcome::Passed(String::new()))
+        let ran = run_to_end("conformance", &mut command)?;
+        Ok(match ran.fault {
+            Some(fault) => Outcome::Failed(fault),
+            None => Outcome::Passed(String::new()),
+        })
     }
 
     /// The tests of rules, or those with live agents.
@@ -351,12 +355,12 @@ impl Runner<'_> {
         let mut variables = vec![("BALLAST_MONITORING", monitoring::programs()?)];
         let mut arguments = vec!["--skip", LIVE];
         if is_live {
-            variables.push(("BALLAST_BIN", programs.agent()?));
-            variables.push(("BALLAST_HOG", programs.hog()?));
+            variables.push(("BALLAST_BIN", programs.bin(programs::AGENT)?));
+            variables.push(("BALLAST_HOG", programs.bin(programs::HOG)?));
             arguments = vec![LIVE];
         }
-        let output = self.run_program(&program, &variables, &arguments)?;
-        self.passed(&output)
+        let ran = self.run_program(&program, &variables, &arguments)?;
+        Ok(self.outcome(&ran))
     }
 
     /// Runs a test program of libtest where cargo would; `more`: arguments before those passed on.
@@ -365,7 +369,7 @@ impl Runner<'_> {
         program: &Artifact,
         variables: &[(&str, PathBuf)],
         more: &[&str],
-    ) -> Result<String> {
+    ) -> Result<Ran> {
         let mut command = times::command(&program.path);
         command
             .args(times::ARGUMENTS)
@@ -374,7 +378,7 @@ impl Runner<'_> {
             .envs(variables.iter().map(|it| (it.0, &it.1)))
             .args(more)
             .args(self.pass_on);
-        finish(&program.name, &mut command)
+        run_to_end(&program.name, &mut command)
     }
 
     fn host(&mut self, part: Part) -> Result<Outcome> {
@@ -395,12 +399,14 @@ impl Runner<'_> {
         Ok(rows)
     }
 
-    /// As many tests as `output` counts.
-    fn passed(&mut self, output: &str) -> Result<Outcome> {
-        self.tell_times(output);
-        match report::count_tests(output) {
-            None | Some(0) => bail!("no test ran"),
-            Some(count) => Ok(Outcome::Passed(report::tests(count))),
+    fn outcome(&mut self, ran: &Ran) -> Outcome {
+        self.tell_times(&ran.output);
+        if let Some(fault) = &ran.fault {
+            return Outcome::Failed(fault.clone());
+        }
+        match report::count_tests(&ran.output) {
+            None | Some(0) => Outcome::Failed("no test ran".to_owned()),
+            Some(count) => Outcome::Passed(report::tests(count)),
         }
     }
 
@@ -414,20 +420,26 @@ impl Runner<'_> {
     }
 }
 
-/// Runs a test program to its end, or to the deadline of a program.
-fn finish(what: &str, command: &mut Command) -> Result<String> {
+/// Runs a test program to its end; one that is still running at the deadline has failed.
+fn run_to_end(what: &str, command: &mut Command) -> Result<Ran> {
     let deadline = Deadline {
         end: Some(DEADLINE),
         ..Deadline::default()
     };
     let finished = progress::watch(what, command, Stdout::Show, deadline)?;
-    ensure!(
-        !finished.timed_out,
-        "{what}: stopped after {} minutes",
-        DEADLINE.as_secs() / 60
-    );
-    ensure!(finished.status.success(), "{what}: {}", finished.status);
-    Ok(finished.stdout)
+    let fault = match (finished.timed_out, finished.status.success()) {
+        (true, _) => Some(format!(
+            "{what}: stopped after {} minutes",
+            DEADLINE.as_secs() / 60
+        )),
+        (false, false) => Some(format!("{what}: {}", finished.status)),
+        (false, true) => None,
+    };
+    Ok(Ran {
+        output: finished.stdout,
+        fault,
+        about: String::new(),
+    })
 }
 
 fn needs_root() -> Option<String> {

@@ -35,12 +35,21 @@ const ONCE: [&str; 9] = [
 ];
 
 /// One run of a test program.
+#[derive(Debug, Default)]
 pub(crate) struct Ran {
     pub(crate) output: String,
     /// Why it has failed.
     pub(crate) fault: Option<String>,
     /// What there is to say about a run without a fault; may be empty.
     pub(crate) about: String,
+}
+
+impl Ran {
+    /// Of two runs one; the first fault is that of both.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.output += &other.output;
+        self.fault = self.fault.take().or(other.fault);
+    }
 }
 
 /// Runs the tests that `arguments` choose, and those that failed once more. `run` is given the

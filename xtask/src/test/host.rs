@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use super::again::{self, Ran};
 use super::programs::HostPrograms;
 use super::report::Outcome;
-use super::{DEADLINE, ERROR_BACKTRACE, HOST_TEST_ARGUMENTS, times};
-use crate::progress::{self, Deadline, Stdout, note};
+use super::{ERROR_BACKTRACE, HOST_TEST_ARGUMENTS, run_to_end, times};
+use crate::progress::{self, note};
 use crate::{cadvisor, python_grpc, workspace};
 
 /// Which of the tests.
@@ -58,13 +58,14 @@ pub(super) fn run(
     asked: bool,
 ) -> Result<(Outcome, String)> {
     note(programs.tests.display());
-    let program = cadvisor::program().map_err(|error| format!("{error:#}"));
-    if let Err(why) = &program
+    let mut chosen = chosen(programs, part, pass_on)?;
+    let needs_cadvisor = chosen.iter().any(|it| it.starts_with(cadvisor::TESTS));
+    let program = needs_cadvisor.then(|| cadvisor::program().map_err(|error| format!("{error:#}")));
+    if let Some(Err(why)) = &program
         && asked
     {
         note(format_args!("no cAdvisor: {why}"));
     }
-    let mut chosen = chosen(programs, part, pass_on)?;
     let needs_modules = chosen.iter().any(|it| it.contains(python_grpc::TESTS));
     let mut about = String::new();
     let modules = match needs_modules.then(python_grpc::modules).transpose() {
@@ -110,26 +111,16 @@ pub(super) fn run(
             .env(ERROR_BACKTRACE, "0")
             .envs(modules.iter().map(|it| (python_grpc::MODULES, it)));
         match &program {
-            Ok(path) => command.env(cadvisor::PROGRAM, path),
-            // The test that needs it fails.
-            Err(_) if asked => &mut command,
-            Err(why) => command.env(cadvisor::WITHOUT, why),
+            Some(Ok(path)) => command.env(cadvisor::PROGRAM, path),
+            Some(Err(why)) if !asked => command.env(cadvisor::WITHOUT, why),
+            // The tests that need it fail, where there are any.
+            Some(Err(_)) | None => &mut command,
         };
-        let deadline = Deadline {
-            end: Some(DEADLINE),
-            ..Deadline::default()
-        };
-        let finished = progress::watch("host tests", &mut command, Stdout::Show, deadline)?;
-        ensure!(
-            !finished.timed_out,
-            "stopped after {} minutes",
-            DEADLINE.as_secs() / 60
-        );
-        output += &finished.stdout;
+        let ran = run_to_end("host tests", &mut command)?;
+        output += &ran.output;
         Ok(Ran {
-            fault: (!finished.status.success()).then(|| format!("host tests: {}", finished.status)),
-            output: finished.stdout,
             about: about.clone(),
+            ..ran
         })
     })?;
     Ok((outcome, output))

@@ -17,8 +17,8 @@ const PROFILE: &str = "lane";
 const FEATURES: &str = "ballast-tests/privileged,ballast-tests/monitoring";
 
 /// The programs that the host tests start, by the names of their targets.
-const AGENT: &str = "ballast";
-const HOG: &str = "hog";
+pub(crate) const AGENT: &str = "ballast";
+pub(crate) const HOG: &str = "hog";
 const PLUGIN: &str = "example_device_plugin";
 
 /// What to build. Everything that is wanted is built by one call.
@@ -28,46 +28,47 @@ pub(crate) struct Wanted {
     pub(crate) unit: bool,
     /// Names of test targets.
     pub(crate) targets: Vec<&'static str>,
-    /// The agent.
-    pub(crate) agent: bool,
-    /// What misbehaves beside the agent, and its device plugin.
-    pub(crate) helpers: bool,
+    /// Names of programs.
+    pub(crate) bins: Vec<&'static str>,
 }
 
 impl Wanted {
+    pub(crate) fn bin(name: &'static str) -> Self {
+        Self {
+            bins: vec![name],
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     pub(crate) fn add(&mut self, other: Self) {
         self.unit |= other.unit;
-        self.agent |= other.agent;
-        self.helpers |= other.helpers;
-        for target in other.targets {
-            if !self.targets.contains(&target) {
-                self.targets.push(target);
+        for (all, more) in [
+            (&mut self.targets, other.targets),
+            (&mut self.bins, other.bins),
+        ] {
+            for name in more {
+                if !all.contains(&name) {
+                    all.push(name);
+                }
             }
         }
     }
 
     /// The arguments of cargo that choose targets.
     fn selection(&self) -> Vec<&'static str> {
-        let programs = [
-            (self.agent, AGENT),
-            (self.helpers, HOG),
-            (self.helpers, PLUGIN),
-        ];
-        let bins: Vec<_> = programs.iter().filter(|it| it.0).map(|it| it.1).collect();
-        if self.unit && !bins.is_empty() {
+        if self.unit && !self.bins.is_empty() {
             // Cargo cannot be asked for programs and for tests beside the code by name in one call.
             return vec!["build", "--bins", "--tests"];
         }
-        let mut arguments = if self.unit {
-            vec!["test", "--no-run", "--lib", "--bins"]
-        } else {
-            vec!["build"]
+        let mut arguments = match self.unit {
+            true => vec!["test", "--no-run", "--lib", "--bins"],
+            false => vec!["build"],
         };
-        arguments.extend(bins.into_iter().flat_map(|it| ["--bin", it]));
+        arguments.extend(self.bins.iter().flat_map(|it| ["--bin", it]));
         arguments.extend(self.targets.iter().flat_map(|it| ["--test", it]));
         arguments
     }
@@ -103,28 +104,19 @@ impl HostPrograms {
     pub(crate) fn wanted() -> Wanted {
         Wanted {
             targets: vec!["host"],
-            agent: true,
-            helpers: true,
+            bins: vec![AGENT, HOG, PLUGIN],
             ..Wanted::default()
         }
     }
 }
 
 impl Programs {
-    pub(crate) fn agent(&self) -> Result<PathBuf> {
-        self.program(AGENT)
-    }
-
-    pub(crate) fn hog(&self) -> Result<PathBuf> {
-        self.program(HOG)
-    }
-
     pub(crate) fn host(&self) -> Result<HostPrograms> {
         Ok(HostPrograms {
             tests: self.target("host")?.path.clone(),
-            agent: self.agent()?,
-            hog: self.hog()?,
-            plugin: self.program(PLUGIN)?,
+            agent: self.bin(AGENT)?,
+            hog: self.bin(HOG)?,
+            plugin: self.bin(PLUGIN)?,
         })
     }
 
@@ -144,7 +136,7 @@ impl Programs {
             .with_context(|| format!("cargo named no test program `{name}`"))
     }
 
-    fn program(&self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn bin(&self, name: &str) -> Result<PathBuf> {
         let mut artifacts = self.0.iter();
         artifacts
             .find(|it| it.kind == "bin" && !it.is_test && it.name == name)
@@ -256,7 +248,7 @@ mod tests {
         let programs = parse(&messages.concat());
         let path = |it: &Artifact| it.path.display().to_string();
         assert_eq!(
-            programs.agent().expect("it is there"),
+            programs.bin(AGENT).expect("it is there"),
             Path::new("/t/agent")
         );
         assert_eq!(
@@ -265,6 +257,6 @@ mod tests {
         );
         let unit: Vec<_> = programs.unit().into_iter().map(path).collect();
         assert_eq!(unit, ["/t/lib", "/t/unit"]);
-        assert!(programs.hog().is_err() && programs.target("replay").is_err());
+        assert!(programs.bin(HOG).is_err() && programs.target("replay").is_err());
     }
 }
