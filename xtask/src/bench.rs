@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use crate::progress::{self, headline};
-use crate::test::report;
+use crate::test::programs;
 use crate::{build, cadvisor, setup, workspace};
 
 /// Measure the agent and print the figures beside their budgets
@@ -87,12 +87,9 @@ fn build_programs() -> Result<Programs> {
         .args(["--test", "conformance"])
         .args(["--message-format", "json-render-diagnostics"]);
     let messages = progress::capture("build the measurements", &mut cargo)?;
-    let program = |kind, name| {
-        report::executable(&messages, kind, name)
-            .with_context(|| format!("cargo named no program `{name}`"))
-    };
+    let built = programs::parse(&messages);
     Ok(Programs {
-        bench: program("bin", "bench")?,
-        conformance: program("test", "conformance")?,
+        bench: built.bin("bench")?,
+        conformance: built.target("conformance")?.path.clone(),
     })
 }

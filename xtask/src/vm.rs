@@ -27,8 +27,8 @@ use kernels::Table;
 /// Run the host tests in VMs: on the default kernels, those named, or all
 ///
 /// Kernels are those of tests/vm/kernels.toml. What is about numbers is a twentieth of its size there,
-/// since emulated machines are that slow; `--full` runs it as it is, an hour for each kernel. Arguments after `--` go to the test program, for
-/// instance a part of a test's name.
+/// since emulated machines are that slow; `--full` runs it as it is, an hour for each kernel.
+/// Arguments after `--` go to the test program, for instance a part of a test's name.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[arg(value_name = "KERNEL")]

@@ -162,7 +162,8 @@ pub(crate) fn flags(cargo: &mut std::process::Command) -> &mut std::process::Com
     workspace::link_statically(cargo)
 }
 
-fn parse(messages: &str) -> Programs {
+/// The programs that cargo's messages in JSON name.
+pub(crate) fn parse(messages: &str) -> Programs {
     #[derive(Deserialize)]
     struct Message {
         manifest_path: PathBuf,

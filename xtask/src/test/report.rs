@@ -1,10 +1,7 @@
 //! What the lanes came to: a table, and one line that can be quoted.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-
-use serde::Deserialize;
 
 use super::again;
 use crate::progress::Elapsed;
@@ -243,26 +240,6 @@ pub(crate) fn failure(output: &str, test: &str) -> Option<String> {
     None
 }
 
-/// The path of the program of target `name`, from cargo's messages in JSON. `kind`: `test` or `bin`.
-pub(crate) fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
-    #[derive(Deserialize)]
-    struct Message {
-        target: Option<Target>,
-        executable: Option<PathBuf>,
-    }
-    #[derive(Deserialize)]
-    struct Target {
-        name: String,
-        kind: Vec<String>,
-    }
-    messages.lines().find_map(|line| {
-        let message: Message = serde_json::from_str(line).ok()?;
-        let target = message.target?;
-        let wanted = target.name == name && target.kind.iter().any(|it| it == kind);
-        if wanted { message.executable } else { None }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,18 +347,5 @@ test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out
 ";
         assert_eq!(count_tests(output), Some(7));
         assert_eq!(count_tests("QUANTITY: 3 passed, 0 failed\n"), None);
-    }
-
-    #[test]
-    fn the_test_program_is_found_among_the_messages() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"host","kind":["lib"]},"executable":null}
-not json
-{"reason":"compiler-artifact","target":{"name":"host","kind":["test"]},"executable":"/t/host-1"}
-{"reason":"build-finished","success":true}"#;
-        assert_eq!(
-            executable(messages, "test", "host"),
-            Some(PathBuf::from("/t/host-1"))
-        );
-        assert_eq!(executable(messages, "test", "replay"), None);
     }
 }

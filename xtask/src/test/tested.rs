@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::report::Row;
+use super::report::{Outcome, Row};
 use crate::progress;
 use crate::workspace;
 
@@ -49,8 +49,18 @@ fn git(arguments: &[&str]) -> Option<String> {
     Some(output.trim().to_owned())
 }
 
-/// Records that `rows` passed on the tree, if it is still the one that it was before they ran.
+/// Records that `rows` passed on the tree, if all of them did and it is still the one that it was before
+/// they ran. A lane that was left out has not passed.
 pub(crate) fn record(before: Option<Clean>, rows: &[Row]) -> Result<Option<PathBuf>> {
+    let passed = |row: &Row| {
+        matches!(
+            row.outcome,
+            Outcome::Passed(_) | Outcome::PassedAgain { .. }
+        )
+    };
+    if !rows.iter().all(passed) {
+        return Ok(None);
+    }
     let (Some(before), Some(after)) = (before, clean()) else {
         return Ok(None);
     };
