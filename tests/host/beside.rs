@@ -5,12 +5,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::wait::wait_for;
 use ballast_tests::{cgroup, scrape};
 use nix::mount::{MsFlags, mount};
 
@@ -25,12 +24,8 @@ fn output_of(command: &mut Command) -> Result<Output> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
-    let deadline = Instant::now() + PATIENCE;
-    while child.try_wait()?.is_none() {
-        if Instant::now() > deadline {
-            child.kill()?;
-        }
-        thread::sleep(STEP);
+    if wait_for("it ends", || Ok(child.try_wait()?.is_some())).is_err() {
+        child.kill()?;
     }
     Ok(child.wait_with_output()?)
 }

@@ -11,8 +11,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail, ensure};
-use ballast_tests::agent::{Agent, PATIENCE, hog};
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cadvisor::{self, Cadvisor};
 use ballast_tests::exposition::Exposition;
 use ballast_tests::figures::{
@@ -20,6 +20,7 @@ use ballast_tests::figures::{
 };
 use ballast_tests::formulas::Tree;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::wait::{patience, until};
 use ballast_tests::{cgroup, scrape};
 use nix::sys::stat::{major, minor};
 use serde_json::json;
@@ -193,19 +194,14 @@ impl Node {
         };
         // With the pods' own cgroups.
         let n_cgroups = 2 * n_pods;
-        let deadline = Instant::now() + PATIENCE;
-        while node.cgroups.values().flatten().count() < n_cgroups {
-            if Instant::now() > deadline {
-                bail!(
-                    "after {PATIENCE:?} the page has the cgroups {:#?} alone; log: {}",
-                    node.cgroups,
-                    node.agent.log_tail()
-                );
-            }
-            thread::sleep(Duration::from_millis(100));
+        until("the page has the cgroups", || {
             // Until the first sweep there is no page.
-            node.find_cgroups(&node.page().unwrap_or_default());
-        }
+            node.find_cgroups(&node.page()?);
+            let n_found = node.cgroups.values().flatten().count();
+            ensure!(n_found >= n_cgroups, "it has {:#?}", node.cgroups);
+            Ok(())
+        })
+        .with_context(|| format!("log: {}", node.agent.log_tail()))?;
         Ok(node)
     }
 
@@ -234,7 +230,7 @@ impl Node {
         let ids: BTreeSet<String> = self.cgroups.keys().cloned().collect();
         let mut theirs: BTreeMap<String, Vec<Reading>> = BTreeMap::new();
         let mut ours: BTreeMap<String, Vec<Reading>> = BTreeMap::new();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         loop {
             for (id, reading) in read(&ids)? {
                 push_new(theirs.entry(id).or_default(), reading);
@@ -253,7 +249,8 @@ impl Node {
             }
             ensure!(
                 Instant::now() < deadline,
-                "not every cgroup was read by both within {PATIENCE:?}; log: {}",
+                "not every cgroup was read by both within {:?}; log: {}",
+                patience(),
                 self.agent.log_tail()
             );
             thread::sleep(pause);

@@ -6,8 +6,6 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::thread;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use ballast::apply::cgroupfs::{ApplyError, CgroupWriter};
@@ -22,7 +20,8 @@ use ballast::model::topology::{NumaNodeId, Topology};
 use ballast::sources::cgroupfs::CgroupReader;
 use ballast::sources::{mounts, sysfs};
 use ballast::sys::{Root, page_size};
-use ballast_tests::agent::{PATIENCE, STEP, hog, wait_for};
+use ballast_tests::agent::hog;
+use ballast_tests::wait::wait_for;
 use ballast_tests::{cgroup, numa};
 
 /// `/NAME/pod/app`, gone when dropped.
@@ -155,17 +154,7 @@ impl Drop for Cgroups {
             child.kill().ok();
             child.wait().ok();
         }
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let dirs = cgroup::dirs_in_all(&self.name);
-            if dirs.is_empty() || Instant::now() > deadline {
-                break;
-            }
-            for dir in &dirs {
-                cgroup::clear(dir);
-            }
-            thread::sleep(STEP);
-        }
+        cgroup::remove_in_all(&self.name);
     }
 }
 

@@ -15,9 +15,10 @@ use ballast::model::event::{
 };
 use ballast::sources::bpf::{LoadOptions, Pinning, ProgramState, Stream, Streams};
 use ballast::sys::clock;
+use ballast_tests::wait::patience;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use self::node::{Cgroup, DEADLINE, Hierarchy, PinDirectory};
+use self::node::{Cgroup, Hierarchy, PinDirectory};
 
 const MIB: u64 = 1 << 20;
 
@@ -77,7 +78,7 @@ impl Watcher {
 
     /// Takes events until `done` holds.
     fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<()> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + patience();
         while !done(self) {
             if Instant::now() > deadline {
                 let n = self.events.len();

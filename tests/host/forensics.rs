@@ -1,12 +1,14 @@
-//! A record of every OOM kill, soon enough, complete, and still there after the agent has died.
+//! A record of every OOM kill, complete, and still there after the agent has died.
 
 use std::fs;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::forensics::{MAX_RECORD_BYTES, OomRecord, RecordId};
+use ballast::model::saved_counts::{self, SavedCounts, SavedSeries};
 use ballast::model::status::Status;
+use ballast::sources::checkpoint;
 use ballast::units::Limit;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
@@ -16,17 +18,6 @@ use super::look::{container_path, is_running, oom_detail, pod_path, wait_kills};
 use super::{say, scaled};
 
 const MIB: u64 = 1 << 20;
-
-/// In how much time a record has to be on disk.
-const DUE: Duration = Duration::from_millis(100);
-
-/// The same where everything takes twenty times as long.
-fn due() -> Result<Duration> {
-    Ok(DUE * 20 / scaled(20, 1)?)
-}
-
-/// One tick of the clock that file times are taken from, at 100 Hz.
-const TICK: Duration = Duration::from_millis(10);
 
 /// An agent under which a kill takes one process, and where it serves its metrics.
 fn agent(test: &str) -> Result<Agent> {
@@ -50,19 +41,21 @@ fn of_pods(agent: &Agent) -> Result<Vec<OomRecord>> {
     Ok(records)
 }
 
+/// What the file of counts has of a pod's container.
+fn saved_kills(agent: &Agent, pod: &str) -> Result<f64> {
+    let path = agent.state().join("oom-counts.json");
+    let saved: SavedCounts = checkpoint::read(&path, saved_counts::KIND, saved_counts::VERSION)?;
+    let of_pod = |it: &&SavedSeries| it.labels.get("pod").is_some_and(|it| it == pod);
+    let kills = saved.0.get("ballast_oom_kills_total").into_iter().flatten();
+    Ok(kills.filter(of_pod).map(|it| it.value).sum())
+}
+
 fn n_kills(records: &[OomRecord]) -> u64 {
     records.iter().map(|it| it.n_kills).sum()
 }
 
-fn modified(agent: &Agent, id: RecordId) -> Result<SystemTime> {
-    let path = agent.state().join("oom").join(id.file_name());
-    let metadata = fs::metadata(&path).with_context(|| path.display().to_string())?;
-    ensure!(metadata.len() <= MAX_RECORD_BYTES as u64);
-    Ok(metadata.modified()?)
-}
-
 #[cfg_attr(feature = "privileged", test)]
-fn a_kill_is_on_disk_with_its_scene_within_100_ms() -> Result<()> {
+fn a_kill_is_on_disk_with_its_scene() -> Result<()> {
     let agent = agent("forensics-one")?;
     let other = Container::idle("other").limited_to(8);
     agent.put(&Manifest::new("beside").container(other.clone()))?;
@@ -81,20 +74,14 @@ fn a_kill_is_on_disk_with_its_scene_within_100_ms() -> Result<()> {
         let records = of_pods(&agent)?;
         Ok(records.iter().any(|it| it.id == id && it.cut.is_empty()))
     })?;
-    let written = modified(&agent, id)?;
+    let path = agent.state().join("oom").join(id.file_name());
+    let metadata = fs::metadata(&path).with_context(|| path.display().to_string())?;
+    ensure!(metadata.len() <= MAX_RECORD_BYTES as u64);
     let records = of_pods(&agent)?;
     assert_eq!(records.len(), 1);
     let record = &records[0];
     assert_eq!(record.event, kills[0].event);
     assert_eq!(record.n_kills, 1);
-    let took = Duration::from_micros(record.recorded_after_us);
-    let at = SystemTime::UNIX_EPOCH + record.event.time.since_epoch();
-    let on_disk = written.duration_since(at).unwrap_or_default();
-    say(format!(
-        "read after {took:?}, on disk within {:?}",
-        on_disk + TICK
-    ));
-    assert!(took < due()? && on_disk < due()?, "{took:?}, {on_disk:?}");
 
     let pod = agent.wait_pod("one", "counts the kill", |it| it.oom_kills == 1)?;
     let path = container_path(&pod, "greedy")?;
@@ -146,10 +133,6 @@ fn a_burst_is_kept_in_few_records_and_counted_exactly() -> Result<()> {
     let n_records = records.len();
     say(format!("{n} kills in {n_records} records"));
     assert!(n_records < n as usize / 2, "{n_records}");
-    for record in &records {
-        let took = Duration::from_micros(record.recorded_after_us);
-        assert!(took < due()?, "record {} after {took:?}", record.id);
-    }
     let page = scrape::page(&agent.metrics, "/metrics")?;
     let result = |it| page.sum("ballast_oom_records_total", &[("result", it)]);
     let kills = page.sum("ballast_oom_scope_kills_total", &[]);
@@ -171,7 +154,9 @@ fn records_and_counts_are_there_after_a_restart() -> Result<()> {
             true => agent.stop()?,
             // What was counted is saved soon, not at once.
             false => {
-                thread::sleep(DUE);
+                agent.wait_for("three kills in the saved counts", || {
+                    Ok(saved_kills(&agent, "burst").ok() == Some(3.0))
+                })?;
                 agent.kill()?;
             }
         }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ballast::model::cpuset::CpuSet;
@@ -43,7 +42,8 @@ impl Drop for Offline {
 
 #[cfg_attr(feature = "privileged", test)]
 fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
-    let mut agent = Agent::new("cpus-online")?;
+    // What it tells between two passes it has by the kernel's word.
+    let mut agent = Agent::new("cpus-online")?.with_kubelet("syncFrequency: 1h");
     agent.start()?;
     let n = online()?;
     agent.wait("the capacity", |status| has_cpus(status, n))?;
@@ -53,13 +53,9 @@ fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
     let kubepods = format!("/{}/kubepods", agent.cgroup_root);
     let weight = || cgroup::read("cpu", &kubepods, "cpu.weight");
     let before = weight()?;
-    let began = Instant::now();
     let offline = Offline;
     Offline::switch("0")?;
     agent.wait("one CPU less", |status| has_cpus(status, n - 1))?;
-    // By the kernel's word: the next full pass may be 10 s away.
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(8), "{took:?}");
     agent.wait_for("kubepods has less", || Ok(weight()? != before))?;
     drop(offline);
     agent.wait("the CPU is back", |status| has_cpus(status, n))?;

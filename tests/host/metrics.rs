@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::thread;
-use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use ballast::observe::metrics::{Unit, table};
-use ballast_tests::agent::{Agent, PATIENCE, STEP, hog};
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::exposition::Exposition;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::wait::until;
 use ballast_tests::{cgroup, scrape};
 use serde_json::json;
 
@@ -95,17 +94,14 @@ fn a_running_agent_shows_every_family() -> Result<()> {
     agent.remove_pod("hungry")?;
 
     let expected = absent_here();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    until("every metric has a sample", || {
         let page = scrape::page(&agent.metrics, "/metrics")?;
         let missing = missing(&page);
-        if missing == expected {
-            break;
-        }
-        if Instant::now() > deadline {
-            bail!("without a sample: {missing:?}, expected {expected:?}\n{page:#?}");
-        }
-        thread::sleep(STEP);
-    }
+        ensure!(
+            missing == expected,
+            "without a sample: {missing:?}, expected {expected:?}\n{page:#?}"
+        );
+        Ok(())
+    })?;
     agent.stop()
 }

@@ -6,7 +6,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -21,10 +20,10 @@ use ballast::sources::wakers::{Waker, WakerState, Wakers};
 use ballast::sys::{Root, Trees, clock, page_size};
 use ballast_tests::cgroup;
 use ballast_tests::known::{known_pod, nodefs, stats_reader};
+use ballast_tests::wait::{patience, until};
 
 use super::say;
 
-const DEADLINE: Duration = Duration::from_secs(30);
 const MI: u64 = 1 << 20;
 
 /// A cgroup of the test in the hierarchies that are read, in the place of kubepods. Removed when
@@ -85,18 +84,9 @@ impl Kubepods {
     }
 
     pub(crate) fn remove(&self) -> Result<()> {
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            let dirs = cgroup::dirs_in_all(&self.path);
-            if dirs.is_empty() {
-                return Ok(());
-            }
-            for dir in dirs {
-                cgroup::clear(&dir);
-            }
-            ensure!(Instant::now() < deadline, "{} stays", self.path);
-            thread::sleep(Duration::from_millis(5));
-        }
+        cgroup::remove_in_all(&self.path);
+        ensure!(cgroup::dirs_in_all(&self.path).is_empty());
+        Ok(())
     }
 
     /// Starts a shell script in a cgroup below it.
@@ -287,16 +277,13 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
         file.0.display()
     );
     let process = kubepods.run(BELOW, &script)?;
-    let deadline = Instant::now() + DEADLINE;
-    let busy = loop {
+    let busy = until("its memory is in use and it sleeps", || {
         let found = read()?;
         // Each CPU keeps up to 64 pages to itself before it counts them.
-        if found.memory.is_some_and(|it| it.shmem >= 31 * MI) && found.tasks == Some(3) {
-            break found;
-        }
-        ensure!(Instant::now() < deadline, "{found:?}");
-        thread::sleep(Duration::from_millis(10));
-    };
+        let is_full = found.memory.is_some_and(|it| it.shmem >= 31 * MI);
+        ensure!(is_full && found.tasks == Some(3), "{found:?}");
+        Ok(found)
+    })?;
     // The shell and two that sleep.
     assert_eq!(busy.processes, Some(3));
     let memory = busy.memory.context("no memory")?;
@@ -327,8 +314,8 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
 /// Waits until a source wakes.
 fn wait_for(wakers: &mut Wakers, source: WakeSource) -> Result<Duration> {
     let started = Instant::now();
-    while started.elapsed() < DEADLINE {
-        if wakers.wait(DEADLINE).contains(&source) {
+    while started.elapsed() < patience() {
+        if wakers.wait(patience()).contains(&source) {
             return Ok(started.elapsed());
         }
     }

@@ -18,8 +18,9 @@ use ballast::model::relief::{ReliefAction, ReliefEffect, ReliefStep, Stage};
 use ballast::sources::mounts;
 use ballast::sys::{Root, syscall};
 use ballast::units::Limit;
-use ballast_tests::agent::{PATIENCE, STEP, hog};
+use ballast_tests::agent::hog;
 use ballast_tests::cgroup;
+use ballast_tests::wait::{comes_true, patience, wait_for};
 use nix::errno::Errno;
 
 use super::{say, scaled};
@@ -114,17 +115,12 @@ impl Pod {
 
     #[track_caller]
     fn wait(&self, what: &str, is_so: impl Fn(&Self) -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !is_so(self)? {
-            ensure!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-            thread::sleep(STEP);
-        }
-        Ok(())
+        wait_for(what, || is_so(self))
     }
 
     /// Without a pause, for times that are measured.
     fn wait_closely(&self, is_so: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         while !is_so(self) && Instant::now() < deadline {
             thread::yield_now();
         }
@@ -149,21 +145,23 @@ impl Pod {
         stage: Stage,
         action: ReliefAction,
     ) -> Result<Result<ReliefEffect, ApplyError>> {
-        Ok(self.relief.carry_out(&self.step(stage, action)?, PATIENCE))
+        Ok(self
+            .relief
+            .carry_out(&self.step(stage, action)?, patience()))
     }
 }
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline && self.dirs.iter().any(|it| it.exists()) {
+        let children = &mut self.children;
+        comes_true(|| {
             self.dirs.iter().for_each(|it| cgroup::clear(it));
-            for child in &mut self.children {
+            for child in children.iter_mut() {
                 // Its end is told again by the next call.
                 child.try_wait().ok();
             }
-            thread::sleep(STEP);
-        }
+            !self.dirs.iter().any(|it| it.exists())
+        });
     }
 }
 
@@ -191,7 +189,7 @@ fn a_pod_with_many_processes_is_empty_after_one_kill() -> Result<()> {
             pod.run(&["sleep", "3600"])?;
         }
         pod.wait("all are in it", |pod| Ok(pod.n_processes()[0] >= n))?;
-        let outcome = pod.relief.kill_pod(&pod.name, PATIENCE)?;
+        let outcome = pod.relief.kill_pod(&pod.name, patience())?;
         ensure!(outcome.empty_after.is_some(), "{outcome:?}");
         assert_eq!(outcome.n_processes, n, "{outcome:?}");
         assert_eq!(outcome.n_released, 0, "nobody has much to free");
@@ -215,7 +213,7 @@ fn a_fork_bomb_does_not_outrun_the_kill() -> Result<()> {
         pod.wait("the bomb is at its limit", |pod| {
             Ok(pod.n_processes()[0] >= enough)
         })?;
-        let outcome = pod.relief.kill_pod(&pod.name, PATIENCE)?;
+        let outcome = pod.relief.kill_pod(&pod.name, patience())?;
         ensure!(outcome.empty_after.is_some(), "{outcome:?}");
         assert_eq!(pod.n_processes(), [0, 0]);
         say(format_args!("fork bomb by {}: {outcome:?}", label(join)));
@@ -240,7 +238,7 @@ fn a_large_process_is_freed_with_the_help_of_the_killer() -> Result<()> {
         pod.wait_closely(|pod| pod.n_processes() == [0, 0]);
         let plain = plain.elapsed();
         pod.hold(bytes)?;
-        let outcome = pod.relief.kill_pod(&pod.name, PATIENCE)?;
+        let outcome = pod.relief.kill_pod(&pod.name, patience())?;
         ensure!(outcome.empty_after.is_some(), "{outcome:?}");
         let freed = outcome.freed.context("the usage was read")?;
         ensure!(freed >= bytes * 9 / 10, "freed {freed} of {bytes}");
@@ -278,7 +276,7 @@ fn the_memory_of_a_process_that_cannot_die_yet_is_freed() -> Result<()> {
         "{} MiB freed from outside in {took:?}",
         bytes / MIB
     ));
-    let outcome = pod.relief.kill_pod(&pod.name, PATIENCE)?;
+    let outcome = pod.relief.kill_pod(&pod.name, patience())?;
     ensure!(outcome.empty_after.is_some(), "{outcome:?}");
     Ok(())
 }
@@ -310,7 +308,7 @@ fn a_frozen_pod_stands_still_goes_on_and_can_be_killed() -> Result<()> {
     pod.carry_out(Stage::Freeze, ReliefAction::Thaw)??;
     pod.wait("it goes on", |_| Ok(ticks()? > frozen_at + 1))?;
     pod.carry_out(Stage::Freeze, ReliefAction::Freeze)??;
-    let outcome = pod.relief.kill_pod(&pod.name, PATIENCE)?;
+    let outcome = pod.relief.kill_pod(&pod.name, patience())?;
     ensure!(outcome.empty_after.is_some(), "{outcome:?}");
     Ok(())
 }
@@ -362,7 +360,7 @@ fn a_cgroup_that_is_gone_is_empty_and_cannot_be_relieved() -> Result<()> {
     for dir in &pod.dirs {
         std::fs::remove_dir(dir)?;
     }
-    let outcome = pod.relief.kill_pod(&pod.name, PATIENCE)?;
+    let outcome = pod.relief.kill_pod(&pod.name, patience())?;
     assert_eq!((outcome.n_processes, outcome.freed), (0, None));
     ensure!(outcome.empty_after.is_some());
     let refused = pod.carry_out(Stage::Freeze, ReliefAction::Freeze)?;

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ballast::model::status::PodEntry;
-use ballast_tests::agent::{Agent, STEP};
+use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::wait::STEP;
 use serde_json::json;
 
 use super::look::{container_path, is_running, pid_of, pod_path};

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::pod::QosClass;
@@ -14,12 +14,12 @@ use ballast::sources::stats::{StatsReader, Wanted, read_once};
 use ballast::sys::{HeldFile, Root, TextBuffer, clock, page_size, steady};
 use ballast_tests::cgroup;
 use ballast_tests::known::{stats_reader, sweep};
+use ballast_tests::wait::until;
 
 use super::eviction::{Files, files_in};
 use super::readings::{Kubepods, Scratch, pod};
 use super::{say, scaled};
 
-const DEADLINE: Duration = Duration::from_secs(30);
 const MI: u64 = 1 << 20;
 const BELOW: &str = "/besteffort/poda/main";
 
@@ -249,21 +249,14 @@ fn every_number_of_a_sweep_is_that_of_its_file() -> Result<()> {
         "n=0; while [ $n -lt 20000 ]; do n=$((n+1)); done; {fill} sleep 60 & sleep 60 & wait"
     );
     let process = kubepods.run(BELOW, &script)?;
-    let deadline = Instant::now() + DEADLINE;
     let path = format!("{}{BELOW}", kubepods.path);
     let procs = cgroup::dir_of("memory", &path).join("cgroup.procs");
-    loop {
+    until("it comes to rest", || {
         let pids = fs::read_to_string(&procs)?;
-        if pids.lines().count() == 3 {
-            break;
-        }
         let tasks = number("pids", &path, "pids.current", "");
-        ensure!(
-            Instant::now() < deadline,
-            "it does not come to rest: {pids:?}, {tasks:?} tasks"
-        );
-        thread::sleep(Duration::from_millis(10));
-    }
+        ensure!(pids.lines().count() == 3, "{pids:?}, {tasks:?} tasks");
+        Ok(())
+    })?;
     let all = sweep(&mut stats, None).snapshot;
     let main = main_of(&all).context("no container")?;
     let id = fs::metadata(cgroup::dir_of("memory", &path))?.ino();
@@ -322,16 +315,12 @@ fn a_cgroup_that_was_made_again_begins_anew_in_the_sweep() -> Result<()> {
         BELOW,
         "n=0; while [ $n -lt 50000 ]; do n=$((n+1)); done; sleep 60",
     )?;
-    let deadline = Instant::now() + DEADLINE;
-    let before = loop {
+    let before = until("it uses a processor", || {
         let found = sweep(&mut stats, None).snapshot;
         let cpu = main_of(&found).and_then(|it| it.stats.cpu.usage_ns);
-        if cpu > Some(10_000_000) {
-            break found;
-        }
-        ensure!(Instant::now() < deadline, "it uses no processor: {cpu:?}");
-        thread::sleep(Duration::from_millis(10));
-    };
+        ensure!(cpu > Some(10_000_000), "{cpu:?}");
+        Ok(found)
+    })?;
     drop(process);
     kubepods.remove()?;
     let gone = sweep(&mut stats, Some(&before)).snapshot;

@@ -8,8 +8,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use ballast_tests::agent::{Agent, hog, wait_for};
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::wait::wait_for;
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -1,17 +1,14 @@
 //! Which alerts silence which, asked of a real Alertmanager with the sample configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ballast_tests::prometheus::{Alertmanager, Scratch, program, run};
+use ballast_tests::wait::until;
 
 use crate::rules;
 
 const CONFIG: &str = "dashboards/alertmanager.yaml";
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Alerts that fire together on one node, in one namespace, for one container; and those of them
 /// that are silenced.
@@ -90,13 +87,12 @@ fn labels(alert: &str, node: &str) -> Labels {
     labels
 }
 
-/// What is silenced when these fire: `n` of them, or as many as have been after some time.
+/// What is silenced when these fire, `n` of them at least.
 fn inhibited(alerts: &[Labels], n: usize) -> Result<BTreeSet<Labels>> {
     let config = rules::read(CONFIG)?;
     let server = Alertmanager::start(Scratch::new("inhibition")?, &config)?;
     server.post(alerts)?;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    until("the alerts are known and silenced", || {
         let known = server.alerts()?;
         let mut found = BTreeSet::new();
         for it in &known {
@@ -106,11 +102,13 @@ fn inhibited(alerts: &[Labels], n: usize) -> Result<BTreeSet<Labels>> {
             }
         }
         // Alerts come to the part that inhibits a little after they are known.
-        if known.len() == alerts.len() && found.len() >= n || Instant::now() > deadline {
-            return Ok(found);
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
+        ensure!(
+            known.len() == alerts.len() && found.len() >= n,
+            "{} are known, silenced: {found:#?}",
+            known.len()
+        );
+        Ok(found)
+    })
 }
 
 #[cfg_attr(feature = "monitoring", test)]

@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::kubelet_duty::KubeletNames;
@@ -14,6 +13,7 @@ use ballast::observe::metrics::labels::Phase;
 use ballast::observe::shutdown::{self, ShutdownTrigger};
 use ballast::observe::stats::Options;
 use ballast_tests::prometheus::{Prometheus, Scratch, Series};
+use ballast_tests::wait::until;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use tokio::runtime::{Builder, Runtime};
@@ -99,16 +99,11 @@ impl Endpoint {
 
 /// Asks until there is an answer.
 fn answer(server: &Prometheus, query: &str) -> Result<Vec<Series>> {
-    const PATIENCE: Duration = Duration::from_secs(30);
-    let started = Instant::now();
-    loop {
+    until(query, || {
         let found = server.query(query, None)?;
-        if !found.is_empty() {
-            return Ok(found);
-        }
-        ensure!(started.elapsed() < PATIENCE, "no answer: {query}");
-        thread::sleep(Duration::from_millis(200));
-    }
+        ensure!(!found.is_empty(), "no answer");
+        Ok(found)
+    })
 }
 
 fn value(server: &Prometheus, query: &str) -> Result<f64> {

@@ -20,6 +20,7 @@ use ballast::device_plugin::{
 use ballast::grpc::messages::device_plugin::RegisterRequest;
 use ballast::model::device::RefusalReason;
 use ballast::model::numa::NumaMask;
+use ballast_tests::wait::patience;
 
 use node::{Node, ids};
 
@@ -217,7 +218,7 @@ fn a_plugin_that_hangs_delays_nobody_else() {
         },
     );
     assert!(quick.is_ok(), "{quick:?}");
-    let answer = slow.recv_timeout(node::DEADLINE).unwrap();
+    let answer = slow.recv_timeout(patience()).unwrap();
     let took = begun.elapsed();
     let expected = PluginError::TimedOut {
         resource: GPU.to_owned(),
@@ -430,7 +431,7 @@ fn a_plugin_may_serve_later_than_it_registers() {
         .find(|it| it.to_string_lossy().contains("example.com_gpu"))
         .unwrap();
     fs::hard_link(own, &socket).unwrap();
-    registering.recv_timeout(node::DEADLINE).unwrap().unwrap();
+    registering.recv_timeout(patience()).unwrap().unwrap();
     assert!(matches!(node.event(), PluginEvent::Disconnected { .. }));
     node.connected(GPU);
 }

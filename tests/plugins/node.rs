@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{self, Child, Command};
 use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use ballast::device_plugin::{
     Answer, Call, Deadlines, DevicePlugins, DevicePluginsConfig, PluginError, PluginEvent,
     PluginId, Question, StartError,
@@ -15,11 +15,9 @@ use ballast::device_plugin::{
 use ballast::grpc::client::{Channel, Method};
 use ballast::grpc::messages::device_plugin::{Empty, RegisterRequest, path};
 use ballast::model::device::{Device, PluginOptions};
+use ballast_tests::wait::{patience, until};
 use tokio::runtime::Runtime;
 use tonic::Status;
-
-/// For each thing that is waited for.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Node {
     directory: PathBuf,
@@ -100,15 +98,12 @@ impl Node {
     }
 
     pub(crate) fn wait_output(&self, child: usize, line: &str) {
-        let until = Instant::now() + DEADLINE;
-        loop {
-            let text = fs::read_to_string(self.output(child)).unwrap();
-            if text.lines().any(|it| it == line) {
-                return;
-            }
-            assert!(Instant::now() < until, "no line {line} in {text}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until(&format!("a line {line}"), || {
+            let text = fs::read_to_string(self.output(child))?;
+            ensure!(text.lines().any(|it| it == line), "{text}");
+            Ok(())
+        })
+        .unwrap();
     }
 
     pub(crate) fn kill(&mut self, child: usize) {
@@ -118,7 +113,7 @@ impl Node {
 
     #[track_caller]
     pub(crate) fn event(&self) -> PluginEvent {
-        self.events.recv_timeout(DEADLINE).expect("an event")
+        self.events.recv_timeout(patience()).expect("an event")
     }
 
     #[track_caller]
@@ -157,13 +152,13 @@ impl Node {
 
     #[track_caller]
     pub(crate) fn ask(&self, resource: &str, call: Call) -> Result<Answer, PluginError> {
-        let answer = self.begin_ask(resource, call).recv_timeout(DEADLINE);
+        let answer = self.begin_ask(resource, call).recv_timeout(patience());
         answer.expect("an answer")
     }
 
     pub(crate) fn register(&self, request: RegisterRequest) -> Result<(), Status> {
         self.begin_register(request)
-            .recv_timeout(DEADLINE)
+            .recv_timeout(patience())
             .expect("an answer")
     }
 
@@ -176,7 +171,7 @@ impl Node {
                 max_answer: 1 << 10,
             };
             let channel = Channel::connect(&socket).await.unwrap();
-            let answer = channel.unary::<_, Empty>(method, request, DEADLINE).await;
+            let answer = channel.unary::<_, Empty>(method, request, patience()).await;
             sender.send(answer.map(|_| ())).unwrap_or_default();
         });
         answer

@@ -21,16 +21,10 @@ use nix::unistd::Pid;
 
 use crate::cgroup;
 use crate::manifest::Manifest;
-
-/// How long a test waits for anything by default. Generous: in an emulated machine everything
-/// takes twenty times as long.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+use crate::wait::{self, patience};
 
 /// Between two full passes of an agent [with quick ones](Agent::with_quick_passes).
 const QUICK_PASS: Duration = Duration::from_secs(1);
-
-/// Between two looks at a condition.
-pub const STEP: Duration = Duration::from_millis(10);
 
 /// Names of state directories, cgroup roots and pin directories begin with it; the test and the
 /// process come after it.
@@ -216,28 +210,18 @@ impl Agent {
 
     /// Waits until the agent has made its first pass.
     pub fn wait_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        let ready = wait::wait_for("the agent is ready", || {
             if let Some(child) = &mut self.child
                 && let Some(status) = child.try_wait()?
             {
                 self.child = None;
-                bail!("the agent ended with {status}:\n{}", self.log_tail());
+                bail!("the agent ended with {status}");
             }
             // The socket of an agent that was killed is still there: ask who answers.
-            if let Ok(status) = self.status()
-                && Some(status.agent.pid) == self.pid()
-            {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                bail!(
-                    "the agent is not ready after {PATIENCE:?}:\n{}",
-                    self.log_tail()
-                );
-            }
-            thread::sleep(STEP);
-        }
+            let status = self.status();
+            Ok(status.is_ok_and(|it| Some(it.agent.pid) == self.pid()))
+        });
+        ready.with_context(|| format!("log: {}", self.log_tail()))
     }
 
     pub fn pid(&self) -> Option<u32> {
@@ -260,19 +244,14 @@ impl Agent {
         };
         let pid = Pid::from_raw(i32::try_from(child.id())?);
         kill(pid, Signal::SIGTERM)?;
-        let deadline = Instant::now() + PATIENCE;
-        while child.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                child.kill()?;
-                child.wait()?;
-                bail!(
-                    "the agent ignored SIGTERM for {PATIENCE:?}:\n{}",
-                    self.log_tail()
-                );
-            }
-            thread::sleep(STEP);
+        let ended = self.wait_for("the agent ends when it is asked to", || {
+            Ok(child.try_wait()?.is_some())
+        });
+        if ended.is_err() {
+            child.kill()?;
+            child.wait()?;
         }
-        Ok(())
+        ended
     }
 
     /// Writes a manifest into a file named after its pod.
@@ -303,7 +282,7 @@ impl Agent {
     /// The newest sweep of statistics, which is made for this where the last is older than a second.
     pub fn stats(&self) -> Result<StatsSnapshot> {
         let mut stream = UnixStream::connect(self.socket())?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience()))?;
         let request = serde_json::to_string(&Request::stats())?;
         writeln!(stream, "{request}")?;
         let mut line = String::new();
@@ -359,26 +338,16 @@ impl Agent {
 
     /// Waits until the status document satisfies `is_it`.
     pub fn wait(&self, what: &str, is_it: impl Fn(&Status) -> bool) -> Result<Status> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status();
-            if let Ok(status) = &status
-                && is_it(status)
-            {
-                return Ok(status.clone());
-            }
-            if Instant::now() > deadline {
-                let last = match status {
-                    Ok(status) => serde_json::to_string_pretty(&status.pods)?,
-                    Err(error) => format!("{error:#}"),
-                };
-                bail!(
-                    "not after {PATIENCE:?}: {what}\nlast status: {last}\nlog: {}",
-                    self.log_tail()
-                );
-            }
-            thread::sleep(STEP);
-        }
+        let status = wait::until(what, || {
+            let status = self.status()?;
+            ensure!(
+                is_it(&status),
+                "last status: {}",
+                serde_json::to_string_pretty(&status.pods)?
+            );
+            Ok(status)
+        });
+        status.with_context(|| format!("log: {}", self.log_tail()))
     }
 
     /// Waits until the pod of this name, in the namespace `default`, satisfies `is_it`.
@@ -402,25 +371,17 @@ impl Agent {
         kinds: &str,
         is_it: impl Fn(&[EventRecord]) -> bool,
     ) -> Result<Vec<EventRecord>> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        let events = wait::until(what, || {
             let events = self.events(kinds)?;
-            if is_it(&events) {
-                return Ok(events);
-            }
-            if Instant::now() > deadline {
-                bail!(
-                    "not after {PATIENCE:?}: {what}\nlast {kinds} events: {events:#?}\nlog: {}",
-                    self.log_tail()
-                );
-            }
-            thread::sleep(STEP);
-        }
+            ensure!(is_it(&events), "last {kinds} events: {events:#?}");
+            Ok(events)
+        });
+        events.with_context(|| format!("log: {}", self.log_tail()))
     }
 
     /// Waits for something that the agent does not tell.
     pub fn wait_for(&self, what: &str, is_it: impl FnMut() -> Result<bool>) -> Result<()> {
-        wait_for(what, is_it).with_context(|| format!("log: {}", self.log_tail()))
+        wait::wait_for(what, is_it).with_context(|| format!("log: {}", self.log_tail()))
     }
 
     /// The last lines of the agent's log.
@@ -459,20 +420,7 @@ impl Drop for Agent {
 /// Kills and removes, best effort, what an agent of this name that is no more has left: containers
 /// and cgroups, files, pins.
 fn remove_traces(name: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        let dirs = cgroup::dirs_in_all(name);
-        if dirs.is_empty() {
-            break;
-        }
-        for dir in &dirs {
-            cgroup::clear(dir);
-        }
-        thread::sleep(STEP);
-    }
-    for dir in cgroup::dirs_in_all(name) {
-        eprintln!("{} is left over", dir.display());
-    }
+    cgroup::remove_in_all(name);
     for dir in [std::env::temp_dir().join(name), Path::new(PINS).join(name)] {
         if dir.exists()
             && let Err(error) = fs::remove_dir_all(&dir)
@@ -496,16 +444,6 @@ pub fn remove_traces_of(pid: u32) {
     for name in names {
         remove_traces(&name);
     }
-}
-
-/// Waits until `is_it`, with the usual patience.
-pub fn wait_for(what: &str, mut is_it: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_it()? {
-        ensure!(Instant::now() < deadline, "not after {PATIENCE:?}: {what}");
-        thread::sleep(STEP);
-    }
-    Ok(())
 }
 
 /// The agent to test: `BALLAST_BIN`, which the runner sets.

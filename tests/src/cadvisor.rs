@@ -7,18 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::exposition::Exposition;
 use crate::figures::{self, Reading};
 use crate::scrape;
+use crate::wait::until;
 
 const VARIABLE: &str = "BALLAST_CADVISOR";
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ended when it is dropped.
 pub struct Cadvisor {
@@ -67,13 +65,7 @@ impl Cadvisor {
             .spawn()
             .context("start cAdvisor")?;
         let this = Self { child, address };
-        let deadline = Instant::now() + PATIENCE;
-        while let Err(error) = this.page() {
-            if Instant::now() > deadline {
-                return Err(error.context("cAdvisor does not answer"));
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
+        until("cAdvisor answers", || this.page())?;
         Ok(this)
     }
 

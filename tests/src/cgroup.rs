@@ -7,6 +7,8 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::wait::comes_true;
+
 /// Mount points of the cgroup hierarchies, v1 and v2.
 pub fn mounts() -> Vec<PathBuf> {
     let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -98,6 +100,19 @@ pub fn clear(dir: &Path) {
         kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
     }
     fs::remove_dir(dir).ok();
+}
+
+/// Kills everything in a cgroup and below it and removes it, in all hierarchies; says what it could not
+/// remove. For tidying up.
+pub fn remove_in_all(cgroup_path: &str) {
+    let is_gone = comes_true(|| {
+        let dirs = dirs_in_all(cgroup_path);
+        dirs.iter().for_each(|it| clear(it));
+        dirs.is_empty()
+    });
+    if !is_gone {
+        eprintln!("left over: {:?}", dirs_in_all(cgroup_path));
+    }
 }
 
 /// Sub-directories, sorted; none for a directory that is gone.

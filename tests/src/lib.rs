@@ -20,3 +20,4 @@ pub mod prometheus;
 pub mod sampler;
 pub mod scrape;
 pub mod timing;
+pub mod wait;

@@ -13,19 +13,15 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::scrape::free_address;
+use crate::wait::{patience, wait_for};
 
-/// How long a program may take to be ready, and to answer one request.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Between two looks at a condition.
-const STEP: Duration = Duration::from_millis(20);
+/// How often a program that lost its port to somebody gets another one.
+const PORTS: u32 = 10;
 
 /// One of the programs, to be given its arguments: `prometheus`, `promtool`,
 /// `prometheus-alertmanager`, `amtool`.
@@ -278,8 +274,7 @@ impl Server {
     /// `arrange` gives the program its arguments; the second one is the address to listen at.
     fn start(scratch: Scratch, name: &str, arrange: impl Fn(&mut Command, &str)) -> Result<Self> {
         let log = scratch.path().join("log");
-        let started = Instant::now();
-        loop {
+        for _ in 0..PORTS {
             let address = free_address()?;
             let mut command = program(name);
             arrange(&mut command, &address);
@@ -300,8 +295,8 @@ impl Server {
                 });
             }
             // Somebody took the port before the program came to it.
-            ensure!(started.elapsed() < PATIENCE, "{name} gets no port");
         }
+        bail!("{name} gets no port in {PORTS} tries")
     }
 
     fn request(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<Answer> {
@@ -316,22 +311,19 @@ struct Running(Child);
 impl Running {
     /// Whether it has become ready; false when it ended because its port is taken.
     fn wait_ready(&mut self, address: &str, log: &Path) -> Result<bool> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        let mut is_ready = false;
+        let waited = wait_for("the program is ready, or its port taken", || {
             if let Some(status) = self.0.try_wait()? {
                 let text = fs::read_to_string(log)?;
                 ensure!(text.contains("address already in use"), "{status}: {text}");
-                return Ok(false);
-            }
-            if request(address, "GET", "/-/ready", JSON, "").is_ok_and(|it| it.status == 200) {
                 return Ok(true);
             }
-            if Instant::now() > deadline {
-                let text = fs::read_to_string(log)?;
-                bail!("not ready after {PATIENCE:?}: {text}");
-            }
-            thread::sleep(STEP);
-        }
+            let answer = request(address, "GET", "/-/ready", JSON, "");
+            is_ready = answer.is_ok_and(|it| it.status == 200);
+            Ok(is_ready)
+        });
+        waited.with_context(|| fs::read_to_string(log).unwrap_or_default())?;
+        Ok(is_ready)
     }
 }
 
@@ -351,7 +343,7 @@ struct Answer {
 /// One request over a connection of its own. In HTTP 1.0, in which no answer comes in chunks.
 fn request(address: &str, method: &str, path: &str, kind: &str, body: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience()))?;
     let length = body.len();
     write!(
         stream,

@@ -2,13 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::exposition::Exposition;
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::wait::patience;
 
 /// A local address that nobody uses; the kernel gives out the port again only after all others.
 pub fn free_address() -> Result<String> {
@@ -27,7 +25,7 @@ pub struct Answer {
 /// until the end.
 pub fn get(address: &str, path: &str, headers: &[&str]) -> Result<Answer> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("reach {address}"))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience()))?;
     let headers: String = headers.iter().map(|it| format!("{it}\r\n")).collect();
     write!(
         stream,

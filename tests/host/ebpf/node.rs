@@ -4,16 +4,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ballast::model::event::CgroupId;
 use ballast::sources::bpf::WatchedRoot;
+use ballast_tests::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The hierarchy that carries the memory controller.
 pub(super) struct Hierarchy {
@@ -131,13 +128,8 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        let until = Instant::now() + DEADLINE;
-        while let Err(error) = remove_tree(&self.path) {
-            if Instant::now() > until {
-                eprintln!("{} is left over: {error}", self.path.display());
-                return;
-            }
-            thread::sleep(Duration::from_millis(2));
+        if let Err(error) = until("it is removed", || Ok(remove_tree(&self.path)?)) {
+            eprintln!("{} is left over: {error:#}", self.path.display());
         }
     }
 }

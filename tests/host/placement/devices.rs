@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ballast::grpc::client::{Channel, Method};
@@ -20,6 +19,7 @@ use ballast::model::record::EventRecord;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, device_plugin};
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::wait::patience;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::json;
 
@@ -208,7 +208,6 @@ where
     Q: prost::Message + Sync + 'static,
     A: prost::Message + Default + 'static,
 {
-    const DEADLINE: Duration = Duration::from_secs(30);
     let socket = agent.dir.join("kubelet/pod-resources/kubelet.sock");
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -217,7 +216,7 @@ where
         let channel = Channel::connect(&socket).await?;
         let max_answer = 1 << 20;
         let method = Method { path, max_answer };
-        Ok(channel.unary(method, question, DEADLINE).await?)
+        Ok(channel.unary(method, question, patience()).await?)
     })
 }
 

@@ -14,6 +14,8 @@ use super::table::{Row, Samples, Table, Verdict, show};
 use super::{machine, say};
 
 const BUDGET: Duration = Duration::from_millis(1);
+/// A record has so long until it is whole.
+const RECORD_BUDGET: Duration = Duration::from_millis(100);
 
 const N_PACED: usize = 200;
 const N_BURST: usize = 1_000;
@@ -33,6 +35,13 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     fleet.start()?;
     say("oom: 200 kills, 20 ms apart");
     table.push(paced(&fleet, "paced", "OOM kill to handled event")?);
+    let records = fleet.agent.oom_records()?;
+    let after = records.iter().map(|it| it.recorded_after_us);
+    table.push(Row::durations(
+        "OOM kill to its forensic record",
+        &Samples::from_micros(after),
+        Some(RECORD_BUDGET),
+    ));
     say("oom: the same, the kernel's console quiet");
     let _quiet = Setting::Console.set("1")?;
     let figure = "the same, nothing written to the console";
