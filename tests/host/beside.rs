@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context, Result, ensure};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
-use ballast_tests::wait::wait_for;
+use ballast_tests::wait::{until, wait_for};
 use ballast_tests::{cgroup, scrape};
 use nix::mount::{MsFlags, mount};
 
@@ -338,10 +338,12 @@ fn events_follow_kubepods_when_it_is_made_again() -> Result<()> {
         || -> Result<u64> { Ok(fs::metadata(cgroup::dir_of("memory", &agent.kubepods()))?.ino()) };
     let first = inode()?;
     for dir in cgroup::dirs_in_all(&agent.kubepods()) {
-        for below in ["burstable", "besteffort"] {
-            fs::remove_dir(dir.join(below)).ok();
-        }
-        fs::remove_dir(&dir).with_context(|| dir.display().to_string())?;
+        until("it is removed", || {
+            for below in ["burstable", "besteffort"] {
+                fs::remove_dir(dir.join(below)).ok();
+            }
+            fs::remove_dir(&dir).with_context(|| dir.display().to_string())
+        })?;
     }
     agent.wait_for("it is made again", || {
         Ok(inode().is_ok_and(|it| it != first))

@@ -365,15 +365,11 @@ fn a_full_state_directory_keeps_no_agent_from_starting() -> Result<()> {
     agent.wait_events("it is told", "node", |it| {
         it.iter().any(|it| it.event.reason == "StateNotStored")
     })?;
-    let lines = || {
-        agent
-            .log_tail()
-            .lines()
-            .filter(|it| it.contains("ERROR"))
-            .count()
-    };
     thread::sleep(Duration::from_secs(5));
-    let n_lines = lines();
+    // Kills of the rest of the node, which have records too, are not this test's.
+    let log = agent.log_tail();
+    let errors = log.lines().filter(|it| it.contains("ERROR"));
+    let n_lines = errors.filter(|it| !it.contains("OOM")).count();
     assert!(n_lines <= 5, "{n_lines} lines:\n{}", agent.log_tail());
     let pods = agent.status()?.pods;
     let new = pods.iter().find(|it| it.name == "new");

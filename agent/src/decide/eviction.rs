@@ -235,16 +235,26 @@ fn ends_sooner(policy: &Policy, reading: &PodReading, grace: Duration) -> bool {
 /// looks for them every two seconds has been seen.
 const REAP_TIME: Duration = Duration::from_secs(5);
 
-/// Whether the ids of processes that were killed are still to come: `killed` is what the kill was
-/// decided by. A process that has ended keeps its id until its parent, often init, has noticed. Where
-/// ids went on becoming fewer, somebody else takes them too. Nothing is awaited on an unknown time.
-pub fn awaits_reaping(killed: &Observation, now: &Observation) -> bool {
-    let (Some(then), Some(at)) = (killed.at, now.at) else {
-        return false;
-    };
-    // What was forked between the reading and the kill is among the killed.
-    let fewer = killed.available.saturating_sub(now.available);
-    at.saturating_sub(then) < REAP_TIME && fewer <= killed.capacity / 100
+/// The ids of processes that were killed: a process that has ended keeps its id until its parent, often
+/// init, has noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reaping {
+    /// The first reading after the kill. Not the one that the kill was decided by: what was forked
+    /// between the two is among the killed.
+    first: Option<Observation>,
+}
+
+impl Reaping {
+    /// Whether the ids are still to come, by a reading after the kill. Where ids go on becoming fewer,
+    /// somebody else takes them too. Nothing is awaited on an unknown time.
+    pub fn is_awaited(&mut self, now: &Observation) -> bool {
+        let first = self.first.get_or_insert(*now);
+        let (Some(then), Some(at)) = (first.at, now.at) else {
+            return false;
+        };
+        let fewer = first.available.saturating_sub(now.available);
+        at.saturating_sub(then) < REAP_TIME && fewer <= first.capacity / 100
+    }
 }
 
 #[cfg(test)]

@@ -406,14 +406,16 @@ fn ids_of_killed_processes_are_awaited_unless_somebody_else_takes_more() {
         capacity: 32_768,
         at: Some(Duration::from_millis(millis)),
     };
-    let killed = seen(1000, 0);
+    let first = seen(1000, 0);
     for (now, wanted, why) in [
         (seen(1000, 2), true, "not noticed yet"),
-        (seen(900, 2), true, "forked before the kill"),
+        (seen(900, 2), true, "a little of others"),
         (seen(500, 2), false, "somebody else forks"),
         (seen(1000, 5000), false, "they do not come"),
-        (Observation { at: None, ..killed }, false, "no telling when"),
+        (Observation { at: None, ..first }, false, "no telling when"),
     ] {
-        assert_eq!(awaits_reaping(&killed, &now), wanted, "{why}");
+        let mut reaping = Reaping::default();
+        assert!(reaping.is_awaited(&first), "just killed");
+        assert_eq!(reaping.is_awaited(&now), wanted, "{why}");
     }
 }

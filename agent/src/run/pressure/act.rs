@@ -11,9 +11,7 @@ use crate::decide::eviction::BlockedReason as WhyNot;
 use crate::decide::eviction::rank::rank;
 use crate::decide::eviction::stall::{self, StallHold, StallInput, StallVerdict};
 use crate::decide::eviction::story::Deed;
-use crate::decide::eviction::{
-    Action, Decision, NodeReclaim, Relief, awaits_reaping, is_still_short,
-};
+use crate::decide::eviction::{Action, Decision, NodeReclaim, Reaping, Relief, is_still_short};
 use crate::model::eviction::{Eviction, EvictionCause, NodeCondition, Signal, Snapshot, Victim};
 use crate::model::forensics::LastEviction;
 use crate::model::pod::PodUid;
@@ -115,9 +113,9 @@ impl Watcher {
         }
         self.pending = None;
         let observation = relief.observation;
-        if let Some(killed) = self.reaped
-            && relief.threshold.signal == Signal::PidAvailable
-            && awaits_reaping(&killed, &observation)
+        if relief.threshold.signal == Signal::PidAvailable
+            && let Some(reaping) = &mut self.reaping
+            && reaping.is_awaited(&observation)
         {
             return Acted::Waits;
         }
@@ -132,7 +130,7 @@ impl Watcher {
         }
         let acted = self.evict(victim, snapshot);
         if acted == Acted::Killed && relief.threshold.signal == Signal::PidAvailable {
-            self.reaped = Some(observation);
+            self.reaping = Some(Reaping::default());
         }
         acted
     }

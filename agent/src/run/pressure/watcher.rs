@@ -22,7 +22,8 @@ use crate::config::StallConfig;
 use crate::decide::eviction::stall::StallState;
 use crate::decide::eviction::story::{Deed, Step};
 use crate::decide::eviction::{
-    BlockedReason, Decision, Policy, State, brake, pace, signals, synchronize, threshold_quantity,
+    BlockedReason, Decision, Policy, Reaping, State, brake, pace, signals, synchronize,
+    threshold_quantity,
 };
 use crate::model::eviction::{
     MemoryMethod, NodeCondition, NodeReading, Observation, PodFigures, PodReading, Signal,
@@ -148,8 +149,8 @@ pub(super) struct Watcher {
     /// Pods that were evicted and when their grace is over: the loop says so only with its next
     /// pass, and until then they are no candidates either.
     pub(super) evicted: BTreeMap<PodUid, Duration>,
-    /// What the last kill for process ids was decided by.
-    pub(super) reaped: Option<Observation>,
+    /// The ids of the last pod that was killed for them.
+    pub(super) reaping: Option<Reaping>,
     /// Since when a disk is short, or since what the last victim left is gone: nobody is chosen by
     /// what pods had before.
     pub(super) disk_since: Option<Duration>,
@@ -242,7 +243,7 @@ impl Watcher {
             crossed: Vec::new(),
             pending: None,
             evicted: BTreeMap::new(),
-            reaped: None,
+            reaping: None,
             disk_since: None,
             is_disk_fresh: false,
             leaving: None,
