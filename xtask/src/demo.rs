@@ -30,8 +30,20 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn verb(arguments: &Arguments) -> Result<()> {
+    let began = Instant::now();
     setup::toolchain()?;
-    run(&build::quick()?, arguments.keep)
+    let equipped = began.elapsed();
+    let agent = build::quick()?;
+    let built = began.elapsed();
+    run(&agent, arguments.keep)?;
+    progress::note(format_args!(
+        "of {}: tools {}, build {}, demo {}",
+        Elapsed(began.elapsed()),
+        Elapsed(equipped),
+        Elapsed(built - equipped),
+        Elapsed(began.elapsed() - built),
+    ));
+    Ok(())
 }
 
 /// Tells the story with `agent`; fails when anything it promised did not happen.
