@@ -97,6 +97,7 @@ use crate::observe::health::Health;
 use crate::observe::http::Pages;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::Trigger;
+use crate::observe::socket::CatchUp;
 use crate::observe::stats::Options;
 use crate::runtime::{Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
@@ -270,8 +271,9 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     health.unblock("node");
 
     let open_files = serve::raise_open_files();
-    let runtime = serve::process_runtime(&config, open_files, to_loop.clone())?;
     let shared = Arc::new(Shared::default());
+    let runtime =
+        serve::process_runtime(&config, open_files, to_loop.clone(), Arc::clone(&shared))?;
     shared.kill_counts.set_unified(node.reader.trees().unified);
     let pressure = Arc::new(Pressure::default());
     let (publisher, status) = Publisher::new(&config, &node);
@@ -287,7 +289,14 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         let pressure = Arc::clone(&pressure);
         Arc::new(move || pressure.ask_stats())
     };
-    let server = serve::Server::start(&config, pages, bell, &log, status, &to_loop)?;
+    let catch_up = CatchUp {
+        ask: {
+            let shared = Arc::clone(&shared);
+            Arc::new(move || shared.listen_now())
+        },
+        heard: shared.heard(),
+    };
+    let server = serve::Server::start(&config, pages, bell, &log, catch_up, status, &to_loop)?;
 
     let PodsConfig::Manifests { manifest_directory } = &config.pods;
     let paths = StatePaths(config.state_directory.clone());
@@ -467,6 +476,7 @@ impl Loop {
             };
             self.metrics.loop_tick(trigger);
             self.pass(scope);
+            self.shared.set_emptying(self.removals.is_emptying());
             if self.has_new_logs {
                 self.keep_logs();
             }

@@ -1,5 +1,5 @@
 //! Cgroups: made, removed, entered, empty or not. One hierarchy alone, or each event would come
-//! once per controller on v1.
+//! once per controller on v1. They wake nobody by themselves.
 //!
 //! A process put into its cgroup by `clone3(CLONE_INTO_CGROUP)` fires no attach; its fork carries the
 //! cgroup.
@@ -13,7 +13,7 @@ use ebpf_abi::{
 };
 
 use crate::kernel::{Memory, Pointer, hierarchy_of, is_reported, lineage, now, offset, watch};
-use crate::maps::{CGROUP_RING_BYTES, count_loss};
+use crate::maps::{CGROUP_RING_BYTES, count_loss, submit_quietly};
 
 #[btf_map]
 pub(crate) static CGROUP_EVENTS: RingBuf<CgroupRecord, CGROUP_RING_BYTES> = RingBuf::new();
@@ -87,6 +87,6 @@ unsafe fn submit<M: Memory>(cgroup: Pointer, kind: u32, tgid: u32, populated: u3
             let to = core::slice::from_raw_parts_mut(name.cast::<u8>(), CGROUP_NAME_LEN);
             let _ = bpf_probe_read_kernel_str_bytes(from, to);
         }
-        entry.submit(0);
+        submit_quietly(&CGROUP_EVENTS, entry);
     }
 }

@@ -1,10 +1,14 @@
 //! The maps that every object has. Those of one stream stand in its module.
 //!
-//! Ring sizes are powers of two and multiples of the page size, as the kernel wants. A full ring
-//! loses the newest event, which is counted in [`LOSSES`] and repaired by the agent from files.
+//! Ring sizes are powers of two and multiples of the page size, as the kernel wants. The kernel maps the
+//! data of a ring twice, and both count as memory of the agent. A full ring loses the newest event,
+//! which is counted in [`LOSSES`] and repaired by the agent from files.
 
-use aya_ebpf::btf_maps::{Array, PerCpuArray};
+use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use aya_ebpf::btf_maps::{Array, PerCpuArray, RingBuf};
+use aya_ebpf::helpers::bpf_ringbuf_query;
 use aya_ebpf::macros::btf_map;
+use aya_ebpf::maps::ring_buf::RingBufEntry;
 use aya_log_ebpf::warn;
 use ebpf_abi::Watch;
 
@@ -16,21 +20,43 @@ pub(crate) static WATCH: Array<Watch, 1> = Array::new();
 #[btf_map]
 pub(crate) static LOSSES: PerCpuArray<u64, 1> = PerCpuArray::new();
 
-/// 272 bytes and a header of 8 per kill. A burst of 1 000 while the agent restarts needs 274 KiB; 1 MiB
-/// holds 3 744.
-pub(crate) const OOM_RING_BYTES: usize = 1 << 20;
+/// 272 bytes and a header of 8 per kill. A burst of 1 000 while the agent restarts needs 274 KiB;
+/// 512 KiB hold 1 872.
+pub(crate) const OOM_RING_BYTES: usize = 512 << 10;
 
-/// 104 bytes with header. 10 000 forks per second, each with exec and exit, are 3.1 MB/s: 4 MiB hold
-/// 1.3 s of that without a reader, longer than any pass of the agent and than its restart.
-pub(crate) const PROCESS_RING_BYTES: usize = 4 << 20;
+/// 104 bytes with header. 10 000 forks per second, each with exec and exit, are 3.1 MB/s. The reader is
+/// woken when 256 KiB of it wait, which is after 84 ms, and the other three quarters last for 250 ms
+/// more, which is how long it may take to come. The whole is a third of a second without a reader, and
+/// ten seconds of a node that starts 300 programs a second: an agent restarts in less. Of a longer absence
+/// the newest events are lost, and with them how adopted containers have ended where the kernel does not
+/// tell otherwise (before 6.15).
+pub(crate) const PROCESS_RING_BYTES: usize = 1 << 20;
 
 /// 200 bytes with header. A node that starts 250 pods at once makes about 500 cgroups with four events
-/// each, 391 KiB; 1 MiB leaves room for the same number to end.
-pub(crate) const CGROUP_RING_BYTES: usize = 1 << 20;
+/// each, 391 KiB, of which the reader is woken for the first 128.
+pub(crate) const CGROUP_RING_BYTES: usize = 512 << 10;
 
 /// 80 bytes with header. Bounded per cgroup in the program: at most 100 events per second each, so
-/// 256 KiB hold 3 276, or 32 cgroups stalling for a second without a reader.
-pub(crate) const STALL_RING_BYTES: usize = 256 << 10;
+/// 128 KiB hold 1 638, or 16 cgroups stalling for a second without a reader.
+pub(crate) const STALL_RING_BYTES: usize = 128 << 10;
+
+/// Hands a record to the reader without waking it. It looks once a second, and more often while somebody
+/// waits for what it finds. Once a quarter of the ring waits, every record wakes it until it comes: to
+/// tell the first from the others would cost more than it saves.
+#[inline(always)]
+pub(crate) fn submit_quietly<T, const BYTES: usize>(
+    ring: &'static RingBuf<T, BYTES>,
+    entry: RingBufEntry<T>,
+) {
+    let map = core::ptr::from_ref(ring).cast_mut().cast();
+    // SAFETY: the loader puts the map in place of the address of the static.
+    let n_waiting = unsafe { bpf_ringbuf_query(map, u64::from(BPF_RB_AVAIL_DATA)) };
+    let flags = match n_waiting < BYTES as u64 / 4 {
+        true => BPF_RB_NO_WAKEUP,
+        false => BPF_RB_FORCE_WAKEUP,
+    };
+    entry.submit(u64::from(flags));
+}
 
 #[inline(always)]
 pub(crate) fn count_loss() {

@@ -1,6 +1,7 @@
-//! Processes: begin, exec, end. Threads are left out.
+//! Processes: begin, exec, end. Threads are left out. They wake nobody by themselves, but for the end of a
+//! process that was killed for memory: it belongs to the kill.
 
-use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::bindings::{BPF_NOEXIST, BPF_RB_FORCE_WAKEUP};
 use aya_ebpf::btf_maps::{LruHashMap, RingBuf};
 use aya_ebpf::macros::btf_map;
 use ebpf_abi::{PROCESS_BY_OOM, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, Watch};
@@ -8,7 +9,7 @@ use ebpf_abi::{PROCESS_BY_OOM, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, Process
 use crate::kernel::{
     Memory, Pointer, cgroup_of, copy_comm, is_reported, lineage, now, offset, watch,
 };
-use crate::maps::{PROCESS_RING_BYTES, count_loss};
+use crate::maps::{PROCESS_RING_BYTES, count_loss, submit_quietly};
 
 #[btf_map]
 pub(crate) static PROCESS_EVENTS: RingBuf<ProcessRecord, PROCESS_RING_BYTES> = RingBuf::new();
@@ -112,6 +113,9 @@ unsafe fn submit<M: Memory>(task: Pointer, leader: Pointer, kind: u32, exit_code
         (*record).exit_code = exit_code;
         (*record).flags = flags;
         (*record).reserved = 0;
-        entry.submit(0);
+        match flags & PROCESS_BY_OOM {
+            0 => submit_quietly(&PROCESS_EVENTS, entry),
+            _ => entry.submit(u64::from(BPF_RB_FORCE_WAKEUP)),
+        }
     }
 }

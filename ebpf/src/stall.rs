@@ -1,13 +1,15 @@
 //! Memory stalls: time in reclaim, per cgroup of the waiting task. Totals in a map, for every
-//! stall; events at a bounded rate, to wake the agent.
+//! stall; events at a bounded rate, some of which wake the agent.
 
 use core::arch::asm;
 
-use aya_ebpf::bindings::BPF_NOEXIST;
-use aya_ebpf::btf_maps::{HashMap, RingBuf};
+use aya_ebpf::bindings::{BPF_NOEXIST, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use aya_ebpf::btf_maps::{Array, HashMap, RingBuf};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::macros::btf_map;
-use ebpf_abi::{Lineage, STALL_DIRECT, STALL_MEMCG, StallRecord, StallTotal};
+use ebpf_abi::{
+    Lineage, STALL_DIRECT, STALL_MEMCG, STALL_WAKE_INTERVAL_NS, StallRecord, StallTotal,
+};
 
 use crate::kernel::{
     Memory, Pointer, cgroup_id, cgroup_of, hierarchy_of, is_reported, lineage, now, watch,
@@ -27,6 +29,10 @@ static STARTS: HashMap<u64, u64, 4096> = HashMap::new();
 /// listed. Not least-recently-used: a counter that falls back to 0 lies.
 #[btf_map]
 pub(crate) static TOTALS: HashMap<u64, StallTotal, 4096> = HashMap::new();
+
+/// When the reader was woken last, boot time in nanoseconds.
+#[btf_map]
+static WOKEN: Array<u64, 1> = Array::new();
 
 /// At most 100 events per second and cgroup; the totals miss none.
 const REPORT_INTERVAL_NS: u64 = 10_000_000;
@@ -88,8 +94,25 @@ pub(crate) unsafe fn end<M: Memory>(current: Pointer, kind: u32, reclaimed_pages
         (*record).cgroup = cgroup;
         (*record).tgid = (task >> 32) as u32;
         (*record).kind = kind;
-        entry.submit(0);
+        entry.submit(u64::from(wakeup(at_ns)));
     }
+}
+
+/// Whether the record of this time wakes the reader. Two CPUs may both do it: harmless.
+#[inline(always)]
+fn wakeup(at_ns: u64) -> u32 {
+    let Some(woken) = WOKEN.get_ptr_mut(0) else {
+        return BPF_RB_FORCE_WAKEUP;
+    };
+    // SAFETY: an aligned word in a map value that lives as long as the program; whoever else writes it
+    // writes a time too.
+    unsafe {
+        if at_ns.saturating_sub(*woken) < STALL_WAKE_INTERVAL_NS {
+            return BPF_RB_NO_WAKEUP;
+        }
+        *woken = at_ns;
+    }
+    BPF_RB_FORCE_WAKEUP
 }
 
 /// The counters of a cgroup are dropped with it, so its slot is free for another. Those of the

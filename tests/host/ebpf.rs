@@ -15,8 +15,9 @@ use ballast::model::event::{
 };
 use ballast::sources::bpf::{LoadOptions, Pinning, ProgramState, Stream, Streams};
 use ballast::sys::clock;
-use ballast_tests::wait::patience;
+use ballast_tests::wait::{patience, until};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use self::node::{Cgroup, Hierarchy, PinDirectory};
 
@@ -193,6 +194,84 @@ fn every_stream_has_its_programs() -> Result<()> {
     Ok(())
 }
 
+/// An epoll that tells of edges has an event for each time that a ring wakes its reader.
+struct Edges(Epoll);
+
+impl Edges {
+    /// From now on.
+    fn of(watcher: &Watcher, stream: Stream) -> Result<Self> {
+        let mut rings = watcher.streams.rings();
+        let (_, ring) = rings
+            .find(|(it, _)| *it == stream)
+            .context("the stream runs")?;
+        let epoll = Epoll::new(EpollCreateFlags::empty())?;
+        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        epoll.add(ring, EpollEvent::new(edges, 0))?;
+        let edges = Self(epoll);
+        while edges.has_one(Duration::ZERO)? {}
+        Ok(edges)
+    }
+
+    fn has_one(&self, timeout: Duration) -> Result<bool> {
+        let mut events = [EpollEvent::empty()];
+        Ok(self.0.wait(&mut events, EpollTimeout::try_from(timeout)?)? > 0)
+    }
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn processes_wake_a_reader_when_a_quarter_of_the_ring_waits() -> Result<()> {
+    /// Records of 104 bytes in 256 KiB.
+    const QUARTER: usize = 2_520;
+    let root = Cgroup::root("quarter")?;
+    let pod = root.child("pod")?;
+    let watcher = Watcher::start(&root)?;
+    let edges = Edges::of(&watcher, Stream::Process)?;
+    let run = |n_children: usize| -> Result<usize> {
+        let children = format!("n=0; while [ $n -lt {n_children} ]; do (:); n=$((n+1)); done");
+        let status = pod.run(&children)?.wait()?;
+        ensure!(status.success(), "{status}");
+        Ok(watcher.streams.waiting(Stream::Process)?.len())
+    };
+    let n_waiting = run(100)?;
+    ensure!((200..QUARTER).contains(&n_waiting), "{n_waiting} wait");
+    ensure!(
+        !edges.has_one(Duration::ZERO)?,
+        "woken for {n_waiting} records"
+    );
+    let n_waiting = run(QUARTER / 2)?;
+    ensure!(n_waiting > QUARTER, "{n_waiting} wait");
+    ensure!(
+        edges.has_one(patience())?,
+        "not woken for {n_waiting} records"
+    );
+    watcher.ensure_nothing_is_lost()
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_and_the_end_of_its_victim_wake_a_reader_and_cgroups_do_not() -> Result<()> {
+    let root = Cgroup::root("woken")?;
+    let watcher = Watcher::start(&root)?;
+    let edges = |stream| Edges::of(&watcher, stream);
+    let (kills, processes) = (edges(Stream::Oom)?, edges(Stream::Process)?);
+    let cgroups = edges(Stream::Cgroup)?;
+    let pod = root.child("pod")?;
+    let ended = pod.run("exit 0")?.wait()?;
+    ensure!(ended.success(), "{ended}");
+    // Made, entered, empty again.
+    until("what became of the cgroup waits", || {
+        let n = watcher.streams.waiting(Stream::Cgroup)?.len();
+        ensure!(n >= 3, "{n} records");
+        Ok(())
+    })?;
+    ensure!(!cgroups.has_one(Duration::ZERO)?, "woken for cgroups");
+    ensure!(!processes.has_one(Duration::ZERO)?, "woken for processes");
+    pod.limit_memory(32 * MIB)?;
+    wait_for_kill(&mut pod.run_hog()?)?;
+    ensure!(kills.has_one(patience())?, "not woken for a kill");
+    ensure!(processes.has_one(patience())?, "not woken for its victim");
+    Ok(())
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_names_victim_trigger_limit_and_their_cgroups() -> Result<()> {
     let root = Cgroup::root("oom")?;
@@ -357,7 +436,9 @@ fn time_in_reclaim_is_counted_by_cgroup_and_forgotten_with_it() -> Result<()> {
     let pod = root.child("pod")?;
     pod.limit_memory(32 * MIB)?;
     let mut watcher = Watcher::start(&root)?;
+    let edges = Edges::of(&watcher, Stream::Stall)?;
     wait_for_kill(&mut pod.run_hog()?)?;
+    ensure!(edges.has_one(patience())?, "nobody is woken for it");
     watcher.until("a stall", |it| !it.stalls().is_empty())?;
     let id = pod.id()?;
     let totals = watcher.streams.stall_totals()?;
@@ -656,7 +737,10 @@ fn a_program_that_an_adopted_set_lacks_is_attached_anew() -> Result<()> {
     };
     let first = Watcher::with(options.clone())?;
     let at_first = states(&first.streams);
-    ensure!(at_first.get("oom_victim") == Some(&true), "{at_first:?}");
+    // Its name is that of the kernel's way to tell.
+    let mut running = at_first.iter().filter(|(_, runs)| **runs);
+    let victim = running.find(|(program, _)| program.starts_with("oom_victim"));
+    let (victim, _) = victim.with_context(|| format!("{at_first:?}"))?;
     drop(first);
     let root = Cgroup::root("lacks")?;
     root.limit_memory(16 * MIB)?;
@@ -664,7 +748,7 @@ fn a_program_that_an_adopted_set_lacks_is_attached_anew() -> Result<()> {
     let set = pins.0.join(&oom);
     for round in 1..=2 {
         if round == 1 {
-            fs::remove_file(set.join("oom_victim"))?;
+            fs::remove_file(set.join(victim))?;
         } else {
             // What the kernel refused to somebody who may do nothing is tried again.
             fs::remove_file(set.join("oom_signal"))?;

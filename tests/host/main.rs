@@ -42,6 +42,7 @@ mod node_oom;
 mod oom;
 mod placement;
 mod pressure;
+mod quiet;
 mod readings;
 mod relief;
 mod repair;

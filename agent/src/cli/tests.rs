@@ -236,6 +236,7 @@ where
         stats: watch::channel(None).1,
         stats_bell: None,
         events,
+        catch_up: None,
         admissions: path.with_file_name("admissions"),
         oom_records: path.with_file_name("oom"),
     };

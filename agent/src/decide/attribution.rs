@@ -16,7 +16,7 @@ use crate::model::pod::QosClass;
 use crate::model::record::PodRef;
 
 /// How many removed cgroups stay known: a thousand pods of one container. The loop removes a few hundred
-/// cgroups a second at most and an event waits some milliseconds, so this many removals cannot pass while
+/// cgroups a second at most and an event waits a second at most, so this many removals cannot pass while
 /// one waits.
 pub const KEPT_AFTER_REMOVAL: usize = 2_048;
 /// Path, pod and container of each take some half a KiB: together no more than a MiB.

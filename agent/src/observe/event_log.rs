@@ -1,5 +1,8 @@
 //! The last events, in memory. Any thread appends; readers of the socket follow at their own pace.
 //!
+//! Records are numbered as they become known: what processes and cgroups did may be known up to a second
+//! after a kill or the end of a container that came later.
+//!
 //! Two rings share one numbering: frequent kinds (process, cgroup, stall) and rare ones. So a fork
 //! storm pushes out old forks, never the OOM kill that somebody wants to read.
 //!
@@ -148,6 +151,11 @@ impl EventLog {
         };
         newest.send_modify(|it| *it = sequence.max(*it));
         sequence
+    }
+
+    /// Whether somebody waits for records of a frequent kind.
+    pub fn is_followed(&self) -> bool {
+        self.shared.newest_frequent.receiver_count() > 0
     }
 
     /// Number of the newest record; the starting number before the first.
@@ -417,6 +425,19 @@ mod tests {
         }
         log.append(event(EventKind::Oom, 10));
         assert_eq!(sequences(&follower.next_batch(16).await), [11]);
+    }
+
+    #[test]
+    fn followers_of_frequent_kinds_are_known_while_they_are_there() {
+        let log = EventLog::new(4, 0);
+        let rare = log.subscribe(filter(&[EventKind::Oom]));
+        assert!(!log.is_followed());
+        let frequent = log.subscribe(filter(&[EventKind::Process]));
+        let all = log.subscribe(EventFilter::default());
+        drop(frequent);
+        assert!(log.is_followed());
+        drop((all, rare));
+        assert!(!log.is_followed());
     }
 
     #[tokio::test]

@@ -59,6 +59,10 @@ const OLD_STATS: Duration = Duration::from_secs(1);
 /// How long an answer waits for a fresh sweep, which takes milliseconds; then the last one is sent.
 const SWEEP_PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long an answer waits for the kernel's events to be in the log. That takes milliseconds, on a busy
+/// machine more.
+const CATCH_UP_PATIENCE: Duration = Duration::from_secs(3);
+
 const STARTING: &str = "the agent is starting: its first pass is not complete";
 const NO_STATS: &str = "the agent has no statistics: its first sweep is not complete";
 
@@ -72,10 +76,35 @@ pub struct Sources {
     /// Asks for a sweep before the next is due; never blocks. `None`: there is nobody to ask.
     pub stats_bell: Option<Arc<dyn Fn() + Send + Sync>>,
     pub events: EventLog,
+    /// `None`: there is nobody to ask.
+    pub catch_up: Option<CatchUp>,
     /// The directory of the admission records.
     pub admissions: PathBuf,
     /// That of the records of OOM kills.
     pub oom_records: PathBuf,
+}
+
+/// Has the log filled with what has happened in the kernel by now: frequent events are read once a second
+/// where nobody asks for them.
+#[derive(Clone)]
+pub struct CatchUp {
+    /// Asks for it; never blocks.
+    pub ask: Arc<dyn Fn() + Send + Sync>,
+    /// What was in the rings at this time, boottime, is in the log. `None`: nobody listens to the kernel.
+    pub heard: watch::Receiver<Option<Duration>>,
+}
+
+impl CatchUp {
+    /// Waits until it is, for a while.
+    async fn until_now(&self) {
+        let now = clock::boottime();
+        (self.ask)();
+        let mut heard = self.heard.clone();
+        let is_heard = |it: &Option<Duration>| it.is_none_or(|it| it >= now);
+        let waited = tokio::time::timeout(CATCH_UP_PATIENCE, heard.wait_for(is_heard));
+        // Too late or never: then the log has what it has.
+        drop(waited.await);
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -313,6 +342,9 @@ impl Server {
     }
 
     async fn send_events(&self, request: &EventsRequest, reply: &mut Reply<'_>) -> io::Result<()> {
+        if let Some(catch_up) = &self.sources.catch_up {
+            catch_up.until_now().await;
+        }
         let events = &self.sources.events;
         let records = events.snapshot(&request.filter(events.last_sequence()));
         for batch in records.chunks(BATCH) {
@@ -362,6 +394,10 @@ impl Server {
         };
         let events = &self.sources.events;
         let mut follower = events.subscribe(request.filter(events.last_sequence()));
+        if let Some(catch_up) = &self.sources.catch_up {
+            // From here on the log is known to be followed.
+            (catch_up.ask)();
+        }
         let mut from_client = [0; 1];
         loop {
             let batch = tokio::select! {

@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::watch;
 
 use super::event::{Event, Sender};
 use super::forensics::Recorder;
@@ -50,8 +51,11 @@ const KILLS: usize = 16;
 /// How often losses are read, and time in reclaim where it stands in for PSI.
 const LOSSES_EVERY: Duration = Duration::from_secs(1);
 
-/// The same, for the wait of a quiet node.
+/// Between two looks at the rings that nobody waits for: of processes, of cgroups. Their programs wake the
+/// listener when a quarter of a ring waits.
 const IDLE_MS: u16 = 1_000;
+/// The same while somebody waits for what is in them.
+const AWAITED_MS: u16 = 50;
 
 /// How often the statistics of programs and maps are read; as often as the loop's full pass.
 const STATISTICS_EVERY: Duration = Duration::from_secs(10);
@@ -73,8 +77,12 @@ pub(super) struct Shared {
     reclaim_stalls: Mutex<Option<Arc<ReclaimStalls>>>,
     /// The cgroup of all pods was made again, and the listener has yet to follow.
     remade: Mutex<Option<Remade>>,
-    /// Rung then; there once the listener waits.
-    remade_bell: OnceLock<Bell>,
+    /// Has the listener look at once; there once it waits.
+    bell: OnceLock<Bell>,
+    /// The loop waits for cgroups to become empty.
+    is_emptying: AtomicBool,
+    /// What was in the rings at this time, boottime, has been taken out. `None`: nobody listens.
+    heard: watch::Sender<Option<Duration>>,
     pub(super) kill_counts: KillCounts,
 }
 
@@ -140,16 +148,31 @@ impl Shared {
     /// Has the listener watch another cgroup, at once.
     pub(super) fn follow(&self, remade: Remade) {
         *self.remade.lock().unwrap_or_else(PoisonError::into_inner) = Some(remade);
-        if let Some(bell) = self.remade_bell.get() {
+        self.listen_now();
+    }
+
+    fn take_remade(&self) -> Option<Remade> {
+        let mut remade = self.remade.lock().unwrap_or_else(PoisonError::into_inner);
+        remade.take()
+    }
+
+    /// Has the listener look at its rings at once. Never blocks.
+    pub(super) fn listen_now(&self) {
+        if let Some(bell) = self.bell.get() {
             bell.ring();
         }
     }
 
-    /// The bell first: it is rung for what is there by then.
-    fn take_remade(&self) -> Option<Remade> {
-        self.remade_bell.get().filter(|it| it.was_rung())?;
-        let mut remade = self.remade.lock().unwrap_or_else(PoisonError::into_inner);
-        remade.take()
+    /// Up to when the rings have been read, as the listener tells it.
+    pub(super) fn heard(&self) -> watch::Receiver<Option<Duration>> {
+        self.heard.subscribe()
+    }
+
+    /// Whether the loop waits for cgroups to become empty.
+    pub(super) fn set_emptying(&self, is_emptying: bool) {
+        if self.is_emptying.swap(is_emptying, Ordering::Relaxed) != is_emptying && is_emptying {
+            self.listen_now();
+        }
     }
 
     fn set_reclaim_stalls(&self, stalls: ReclaimStalls) {
@@ -236,15 +259,26 @@ impl Prepared {
     }
 }
 
+/// Says that nobody listens any more, however the thread ends.
+struct EndOfHearing(Arc<Shared>);
+
+impl Drop for EndOfHearing {
+    fn drop(&mut self) {
+        self.0.heard.send_replace(None);
+    }
+}
+
 /// Stops the listener when dropped; pinned streams go on in the kernel.
 pub(super) struct ListenerHandle {
     stop: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for ListenerHandle {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.shared.listen_now();
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported by then.
             thread.join().ok();
@@ -300,7 +334,8 @@ impl Listener {
                 }
             }
         }
-        self.shared.remade_bell.set(Bell::new()?).ok();
+        self.shared.bell.set(Bell::new()?).ok();
+        let shared = Arc::clone(&self.shared);
         let stop = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stop);
         let (go, told) = mpsc::channel();
@@ -312,13 +347,18 @@ impl Listener {
                 if told.recv().is_err() {
                     return;
                 }
-                while !is_stopped.load(Ordering::Relaxed) && self.streams.rings().next().is_some() {
-                    self.wait();
+                let _end = EndOfHearing(Arc::clone(&self.shared));
+                while self.streams.rings().next().is_some() {
                     self.follow();
                     let begun = clock::boottime();
                     while self.drain_all() {}
                     self.shared.kill_counts.heard(begun);
+                    self.shared.heard.send_replace(Some(begun));
                     self.count_kernel();
+                    if is_stopped.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    self.wait();
                 }
             })?;
         Ok(Prepared {
@@ -327,6 +367,7 @@ impl Listener {
             go,
             handle: ListenerHandle {
                 stop,
+                shared,
                 thread: Some(thread),
             },
         })
@@ -384,15 +425,23 @@ impl Listener {
         }
     }
 
+    /// Until a ring wakes, the bell does, or it is time to look.
     fn wait(&self) {
         let rings = self.streams.rings().map(|(_, fd)| fd);
-        let bell = self.shared.remade_bell.get().map(Bell::as_fd);
+        let bell = self.shared.bell.get();
         let mut fds: Vec<PollFd> = rings
-            .chain(bell)
+            .chain(bell.map(Bell::as_fd))
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
+        let is_awaited = self.log.is_followed() || self.shared.is_emptying.load(Ordering::Relaxed);
+        let timeout = match is_awaited {
+            true => AWAITED_MS,
+            false => IDLE_MS,
+        };
         // An interrupted wait is a short one.
-        poll(&mut fds, PollTimeout::from(IDLE_MS)).ok();
+        poll(&mut fds, PollTimeout::from(timeout)).ok();
+        // Before the rings are looked at: it is rung for what is there by then.
+        bell.map(Bell::was_rung);
     }
 
     /// One batch of every ring, OOM kills before each of them. True: there may be more.

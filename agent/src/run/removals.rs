@@ -55,6 +55,11 @@ impl Removals {
         self.entries.contains_key(name)
     }
 
+    /// Whether a cgroup may still become empty soon: not one that has resisted for seconds.
+    pub(super) fn is_emptying(&self) -> bool {
+        self.entries.values().any(|it| it.wait < MAX_WAIT)
+    }
+
     /// When the next attempt is due.
     pub(super) fn next_wake(&self) -> Option<Duration> {
         self.entries.values().map(|it| it.next).min()

@@ -11,13 +11,14 @@ use tokio::sync::watch;
 
 use super::event::{Event, Sender};
 use super::forensics::RECORDS;
+use super::kernel;
 use super::placement::ADMISSIONS;
 use crate::config::{Config, MetricsConfig};
 use crate::model::status::Status;
 use crate::observe::event_log::EventLog;
 use crate::observe::http::{self, AccessFiles, Listen, Pages, TlsFiles};
 use crate::observe::shutdown::{self, Shutdown, ShutdownTrigger};
-use crate::observe::socket::{self, Sources};
+use crate::observe::socket::{self, CatchUp, Sources};
 use crate::runtime::RuntimeError;
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
 use crate::sys::steady;
@@ -53,6 +54,7 @@ impl Server {
         pages: Pages,
         stats_bell: Arc<dyn Fn() + Send + Sync>,
         log: &EventLog,
+        catch_up: CatchUp,
         status: watch::Receiver<Option<Arc<Status>>>,
         to_loop: &Sender,
     ) -> Result<Self, ServeError> {
@@ -69,6 +71,7 @@ impl Server {
             stats: pages.stats.clone(),
             stats_bell: Some(stats_bell),
             events: log.clone(),
+            catch_up: Some(catch_up),
             admissions: config.state_directory.join(ADMISSIONS),
             oom_records: config.state_directory.join(RECORDS),
         };
@@ -152,11 +155,13 @@ pub(super) fn raise_open_files() -> Option<u64> {
     }
 }
 
-/// The embedded runtime, with its events sent to the loop. `open_files`: soft limit of containers.
+/// The embedded runtime, with its events sent to the loop, and the listener asked for the ends of
+/// processes. `open_files`: soft limit of containers.
 pub(super) fn process_runtime(
     config: &Config,
     open_files: Option<u64>,
     to_loop: Sender,
+    kernel: Arc<kernel::Shared>,
 ) -> Result<ProcessRuntime, RuntimeError> {
     let config = ProcessRuntimeConfig {
         state_dir: config.state_directory.clone(),
@@ -166,5 +171,6 @@ pub(super) fn process_runtime(
     let sink = move |event| {
         to_loop.send(Event::Runtime(event)).ok();
     };
-    ProcessRuntime::new(&config, Box::new(sink))
+    let ask_for_exits = move || kernel.listen_now();
+    ProcessRuntime::new(&config, Box::new(sink), Box::new(ask_for_exits))
 }

@@ -43,6 +43,10 @@ use crate::sys::syscall::{ProcessExit, pidfd_send_signal};
 /// Told of every event, on a thread of the runtime.
 pub type Sink = dyn Fn(RuntimeEvent) + Send + Sync;
 
+/// Told when an exit is waited for that [`Runtime::report_exit`] has to bring. On a thread of the runtime; it
+/// must not block.
+pub type AskForExits = dyn Fn() + Send + Sync;
+
 /// Enough to keep two CPUs busy while others wait for RCU or the disk; more gain nothing, since
 /// the kernel moves one process at a time.
 const STARTERS: usize = 4;
@@ -76,12 +80,21 @@ struct Shared {
 
 impl ProcessRuntime {
     /// Makes the directory of records and starts the threads.
-    pub fn new(config: &ProcessRuntimeConfig, sink: Box<Sink>) -> Result<Self, RuntimeError> {
+    pub fn new(
+        config: &ProcessRuntimeConfig,
+        sink: Box<Sink>,
+        ask_for_exits: Box<AskForExits>,
+    ) -> Result<Self, RuntimeError> {
         let state = Arc::new(Mutex::new(State::default()));
         let records = Records::open(&config.state_dir)?;
         let sink: Arc<Sink> = Arc::from(sink);
-        let exits = Exits::new(Arc::clone(&state), records.clone(), Arc::clone(&sink))
-            .map_err(RuntimeError::Setup)?;
+        let exits = Exits::new(
+            Arc::clone(&state),
+            records.clone(),
+            Arc::clone(&sink),
+            ask_for_exits,
+        )
+        .map_err(RuntimeError::Setup)?;
         let shared = Arc::new(Shared {
             state,
             records,

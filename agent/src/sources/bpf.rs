@@ -20,6 +20,7 @@ mod stats;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use aya::EbpfLoader;
 use aya::maps::{MapData, MapError, RingBuf};
@@ -40,6 +41,9 @@ pub use self::device::{DeviceCount, PROGRAM as DEVICE_COUNTER};
 pub use self::pins::PinsError;
 pub use self::probe::KernelSupport;
 pub use self::stats::{MapUse, ProgramStats, StallTotals};
+
+/// Time in reclaim wakes its reader at most this often.
+pub const STALLS_WAKE_EVERY: Duration = Duration::from_nanos(ebpf_abi::STALL_WAKE_INTERVAL_NS);
 
 /// One ring buffer, with the programs that write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -395,6 +399,11 @@ impl Streams {
                 sink(event);
             }
         });
+        // The last that an older set has told may have its twin in our ring.
+        let is_read = drained.n + drained.malformed < max;
+        if is_read && !self.older.iter().any(|it| it.stream() == stream) {
+            self.twins.remove(&stream);
+        }
         if let Some(diagnostics) = &mut running.diagnostics {
             diagnostics.flush();
         }
@@ -433,9 +442,6 @@ impl Streams {
             } else {
                 self.older.push(older);
             }
-        }
-        if !self.older.iter().any(|it| it.stream() == stream) {
-            self.twins.remove(&stream);
         }
         drained
     }

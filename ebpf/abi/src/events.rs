@@ -135,6 +135,9 @@ shared! {
 pub const STALL_MEMCG: u32 = 1;
 /// [`StallRecord::kind`]: reclaim because the node is short of free pages.
 pub const STALL_DIRECT: u32 = 2;
+/// Between two stalls that wake their reader, nanoseconds: as often as the watcher of pressure, who waits
+/// for them, looks at memory.
+pub const STALL_WAKE_INTERVAL_NS: u64 = 2_000_000;
 
 shared! {
     /// One task finished one wait for memory.

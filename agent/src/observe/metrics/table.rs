@@ -481,7 +481,8 @@ const TABLE: &[Family] = &[
     agent("ballast_bpf_ring_high_water_ratio", Gauge, Ratio, &["stream"],
         "Largest part of a ring that was taken without a pause since the previous scrape.").area(Ebpf),
     agent("ballast_bpf_event_age_seconds", LATENCY, Seconds, &["stream"],
-        "From the event in the kernel to its handling.").area(Ebpf),
+        "From the event in the kernel to its handling; those of processes, cgroups and reclaim \
+         wait up to a second where nobody waits for them.").area(Ebpf),
     agent("ballast_bpf_map_entries", Gauge, Count, &["map"],
         "Entries in an eBPF map.").area(Ebpf),
     agent("ballast_bpf_map_capacity", Gauge, Count, &["map"],

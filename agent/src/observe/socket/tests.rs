@@ -26,6 +26,10 @@ struct Fixture {
 
 impl Fixture {
     fn start(capacity: usize) -> Self {
+        Self::with(capacity, |_| None)
+    }
+
+    fn with(capacity: usize, catch_up: impl FnOnce(&EventLog) -> Option<CatchUp>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("ballast-socket-{}-{n}", std::process::id());
@@ -47,6 +51,7 @@ impl Fixture {
             stats: sweeps,
             stats_bell: Some(Arc::new(ring)),
             events: events.clone(),
+            catch_up: catch_up(&events),
             admissions: path.with_file_name("admissions"),
             oom_records: path.with_file_name("oom"),
         };
@@ -234,6 +239,50 @@ async fn a_follower_sees_what_comes_and_resumes_after_a_reconnect() {
     let resume = request(r#""command":"events","follow":true,"kind":["oom"],"after":5"#);
     stream.write_all(&resume).await.unwrap();
     assert_eq!(next_event(&mut stream).await.sequence, 6);
+}
+
+/// A kernel of which one event is heard soon after somebody asks.
+#[tokio::test]
+async fn what_has_happened_by_now_is_in_the_answer() {
+    let fixture = Fixture::with(16, |events| {
+        let (heard, events) = (watch::Sender::new(Some(Duration::ZERO)), events.clone());
+        let receiver = heard.subscribe();
+        let ask = move || {
+            let (heard, events) = (heard.clone(), events.clone());
+            tokio::spawn(async move {
+                tokio::task::yield_now().await;
+                append(&events, EventKind::Process, "asked");
+                heard.send_replace(Some(clock::boottime()));
+            });
+        };
+        Some(CatchUp {
+            ask: Arc::new(ask),
+            heard: receiver,
+        })
+    });
+    let once = request(r#""command":"events","kind":["process"]"#);
+    assert_eq!(fixture.ask(&once).await.len(), 2);
+    assert_eq!(fixture.ask(&once).await.len(), 3);
+    let mut follower = fixture.connect().await;
+    let follow = request(r#""command":"events","follow":true,"kind":["process"],"after":5"#);
+    follower.write_all(&follow).await.unwrap();
+    assert_eq!(next_event(&mut follower).await.sequence, 6);
+}
+
+/// With nobody to hear, and with somebody who does not.
+#[tokio::test]
+async fn an_answer_does_not_wait_for_ever_to_be_up_to_date() {
+    for heard in [None, Some(Duration::ZERO)] {
+        let (_listener, receiver) = watch::channel(heard);
+        let fixture = Fixture::with(16, |_| {
+            Some(CatchUp {
+                ask: Arc::new(|| ()),
+                heard: receiver,
+            })
+        });
+        let answers = fixture.ask(&request(r#""command":"events""#)).await;
+        assert_eq!(answers.len(), 3);
+    }
 }
 
 #[tokio::test]

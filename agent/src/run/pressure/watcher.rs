@@ -41,6 +41,7 @@ use crate::run::evictions::Candidate;
 use crate::run::forensics::Background;
 use crate::run::kernel;
 use crate::run::told::Told;
+use crate::sources::bpf::STALLS_WAKE_EVERY;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::stats::StatsReader;
 use crate::sources::wakers::Wakers;
@@ -63,9 +64,8 @@ const DOUBT: Duration = Duration::from_millis(5);
 const ENDING_PASS: Duration = Duration::from_millis(50);
 /// How far apart two readings are that reclaimable page cache is told by.
 const BEFORE: Duration = Duration::from_secs(1);
-/// A wake this soon after a look would show the same: reclaim can wake a hundred times a second for
-/// every cgroup.
-const WAKE_GAP: Duration = Duration::from_millis(2);
+/// A wake this soon after a look would show the same.
+const WAKE_GAP: Duration = STALLS_WAKE_EVERY;
 /// Something was seen within this time: look more closely.
 const WARM: Duration = Duration::from_secs(2);
 /// Memory that fills at this rate, bytes per second, is worth that: a threshold of 100 MiB above

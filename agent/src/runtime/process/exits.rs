@@ -16,16 +16,16 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::Sink;
 use super::records::Records;
 use super::state::{State, Token, Watched, lock};
+use super::{AskForExits, Sink};
 use crate::model::event::ExitStatus;
 use crate::runtime::{ContainerEnd, ContainerExit, ContainerRecord, RuntimeEvent, UnknownExit};
 use crate::sys::clock;
 use crate::sys::syscall::{Reap, pidfd_exit, wait_child};
 
 /// How long the status of a process that is not a child may take to arrive after its end. The
-/// event stream needs about a millisecond, and some seconds on a slow machine whose agent has just
+/// event stream needs about a millisecond once it is asked, and some seconds on a slow machine whose agent has just
 /// started: until its programs are loaded the events wait in the adopted ring.
 const LINGER: Duration = Duration::from_secs(5);
 /// How often the process descriptor is asked meanwhile: it knows once the parent has reaped.
@@ -41,6 +41,7 @@ pub(super) struct Exits {
     state: Arc<Mutex<State>>,
     records: Records,
     sink: Arc<Sink>,
+    ask_for_exits: Box<AskForExits>,
 }
 
 impl Exits {
@@ -48,6 +49,7 @@ impl Exits {
         state: Arc<Mutex<State>>,
         records: Records,
         sink: Arc<Sink>,
+        ask_for_exits: Box<AskForExits>,
     ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -59,6 +61,7 @@ impl Exits {
             state,
             records,
             sink,
+            ask_for_exits,
         })
     }
 
@@ -139,6 +142,7 @@ impl Exits {
                 lock(&self.state)
                     .lingering
                     .insert(token, clock::boottime() + LINGER);
+                (self.ask_for_exits)();
             }
         }
     }

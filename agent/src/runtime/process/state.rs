@@ -86,8 +86,8 @@ impl Default for Reports {
 }
 
 impl Reports {
-    /// As many exits as the pinned ring can hold while no agent runs, rounded up; some 3 MiB, for
-    /// the time of the start.
+    /// More exits than the pinned ring of any build holds while no agent runs; some 3 MiB, for the time of
+    /// the start.
     const MAX_EARLY: usize = 65_536;
 
     pub(super) fn expect(&mut self, process: HostProcess) {

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ impl Drop for TestDir {
 struct Fixture {
     runtime: ProcessRuntime,
     events: Receiver<RuntimeEvent>,
+    /// How often exits were asked for.
+    n_asked: Arc<AtomicU32>,
 }
 
 impl Fixture {
@@ -70,8 +73,17 @@ impl Fixture {
             // The test may be over.
             let _ = tx.send(event);
         });
-        let runtime = ProcessRuntime::new(&config, sink).unwrap();
-        Self { runtime, events }
+        let n_asked = Arc::<AtomicU32>::default();
+        let asked = Arc::clone(&n_asked);
+        let ask = Box::new(move || {
+            asked.fetch_add(1, Ordering::Relaxed);
+        });
+        let runtime = ProcessRuntime::new(&config, sink, ask).unwrap();
+        Self {
+            runtime,
+            events,
+            n_asked,
+        }
     }
 
     fn next(&self) -> RuntimeEvent {
@@ -528,6 +540,8 @@ fn a_later_agent_adopts_what_runs() {
     it.runtime.signal(&sleeper, Signal::KILL).unwrap();
     // Nobody reports it; only a kernel with PIDFD_INFO_EXIT (6.15) tells.
     let exit = it.exited();
+    let n_ended = u32::try_from(n_expected + 1).unwrap();
+    assert_eq!(it.n_asked.load(Ordering::Relaxed), n_ended, "of others");
     assert!([signal(9), unknown].contains(&exit), "{exit:?}");
 
     // The third agent finds four ends, as the second has told them.

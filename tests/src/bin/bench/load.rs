@@ -33,6 +33,9 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         ["eat", bytes] => eat(bytes.parse()?),
         // N children that run a program, PAUSE ms apart.
         ["spawns", n, pause] => spawns(n.parse()?, millis(pause)?)?,
+        // For each file N, from 0 on, that comes to be in DIR, children that run a program one by one for half
+        // a second; prints how many. Ends with the file `end`.
+        ["rounds", dir] => rounds(Path::new(dir))?,
         // RATE children a second that run nothing, from THREADS threads, for SECONDS.
         ["storm", rate, threads, seconds] => {
             storm(rate.parse()?, threads.parse()?, seconds.parse()?)?;
@@ -98,6 +101,26 @@ fn spawns(n: usize, pause: Duration) -> Result<()> {
     for _ in 0..n {
         Command::new(NOTHING).status()?;
         thread::sleep(pause);
+    }
+    Ok(())
+}
+
+fn rounds(dir: &Path) -> Result<()> {
+    println!("ready");
+    for round in 0_u32.. {
+        let file = dir.join(round.to_string());
+        while !file.exists() {
+            if dir.join("end").exists() {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (began, mut n) = (Instant::now(), 0_u32);
+        while began.elapsed() < Duration::from_millis(500) {
+            Command::new(NOTHING).status()?;
+            n += 1;
+        }
+        println!("{n}");
     }
     Ok(())
 }

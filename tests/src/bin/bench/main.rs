@@ -24,6 +24,7 @@ mod node;
 mod oom;
 mod placement;
 mod process;
+mod quiet;
 mod stats;
 mod supervise;
 mod table;
@@ -106,6 +107,7 @@ fn measure(names: &[&str]) -> Result<()> {
     }
     if wanted(Name::Ebpf) {
         table.section("ebpf", ebpf::measure);
+        table.section("what being watched costs", quiet::measure);
     }
     if wanted(Name::Process) {
         table.section("process", process::measure);

@@ -1,0 +1,102 @@
+//! Processes of pods begin and end without waking the agent, and whoever asks what they did is told all
+//! the same.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::Agent;
+use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::wait::patience;
+
+use super::crash::after;
+use super::look::{is_running, pod_path};
+use super::say;
+
+/// Children of the pod, each two or three events: half of what makes a ring a quarter full.
+const N_CHILDREN: u32 = 600;
+
+/// How often the thread that reads the rings gave up its processor to wait.
+fn n_waits(agent: &Agent) -> Result<u64> {
+    let pid = agent.pid().context("it runs")?;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim() == "kernel" {
+            let status = fs::read_to_string(task.join("status"))?;
+            let mut lines = status.lines();
+            let n = lines.find_map(|it| it.strip_prefix("voluntary_ctxt_switches:"));
+            return Ok(n.context("no count of switches")?.trim().parse()?);
+        }
+    }
+    anyhow::bail!("no thread reads the rings")
+}
+
+/// A pod whose shell makes children once `gate` is there, leaves `done`, and stays.
+fn pod(agent: &Agent, n_children: u32) -> Manifest {
+    let (gate, done) = (agent.dir.join("gate"), agent.dir.join("done"));
+    let script = format!(
+        "n=0; while [ $n -lt {n_children} ]; do (exit 7); n=$((n+1)); done; : > {}; exec sleep 3600",
+        done.display()
+    );
+    Manifest::new("busy").container(Container::sh("app", &after(&gate, &script)))
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn children_of_a_pod_wake_nobody_and_are_told_to_who_asks() -> Result<()> {
+    let mut agent = Agent::new("quiet")?;
+    agent.start()?;
+    agent.put(&pod(&agent, N_CHILDREN))?;
+    let entry = agent.wait_pod("busy", "runs", is_running)?;
+    ensure!(pod_path(&entry).is_ok(), "{entry:?}");
+    let before = n_waits(&agent)?;
+    fs::write(agent.dir.join("gate"), "")?;
+    agent.wait_for("all children have ended", || {
+        Ok(agent.dir.join("done").exists())
+    })?;
+    let n = n_waits(&agent)? - before;
+    say(format_args!("{n} waits in {N_CHILDREN} forks and exits"));
+    assert!(n < u64::from(N_CHILDREN) / 4, "{n} waits");
+
+    // Asked once: the answer has what has happened.
+    let events = agent.events("process")?;
+    let ended = "exited with code 7";
+    let ends = events.iter().filter(|it| {
+        let pod = it.event.pod.as_ref().is_some_and(|it| it.name == "busy");
+        pod && it.event.message.contains(ended)
+    });
+    assert_eq!(ends.count(), N_CHILDREN as usize);
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn who_follows_processes_is_told_of_each() -> Result<()> {
+    let mut agent = Agent::new("followed")?;
+    agent.start()?;
+    agent.put(&pod(&agent, 20))?;
+    agent.wait_pod("busy", "runs", is_running)?;
+    let mut client = agent
+        .client(&["events", "-o", "json", "--follow", "--kind", "process"])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let output = BufReader::new(client.stdout.take().context("it was piped")?);
+    let (to_test, lines) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            // The test may be over.
+            to_test.send(line).ok();
+        }
+    });
+    fs::write(agent.dir.join("gate"), "")?;
+    let mut n_ends = 0;
+    while n_ends < 20 {
+        let line = lines.recv_timeout(patience()).context("20 ends")?;
+        n_ends += u32::from(line.contains("exited with code 7"));
+    }
+    client.kill()?;
+    client.wait()?;
+    reader.join().ok().context("the reader panicked")?;
+    Ok(())
+}

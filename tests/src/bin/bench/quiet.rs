@@ -1,0 +1,348 @@
+//! What a node pays for being watched: memory, and time of the processes that begin and end in its pods;
+//! and how soon the end of a container is known all the same.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ballast::model::status::EntryState;
+use ballast::sources::bpf::Streams;
+use ballast_tests::wait::until;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::fleet::{Fleet, n_running};
+use super::machine::Setting;
+use super::process::Follower;
+use super::table::{Row, Samples, Table, Verdict, mebibytes, show};
+use super::{ebpf, machine, say};
+
+const N_PODS: usize = 60;
+const RESIDENT_BUDGET: u64 = 24 << 20;
+const END_BUDGET: Duration = Duration::from_millis(20);
+const SPAWN_BUDGET_PERCENT: f64 = 1.5;
+
+/// Of each way to be watched, in turn.
+const N_ROUNDS: usize = 9;
+/// In each of them half seconds inside and outside, one after the other.
+const N_PAIRS: usize = 3;
+
+/// The pod that begins and ends processes.
+const BUSY: &str = "busy";
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    let mut fleet = Fleet::new("quiet")?;
+    say(&format!("quiet: {N_PODS} pods"));
+    for n in 0..N_PODS {
+        fleet.put_idle(&pod_name(n), 1)?;
+    }
+    fleet.start()?;
+    fleet.wait("all running", |it| n_running(it) == N_PODS)?;
+    table.extend(ends(&mut fleet)?);
+    // The memory of an agent whose pods rest.
+    fleet.agent.stop()?;
+    fleet.start()?;
+    thread::sleep(Duration::from_secs(15));
+    let resident = machine::resident(fleet.pid()?)?;
+    table.push(Row::value(
+        &format!("resident memory, {N_PODS} idle pods"),
+        1,
+        mebibytes(resident),
+        &mebibytes(RESIDENT_BUDGET),
+        Verdict::of(resident <= RESIDENT_BUDGET),
+    ));
+    for n in 0..N_PODS {
+        fleet.agent.remove_pod(&pod_name(n))?;
+    }
+    fleet.wait("none left", |it| it.pods.is_empty())?;
+    table.extend(spawns(&mut fleet)?);
+    Ok(())
+}
+
+fn pod_name(n: usize) -> String {
+    format!("idle{n:02}")
+}
+
+/// Half of the containers end as children of the agent, half after it has adopted them.
+fn ends(fleet: &mut Fleet) -> Result<[Row; 2]> {
+    say("quiet: ends of containers");
+    let of_children = kill_all(fleet, 0..N_PODS / 2)?;
+    fleet.agent.stop()?;
+    fleet.start()?;
+    let of_adopted = kill_all(fleet, N_PODS / 2..N_PODS)?;
+    // Before 6.15 the status of an adopted one comes out of the ring, since then from its descriptor.
+    let row = |what, samples| {
+        let figure = format!("end of a container's first process, {what}, to its event");
+        Row::durations(&figure, &Samples::new(samples), Some(END_BUDGET))
+    };
+    Ok([row("a child", of_children), row("adopted", of_adopted)])
+}
+
+/// Kills the first processes of pods one by one; from each kill to the event that tells of it.
+fn kill_all(fleet: &Fleet, pods: std::ops::Range<usize>) -> Result<Vec<Duration>> {
+    let status = fleet.agent.status()?;
+    let pids: BTreeMap<&str, u32> = status
+        .pods
+        .iter()
+        .filter_map(|pod| match pod.containers.first()?.state {
+            EntryState::Running { pid, .. } => Some((pod.name.as_str(), pid)),
+            _ => None,
+        })
+        .collect();
+    let mut killed = BTreeMap::new();
+    for name in pods.map(pod_name) {
+        let pid = *pids.get(name.as_str()).context("the pod runs")?;
+        killed.insert(name, machine::boottime()?);
+        kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
+        thread::sleep(Duration::from_millis(50));
+    }
+    until("all ends are told", || {
+        let mut times = Vec::new();
+        for it in fleet.agent.events("container")? {
+            let pod = it.event.pod.as_ref().map(|pod| pod.name.as_str());
+            let at = pod.and_then(|name| killed.get(name));
+            if let Some(at) = at
+                && it.event.reason == "ContainerDied"
+            {
+                let told = Duration::from_nanos(it.event.boottime_ns);
+                times.push(told.saturating_sub(*at));
+            }
+        }
+        ensure!(
+            times.len() == killed.len(),
+            "{} of {}",
+            times.len(),
+            killed.len()
+        );
+        Ok(times)
+    })
+}
+
+/// How processes are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Watched {
+    /// No agent, no programs.
+    Not,
+    /// Nobody follows process events.
+    Quietly,
+    Followed,
+}
+
+/// What was done in one round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    inside: f64,
+    outside: f64,
+    kernel_thread: Duration,
+}
+
+impl Done {
+    /// What a spawn inside takes in terms of one outside.
+    fn cost(self) -> f64 {
+        self.outside / self.inside
+    }
+}
+
+/// Of the rounds of one way.
+fn median(rounds: &[Done], figure: impl Fn(Done) -> f64) -> f64 {
+    let mut all: Vec<f64> = rounds.iter().map(|it| figure(*it)).collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+/// Spawns in a pod and outside of all pods in turn, with and without the agent.
+fn spawns(fleet: &mut Fleet) -> Result<Vec<Row>> {
+    say(&format!(
+        "quiet: spawns in a pod and outside, {N_ROUNDS} rounds of each with and without an agent"
+    ));
+    let dir = fleet.agent.dir.join("rounds");
+    fs::create_dir(&dir)?;
+    let mut outside = Outside::start(dir.with_file_name("outside"))?;
+    let gate = dir.display().to_string();
+    fleet.put_load(BUSY, &["rounds", &gate], "64Mi")?;
+    fleet.wait_output(BUSY, "ready")?;
+    let mut ways = [Watched::Quietly, Watched::Not, Watched::Followed];
+    let mut done: BTreeMap<Watched, Vec<Done>> = BTreeMap::new();
+    let mut n = 0;
+    for _ in 0..N_ROUNDS {
+        ways.rotate_left(1);
+        for watched in ways {
+            if watched == Watched::Not {
+                fleet.agent.stop()?;
+                Streams::unpin_all(&fleet.agent.pin_directory)?;
+            } else if fleet.agent.pid().is_none() {
+                fleet.start()?;
+            }
+            let follower = match watched {
+                Watched::Followed => Some(Follower::start(fleet)?),
+                _ => None,
+            };
+            // What a start or a stop leaves to do is over.
+            thread::sleep(Duration::from_secs(1));
+            let mut round = Done::default();
+            let before = kernel_thread(fleet)?;
+            for _ in 0..N_PAIRS {
+                fs::write(dir.join(n.to_string()), "")?;
+                round.inside += until("spawns inside", || {
+                    count(&fleet.output(BUSY)?, n).context("it goes on")
+                })?;
+                round.outside += outside.round(n)?;
+                n += 1;
+            }
+            // The agent looks at the latest a second after the last.
+            thread::sleep(Duration::from_millis(1_200));
+            round.kernel_thread = kernel_thread(fleet)?.saturating_sub(before);
+            done.entry(watched).or_default().push(round);
+            if let Some(follower) = follower {
+                follower.stop()?;
+            }
+        }
+    }
+    if fleet.agent.pid().is_none() {
+        fleet.start()?;
+    }
+    let mut rows = rows(&done);
+    say("quiet: the same with kernel.bpf_stats_enabled");
+    let _statistics = Setting::BpfStatistics.set("1")?;
+    let before = ebpf::exported(fleet)?;
+    for _ in 0..N_PAIRS {
+        fs::write(dir.join(n.to_string()), "")?;
+        until("spawns inside", || {
+            count(&fleet.output(BUSY)?, n).context("it goes on")
+        })?;
+        n += 1;
+    }
+    for (program, (runs, seconds)) in ebpf::exported(fleet)? {
+        if !program.starts_with("process_") {
+            continue;
+        }
+        let (runs_before, seconds_before) = before.get(&program).copied().unwrap_or_default();
+        let runs = runs - runs_before;
+        let ns = (seconds - seconds_before) * 1e9 / runs;
+        rows.push(Row::value(
+            &format!("eBPF {program}: mean of a run, one spawn after the other"),
+            N_PAIRS,
+            format_args!("{ns:.0} ns"),
+            "400 ns",
+            Verdict::of(ns <= ebpf::BUDGET_NS),
+        ));
+    }
+    fs::write(dir.join("end"), "")?;
+    fleet.wait_output(BUSY, "done")?;
+    Ok(rows)
+}
+
+fn rows(done: &BTreeMap<Watched, Vec<Done>>) -> Vec<Row> {
+    let without = &done[&Watched::Not];
+    let seconds = N_PAIRS as f64 / 2.0;
+    let rates = |rounds| {
+        let inside = median(rounds, |it| it.inside / seconds);
+        let outside = median(rounds, |it| it.outside / seconds);
+        format!("{inside:.0}, outside {outside:.0}")
+    };
+    let n = N_ROUNDS;
+    let mut rows = vec![Row::value(
+        "spawns a second in a pod, no agent",
+        n,
+        rates(without),
+        "",
+        Verdict::NoBudget,
+    )];
+    for (watched, what) in [
+        (Watched::Quietly, "nobody follows"),
+        (Watched::Followed, "somebody follows"),
+    ] {
+        let with = &done[&watched];
+        rows.push(Row::value(
+            &format!("spawns a second in a pod, {what}"),
+            n,
+            rates(with),
+            "",
+            Verdict::NoBudget,
+        ));
+        let percent = 100.0 * (median(with, Done::cost) / median(without, Done::cost) - 1.0);
+        rows.push(Row::value(
+            &format!("a spawn in the pod against one outside, {what}, against no agent"),
+            n,
+            format_args!("{percent:+.1} %"),
+            "1.5 %",
+            match watched {
+                Watched::Quietly => Verdict::of(percent <= SPAWN_BUDGET_PERCENT),
+                _ => Verdict::NoBudget,
+            },
+        ));
+        rows.push(Row::value(
+            &format!("CPU of the thread `kernel` for a spawn, {what}"),
+            n,
+            show(Duration::from_secs_f64(median(with, |it| {
+                it.kernel_thread.as_secs_f64() / it.inside
+            }))),
+            "",
+            Verdict::NoBudget,
+        ));
+    }
+    rows
+}
+
+/// What a load of rounds has printed for one of them.
+fn count(output: &str, round: usize) -> Option<f64> {
+    let line = output
+        .lines()
+        .skip_while(|it| *it != "ready")
+        .nth(round + 1)?;
+    line.parse().ok()
+}
+
+/// CPU time of the listener's thread; none without an agent.
+fn kernel_thread(fleet: &Fleet) -> Result<Duration> {
+    let Ok(pid) = fleet.pid() else {
+        return Ok(Duration::ZERO);
+    };
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim() == "kernel" {
+            let text = fs::read_to_string(task.join("schedstat"))?;
+            let ns = text.split(' ').next().context("an empty schedstat")?;
+            return Ok(Duration::from_nanos(ns.parse()?));
+        }
+    }
+    Ok(Duration::ZERO)
+}
+
+/// The same load as in the pod, as a child of this program.
+struct Outside {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Outside {
+    fn start(dir: PathBuf) -> Result<Self> {
+        fs::create_dir(&dir)?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["load", "rounds"])
+            .arg(&dir)
+            .stdin(Stdio::null())
+            .stdout(File::create(dir.join("output"))?)
+            .spawn()?;
+        Ok(Self { child, dir })
+    }
+
+    fn round(&mut self, n: usize) -> Result<f64> {
+        fs::write(self.dir.join(n.to_string()), "")?;
+        until("a round outside", || {
+            count(&fs::read_to_string(self.dir.join("output"))?, n).context("it goes on")
+        })
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // Best effort: it may have ended.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
