@@ -47,6 +47,7 @@ mod start;
 mod told;
 mod usage;
 mod watch;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -67,15 +67,7 @@ impl Cgroups {
 
     fn wanted(&self, below: &str, cpus: &CpuSet, mems: NumaMask) -> Result<DesiredCgroup> {
         let path = self.path(below);
-        let rules = FileRules {
-            unified: cgroup::is_unified(),
-            page_size: page_size(),
-            hugepage_sizes: Vec::new(),
-            hugetlb_reservations: false,
-            memory_and_swap: false,
-            swap_max: false,
-            devices: false,
-        };
+        let rules = FileRules::plain(cgroup::is_unified(), page_size());
         let resources = CgroupResources {
             cpuset_cpus: Some(cpus.clone()),
             cpuset_mems: Some(mems),

@@ -21,17 +21,11 @@ const N_CHILDREN: u32 = 600;
 
 /// How often the thread that reads the rings gave up its processor to wait.
 fn n_waits(agent: &Agent) -> Result<u64> {
-    let pid = agent.pid().context("it runs")?;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let task = task?.path();
-        if fs::read_to_string(task.join("comm"))?.trim() == "kernel" {
-            let status = fs::read_to_string(task.join("status"))?;
-            let mut lines = status.lines();
-            let n = lines.find_map(|it| it.strip_prefix("voluntary_ctxt_switches:"));
-            return Ok(n.context("no count of switches")?.trim().parse()?);
-        }
-    }
-    anyhow::bail!("no thread reads the rings")
+    let listener = agent.listener()?.context("no thread reads the rings")?;
+    let status = fs::read_to_string(listener.join("status"))?;
+    let mut lines = status.lines();
+    let n = lines.find_map(|it| it.strip_prefix("voluntary_ctxt_switches:"));
+    Ok(n.context("no count of switches")?.trim().parse()?)
 }
 
 /// A pod whose shell makes children once `gate` is there, leaves `done`, and stays.

@@ -228,6 +228,20 @@ impl Agent {
         self.child.as_ref().map(Child::id)
     }
 
+    /// The directory in `/proc` of the thread that reads the kernel's rings; `None` where none does.
+    pub fn listener(&self) -> Result<Option<PathBuf>> {
+        let Some(pid) = self.pid() else {
+            return Ok(None);
+        };
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let task = task?.path();
+            if fs::read_to_string(task.join("comm"))?.trim() == "kernel" {
+                return Ok(Some(task));
+            }
+        }
+        Ok(None)
+    }
+
     /// SIGKILL, at once.
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut child) = self.child.take() {

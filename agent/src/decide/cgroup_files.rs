@@ -38,6 +38,21 @@ pub struct FileRules {
     pub devices: bool,
 }
 
+impl FileRules {
+    /// Of a node that has nothing of what a node may lack.
+    pub fn plain(unified: bool, page_size: u64) -> Self {
+        Self {
+            unified,
+            page_size,
+            hugepage_sizes: Vec::new(),
+            hugetlb_reservations: false,
+            memory_and_swap: false,
+            swap_max: false,
+            devices: false,
+        }
+    }
+}
+
 /// The files to hold `resources`, in the order of writing.
 pub fn files_for(
     resources: &CgroupResources,

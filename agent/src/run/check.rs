@@ -59,15 +59,7 @@ fn facts(config: &Config) -> FactSheet {
 /// Which of the cgroups that are to be limited are there, with the files to do it. None, where the
 /// hierarchies cannot be opened, which is told elsewhere.
 fn reserved_facts(config: &Config, found: &CgroupFacts) -> Vec<ReservedCgroupFacts> {
-    let rules = FileRules {
-        unified: found.layout.is_unified(),
-        page_size: page_size(),
-        hugepage_sizes: Vec::new(),
-        hugetlb_reservations: false,
-        memory_and_swap: false,
-        swap_max: false,
-        devices: false,
-    };
+    let rules = FileRules::plain(found.layout.is_unified(), page_size());
     let wanted = reserved_cgroups(&config.kubelet, config.compat, &rules);
     let Ok(trees) = open_trees(&Root::host(), &found.layout) else {
         return Vec::new();

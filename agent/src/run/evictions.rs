@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::Loop;
 use super::event::Sender;
 use super::pods::{PodEntry, StatePaths};
-use super::pressure::{self, Parts, Stages, WatcherHandle};
+use super::pressure::{self, Parts, Stages};
+use super::worker::Worker;
 use crate::apply::checkpoint;
 use crate::apply::recording::{Recorder, RecordingLimits};
 use crate::apply::relief::ReliefWriter;
@@ -123,7 +124,7 @@ impl Loop {
     }
 
     /// Starts the watcher. Without it the node is run without eviction, and says so.
-    pub(super) fn watch_pressure(&mut self, to_loop: Sender) -> Option<WatcherHandle> {
+    pub(super) fn watch_pressure(&mut self, to_loop: Sender) -> Option<Worker> {
         match self.try_watch_pressure(to_loop) {
             Ok(handle) => Some(handle),
             Err(error) => {
@@ -135,7 +136,7 @@ impl Loop {
         }
     }
 
-    fn try_watch_pressure(&self, to_loop: Sender) -> Result<WatcherHandle, WatchError> {
+    fn try_watch_pressure(&self, to_loop: Sender) -> Result<Worker, WatchError> {
         let (config, node) = (&self.config, &self.node);
         let root = Root::host();
         let trees = node.reader.trees();

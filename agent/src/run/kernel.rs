@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc,
 };
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,6 +20,7 @@ use tokio::sync::watch;
 use super::event::{Event, Sender};
 use super::forensics::Recorder;
 use super::missed::KillCounts;
+use super::worker::{Stop, Worker};
 use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
 use crate::decide::kernel_records::{
     Handled, cgroup_record, oom_record, process_record, stall_record,
@@ -244,18 +244,19 @@ pub(super) struct Prepared {
     /// Ends when the streams that must not miss anything run, as far as they can here.
     until_watched: mpsc::Receiver<Infallible>,
     go: mpsc::Sender<()>,
-    handle: ListenerHandle,
+    worker: Worker,
 }
 
 impl Prepared {
     /// Listens from now on. To be called when the cgroups that exist are registered, since events
     /// are attributed by them, and before any container is started: waits until kills and processes
-    /// are watched, up to 100 ms where nothing was adopted.
-    pub(super) fn listen(self) -> ListenerHandle {
+    /// are watched, up to 100 ms where nothing was adopted. Pinned streams go on in the kernel when the
+    /// worker is dropped.
+    pub(super) fn listen(self) -> Worker {
         self.until_watched.recv().ok();
         // The thread waits for this; it is only gone after a panic.
         self.go.send(()).ok();
-        self.handle
+        self.worker
     }
 }
 
@@ -265,24 +266,6 @@ struct EndOfHearing(Arc<Shared>);
 impl Drop for EndOfHearing {
     fn drop(&mut self) {
         self.0.heard.send_replace(None);
-    }
-}
-
-/// Stops the listener when dropped; pinned streams go on in the kernel.
-pub(super) struct ListenerHandle {
-    stop: Arc<AtomicBool>,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for ListenerHandle {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.shared.listen_now();
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by then.
-            thread.join().ok();
-        }
     }
 }
 
@@ -336,41 +319,38 @@ impl Listener {
         }
         self.shared.bell.set(Bell::new()?).ok();
         let shared = Arc::clone(&self.shared);
-        let stop = Arc::new(AtomicBool::new(false));
-        let is_stopped = Arc::clone(&stop);
         let (go, told) = mpsc::channel();
         let (watched, until_watched) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name("kernel".to_owned())
-            .spawn(move || {
-                self.load_missing(watched);
-                if told.recv().is_err() {
-                    return;
-                }
-                let _end = EndOfHearing(Arc::clone(&self.shared));
-                while self.streams.rings().next().is_some() {
-                    self.follow();
-                    let begun = clock::boottime();
-                    while self.drain_all() {}
-                    self.shared.kill_counts.heard(begun);
-                    self.shared.heard.send_replace(Some(begun));
-                    self.count_kernel();
-                    if is_stopped.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    self.wait();
-                }
-            })?;
+        let listen = move |stop: &Stop| {
+            self.load_missing(watched);
+            if told.recv().is_ok() {
+                self.listen(stop);
+            }
+        };
+        let worker = Worker::spawn("kernel", move || shared.listen_now(), listen)?;
         Ok(Prepared {
             waiting,
             until_watched,
             go,
-            handle: ListenerHandle {
-                stop,
-                shared,
-                thread: Some(thread),
-            },
+            worker,
         })
+    }
+
+    /// Until it is asked to stop, or there is nothing to listen to.
+    fn listen(&mut self, stop: &Stop) {
+        let _end = EndOfHearing(Arc::clone(&self.shared));
+        while self.streams.rings().next().is_some() {
+            self.follow();
+            let begun = clock::boottime();
+            while self.drain_all() {}
+            self.shared.kill_counts.heard(begun);
+            self.shared.heard.send_replace(Some(begun));
+            self.count_kernel();
+            if stop.is_asked() {
+                return;
+            }
+            self.wait();
+        }
     }
 
     /// Drops `watched` as soon as kills and processes are seen. Adopted rings hold what comes

@@ -6,14 +6,14 @@
 //! and reads them itself. It alone tells what was missed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::event::{Event, Sender};
 use super::forensics::CountSaver;
 use super::kernel::Shared;
+use super::worker::{Stop, Worker};
 use super::{Loop, RunError};
 use crate::decide::attribution::Level;
 use crate::decide::kernel_records::{Handled, missed_record};
@@ -160,24 +160,6 @@ impl KillCounts {
     }
 }
 
-/// Ends the thread when dropped.
-pub(super) struct AccountantHandle {
-    stop: Arc<AtomicBool>,
-    bell: Bell,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for AccountantHandle {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.bell.ring();
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by then.
-            thread.join().ok();
-        }
-    }
-}
-
 struct Accountant {
     shared: Arc<Shared>,
     counters: OomCounters,
@@ -196,7 +178,7 @@ impl Loop {
         log: &EventLog,
         saver: CountSaver,
         to_loop: Sender,
-    ) -> Result<AccountantHandle, RunError> {
+    ) -> Result<Worker, RunError> {
         let trees = Arc::clone(self.node.reader.trees());
         let counters = OomCounters::open(&Root::host(), trees)?;
         let bell = counters.bell();
@@ -211,21 +193,12 @@ impl Loop {
             saver,
             to_loop,
         };
-        let stop = Arc::new(AtomicBool::new(false));
-        let is_stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("oom-counts".to_owned())
-            .spawn(move || {
-                while !is_stopped.load(Ordering::Relaxed) {
-                    accountant.step();
-                }
-            })
-            .map_err(RunError::Thread)?;
-        Ok(AccountantHandle {
-            stop,
-            bell,
-            thread: Some(thread),
-        })
+        let compare = move |stop: &Stop| {
+            while !stop.is_asked() {
+                accountant.step();
+            }
+        };
+        Worker::spawn("oom-counts", move || bell.ring(), compare).map_err(RunError::Thread)
     }
 
     /// From now on kills in a cgroup are compared with what is reported.

@@ -450,17 +450,13 @@ fn node_plan(
         page_size: identity.page_size,
     };
     let rules = FileRules {
-        unified: cgroups.layout.is_unified(),
-        page_size: identity.page_size.0,
         hugepage_sizes: match cgroups.controllers.contains("hugetlb") {
             true => capacity.hugepages.keys().map(|size| size.0).collect(),
             false => Vec::new(),
         },
-        // `prepare` knows these.
-        hugetlb_reservations: false,
-        swap_max: false,
-        devices: false,
         memory_and_swap,
+        // `prepare` knows the others.
+        ..FileRules::plain(cgroups.layout.is_unified(), identity.page_size.0)
     };
     Ok(plan(config, allocatable, facts, rules))
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub(super) use self::stages::Stages;
-pub(super) use self::watcher::{Parts, WatcherHandle, spawn};
+pub(super) use self::watcher::{Parts, spawn};
 use super::evictions::Candidate;
 use crate::apply::checkpoint;
 use crate::model::cgroup_name::CgroupName;

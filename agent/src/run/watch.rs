@@ -2,8 +2,6 @@
 //! CPUs that go online or offline. It tells the loop to look; without it the timer does.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::RunError;
 use super::event::{Event, Sender};
+use super::worker::{Stop, Worker};
 use crate::sources::manifests::ManifestDirectory;
 use crate::sources::uevents::CpuWatch;
 use crate::sys::watch::DirWatch;
@@ -22,46 +21,23 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 /// How long the watcher may take to notice that the agent stops.
 const STOP_CHECK_MS: u16 = 500;
 
-/// Stops the thread when dropped.
-pub(super) struct Watcher {
-    stop: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by then.
-            thread.join().ok();
-        }
-    }
-}
-
 /// Starts the thread. What cannot be watched is told, and left to the full passes.
-pub(super) fn spawn(directory: &ManifestDirectory, to_loop: Sender) -> Result<Watcher, RunError> {
+pub(super) fn spawn(directory: &ManifestDirectory, to_loop: Sender) -> Result<Worker, RunError> {
     let mut sources = Sources {
         manifests: told(directory.watch(), "manifest changes"),
         cpus: told(CpuWatch::open(), "CPUs that go online or offline"),
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    let is_stopped = Arc::clone(&stop);
-    let thread = thread::Builder::new()
-        .name("watch".to_owned())
-        .spawn(move || {
-            while !is_stopped.load(Ordering::Relaxed) {
-                for event in sources.wait() {
-                    if to_loop.send(event).is_err() {
-                        return;
-                    }
+    let watch = move |stop: &Stop| {
+        while !stop.is_asked() {
+            for event in sources.wait() {
+                if to_loop.send(event).is_err() {
+                    return;
                 }
             }
-        })
-        .map_err(RunError::Thread)?;
-    Ok(Watcher {
-        stop,
-        thread: Some(thread),
-    })
+        }
+    };
+    // Its waits are short.
+    Worker::spawn("watch", || (), watch).map_err(RunError::Thread)
 }
 
 /// `None`: cannot be watched, or no longer.

@@ -7,7 +7,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -41,6 +40,7 @@ use crate::run::evictions::Candidate;
 use crate::run::forensics::Background;
 use crate::run::kernel;
 use crate::run::told::Told;
+use crate::run::worker::{Stop, Worker};
 use crate::sources::bpf::STALLS_WAKE_EVERY;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::stats::StatsReader;
@@ -71,24 +71,6 @@ const WARM: Duration = Duration::from_secs(2);
 /// Memory that fills at this rate, bytes per second, is worth that: a threshold of 100 MiB above
 /// nothing lasts ten seconds.
 const WARM_RATE: u64 = 10 << 20;
-
-/// Ends the thread when dropped.
-pub(in crate::run) struct WatcherHandle {
-    stop: Arc<AtomicBool>,
-    pressure: Arc<Pressure>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Drop for WatcherHandle {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.pressure.wake();
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by then.
-            thread.join().ok();
-        }
-    }
-}
 
 /// What the watcher is made of.
 pub(in crate::run) struct Parts {
@@ -185,36 +167,27 @@ pub(super) enum Acted {
 }
 
 /// Starts the thread.
-pub(in crate::run) fn spawn(parts: Parts) -> Result<WatcherHandle, RunError> {
+pub(in crate::run) fn spawn(parts: Parts) -> Result<Worker, RunError> {
     let pressure = Arc::clone(&parts.pressure);
     // There is one watcher.
     pressure.bell.set(parts.wakers.bell()).ok();
-    let stop = Arc::new(AtomicBool::new(false));
-    let is_stopped = Arc::clone(&stop);
     let disk = DiskKeeper::start()?;
     parts.stages.publish(&pressure);
-    let thread = thread::Builder::new()
-        .name("pressure".to_owned())
-        .spawn(move || {
-            if let Err(error) = steady::lock_memory() {
-                tracing::info!(%error, "the agent's memory cannot be locked");
-            }
-            if let Err(error) = steady::raise_priority() {
-                tracing::info!(%error, "the watcher of pressure runs at the common priority");
-            }
-            let mut watcher = Watcher::new(parts, disk);
-            watcher.pass(WakeSource::Other);
-            while !is_stopped.load(Ordering::Relaxed) {
-                let woken_by = watcher.wait();
-                watcher.look(woken_by);
-            }
-        })
-        .map_err(RunError::Thread)?;
-    Ok(WatcherHandle {
-        stop,
-        pressure,
-        thread: Some(thread),
-    })
+    let watch = move |stop: &Stop| {
+        if let Err(error) = steady::lock_memory() {
+            tracing::info!(%error, "the agent's memory cannot be locked");
+        }
+        if let Err(error) = steady::raise_priority() {
+            tracing::info!(%error, "the watcher of pressure runs at the common priority");
+        }
+        let mut watcher = Watcher::new(parts, disk);
+        watcher.pass(WakeSource::Other);
+        while !stop.is_asked() {
+            let woken_by = watcher.wait();
+            watcher.look(woken_by);
+        }
+    };
+    Worker::spawn("pressure", move || pressure.wake(), watch).map_err(RunError::Thread)
 }
 
 impl Watcher {

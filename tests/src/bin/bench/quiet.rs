@@ -159,7 +159,7 @@ fn spawns(fleet: &mut Fleet) -> Result<Vec<Row>> {
     say(&format!(
         "quiet: spawns in a pod and outside, {N_ROUNDS} rounds of each with and without an agent"
     ));
-    let dir = fleet.agent.dir.join("rounds");
+    let dir = gates(fleet);
     fs::create_dir(&dir)?;
     let mut outside = Outside::start(dir.with_file_name("outside"))?;
     let gate = dir.display().to_string();
@@ -186,10 +186,7 @@ fn spawns(fleet: &mut Fleet) -> Result<Vec<Row>> {
             let mut round = Done::default();
             let before = kernel_thread(fleet)?;
             for _ in 0..N_PAIRS {
-                fs::write(dir.join(n.to_string()), "")?;
-                round.inside += until("spawns inside", || {
-                    count(&fleet.output(BUSY)?, n).context("it goes on")
-                })?;
+                round.inside += inside(fleet, n)?;
                 round.outside += outside.round(n)?;
                 n += 1;
             }
@@ -210,10 +207,7 @@ fn spawns(fleet: &mut Fleet) -> Result<Vec<Row>> {
     let _statistics = Setting::BpfStatistics.set("1")?;
     let before = ebpf::exported(fleet)?;
     for _ in 0..N_PAIRS {
-        fs::write(dir.join(n.to_string()), "")?;
-        until("spawns inside", || {
-            count(&fleet.output(BUSY)?, n).context("it goes on")
-        })?;
+        inside(fleet, n)?;
         n += 1;
     }
     for (program, (runs, seconds)) in ebpf::exported(fleet)? {
@@ -288,6 +282,19 @@ fn rows(done: &BTreeMap<Watched, Vec<Done>>) -> Vec<Row> {
     rows
 }
 
+/// The directory of the files that let the pod go on.
+fn gates(fleet: &Fleet) -> PathBuf {
+    fleet.agent.dir.join("rounds")
+}
+
+/// Lets the pod do round `n`.
+fn inside(fleet: &Fleet, n: usize) -> Result<f64> {
+    fs::write(gates(fleet).join(n.to_string()), "")?;
+    until("spawns inside", || {
+        count(&fleet.output(BUSY)?, n).context("it goes on")
+    })
+}
+
 /// What a load of rounds has printed for one of them.
 fn count(output: &str, round: usize) -> Option<f64> {
     let line = output
@@ -299,18 +306,12 @@ fn count(output: &str, round: usize) -> Option<f64> {
 
 /// CPU time of the listener's thread; none without an agent.
 fn kernel_thread(fleet: &Fleet) -> Result<Duration> {
-    let Ok(pid) = fleet.pid() else {
+    let Some(listener) = fleet.agent.listener()? else {
         return Ok(Duration::ZERO);
     };
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let task = task?.path();
-        if fs::read_to_string(task.join("comm"))?.trim() == "kernel" {
-            let text = fs::read_to_string(task.join("schedstat"))?;
-            let ns = text.split(' ').next().context("an empty schedstat")?;
-            return Ok(Duration::from_nanos(ns.parse()?));
-        }
-    }
-    Ok(Duration::ZERO)
+    let text = fs::read_to_string(listener.join("schedstat"))?;
+    let ns = text.split(' ').next().context("an empty schedstat")?;
+    Ok(Duration::from_nanos(ns.parse()?))
 }
 
 /// The same load as in the pod, as a child of this program.
