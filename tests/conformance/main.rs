@@ -18,6 +18,7 @@ mod checkpoints;
 mod cpu;
 mod device_allocation;
 mod eviction;
+mod kube_cgroup_paths;
 mod memory_static_policy;
 mod node_allocatable;
 mod pleg_events;
@@ -71,6 +72,10 @@ const SUITES: &[(&str, Suite)] = &[
     (
         "eviction_thresholds",
         Suite::Implemented(eviction::run_thresholds),
+    ),
+    (
+        "kube_cgroup_paths",
+        Suite::Implemented(kube_cgroup_paths::run),
     ),
     (
         "memory_static_policy",

@@ -10,6 +10,7 @@
 
 pub mod cpuset;
 pub mod device_state;
+pub mod kube_cgroup;
 pub mod manager_state;
 pub mod plugin_messages;
 pub mod recording;
@@ -27,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     ("device-state", device_state::run),
     ("plugin-messages", plugin_messages::run),
     ("recording", recording::run),
+    ("kube-cgroup", kube_cgroup::run),
 ];
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub fn of(target: &str) -> Result<Vec<Vec<u8>>> {
         "device-state" => device_states(),
         "plugin-messages" => Ok(plugin_messages()),
         "recording" => recordings(),
+        "kube-cgroup" => kube_cgroups(),
         other => bail!("no target {other}"),
     }
 }
@@ -92,6 +93,14 @@ fn recordings() -> Result<Vec<Vec<u8>>> {
     Ok(seeds)
 }
 
+/// Every recorded path, below its root.
+fn kube_cgroups() -> Result<Vec<Vec<u8>>> {
+    let field = |input: &Value, name: &str| input[name].as_str().unwrap_or("/").to_owned();
+    let inputs = inputs("kube_cgroup_paths")?.into_iter();
+    let seeds = inputs.map(|it| format!("{}\n{}", field(&it, "root"), field(&it, "path")));
+    Ok(seeds.map(String::into_bytes).collect())
+}
+
 /// A form, and bytes that look random to choose by.
 pub(crate) fn choices(form: u8, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_add(1);
@@ -111,22 +120,26 @@ fn index<T: PartialEq>(all: &[T], wanted: &T) -> u8 {
 
 /// Texts of state files among the recorded cases.
 fn recorded(kind: &str) -> Result<Vec<String>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/vectors/checkpoints.jsonl.gz");
+    let inputs = inputs("checkpoints")?.into_iter();
+    let texts = inputs.filter(|it| it["kind"] == kind);
+    let texts = texts.filter_map(|it| it["file"].as_str().map(str::to_owned));
+    Ok(texts.take(MAX_RECORDED).collect())
+}
+
+/// The inputs of a suite's recorded cases.
+fn inputs(suite: &str) -> Result<Vec<Value>> {
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/vectors");
+    let path = vectors.join(format!("{suite}.jsonl.gz"));
     let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
-    let mut texts = Vec::new();
-    for line in BufReader::new(MultiGzDecoder::new(file)).lines() {
-        let line = line.with_context(|| format!("read {}", path.display()))?;
-        let case: Value = serde_json::from_str(&line)
-            .with_context(|| format!("{}: a line that is no case", path.display()))?;
-        let input = &case["input"];
-        if input["kind"] == kind
-            && let Some(text) = input["file"].as_str()
-            && texts.len() < MAX_RECORDED
-        {
-            texts.push(text.to_owned());
-        }
-    }
-    Ok(texts)
+    let lines = BufReader::new(MultiGzDecoder::new(file)).lines();
+    lines
+        .map(|line| {
+            let line = line.with_context(|| format!("read {}", path.display()))?;
+            let mut case: Value = serde_json::from_str(&line)
+                .with_context(|| format!("{}: a line that is no case", path.display()))?;
+            Ok(case["input"].take())
+        })
+        .collect()
 }
 
 fn plugin_messages() -> Vec<Vec<u8>> {
