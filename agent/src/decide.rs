@@ -13,6 +13,7 @@ pub mod eviction;
 pub mod kernel_records;
 pub mod lifecycle;
 pub mod missed_kills;
+pub mod naming;
 pub mod node_allocatable;
 pub mod node_oom;
 pub mod oom_bursts;

@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod agent_process;
+pub mod attribution;
 pub mod capacity;
 pub mod cgroup;
 pub mod cgroup_files;

@@ -20,6 +20,7 @@ mod event;
 mod evictions;
 mod exclusive;
 mod files;
+mod first_processes;
 mod fitness;
 mod forensics;
 mod hardware;
@@ -60,6 +61,7 @@ pub use self::check::check;
 use self::event::{Event, Receiver, Sender};
 use self::exclusive::{Exclusive, Holder};
 use self::files::Files;
+use self::first_processes::FirstProcesses;
 use self::fitness::Fit;
 pub use self::fitness::check_config;
 use self::forensics::Background;
@@ -198,6 +200,7 @@ pub struct Loop {
     is_storing: bool,
     removals: Removals,
     shared: Arc<Shared>,
+    first_processes: Arc<FirstProcesses>,
     /// What the records of OOM kills have of the time before.
     background: Arc<Background>,
     /// Ids of the registered cgroups.
@@ -323,6 +326,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         is_storing: true,
         removals: Removals::default(),
         shared: Arc::clone(&shared),
+        first_processes: Arc::default(),
         background: Arc::default(),
         ids: BTreeMap::new(),
         deferred: Vec::new(),
@@ -530,14 +534,9 @@ impl Loop {
                 return Some(Scope::All);
             }
             Event::CpusChanged => return Some(Scope::All),
-            Event::Programs {
-                reports,
-                device,
-                fault,
-                not_pinned,
-            } => {
-                self.programs_loaded(&reports, device, fault);
-                self.not_pinned(not_pinned);
+            Event::Programs(programs) => {
+                self.programs_loaded(&programs.reports, programs.device, programs.fault);
+                self.not_pinned(programs.not_pinned);
             }
             Event::Shutdown => {}
         }

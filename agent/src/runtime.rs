@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
+use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
 
 pub mod error;
@@ -88,6 +89,14 @@ impl ContainerId {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// How its cgroup is told apart from those of the other containers of its pod.
+    pub fn key(&self) -> ContainerKey {
+        ContainerKey {
+            id: self.0.clone(),
+            runtime: None,
+        }
     }
 }
 

@@ -1,9 +1,10 @@
-//! Whose cgroup is it? Cgroup ids of the watched hierarchy to pods and containers.
+//! Whose is it? Cgroup ids of the watched hierarchy to what they are and to the names of pods and
+//! containers.
 //!
-//! In: what the reconcile loop registered before the first process of a cgroup could run, and the
-//! lineage that the kernel recorded with the event. Out: the owner. Nothing is looked up when an
-//! event is handled, so a nested cgroup, or one that is removed by then, is attributed all the
-//! same: its recorded ancestors name the container.
+//! In: what was registered before the first process of a cgroup could run, and the lineage that the
+//! kernel recorded with the event. Out: the owner. Nothing is looked up when an event is handled, so a
+//! nested cgroup, or one that is removed by then, is attributed all the same: its recorded ancestors
+//! name the container.
 //!
 //! Invariant: an id is registered before a process can be in it, and forgotten only after
 //! [`KEPT_AFTER_REMOVAL`] others have been removed.
@@ -11,9 +12,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::model::event::{CgroupId, CgroupLineage};
-use crate::model::pod::QosClass;
-use crate::model::record::PodRef;
+use super::naming::Names;
+use crate::model::attribution::{Attributed, Level, OomAttribution, Owner};
+use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, OomConstraint, OomKill};
+use crate::model::record::OomScope;
 
 /// How many removed cgroups stay known: a thousand pods of one container. The loop removes a few hundred
 /// cgroups a second at most and an event waits a second at most, so this many removals cannot pass while
@@ -21,74 +23,6 @@ use crate::model::record::PodRef;
 pub const KEPT_AFTER_REMOVAL: usize = 2_048;
 /// Path, pod and container of each take some half a KiB: together no more than a MiB.
 const _: () = assert!(KEPT_AFTER_REMOVAL * 512 <= 1 << 20);
-
-/// What a registered cgroup is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// The node-allocatable cgroup.
-    Kubepods,
-    Qos,
-    Pod {
-        pod: Arc<PodRef>,
-        qos: QosClass,
-    },
-    Container {
-        pod: Arc<PodRef>,
-        qos: QosClass,
-        container: String,
-    },
-}
-
-/// A registered cgroup.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    pub level: Level,
-    /// From the cgroup mount.
-    pub path: String,
-}
-
-impl Owner {
-    pub fn pod(&self) -> Option<&Arc<PodRef>> {
-        match &self.level {
-            Level::Pod { pod, .. } | Level::Container { pod, .. } => Some(pod),
-            Level::Kubepods | Level::Qos => None,
-        }
-    }
-
-    pub fn qos(&self) -> Option<QosClass> {
-        match self.level {
-            Level::Pod { qos, .. } | Level::Container { qos, .. } => Some(qos),
-            Level::Kubepods | Level::Qos => None,
-        }
-    }
-
-    pub fn container(&self) -> Option<&str> {
-        match &self.level {
-            Level::Container { container, .. } => Some(container),
-            _ => None,
-        }
-    }
-}
-
-/// How far below the watched root an event's cgroup is owned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attribution {
-    /// By a registered cgroup: the event's own, or the nearest recorded ancestor.
-    Owned(Arc<Owner>),
-    /// Below the watched root, but nothing of its lineage is registered.
-    Unknown,
-    /// Outside the watched root: the node itself, or a service beside the pods.
-    Outside,
-}
-
-impl Attribution {
-    pub fn owner(&self) -> Option<&Arc<Owner>> {
-        match self {
-            Self::Owned(owner) => Some(owner),
-            Self::Unknown | Self::Outside => None,
-        }
-    }
-}
 
 /// How many cgroups there are of each level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +38,7 @@ pub struct LevelCounts {
 pub struct CgroupIndex {
     owners: BTreeMap<CgroupId, Arc<Owner>>,
     removed: VecDeque<CgroupId>,
+    pub names: Names,
 }
 
 impl CgroupIndex {
@@ -112,11 +47,15 @@ impl CgroupIndex {
         self.owners.insert(id, Arc::new(owner));
     }
 
-    /// The cgroup is removed from the node; its id stays known for events on their way.
+    /// The cgroup is removed from the node; its id and its name stay known for events on their way.
     pub fn retire(&mut self, id: CgroupId) {
-        if !self.owners.contains_key(&id) || self.removed.contains(&id) {
+        let Some(owner) = self.owners.get(&id) else {
+            return;
+        };
+        if self.removed.contains(&id) {
             return;
         }
+        self.names.end(owner);
         self.removed.push_back(id);
         if self.removed.len() > KEPT_AFTER_REMOVAL
             && let Some(oldest) = self.removed.pop_front()
@@ -125,27 +64,55 @@ impl CgroupIndex {
         }
     }
 
-    pub fn get(&self, id: CgroupId) -> Option<&Arc<Owner>> {
-        self.owners.get(&id)
+    /// Whose a cgroup is that is registered itself; `None`: it is not.
+    pub fn get(&self, id: CgroupId) -> Option<Attributed> {
+        Some(self.named(self.owners.get(&id)?, true))
     }
 
-    /// The owner of the cgroup of an event: the deepest registered cgroup of its lineage.
-    pub fn attribute(&self, lineage: &CgroupLineage) -> Attribution {
+    /// Whose the cgroup of an event is: the deepest registered cgroup of its lineage owns it.
+    pub fn attribute(&self, lineage: &CgroupLineage) -> Attributed {
         let ids = std::iter::once(Some(lineage.cgroup_id))
             .chain(lineage.below_root.iter().rev().copied());
-        for id in ids.flatten() {
-            if let Some(owner) = self.owners.get(&id) {
-                return Attribution::Owned(Arc::clone(owner));
-            }
+        let mut registered = ids
+            .flatten()
+            .filter_map(|id| Some((id, self.owners.get(&id)?)));
+        match registered.next() {
+            Some((id, owner)) => Attributed {
+                in_root: lineage.in_root,
+                ..self.named(owner, id == lineage.cgroup_id)
+            },
+            None => Attributed {
+                in_root: lineage.in_root,
+                ..Attributed::default()
+            },
         }
-        match lineage.in_root {
-            true => Attribution::Unknown,
-            false => Attribution::Outside,
+    }
+
+    fn named(&self, owner: &Arc<Owner>, is_exact: bool) -> Attributed {
+        Attributed {
+            owner: Some(Arc::clone(owner)),
+            is_exact,
+            in_root: true,
+            pod: self.names.pod_of(owner).cloned(),
+            container: self.names.container_of(owner).cloned(),
+        }
+    }
+
+    /// Whose a kill is. Who the first process of the container is, the index does not know.
+    pub fn attribute_kill(&self, kill: &OomKill) -> OomAttribution {
+        let limit = kill.limit_cgroup.map(|it| self.attribute(&it));
+        OomAttribution {
+            victim: self.attribute(&kill.victim_cgroup),
+            trigger: self.attribute(&kill.trigger_cgroup),
+            pod: self.pod_of(&kill.victim_cgroup).cloned(),
+            scope: oom_scope(kill, limit.as_ref()),
+            limit,
+            is_main: None,
         }
     }
 
     /// The cgroup of the pod that an event's cgroup belongs to.
-    pub fn pod_of(&self, lineage: &CgroupLineage) -> Option<&Arc<Owner>> {
+    fn pod_of(&self, lineage: &CgroupLineage) -> Option<&Arc<Owner>> {
         let ids = lineage.below_root.into_iter().flatten();
         ids.chain([lineage.cgroup_id])
             .filter_map(|id| self.owners.get(&id))
@@ -167,7 +134,7 @@ impl CgroupIndex {
         for owner in ids.into_iter().filter_map(|id| self.owners.get(&id)) {
             let count = match owner.level {
                 Level::Kubepods => &mut counts.kubepods,
-                Level::Qos => &mut counts.qos,
+                Level::Qos(_) => &mut counts.qos,
                 Level::Pod { .. } => &mut counts.pods,
                 Level::Container { .. } => &mut counts.containers,
             };
@@ -185,18 +152,32 @@ impl CgroupIndex {
     }
 }
 
+/// Whose limit made the kernel kill. A limit below a container, set by the workload itself, is the
+/// container's.
+fn oom_scope(kill: &OomKill, limit: Option<&Attributed>) -> OomScope {
+    if let Some(limit) = limit {
+        return match limit.owner.as_ref().map(|it| &it.level) {
+            Some(Level::Container { .. }) => OomScope::Container,
+            Some(Level::Pod { .. }) => OomScope::Pod,
+            Some(Level::Qos(_)) => OomScope::Qos,
+            Some(Level::Kubepods) => OomScope::Kubepods,
+            None => OomScope::Other,
+        };
+    }
+    match (kill.constraint, kill.method) {
+        (Some(OomConstraint::Global), _) => OomScope::Node,
+        (Some(OomConstraint::Cpuset | OomConstraint::MemoryPolicy), _) => OomScope::Cpuset,
+        // No limit on the way up was reached, so no memory cgroup was the reason.
+        (None, AttributionMethod::Derived) => OomScope::Node,
+        (Some(OomConstraint::Memcg), _) | (None, _) => OomScope::Other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::PodUid;
-
-    fn pod(name: &str) -> Arc<PodRef> {
-        Arc::new(PodRef {
-            namespace: "default".into(),
-            name: name.into(),
-            uid: PodUid(format!("uid-{name}")),
-        })
-    }
+    use crate::decide::testing::{key, register, registered};
+    use crate::model::pod::{PodUid, QosClass};
 
     fn owner(level: Level) -> Owner {
         Owner {
@@ -210,34 +191,10 @@ mod tests {
     fn index() -> CgroupIndex {
         let mut index = CgroupIndex::default();
         let qos = QosClass::Burstable;
-        let container = |pod: &Arc<PodRef>, container: &str| Level::Container {
-            pod: Arc::clone(pod),
-            qos,
-            container: container.into(),
-        };
-        let (a, g) = (pod("a"), pod("g"));
-        for (id, level) in [
-            (1, Level::Kubepods),
-            (2, Level::Qos),
-            (
-                3,
-                Level::Pod {
-                    pod: a.clone(),
-                    qos,
-                },
-            ),
-            (4, container(&a, "c")),
-            (
-                5,
-                Level::Pod {
-                    pod: g.clone(),
-                    qos,
-                },
-            ),
-            (6, container(&g, "m")),
-        ] {
-            index.insert(CgroupId(id), owner(level));
-        }
+        registered(&mut index, 1, Level::Kubepods);
+        registered(&mut index, 2, Level::Qos(qos));
+        register(&mut index, [3, 4], qos, "a", "c");
+        register(&mut index, [5, 6], QosClass::Guaranteed, "g", "m");
         index
     }
 
@@ -251,15 +208,9 @@ mod tests {
 
     #[track_caller]
     fn check(lineage: CgroupLineage, pod: Option<&str>, container: Option<&str>) {
-        let attribution = index().attribute(&lineage);
-        let owner = attribution.owner();
-        let got_pod = owner.and_then(|it| it.pod()).map(|it| it.name.as_str());
-        assert_eq!(got_pod, pod, "{lineage:?}");
-        assert_eq!(
-            owner.and_then(|it| it.container()),
-            container,
-            "{lineage:?}"
-        );
+        let it = index().attribute(&lineage);
+        assert_eq!(it.pod.as_ref().map(|it| &*it.name), pod, "{lineage:?}");
+        assert_eq!(it.container.as_deref(), container, "{lineage:?}");
     }
 
     #[test]
@@ -298,8 +249,8 @@ mod tests {
         let mut index = index();
         index.retire(CgroupId(4));
         index.retire(CgroupId(4));
-        let attribution = index.attribute(&lineage(4, [2, 3, 4], true));
-        assert_eq!(attribution.owner().and_then(|it| it.container()), Some("c"));
+        let attributed = index.attribute(&lineage(4, [2, 3, 4], true));
+        assert_eq!(attributed.container.as_deref(), Some("c"));
         for id in 1_000..1_000 + KEPT_AFTER_REMOVAL as u64 {
             index.insert(CgroupId(id), owner(Level::Kubepods));
             index.retire(CgroupId(id));
@@ -311,7 +262,29 @@ mod tests {
     fn outside_and_unknown_are_told_apart() {
         let index = index();
         let at = |cgroup, in_root| index.attribute(&lineage(cgroup, [0; 3], in_root));
-        assert_eq!(at(77, false), Attribution::Outside);
-        assert_eq!(at(77, true), Attribution::Unknown);
+        assert!(!at(77, false).is_unknown());
+        assert!(at(77, true).is_unknown());
+        assert!(!at(4, true).is_unknown());
+    }
+
+    #[test]
+    fn a_cgroup_without_a_name_is_known_by_what_it_is() {
+        let mut index = index();
+        let (uid, qos) = (PodUid("n".into()), QosClass::Burstable);
+        let key = key("0123");
+        let level = Level::Container {
+            uid: uid.clone(),
+            qos,
+            key: key.clone(),
+        };
+        index.insert(CgroupId(8), owner(level));
+        let before = index.attribute(&lineage(99, [2, 7, 8], true));
+        assert_eq!((before.pod.clone(), before.container.clone()), (None, None));
+        let owner = before.owner.expect("it is registered");
+        assert_eq!((owner.uid(), owner.container()), (Some(&uid), Some(&key)));
+        // Somebody tells its name later.
+        index.names.name_container(&uid, &key, "late");
+        let after = index.attribute(&lineage(99, [2, 7, 8], true));
+        assert_eq!(after.container.as_deref(), Some("late"));
     }
 }

@@ -1,21 +1,19 @@
 //! Kernel events to event records: whose they are, by whose limit, and what to call it.
 //!
-//! In: a decoded event, the cgroup index, and the two clocks read when it was handled. Out: the
-//! record that `ballast events` shows, with its reason. Nothing is looked up.
+//! In: a decoded event, whose it is, and the two clocks read when it was handled. Out: the record that
+//! `ballast events` shows, with its reason. Nothing is looked up.
 
-use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::attribution::{Attribution, CgroupIndex, Level, Owner};
 use super::missed_kills::{Cause, Missed};
+use crate::model::attribution::{Attributed, OomAttribution};
 use crate::model::event::{
-    AttributionMethod, CgroupChange, CgroupEvent, CgroupLineage, ExitStatus, OomConstraint,
-    OomKill, ProcessChange, ProcessEvent, StallEvent, StallKind,
+    AttributionMethod, CgroupChange, CgroupEvent, ExitStatus, OomKill, ProcessChange, ProcessEvent,
+    StallEvent, StallKind,
 };
 use crate::model::record::{
     CgroupDetail, Event, EventDetail, EventKind, MemorySplit, OomDetail, OomLimit, OomScope,
-    OomTrigger, OomVictim, PodRef, ProcessDetail, StallDetail,
+    OomTrigger, OomVictim, ProcessDetail, StallDetail,
 };
 use crate::model::time::WallTime;
 
@@ -39,27 +37,24 @@ impl Handled {
     }
 }
 
-/// A kill of the OOM killer. `is_main`: the victim is the first process of its container.
-pub fn oom_record(
-    kill: &OomKill,
-    index: &CgroupIndex,
-    is_main: Option<bool>,
-    handled: Handled,
-) -> Event {
-    let victim = index.attribute(&kill.victim_cgroup);
-    let victim = victim.owner();
-    let trigger = index.attribute(&kill.trigger_cgroup);
-    let trigger = trigger.owner();
-    let scope = oom_scope(kill, index);
-    let reason = match (
-        kill.was_exiting,
+/// A kill of the OOM killer.
+pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled) -> Event {
+    let OomAttribution {
+        victim,
+        trigger,
+        limit,
+        scope,
         is_main,
-        victim.and_then(|it| it.container()),
-    ) {
-        (true, ..) => "OomVictimExiting",
-        (_, Some(false), Some(_)) => "OomKilledChild",
-        (_, _, Some(_)) => "OomKilled",
-        (_, _, None) if victim.is_some() => "OomKilledInPod",
+        ..
+    } = attribution;
+    let owner = victim.owner.as_deref();
+    let is_in_container = owner.is_some_and(|it| it.container().is_some());
+    let reason = match (kill.was_exiting, is_main) {
+        (true, _) => "OomVictimExiting",
+        (_, Some(false)) if is_in_container => "OomKilledChild",
+        _ if is_in_container => "OomKilled",
+        _ if owner.is_some() => "OomKilledInPod",
+        _ if victim.in_root => "OomKilledUnknown",
         _ => "SystemOom",
     };
     let detail = OomDetail {
@@ -71,8 +66,11 @@ pub fn oom_record(
             comm: kill.victim_comm.clone(),
             uid: kill.victim_uid,
             oom_score_adj: kill.oom_score_adj,
-            is_main_process: is_main,
-            cgroup_path: exact_path(index, &kill.victim_cgroup),
+            is_main_process: *is_main,
+            cgroup_path: victim.exact_path().map(str::to_owned),
+            unknown_cgroup_id: victim
+                .is_unknown()
+                .then_some(kill.victim_cgroup.cgroup_id.0),
             memory: MemorySplit {
                 anon_bytes: kill.anon_bytes,
                 file_bytes: kill.file_bytes,
@@ -82,10 +80,10 @@ pub fn oom_record(
                 total_vm_bytes: kill.total_vm_bytes,
             },
         },
-        qos: victim.and_then(|it| it.qos()),
-        scope,
-        limit: kill.limit_cgroup.map(|limit| OomLimit {
-            cgroup_path: exact_path(index, &limit),
+        qos: owner.and_then(|it| it.qos()),
+        scope: *scope,
+        limit: limit.as_ref().map(|limit| OomLimit {
+            cgroup_path: limit.exact_path().map(str::to_owned),
             usage_bytes: kill.limit_usage_bytes,
             max_bytes: kill.limit_max_bytes,
         }),
@@ -93,15 +91,15 @@ pub fn oom_record(
         trigger: OomTrigger {
             pid: kill.trigger_pid,
             comm: kill.trigger_comm.clone(),
-            pod: trigger.and_then(|it| pod_of(it)),
-            container: trigger.and_then(|it| it.container()).map(str::to_owned),
+            pod: trigger.pod.as_deref().cloned(),
+            container: trigger.container.as_deref().map(str::to_owned),
         },
         was_exiting: kill.was_exiting,
         handling_latency_us: handled.micros_since(kill.at_ns),
         record_id: None,
     };
     let message = format!(
-        "{} {} (pid {}, {} MiB anonymous) {}",
+        "{} {} (pid {}, {} MiB anonymous) {}{}",
         match kill.was_exiting {
             true => "let go of exiting",
             false => "killed",
@@ -109,7 +107,14 @@ pub fn oom_record(
         kill.victim_comm,
         kill.victim.pid,
         kill.anon_bytes >> 20,
-        limit_in_words(kill, scope),
+        limit_in_words(kill, *scope),
+        match victim.is_unknown() {
+            true => format!(
+                ", in cgroup {} of nobody known",
+                kill.victim_cgroup.cgroup_id.0
+            ),
+            false => String::new(),
+        },
     );
     Event {
         method: Some(kill.method),
@@ -118,8 +123,8 @@ pub fn oom_record(
     }
 }
 
-/// Kills that the kernel counted in a cgroup of `owner`, and that nobody reported.
-pub fn missed_record(missed: &Missed, owner: Option<&Arc<Owner>>, handled: Handled) -> Event {
+/// Kills that the kernel counted in a cgroup, and that nobody reported.
+pub fn missed_record(missed: &Missed, cgroup: &Attributed, handled: Handled) -> Event {
     let processes = match missed.n {
         1 => "a process was".to_owned(),
         n => format!("{n} processes were"),
@@ -137,30 +142,9 @@ pub fn missed_record(missed: &Missed, owner: Option<&Arc<Owner>>, handled: Handl
             handled,
             EventKind::Oom,
             "OomKillMissed",
-            owner,
+            cgroup,
             message,
         )
-    }
-}
-
-/// Whose limit made the kernel kill. A limit below a container, set by the workload itself, is the
-/// container's.
-pub fn oom_scope(kill: &OomKill, index: &CgroupIndex) -> OomScope {
-    if let Some(limit) = &kill.limit_cgroup {
-        return match index.attribute(limit).owner().map(|it| &it.level) {
-            Some(Level::Container { .. }) => OomScope::Container,
-            Some(Level::Pod { .. }) => OomScope::Pod,
-            Some(Level::Qos) => OomScope::Qos,
-            Some(Level::Kubepods) => OomScope::Kubepods,
-            None => OomScope::Other,
-        };
-    }
-    match (kill.constraint, kill.method) {
-        (Some(OomConstraint::Global), _) => OomScope::Node,
-        (Some(OomConstraint::Cpuset | OomConstraint::MemoryPolicy), _) => OomScope::Cpuset,
-        // No limit on the way up was reached, so no memory cgroup was the reason.
-        (None, AttributionMethod::Derived) => OomScope::Node,
-        (Some(OomConstraint::Memcg), _) | (None, _) => OomScope::Other,
     }
 }
 
@@ -180,13 +164,15 @@ fn limit_in_words(kill: &OomKill, scope: OomScope) -> String {
     }
 }
 
-/// A process event; `None` for one that is not of a pod.
+/// A process event; `None` for one outside the cgroup of all pods.
 pub fn process_record(
     process: &ProcessEvent,
-    index: &CgroupIndex,
+    cgroup: &Attributed,
     handled: Handled,
 ) -> Option<Event> {
-    let owner = owned(index.attribute(&process.cgroup))?;
+    if !cgroup.in_root {
+        return None;
+    }
     let (pid, comm) = (process.process.pid, &process.comm);
     let (reason, message) = match &process.change {
         ProcessChange::Fork { parent_pid } => (
@@ -210,24 +196,23 @@ pub fn process_record(
         change: process.change.clone(),
     });
     Some(Event {
-        method: Some(AttributionMethod::Exact),
+        method: Some(method(cgroup)),
         detail: Some(detail),
         ..event(
             process.at_ns,
             handled,
             EventKind::Process,
             reason,
-            Some(&owner),
+            cgroup,
             message,
         )
     })
 }
 
 /// A cgroup event, also of one that no pod owns.
-pub fn cgroup_record(cgroup: &CgroupEvent, index: &CgroupIndex, handled: Handled) -> Event {
-    let owner = owned(index.attribute(&cgroup.cgroup));
-    let id = cgroup.cgroup.cgroup_id.0;
-    let (reason, message) = match &cgroup.change {
+pub fn cgroup_record(changed: &CgroupEvent, cgroup: &Attributed, handled: Handled) -> Event {
+    let id = changed.cgroup.cgroup_id.0;
+    let (reason, message) = match &changed.change {
         CgroupChange::Created { name } => ("CgroupCreated", format!("cgroup {name} created")),
         CgroupChange::Removed => ("CgroupRemoved", format!("cgroup {id} removed")),
         CgroupChange::Attached { pid } => (
@@ -244,26 +229,29 @@ pub fn cgroup_record(cgroup: &CgroupEvent, index: &CgroupIndex, handled: Handled
     };
     let detail = EventDetail::Cgroup(CgroupDetail {
         cgroup_id: id,
-        cgroup_path: exact_path(index, &cgroup.cgroup),
-        change: cgroup.change.clone(),
+        cgroup_path: cgroup.exact_path().map(str::to_owned),
+        change: changed.change.clone(),
     });
+    let is_owned = cgroup.owner.is_some();
     Event {
-        method: owner.is_some().then_some(AttributionMethod::Exact),
+        method: is_owned.then_some(AttributionMethod::Exact),
         detail: Some(detail),
         ..event(
-            cgroup.at_ns,
+            changed.at_ns,
             handled,
             EventKind::Cgroup,
             reason,
-            owner.as_ref(),
+            cgroup,
             message,
         )
     }
 }
 
-/// A memory stall; `None` for one of no pod.
-pub fn stall_record(stall: &StallEvent, index: &CgroupIndex, handled: Handled) -> Option<Event> {
-    let owner = owned(index.attribute(&stall.cgroup))?;
+/// A memory stall; `None` for one outside the cgroup of all pods.
+pub fn stall_record(stall: &StallEvent, cgroup: &Attributed, handled: Handled) -> Option<Event> {
+    if !cgroup.in_root {
+        return None;
+    }
     let what = match stall.kind {
         StallKind::MemcgReclaim => "at a memory limit",
         StallKind::DirectReclaim => "for free memory of the node",
@@ -281,17 +269,25 @@ pub fn stall_record(stall: &StallEvent, index: &CgroupIndex, handled: Handled) -
         reclaimed_pages: stall.reclaimed_pages,
     });
     Some(Event {
-        method: Some(AttributionMethod::Exact),
+        method: Some(method(cgroup)),
         detail: Some(detail),
         ..event(
             stall.at_ns,
             handled,
             EventKind::Stall,
             "MemoryStall",
-            Some(&owner),
+            cgroup,
             message,
         )
     })
+}
+
+/// How it is known whose a cgroup is.
+fn method(cgroup: &Attributed) -> AttributionMethod {
+    match cgroup.owner {
+        Some(_) => AttributionMethod::Exact,
+        None => AttributionMethod::None,
+    }
 }
 
 fn event(
@@ -299,36 +295,23 @@ fn event(
     handled: Handled,
     kind: EventKind,
     reason: &'static str,
-    owner: Option<&Arc<Owner>>,
+    cgroup: &Attributed,
     message: String,
 ) -> Event {
+    let owner = cgroup.owner.as_ref();
+    let key = owner.and_then(|it| it.container());
     Event {
-        time: handled.wall_of(at_ns),
-        boottime_ns: at_ns,
-        kind,
-        reason: Cow::Borrowed(reason),
-        pod: owner.and_then(|it| pod_of(it)),
-        container: owner.and_then(|it| it.container()).map(str::to_owned),
-        method: None,
-        message,
-        detail: None,
+        pod: cgroup.pod.as_deref().cloned(),
+        container: cgroup.container.as_deref().map(str::to_owned),
+        pod_uid: owner
+            .and_then(|it| it.uid())
+            .filter(|_| cgroup.pod.is_none())
+            .cloned(),
+        container_id: key
+            .filter(|_| cgroup.container.is_none())
+            .map(|it| it.id.clone()),
+        ..Event::new(handled.wall_of(at_ns), at_ns, kind, reason, message)
     }
-}
-
-fn owned(attribution: Attribution) -> Option<Arc<Owner>> {
-    match attribution {
-        Attribution::Owned(owner) => Some(owner),
-        Attribution::Unknown | Attribution::Outside => None,
-    }
-}
-
-fn pod_of(owner: &Owner) -> Option<PodRef> {
-    owner.pod().map(|pod| PodRef::clone(pod))
-}
-
-/// The path of exactly this cgroup; an ancestor's would name the wrong one.
-fn exact_path(index: &CgroupIndex, lineage: &CgroupLineage) -> Option<String> {
-    index.get(lineage.cgroup_id).map(|it| it.path.clone())
 }
 
 #[cfg(test)]

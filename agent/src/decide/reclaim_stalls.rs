@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::attribution::{CgroupIndex, Level};
+use super::attribution::CgroupIndex;
+use crate::model::attribution::Level;
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::{StallSource, StallTotals};
 use crate::model::pod::{PodUid, QosClass};
@@ -48,30 +49,27 @@ impl ReclaimStalls {
             self.add(&lineage, more.unwrap_or(count), index);
         }
         let pods = index.pods();
-        let live: BTreeSet<&PodUid> = pods.iter().filter_map(|it| Some(&it.pod()?.uid)).collect();
+        let live: BTreeSet<&PodUid> = pods.iter().filter_map(|it| it.uid()).collect();
         self.pods.retain(|uid, _| live.contains(uid));
     }
 
     fn add(&mut self, lineage: &CgroupLineage, more: Duration, index: &CgroupIndex) {
         self.kubepods += more;
-        let attribution = index.attribute(lineage);
-        let Some(owner) = attribution.owner() else {
+        let attributed = index.attribute(lineage);
+        let Some(owner) = &attributed.owner else {
             return;
         };
-        let (pod, qos, container) = match &owner.level {
-            Level::Kubepods | Level::Qos => return,
-            Level::Pod { pod, qos } => (pod, qos, None),
-            Level::Container {
-                pod,
-                qos,
-                container,
-            } => (pod, qos, Some(container)),
+        let (uid, qos, key) = match &owner.level {
+            Level::Kubepods | Level::Qos(_) => return,
+            Level::Pod { uid, qos } => (uid, qos, None),
+            Level::Container { uid, qos, key } => (uid, qos, Some(key)),
         };
         *self.classes.entry(*qos).or_default() += more;
-        let stalls = self.pods.entry(pod.uid.clone()).or_default();
+        let stalls = self.pods.entry(uid.clone()).or_default();
         stalls.whole += more;
-        if let Some(container) = container {
-            *stalls.containers.entry(container.clone()).or_default() += more;
+        if let Some(key) = key {
+            let name = attributed.container.as_deref().unwrap_or(&key.id);
+            *stalls.containers.entry(name.to_owned()).or_default() += more;
         }
     }
 
@@ -87,7 +85,7 @@ impl ReclaimStalls {
         totals(self.pods.get(uid).map(|it| it.whole).unwrap_or_default())
     }
 
-    /// Over all its restarts.
+    /// Over all its restarts. `name`: its id, if it has none.
     pub fn container(&self, uid: &PodUid, name: &str) -> StallTotals {
         let pod = self.pods.get(uid);
         let stalled = pod.and_then(|it| it.containers.get(name).copied());
@@ -105,46 +103,19 @@ fn totals(stalled: Duration) -> StallTotals {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::super::attribution::Owner;
     use super::*;
-    use crate::model::record::PodRef;
+    use crate::decide::testing::{register, registered};
 
     const POD: u64 = 3;
     const MAIN: u64 = 4;
 
     /// kubepods (1) / burstable (2) / pod a (3) / container main (4).
     fn index() -> CgroupIndex {
-        let pod = Arc::new(PodRef {
-            namespace: "default".into(),
-            name: "a".into(),
-            uid: PodUid("a".into()),
-        });
         let qos = QosClass::Burstable;
         let mut index = CgroupIndex::default();
-        for (id, level) in [
-            (1, Level::Kubepods),
-            (2, Level::Qos),
-            (
-                POD,
-                Level::Pod {
-                    pod: Arc::clone(&pod),
-                    qos,
-                },
-            ),
-            (
-                MAIN,
-                Level::Container {
-                    pod,
-                    qos,
-                    container: "main".into(),
-                },
-            ),
-        ] {
-            let path = String::new();
-            index.insert(CgroupId(id), Owner { level, path });
-        }
+        registered(&mut index, 1, Level::Kubepods);
+        registered(&mut index, 2, Level::Qos(qos));
+        register(&mut index, [POD, MAIN], qos, "a", "main");
         index
     }
 
@@ -161,7 +132,7 @@ mod tests {
     /// Milliseconds of kubepods, Burstable, the pod and its container.
     #[track_caller]
     fn check(stalls: &ReclaimStalls, milliseconds: [u64; 4]) {
-        let uid = PodUid("a".into());
+        let uid = PodUid("uid-a".into());
         let found = [
             stalls.kubepods(),
             stalls.class(QosClass::Burstable),

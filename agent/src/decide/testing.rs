@@ -1,9 +1,15 @@
 //! Pods for the tests of `decide`, written in one line.
 
+use std::sync::Arc;
+
+use super::attribution::CgroupIndex;
 use super::resource_settings::{CpuLimits, NodeFacts, OomScope, ResourceSettings};
 use crate::config::{Compat, SwapBehavior};
+use crate::model::attribution::{Level, Owner};
 use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, OomKill, ProcessKey};
-use crate::model::pod::{Container, Pod, PodOrigin, ResourceList, Resources};
+use crate::model::kube_cgroup::ContainerKey;
+use crate::model::pod::{Container, Pod, PodOrigin, PodUid, QosClass, ResourceList, Resources};
+use crate::model::record::PodRef;
 use crate::model::status::CgroupVersion;
 use crate::units::{Bytes, DEFAULT_CPU_PERIOD};
 
@@ -111,4 +117,42 @@ pub(crate) fn oom_kill(ms: u64, cgroup: CgroupId) -> OomKill {
         method: AttributionMethod::None,
         was_exiting: false,
     }
+}
+
+/// A container as its runtime knows it.
+pub(crate) fn key(id: &str) -> ContainerKey {
+    ContainerKey {
+        id: id.to_owned(),
+        runtime: None,
+    }
+}
+
+/// Registers a cgroup by its id, which is its path too.
+pub(crate) fn registered(index: &mut CgroupIndex, id: u64, level: Level) {
+    let path = format!("/{id}");
+    index.insert(CgroupId(id), Owner { level, path });
+}
+
+/// Registers the cgroups of a pod and of its only container, with their names.
+pub(crate) fn register(
+    index: &mut CgroupIndex,
+    [of_pod, of_container]: [u64; 2],
+    qos: QosClass,
+    pod: &str,
+    container: &str,
+) {
+    let pod = Arc::new(PodRef {
+        namespace: "default".into(),
+        name: pod.into(),
+        uid: PodUid(format!("uid-{pod}")),
+    });
+    let (uid, key) = (pod.uid.clone(), key(&format!("{container}-0")));
+    index.names.name_pod(&pod);
+    index.names.name_container(&uid, &key, container);
+    let level = Level::Pod {
+        uid: uid.clone(),
+        qos,
+    };
+    registered(index, of_pod, level);
+    registered(index, of_container, Level::Container { uid, qos, key });
 }

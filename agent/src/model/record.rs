@@ -129,6 +129,12 @@ pub struct Event {
     /// `None`: of the pod as a whole, or not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// The UID of a pod whose name is not known; `pod` has that of the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<PodUid>,
+    /// The runtime's id of a container whose name is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
     /// How pod and container are known; `None` where nothing had to be attributed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<AttributionMethod>,
@@ -136,6 +142,31 @@ pub struct Event {
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<EventDetail>,
+}
+
+impl Event {
+    /// Of no pod, or of one that is not known, until somebody says so.
+    pub fn new(
+        time: WallTime,
+        boottime_ns: u64,
+        kind: EventKind,
+        reason: &'static str,
+        message: String,
+    ) -> Self {
+        Self {
+            time,
+            boottime_ns,
+            kind,
+            reason: Cow::Borrowed(reason),
+            pod: None,
+            container: None,
+            pod_uid: None,
+            container_id: None,
+            method: None,
+            message,
+            detail: None,
+        }
+    }
 }
 
 /// An [`Event`] with its place in the log of one agent.
@@ -208,6 +239,10 @@ pub struct OomVictim {
     /// From the cgroup mount; `None` when the path could not be learned in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_path: Option<String>,
+    /// The id of a cgroup below that of all pods of which nobody knows whose it is; `None`: it is known, or
+    /// lies elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_cgroup_id: Option<u64>,
     pub memory: MemorySplit,
 }
 
@@ -365,6 +400,8 @@ pub(crate) mod tests {
                 reason: "OomKilledChild".into(),
                 pod: Some(pod.clone()),
                 container: Some("main".into()),
+                pod_uid: None,
+                container_id: None,
                 method: Some(AttributionMethod::Exact),
                 message: "killed sh (pid 4711, 60.0 MiB anonymous) by the limit of the container"
                     .into(),
@@ -379,6 +416,7 @@ pub(crate) mod tests {
                         oom_score_adj: 1000,
                         is_main_process: Some(false),
                         cgroup_path: Some("/kubepods/besteffort/pod0c4e/main".into()),
+                        unknown_cgroup_id: None,
                         memory: MemorySplit {
                             anon_bytes: 60 << 20,
                             ..MemorySplit::default()

@@ -9,7 +9,6 @@
 //! Invariant: appending takes a short lock and never waits for a reader. A reader that falls
 //! behind is told how many records it missed.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -291,18 +290,14 @@ impl Follower {
 
 /// Stands for `count` records before `next`, of any kind.
 fn dropped(count: u64, next: &EventRecord) -> EventRecord {
+    let message = format!("{count} records were dropped because this reader was too slow");
+    let (time, boottime_ns) = (next.event.time, next.event.boottime_ns);
+    let (kind, reason) = (EventKind::Agent, "EventsDropped");
     EventRecord {
         sequence: next.sequence.saturating_sub(1),
         event: Event {
-            time: next.event.time,
-            boottime_ns: next.event.boottime_ns,
-            kind: EventKind::Agent,
-            reason: Cow::Borrowed("EventsDropped"),
-            pod: None,
-            container: None,
-            method: None,
-            message: format!("{count} records were dropped because this reader was too slow"),
             detail: Some(EventDetail::Dropped { count }),
+            ..Event::new(time, boottime_ns, kind, reason, message)
         },
     }
 }
@@ -315,17 +310,8 @@ mod tests {
     use std::time::Duration;
 
     fn event(kind: EventKind, second: u64) -> Event {
-        Event {
-            time: WallTime::from_epoch(Duration::from_secs(second)),
-            boottime_ns: second * 1_000_000_000,
-            kind,
-            reason: Cow::Borrowed("Test"),
-            pod: None,
-            container: None,
-            method: None,
-            message: String::new(),
-            detail: None,
-        }
+        let time = WallTime::from_epoch(Duration::from_secs(second));
+        Event::new(time, second * 1_000_000_000, kind, "Test", String::new())
     }
 
     fn sequences(records: &[Arc<EventRecord>]) -> Vec<u64> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Sender;
+use super::first_processes::tell_loop;
 use super::forensics::Recorder;
 use super::kernel::{Listener, Outputs, Prepared};
 use super::missed::Origin;
@@ -61,6 +62,8 @@ impl Loop {
                 return Ok(None);
             }
         };
+        let first = Arc::clone(&self.first_processes);
+        let report_exit = self.runtime.exit_reporter();
         let listener = Listener::new(
             streams,
             self.device_directory(),
@@ -69,8 +72,8 @@ impl Loop {
                 log: log.clone(),
                 recorder,
                 metrics: self.metrics.clone(),
-                to_loop,
-                exit_reporter: self.runtime.exit_reporter(),
+                first: Box::new(Arc::clone(&first)),
+                tell: Box::new(tell_loop(first, report_exit, to_loop)),
             },
         );
         listener.prepare().map(Some).map_err(RunError::Thread)
@@ -321,7 +324,7 @@ impl Loop {
         instance.set_process(record.process);
         instance.oom_killed = oom_victims.contains(&record.process);
         entry.instances.insert(owner.container.clone(), instance);
-        self.shared.add_main(record.process);
+        self.first_processes.add(record.process);
         Some((owner.pod_uid.clone(), owner.container.clone()))
     }
 
@@ -392,7 +395,7 @@ impl Loop {
             return;
         };
         instance.set_process(process);
-        self.shared.add_main(process);
+        self.first_processes.add(process);
         let mut attempt = 0;
         if let Some(status) = entry.state.container_mut(container) {
             status.state = ContainerState::Running { started_at };

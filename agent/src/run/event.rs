@@ -2,13 +2,13 @@
 
 use std::sync::mpsc;
 
+use super::kernel::Programs;
 use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
 use crate::device_plugin::PluginEvent;
 use crate::model::event::ProcessKey;
 use crate::model::eviction::Eviction;
 use crate::model::pod::PodUid;
 use crate::runtime::{ContainerId, RuntimeEvent};
-use crate::sources::bpf::ProgramReport;
 
 /// Capacity of the channel to the loop. A full channel blocks the runtime's and the kernel
 /// listener's threads, never the kernel: its records wait in their rings meanwhile.
@@ -57,17 +57,7 @@ pub(super) enum Event {
     Emptied,
     /// Kernel events were lost: look at everything.
     Lost,
-    /// The eBPF programs are loaded, as far as this kernel takes them.
-    Programs {
-        reports: Vec<ProgramReport>,
-        /// Of the program on the kubepods cgroup: `Err` says why it is not there. `None`: no
-        /// cgroup2 hierarchy has kubepods.
-        device: Option<Result<(), String>>,
-        /// Why some were not even tried.
-        fault: Option<String>,
-        /// Why none outlives the agent.
-        not_pinned: Option<String>,
-    },
+    Programs(Programs),
     Shutdown,
 }
 

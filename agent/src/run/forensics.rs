@@ -21,8 +21,8 @@ use super::Loop;
 use super::kernel::Shared;
 use crate::apply::checkpoint;
 use crate::apply::oom_ring::OomRing;
-use crate::decide::attribution::CgroupIndex;
 use crate::decide::oom_bursts::{OomBursts, WINDOW};
+use crate::model::attribution::{OomAttribution, Owner};
 use crate::model::event::OomKill;
 use crate::model::forensics::{AgentState, LaterVictim, OomRecord, Part, RecordId, Scene, Trend};
 use crate::model::history::History;
@@ -139,16 +139,16 @@ impl Recorder {
     }
 
     /// Hands a numbered kill over. Never waits: one for which there is no room has no record.
-    pub(super) fn take(&self, kill: &OomKill, event: &mut Event, index: &CgroupIndex) {
+    pub(super) fn take(&self, event: &mut Event, attribution: &OomAttribution) {
         let Some(id) = record_of(event) else {
             return;
         };
-        let victim = index.attribute(&kill.victim_cgroup);
+        let path = |it: &Arc<Owner>| it.path.clone();
         let handed = Kill {
             id,
             event: event.clone(),
-            victim_path: victim.owner().map(|it| it.path.clone()),
-            pod_path: index.pod_of(&kill.victim_cgroup).map(|it| it.path.clone()),
+            victim_path: attribution.victim.owner.as_ref().map(path),
+            pod_path: attribution.pod.as_ref().map(path),
         };
         let job = Job::Record(Box::new(handed));
         if self.queue.try_send(job).is_err() {

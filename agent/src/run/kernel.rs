@@ -1,11 +1,11 @@
-//! The thread that listens to the kernel: drains the rings, attributes, records, counts, and tells
-//! the reconcile loop what it must look at.
+//! The thread that listens to the kernel: drains the rings, attributes, records, counts, and tells what
+//! there is to look at.
 //!
-//! It shares only the cgroup index and the table of first processes with the loop, and never waits
-//! for it: an OOM kill is on record before the loop hears of it.
+//! It shares only the cgroup index with who decides: an OOM kill is attributed once, and on record before
+//! anybody hears of it.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,25 +17,25 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::watch;
 
-use super::event::{Event, Sender};
 use super::forensics::Recorder;
 use super::missed::KillCounts;
 use super::worker::{Stop, Worker};
-use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
+use crate::decide::attribution::CgroupIndex;
 use crate::decide::kernel_records::{
     Handled, cgroup_record, oom_record, process_record, stall_record,
 };
 use crate::decide::node_oom::{self, Evidence};
 use crate::decide::reclaim_stalls::ReclaimStalls;
+use crate::model::attribution::OomAttribution;
 use crate::model::event::{
-    AttributionMethod, CgroupChange, KernelEvent, OomKill, ProcessChange, ProcessKey,
+    AttributionMethod, CgroupChange, CgroupEvent, ExitStatus, KernelEvent, OomKill, ProcessChange,
+    ProcessEvent, ProcessKey, StallEvent,
 };
-use crate::model::record::{self, EventDetail, EventKind};
+use crate::model::record::{Event, EventDetail, EventKind};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{Metrics, Workload};
-use crate::runtime::{ExitReporter, HostProcess};
 use crate::sources::bpf::{
     Drained, LoadError, Pinning, ProgramReport, Stream, Streams, WatchedRoot,
 };
@@ -63,11 +63,48 @@ const STATISTICS_EVERY: Duration = Duration::from_secs(10);
 /// 1: the kernel measures eBPF programs (Documentation/admin-guide/sysctl/kernel.rst).
 const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
+/// What the kernel told, for whoever decides. It says where to look.
+pub(super) enum News<'a> {
+    /// Recorded and counted already.
+    Kill {
+        kill: &'a OomKill,
+        attribution: &'a OomAttribution,
+    },
+    /// A process below the cgroup of all pods ended.
+    Ended {
+        process: ProcessKey,
+        status: ExitStatus,
+    },
+    /// A cgroup below that of all pods became empty.
+    Emptied,
+    /// Kernel events were lost: look at everything.
+    Lost,
+    Programs(Programs),
+}
+
+/// The eBPF programs are loaded, as far as this kernel takes them.
+#[derive(Debug)]
+pub(super) struct Programs {
+    pub(super) reports: Vec<ProgramReport>,
+    /// Of the program on the kubepods cgroup: `Err` says why it is not there. `None`: no cgroup2 hierarchy
+    /// has kubepods.
+    pub(super) device: Option<Result<(), String>>,
+    /// Why some were not even tried.
+    pub(super) fault: Option<String>,
+    /// Why none outlives the agent.
+    pub(super) not_pinned: Option<String>,
+}
+
+/// Who knows the first processes of containers.
+pub(super) trait FirstProcess: Send {
+    /// Whether the victim, in a container, was the first process of it. `None`: nobody knows.
+    fn is_first(&self, kill: &OomKill) -> Option<bool>;
+}
+
 /// What the listener and the loop both know.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     index: RwLock<CgroupIndex>,
-    mains: RwLock<Mains>,
     /// Events lost so far, by the name of their stream.
     lost: Mutex<BTreeMap<String, u64>>,
     /// Rung for every event of reclaim, once somebody waits for it.
@@ -101,25 +138,6 @@ impl Shared {
 
     pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, CgroupIndex> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn add_main(&self, process: HostProcess) {
-        let mut mains = self.mains.write().unwrap_or_else(PoisonError::into_inner);
-        mains.known.insert(process);
-    }
-
-    /// The process ended. It stays known for the events that are still on their way.
-    pub(super) fn retire_main(&self, process: HostProcess) {
-        let mut mains = self.mains.write().unwrap_or_else(PoisonError::into_inner);
-        if !mains.known.contains(&process) {
-            return;
-        }
-        mains.ended.push_back(process);
-        if mains.ended.len() > KEPT_AFTER_REMOVAL
-            && let Some(oldest) = mains.ended.pop_front()
-        {
-            mains.known.remove(&oldest);
-        }
     }
 
     /// Events lost in the kernel by stream, since its maps were made; empty before the first
@@ -183,19 +201,6 @@ impl Shared {
     fn set_lost(&self, lost: BTreeMap<String, u64>) {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = lost;
     }
-
-    fn is_main(&self, process: ProcessKey) -> bool {
-        let mains = self.mains.read().unwrap_or_else(PoisonError::into_inner);
-        mains.known.contains(&HostProcess::of(process))
-    }
-}
-
-/// The first processes of the containers, with their start times: a pid may come again.
-#[derive(Debug, Default)]
-struct Mains {
-    known: BTreeSet<HostProcess>,
-    /// Of them, those that ended, oldest first.
-    ended: VecDeque<HostProcess>,
 }
 
 /// See the module.
@@ -207,11 +212,8 @@ pub(super) struct Listener {
     log: EventLog,
     recorder: Recorder,
     metrics: Metrics,
-    to_loop: Sender,
-    /// Told of the ends of first processes at once: the loop may be in the middle of a long pass.
-    exit_reporter: ExitReporter,
-    /// Pid of the agent: the first process of a container that is just starting is its child.
-    agent_pid: u32,
+    first: Box<dyn FirstProcess>,
+    tell: Box<dyn Fn(News<'_>) -> bool + Send>,
     /// What of each ring was taken in one go so far, 0 to 1.
     filled: BTreeMap<Stream, f64>,
     /// Records of a stream that no program writes, since the agent started.
@@ -219,7 +221,7 @@ pub(super) struct Listener {
     /// When losses and statistics are due, boottime.
     losses_due: Duration,
     statistics_due: Duration,
-    /// Something was lost, and the loop is still to be told.
+    /// Something was lost, and that is still to be told.
     owes_lost: bool,
     /// Time in reclaim, where it is counted.
     stalls: ReclaimStalls,
@@ -232,8 +234,10 @@ pub(super) struct Outputs {
     pub(super) log: EventLog,
     pub(super) recorder: Recorder,
     pub(super) metrics: Metrics,
-    pub(super) to_loop: Sender,
-    pub(super) exit_reporter: ExitReporter,
+    pub(super) first: Box<dyn FirstProcess>,
+    /// May wait, since the rings hold what comes meanwhile, but for `Emptied` and `Lost`: false of `Lost`
+    /// means that it is to be told again.
+    pub(super) tell: Box<dyn Fn(News<'_>) -> bool + Send>,
 }
 
 /// A listener that loads programs, and has yet to listen.
@@ -280,8 +284,8 @@ impl Listener {
             log,
             recorder,
             metrics,
-            to_loop,
-            exit_reporter,
+            first,
+            tell,
         } = outputs;
         Self {
             streams,
@@ -290,9 +294,8 @@ impl Listener {
             log,
             recorder,
             metrics,
-            to_loop,
-            exit_reporter,
-            agent_pid: std::process::id(),
+            first,
+            tell,
             filled: BTreeMap::new(),
             malformed: BTreeMap::new(),
             losses_due: Duration::ZERO,
@@ -378,7 +381,7 @@ impl Listener {
                 attached.map_err(|error| crate::observe::chain(&error))
             });
         syscall::release_free_memory();
-        self.tell(Event::Programs {
+        (self.tell)(News::Programs(Programs {
             reports: self.streams.reports().to_vec(),
             device,
             fault,
@@ -386,7 +389,7 @@ impl Listener {
                 Pinning::Failed { reason } => Some(reason.clone()),
                 Pinning::On | Pinning::Off => None,
             },
-        });
+        }));
     }
 
     /// The filters in the kernel follow the cgroup of all pods.
@@ -473,91 +476,98 @@ impl Listener {
             boottime: clock::boottime(),
             wall: clock::wall(),
         };
-        match event {
+        let at_ns = match event {
             KernelEvent::Oom(kill) => {
                 self.handle_oom(kill, handled);
-                self.count(event, kill.at_ns, handled);
+                kill.at_ns
             }
             KernelEvent::Process(process) => {
-                let record = process_record(process, &self.shared.index(), handled);
-                if let ProcessChange::Exit { status, .. } = &process.change
-                    && self.shared.is_main(process.process)
-                {
-                    (self.exit_reporter)(process.process, *status);
-                }
-                if let Some(record) = record {
-                    if let (Some(pod), Some(container)) = (&record.pod, &record.container) {
-                        self.metrics.process_change(
-                            &pod.namespace,
-                            &pod.name,
-                            container,
-                            &process.change,
-                            handled.boottime,
-                        );
-                    }
-                    self.log.append(record);
-                }
-                self.count(event, process.at_ns, handled);
+                self.handle_process(process, handled);
+                process.at_ns
             }
             KernelEvent::Cgroup(cgroup) => {
-                let record = cgroup_record(cgroup, &self.shared.index(), handled);
-                if cgroup.change == (CgroupChange::Populated { populated: false }) {
-                    // A full channel means that the loop has enough reason to look.
-                    self.to_loop.try_send(Event::Emptied).ok();
-                }
-                self.log.append(record);
-                self.count(event, cgroup.at_ns, handled);
+                self.handle_cgroup(cgroup, handled);
+                cgroup.at_ns
             }
             KernelEvent::Stall(stall) => {
-                if let Some(bell) = self.shared.reclaim_bell.get() {
-                    bell.ring();
-                }
-                if let Some(record) = stall_record(stall, &self.shared.index(), handled) {
-                    self.log.append(record);
-                }
-                self.count(event, stall.at_ns, handled);
+                self.handle_stall(stall, handled);
+                stall.at_ns
             }
+        };
+        self.count(event, at_ns, handled);
+    }
+
+    fn handle_process(&mut self, process: &ProcessEvent, handled: Handled) {
+        let cgroup = self.shared.index().attribute(&process.cgroup);
+        if let ProcessChange::Exit { status, .. } = process.change {
+            (self.tell)(News::Ended {
+                process: process.process,
+                status,
+            });
+        }
+        let Some(record) = process_record(process, &cgroup, handled) else {
+            return;
+        };
+        if let (Some(pod), Some(container)) = (&record.pod, &record.container) {
+            self.metrics.process_change(
+                &pod.namespace,
+                &pod.name,
+                container,
+                &process.change,
+                handled.boottime,
+            );
+        }
+        self.log.append(record);
+    }
+
+    fn handle_cgroup(&mut self, changed: &CgroupEvent, handled: Handled) {
+        let cgroup = self.shared.index().attribute(&changed.cgroup);
+        if changed.change == (CgroupChange::Populated { populated: false }) {
+            (self.tell)(News::Emptied);
+        }
+        self.log.append(cgroup_record(changed, &cgroup, handled));
+    }
+
+    fn handle_stall(&mut self, stall: &StallEvent, handled: Handled) {
+        if let Some(bell) = self.shared.reclaim_bell.get() {
+            bell.ring();
+        }
+        let cgroup = self.shared.index().attribute(&stall.cgroup);
+        if let Some(record) = stall_record(stall, &cgroup, handled) {
+            self.log.append(record);
         }
     }
 
     fn handle_oom(&mut self, kill: &OomKill, handled: Handled) {
         self.shared.kill_counts.report(kill);
         let kill = &*self.with_reason(kill);
-        // A victim that was exiting anyway is no kill for the kernel's own counters either.
-        let (mut record, owner) = {
-            let index = self.shared.index();
-            let owner = index.attribute(&kill.victim_cgroup);
-            let is_main = owner.owner().and_then(|it| it.container()).map(|_| {
-                self.shared.is_main(kill.victim) || kill.victim_parent_pid == self.agent_pid
-            });
-            (oom_record(kill, &index, is_main, handled), owner)
-        };
-        // The counter names the record, and who finds the record finds it counted.
+        let mut attribution = self.shared.index().attribute_kill(kill);
+        let owner = attribution.victim.owner.as_ref();
+        if owner.is_some_and(|it| it.container().is_some()) {
+            attribution.is_main = self.first.is_first(kill);
+        }
+        let mut record = oom_record(kill, &attribution, handled);
+        // The counter names the record, and who finds the record finds it counted. A victim that was
+        // exiting anyway is no kill for the kernel's own counters either.
         self.recorder.number(kill, &mut record);
         if let Some(EventDetail::Oom(detail)) = &record.detail {
             let workload = record.pod.as_ref().map(Workload::of_pod);
             self.metrics.oom_kill(&record, detail, workload.as_ref());
         }
-        self.recorder.take(kill, &mut record, &self.shared.index());
+        self.recorder.take(&mut record, &attribution);
         tracing::warn!(
             pod = record.pod.as_ref().map(tracing::field::display),
             container = record.container,
+            pod_uid = record.pod_uid.as_ref().map(tracing::field::display),
+            container_id = record.container_id,
             pid = kill.victim.pid,
             comm = kill.victim_comm,
             "{}",
             record.message
         );
         self.log.append(record);
-        if let Some(owner) = owner.owner()
-            && let (Some(pod), Some(container), false) =
-                (owner.pod(), owner.container(), kill.was_exiting)
-        {
-            self.tell(Event::OomKill {
-                pod: pod.uid.clone(),
-                container: container.to_owned(),
-                victim: kill.victim,
-            });
-        }
+        let attribution = &attribution;
+        (self.tell)(News::Kill { kill, attribution });
     }
 
     /// A kill with its reason, where no program could read it and there is enough to derive it from.
@@ -588,14 +598,6 @@ impl Listener {
         self.metrics.bpf_event(labels::Stream::of(event), age);
     }
 
-    /// Tells the loop what it must not miss, waiting for it if need be: the rings hold what comes
-    /// meanwhile, and the loop never waits for this thread.
-    fn tell(&self, event: Event) {
-        // The loop ends before this thread does; what it has not taken, the next start reads from
-        // the pinned rings or from the cgroups.
-        self.to_loop.send(event).ok();
-    }
-
     /// What the kernel counts, when it is due.
     fn count_kernel(&mut self) {
         let now = clock::boottime();
@@ -614,8 +616,8 @@ impl Listener {
             let counted = self.count_statistics();
             self.note_reading(counted, now);
         }
-        // A full channel: again with the next event or second.
-        if self.owes_lost && self.to_loop.try_send(Event::Lost).is_ok() {
+        // Where there is no room for it: again with the next event or second.
+        if self.owes_lost && (self.tell)(News::Lost) {
             self.owes_lost = false;
         }
     }
@@ -682,17 +684,10 @@ impl Listener {
             stream.name()
         );
         tracing::warn!(reason = "KernelEventsLost", "{message}");
-        self.log.append(record::Event {
-            time: wall,
-            boottime_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-            kind: EventKind::Agent,
-            reason: Cow::Borrowed("KernelEventsLost"),
-            pod: None,
-            container: None,
-            method: None,
-            message,
-            detail: None,
-        });
+        let boottime_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let (kind, reason) = (EventKind::Agent, "KernelEventsLost");
+        self.log
+            .append(Event::new(wall, boottime_ns, kind, reason, message));
         self.owes_lost = true;
     }
 

@@ -15,9 +15,9 @@ use super::forensics::CountSaver;
 use super::kernel::Shared;
 use super::worker::{Stop, Worker};
 use super::{Loop, RunError};
-use crate::decide::attribution::Level;
 use crate::decide::kernel_records::{Handled, missed_record};
 use crate::decide::missed_kills::{Cause, KillAccounts, Missed};
+use crate::model::attribution::Level;
 use crate::model::cgroup_files::OomCount;
 use crate::model::cgroup_name::CgroupName;
 use crate::model::event::{CgroupId, OomKill};
@@ -213,7 +213,7 @@ impl Loop {
         let is_counted = match level {
             Level::Container { .. } => true,
             Level::Pod { .. } => !self.node.reader.trees().unified,
-            Level::Qos | Level::Kubepods => false,
+            Level::Qos(_) | Level::Kubepods => false,
         };
         if !is_counted {
             return;
@@ -229,10 +229,11 @@ impl Loop {
     }
 
     fn recorded_kills(&self, level: &Level) -> Option<u64> {
-        let Level::Container { pod, container, .. } = level else {
+        let Level::Container { uid, key, .. } = level else {
             return None;
         };
-        Some(self.pods.get(&pod.uid)?.state.kills_of_instance(container))
+        let entry = self.pods.get(uid)?;
+        Some(entry.state.kills_of_instance(entry.container_of(key)?))
     }
 }
 
@@ -290,8 +291,8 @@ impl Accountant {
             boottime: clock::boottime(),
             wall: clock::wall(),
         };
-        let owner = self.shared.index().get(missed.cgroup).cloned();
-        let event = missed_record(missed, owner.as_ref(), handled);
+        let cgroup = self.shared.index().get(missed.cgroup).unwrap_or_default();
+        let event = missed_record(missed, &cgroup, handled);
         let cause = match missed.cause {
             Cause::NoPrograms => MissedCause::NoPrograms,
             Cause::Lost => MissedCause::Lost,

@@ -17,17 +17,17 @@ use super::reserved::{leave_out_absent, only_write};
 use super::{Loop, start};
 use crate::apply::cgroupfs::ApplyError;
 use crate::apply::checkpoint;
-use crate::decide::attribution::{Level, Owner};
 use crate::decide::cgroup_files::{WeightMap, files_for};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
 use crate::decide::pod_resources::reduced_cpu;
 use crate::decide::qos_cgroups::tiers;
+use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
 use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerAction, ContainerExit, Termination};
-use crate::model::pod::{Pod, PodUid};
+use crate::model::pod::{Pod, PodUid, QosClass};
 use crate::observe::metrics::labels::{
     CgroupOp, KubeletCgroupOp, KubeletContainerType, Phase, SaveResult, Source, SourceFault,
 };
@@ -350,14 +350,25 @@ impl Loop {
         let Some(level) = self.level_of(name) else {
             return;
         };
-        if let Level::Pod { pod, .. } = &level
-            && let Some(entry) = self.pods.get_mut(&pod.uid)
-        {
-            entry.cgroup_id = Some(id);
-        }
         self.count_kills_of(id, name, &level, origin);
         let path = self.node.path_of(name);
-        self.shared.index_mut().insert(id, Owner { level, path });
+        let owner = Owner { level, path };
+        {
+            let mut index = self.shared.index_mut();
+            if let Some(entry) = owner.uid().and_then(|uid| self.pods.get_mut(uid)) {
+                match owner.container() {
+                    None => {
+                        entry.cgroup_id = Some(id);
+                        index.names.name_pod(&entry.pod_ref);
+                    }
+                    Some(key) => {
+                        let name = entry.container_of(key).unwrap_or_default();
+                        index.names.name_container(&entry.pod_ref.uid, key, name);
+                    }
+                }
+            }
+            index.insert(id, owner);
+        }
         let before = self.ids.insert(name.clone(), id);
         if *name == self.node.plan.kubepods && before != Some(id) {
             self.follow_kubepods();
@@ -391,26 +402,22 @@ impl Loop {
         if *name == self.node.plan.kubepods {
             return Some(Level::Kubepods);
         }
-        if self.node.is_node_level(name) {
-            return Some(Level::Qos);
+        let mut classes = [QosClass::Burstable, QosClass::BestEffort].into_iter();
+        if let Some(class) = classes.find(|it| *name == self.node.plan.kubepods.qos(*it)) {
+            return Some(Level::Qos(class));
         }
         let entry = self
             .pods
             .values()
             .find(|entry| name.below(&entry.cgroup).is_some())?;
-        let (pod, qos) = (entry.pod_ref.clone(), entry.qos);
+        let (uid, qos) = (entry.pod_ref.uid.clone(), entry.qos);
         if *name == entry.cgroup {
-            return Some(Level::Pod { pod, qos });
+            return Some(Level::Pod { uid, qos });
         }
-        let (container, _) = entry
-            .instances
-            .iter()
-            .find(|(_, instance)| instance.cgroup == *name)?;
-        Some(Level::Container {
-            pod,
-            qos,
-            container: container.clone(),
-        })
+        let mut instances = entry.instances.values();
+        let instance = instances.find(|it| it.cgroup == *name)?;
+        let key = instance.id.key();
+        Some(Level::Container { uid, qos, key })
     }
 
     fn act(&mut self, uid: &PodUid, action: &ContainerAction, now: Duration) {
@@ -659,7 +666,7 @@ impl Loop {
             kills,
         );
         if let Some(process) = instance.process {
-            self.shared.retire_main(process);
+            self.first_processes.retire(process);
         }
         // The outcome is stored before the runtime forgets it, so that a crash between the two
         // tells it twice rather than never.

@@ -15,6 +15,7 @@ use crate::model::cgroup_name::CgroupName;
 use crate::model::container::{ContainerExit, ContainerState, Termination};
 use crate::model::event::{CgroupId, ProcessKey};
 use crate::model::eviction::PodFacts;
+use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
@@ -158,6 +159,13 @@ pub struct PodEntry {
 }
 
 impl PodEntry {
+    /// The name of the container that has this cgroup.
+    pub fn container_of(&self, key: &ContainerKey) -> Option<&str> {
+        let mut instances = self.instances.iter();
+        let (name, _) = instances.find(|(_, it)| it.id.as_str() == key.id)?;
+        Some(name)
+    }
+
     pub fn new(state: PodState, qos: QosClass, cgroup: CgroupName, facts: Arc<PodFacts>) -> Self {
         let pod_ref = Arc::new(PodRef {
             namespace: state.pod.namespace.clone(),

@@ -1,7 +1,6 @@
 //! What the loop itself has to say to people: event records of pods, containers and the agent, and
 //! the same as log lines. Reasons are those of Kubernetes where it has one.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::escapes::Escape;
@@ -46,16 +45,13 @@ impl Told {
         detail: Option<EventDetail>,
     ) {
         let now = clock::boottime();
+        let time = WallTime::from_epoch(clock::wall());
+        let boottime_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.log.append(Event {
-            time: WallTime::from_epoch(clock::wall()),
-            boottime_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-            kind,
-            reason: Cow::Borrowed(reason),
             pod: pod.cloned(),
             container: container.map(str::to_owned),
-            method: None,
-            message,
             detail,
+            ..Event::new(time, boottime_ns, kind, reason, message)
         });
     }
 

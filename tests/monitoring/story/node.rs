@@ -360,6 +360,7 @@ impl Node {
                 oom_score_adj: 0,
                 is_main_process: Some(is_main),
                 cgroup_path: Some(path.to_owned()),
+                unknown_cgroup_id: None,
                 memory: MemorySplit::default(),
             },
             qos: in_pod.then_some(QosClass::Guaranteed),
@@ -391,16 +392,13 @@ impl Node {
     }
 
     fn oom_event(&self, in_pod: bool, method: Option<AttributionMethod>) -> Event {
+        let boottime_ns = u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX);
+        let (kind, reason) = (EventKind::Oom, "OomKilled");
         Event {
-            time: self.wall(),
-            boottime_ns: u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX),
-            kind: EventKind::Oom,
-            reason: "OomKilled".into(),
             pod: in_pod.then(pod),
             container: in_pod.then(|| "main".to_owned()),
             method,
-            message: String::new(),
-            detail: None,
+            ..Event::new(self.wall(), boottime_ns, kind, reason, String::new())
         }
     }
 

@@ -1,7 +1,8 @@
 use super::*;
-use crate::decide::attribution::KEPT_AFTER_REMOVAL;
-use crate::decide::testing::oom_kill;
-use crate::model::event::{CgroupId, ProcessKey};
+use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
+use crate::decide::testing::{key, oom_kill, register, registered};
+use crate::model::attribution::{Level, Owner};
+use crate::model::event::{CgroupId, CgroupLineage, OomConstraint, ProcessKey};
 use crate::model::pod::{PodUid, QosClass};
 
 const KUBEPODS: CgroupId = CgroupId(1);
@@ -11,34 +12,25 @@ const CONTAINER: CgroupId = CgroupId(4);
 /// Made by the container below itself.
 const NESTED: CgroupId = CgroupId(5);
 const ELSEWHERE: CgroupId = CgroupId(99);
+/// Of a pod that nobody has registered.
+const STRANGE: CgroupId = CgroupId(98);
 
 fn index() -> CgroupIndex {
-    let pod = Arc::new(PodRef {
-        namespace: "default".into(),
-        name: "web".into(),
-        uid: PodUid("uid".into()),
-    });
     let qos = QosClass::Burstable;
-    let of_pod = Level::Pod {
-        pod: Arc::clone(&pod),
-        qos,
-    };
-    let of_container = Level::Container {
-        pod,
-        qos,
-        container: "app".into(),
-    };
     let mut index = CgroupIndex::default();
-    for (id, level) in [
-        (KUBEPODS, Level::Kubepods),
-        (QOS, Level::Qos),
-        (POD, of_pod),
-        (CONTAINER, of_container),
-    ] {
-        let path = format!("/{}", id.0);
-        index.insert(id, Owner { level, path });
-    }
+    registered(&mut index, KUBEPODS.0, Level::Kubepods);
+    registered(&mut index, QOS.0, Level::Qos(qos));
+    register(&mut index, [POD.0, CONTAINER.0], qos, "web", "app");
     index
+}
+
+/// The record of a kill, as the listener makes it.
+fn record_of(kill: &OomKill, index: &CgroupIndex, is_main: Option<bool>) -> Event {
+    let attribution = OomAttribution {
+        is_main,
+        ..index.attribute_kill(kill)
+    };
+    oom_record(kill, &attribution, handled())
 }
 
 /// Where a process of `cgroup` is, as the kernel tells it.
@@ -46,6 +38,7 @@ fn lineage(cgroup: CgroupId) -> CgroupLineage {
     let below_root = match cgroup {
         NESTED | CONTAINER => [Some(QOS), Some(POD), Some(CONTAINER)],
         POD => [Some(QOS), Some(POD), None],
+        STRANGE => [Some(STRANGE), None, None],
         QOS => [Some(QOS), None, None],
         _ => [None; 3],
     };
@@ -87,12 +80,14 @@ fn process(cgroup: CgroupId, change: ProcessChange) -> ProcessEvent {
 
 #[test]
 fn a_kill_has_its_reason_by_victim_and_by_who_it_was() {
+    let index = index();
     for (victim, is_main, was_exiting, reason, container) in [
         (CONTAINER, Some(true), false, "OomKilled", Some("app")),
         (CONTAINER, Some(false), false, "OomKilledChild", Some("app")),
         (NESTED, Some(false), false, "OomKilledChild", Some("app")),
         (CONTAINER, Some(true), true, "OomVictimExiting", Some("app")),
         (POD, None, false, "OomKilledInPod", None),
+        (STRANGE, None, false, "OomKilledUnknown", None),
         (ELSEWHERE, None, false, "SystemOom", None),
         (ELSEWHERE, None, true, "OomVictimExiting", None),
     ] {
@@ -100,11 +95,12 @@ fn a_kill_has_its_reason_by_victim_and_by_who_it_was() {
             was_exiting,
             ..kill(victim)
         };
-        let record = oom_record(&kill, &index(), is_main, handled());
+        let record = record_of(&kill, &index, is_main);
         let of = (victim, is_main, was_exiting);
         assert_eq!(record.reason, reason, "{of:?}");
         assert_eq!(record.container.as_deref(), container, "{of:?}");
-        assert_eq!(record.pod.is_some(), victim != ELSEWHERE, "{of:?}");
+        let is_known = ![ELSEWHERE, STRANGE].contains(&victim);
+        assert_eq!(record.pod.is_some(), is_known, "{of:?}");
     }
 }
 
@@ -187,8 +183,7 @@ fn a_kill_names_whose_limit_it_was() {
             "by a limit outside the pods",
         ),
     ] {
-        let record = oom_record(&kill, &index(), Some(true), handled());
-        assert_eq!(oom_scope(&kill, &index()), scope, "{kill:?}");
+        let record = record_of(&kill, &index(), Some(true));
         let expected = format!("killed java (pid 1, 64 MiB anonymous) {words}");
         assert_eq!(record.message, expected);
         let Some(EventDetail::Oom(detail)) = record.detail else {
@@ -203,7 +198,7 @@ fn what_is_told_after_its_cgroup_is_gone_is_still_its_pods() {
     let mut index = index();
     index.retire(CONTAINER);
     index.retire(POD);
-    let record = oom_record(&kill(CONTAINER), &index, Some(true), handled());
+    let record = record_of(&kill(CONTAINER), &index, Some(true));
     assert_eq!(record.container.as_deref(), Some("app"));
     let exit = ProcessChange::Exit {
         status: ExitStatus::Signal {
@@ -213,7 +208,8 @@ fn what_is_told_after_its_cgroup_is_gone_is_still_its_pods() {
         by_oom: true,
     };
     let ended = process(NESTED, exit);
-    let record = process_record(&ended, &index, handled()).expect("it was a pod's");
+    let record =
+        process_record(&ended, &index.attribute(&ended.cgroup), handled()).expect("it was a pod's");
     assert_eq!(
         record.message,
         "java (pid 7) was ended by signal 9, an OOM victim"
@@ -221,12 +217,12 @@ fn what_is_told_after_its_cgroup_is_gone_is_still_its_pods() {
     // Long after it, nothing is known but where it was.
     for n in 0..KEPT_AFTER_REMOVAL as u64 {
         let id = CgroupId(1_000 + n);
-        let level = Level::Qos;
+        let level = Level::Qos(QosClass::Burstable);
         let path = String::new();
         index.insert(id, Owner { level, path });
         index.retire(id);
     }
-    let record = oom_record(&kill(CONTAINER), &index, None, handled());
+    let record = record_of(&kill(CONTAINER), &index, None);
     assert_eq!((record.pod, record.container), (None, None));
 }
 
@@ -235,13 +231,12 @@ fn a_cgroup_that_has_the_name_of_one_before_is_not_that_one() {
     let mut index = index();
     index.retire(CONTAINER);
     let again = CgroupId(40);
-    let Some(before) = index.get(CONTAINER).cloned() else {
-        panic!("it is on its way out");
-    };
+    let before = index.get(CONTAINER).and_then(|it| it.owner);
+    let before = before.expect("it is on its way out");
     index.insert(again, Owner::clone(&before));
     let mut of_before = kill(CONTAINER);
     of_before.limit_cgroup = Some(lineage(CONTAINER));
-    let record = oom_record(&of_before, &index, Some(true), handled());
+    let record = record_of(&of_before, &index, Some(true));
     let Some(EventDetail::Oom(detail)) = record.detail else {
         panic!("no detail");
     };
@@ -252,7 +247,13 @@ fn a_cgroup_that_has_the_name_of_one_before_is_not_that_one() {
 fn processes_and_stalls_of_others_are_no_records_and_their_cgroups_are() {
     let index = index();
     let exec = process(ELSEWHERE, ProcessChange::Exec);
-    assert!(process_record(&exec, &index, handled()).is_none());
+    let of = |lineage: &CgroupLineage| index.attribute(lineage);
+    assert!(process_record(&exec, &of(&exec.cgroup), handled()).is_none());
+    let strange = process(STRANGE, ProcessChange::Exec);
+    let strange =
+        process_record(&strange, &of(&strange.cgroup), handled()).expect("below kubepods");
+    assert_eq!(strange.pod, None);
+    assert_eq!(strange.method, Some(AttributionMethod::None));
     let stall = |cgroup| StallEvent {
         at_ns: 1,
         pid: 7,
@@ -261,8 +262,10 @@ fn processes_and_stalls_of_others_are_no_records_and_their_cgroups_are() {
         duration_ns: 2_500_000,
         reclaimed_pages: 32,
     };
-    assert!(stall_record(&stall(ELSEWHERE), &index, handled()).is_none());
-    let record = stall_record(&stall(NESTED), &index, handled()).expect("a pod's");
+    let stalled = |id| stall_record(&stall(id), &of(&lineage(id)), handled());
+    assert!(stalled(ELSEWHERE).is_none());
+    assert!(stalled(STRANGE).is_some());
+    let record = stalled(NESTED).expect("a pod's");
     assert_eq!(
         record.message,
         "pid 7 waited 2500 µs at a memory limit, 32 pages reclaimed"
@@ -272,10 +275,11 @@ fn processes_and_stalls_of_others_are_no_records_and_their_cgroups_are() {
         cgroup: lineage(id),
         change: CgroupChange::Removed,
     };
-    let others = cgroup_record(&cgroup(ELSEWHERE), &index, handled());
+    let record = |id| cgroup_record(&cgroup(id), &of(&lineage(id)), handled());
+    let others = record(ELSEWHERE);
     assert_eq!((others.pod, others.method), (None, None));
     // Not the path of the container that it was made in.
-    let nested = cgroup_record(&cgroup(NESTED), &index, handled());
+    let nested = record(NESTED);
     assert_eq!(nested.container.as_deref(), Some("app"));
     let Some(EventDetail::Cgroup(detail)) = nested.detail else {
         panic!("no detail");
@@ -285,7 +289,8 @@ fn processes_and_stalls_of_others_are_no_records_and_their_cgroups_are() {
 
 #[test]
 fn a_record_has_the_time_of_its_event() {
-    let record = oom_record(&kill(CONTAINER), &index(), Some(true), handled());
+    let index = index();
+    let record = record_of(&kill(CONTAINER), &index, Some(true));
     let at = Duration::from_secs(1_000_000) - Duration::from_millis(250);
     assert_eq!(record.time, WallTime::from_epoch(at));
     let Some(EventDetail::Oom(detail)) = record.detail else {
@@ -295,7 +300,7 @@ fn a_record_has_the_time_of_its_event() {
     // The clocks were read before the event was written: it is now, and not later.
     let mut early = kill(CONTAINER);
     early.at_ns = 9_000_000_000;
-    let record = oom_record(&early, &index(), Some(true), handled());
+    let record = record_of(&early, &index, Some(true));
     assert_eq!(record.time, WallTime::from_epoch(handled().wall));
 }
 
@@ -323,8 +328,40 @@ fn missed_kills_are_told_with_their_number_and_why() {
             cause,
             at,
         };
-        let record = missed_record(&missed, index.get(CONTAINER), handled());
+        let cgroup = index.get(CONTAINER).expect("it is registered");
+        let record = missed_record(&missed, &cgroup, handled());
         assert_eq!(record.message, message);
         assert_eq!(record.container.as_deref(), Some("app"));
     }
+}
+
+#[test]
+fn a_kill_without_names_is_shown_by_its_ids() {
+    let mut index = index();
+    let (uid, qos) = (PodUid("7141ef4c".into()), QosClass::Burstable);
+    let level = Level::Container {
+        uid: uid.clone(),
+        qos,
+        key: key("3f1c"),
+    };
+    registered(&mut index, STRANGE.0, level);
+    let record = record_of(&kill(STRANGE), &index, None);
+    assert_eq!((&record.pod, &record.container), (&None, &None));
+    assert_eq!(record.pod_uid, Some(uid));
+    assert_eq!(record.container_id.as_deref(), Some("3f1c"));
+    // A name takes the place of an id.
+    let named = record_of(&kill(CONTAINER), &index, None);
+    assert_eq!((named.pod_uid, named.container_id), (None, None));
+}
+
+#[test]
+fn a_kill_in_a_cgroup_of_nobody_known_is_not_the_nodes() {
+    let record = record_of(&kill(STRANGE), &index(), None);
+    let words = "killed java (pid 1, 64 MiB anonymous) by a limit outside the pods, in cgroup 98 of \
+                 nobody known";
+    assert_eq!(record.message, words);
+    let Some(EventDetail::Oom(detail)) = record.detail else {
+        panic!("no detail");
+    };
+    assert_eq!(detail.victim.unknown_cgroup_id, Some(STRANGE.0));
 }

@@ -41,9 +41,14 @@ impl Metrics {
         oom.victim_bytes
             .with_label_values(&[qos])
             .observe(detail.victim.memory.anon_bytes as f64);
-        match &event.pod {
-            Some(_) => self.oom_kill_in_pod(event, detail, workload),
-            None => {
+        match (&event.pod, detail.victim.unknown_cgroup_id) {
+            (Some(_), _) => self.oom_kill_in_pod(event, detail, workload),
+            // Of a pod, though nobody knows of which.
+            (None, Some(_)) => {
+                self.count(&oom.kills, &["", "", ""], record.as_ref());
+                set_time(&oom.last_unattributed, &[], event.time);
+            }
+            (None, None) => {
                 let slice = HostSlice::of_path(detail.victim.cgroup_path.as_deref());
                 self.count(&oom.host_kills, &[slice.as_str()], record.as_ref());
             }

@@ -299,7 +299,7 @@ const TABLE: &[Family] = &[
         "Threads of the agent.").area(Process),
 
     per_container("ballast_oom_kills_total", Oom, CONTAINER,
-        "Processes of the container that the OOM killer killed, whoever's limit it was."),
+        "Processes of the container that the OOM killer killed, whoever's limit it was; empty labels: of a pod that is not known."),
     per_container("ballast_oom_child_kills_total", Oom, CONTAINER,
         "Kills of a process other than the main one, which no restart shows."),
     agent("ballast_oom_last_kill_timestamp_seconds", Gauge, Timestamp, CONTAINER,

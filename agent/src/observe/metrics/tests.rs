@@ -233,6 +233,23 @@ fn a_victim_that_was_exiting_is_no_kill() {
 }
 
 #[test]
+fn a_kill_in_a_pod_that_nobody_knows_is_none_of_the_hosts() {
+    let metrics = Metrics::default();
+    let mut record = oom_record(1);
+    (record.event.pod, record.event.container) = (None, None);
+    if let Some(EventDetail::Oom(detail)) = &mut record.event.detail {
+        detail.victim.unknown_cgroup_id = Some(7);
+    }
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, None);
+    let text = text(&metrics);
+    let unnamed = r#"ballast_oom_kills_total{container="",namespace="",pod=""}"#;
+    assert_eq!(value(&text, unnamed), Some(1.0), "{text}");
+    let of_host = r#"ballast_oom_host_kills_total{slice="other"}"#;
+    assert_eq!(value(&text, of_host), Some(0.0));
+}
+
+#[test]
 fn counts_of_a_container_begin_at_zero_and_end_after_the_pod() {
     let metrics = Metrics::default();
     let at = Duration::from_secs;

@@ -104,12 +104,12 @@ impl Scenes {
     fn named(&self, usages: Vec<Usage>) -> Vec<CgroupUse> {
         let index = self.shared.index();
         let named = usages.into_iter().map(|it| {
-            let owner = index.get(it.id);
+            let whose = index.get(it.id).unwrap_or_default();
             CgroupUse {
                 cgroup_path: it.cgroup_path,
                 usage_bytes: it.bytes,
-                pod: owner.and_then(|it| it.pod()).map(|it| (**it).clone()),
-                container: owner.and_then(|it| it.container()).map(str::to_owned),
+                pod: whose.pod.as_deref().cloned(),
+                container: whose.container.as_deref().map(str::to_owned),
             }
         });
         named.collect()

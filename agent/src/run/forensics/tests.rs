@@ -8,6 +8,7 @@ use std::fs;
 use std::sync::mpsc::Sender;
 
 use super::*;
+use crate::decide::attribution::CgroupIndex;
 use crate::decide::testing::oom_kill;
 use crate::model::event::{AttributionMethod, CgroupId};
 use crate::model::history::{NodeSample, PodSample};
@@ -112,7 +113,7 @@ fn hand_over(recorder: &mut Recorder, kill: &OomKill) -> Option<RecordId> {
     let mut event = oom_record(1).event;
     event.boottime_ns = kill.at_ns;
     recorder.number(kill, &mut event);
-    recorder.take(kill, &mut event, &CgroupIndex::default());
+    recorder.take(&mut event, &CgroupIndex::default().attribute_kill(kill));
     record_id(&event)
 }
 
@@ -362,7 +363,7 @@ fn a_victim_that_was_exiting_has_no_record() {
     set_record(&mut event, None);
     let Started { recorder, .. } = &mut started;
     recorder.number(&exiting, &mut event);
-    recorder.take(&exiting, &mut event, &CgroupIndex::default());
+    recorder.take(&mut event, &CgroupIndex::default().attribute_kill(&exiting));
     assert_eq!(record_id(&event), None);
     finish(started);
     assert_eq!(results(&metrics), [0.0; 3]);

@@ -1,0 +1,102 @@
+//! Whose a cgroup is: what it is by its place, and, apart from that, by which names people know it.
+//! A cgroup is known from the moment it is made; its names may come later, or never.
+
+use std::sync::Arc;
+
+use super::kube_cgroup::ContainerKey;
+use super::pod::{PodUid, QosClass};
+use super::record::{OomScope, PodRef};
+
+/// What a registered cgroup is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The node-allocatable cgroup.
+    Kubepods,
+    /// Never Guaranteed, which has no cgroup of its own.
+    Qos(QosClass),
+    Pod {
+        uid: PodUid,
+        qos: QosClass,
+    },
+    Container {
+        uid: PodUid,
+        qos: QosClass,
+        key: ContainerKey,
+    },
+}
+
+/// A registered cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub level: Level,
+    /// From the cgroup mount.
+    pub path: String,
+}
+
+impl Owner {
+    /// Of its pod; `None` above the pods.
+    pub fn uid(&self) -> Option<&PodUid> {
+        match &self.level {
+            Level::Pod { uid, .. } | Level::Container { uid, .. } => Some(uid),
+            Level::Kubepods | Level::Qos(_) => None,
+        }
+    }
+
+    pub fn container(&self) -> Option<&ContainerKey> {
+        match &self.level {
+            Level::Container { key, .. } => Some(key),
+            Level::Kubepods | Level::Qos(_) | Level::Pod { .. } => None,
+        }
+    }
+
+    /// Of its pod; `None` above the pods.
+    pub fn qos(&self) -> Option<QosClass> {
+        match self.level {
+            Level::Pod { qos, .. } | Level::Container { qos, .. } => Some(qos),
+            Level::Kubepods | Level::Qos(_) => None,
+        }
+    }
+}
+
+/// Whose the cgroup of an event is, as far as it was known when the event was handled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributed {
+    /// The cgroup, or the nearest registered one above it. `None`: nothing of its lineage is registered.
+    pub owner: Option<Arc<Owner>>,
+    /// `owner` is the event's own cgroup, not one above it.
+    pub is_exact: bool,
+    /// It is the cgroup of all pods or lies below it. False: it is the node's, or of a service.
+    pub in_root: bool,
+    /// The name of the owner's pod; `None`: it has none, or nobody has told it yet.
+    pub pod: Option<Arc<PodRef>>,
+    /// The name of the owner's container; `None` as above.
+    pub container: Option<Arc<str>>,
+}
+
+impl Attributed {
+    /// Below the cgroup of all pods, and nobody knows whose.
+    pub fn is_unknown(&self) -> bool {
+        self.in_root && self.owner.is_none()
+    }
+
+    /// The path of exactly the event's cgroup: that of one above it would name the wrong one.
+    pub fn exact_path(&self) -> Option<&str> {
+        let owner = self.owner.as_ref().filter(|_| self.is_exact);
+        owner.map(|it| it.path.as_str())
+    }
+}
+
+/// Whose a kill of the OOM killer is, and whose limit it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OomAttribution {
+    pub victim: Attributed,
+    /// Of the process whose allocation started the kill.
+    pub trigger: Attributed,
+    /// The cgroup that was full; `None`: none was, or none could be named.
+    pub limit: Option<Attributed>,
+    /// The cgroup of the victim's pod.
+    pub pod: Option<Arc<Owner>>,
+    pub scope: OomScope,
+    /// The victim was the first process of its container. `None`: it was in none, or nobody knows.
+    pub is_main: Option<bool>,
+}

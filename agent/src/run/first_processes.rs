@@ -1,0 +1,98 @@
+//! The first processes of the containers that the agent itself started, and how the loop hears what the
+//! kernel tells of them.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::event::{Event, Sender};
+use super::kernel::{FirstProcess, News};
+use crate::decide::attribution::KEPT_AFTER_REMOVAL;
+use crate::model::attribution::OomAttribution;
+use crate::model::event::{OomKill, ProcessKey};
+use crate::runtime::{ExitReporter, HostProcess};
+
+/// With their start times: a pid may come again.
+#[derive(Debug, Default)]
+pub(super) struct FirstProcesses(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    processes: BTreeSet<HostProcess>,
+    /// Of them, those that ended, oldest first.
+    ended: VecDeque<HostProcess>,
+}
+
+impl FirstProcesses {
+    pub(super) fn add(&self, process: HostProcess) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.processes.insert(process);
+    }
+
+    /// The process ended. It stays known for the events that are still on their way.
+    pub(super) fn retire(&self, process: HostProcess) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if !known.processes.contains(&process) {
+            return;
+        }
+        known.ended.push_back(process);
+        if known.ended.len() > KEPT_AFTER_REMOVAL
+            && let Some(oldest) = known.ended.pop_front()
+        {
+            known.processes.remove(&oldest);
+        }
+    }
+
+    fn has(&self, process: ProcessKey) -> bool {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.processes.contains(&HostProcess::of(process))
+    }
+}
+
+impl FirstProcess for Arc<FirstProcesses> {
+    /// The first process of a container that is just starting is a child of the agent.
+    fn is_first(&self, kill: &OomKill) -> Option<bool> {
+        Some(self.has(kill.victim) || kill.victim_parent_pid == std::process::id())
+    }
+}
+
+/// Hands what the kernel told to the loop. The runtime hears of the ends of first processes at once: the
+/// loop may be in the middle of a long pass.
+pub(super) fn tell_loop(
+    first: Arc<FirstProcesses>,
+    report_exit: ExitReporter,
+    to_loop: Sender,
+) -> impl Fn(News<'_>) -> bool + Send {
+    move |news| {
+        let event = match news {
+            News::Kill { kill, attribution } => match killed(kill, attribution) {
+                Some(event) => event,
+                None => return true,
+            },
+            News::Ended { process, status } => {
+                if first.has(process) {
+                    report_exit(process, status);
+                }
+                return true;
+            }
+            News::Programs(programs) => Event::Programs(programs),
+            // A full channel means that the loop has enough reason to look.
+            News::Emptied => return to_loop.try_send(Event::Emptied).is_ok(),
+            News::Lost => return to_loop.try_send(Event::Lost).is_ok(),
+        };
+        // The rings hold what comes meanwhile, and the loop never waits for the listener. It ends before
+        // that thread does; what it has not taken, the next start reads from the pinned rings or from the
+        // cgroups.
+        to_loop.send(event).is_ok()
+    }
+}
+
+/// `None`: nothing that the loop has to note.
+fn killed(kill: &OomKill, attribution: &OomAttribution) -> Option<Event> {
+    let victim = &attribution.victim;
+    (!kill.was_exiting).then_some(())?;
+    Some(Event::OomKill {
+        pod: victim.pod.as_ref()?.uid.clone(),
+        container: victim.container.as_deref()?.to_owned(),
+        victim: kill.victim,
+    })
+}
