@@ -19,6 +19,9 @@ pub const KUBEPODS: &str = "kubepods";
 pub const POD_PREFIX: &str = "pod";
 /// Longest name of a directory (NAME_MAX).
 const MAX_COMPONENT: usize = 255;
+/// Longest path of a configured root, bytes. Under the systemd driver the path of a container repeats
+/// that of the root up to four times and must stay a path (PATH_MAX).
+const MAX_ROOT: usize = 768;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -38,12 +41,14 @@ pub enum CgroupNameError {
     },
     #[error("`{path}` is not the path of a systemd slice, as /a.slice/a-b.slice")]
     NotASlice { path: String },
+    #[error("it is {n_bytes} bytes long below the mount, more than {MAX_ROOT}")]
+    RootTooLong { n_bytes: usize },
     #[error("`{path}` lies where systemd puts no slice of that name: want `{expected}`")]
     Misplaced { path: String, expected: String },
 }
 
 /// Components below the cgroup mount; empty is the root. Every component is valid for both
-/// drivers: not empty, no `/`, no `_`, no NUL, not `.` or `..`, no `.slice` suffix.
+/// drivers: not empty, no `/`, no `_`, no NUL, no end of a line, not `.` or `..`, no `.slice` suffix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>")]
 pub struct CgroupName(Vec<String>);
@@ -73,6 +78,7 @@ fn check(component: &str) -> Result<(), CgroupNameError> {
         it if it.contains('/') => "it holds a slash",
         it if it.contains('_') => "it holds an underscore, which systemd's names use for a dash",
         it if it.contains('\0') => "it holds a NUL byte",
+        it if it.contains('\n') => "it holds the end of a line, which the kernel refuses",
         it if it.ends_with(SLICE) => "it ends in .slice, which the systemd driver adds itself",
         _ => return Ok(()),
     };
@@ -181,10 +187,15 @@ impl CgroupName {
     /// `/x.slice.slice` of (kubernetes issue 92175).
     pub fn from_cgroup_root(text: &str, driver: CgroupDriver) -> Result<Self, CgroupNameError> {
         let is_slice = algebra::is_systemd_style(text.trim_end_matches('/'));
-        match driver {
+        let name = match driver {
             CgroupDriver::Systemd if is_slice => Self::parse(text, driver),
             _ => Self::parse(text, CgroupDriver::Cgroupfs),
+        }?;
+        let n_bytes = name.path(driver).len();
+        if n_bytes > MAX_ROOT {
+            return Err(CgroupNameError::RootTooLong { n_bytes });
         }
+        Ok(name)
     }
 
     /// Reads `kubeReservedCgroup` or `systemReservedCgroup` of the configuration: a path under the
@@ -322,7 +333,7 @@ mod tests {
     fn components_that_would_not_come_back_are_refused() {
         let long = "a".repeat(256);
         for component in [
-            "", "a_b", "a/b", ".", "..", "x.slice", ".slice", "a\0", &long,
+            "", "a_b", "a/b", ".", "..", "x.slice", ".slice", "a\0", "a\nb", &long,
         ] {
             assert!(CgroupName::new([component]).is_err(), "{component}");
             assert!(CgroupName::root().join(component).is_err(), "{component}");
@@ -413,8 +424,9 @@ mod tests {
 
     #[test]
     fn configured_names_take_slices_where_kubelet_trips() {
-        let root =
-            |text, driver| CgroupName::from_cgroup_root(text, driver).map(|it| it.to_string());
+        let root = |text: &str, driver| {
+            CgroupName::from_cgroup_root(text, driver).map(|it| it.to_string())
+        };
         assert_eq!(root("", CgroupDriver::Cgroupfs), Ok("/".into()));
         assert_eq!(root("/a/b/", CgroupDriver::Systemd), Ok("/a/b".into()));
         assert_eq!(
@@ -422,6 +434,15 @@ mod tests {
             Ok("/pods".into())
         );
         assert!(root("/pods.slice", CgroupDriver::Cgroupfs).is_err());
+        let long = format!("/{}", ["a"; 384].join("/"));
+        assert_eq!(root(&long, CgroupDriver::Cgroupfs), Ok(long.clone()));
+        for (text, driver) in [
+            (format!("{long}/b"), CgroupDriver::Cgroupfs),
+            // Each directory of it has the names of those above in its own.
+            (long, CgroupDriver::Systemd),
+        ] {
+            assert!(root(&text, driver).is_err(), "{driver:?}");
+        }
         let reserved = |text| {
             CgroupName::from_reserved_cgroup(text, CgroupDriver::Systemd)
                 .map(|it| it.path(CgroupDriver::Systemd))
