@@ -88,7 +88,7 @@ use crate::decide::lifecycle::{BackoffPolicy, Settings};
 use crate::decide::placement::managers::PlacementError;
 use crate::decide::room::Room;
 use crate::device_plugin::DevicePlugins;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::check::CheckReport;
 use crate::model::container::ContainerAction;
 use crate::model::event::CgroupId;
@@ -204,14 +204,14 @@ pub struct Loop {
     /// What the records of OOM kills have of the time before.
     background: Arc<Background>,
     /// Ids of the registered cgroups.
-    ids: BTreeMap<CgroupName, CgroupId>,
+    ids: BTreeMap<CgroupPath, CgroupId>,
     /// Limits that wait for usage to come down.
     deferred: Vec<Deferred>,
     /// The files that other programs write too, and the writes that wait for them.
     contention: Contention,
     foreign: Vec<Held>,
     /// What failed at kubepods and the QoS cgroups in the last pass.
-    node_faults: BTreeMap<CgroupName, String>,
+    node_faults: BTreeMap<CgroupPath, String>,
     manifest_state: manifests::ManifestState,
     told: Told,
     metrics: Metrics,

@@ -12,7 +12,7 @@ use ballast::apply::cgroupfs::{ApplyError, CgroupWriter};
 use ballast::decide::cgroup_files::{FileRules, WeightMap, files_for};
 use ballast::decide::cgroup_plan::{CgroupPlan, plan_cgroups};
 use ballast::model::cgroup::DesiredCgroup;
-use ballast::model::cgroup_name::CgroupName;
+use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::cpuset::{CpuId, CpuSet};
 use ballast::model::numa::NumaMask;
 use ballast::model::resources::CgroupResources;
@@ -74,7 +74,7 @@ impl Cgroups {
             ..CgroupResources::default()
         };
         Ok(DesiredCgroup {
-            name: CgroupName::new(path.trim_start_matches('/').split('/'))?,
+            path: CgroupPath::new(path)?,
             files: files_for(&resources, WeightMap::Linear, &rules),
         })
     }
@@ -95,8 +95,8 @@ impl Cgroups {
     fn plan(&self, wanted: &[DesiredCgroup]) -> Result<CgroupPlan> {
         let mut observed = BTreeMap::new();
         for cgroup in wanted {
-            let seen = self.reader.observe(&cgroup.name, &cgroup.files)?;
-            observed.insert(cgroup.name.clone(), seen);
+            let seen = self.reader.observe(&cgroup.path, &cgroup.files)?;
+            observed.insert(cgroup.path.clone(), seen);
         }
         Ok(plan_cgroups(wanted, &observed))
     }
@@ -120,8 +120,8 @@ impl Cgroups {
             assert_eq!(cgroup::read("cpuset", &app, file)?, value);
         }
         let leaf = wanted.last().context("the leaf")?;
-        assert_eq!(self.reader.cpus(&leaf.name)?.as_ref(), Some(cpus));
-        assert_eq!(self.reader.mems(&leaf.name)?, Some(mems.ids()));
+        assert_eq!(self.reader.cpus(&leaf.path)?.as_ref(), Some(cpus));
+        assert_eq!(self.reader.mems(&leaf.path)?, Some(mems.ids()));
         Ok(())
     }
 

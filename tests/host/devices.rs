@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ballast::apply::cgroupfs::CgroupWriter;
 use ballast::apply::devices::DevicePrograms;
 use ballast::decide::device_access::device_access;
-use ballast::model::cgroup_name::CgroupName;
+use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::device_access::{AllocatedDevice, DeviceAccess, DeviceKind, DevicePermissions};
 use ballast::model::status::PodEntry;
 use ballast::sources::bpf::{LoadOptions, Streams};
@@ -35,7 +35,7 @@ const DENIED: &str = "/dev/kmsg";
 struct Subject {
     what: &'static str,
     dir: PathBuf,
-    name: CgroupName,
+    path: CgroupPath,
     reader: CgroupReader,
     writer: CgroupWriter,
 }
@@ -61,23 +61,23 @@ impl Subject {
 
     fn new(test: &str, what: &'static str, mount: &Path, unified: bool) -> Result<Self> {
         let leaf = format!("ballast-{test}-{}", std::process::id());
-        let name = CgroupName::new([leaf.as_str()])?;
+        let path = CgroupPath::root().join(&leaf)?;
         let (reader, writer) = open(mount, unified)?;
-        writer.create(&name)?;
+        writer.create(&path)?;
         Ok(Self {
             what,
             dir: mount.join(leaf),
             reader,
             writer,
-            name,
+            path,
         })
     }
 
     fn allow(&self, access: &DeviceAccess) -> Result<()> {
         let began = Instant::now();
-        self.writer.allow_devices(&self.name, access)?;
+        self.writer.allow_devices(&self.path, access)?;
         println!("{}: allowed in {:?}", self.what, began.elapsed());
-        let seen = self.reader.devices(&self.name)?;
+        let seen = self.reader.devices(&self.path)?;
         ensure!(seen.as_ref() == Some(access), "{}: {seen:?}", self.what);
         Ok(())
     }
@@ -240,7 +240,7 @@ fn accesses_are_counted_and_those_that_were_denied_apart() -> Result<()> {
         .find(|it| it.what == "program")
         .context("no cgroup v2 hierarchy is mounted")?;
     let mut streams = Streams::load(&LoadOptions::default())?;
-    let inner = subject.name.join("inner")?;
+    let inner = subject.path.join("inner")?;
     subject.writer.create(&inner)?;
     let access = device_access(&[]);
     subject.writer.allow_devices(&inner, &access)?;
@@ -337,8 +337,7 @@ fn what_others_do_to_the_restriction_is_put_back() -> Result<()> {
     let n_writes = agent.status()?.agent.writes;
     if cgroup::is_unified() {
         let (_, writer) = open(Path::new("/sys/fs/cgroup"), true)?;
-        let components = path.split('/').filter(|it| !it.is_empty());
-        writer.allow_devices(&CgroupName::new(components)?, &DeviceAccess::Everything)?;
+        writer.allow_devices(&CgroupPath::new(path.as_str())?, &DeviceAccess::Everything)?;
     } else {
         cgroup::write("devices", &path, "devices.allow", "c 1:11 rwm")?;
         cgroup::write("devices", &path, "devices.deny", "c 1:3 w")?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ballast::model::cgroup_name::CgroupName;
+use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::eviction::WakeSource;
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::stats::KnownPod;
@@ -45,8 +45,8 @@ impl Kubepods {
         Ok(kubepods)
     }
 
-    pub(crate) fn name(&self) -> Result<CgroupName> {
-        Ok(CgroupName::new([self.path.trim_start_matches('/')])?)
+    pub(crate) fn cgroup(&self) -> Result<CgroupPath> {
+        Ok(CgroupPath::new(self.path.as_str())?)
     }
 
     fn mounts(&self) -> Vec<PathBuf> {
@@ -156,8 +156,14 @@ fn shared_memory(test: &str) -> Scratch {
 fn node_reader(kubepods: &Kubepods) -> Result<NodeReader> {
     let (root, trees) = (Root::host(), kubepods.trees.clone());
     let nodefs = nodefs(&root, Path::new("/tmp"))?;
-    let name = kubepods.name()?;
-    Ok(NodeReader::open(&root, trees, &name, nodefs, page_size())?)
+    let cgroup = kubepods.cgroup()?;
+    Ok(NodeReader::open(
+        &root,
+        trees,
+        &cgroup,
+        nodefs,
+        page_size(),
+    )?)
 }
 
 /// `some` of a pressure file in microseconds.
@@ -247,7 +253,7 @@ fn kubepods_that_was_made_anew_is_read_anew() -> Result<()> {
 
 pub(crate) fn pod(kubepods: &Kubepods, uid: &str) -> Result<Arc<KnownPod>> {
     let (uid, qos) = (PodUid(uid.to_owned()), QosClass::BestEffort);
-    let cgroup = kubepods.name()?.pod(qos, &uid)?;
+    let cgroup = kubepods.cgroup()?.join(&format!("besteffort/pod{uid}"))?;
     known_pod(&uid, qos, &cgroup, &["main"])
 }
 
@@ -257,7 +263,7 @@ fn a_pod_reads_as_what_it_does() -> Result<()> {
     let kubepods = Kubepods::new("pod")?;
     kubepods.make(BELOW)?;
     let pod = pod(&kubepods, "a")?;
-    let mut pods = stats_reader(&Root::host(), kubepods.trees.clone(), &kubepods.name()?)?;
+    let mut pods = stats_reader(&Root::host(), kubepods.trees.clone(), &kubepods.cgroup()?)?;
     pods.keep([pod.clone()]);
     let wanted = Wanted {
         processes: true,
@@ -331,7 +337,7 @@ fn settle(wakers: &mut Wakers) {
 #[cfg_attr(feature = "privileged", test)]
 fn kubepods_at_its_threshold_wakes() -> Result<()> {
     let kubepods = Kubepods::new("threshold")?;
-    let mut wakers = Wakers::open(&Root::host(), kubepods.trees.clone(), &kubepods.name()?)?;
+    let mut wakers = Wakers::open(&Root::host(), kubepods.trees.clone(), &kubepods.cgroup()?)?;
     kubepods.make("/main")?;
     let waker = match cgroup::is_unified() {
         true => Waker::KubepodsEvents,
@@ -374,7 +380,7 @@ fn kubepods_at_its_threshold_wakes() -> Result<()> {
 fn a_stall_in_kubepods_wakes_where_the_kernel_has_psi() -> Result<()> {
     let kubepods = Kubepods::new("stall")?;
     kubepods.make("/main")?;
-    let mut wakers = Wakers::open(&Root::host(), kubepods.trees.clone(), &kubepods.name()?)?;
+    let mut wakers = Wakers::open(&Root::host(), kubepods.trees.clone(), &kubepods.cgroup()?)?;
     let state = wakers.states()[&Waker::KubepodsPsi].clone();
     let has_psi = Path::new("/proc/pressure/memory").exists() && kubepods.trees.cgroup2().is_some();
     assert_eq!(

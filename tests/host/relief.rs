@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ballast::apply::cgroupfs::{ApplyError, CgroupWriter};
 use ballast::apply::relief::ReliefWriter;
-use ballast::model::cgroup_name::CgroupName;
+use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::pod::PodUid;
 use ballast::model::record::PodRef;
 use ballast::model::relief::{ReliefAction, ReliefEffect, ReliefStep, Stage};
@@ -30,8 +30,7 @@ const PAGE: u64 = 4096;
 
 /// A pod's cgroup in every hierarchy, or in those of v1 alone; removed with all in it.
 struct Pod {
-    name: CgroupName,
-    path: String,
+    path: CgroupPath,
     dirs: Vec<PathBuf>,
     relief: ReliefWriter,
     children: Vec<Child>,
@@ -52,10 +51,9 @@ impl Pod {
         let trees = Arc::new(mounts::open_trees(&root, &facts.layout)?);
         let controllers = facts.controllers.iter().map(|it| it.0.clone()).collect();
         let writer = CgroupWriter::new(trees, controllers, PAGE);
-        let path = format!("ballast-relief-{test}-{}", std::process::id());
-        let name = CgroupName::new([path.clone()])?;
-        writer.create(&name)?;
-        let mut dirs = cgroup::dirs_in_all(&path);
+        let path = CgroupPath::new(format!("/ballast-relief-{test}-{}", std::process::id()))?;
+        writer.create(&path)?;
+        let mut dirs = cgroup::dirs_in_all(path.as_str());
         if join == Join::LegacyOnly && !cgroup::is_unified() {
             let beside = dirs.iter().position(|it| it.join("cgroup.kill").exists());
             if let Some(beside) = beside {
@@ -64,7 +62,6 @@ impl Pod {
         }
         Ok(Self {
             relief: ReliefWriter::new(writer, root, PAGE),
-            name,
             path,
             dirs,
             children: Vec::new(),
@@ -102,7 +99,7 @@ impl Pod {
             true => "memory.current",
             false => "memory.usage_in_bytes",
         };
-        Ok(cgroup::read("memory", &self.path, file)?.parse()?)
+        Ok(cgroup::read("memory", self.path.as_str(), file)?.parse()?)
     }
 
     /// In the hierarchy with the fewest and in that with the most: a process joins one after the
@@ -131,10 +128,10 @@ impl Pod {
             stage,
             pod: PodRef {
                 namespace: "default".to_owned(),
-                name: self.path.clone(),
+                name: self.path.to_string(),
                 uid: PodUid("0c1ee4ba-0000-4000-8000-000000000000".to_owned()),
             },
-            cgroup: self.name.clone(),
+            cgroup: self.path.clone(),
             action,
             expected: 0,
         })
@@ -189,7 +186,7 @@ fn a_pod_with_many_processes_is_empty_after_one_kill() -> Result<()> {
             pod.run(&["sleep", "3600"])?;
         }
         pod.wait("all are in it", |pod| Ok(pod.n_processes()[0] >= n))?;
-        let outcome = pod.relief.kill_pod(&pod.name, patience())?;
+        let outcome = pod.relief.kill_pod(&pod.path, patience())?;
         ensure!(outcome.empty_after.is_some(), "{outcome:?}");
         assert_eq!(outcome.n_processes, n, "{outcome:?}");
         assert_eq!(outcome.n_released, 0, "nobody has much to free");
@@ -207,13 +204,13 @@ fn a_fork_bomb_does_not_outrun_the_kill() -> Result<()> {
     let limit = scaled(300, 50)?;
     for &join in ways() {
         let mut pod = Pod::new("bomb", join)?;
-        cgroup::write("pids", &pod.path, "pids.max", &limit.to_string())?;
+        cgroup::write("pids", pod.path.as_str(), "pids.max", &limit.to_string())?;
         pod.run(&[&hog()?, "bomb"])?;
         let enough = limit as usize * 9 / 10;
         pod.wait("the bomb is at its limit", |pod| {
             Ok(pod.n_processes()[0] >= enough)
         })?;
-        let outcome = pod.relief.kill_pod(&pod.name, patience())?;
+        let outcome = pod.relief.kill_pod(&pod.path, patience())?;
         ensure!(outcome.empty_after.is_some(), "{outcome:?}");
         assert_eq!(pod.n_processes(), [0, 0]);
         say(format_args!("fork bomb by {}: {outcome:?}", label(join)));
@@ -238,7 +235,7 @@ fn a_large_process_is_freed_with_the_help_of_the_killer() -> Result<()> {
         pod.wait_closely(|pod| pod.n_processes() == [0, 0]);
         let plain = plain.elapsed();
         pod.hold(bytes)?;
-        let outcome = pod.relief.kill_pod(&pod.name, patience())?;
+        let outcome = pod.relief.kill_pod(&pod.path, patience())?;
         ensure!(outcome.empty_after.is_some(), "{outcome:?}");
         let freed = outcome.freed.context("the usage was read")?;
         ensure!(freed >= bytes * 9 / 10, "freed {freed} of {bytes}");
@@ -276,7 +273,7 @@ fn the_memory_of_a_process_that_cannot_die_yet_is_freed() -> Result<()> {
         "{} MiB freed from outside in {took:?}",
         bytes / MIB
     ));
-    let outcome = pod.relief.kill_pod(&pod.name, patience())?;
+    let outcome = pod.relief.kill_pod(&pod.path, patience())?;
     ensure!(outcome.empty_after.is_some(), "{outcome:?}");
     Ok(())
 }
@@ -308,7 +305,7 @@ fn a_frozen_pod_stands_still_goes_on_and_can_be_killed() -> Result<()> {
     pod.carry_out(Stage::Freeze, ReliefAction::Thaw)??;
     pod.wait("it goes on", |_| Ok(ticks()? > frozen_at + 1))?;
     pod.carry_out(Stage::Freeze, ReliefAction::Freeze)??;
-    let outcome = pod.relief.kill_pod(&pod.name, patience())?;
+    let outcome = pod.relief.kill_pod(&pod.path, patience())?;
     ensure!(outcome.empty_after.is_some(), "{outcome:?}");
     Ok(())
 }
@@ -317,7 +314,7 @@ fn a_frozen_pod_stands_still_goes_on_and_can_be_killed() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn memory_high_and_reclaim_work_or_are_refused_by_name() -> Result<()> {
     let mut pod = Pod::new("reclaim", Join::All)?;
-    let file = std::env::temp_dir().join(&pod.path);
+    let file = std::env::temp_dir().join(pod.path.last().context("it is not the root")?);
     std::fs::write(&file, vec![1_u8; 64 << 20])?;
     std::fs::File::open(&file)?.sync_all()?;
     let copy = format!("while cat {}; do sleep 1; done", file.display());
@@ -332,7 +329,9 @@ fn memory_high_and_reclaim_work_or_are_refused_by_name() -> Result<()> {
     std::fs::remove_file(&file)?;
     let names = ["memory.reclaim", "memory.high"];
     for (name, outcome) in names.into_iter().zip(outcomes) {
-        let is_there = cgroup::dir_of("memory", &pod.path).join(name).exists();
+        let is_there = cgroup::dir_of("memory", pod.path.as_str())
+            .join(name)
+            .exists();
         match outcome {
             Ok(effect) => {
                 ensure!(is_there);
@@ -346,10 +345,13 @@ fn memory_high_and_reclaim_work_or_are_refused_by_name() -> Result<()> {
         }
     }
     if cgroup::is_unified() {
-        let kept = cgroup::read("memory", &pod.path, "memory.high")?;
+        let kept = cgroup::read("memory", pod.path.as_str(), "memory.high")?;
         assert_eq!(kept, (512 * MIB).to_string());
         pod.carry_out(Stage::Throttle, high(limit, Limit::Max))??;
-        assert_eq!(cgroup::read("memory", &pod.path, "memory.high")?, "max");
+        assert_eq!(
+            cgroup::read("memory", pod.path.as_str(), "memory.high")?,
+            "max"
+        );
     }
     Ok(())
 }
@@ -360,7 +362,7 @@ fn a_cgroup_that_is_gone_is_empty_and_cannot_be_relieved() -> Result<()> {
     for dir in &pod.dirs {
         std::fs::remove_dir(dir)?;
     }
-    let outcome = pod.relief.kill_pod(&pod.name, patience())?;
+    let outcome = pod.relief.kill_pod(&pod.path, patience())?;
     assert_eq!((outcome.n_processes, outcome.freed), (0, None));
     ensure!(outcome.empty_after.is_some());
     let refused = pod.carry_out(Stage::Freeze, ReliefAction::Freeze)?;

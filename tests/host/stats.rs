@@ -25,7 +25,7 @@ const BELOW: &str = "/besteffort/poda/main";
 
 fn reader(kubepods: &Kubepods) -> Result<StatsReader> {
     let (root, trees) = (Root::host(), Arc::clone(&kubepods.trees));
-    Ok(stats_reader(&root, trees, &kubepods.name()?)?)
+    stats_reader(&root, trees, &kubepods.cgroup()?)
 }
 
 fn main_of(snapshot: &StatsSnapshot) -> Option<&ContainerStats> {
@@ -288,12 +288,8 @@ fn every_number_of_a_sweep_is_that_of_its_file() -> Result<()> {
     let least = if cgroup::is_unified() { 14 } else { 11 };
     assert!(n >= least, "{n} numbers were compared");
     // The same from files that are opened for one reading.
-    let name = kubepods
-        .name()?
-        .join("besteffort")?
-        .join("poda")?
-        .join("main")?;
-    let once = || read_once(&kubepods.trees, &name, clock::boottime(), page_size());
+    let cgroup = kubepods.cgroup()?.join("besteffort/poda/main")?;
+    let once = || read_once(&kubepods.trees, &cgroup, clock::boottime(), page_size());
     compare(&path, || once().context("no reading"))?;
     // The pod has what its container has.
     let pod_path = format!("{}/besteffort/poda", kubepods.path);

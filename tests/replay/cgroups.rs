@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use ballast::model::cgroup_name::{CgroupDriver, CgroupName};
+use ballast::model::cgroup_path::CgroupPath;
+use ballast::model::kube_cgroup::{self, KubeLevel};
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::record::PodRef;
 use ballast::model::stats::{KnownContainer, KnownPod, Machine};
@@ -23,7 +24,7 @@ use ballast_tests::figures::{
     Comparison, Difference, Figure, Figures, compare, deviations, of_page, settle,
 };
 use ballast_tests::formulas;
-use ballast_tests::known::nodefs;
+use ballast_tests::known::{nodefs, qos_cgroups};
 
 use super::data;
 
@@ -103,10 +104,10 @@ impl Captured {
             is_unified: unified,
             ..Machine::default()
         });
-        let kubepods = CgroupName::kubepods(&CgroupName::root());
+        let kubepods = qos_cgroups(&CgroupPath::new("/kubepods")?)?;
         let nodefs = nodefs(&root, Path::new("/"))?;
-        let mut reader = StatsReader::new(&root, trees, &kubepods, nodefs, machine, 4096);
-        reader.keep(self.pods(&kubepods)?.into_iter().map(Arc::new));
+        let mut reader = StatsReader::new(&root, trees, kubepods, nodefs, machine, 4096);
+        reader.keep(self.pods()?.into_iter().map(Arc::new));
         let Progress::Whole(sweep) = reader.step(Duration::from_secs(60), None) else {
             bail!("a minute is not enough for {} cgroups", self.ids.len());
         };
@@ -115,33 +116,36 @@ impl Captured {
         Ok(of_page(&Exposition::parse(&text)?, &self.ids))
     }
 
-    fn pods(&self, kubepods: &CgroupName) -> Result<Vec<KnownPod>> {
+    fn pods(&self) -> Result<Vec<KnownPod>> {
         let mut pods: Vec<KnownPod> = Vec::new();
         for id in &self.ids {
-            let name = CgroupName::parse(id, CgroupDriver::Cgroupfs)?;
-            let Some(place) = name.pod_cgroup(kubepods) else {
-                continue;
-            };
-            match (place.below, pods.last_mut()) {
-                ([], _) => pods.push(known_pod(&name, place.qos, place.uid)),
-                ([container], Some(pod)) => pod.containers.push(KnownContainer {
-                    name: container.clone(),
-                    cgroup: name.clone(),
-                    runtime_id: container.clone(),
+            let path = CgroupPath::new(id.as_str())?;
+            let found = kube_cgroup::parse(&path, &CgroupPath::root());
+            if let Some(KubeLevel::Pod { uid, qos }) =
+                found.filter(|it| it.inner.is_empty()).map(|it| it.level)
+            {
+                pods.push(known_pod(&path, qos, uid));
+            } else if let Some(pod) = pods.last_mut()
+                && let Some(container) = path.below(&pod.cgroup)
+                && !container.contains('/')
+            {
+                pod.containers.push(KnownContainer {
+                    name: container.to_owned(),
+                    cgroup: path.clone(),
+                    runtime_id: container.to_owned(),
                     image: "none".to_owned(),
                     started_at: None,
                     restarts: 0,
                     oom_events: 0,
                     pid: None,
-                }),
-                _ => {}
+                });
             }
         }
         Ok(pods)
     }
 }
 
-fn known_pod(name: &CgroupName, qos: QosClass, uid: PodUid) -> KnownPod {
+fn known_pod(path: &CgroupPath, qos: QosClass, uid: PodUid) -> KnownPod {
     let pod = PodRef {
         namespace: "default".to_owned(),
         name: uid.0.clone(),
@@ -150,7 +154,7 @@ fn known_pod(name: &CgroupName, qos: QosClass, uid: PodUid) -> KnownPod {
     KnownPod {
         pod: Arc::new(pod),
         qos,
-        cgroup: name.clone(),
+        cgroup: path.clone(),
         started_at: WallTime::from_epoch(Duration::ZERO),
         containers: Vec::new(),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ballast::model::cgroup_name::CgroupName;
+use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::eviction::{MemoryUse, StallSource, StallTotals};
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::stats::KnownPod;
@@ -111,7 +111,7 @@ impl Node {
     }
 
     fn reader(&self) -> Result<NodeReader> {
-        let kubepods = CgroupName::kubepods(&CgroupName::root());
+        let kubepods = CgroupPath::new("/kubepods")?;
         let root = self.fake.root();
         let nodefs = nodefs(&root, Path::new("/var/lib"))?;
         Ok(NodeReader::open(
@@ -217,9 +217,8 @@ fn what_changes_is_read_anew_and_what_is_missing_is_not_known() -> Result<()> {
 }
 
 fn pod(uid: &str) -> Result<Arc<KnownPod>> {
-    let kubepods = CgroupName::kubepods(&CgroupName::root());
     let (uid, qos) = (PodUid(uid.to_owned()), QosClass::Burstable);
-    let cgroup = kubepods.pod(qos, &uid)?;
+    let cgroup = CgroupPath::new(format!("/kubepods/burstable/pod{uid}"))?;
     known_pod(&uid, qos, &cgroup, &["main"])
 }
 
@@ -234,7 +233,7 @@ fn pods_are_read_with_what_is_wanted_of_them() -> Result<()> {
         node.cgroup("/kubepods/burstable")?;
         node.cgroup("/kubepods/burstable/poda")?;
         node.cgroup("/kubepods/burstable/poda/main")?;
-        let kubepods = CgroupName::kubepods(&CgroupName::root());
+        let kubepods = CgroupPath::new("/kubepods")?;
         let mut pods = stats_reader(
             &node.fake.root(),
             node.fake.trees(layout, &CONTROLLERS)?,
@@ -286,7 +285,7 @@ fn a_cgroup_that_took_the_place_of_another_is_read_in_its_stead() -> Result<()> 
     let node = Node::new(Layout::V2)?;
     let path = "/kubepods/burstable/poda";
     node.cgroup(path)?;
-    let kubepods = CgroupName::kubepods(&CgroupName::root());
+    let kubepods = CgroupPath::new("/kubepods")?;
     let mut pods = stats_reader(
         &node.fake.root(),
         node.fake.trees(Layout::V2, &CONTROLLERS)?,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ballast::model::cgroup_files::{CpuStat, MemoryEvents};
-use ballast::model::cgroup_name::CgroupName;
+use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::record::PodRef;
 use ballast::model::stats::{
@@ -167,7 +167,7 @@ impl Node {
     }
 
     fn reader(&self) -> Result<StatsReader> {
-        let kubepods = CgroupName::kubepods(&CgroupName::root());
+        let kubepods = CgroupPath::new("/kubepods")?;
         let mut reader = stats_reader(
             &self.fake.root(),
             self.fake.trees(self.layout, &CONTROLLERS)?,
@@ -179,9 +179,8 @@ impl Node {
 }
 
 fn pod(uid: &str) -> Result<Arc<KnownPod>> {
-    let kubepods = CgroupName::kubepods(&CgroupName::root());
     let (uid, qos) = (PodUid(uid.to_owned()), QosClass::Burstable);
-    let cgroup = kubepods.pod(qos, &uid)?;
+    let cgroup = CgroupPath::new(format!("/kubepods/burstable/pod{uid}"))?;
     known_pod(&uid, qos, &cgroup, &["main"])
 }
 
@@ -410,7 +409,6 @@ fn what_ended_is_shown_for_two_minutes() -> Result<()> {
         let mut container = main.clone();
         container.runtime_id = id.to_owned();
         container.ended_at = Some(WallTime::from_epoch(at));
-        let kubepods = CgroupName::kubepods(&CgroupName::root());
         Ok(EndedContainer {
             pod: Arc::new(PodRef {
                 namespace: "default".to_owned(),
@@ -418,7 +416,7 @@ fn what_ended_is_shown_for_two_minutes() -> Result<()> {
                 uid: PodUid(pod.to_owned()),
             }),
             qos: QosClass::Burstable,
-            pod_cgroup: kubepods.pod(QosClass::Burstable, &PodUid(pod.to_owned()))?,
+            pod_cgroup: CgroupPath::new(format!("/kubepods/burstable/pod{pod}"))?,
             pod_started_at: WallTime::from_epoch(Duration::ZERO),
             at,
             container,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ballast::model::cgroup_name::CgroupName;
+use ballast::model::cgroup_path::{CgroupPath, CgroupPathError};
 use ballast::model::pod::{PodUid, QosClass};
 use ballast::model::record::PodRef;
 use ballast::model::stats::{KnownContainer, KnownPod, Machine, StatsSnapshot};
@@ -18,13 +18,13 @@ use ballast::sys::{Root, Trees, page_size};
 pub fn known_pod(
     uid: &PodUid,
     qos: QosClass,
-    cgroup: &CgroupName,
+    cgroup: &CgroupPath,
     containers: &[&str],
 ) -> anyhow::Result<Arc<KnownPod>> {
     let containers = containers.iter().map(|name| {
         Ok(KnownContainer {
             name: (*name).to_owned(),
-            cgroup: cgroup.join(*name)?,
+            cgroup: cgroup.join(name)?,
             runtime_id: format!("{uid}-{name}-0"),
             image: String::new(),
             started_at: None,
@@ -50,18 +50,27 @@ pub fn known_pod(
 pub fn stats_reader(
     root: &Root,
     trees: Arc<Trees>,
-    kubepods: &CgroupName,
-) -> std::io::Result<StatsReader> {
+    kubepods: &CgroupPath,
+) -> anyhow::Result<StatsReader> {
     let machine = Arc::new(Machine::default());
     let nodefs = nodefs(root, Path::new("/var/lib"))?;
     Ok(StatsReader::new(
         root,
         trees,
-        kubepods,
+        qos_cgroups(kubepods)?,
         nodefs,
         machine,
         page_size(),
     ))
+}
+
+/// The cgroup of all pods and those of the QoS classes in it, as the cgroupfs driver has them.
+pub fn qos_cgroups(kubepods: &CgroupPath) -> Result<[CgroupPath; 3], CgroupPathError> {
+    Ok([
+        kubepods.clone(),
+        kubepods.join("burstable")?,
+        kubepods.join("besteffort")?,
+    ])
 }
 
 /// A file system that is waited for.

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use super::devices::{DeviceError, DevicePrograms};
 use crate::model::cgroup::{CgroupStep, Controller, FileValue, InterfaceFile};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::sys::{Dir, FsError, Tree, Trees};
 
 /// How deep a subtree is removed; deeper nesting is left to the next attempts.
@@ -34,62 +34,62 @@ const ENOTEMPTY: i32 = 39;
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The cgroup was removed. The next pass sees it as absent.
-    #[error("cgroup {name} is gone")]
-    Gone { name: CgroupName },
-    #[error("create cgroup {name}{}", no_room(.source))]
-    Create { name: CgroupName, source: FsError },
-    #[error("enable {what} for cgroup {name}{hint}")]
+    #[error("cgroup {path} is gone")]
+    Gone { path: CgroupPath },
+    #[error("create cgroup {path}{}", no_room(.source))]
+    Create { path: CgroupPath, source: FsError },
+    #[error("enable {what} for cgroup {path}{hint}")]
     Enable {
-        name: CgroupName,
+        path: CgroupPath,
         /// Controllers, and below which directory.
         what: String,
         hint: &'static str,
         source: FsError,
     },
-    #[error("write {value:?} to {file} of cgroup {name}")]
+    #[error("write {value:?} to {file} of cgroup {path}")]
     Write {
-        name: CgroupName,
+        path: CgroupPath,
         file: String,
         value: String,
         source: FsError,
     },
     /// The kernel took the write and keeps something else.
-    #[error("cgroup {name}: wrote {wrote:?} to {file}, the kernel keeps {kept:?}")]
+    #[error("cgroup {path}: wrote {wrote:?} to {file}, the kernel keeps {kept:?}")]
     NotKept {
-        name: CgroupName,
+        path: CgroupPath,
         file: String,
         wrote: String,
         kept: String,
     },
     /// v2: the cgroup has not all that its list says. An ancestor has a mask, or a CPU is offline.
     #[error(
-        "cgroup {name}: {file} is {wanted:?}, of which it has {effective:?}; \
+        "cgroup {path}: {file} is {wanted:?}, of which it has {effective:?}; \
          look at {file} of the cgroups above it and at the CPUs that are online"
     )]
     NotEffective {
-        name: CgroupName,
+        path: CgroupPath,
         file: String,
         wanted: String,
         effective: String,
     },
-    #[error("move process {pid} into cgroup {name}")]
+    #[error("move process {pid} into cgroup {path}")]
     Move {
-        name: CgroupName,
+        path: CgroupPath,
         pid: u32,
         source: FsError,
     },
-    #[error("kill the processes of cgroup {name}")]
-    Kill { name: CgroupName, source: FsError },
-    #[error("remove cgroup {name}")]
-    Remove { name: CgroupName, source: FsError },
-    #[error("restrict the devices of cgroup {name}")]
+    #[error("kill the processes of cgroup {path}")]
+    Kill { path: CgroupPath, source: FsError },
+    #[error("remove cgroup {path}")]
+    Remove { path: CgroupPath, source: FsError },
+    #[error("restrict the devices of cgroup {path}")]
     Devices {
-        name: CgroupName,
+        path: CgroupPath,
         source: Box<DeviceError>,
     },
-    #[error("the node has no `{controller}` controller for {file} of cgroup {name}")]
+    #[error("the node has no `{controller}` controller for {file} of cgroup {path}")]
     NoController {
-        name: CgroupName,
+        path: CgroupPath,
         file: String,
         controller: &'static str,
     },
@@ -105,19 +105,19 @@ fn no_room(source: &FsError) -> &'static str {
 
 impl ApplyError {
     /// The cgroup that it is about.
-    pub fn cgroup(&self) -> &CgroupName {
+    pub fn cgroup(&self) -> &CgroupPath {
         match self {
-            Self::Gone { name }
-            | Self::Create { name, .. }
-            | Self::Enable { name, .. }
-            | Self::Write { name, .. }
-            | Self::NotKept { name, .. }
-            | Self::NotEffective { name, .. }
-            | Self::Move { name, .. }
-            | Self::Kill { name, .. }
-            | Self::Remove { name, .. }
-            | Self::Devices { name, .. }
-            | Self::NoController { name, .. } => name,
+            Self::Gone { path }
+            | Self::Create { path, .. }
+            | Self::Enable { path, .. }
+            | Self::Write { path, .. }
+            | Self::NotKept { path, .. }
+            | Self::NotEffective { path, .. }
+            | Self::Move { path, .. }
+            | Self::Kill { path, .. }
+            | Self::Remove { path, .. }
+            | Self::Devices { path, .. }
+            | Self::NoController { path, .. } => path,
         }
     }
 
@@ -208,9 +208,9 @@ impl CgroupWriter {
         let mut n_done = 0;
         let mut failed = Vec::new();
         let mut again = Vec::new();
-        let mut broken: BTreeSet<&CgroupName> = BTreeSet::new();
+        let mut broken: BTreeSet<&CgroupPath> = BTreeSet::new();
         for step in steps {
-            if broken.contains(step.name()) {
+            if broken.contains(step.path()) {
                 continue;
             }
             match self.step(step) {
@@ -225,7 +225,7 @@ impl CgroupWriter {
                 }
                 Err(error) => {
                     if !matches!(step, CgroupStep::Write { .. }) {
-                        broken.insert(step.name());
+                        broken.insert(step.path());
                     }
                     ended(step, Some(&error));
                     failed.push(error);
@@ -249,24 +249,24 @@ impl CgroupWriter {
 
     fn step(&self, step: &CgroupStep) -> Result<(), ApplyError> {
         match step {
-            CgroupStep::Create { name } => self.create(name),
-            CgroupStep::Repair { name, .. } => self.repair(name),
+            CgroupStep::Create { path } => self.create(path),
+            CgroupStep::Repair { path, .. } => self.repair(path),
             CgroupStep::Write {
-                name,
+                path,
                 to: FileValue::Devices(access),
                 ..
-            } => self.allow_devices(name, access),
-            CgroupStep::Write { name, file, to, .. } => self.write(name, file, to),
+            } => self.allow_devices(path, access),
+            CgroupStep::Write { path, file, to, .. } => self.write(path, file, to),
         }
     }
 
     /// Makes the cgroup and its missing ancestors, with every controller.
-    pub fn create(&self, name: &CgroupName) -> Result<(), ApplyError> {
+    pub fn create(&self, path: &CgroupPath) -> Result<(), ApplyError> {
         for tree in &self.trees.trees {
             if self.trees.unified {
-                self.create_unified(&tree.dir, name)?;
+                self.create_unified(&tree.dir, path)?;
             } else {
-                self.create_legacy(tree, name)?;
+                self.create_legacy(tree, path)?;
             }
         }
         Ok(())
@@ -274,18 +274,18 @@ impl CgroupWriter {
 
     /// Brings back hierarchies (v1) or controllers (v2) that the cgroup lacks. On v1 its processes
     /// are moved into the directories that were missing.
-    pub fn repair(&self, name: &CgroupName) -> Result<(), ApplyError> {
-        self.create(name)?;
+    pub fn repair(&self, path: &CgroupPath) -> Result<(), ApplyError> {
+        self.create(path)?;
         if self.trees.unified {
             return Ok(());
         }
         let create = |source| ApplyError::Create {
-            name: name.clone(),
+            path: path.clone(),
             source,
         };
         let mut dirs = Vec::new();
         for tree in &self.trees.trees {
-            dirs.push(tree.dir.descend(name.components()).map_err(create)?);
+            dirs.push(tree.dir.descend(path.components()).map_err(create)?);
         }
         let mut pids = BTreeSet::new();
         for dir in &dirs {
@@ -300,7 +300,7 @@ impl CgroupWriter {
                     Err(error) if error.errno() == Some(3) => {}
                     Err(source) => {
                         return Err(ApplyError::Move {
-                            name: name.clone(),
+                            path: path.clone(),
                             pid,
                             source,
                         });
@@ -311,14 +311,14 @@ impl CgroupWriter {
         Ok(())
     }
 
-    fn create_unified(&self, root: &Dir, name: &CgroupName) -> Result<(), ApplyError> {
+    fn create_unified(&self, root: &Dir, path: &CgroupPath) -> Result<(), ApplyError> {
         let create = |source| ApplyError::Create {
-            name: name.clone(),
+            path: path.clone(),
             source,
         };
         let mut dir = root.try_clone().map_err(create)?;
-        for component in name.components() {
-            self.enable_controllers(name, &dir)?;
+        for component in path.components() {
+            self.enable_controllers(path, &dir)?;
             dir.make_dir(component).map_err(create)?;
             dir = dir.open_dir(component).map_err(create)?;
         }
@@ -327,9 +327,9 @@ impl CgroupWriter {
 
     /// Turns on for the children of `dir` what is not on yet: all at once, or else one by one so
     /// that one refused controller does not take the others with it.
-    fn enable_controllers(&self, name: &CgroupName, dir: &Dir) -> Result<(), ApplyError> {
+    fn enable_controllers(&self, path: &CgroupPath, dir: &Dir) -> Result<(), ApplyError> {
         let failed = |controllers: &str, source: FsError| ApplyError::Enable {
-            name: name.clone(),
+            path: path.clone(),
             what: format!("controllers {controllers} below {}", dir.path().display()),
             hint: match source.errno() {
                 Some(EBUSY) => {
@@ -368,15 +368,15 @@ impl CgroupWriter {
         }
     }
 
-    fn create_legacy(&self, tree: &Tree, name: &CgroupName) -> Result<(), ApplyError> {
+    fn create_legacy(&self, tree: &Tree, path: &CgroupPath) -> Result<(), ApplyError> {
         let create = |source| ApplyError::Create {
-            name: name.clone(),
+            path: path.clone(),
             source,
         };
         let is_cpuset = tree.controllers.contains("cpuset");
         let is_memory = tree.controllers.contains("memory");
         let mut dir = tree.dir.try_clone().map_err(create)?;
-        for component in name.components() {
+        for component in path.components() {
             let is_new = dir.make_dir(component).map_err(create)?;
             let child = dir.open_dir(component).map_err(create)?;
             if is_cpuset {
@@ -398,22 +398,22 @@ impl CgroupWriter {
     /// Writes one file and reads it back.
     pub fn write(
         &self,
-        name: &CgroupName,
+        path: &CgroupPath,
         file: &InterfaceFile,
         value: &FileValue,
     ) -> Result<(), ApplyError> {
         let text = file.kind.format(value);
         let failed = |source: FsError| match source {
-            FsError::Gone { .. } if !name.is_root() => ApplyError::Gone { name: name.clone() },
+            FsError::Gone { .. } if !path.is_root() => ApplyError::Gone { path: path.clone() },
             source => ApplyError::Write {
-                name: name.clone(),
+                path: path.clone(),
                 file: file.name.clone(),
                 value: text.clone(),
                 source,
             },
         };
         let no_controller = || ApplyError::NoController {
-            name: name.clone(),
+            path: path.clone(),
             file: file.name.clone(),
             controller: file.controller.name(),
         };
@@ -421,7 +421,7 @@ impl CgroupWriter {
             .trees
             .of(file.controller.name())
             .ok_or_else(no_controller)?;
-        let dir = tree.dir.descend(name.components()).map_err(failed)?;
+        let dir = tree.dir.descend(path.components()).map_err(failed)?;
         match dir.write(&file.name, &text) {
             Err(FsError::Gone { .. }) if !dir.has(&file.name) && dir.is_linked() => {
                 return Err(no_controller());
@@ -434,7 +434,7 @@ impl CgroupWriter {
             || file.controller == Controller::Hugetlb;
         if !is_kept {
             return Err(ApplyError::NotKept {
-                name: name.clone(),
+                path: path.clone(),
                 file: file.name.clone(),
                 wrote: text,
                 kept: kept.trim().to_owned(),
@@ -446,7 +446,7 @@ impl CgroupWriter {
             let effective = dir.read_text(&file.effective()).map_err(failed)?;
             if file.kind.parse(&effective, self.page_size).as_ref() != Some(value) {
                 return Err(ApplyError::NotEffective {
-                    name: name.clone(),
+                    path: path.clone(),
                     file: file.name.clone(),
                     wanted: wanted.to_string(),
                     effective: effective.trim().to_owned(),
@@ -464,21 +464,21 @@ impl CgroupWriter {
     /// above it: of a container that is its pod. A cgroup that is gone is fine.
     ///
     /// The agent never kills itself: it leaves the cgroup first, or the round fails.
-    pub fn kill(&self, name: &CgroupName) -> Result<Killed, ApplyError> {
+    pub fn kill(&self, path: &CgroupPath) -> Result<Killed, ApplyError> {
         let failed = |source| ApplyError::Kill {
-            name: name.clone(),
+            path: path.clone(),
             source,
         };
         let mut killed = Killed::default();
         for tree in &self.trees.trees {
-            let dir = match tree.dir.descend(name.components()) {
+            let dir = match tree.dir.descend(path.components()) {
                 Ok(dir) => dir,
                 Err(FsError::Gone { .. }) => continue,
                 Err(source) => return Err(failed(source)),
             };
             killed.agent_left |= leave(&dir, &tree.dir).map_err(failed)?;
             killed.was_frozen |= kill_below(&dir).map_err(failed)?;
-            if let Some(parent) = name.parent().filter(|_| !self.trees.unified) {
+            if let Some(parent) = path.parent().filter(|_| !self.trees.unified) {
                 let thawed = tree.dir.descend(parent.components());
                 killed.was_frozen |= thawed.and_then(|it| thaw(&it)).unwrap_or(false);
             }
@@ -487,16 +487,16 @@ impl CgroupWriter {
     }
 
     /// Takes the agent out of a cgroup, if somebody has put it there. True: it was.
-    pub fn leave(&self, name: &CgroupName) -> Result<bool, ApplyError> {
+    pub fn leave(&self, path: &CgroupPath) -> Result<bool, ApplyError> {
         let mut has_left = false;
         for tree in &self.trees.trees {
-            let left = match tree.dir.descend(name.components()) {
+            let left = match tree.dir.descend(path.components()) {
                 Ok(dir) => leave(&dir, &tree.dir),
                 Err(FsError::Gone { .. }) => continue,
                 Err(source) => Err(source),
             };
             has_left |= left.map_err(|source| ApplyError::Move {
-                name: name.clone(),
+                path: path.clone(),
                 pid: std::process::id(),
                 source,
             })?;
@@ -511,12 +511,12 @@ impl CgroupWriter {
 
     /// Tries once to remove the cgroup and all below it, from every hierarchy. Never waits and
     /// never kills.
-    pub fn remove(&self, name: &CgroupName) -> Result<Removal, ApplyError> {
+    pub fn remove(&self, path: &CgroupPath) -> Result<Removal, ApplyError> {
         let failed = |source| ApplyError::Remove {
-            name: name.clone(),
+            path: path.clone(),
             source,
         };
-        let (Some(parent), Some(leaf)) = (name.parent(), name.last()) else {
+        let (Some(parent), Some(leaf)) = (path.parent(), path.last()) else {
             return Ok(Removal::Busy);
         };
         let mut removal = Removal::Done;

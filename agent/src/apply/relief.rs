@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::cgroupfs::{ApplyError, CgroupWriter, kill_below, procs_below};
 use crate::model::cgroup::{Controller, FileKind, FileValue, InterfaceFile};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::relief::{KillOutcome, ReliefAction, ReliefEffect, ReliefStep};
 use crate::sys::{Dir, FsError, Root, clock, syscall};
 
@@ -56,8 +56,8 @@ impl ReliefWriter {
         within: Duration,
     ) -> Result<ReliefEffect, ApplyError> {
         let clock = Stopwatch::start(within);
-        let name = &step.cgroup;
-        let before = self.usage(name);
+        let path = &step.cgroup;
+        let before = self.usage(path);
         let is_complete = match step.action {
             ReliefAction::SetMemoryHigh { to, .. } => {
                 let file = InterfaceFile {
@@ -66,18 +66,18 @@ impl ReliefWriter {
                     kind: FileKind::PageLimit,
                 };
                 let value = file.kind.kept(FileValue::Limit(to), self.page_size);
-                self.writer.write(name, &file, &value)?;
+                self.writer.write(path, &file, &value)?;
                 true
             }
-            ReliefAction::Reclaim { bytes } => self.reclaim(name, bytes, &clock)?,
-            ReliefAction::Freeze => self.freeze(name, &clock)?,
+            ReliefAction::Reclaim { bytes } => self.reclaim(path, bytes, &clock)?,
+            ReliefAction::Freeze => self.freeze(path, &clock)?,
             ReliefAction::Thaw => {
-                self.thaw(name)?;
+                self.thaw(path)?;
                 true
             }
         };
         Ok(ReliefEffect {
-            freed: fallen(before, self.usage(name)),
+            freed: fallen(before, self.usage(path)),
             took: clock.elapsed(),
             is_complete,
         })
@@ -88,15 +88,15 @@ impl ReliefWriter {
     ///
     /// SIGKILL is sent again to what was forked meanwhile; processes that cannot die yet are left to
     /// the kernel.
-    pub fn kill_pod(&self, name: &CgroupName, within: Duration) -> Result<KillOutcome, ApplyError> {
+    pub fn kill_pod(&self, path: &CgroupPath, within: Duration) -> Result<KillOutcome, ApplyError> {
         let clock = Stopwatch::start(within);
         let failed = |source| ApplyError::Kill {
-            name: name.clone(),
+            path: path.clone(),
             source,
         };
-        self.writer.leave(name)?;
-        let dirs = self.kill_dirs(name).map_err(failed)?;
-        let before = self.usage(name);
+        self.writer.leave(path)?;
+        let dirs = self.kill_dirs(path).map_err(failed)?;
+        let before = self.usage(path);
         let mut signalled = processes(&dirs).map_err(failed)?;
         let large = self.large(&signalled);
         signal(&dirs).map_err(failed)?;
@@ -123,19 +123,19 @@ impl ReliefWriter {
             empty_after,
             n_processes: signalled.len(),
             n_released,
-            freed: fallen(before, self.usage(name)),
+            freed: fallen(before, self.usage(path)),
         })
     }
 
     /// The pod's directories in which its processes are looked for: where the kernel kills by
     /// itself, where they can be frozen, and where their memory is counted. The other hierarchies of
     /// v1 have the same ones.
-    fn kill_dirs(&self, name: &CgroupName) -> Result<Vec<Dir>, FsError> {
+    fn kill_dirs(&self, path: &CgroupPath) -> Result<Vec<Dir>, FsError> {
         let trees = self.writer.trees();
         let legacy = ["freezer", "memory"].map(|it| trees.legacy(it));
         let mut dirs: Vec<Dir> = Vec::with_capacity(3);
         for tree in [trees.cgroup2()].into_iter().chain(legacy).flatten() {
-            match tree.dir.descend(name.components()) {
+            match tree.dir.descend(path.components()) {
                 Ok(dir) => dirs.push(dir),
                 Err(FsError::Gone { .. }) => {}
                 Err(error) => return Err(error),
@@ -165,25 +165,25 @@ impl ReliefWriter {
     }
 
     /// Bytes; `None` where the cgroup is gone or has no memory controller.
-    fn usage(&self, name: &CgroupName) -> Option<u64> {
+    fn usage(&self, path: &CgroupPath) -> Option<u64> {
         let trees = self.writer.trees();
         let file = match trees.unified {
             true => "memory.current",
             false => "memory.usage_in_bytes",
         };
-        let dir = trees.of("memory")?.dir.descend(name.components()).ok()?;
+        let dir = trees.of("memory")?.dir.descend(path.components()).ok()?;
         dir.read_text(file).ok()?.trim().parse().ok()
     }
 
     /// Asks in small pieces until it is done, the kernel has no more, or time is up.
     fn reclaim(
         &self,
-        name: &CgroupName,
+        path: &CgroupPath,
         bytes: u64,
         clock: &Stopwatch,
     ) -> Result<bool, ApplyError> {
         const FILE: &str = "memory.reclaim";
-        let dir = self.dir_with(name, "memory", FILE)?;
+        let dir = self.dir_with(path, "memory", FILE)?;
         let mut left = bytes;
         while left > 0 && !clock.is_over() {
             let chunk = left.min(RECLAIM_CHUNK);
@@ -191,17 +191,17 @@ impl ReliefWriter {
             match dir.write(FILE, &text) {
                 Ok(()) => left -= chunk,
                 Err(error) if error.errno() == Some(EAGAIN) => return Ok(false),
-                Err(error) => return Err(write_failed(name, FILE, &text, error)),
+                Err(error) => return Err(write_failed(path, FILE, &text, error)),
             }
         }
         Ok(left == 0)
     }
 
     /// True when every process has stopped; they go on stopping after that time.
-    fn freeze(&self, name: &CgroupName, clock: &Stopwatch) -> Result<bool, ApplyError> {
+    fn freeze(&self, path: &CgroupPath, clock: &Stopwatch) -> Result<bool, ApplyError> {
         let freezer = self.freezer();
-        let dir = self.dir_with(name, "freezer", freezer.file)?;
-        let failed = |error| write_failed(name, freezer.file, freezer.frozen, error);
+        let dir = self.dir_with(path, "freezer", freezer.file)?;
+        let failed = |error| write_failed(path, freezer.file, freezer.frozen, error);
         dir.write(freezer.file, freezer.frozen).map_err(failed)?;
         let mut wait = FIRST_WAIT;
         loop {
@@ -215,11 +215,11 @@ impl ReliefWriter {
         }
     }
 
-    fn thaw(&self, name: &CgroupName) -> Result<(), ApplyError> {
+    fn thaw(&self, path: &CgroupPath) -> Result<(), ApplyError> {
         let freezer = self.freezer();
-        self.dir_with(name, "freezer", freezer.file)?
+        self.dir_with(path, "freezer", freezer.file)?
             .write(freezer.file, freezer.thawed)
-            .map_err(|error| write_failed(name, freezer.file, freezer.thawed, error))
+            .map_err(|error| write_failed(path, freezer.file, freezer.thawed, error))
     }
 
     fn freezer(&self) -> &'static Freezer {
@@ -232,12 +232,12 @@ impl ReliefWriter {
     /// The directory of a cgroup, with a file that not every kernel has.
     fn dir_with(
         &self,
-        name: &CgroupName,
+        path: &CgroupPath,
         controller: &'static str,
         file: &str,
     ) -> Result<Dir, ApplyError> {
         let no_controller = || ApplyError::NoController {
-            name: name.clone(),
+            path: path.clone(),
             file: file.to_owned(),
             controller,
         };
@@ -248,8 +248,8 @@ impl ReliefWriter {
             .ok_or_else(no_controller)?;
         let dir = tree
             .dir
-            .descend(name.components())
-            .map_err(|error| write_failed(name, file, "", error))?;
+            .descend(path.components())
+            .map_err(|error| write_failed(path, file, "", error))?;
         if dir.has(file) || !dir.is_linked() {
             Ok(dir)
         } else {
@@ -285,11 +285,11 @@ const LEGACY_FREEZER: Freezer = Freezer {
     frozen_state: "FROZEN",
 };
 
-fn write_failed(name: &CgroupName, file: &str, value: &str, source: FsError) -> ApplyError {
+fn write_failed(path: &CgroupPath, file: &str, value: &str, source: FsError) -> ApplyError {
     match source {
-        FsError::Gone { .. } => ApplyError::Gone { name: name.clone() },
+        FsError::Gone { .. } => ApplyError::Gone { path: path.clone() },
         source => ApplyError::Write {
-            name: name.clone(),
+            path: path.clone(),
             file: file.to_owned(),
             value: value.to_owned(),
             source,

@@ -9,6 +9,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::kubelet_duty::KubeletDuty;
 pub use crate::model::kubelet_duty::KubeletNames;
@@ -272,6 +273,13 @@ pub struct KubeletConfig {
 pub struct ThrottlingFactor(pub f64);
 
 impl Eq for ThrottlingFactor {}
+
+impl KubeletConfig {
+    /// `cgroupRoot` on disk.
+    pub fn cgroup_root_path(&self) -> CgroupPath {
+        self.cgroup_root.at(self.cgroup_driver)
+    }
+}
 
 pub(super) fn as_text<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&duration::format(*value))

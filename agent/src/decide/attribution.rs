@@ -177,12 +177,13 @@ fn oom_scope(kill: &OomKill, limit: Option<&Attributed>) -> OomScope {
 mod tests {
     use super::*;
     use crate::decide::testing::{key, register, registered};
+    use crate::model::cgroup_path::CgroupPath;
     use crate::model::pod::{PodUid, QosClass};
 
     fn owner(level: Level) -> Owner {
         Owner {
             level,
-            path: String::new(),
+            path: CgroupPath::root(),
         }
     }
 

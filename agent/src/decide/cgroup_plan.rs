@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 use crate::model::cgroup::{
     CgroupStep, DesiredCgroup, Existence, FileValue, InterfaceFile, ObservedCgroup,
 };
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::units::Limit;
 
 /// A change that is wanted but not taken at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deferred {
-    pub name: CgroupName,
+    pub path: CgroupPath,
     pub file: InterfaceFile,
     /// What is wanted in the end.
     pub to: FileValue,
@@ -32,7 +32,7 @@ pub struct Deferred {
 /// or a CPU is offline. Writing it again would change nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ineffective {
-    pub name: CgroupName,
+    pub path: CgroupPath,
     pub file: InterfaceFile,
     pub wanted: CpuSet,
     pub effective: CpuSet,
@@ -53,18 +53,18 @@ pub struct CgroupPlan {
 /// in `deferred` until it is there. An unknown usage defers the whole change.
 pub fn plan_cgroups(
     desired: &[DesiredCgroup],
-    observed: &BTreeMap<CgroupName, ObservedCgroup>,
+    observed: &BTreeMap<CgroupPath, ObservedCgroup>,
 ) -> CgroupPlan {
     let mut plan = CgroupPlan::default();
     let mut tighten = Vec::new();
     let absent = ObservedCgroup::absent();
     for cgroup in desired {
-        let seen = observed.get(&cgroup.name).unwrap_or(&absent);
-        let name = &cgroup.name;
+        let seen = observed.get(&cgroup.path).unwrap_or(&absent);
+        let path = &cgroup.path;
         match &seen.existence {
-            Existence::Absent => plan.steps.push(CgroupStep::Create { name: name.clone() }),
+            Existence::Absent => plan.steps.push(CgroupStep::Create { path: path.clone() }),
             Existence::Degraded { missing } => plan.steps.push(CgroupStep::Repair {
-                name: name.clone(),
+                path: path.clone(),
                 missing: missing.clone(),
             }),
             Existence::Healthy => {}
@@ -77,7 +77,7 @@ pub fn plan_cgroups(
                     && effective != wanted
                 {
                     plan.ineffective.push(Ineffective {
-                        name: name.clone(),
+                        path: path.clone(),
                         file: file.clone(),
                         wanted: wanted.clone(),
                         effective: effective.clone(),
@@ -92,7 +92,7 @@ pub fn plan_cgroups(
                     Soften::Meanwhile(value) => {
                         let meanwhile = Some(value.clone()).filter(|value| from != Some(value));
                         plan.deferred.push(Deferred {
-                            name: name.clone(),
+                            path: path.clone(),
                             file: file.clone(),
                             to,
                             meanwhile: meanwhile.clone(),
@@ -104,7 +104,7 @@ pub fn plan_cgroups(
                     }
                     Soften::Wait => {
                         plan.deferred.push(Deferred {
-                            name: name.clone(),
+                            path: path.clone(),
                             file: file.clone(),
                             to,
                             meanwhile: None,
@@ -117,17 +117,17 @@ pub fn plan_cgroups(
             if let (Some(FileValue::List(from)), FileValue::List(wanted)) = (from, &to)
                 && is_tighter
                 && !wanted.is_subset(from)
-                && has_cgroup_below(desired, name)
+                && has_cgroup_below(desired, path)
             {
                 plan.steps.push(CgroupStep::Write {
-                    name: name.clone(),
+                    path: path.clone(),
                     file: file.clone(),
                     from: Some(FileValue::List(from.clone())),
                     to: FileValue::List(from.union(wanted)),
                 });
             }
             let step = CgroupStep::Write {
-                name: name.clone(),
+                path: path.clone(),
                 file: file.clone(),
                 from: from.cloned(),
                 to,
@@ -169,10 +169,10 @@ fn soften(to: &FileValue, from: Option<&FileValue>, usage: Option<u64>) -> Softe
     }
 }
 
-fn has_cgroup_below(desired: &[DesiredCgroup], name: &CgroupName) -> bool {
+fn has_cgroup_below(desired: &[DesiredCgroup], path: &CgroupPath) -> bool {
     desired
         .iter()
-        .any(|it| it.name.below(name).is_some_and(|below| !below.is_empty()))
+        .any(|it| it.path.below(path).is_some_and(|below| !below.is_empty()))
 }
 
 /// Whether a write takes away from what the cgroup may use. An unknown old value counts as none at

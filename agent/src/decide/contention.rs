@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::model::cgroup::{CgroupStep, FileValue};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 
 /// Changes by others that are put right at once. A tool that runs once, or an operator's typing, is
 /// none that fights.
@@ -59,7 +59,7 @@ pub enum Hold {
 /// A write that is wanted and left to the other program for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    pub name: CgroupName,
+    pub path: CgroupPath,
     pub file: String,
     pub wanted: FileValue,
     pub found: FileValue,
@@ -72,7 +72,7 @@ pub struct Held {
 #[derive(Clone, Debug)]
 pub struct Contention {
     first_wait: Duration,
-    disputes: BTreeMap<(CgroupName, String), Dispute>,
+    disputes: BTreeMap<(CgroupPath, String), Dispute>,
 }
 
 impl Contention {
@@ -99,7 +99,7 @@ impl Contention {
 
     fn hold(&mut self, step: &CgroupStep, now: Duration) -> Option<Held> {
         let CgroupStep::Write {
-            name,
+            path,
             file,
             from: Some(found),
             to,
@@ -107,7 +107,7 @@ impl Contention {
         else {
             return None;
         };
-        let key = (name.clone(), file.name.clone());
+        let key = (path.clone(), file.name.clone());
         let dispute = self.disputes.get_mut(&key)?;
         if dispute.wrote != *to || dispute.is_over(now) {
             self.disputes.remove(&key);
@@ -132,7 +132,7 @@ impl Contention {
         };
         dispute.until = Some(until);
         Some(Held {
-            name: name.clone(),
+            path: path.clone(),
             file: file.name.clone(),
             wanted: to.clone(),
             found: found.clone(),
@@ -144,7 +144,7 @@ impl Contention {
     /// A step took effect. What a new cgroup gets is nobody else's yet and is not remembered.
     pub fn wrote(&mut self, step: &CgroupStep, now: Duration) {
         let CgroupStep::Write {
-            name,
+            path,
             file,
             from: Some(_),
             to,
@@ -154,7 +154,7 @@ impl Contention {
         };
         let dispute = self
             .disputes
-            .entry((name.clone(), file.name.clone()))
+            .entry((path.clone(), file.name.clone()))
             .or_insert_with(|| Dispute {
                 wrote: to.clone(),
                 wrote_at: now,
@@ -168,9 +168,9 @@ impl Contention {
 
     /// Forgets what is over, and the cgroups that are not among `known`. To be called after all
     /// files have been looked at.
-    pub fn settle(&mut self, known: &BTreeSet<&CgroupName>, now: Duration) {
+    pub fn settle(&mut self, known: &BTreeSet<&CgroupPath>, now: Duration) {
         self.disputes
-            .retain(|(name, _), dispute| known.contains(name) && !dispute.is_over(now));
+            .retain(|(path, _), dispute| known.contains(path) && !dispute.is_over(now));
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::resource_settings::CpuPinning;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::numa::NumaMask;
 use crate::model::placement::{CpuState, MemoryState};
@@ -78,14 +78,14 @@ pub fn pod_pinning(cpus: &CpuState, pod: &PodUid) -> CpuPinning {
 /// The container that is to have `cpus` alone is not among `observed`. Until the answer is empty it
 /// must not start: CPUs leave the shared pool in the kernel before they are somebody's own.
 pub fn holders(
-    observed: &BTreeMap<CgroupName, Option<CpuSet>>,
+    observed: &BTreeMap<CgroupPath, Option<CpuSet>>,
     cpus: &CpuSet,
-) -> BTreeMap<CgroupName, CpuSet> {
+) -> BTreeMap<CgroupPath, CpuSet> {
     observed
         .iter()
-        .map(|(name, held)| {
+        .map(|(path, held)| {
             let held = held.as_ref().unwrap_or(cpus);
-            (name.clone(), held.intersection(cpus))
+            (path.clone(), held.intersection(cpus))
         })
         .filter(|(_, held)| !held.is_empty())
         .collect()
@@ -158,15 +158,15 @@ mod tests {
 
     #[test]
     fn who_is_not_known_to_have_left_still_holds() {
-        let name = |it: &str| CgroupName::new([it]).unwrap();
+        let path = |it: &str| CgroupPath::root().join(it).unwrap();
         let observed = BTreeMap::from([
-            (name("gone-from-it"), Some(set("0-1"))),
-            (name("still-there"), Some(set("1-2"))),
-            (name("unknown"), None),
+            (path("gone-from-it"), Some(set("0-1"))),
+            (path("still-there"), Some(set("1-2"))),
+            (path("unknown"), None),
         ]);
         let held = BTreeMap::from([
-            (name("still-there"), set("2")),
-            (name("unknown"), set("2-3")),
+            (path("still-there"), set("2")),
+            (path("unknown"), set("2-3")),
         ]);
         assert_eq!(holders(&observed, &set("2-3")), held);
         assert_eq!(holders(&observed, &CpuSet::new()), BTreeMap::new());

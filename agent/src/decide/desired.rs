@@ -13,11 +13,12 @@ use super::qos_cgroups::{QosReserved, qos_cgroups};
 use super::resource_settings::{CpuLimits, CpuPinning, ResourceSettings};
 use crate::config::KubeletConfig;
 use crate::model::cgroup::{DesiredCgroup, FileValue, InterfaceFile};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_name::{CgroupDriver, CgroupName, CgroupNameError};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::{AllocatedDevice, DeviceAccess};
 use crate::model::numa::NumaMask;
-use crate::model::pod::{Container, Pod, QosClass};
+use crate::model::pod::{Container, Pod, PodUid, QosClass};
 use crate::model::resources::CgroupResources;
 
 /// What desired cgroups depend on beside pods. Changes only with the machine or the configuration.
@@ -25,6 +26,8 @@ use crate::model::resources::CgroupResources;
 pub struct NodePlan {
     /// The cgroup of all pods.
     pub kubepods: CgroupName,
+    /// Who says where it and what is below it is.
+    pub driver: CgroupDriver,
     pub rules: FileRules,
     pub settings: ResourceSettings,
     pub allocatable: NodeAllocatable,
@@ -46,14 +49,29 @@ pub struct AncestorCpuset {
 }
 
 impl NodePlan {
+    /// The cgroup of all pods on disk.
+    pub fn kubepods_path(&self) -> CgroupPath {
+        self.kubepods.at(self.driver)
+    }
+
     /// The parents of pod cgroups: kubepods itself and the two QoS cgroups.
-    pub fn qos_cgroups(&self) -> [CgroupName; 3] {
+    pub fn qos_cgroups(&self) -> [CgroupPath; 3] {
         [
             QosClass::Guaranteed,
             QosClass::Burstable,
             QosClass::BestEffort,
         ]
-        .map(|class| self.kubepods.qos(class))
+        .map(|class| self.qos_path(class))
+    }
+
+    /// The cgroup of a QoS class: kubepods itself for Guaranteed.
+    pub fn qos_path(&self, class: QosClass) -> CgroupPath {
+        self.kubepods.qos(class).at(self.driver)
+    }
+
+    /// The cgroup of a pod; fails for a UID that makes no name of a cgroup.
+    pub fn pod_path(&self, class: QosClass, uid: &PodUid) -> Result<CgroupPath, CgroupNameError> {
+        Ok(self.kubepods.pod(class, uid)?.at(self.driver))
     }
 
     /// kubepods and the QoS cgroups. `active` are the pods that count for the budgets.
@@ -67,14 +85,14 @@ impl NodePlan {
         let limits = self.allocatable.kubepods(kubelet, None);
         [
             (
-                self.kubepods.clone(),
+                self.kubepods_path(),
                 with_node_limits(limits, &qos.kubepods),
             ),
-            (self.kubepods.qos(QosClass::Burstable), qos.burstable),
-            (self.kubepods.qos(QosClass::BestEffort), qos.besteffort),
+            (self.qos_path(QosClass::Burstable), qos.burstable),
+            (self.qos_path(QosClass::BestEffort), qos.besteffort),
         ]
         .into_iter()
-        .map(|(name, resources)| self.ancestor(name, resources))
+        .map(|(path, resources)| self.ancestor(path, resources))
         .collect()
     }
 
@@ -84,11 +102,11 @@ impl NodePlan {
         pod: &Pod,
         class: QosClass,
         pinning: CpuPinning,
-        name: CgroupName,
+        path: CgroupPath,
     ) -> DesiredCgroup {
         let pinning = self.pinning_for_quota(pinning);
         let resources = pod_resources(pod, class, &self.settings, pinning);
-        self.ancestor(name, resources)
+        self.ancestor(path, resources)
     }
 
     pub fn container_cgroup(
@@ -97,7 +115,7 @@ impl NodePlan {
         class: QosClass,
         container: &Container,
         placement: &ContainerPlacement,
-        name: CgroupName,
+        path: CgroupPath,
     ) -> DesiredCgroup {
         let pinning = self.pinning_for_quota(placement.pinning);
         let resources = CgroupResources {
@@ -105,7 +123,7 @@ impl NodePlan {
             cpuset_mems: placement.mems,
             ..container_resources(pod, class, container, &self.settings, pinning)
         };
-        self.cgroup(name, &resources, WeightMap::Quadratic)
+        self.cgroup(path, &resources, WeightMap::Quadratic)
     }
 
     /// The device rules of a container's cgroup, to be among its files; `None` where the node cannot
@@ -128,9 +146,9 @@ impl NodePlan {
     pub fn container_cpuset(
         &self,
         placement: &ContainerPlacement,
-        name: CgroupName,
+        path: CgroupPath,
     ) -> DesiredCgroup {
-        self.cgroup(name, &placement.resources(), WeightMap::Quadratic)
+        self.cgroup(path, &placement.resources(), WeightMap::Quadratic)
     }
 
     fn pinning_for_quota(&self, pinning: CpuPinning) -> CpuPinning {
@@ -140,22 +158,22 @@ impl NodePlan {
         }
     }
 
-    fn ancestor(&self, name: CgroupName, mut resources: CgroupResources) -> DesiredCgroup {
+    fn ancestor(&self, path: CgroupPath, mut resources: CgroupResources) -> DesiredCgroup {
         if let Some(AncestorCpuset { cpus, mems }) = &self.ancestors {
             resources.cpuset_cpus = Some(cpus.clone());
             resources.cpuset_mems = Some(*mems);
         }
-        self.cgroup(name, &resources, WeightMap::Linear)
+        self.cgroup(path, &resources, WeightMap::Linear)
     }
 
     fn cgroup(
         &self,
-        name: CgroupName,
+        path: CgroupPath,
         resources: &CgroupResources,
         weights: WeightMap,
     ) -> DesiredCgroup {
         DesiredCgroup {
-            name,
+            path,
             files: files_for(resources, weights, &self.rules),
         }
     }

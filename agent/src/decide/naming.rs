@@ -99,6 +99,7 @@ impl Names {
 mod tests {
     use super::*;
     use crate::model::attribution::Level;
+    use crate::model::cgroup_path::CgroupPath;
     use crate::model::pod::QosClass;
 
     fn owner(uid: &str, container: Option<&str>) -> Owner {
@@ -113,7 +114,7 @@ mod tests {
         };
         Owner {
             level,
-            path: String::new(),
+            path: CgroupPath::root(),
         }
     }
 

@@ -55,7 +55,7 @@ pub fn reserved_cgroups(
         Some(ReservedCgroup {
             field,
             cgroup: DesiredCgroup {
-                name: name.clone()?,
+                path: name.as_ref()?.at(kubelet.cgroup_driver),
                 files: files_for(&resources, WeightMap::Linear, rules),
             },
         })
@@ -93,7 +93,7 @@ mod tests {
             let files: Vec<String> = files
                 .map(|(file, value)| format!("{}={value}", file.name))
                 .collect();
-            format!("{} {}: {}", it.field, it.cgroup.name, files.join(" "))
+            format!("{} {}: {}", it.field, it.cgroup.path, files.join(" "))
         });
         shown.collect()
     }

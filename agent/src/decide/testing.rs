@@ -6,6 +6,7 @@ use super::attribution::CgroupIndex;
 use super::resource_settings::{CpuLimits, NodeFacts, OomScope, ResourceSettings};
 use crate::config::{Compat, SwapBehavior};
 use crate::model::attribution::{Level, Owner};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, OomKill, ProcessKey};
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::{Container, Pod, PodOrigin, PodUid, QosClass, ResourceList, Resources};
@@ -129,7 +130,7 @@ pub(crate) fn key(id: &str) -> ContainerKey {
 
 /// Registers a cgroup by its id, which is its path too.
 pub(crate) fn registered(index: &mut CgroupIndex, id: u64, level: Level) {
-    let path = format!("/{id}");
+    let path = CgroupPath::root().join(&id.to_string()).expect("a path");
     index.insert(CgroupId(id), Owner { level, path });
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::cgroup_path::CgroupPath;
 use super::kube_cgroup::ContainerKey;
 use super::pod::{PodUid, QosClass};
 use super::record::{OomScope, PodRef};
@@ -29,8 +30,7 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub level: Level,
-    /// From the cgroup mount.
-    pub path: String,
+    pub path: CgroupPath,
 }
 
 impl Owner {

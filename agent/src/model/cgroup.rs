@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::cgroup_name::CgroupName;
+use super::cgroup_path::CgroupPath;
 use super::cpuset::CpuSet;
 use super::device_access::DeviceAccess;
 use super::resources::CpuBandwidth;
@@ -231,7 +231,8 @@ impl ObservedCgroup {
 /// What one cgroup is to be. Files in the order in which they are written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DesiredCgroup {
-    pub name: CgroupName,
+    #[serde(rename = "name")]
+    pub path: CgroupPath,
     pub files: Vec<(InterfaceFile, FileValue)>,
 }
 
@@ -240,15 +241,18 @@ pub struct DesiredCgroup {
 #[serde(rename_all = "camelCase", tag = "step")]
 pub enum CgroupStep {
     Create {
-        name: CgroupName,
+        #[serde(rename = "name")]
+        path: CgroupPath,
     },
     /// Brings back what a degraded cgroup lacks.
     Repair {
-        name: CgroupName,
+        #[serde(rename = "name")]
+        path: CgroupPath,
         missing: BTreeSet<String>,
     },
     Write {
-        name: CgroupName,
+        #[serde(rename = "name")]
+        path: CgroupPath,
         file: InterfaceFile,
         /// `None`: not known, as for a cgroup that is created in the same plan.
         from: Option<FileValue>,
@@ -257,9 +261,9 @@ pub enum CgroupStep {
 }
 
 impl CgroupStep {
-    pub fn name(&self) -> &CgroupName {
+    pub fn path(&self) -> &CgroupPath {
         match self {
-            Self::Create { name } | Self::Repair { name, .. } | Self::Write { name, .. } => name,
+            Self::Create { path } | Self::Repair { path, .. } | Self::Write { path, .. } => path,
         }
     }
 }

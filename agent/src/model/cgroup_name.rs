@@ -11,6 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use self::algebra::SLICE;
+use super::cgroup_path::CgroupPath;
 use super::pod::{PodUid, QosClass};
 
 /// The cgroup of all pods, below the configured root.
@@ -61,15 +62,6 @@ impl TryFrom<Vec<String>> for CgroupName {
     }
 }
 
-/// A cgroup of a pod, or below one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodCgroup<'a> {
-    pub qos: QosClass,
-    pub uid: PodUid,
-    /// Components below the pod's own cgroup: none for that itself.
-    pub below: &'a [String],
-}
-
 fn check(component: &str) -> Result<(), CgroupNameError> {
     let reason = match component {
         "" => "it is empty",
@@ -110,28 +102,12 @@ impl CgroupName {
         Ok(Self(components))
     }
 
-    /// `None` for the root.
-    pub fn parent(&self) -> Option<Self> {
-        let (_, parents) = self.0.split_last()?;
-        Some(Self(parents.to_vec()))
-    }
-
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
     pub fn components(&self) -> &[String] {
         &self.0
-    }
-
-    /// The last component; `None` for the root.
-    pub fn last(&self) -> Option<&str> {
-        self.0.last().map(String::as_str)
-    }
-
-    /// The components below `ancestor`, if this is that cgroup or lies below it.
-    pub fn below(&self, ancestor: &Self) -> Option<&[String]> {
-        self.0.strip_prefix(ancestor.0.as_slice())
     }
 
     /// The directory below the cgroup mount, with a leading slash. The root is `/`.
@@ -142,6 +118,11 @@ impl CgroupName {
                 algebra::to_systemd(&self.0).expect("no checked component is empty or has a slash")
             }
         }
+    }
+
+    /// Where the driver puts it.
+    pub fn at(&self, driver: CgroupDriver) -> CgroupPath {
+        CgroupPath::of_name(self.path(driver))
     }
 
     /// The unit of the systemd driver, as `kubepods-burstable.slice`; the root is `-.slice`.
@@ -235,26 +216,6 @@ impl CgroupName {
         self.qos(class).join(format!("{POD_PREFIX}{uid}"))
     }
 
-    /// Which pod this cgroup belongs to, if it lies below `kubepods` where pods lie. The whole
-    /// prefix is compared: a `pod...` elsewhere is none of ours (kubelet compares the depth only).
-    pub fn pod_cgroup(&self, kubepods: &Self) -> Option<PodCgroup<'_>> {
-        let below = self.below(kubepods)?;
-        let (first, rest) = below.split_first()?;
-        let (qos, pod, below) = [QosClass::Burstable, QosClass::BestEffort]
-            .into_iter()
-            .find(|class| qos_component(*class) == first)
-            .map_or(Some((QosClass::Guaranteed, first, rest)), |class| {
-                let (pod, below) = rest.split_first()?;
-                Some((class, pod, below))
-            })?;
-        let uid = pod.strip_prefix(POD_PREFIX).filter(|it| !it.is_empty())?;
-        Some(PodCgroup {
-            qos,
-            uid: PodUid(uid.to_owned()),
-            below,
-        })
-    }
-
     /// A child by one of the fixed names.
     fn child(&self, component: &'static str) -> Self {
         self.join(component)
@@ -319,6 +280,7 @@ mod tests {
                 (CgroupDriver::Systemd, systemd),
             ] {
                 assert_eq!(name.path(driver), path);
+                assert_eq!(CgroupPath::new(path), Ok(name.at(driver)));
                 assert_eq!(
                     CgroupName::parse(path, driver).as_ref(),
                     Ok(&name),
@@ -354,11 +316,6 @@ mod tests {
                 "{path}"
             );
         }
-        let podman = CgroupName::parse("/machine/podman-x", CgroupDriver::Cgroupfs);
-        assert_eq!(
-            podman.map(|it| it.pod_cgroup(&name(&["kubepods"])).is_some()),
-            Ok(false)
-        );
     }
 
     #[test]
@@ -370,56 +327,9 @@ mod tests {
             (a.to_string(), b.to_string()),
             ("/kubepods/a".into(), "/kubepods/b".into())
         );
-        assert_eq!(a.parent(), Some(kubepods));
-        assert_eq!(CgroupName::root().parent(), None);
+        assert_eq!(kubepods.to_string(), "/kubepods");
         assert_eq!(CgroupName::root().systemd_unit(), "-.slice");
         assert_eq!(b.systemd_unit(), "kubepods-b.slice");
-    }
-
-    #[test]
-    fn pods_are_recognised_by_their_whole_path() {
-        let kubepods = name(&["ci", "kubepods"]);
-        let uid = PodUid("7e5f-1".to_owned());
-        for class in [
-            QosClass::Guaranteed,
-            QosClass::Burstable,
-            QosClass::BestEffort,
-        ] {
-            let pod = kubepods.pod(class, &uid).expect("valid");
-            let container = pod.join("app").expect("valid");
-            for (cgroup, below) in [(&pod, &[][..]), (&container, &["app".to_owned()][..])] {
-                let found = cgroup.pod_cgroup(&kubepods);
-                assert_eq!(
-                    found,
-                    Some(PodCgroup {
-                        qos: class,
-                        uid: uid.clone(),
-                        below
-                    })
-                );
-            }
-            assert_eq!(pod.pod_cgroup(&name(&["kubepods"])), None);
-        }
-        for components in [
-            &["ci", "kubepods"][..],
-            &["ci", "kubepods", "burstable"],
-            &["ci", "kubepods", "pod"],
-            &["ci", "kubepods", "burstable", "system"],
-            &["ci", "pod123"],
-            &["ci", "other", "pod123"],
-        ] {
-            assert_eq!(
-                name(components).pod_cgroup(&kubepods),
-                None,
-                "{components:?}"
-            );
-        }
-        // Kubelet gives up on this UID.
-        let odd = name(&["ci", "kubepods", "podthis-uid-contains-pod"]);
-        assert_eq!(
-            odd.pod_cgroup(&kubepods).map(|it| it.uid.0),
-            Some("this-uid-contains-pod".into())
-        );
     }
 
     #[test]
@@ -493,6 +403,7 @@ mod tests {
             if let Ok(name) = CgroupName::new(components) {
                 n_valid += 1;
                 for driver in [CgroupDriver::Cgroupfs, CgroupDriver::Systemd] {
+                    assert_eq!(CgroupPath::new(name.path(driver)), Ok(name.at(driver)));
                     assert_eq!(
                         CgroupName::parse(&name.path(driver), driver).as_ref(),
                         Ok(&name)

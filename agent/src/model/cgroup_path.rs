@@ -40,6 +40,12 @@ impl CgroupPath {
         }
     }
 
+    /// Of a [`CgroupName`](super::cgroup_name::CgroupName), whose components are all fit for a path.
+    /// The length is not looked at: a name that is too long is nowhere on disk.
+    pub(super) fn of_name(text: String) -> Self {
+        Self(text)
+    }
+
     /// The path of a child; `component` may be several, joined by `/`.
     pub fn join(&self, component: &str) -> Result<Self, CgroupPathError> {
         let parent = self.0.trim_end_matches('/');
@@ -206,7 +212,10 @@ mod tests {
             assert_eq!(it.depth(), components.len(), "{text}");
             assert_eq!(it.is_root(), components.is_empty(), "{text}");
             let listed = Vec::<String>::from(it.clone());
-            assert_eq!(CgroupPath::try_from(listed), Ok(it), "{text}");
+            assert_eq!(CgroupPath::try_from(listed).as_ref(), Ok(&it), "{text}");
+            let stored = serde_json::to_value(&it).expect("it is a list");
+            assert_eq!(stored, serde_json::json!(components), "{text}");
+            assert_eq!(serde_json::from_value(stored).ok(), Some(it), "{text}");
         }
         assert_eq!(CgroupPath::root().join("a"), Ok(path("/a")));
         assert_eq!(path("/a").join("b/c"), Ok(path("/a/b/c")));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::cgroup_name::CgroupName;
+use super::cgroup_path::CgroupPath;
 use super::record::PodRef;
 use crate::units::Limit;
 
@@ -52,7 +52,7 @@ pub struct ReliefStep {
     pub stage: Stage,
     pub pod: PodRef,
     /// Of the pod, or of one of its containers.
-    pub cgroup: CgroupName,
+    pub cgroup: CgroupPath,
     pub action: ReliefAction,
     /// What it is expected to add to the signal, or to keep from being taken within ten seconds,
     /// bytes. 0 where it only undoes or spares.
@@ -140,7 +140,7 @@ pub struct ReliefState {
 pub struct ChangedMemoryHigh {
     pub stage: Stage,
     pub pod: PodRef,
-    pub cgroup: CgroupName,
+    pub cgroup: CgroupPath,
     /// What to go back to.
     pub before: Limit,
     pub to: Limit,
@@ -150,7 +150,7 @@ pub struct ChangedMemoryHigh {
 #[serde(rename_all = "camelCase")]
 pub struct FrozenPod {
     pub pod: PodRef,
-    pub cgroup: CgroupName,
+    pub cgroup: CgroupPath,
     pub since: Duration,
 }
 
@@ -178,13 +178,13 @@ impl ReliefState {
     }
 
     /// `memory.high` of the cgroup is lifted.
-    pub fn is_relaxed(&self, cgroup: &CgroupName) -> bool {
+    pub fn is_relaxed(&self, cgroup: &CgroupPath) -> bool {
         let mut changed = self.memory_high.iter();
         changed.any(|it| it.stage == Stage::Relax && it.cgroup == *cgroup)
     }
 
     /// What `memory.high` of a cgroup is to be for now, whatever its pod asks for.
-    pub fn memory_high_of(&self, cgroup: &CgroupName) -> Option<Limit> {
+    pub fn memory_high_of(&self, cgroup: &CgroupPath) -> Option<Limit> {
         self.memory_high
             .iter()
             .find(|it| it.cgroup == *cgroup)
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn memory_high_is_lifted_by_its_own_stage_alone() {
-        let name = |name: &str| CgroupName::new([name]).unwrap();
+        let path = |name: &str| CgroupPath::root().join(name).unwrap();
         let changed = |stage, cgroup| ChangedMemoryHigh {
             stage,
             pod: PodRef {
@@ -208,7 +208,7 @@ mod tests {
                 name: "a".into(),
                 uid: PodUid("a".into()),
             },
-            cgroup: name(cgroup),
+            cgroup: path(cgroup),
             before: Limit::At(1 << 20),
             to: Limit::Max,
         };
@@ -219,9 +219,9 @@ mod tests {
             ],
             ..ReliefState::default()
         };
-        assert!(state.is_relaxed(&name("lifted")));
-        assert!(!state.is_relaxed(&name("slowed")));
-        assert!(!state.is_relaxed(&name("other")));
+        assert!(state.is_relaxed(&path("lifted")));
+        assert!(!state.is_relaxed(&path("slowed")));
+        assert!(!state.is_relaxed(&path("other")));
         let stages = BTreeSet::from([Stage::Relax, Stage::Throttle]);
         assert_eq!(state.stages(), stages);
     }

@@ -82,7 +82,11 @@ impl Loop {
     /// Where the one program belongs that hangs on a cgroup: it counts device accesses below
     /// kubepods, where a cgroup2 hierarchy has it.
     pub(super) fn device_directory(&self) -> Option<Dir> {
-        match self.node.reader.unified_dir(&self.node.plan.kubepods) {
+        match self
+            .node
+            .reader
+            .unified_dir(&self.node.plan.kubepods_path())
+        {
             Ok(directory) => directory,
             Err(error) => {
                 tracing::warn!(error = crate::observe::chain(&error), "device counter");
@@ -280,7 +284,7 @@ impl Loop {
     /// A pod in the loop's form; `None`, told, for one whose UID makes no cgroup name.
     pub fn entry_of(&self, state: PodState) -> Option<PodEntry> {
         let qos = qos_class(&state.pod);
-        match self.node.plan.kubepods.pod(qos, &state.pod.uid) {
+        match self.node.plan.pod_path(qos, &state.pod.uid) {
             Ok(cgroup) => {
                 let facts = pod_facts(&state.pod, qos, self.config.compat);
                 Some(PodEntry::new(state, qos, cgroup, Arc::new(facts)))

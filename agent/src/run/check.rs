@@ -10,7 +10,6 @@ use crate::config::{Config, Mode};
 use crate::decide::cgroup_files::FileRules;
 use crate::decide::device_access::device_access;
 use crate::decide::reserved::{ReservedCgroup, reserved_cgroups};
-use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
     Bpffs, CgroupDetection, CheckReport, FactSheet, ProgramCheck, ReservedCgroupFacts,
 };
@@ -66,9 +65,9 @@ fn reserved_facts(config: &Config, found: &CgroupFacts) -> Vec<ReservedCgroupFac
     };
     let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
     let look = |it: ReservedCgroup| {
-        let name = it.cgroup.name;
+        let cgroup = it.cgroup.path;
         let dirs = it.cgroup.files.iter().map(|(file, _)| {
-            let dir = reader.dir(&name, file.controller.name()).ok();
+            let dir = reader.dir(&cgroup, file.controller.name()).ok();
             (file.name.clone(), dir)
         });
         let dirs: Vec<_> = dirs.collect();
@@ -80,7 +79,7 @@ fn reserved_facts(config: &Config, found: &CgroupFacts) -> Vec<ReservedCgroupFac
             .collect();
         ReservedCgroupFacts {
             field: it.field.to_owned(),
-            path: name.path(CgroupDriver::Cgroupfs),
+            path: cgroup.to_string(),
             lacking: is_there.then_some(lacking),
         }
     };

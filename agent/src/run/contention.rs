@@ -8,7 +8,7 @@ use super::pass::Scope;
 use super::pods::PodEntry;
 use crate::decide::contention::{Held, Hold};
 use crate::model::cgroup::{CgroupStep, DesiredCgroup};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::time::WallTime;
 use crate::sys::clock;
 
@@ -22,7 +22,7 @@ impl Loop {
         scope: Scope,
     ) {
         let now = clock::boottime();
-        let looked_at: BTreeSet<&CgroupName> = wanted.iter().map(|it| &it.name).collect();
+        let looked_at: BTreeSet<&CgroupPath> = wanted.iter().map(|it| &it.path).collect();
         if scope == Scope::All {
             self.contention.settle(&looked_at, now);
         }
@@ -38,15 +38,15 @@ impl Loop {
         }
         // What this pass did not look at is as it was; a full one leaves out only what is gone.
         self.foreign
-            .retain(|it| scope != Scope::All && !looked_at.contains(&it.name));
+            .retain(|it| scope != Scope::All && !looked_at.contains(&it.path));
         self.foreign.extend(held);
     }
 
     fn tell_foreign(&self, held: &Held, now: Duration) {
         let owner = self.pods.values().find_map(|entry| {
-            held.name.below(&entry.cgroup)?;
+            held.path.below(&entry.cgroup)?;
             let mut instances = entry.instances.iter();
-            let container = instances.find(|(_, it)| it.cgroup == held.name);
+            let container = instances.find(|(_, it)| it.cgroup == held.path);
             Some((
                 &*entry.pod_ref,
                 container.map(|(container, _)| container.as_str()),
@@ -61,7 +61,7 @@ impl Loop {
         format!(
             "another program keeps writing {} of {}: wanted {}, found {}, left alone for {} s",
             held.file,
-            self.node.path_of(&held.name),
+            held.path,
             held.wanted,
             held.found,
             held.until.saturating_sub(now).as_secs(),
@@ -71,7 +71,7 @@ impl Loop {
     /// The first of a pod's files in dispute.
     pub(super) fn foreign_text_of(&self, entry: &PodEntry) -> Option<String> {
         let mut foreign = self.foreign.iter();
-        let held = foreign.find(|it| it.name.below(&entry.cgroup).is_some())?;
+        let held = foreign.find(|it| it.path.below(&entry.cgroup).is_some())?;
         Some(self.foreign_text(held, clock::boottime()))
     }
 }

@@ -12,7 +12,7 @@ use super::pods::PodEntry;
 use crate::decide::cpusets::{ContainerPlacement, holders};
 use crate::decide::resource_settings::CpuPinning;
 use crate::model::cgroup::{DesiredCgroup, Existence};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::ContainerAction;
 use crate::model::cpuset::CpuSet;
 use crate::model::pod::PodUid;
@@ -28,8 +28,8 @@ impl Loop {
         running
             .map(|(container, instance)| {
                 let placement = self.placement_of(entry.uid(), container);
-                let name = instance.cgroup.clone();
-                self.node.plan.container_cpuset(&placement, name)
+                let path = instance.cgroup.clone();
+                self.node.plan.container_cpuset(&placement, path)
             })
             .filter(|it| !it.files.is_empty())
             .collect()
@@ -105,13 +105,12 @@ impl Loop {
         };
         let own = &self.pods.get(uid)?.instances.get(container)?.cgroup;
         let (other, shared) = self.holders_of(cpus, own).pop_first()?;
-        let other = self.node.path_of(&other);
         Some(format!("waits until {other} has left CPUs {shared}"))
     }
 
     /// The container cgroups other than `own` that are on `cpus`, as the kernel has it now: one file
     /// a container.
-    fn holders_of(&self, cpus: &CpuSet, own: &CgroupName) -> BTreeMap<CgroupName, CpuSet> {
+    fn holders_of(&self, cpus: &CpuSet, own: &CgroupPath) -> BTreeMap<CgroupPath, CpuSet> {
         let others = self.pods.values().flat_map(|it| it.instances.values());
         let observed = others
             .filter(|it| it.cgroup != *own)
@@ -121,12 +120,12 @@ impl Loop {
     }
 
     /// `None`: not known; a cgroup that lacks its cpuset leaves its processes in another one.
-    fn cpus_of(&self, name: &CgroupName) -> Option<CpuSet> {
+    fn cpus_of(&self, path: &CgroupPath) -> Option<CpuSet> {
         let reader = &self.node.reader;
-        let cpus = reader.cpus(name).and_then(|cpus| match cpus {
+        let cpus = reader.cpus(path).and_then(|cpus| match cpus {
             Some(cpus) => Ok(Some(cpus)),
             None => {
-                let existence = reader.existence(name)?;
+                let existence = reader.existence(path)?;
                 Ok((existence == Existence::Absent).then(CpuSet::new))
             }
         });

@@ -342,20 +342,20 @@ fn cgroups(config: &Config) -> String {
     cgroups.extend(reserved.into_iter().map(|it| it.cgroup));
     for pod in &pods {
         let qos = qos_class(pod);
-        let name = plan.kubepods.pod(qos, &pod.uid).expect("a good name");
-        let app = name.join("app").expect("a good name");
+        let path = plan.pod_path(qos, &pod.uid).expect("a good name");
+        let app = path.join("app").expect("a good name");
         for pinning in [CpuPinning::Shared, CpuPinning::Exclusive] {
-            cgroups.push(plan.pod_cgroup(pod, qos, pinning, name.clone()));
+            cgroups.push(plan.pod_cgroup(pod, qos, pinning, path.clone()));
         }
         let anywhere = ContainerPlacement::ANYWHERE;
         cgroups.push(plan.container_cgroup(pod, qos, &pod.containers[0], &anywhere, app));
     }
-    let shown = cgroups.iter().map(|DesiredCgroup { name, files }| {
+    let shown = cgroups.iter().map(|DesiredCgroup { path, files }| {
         let files = files.iter();
         let files: Vec<String> = files
             .map(|(file, it)| format!("{}={it}", file.name))
             .collect();
-        format!("{name}: {}\n", files.join(" "))
+        format!("{path}: {}\n", files.join(" "))
     });
     shown.collect()
 }

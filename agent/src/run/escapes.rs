@@ -39,9 +39,9 @@ impl fmt::Display for Escape {
 impl Loop {
     /// One file of `/proc` for each container.
     pub(super) fn look_for_escapes(&mut self) {
-        let kubepods = self.node.path_of(&self.node.plan.kubepods);
+        let kubepods = self.node.plan.kubepods_path();
         let trees = &self.node.reader.trees().trees;
-        if !places(trees, "self", &kubepods).is_ok_and(|it| it.inside == 0) {
+        if !places(trees, "self", kubepods.as_str()).is_ok_and(|it| it.inside == 0) {
             self.leave_pods();
         }
         let trees = &self.node.reader.trees().trees;
@@ -50,8 +50,8 @@ impl Loop {
                 let Some(process) = instance.process.filter(|_| instance.ended.is_none()) else {
                     continue;
                 };
-                let path = self.node.path_of(&instance.cgroup);
-                let Ok(places) = places(trees, &process.pid.to_string(), &path) else {
+                let path = instance.cgroup.as_str();
+                let Ok(places) = places(trees, &process.pid.to_string(), path) else {
                     // Ended meanwhile, or not to be read: nothing is known.
                     continue;
                 };
@@ -71,9 +71,9 @@ impl Loop {
     }
 
     fn leave_pods(&mut self) {
-        let kubepods = &self.node.plan.kubepods;
-        match self.node.writer.leave(kubepods) {
-            Ok(true) => self.told.agent_left(&self.node.path_of(kubepods)),
+        let kubepods = self.node.plan.kubepods_path();
+        match self.node.writer.leave(&kubepods) {
+            Ok(true) => self.told.agent_left(&kubepods),
             Ok(false) => {}
             Err(error) => {
                 tracing::error!(

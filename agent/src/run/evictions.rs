@@ -17,7 +17,7 @@ use crate::decide::eviction::story::{Step, StoryHeader, StoryKind};
 use crate::decide::eviction::thresholds::ThresholdError;
 use crate::decide::eviction::{FsLayout, Policy};
 use crate::model::cgroup::{DesiredCgroup, FileValue};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{Eviction, PodFacts};
 use crate::model::pod::{PodUid, VolumeSource};
 use crate::model::time::WallTime;
@@ -53,9 +53,9 @@ enum WatchError {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Candidate {
     pub facts: Arc<PodFacts>,
-    pub cgroup: CgroupName,
+    pub cgroup: CgroupPath,
     /// Containers with a cgroup, by name.
-    pub containers: Vec<(String, CgroupName)>,
+    pub containers: Vec<(String, CgroupPath)>,
     /// The directory with the logs of its containers, one directory each.
     pub logs: PathBuf,
     /// Its own directory, volumes and all.
@@ -140,7 +140,7 @@ impl Loop {
         let (config, node) = (&self.config, &self.node);
         let root = Root::host();
         let trees = node.reader.trees();
-        let kubepods = &node.plan.kubepods;
+        let kubepods = &node.plan.kubepods_path();
         let page_size = node.identity.page_size.0;
         // With the process runtime images and writable layers are not apart from the state
         // directory.
@@ -156,7 +156,7 @@ impl Loop {
         }
         Ok(pressure::spawn(Parts {
             pressure: Arc::clone(&self.pressure),
-            kubepods: node.path_of(kubepods),
+            kubepods: kubepods.clone(),
             background: Arc::clone(&self.background),
             method: config.eviction.memory_method,
             stall: config.eviction.stall.clone(),
@@ -180,7 +180,7 @@ impl Loop {
             stats: StatsReader::new(
                 &root,
                 Arc::clone(trees),
-                kubepods,
+                node.plan.qos_cgroups(),
                 nodefs,
                 Arc::new(stats::machine(
                     &root,
@@ -274,7 +274,7 @@ impl Loop {
 
     /// `memory.high` is what the watcher made it for as long as there is pressure.
     pub(super) fn keep_relief(&self, cgroup: &mut DesiredCgroup) {
-        let Some(limit) = self.pressure.memory_high_of(&cgroup.name) else {
+        let Some(limit) = self.pressure.memory_high_of(&cgroup.path) else {
             return;
         };
         for (file, value) in &mut cgroup.files {

@@ -47,8 +47,8 @@ impl Exclusive {
         if self.has_cgroup_root {
             return Ok(());
         }
-        let kubepods = &node.plan.kubepods;
-        let root = kubepods.parent().unwrap_or_else(|| kubepods.clone());
+        let kubepods = node.plan.kubepods_path();
+        let root = kubepods.parent().unwrap_or(kubepods);
         let directory = match node.reader.dir(&root, Controller::Memory.name()) {
             Ok(directory) => directory.path().to_owned(),
             Err(_) => return Ok(()),

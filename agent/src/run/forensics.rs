@@ -143,7 +143,7 @@ impl Recorder {
         let Some(id) = record_of(event) else {
             return;
         };
-        let path = |it: &Arc<Owner>| it.path.clone();
+        let path = |it: &Arc<Owner>| it.path.to_string();
         let handed = Kill {
             id,
             event: event.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Loop;
 use super::pods::{Instance, PodEntry};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::ContainerState;
 use crate::model::eviction::DiskUse;
 use crate::model::pod::PodUid;
@@ -118,7 +118,7 @@ impl Loop {
 /// What an instance had used, if `cgroup` is that of one that ended. `read` reads it.
 pub(super) fn ended_container(
     pods: &BTreeMap<PodUid, PodEntry>,
-    cgroup: &CgroupName,
+    cgroup: &CgroupPath,
     read: impl Fn() -> Option<CgroupStats>,
 ) -> Option<EndedContainer> {
     let (entry, name, instance, termination) = pods.values().find_map(|entry| {
@@ -138,7 +138,7 @@ pub(super) fn ended_container(
         at: termination.finished_at,
         container: ContainerStats {
             name: known.name,
-            id: cgroup.path(crate::model::cgroup_name::CgroupDriver::Cgroupfs),
+            id: cgroup.to_string(),
             runtime_id: known.runtime_id,
             image: known.image,
             started_at,

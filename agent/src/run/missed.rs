@@ -19,7 +19,7 @@ use crate::decide::kernel_records::{Handled, missed_record};
 use crate::decide::missed_kills::{Cause, KillAccounts, Missed};
 use crate::model::attribution::Level;
 use crate::model::cgroup_files::OomCount;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
 use crate::model::stats::{CgroupStats, StatsSnapshot};
 use crate::observe::event_log::EventLog;
@@ -44,7 +44,7 @@ const LAST_GAP: Duration = Duration::from_millis(512);
 pub(super) struct KillCounts {
     accounts: Mutex<KillAccounts>,
     /// Those with an account that are there.
-    cgroups: Mutex<BTreeMap<CgroupId, CgroupName>>,
+    cgroups: Mutex<BTreeMap<CgroupId, CgroupPath>>,
     /// All kills before were reported, boottime in nanoseconds.
     heard_ns: AtomicU64,
     /// There once the thread is.
@@ -105,18 +105,18 @@ impl KillCounts {
         }
     }
 
-    fn begin(&self, cgroup: CgroupId, name: &CgroupName) {
+    fn begin(&self, cgroup: CgroupId, path: &CgroupPath) {
         self.accounts().begin(cgroup);
-        self.watch(cgroup, name);
+        self.watch(cgroup, path);
     }
 
-    fn adopt(&self, cgroup: CgroupId, name: &CgroupName, count: OomCount, recorded: u64) {
+    fn adopt(&self, cgroup: CgroupId, path: &CgroupPath, count: OomCount, recorded: u64) {
         let is_open = {
             let mut accounts = self.accounts();
             accounts.adopt(cgroup, count, recorded, clock::boottime());
             accounts.is_open()
         };
-        self.watch(cgroup, name);
+        self.watch(cgroup, path);
         if is_open {
             self.ring();
         }
@@ -129,8 +129,8 @@ impl KillCounts {
         }
     }
 
-    fn watch(&self, cgroup: CgroupId, name: &CgroupName) {
-        self.cgroups().insert(cgroup, name.clone());
+    fn watch(&self, cgroup: CgroupId, path: &CgroupPath) {
+        self.cgroups().insert(cgroup, path.clone());
         self.ring_if_watched();
     }
 
@@ -155,7 +155,7 @@ impl KillCounts {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn cgroups(&self) -> MutexGuard<'_, BTreeMap<CgroupId, CgroupName>> {
+    fn cgroups(&self) -> MutexGuard<'_, BTreeMap<CgroupId, CgroupPath>> {
         self.cgroups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -205,7 +205,7 @@ impl Loop {
     pub(super) fn count_kills_of(
         &self,
         cgroup: CgroupId,
-        name: &CgroupName,
+        path: &CgroupPath,
         level: &Level,
         origin: Origin,
     ) {
@@ -219,12 +219,12 @@ impl Loop {
             return;
         }
         if origin == Origin::Made {
-            return counts.begin(cgroup, name);
+            return counts.begin(cgroup, path);
         }
-        if let Some(count) = oom_counters::read_once(self.node.reader.trees(), name) {
+        if let Some(count) = oom_counters::read_once(self.node.reader.trees(), path) {
             // No record has what was killed in a pod and in none of its containers.
             let recorded = self.recorded_kills(level).unwrap_or(count.kills);
-            counts.adopt(cgroup, name, count, recorded);
+            counts.adopt(cgroup, path, count, recorded);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
 use crate::model::capacity::{NodeCapacity, NodeIdentity};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::mounts::CgroupFacts;
 use crate::model::numa::NumaMask;
@@ -199,7 +200,7 @@ impl Node {
         if self.is_unified() || !is_placed {
             return Ok(());
         }
-        let Some(parent) = self.plan.kubepods.parent() else {
+        let Some(parent) = self.plan.kubepods_path().parent() else {
             return Ok(());
         };
         let cpus = self.reader.cpus(&parent)?;
@@ -224,7 +225,7 @@ impl Node {
         // The root of v2 has no swap files; a cgroup has them where the kernel counts swap.
         let memory = Controller::Memory.name();
         if self.is_unified()
-            && let Ok(dir) = self.reader.dir(&self.plan.kubepods, memory)
+            && let Ok(dir) = self.reader.dir(&self.plan.kubepods_path(), memory)
         {
             let swap_max = dir.has("memory.swap.max");
             self.plan.rules.swap_max = swap_max;
@@ -264,13 +265,13 @@ impl Node {
         };
         let file = format!("hugetlb.{}.rsvd.{limit}", hugepage_size_name(*size));
         let controller = Controller::Hugetlb.name();
-        let dir = self.reader.dir(&self.plan.kubepods, controller);
+        let dir = self.reader.dir(&self.plan.kubepods_path(), controller);
         dir.is_ok_and(|it| it.has(&file))
     }
 
     /// What the running kernel has, name to presence. A cgroup file counts where kubepods has it.
     pub(super) fn kernel_features(&self, root: &Root) -> [(&'static str, bool); 7] {
-        let kubepods = &self.plan.kubepods;
+        let kubepods = &self.plan.kubepods_path();
         let has = |controller: Controller, file: &str| {
             let dir = self.reader.dir(kubepods, controller.name());
             dir.is_ok_and(|it| it.has(file))
@@ -305,25 +306,20 @@ impl Node {
         version(&self.cgroups)
     }
 
-    /// The path of a cgroup from the mount.
-    pub(super) fn path_of(&self, name: &CgroupName) -> String {
-        name.path(CgroupDriver::Cgroupfs)
-    }
-
     /// kubepods or a QoS cgroup.
-    pub(super) fn is_node_level(&self, name: &CgroupName) -> bool {
-        self.plan.qos_cgroups().contains(name)
+    pub(super) fn is_node_level(&self, path: &CgroupPath) -> bool {
+        self.plan.qos_cgroups().contains(path)
     }
 
     /// The directories of a cgroup, one per hierarchy, for a process to join.
-    pub(super) fn dirs_of(&self, name: &CgroupName) -> Vec<PathBuf> {
+    pub(super) fn dirs_of(&self, cgroup: &CgroupPath) -> Vec<PathBuf> {
         self.reader
             .trees()
             .trees
             .iter()
             .map(|tree| {
                 let mut path = tree.dir.path().to_owned();
-                path.extend(name.components());
+                path.extend(cgroup.components());
                 path
             })
             .collect()
@@ -331,14 +327,14 @@ impl Node {
 
     /// What the eBPF programs are to report; `None` until kubepods exists.
     pub(super) fn watched_root(&self) -> Result<Option<WatchedRoot>, ReadError> {
-        let kubepods = &self.plan.kubepods;
+        let kubepods = &self.plan.kubepods_path();
         let Some(cgroup_id) = self.reader.memory_id(kubepods)? else {
             return Ok(None);
         };
         let memory = Controller::Memory.name();
         Ok(Some(WatchedRoot {
             cgroup_id,
-            level: u32::try_from(kubepods.components().len()).unwrap_or(u32::MAX),
+            level: u32::try_from(kubepods.depth()).unwrap_or(u32::MAX),
             hierarchy_id: match self.is_unified() {
                 true => 0,
                 false => self.cgroups.hierarchy_ids.get(memory).copied().unwrap_or(0),
@@ -368,12 +364,12 @@ fn check_reserved_cpus(kubelet: &KubeletConfig, online: &CpuSet) -> Result<(), N
 
 /// A file of the kernel, as `tasks`, cannot be a cgroup.
 fn check_cgroup_root(kubelet: &KubeletConfig, trees: &Trees) -> Result<(), NodeError> {
+    let path = kubelet.cgroup_root_path();
     for tree in &trees.trees {
-        let found = tree.dir.descend(kubelet.cgroup_root.components());
+        let found = tree.dir.descend(path.components());
         if let Err(error) = found
             && error.errno() == Some(nix::libc::ENOTDIR)
         {
-            let path = kubelet.cgroup_root.path(CgroupDriver::Cgroupfs);
             return Err(NodeError::Setting {
                 field: "cgroupRoot",
                 message: format!(
@@ -475,6 +471,7 @@ pub(super) fn plan(
     let qos_reserved = kubelet.qos_reserved_memory_percent;
     NodePlan {
         kubepods: CgroupName::kubepods(&kubelet.cgroup_root),
+        driver: kubelet.cgroup_driver,
         rules,
         qos_reserved: qos_reserved.map(|percent| QosReserved {
             percent,

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::Loop;
 use crate::apply::checkpoint;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_name::{CgroupName, POD_PREFIX};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::pod::PodUid;
 use crate::sys::Root;
 
@@ -18,7 +19,7 @@ use crate::sys::Root;
 pub(super) struct Ownership {
     pods: BTreeSet<PodUid>,
     /// Pod cgroups of others, as they were found last.
-    unknown: BTreeSet<CgroupName>,
+    unknown: BTreeSet<CgroupPath>,
 }
 
 impl Ownership {
@@ -65,7 +66,7 @@ impl Loop {
         if self.ownership.has(uid) || entry.state.deletion.is_some() {
             return false;
         }
-        let cgroup = self.node.path_of(&entry.cgroup);
+        let cgroup = &entry.cgroup;
         let why = match self.node.reader.pids(&entry.cgroup) {
             Ok(pids) if pids.is_empty() => {
                 entry.occupied = None;
@@ -110,7 +111,7 @@ impl Loop {
     /// Looks for cgroups below kubepods that belong to no pod: what an agent of this state directory
     /// has left is killed and removed, others are told once, counted and left.
     pub(super) fn look_for_unknown(&mut self, now: Duration) {
-        let known: BTreeSet<CgroupName> = self
+        let known: BTreeSet<CgroupPath> = self
             .pods
             .values()
             .flat_map(|entry| {
@@ -121,13 +122,14 @@ impl Loop {
         let mut unknown = BTreeSet::new();
         for parent in self.node.plan.qos_cgroups() {
             for pod in self.children(&parent) {
-                let Some(of) = pod.pod_cgroup(&self.node.plan.kubepods) else {
+                let Some(uid) = pod.last().and_then(uid_of) else {
                     continue;
                 };
-                if !self.ownership.has(&of.uid) && !self.config.remove_unknown_cgroups {
+                let is_ours = self.ownership.has(&uid);
+                if !is_ours && !self.config.remove_unknown_cgroups {
                     unknown.insert(pod);
-                } else if !known.contains(&pod) || !self.ownership.has(&of.uid) {
-                    self.told.orphan(&self.node.path_of(&pod));
+                } else if !known.contains(&pod) || !is_ours {
+                    self.told.orphan(&pod);
                     self.removals.insert(pod, now);
                 } else {
                     self.remove_unknown_containers(&pod, &known, now);
@@ -135,7 +137,7 @@ impl Loop {
             }
         }
         for pod in unknown.difference(&self.ownership.unknown) {
-            self.told.unknown_cgroup(&self.node.path_of(pod));
+            self.told.unknown_cgroup(pod);
         }
         self.metrics.set_unknown_cgroups(unknown.len());
         self.ownership.unknown = unknown;
@@ -143,23 +145,24 @@ impl Loop {
 
     fn remove_unknown_containers(
         &mut self,
-        pod: &CgroupName,
-        known: &BTreeSet<CgroupName>,
+        pod: &CgroupPath,
+        known: &BTreeSet<CgroupPath>,
         now: Duration,
     ) {
         for container in self.children(pod) {
             if !known.contains(&container) {
-                self.told.orphan(&self.node.path_of(&container));
+                self.told.orphan(&container);
                 self.removals.insert(container, now);
             }
         }
     }
 
-    fn children(&self, parent: &CgroupName) -> Vec<CgroupName> {
+    fn children(&self, parent: &CgroupPath) -> Vec<CgroupPath> {
         match self.node.reader.children(parent) {
             Ok(children) => children
                 .iter()
                 // A name that is none of ours cannot be of ours.
+                .filter(|child| CgroupName::new([child.as_str()]).is_ok())
                 .filter_map(|child| parent.join(child).ok())
                 .collect(),
             Err(error) => {
@@ -168,6 +171,12 @@ impl Loop {
             }
         }
     }
+}
+
+/// The pod whose cgroup has this name, right below one of a QoS class. `None`: no pod's.
+fn uid_of(name: &str) -> Option<PodUid> {
+    let uid = name.strip_prefix(POD_PREFIX)?;
+    (!uid.is_empty()).then(|| PodUid(uid.to_owned()))
 }
 
 #[cfg(test)]
@@ -188,5 +197,19 @@ mod tests {
         let ours: Vec<&str> = ownership.pods.iter().map(|it| it.0.as_str()).collect();
         // What was never whole was never followed by a cgroup.
         assert_eq!(ours, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_cgroup_of_a_pod_is_named_by_its_uid() {
+        for (name, uid) in [
+            ("pod7e5f-1", Some("7e5f-1")),
+            // Kubelet gives up on this UID.
+            ("podthis-uid-contains-pod", Some("this-uid-contains-pod")),
+            ("pod", None),
+            ("burstable", None),
+            ("system", None),
+        ] {
+            assert_eq!(uid_of(name).as_ref().map(|it| &*it.0), uid, "{name}");
+        }
     }
 }

@@ -25,7 +25,7 @@ use crate::decide::pod_resources::reduced_cpu;
 use crate::decide::qos_cgroups::tiers;
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerAction, ContainerExit, Termination};
 use crate::model::pod::{Pod, PodUid, QosClass};
 use crate::observe::metrics::labels::{
@@ -166,10 +166,9 @@ impl Loop {
             } = action
             {
                 let id = start::container_id(uid, container, *attempt);
-                let cgroup = entry
-                    .cgroup
-                    .join(id.as_str())
-                    .expect("a container id is a valid component");
+                let cgroup = entry.cgroup.join(id.as_str()).expect(
+                    "a container id is a valid component, for which every root leaves room",
+                );
                 self.has_new_logs = true;
                 let mut instance = Instance::new(id, cgroup);
                 instance.decided_at = Some(now);
@@ -200,7 +199,7 @@ impl Loop {
         let uids: BTreeSet<&PodUid> = uids.iter().collect();
         let mut wanted = self.node_cgroups();
         let of_daemons = self.reserved_cgroups();
-        let reserved: BTreeSet<CgroupName> = of_daemons.iter().map(|it| it.name.clone()).collect();
+        let reserved: BTreeSet<CgroupPath> = of_daemons.iter().map(|it| it.path.clone()).collect();
         wanted.extend(of_daemons);
         let is_pool_moved = std::mem::take(&mut self.is_pool_moved);
         for (uid, entry) in &self.pods {
@@ -219,18 +218,18 @@ impl Loop {
         }
         phases.end(Phase::Decide);
         let mut observed = BTreeMap::new();
-        let mut faults: BTreeMap<CgroupName, CgroupFault> = BTreeMap::new();
+        let mut faults: BTreeMap<CgroupPath, CgroupFault> = BTreeMap::new();
         wanted.retain(
-            |cgroup| match self.node.reader.observe(&cgroup.name, &cgroup.files) {
+            |cgroup| match self.node.reader.observe(&cgroup.path, &cgroup.files) {
                 Ok(seen) => {
-                    observed.insert(cgroup.name.clone(), seen);
+                    observed.insert(cgroup.path.clone(), seen);
                     true
                 }
                 // Not known is not absent: leave it alone until it can be read.
                 Err(error) => {
                     self.metrics
                         .source_error(Source::Cgroup, reading_fault(&error));
-                    faults.insert(cgroup.name.clone(), CgroupFault::of(&error));
+                    faults.insert(cgroup.path.clone(), CgroupFault::of(&error));
                     false
                 }
             },
@@ -258,22 +257,22 @@ impl Loop {
         }
         for it in plan.ineffective {
             let error = ApplyError::NotEffective {
-                name: it.name.clone(),
+                path: it.path.clone(),
                 file: it.file.name,
                 wanted: it.wanted.to_string(),
                 effective: it.effective.to_string(),
             };
-            faults.insert(it.name, CgroupFault::of(&error));
+            faults.insert(it.path, CgroupFault::of(&error));
         }
         self.register_created(&plan.steps);
         // What this pass did not look at is as it was; a full one leaves out only what is gone.
         self.deferred
-            .retain(|it| scope != Scope::All && wanted.iter().all(|seen| seen.name != it.name));
+            .retain(|it| scope != Scope::All && wanted.iter().all(|seen| seen.path != it.path));
         self.deferred.extend(plan.deferred);
         self.node_faults = faults
             .iter()
-            .filter(|(name, _)| self.node.is_node_level(name) || reserved.contains(*name))
-            .map(|(name, fault)| (name.clone(), fault.text.clone()))
+            .filter(|(path, _)| self.node.is_node_level(path) || reserved.contains(*path))
+            .map(|(path, fault)| (path.clone(), fault.text.clone()))
             .collect();
         for (uid, entry) in &mut self.pods {
             // A pod of which only the cpusets were looked at keeps what else is wrong with it.
@@ -282,10 +281,10 @@ impl Loop {
             }
             let own = faults
                 .iter()
-                .filter(|(name, _)| name.below(&entry.cgroup).is_some());
+                .filter(|(path, _)| path.below(&entry.cgroup).is_some());
             entry
                 .cgroup_faults
-                .extend(own.map(|(name, fault)| (name.clone(), fault.clone())));
+                .extend(own.map(|(path, fault)| (path.clone(), fault.clone())));
         }
         self.count_lags(&uids);
     }
@@ -311,9 +310,9 @@ impl Loop {
             if let Some(instance) = entry.instances.get(&container.name)
                 && instance.ended.is_none()
             {
-                let name = instance.cgroup.clone();
+                let path = instance.cgroup.clone();
                 let placement = self.placement_of(&pod.uid, &container.name);
-                let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, name);
+                let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, path);
                 let devices = self.devices_of(&pod.uid, &container.name);
                 let allocated = devices.and_then(|it| allocated_devices(&it));
                 // A device that is not there any more can be given to nobody.
@@ -328,30 +327,30 @@ impl Loop {
     /// New cgroups are in the index before a process can be in them.
     fn register_created(&mut self, steps: &[CgroupStep]) {
         for step in steps {
-            let (CgroupStep::Create { name } | CgroupStep::Repair { name, .. }) = step else {
+            let (CgroupStep::Create { path } | CgroupStep::Repair { path, .. }) = step else {
                 continue;
             };
             let origin = match step {
                 CgroupStep::Create { .. } => Origin::Made,
                 _ => Origin::Found,
             };
-            self.register(name, origin);
-            if origin == Origin::Made && self.pods.values().any(|it| it.cgroup == *name) {
+            self.register(path, origin);
+            if origin == Origin::Made && self.pods.values().any(|it| it.cgroup == *path) {
                 self.metrics.pod_started();
             }
         }
     }
 
     /// Puts a cgroup of the loop's own into the index that events are attributed by.
-    pub(super) fn register(&mut self, name: &CgroupName, origin: Origin) {
-        let Ok(Some(id)) = self.node.reader.memory_id(name) else {
+    pub(super) fn register(&mut self, cgroup: &CgroupPath, origin: Origin) {
+        let Ok(Some(id)) = self.node.reader.memory_id(cgroup) else {
             return;
         };
-        let Some(level) = self.level_of(name) else {
+        let Some(level) = self.level_of(cgroup) else {
             return;
         };
-        self.count_kills_of(id, name, &level, origin);
-        let path = self.node.path_of(name);
+        self.count_kills_of(id, cgroup, &level, origin);
+        let path = cgroup.clone();
         let owner = Owner { level, path };
         {
             let mut index = self.shared.index_mut();
@@ -369,15 +368,15 @@ impl Loop {
             }
             index.insert(id, owner);
         }
-        let before = self.ids.insert(name.clone(), id);
-        if *name == self.node.plan.kubepods && before != Some(id) {
+        let before = self.ids.insert(cgroup.clone(), id);
+        if *cgroup == self.node.plan.kubepods_path() && before != Some(id) {
             self.follow_kubepods();
         }
     }
 
     /// The cgroup is gone.
-    fn unregister(&mut self, name: &CgroupName) {
-        if let Some(id) = self.ids.remove(name) {
+    fn unregister(&mut self, path: &CgroupPath) {
+        if let Some(id) = self.ids.remove(path) {
             self.shared.index_mut().retire(id);
             self.shared.kill_counts.end(id);
         }
@@ -398,24 +397,24 @@ impl Loop {
         }
     }
 
-    fn level_of(&self, name: &CgroupName) -> Option<Level> {
-        if *name == self.node.plan.kubepods {
+    fn level_of(&self, path: &CgroupPath) -> Option<Level> {
+        if *path == self.node.plan.kubepods_path() {
             return Some(Level::Kubepods);
         }
         let mut classes = [QosClass::Burstable, QosClass::BestEffort].into_iter();
-        if let Some(class) = classes.find(|it| *name == self.node.plan.kubepods.qos(*it)) {
+        if let Some(class) = classes.find(|it| *path == self.node.plan.qos_path(*it)) {
             return Some(Level::Qos(class));
         }
         let entry = self
             .pods
             .values()
-            .find(|entry| name.below(&entry.cgroup).is_some())?;
+            .find(|entry| path.below(&entry.cgroup).is_some())?;
         let (uid, qos) = (entry.pod_ref.uid.clone(), entry.qos);
-        if *name == entry.cgroup {
+        if *path == entry.cgroup {
             return Some(Level::Pod { uid, qos });
         }
         let mut instances = entry.instances.values();
-        let instance = instances.find(|it| it.cgroup == *name)?;
+        let instance = instances.find(|it| it.cgroup == *path)?;
         let key = instance.id.key();
         Some(Level::Container { uid, qos, key })
     }
@@ -559,9 +558,7 @@ impl Loop {
         let took = clock::boottime().saturating_sub(started);
         self.metrics.cgroup_op(CgroupOp::Kill, took);
         match killed {
-            Ok(killed) => self
-                .told
-                .killed(&self.node.path_of(&instance.cgroup), &killed),
+            Ok(killed) => self.told.killed(&instance.cgroup, &killed),
             Err(error) => {
                 tracing::warn!(%uid, container, error = crate::observe::chain(&error), "kill");
             }
@@ -583,43 +580,39 @@ impl Loop {
         let trees = self.node.reader.trees();
         let page_size = self.node.identity.page_size.0;
         let (ids, kill_counts) = (&self.ids, &self.shared.kill_counts);
-        let mut look = |name: &CgroupName| {
-            if let Some(id) = ids.get(name)
-                && let Some(count) = oom_counters::read_once(trees, name)
+        let mut look = |path: &CgroupPath| {
+            if let Some(id) = ids.get(path)
+                && let Some(count) = oom_counters::read_once(trees, path)
             {
                 kill_counts.count(*id, count, clock::boottime());
             }
-            let read = || stats::read_once(trees, name, clock::boottime(), page_size);
-            if let Some(ended) = ended_container(pods, name, read) {
+            let read = || stats::read_once(trees, path, clock::boottime(), page_size);
+            if let Some(ended) = ended_container(pods, path, read) {
                 pressure.add_ended(ended);
             }
         };
         let writer = &self.node.writer;
         let round = self.removals.round(writer, now, &mut took, &mut look);
-        for (name, killed) in &round.killed {
-            self.told.killed(&self.node.path_of(name), killed);
+        for (path, killed) in &round.killed {
+            self.told.killed(path, killed);
         }
-        for (name, why) in round.slow {
-            tracing::warn!(
-                cgroup = self.node.path_of(&name),
-                why,
-                "cgroup cannot be removed"
-            );
-            self.told.removal_slow(&self.node.path_of(&name), &why);
-            self.reduce_cpu(&name);
+        for (path, why) in round.slow {
+            tracing::warn!(cgroup = path.as_str(), why, "cgroup cannot be removed");
+            self.told.removal_slow(&path, &why);
+            self.reduce_cpu(&path);
         }
-        for name in round.done {
-            self.unregister(&name);
+        for path in round.done {
+            self.unregister(&path);
             let found = self.pods.iter().find_map(|(uid, entry)| {
                 let (container, _) = entry
                     .instances
                     .iter()
-                    .find(|(_, it)| it.cgroup == name && it.ended.is_some())?;
+                    .find(|(_, it)| it.cgroup == path && it.ended.is_some())?;
                 Some((uid.clone(), container.clone()))
             });
             if let Some((uid, container)) = found {
                 self.finish_instance(&uid, &container);
-            } else if let Some(entry) = self.pods.values_mut().find(|it| it.cgroup == name) {
+            } else if let Some(entry) = self.pods.values_mut().find(|it| it.cgroup == path) {
                 entry.cgroup_id = None;
                 entry.is_dirty = true;
             }
@@ -627,11 +620,11 @@ impl Loop {
     }
 
     /// What cannot be ended gets the least CPU that there is.
-    fn reduce_cpu(&mut self, name: &CgroupName) {
+    fn reduce_cpu(&mut self, path: &CgroupPath) {
         let resources = reduced_cpu(self.config.compat);
         let files = files_for(&resources, WeightMap::Linear, &self.node.plan.rules);
         let write = |(file, to)| CgroupStep::Write {
-            name: name.clone(),
+            path: path.clone(),
             file,
             from: None,
             to,

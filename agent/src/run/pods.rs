@@ -11,7 +11,7 @@ use crate::apply::checkpoint;
 use crate::decide::lifecycle::{PodDecision, after_reboot};
 use crate::decide::pod_state::PodState;
 use crate::model::admission::Admission;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerExit, ContainerState, Termination};
 use crate::model::event::{CgroupId, ProcessKey};
 use crate::model::eviction::PodFacts;
@@ -26,7 +26,7 @@ use crate::sys::{FsError, steady};
 #[derive(Clone, Debug)]
 pub struct Instance {
     pub id: ContainerId,
-    pub cgroup: CgroupName,
+    pub cgroup: CgroupPath,
     /// When its start was decided, boottime, until its cgroup is first right. `None` also for an
     /// adopted one.
     pub decided_at: Option<Duration>,
@@ -51,7 +51,7 @@ pub struct Instance {
 
 impl Instance {
     /// An instance whose start is to be asked for.
-    pub fn new(id: ContainerId, cgroup: CgroupName) -> Self {
+    pub fn new(id: ContainerId, cgroup: CgroupPath) -> Self {
         Self {
             id,
             cgroup,
@@ -122,7 +122,7 @@ pub struct PodEntry {
     pub qos: QosClass,
     /// What eviction needs to know of it.
     pub facts: Arc<PodFacts>,
-    pub cgroup: CgroupName,
+    pub cgroup: CgroupPath,
     /// Id of the pod's cgroup in the hierarchy that accounts memory, once it exists.
     pub cgroup_id: Option<CgroupId>,
     /// When a manifest first had it, boottime, until its cgroup is first right. `None` also for an
@@ -153,7 +153,7 @@ pub struct PodEntry {
     /// Why its admission is not decided yet.
     pub waits: Option<String>,
     /// Containers whose cgroup could not be made as it should be, with the error.
-    pub cgroup_faults: BTreeMap<CgroupName, CgroupFault>,
+    pub cgroup_faults: BTreeMap<CgroupPath, CgroupFault>,
     /// It was evicted, and its files are gone or on their way out.
     pub gave_up_files: bool,
 }
@@ -166,7 +166,7 @@ impl PodEntry {
         Some(name)
     }
 
-    pub fn new(state: PodState, qos: QosClass, cgroup: CgroupName, facts: Arc<PodFacts>) -> Self {
+    pub fn new(state: PodState, qos: QosClass, cgroup: CgroupPath, facts: Arc<PodFacts>) -> Self {
         let pod_ref = Arc::new(PodRef {
             namespace: state.pod.namespace.clone(),
             name: state.pod.name.clone(),
@@ -385,9 +385,9 @@ mod tests {
         let pod = testing::pod("app {}");
         let facts = pod_facts(&pod, QosClass::BestEffort, Compat::Ballast);
         let state = PodState::new(pod, "boot".to_owned(), WallTime::default());
-        let cgroup = CgroupName::root();
+        let cgroup = CgroupPath::root();
         let mut entry = PodEntry::new(state, QosClass::BestEffort, cgroup, Arc::new(facts));
-        let instance = Instance::new(id(attempt), CgroupName::root());
+        let instance = Instance::new(id(attempt), CgroupPath::root());
         entry.instances.insert("app0".to_owned(), instance);
         entry
     }

@@ -28,7 +28,7 @@ pub(super) use self::stages::Stages;
 pub(super) use self::watcher::{Parts, spawn};
 use super::evictions::Candidate;
 use crate::apply::checkpoint;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{Eviction, NodeCondition};
 use crate::model::pod::PodUid;
 use crate::model::relief::ReliefState;
@@ -172,7 +172,7 @@ impl Pressure {
     }
 
     /// What `memory.high` of a cgroup is to be for now, whatever its pod asks for.
-    pub(super) fn memory_high_of(&self, cgroup: &CgroupName) -> Option<Limit> {
+    pub(super) fn memory_high_of(&self, cgroup: &CgroupPath) -> Option<Limit> {
         let relief = self.relief.read().unwrap_or_else(PoisonError::into_inner);
         relief.memory_high_of(cgroup)
     }

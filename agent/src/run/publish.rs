@@ -21,7 +21,7 @@ use crate::decide::pod_resources::{memory, milli_cpu};
 use crate::decide::qos::qos_reason;
 use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
 use crate::model::eviction::EVICTED;
 use crate::model::pod::{Overhead, PodLevel, PodUid, ResourceList};
@@ -209,14 +209,14 @@ impl Loop {
         &mut self,
         plan: &CgroupPlan,
         wanted: &[DesiredCgroup],
-        observed: &BTreeMap<CgroupName, ObservedCgroup>,
+        observed: &BTreeMap<CgroupPath, ObservedCgroup>,
     ) {
         for step in &plan.steps {
-            let CgroupStep::Write { name, file, .. } = step else {
+            let CgroupStep::Write { path, file, .. } = step else {
                 continue;
             };
             let is_new = observed
-                .get(name)
+                .get(path)
                 .is_none_or(|it| it.existence == Existence::Absent);
             let cause = match (is_new, self.counters.passes) {
                 (true, _) => DriftCause::New,
@@ -227,7 +227,7 @@ impl Loop {
         }
         let mut same: BTreeMap<&str, u64> = BTreeMap::new();
         for cgroup in wanted {
-            let Some(seen) = observed.get(&cgroup.name) else {
+            let Some(seen) = observed.get(&cgroup.path) else {
                 continue;
             };
             for (file, to) in &cgroup.files {
@@ -244,7 +244,7 @@ impl Loop {
     /// Executes the steps, each counted and timed.
     pub(super) fn apply_counted(&mut self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
         let mut since = clock::boottime();
-        let mut by_cgroup: BTreeMap<CgroupName, (KubeletCgroupOp, Duration)> = BTreeMap::new();
+        let mut by_cgroup: BTreeMap<CgroupPath, (KubeletCgroupOp, Duration)> = BTreeMap::new();
         let applied = self.node.writer.apply(steps, &mut |step, error| {
             let now = clock::boottime();
             let op = match step {
@@ -266,7 +266,7 @@ impl Loop {
                 CgroupStep::Repair { .. } | CgroupStep::Write { .. } => KubeletCgroupOp::Update,
             };
             let (_, sum) = by_cgroup
-                .entry(step.name().clone())
+                .entry(step.path().clone())
                 .or_insert((begun, Duration::ZERO));
             *sum += took;
         });
@@ -351,7 +351,7 @@ impl Loop {
         let usage = agent_process::read(&Root::host());
         self.metrics
             .set_process_usage(&usage, self.publisher.started_at);
-        match self.node.reader.n_dying(&self.node.plan.kubepods) {
+        match self.node.reader.n_dying(&self.node.plan.kubepods_path()) {
             Ok(n) => self.metrics.set_cgroups_dying(n),
             Err(error) => {
                 self.metrics.set_cgroups_dying(None);
@@ -473,9 +473,7 @@ impl Loop {
         warnings.extend(self.deferred.iter().map(|it| {
             format!(
                 "{} of {} waits for usage to come down to {}",
-                it.file.name,
-                self.node.path_of(&it.name),
-                it.to
+                it.file.name, it.path, it.to
             )
         }));
         warnings.extend(
@@ -504,7 +502,7 @@ impl Loop {
                 cgroup: CgroupStatus {
                     version: self.node.version(),
                     driver: self.config.kubelet.cgroup_driver,
-                    root: self.node.path_of(&self.config.kubelet.cgroup_root),
+                    root: self.config.kubelet.cgroup_root_path().to_string(),
                     uncounted_disks: uncounted_disks(&Root::host(), &self.node.cgroups.layout),
                 },
                 resources: self.resources(&usages),
@@ -665,7 +663,7 @@ impl Loop {
                         .map(|it| it.text.clone())
                 })
                 .or_else(|| self.foreign_text_of(entry)),
-            cgroup_path: entry.cgroup_id.map(|_| self.node.path_of(&entry.cgroup)),
+            cgroup_path: entry.cgroup_id.map(|_| entry.cgroup.to_string()),
             started_at: Some(entry.state.accepted_at),
             resources: bounds(&requests, &limits),
             usage: match entry.is_active() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter, Killed, Removal};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::observe::metrics::labels::CgroupOp;
 use crate::sys::clock;
 
@@ -27,23 +27,23 @@ struct Entry {
 /// What a round of removals found.
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    pub done: Vec<CgroupName>,
+    pub done: Vec<CgroupPath>,
     /// Cgroups that resist for a long time, told once each, with what is known of the reason.
-    pub slow: Vec<(CgroupName, String)>,
+    pub slow: Vec<(CgroupPath, String)>,
     /// Those in which somebody was killed, with what that came upon.
-    pub killed: Vec<(CgroupName, Killed)>,
+    pub killed: Vec<(CgroupPath, Killed)>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
-    entries: BTreeMap<CgroupName, Entry>,
+    entries: BTreeMap<CgroupPath, Entry>,
 }
 
 impl Removals {
     /// Asks for the removal of a cgroup with all processes in it; asking again changes nothing.
-    pub(super) fn insert(&mut self, name: CgroupName, now: Duration) {
-        self.entries.entry(name).or_insert(Entry {
+    pub(super) fn insert(&mut self, path: CgroupPath, now: Duration) {
+        self.entries.entry(path).or_insert(Entry {
             since: now,
             next: now,
             wait: FIRST_WAIT,
@@ -51,8 +51,8 @@ impl Removals {
         });
     }
 
-    pub(super) fn contains(&self, name: &CgroupName) -> bool {
-        self.entries.contains_key(name)
+    pub(super) fn contains(&self, path: &CgroupPath) -> bool {
+        self.entries.contains_key(path)
     }
 
     /// Whether a cgroup may still become empty soon: not one that has resisted for seconds.
@@ -81,23 +81,23 @@ impl Removals {
         writer: &CgroupWriter,
         now: Duration,
         took: &mut dyn FnMut(CgroupOp, Duration),
-        look: &mut dyn FnMut(&CgroupName),
+        look: &mut dyn FnMut(&CgroupPath),
     ) -> Round {
         let mut round = Round::default();
-        let due: BTreeSet<CgroupName> = self
+        let due: BTreeSet<CgroupPath> = self
             .entries
             .iter()
             .filter(|(_, entry)| entry.next <= now)
-            .map(|(name, _)| name.clone())
+            .map(|(path, _)| path.clone())
             .collect();
-        for name in due {
+        for path in due {
             let mut killed = None;
-            let tried = attempt(writer, &name, &mut killed, took, look);
-            round.killed.extend(killed.map(|it| (name.clone(), it)));
+            let tried = attempt(writer, &path, &mut killed, took, look);
+            round.killed.extend(killed.map(|it| (path.clone(), it)));
             let why = match tried {
                 Ok(Removal::Done) => {
-                    self.entries.remove(&name);
-                    round.done.push(name);
+                    self.entries.remove(&path);
+                    round.done.push(path);
                     continue;
                 }
                 Ok(Removal::Populated { pids }) => {
@@ -107,14 +107,14 @@ impl Removals {
                 Ok(Removal::Busy) => "the kernel says it is busy".to_owned(),
                 Err(error) => crate::observe::chain(&error),
             };
-            let Some(entry) = self.entries.get_mut(&name) else {
+            let Some(entry) = self.entries.get_mut(&path) else {
                 continue;
             };
             entry.next = now + entry.wait;
             entry.wait = (entry.wait * 2).min(MAX_WAIT);
             if !entry.was_reported && now.saturating_sub(entry.since) > SLOW_AFTER {
                 entry.was_reported = true;
-                round.slow.push((name, why));
+                round.slow.push((path, why));
             }
         }
         round
@@ -124,19 +124,19 @@ impl Removals {
 /// Most cgroups are empty when their turn comes, so a plain removal is tried before the kill.
 fn attempt(
     writer: &CgroupWriter,
-    name: &CgroupName,
+    path: &CgroupPath,
     killed: &mut Option<Killed>,
     took: &mut dyn FnMut(CgroupOp, Duration),
-    look: &mut dyn FnMut(&CgroupName),
+    look: &mut dyn FnMut(&CgroupPath),
 ) -> Result<Removal, ApplyError> {
-    look(name);
-    let left = timed(CgroupOp::Rmdir, took, || writer.remove(name))?;
+    look(path);
+    let left = timed(CgroupOp::Rmdir, took, || writer.remove(path))?;
     if !matches!(left, Removal::Populated { .. }) {
         return Ok(left);
     }
-    *killed = Some(timed(CgroupOp::Kill, took, || writer.kill(name))?);
-    look(name);
-    timed(CgroupOp::Rmdir, took, || writer.remove(name))
+    *killed = Some(timed(CgroupOp::Kill, took, || writer.kill(path))?);
+    look(path);
+    timed(CgroupOp::Rmdir, took, || writer.remove(path))
 }
 
 fn timed<T>(op: CgroupOp, took: &mut dyn FnMut(CgroupOp, Duration), act: impl FnOnce() -> T) -> T {

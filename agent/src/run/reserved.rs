@@ -6,7 +6,7 @@ use super::Loop;
 use super::pods::CgroupFault;
 use crate::decide::reserved::reserved_cgroups;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 
 impl Loop {
     pub(super) fn reserved_cgroups(&self) -> Vec<DesiredCgroup> {
@@ -20,34 +20,34 @@ impl Loop {
 /// Leaves out the cgroups of `reserved` that are not there; they are faults of the node until somebody
 /// makes them.
 pub(super) fn leave_out_absent(
-    reserved: &BTreeSet<CgroupName>,
+    reserved: &BTreeSet<CgroupPath>,
     wanted: &mut Vec<DesiredCgroup>,
-    observed: &BTreeMap<CgroupName, ObservedCgroup>,
-    faults: &mut BTreeMap<CgroupName, CgroupFault>,
+    observed: &BTreeMap<CgroupPath, ObservedCgroup>,
+    faults: &mut BTreeMap<CgroupPath, CgroupFault>,
 ) {
     wanted.retain(|cgroup| {
-        let seen = observed.get(&cgroup.name);
+        let seen = observed.get(&cgroup.path);
         let is_absent = seen.is_some_and(|it| it.existence == Existence::Absent);
-        let is_left_out = is_absent && reserved.contains(&cgroup.name);
+        let is_left_out = is_absent && reserved.contains(&cgroup.path);
         if is_left_out {
             let why = format!(
                 "cgroup {} is not there: what is reserved for it is not enforced",
-                cgroup.name
+                cgroup.path
             );
             let fault = CgroupFault {
                 text: why,
                 is_lack: false,
             };
-            faults.insert(cgroup.name.clone(), fault);
+            faults.insert(cgroup.path.clone(), fault);
         }
         !is_left_out
     });
 }
 
 /// Nothing but limits is written to a cgroup of others.
-pub(super) fn only_write(reserved: &BTreeSet<CgroupName>, steps: &mut Vec<CgroupStep>) {
+pub(super) fn only_write(reserved: &BTreeSet<CgroupPath>, steps: &mut Vec<CgroupStep>) {
     steps.retain(|step| match step {
-        CgroupStep::Create { name } | CgroupStep::Repair { name, .. } => !reserved.contains(name),
+        CgroupStep::Create { path } | CgroupStep::Repair { path, .. } => !reserved.contains(path),
         CgroupStep::Write { .. } => true,
     });
 }

@@ -8,6 +8,7 @@ use crate::apply::cgroupfs::Killed;
 use crate::decide::eviction::brake::InVain;
 use crate::decide::lifecycle::{PodDecision, Waiting};
 use crate::model::admission::{ContainerHoldings, Refusal};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerExit, PodPhase, Termination};
 use crate::model::event::ExitStatus;
 use crate::model::eviction::{EVICTED, NodeCondition, Observation, Threshold, Victim};
@@ -432,7 +433,7 @@ impl Told {
         self.tell(kind, REASON, pod, container, message, None);
     }
 
-    pub(super) fn removal_slow(&self, path: &str, why: &str) {
+    pub(super) fn removal_slow(&self, path: &CgroupPath, why: &str) {
         self.node(
             "CgroupRemovalSlow",
             format!("cgroup {path} cannot be removed: {why}"),
@@ -440,7 +441,7 @@ impl Told {
     }
 
     /// What a round of SIGKILL came upon; most come upon nothing.
-    pub(super) fn killed(&self, path: &str, killed: &Killed) {
+    pub(super) fn killed(&self, path: &CgroupPath, killed: &Killed) {
         if killed.was_frozen {
             self.node(
                 "CgroupThawed",
@@ -455,7 +456,7 @@ impl Told {
     }
 
     /// Somebody has put the agent into a pod.
-    pub(super) fn agent_left(&self, path: &str) {
+    pub(super) fn agent_left(&self, path: &CgroupPath) {
         self.node(
             "AgentLeftCgroup",
             format!("the agent was in cgroup {path}, whose limits and end are not its own; it has moved to the root"),
@@ -476,7 +477,7 @@ impl Told {
         );
     }
 
-    pub(super) fn unknown_cgroup(&self, path: &str) {
+    pub(super) fn unknown_cgroup(&self, path: &CgroupPath) {
         self.node(
             "UnknownPodCgroup",
             format!(
@@ -486,7 +487,7 @@ impl Told {
         );
     }
 
-    pub(super) fn orphan(&self, path: &str) {
+    pub(super) fn orphan(&self, path: &CgroupPath) {
         self.node(
             "OrphanCgroup",
             format!("cgroup {path} belongs to no pod of this node; it is killed and removed"),

@@ -5,6 +5,7 @@
 //! its path by now. So what is read is never of a stranger.
 
 use crate::model::cgroup_files::{MemoryStat, parse_count, parse_limit, parse_memory_limit_v1};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{MemoryUse, StallTotals};
 use crate::model::psi::Psi;
 use crate::model::text::ParseError;
@@ -24,8 +25,8 @@ pub(super) struct MemoryFiles {
 
 impl MemoryFiles {
     /// `None`: there is no such cgroup, or memory is not accounted in it.
-    pub(super) fn open(trees: &Trees, name: &[String]) -> Result<Option<Self>, FsError> {
-        match dir(trees, "memory", name)? {
+    pub(super) fn open(trees: &Trees, path: &CgroupPath) -> Result<Option<Self>, FsError> {
+        match dir(trees, "memory", path)? {
             Some(dir) => Self::open_in(&dir, trees.unified),
             None => Ok(None),
         }
@@ -89,8 +90,8 @@ pub(super) struct LimitFile {
 
 impl LimitFile {
     /// `None`: there is no such cgroup, or it has no limit, as the root of v2.
-    pub(super) fn open(trees: &Trees, name: &[String]) -> Result<Option<Self>, FsError> {
-        let Some(dir) = dir(trees, "memory", name)? else {
+    pub(super) fn open(trees: &Trees, path: &CgroupPath) -> Result<Option<Self>, FsError> {
+        let Some(dir) = dir(trees, "memory", path)? else {
             return Ok(None);
         };
         let file = if_any(HeldFile::open_in(&dir, limit_file(trees.unified)))?;
@@ -133,8 +134,8 @@ pub(super) struct StallFile(HeldFile);
 impl StallFile {
     /// Of the memory of a cgroup in the cgroup v2 hierarchy; `None`: it is not in there, or nothing
     /// is accounted.
-    pub(super) fn open(trees: &Trees, name: &[String]) -> Result<Option<Self>, FsError> {
-        match cgroup2_dir(trees, name)? {
+    pub(super) fn open(trees: &Trees, path: &CgroupPath) -> Result<Option<Self>, FsError> {
+        match cgroup2_dir(trees, path)? {
             Some(dir) => Self::open_in(&dir, "memory.pressure"),
             None => Ok(None),
         }
@@ -165,9 +166,9 @@ impl StallFile {
 }
 
 /// The directory of a cgroup in the cgroup v2 hierarchy; `None` where there is none.
-pub(super) fn cgroup2_dir(trees: &Trees, name: &[String]) -> Result<Option<Dir>, FsError> {
+pub(super) fn cgroup2_dir(trees: &Trees, path: &CgroupPath) -> Result<Option<Dir>, FsError> {
     match trees.cgroup2() {
-        Some(tree) => if_any(tree.dir.descend(name)),
+        Some(tree) => if_any(tree.dir.descend(path.components())),
         None => Ok(None),
     }
 }
@@ -176,10 +177,10 @@ pub(super) fn cgroup2_dir(trees: &Trees, name: &[String]) -> Result<Option<Dir>,
 pub(super) fn dir(
     trees: &Trees,
     controller: &str,
-    name: &[String],
+    path: &CgroupPath,
 ) -> Result<Option<Dir>, FsError> {
     match trees.of(controller) {
-        Some(tree) => if_any(tree.dir.descend(name)),
+        Some(tree) => if_any(tree.dir.descend(path.components())),
         None => Ok(None),
     }
 }

@@ -13,7 +13,7 @@ use crate::model::cgroup::{
     Controller, Existence, FileKind, FileValue, InterfaceFile, ObservedCgroup,
 };
 use crate::model::cgroup_files::parse_dying_descendants;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::DeviceAccess;
 use crate::model::event::CgroupId;
@@ -26,17 +26,17 @@ const MAX_DEPTH: usize = 32;
 /// Why the state of a cgroup could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("observe cgroup {name}")]
-    Fs { name: CgroupName, source: FsError },
-    #[error("cgroup {name}: {file} says {text:?}, not a {kind:?}")]
+    #[error("observe cgroup {path}")]
+    Fs { path: CgroupPath, source: FsError },
+    #[error("cgroup {path}: {file} says {text:?}, not a {kind:?}")]
     Parse {
-        name: CgroupName,
+        path: CgroupPath,
         file: String,
         text: String,
         kind: FileKind,
     },
-    #[error("list the device programs of cgroup {name}")]
-    DevicePrograms { name: CgroupName, source: io::Error },
+    #[error("list the device programs of cgroup {path}")]
+    DevicePrograms { path: CgroupPath, source: io::Error },
     #[error("the cgroup mount has no `{controller}` controller")]
     NoController { controller: String },
 }
@@ -64,7 +64,7 @@ impl CgroupReader {
     }
 
     /// The directory of a cgroup in the tree that carries `controller`.
-    pub fn dir(&self, name: &CgroupName, controller: &str) -> Result<Dir, ReadError> {
+    pub fn dir(&self, path: &CgroupPath, controller: &str) -> Result<Dir, ReadError> {
         let tree = self
             .trees
             .of(controller)
@@ -72,34 +72,34 @@ impl CgroupReader {
                 controller: controller.to_owned(),
             })?;
         tree.dir
-            .descend(name.components())
-            .map_err(|source| failed(name, source))
+            .descend(path.components())
+            .map_err(|source| failed(path, source))
     }
 
     /// The directory in the cgroup2 hierarchy: the only one on v2, the one beside v1 on a hybrid
     /// node, `None` without any.
-    pub fn unified_dir(&self, name: &CgroupName) -> Result<Option<Dir>, ReadError> {
+    pub fn unified_dir(&self, path: &CgroupPath) -> Result<Option<Dir>, ReadError> {
         match self
             .trees
             .cgroup2()
-            .map(|tree| tree.dir.descend(name.components()))
+            .map(|tree| tree.dir.descend(path.components()))
         {
             None => Ok(None),
             Some(Ok(dir)) => Ok(Some(dir)),
             Some(Err(error)) if error.is_gone() => Ok(None),
-            Some(Err(source)) => Err(failed(name, source)),
+            Some(Err(source)) => Err(failed(path, source)),
         }
     }
 
     /// Three states; an error is none of them and must not be taken for `Absent`.
-    pub fn existence(&self, name: &CgroupName) -> Result<Existence, ReadError> {
+    pub fn existence(&self, path: &CgroupPath) -> Result<Existence, ReadError> {
         if self.trees.unified {
-            let Some(dir) = gone_is_none(self.dir(name, ""))? else {
+            let Some(dir) = gone_is_none(self.dir(path, ""))? else {
                 return Ok(Existence::Absent);
             };
             let enabled = dir
                 .read_text("cgroup.controllers")
-                .map_err(|source| failed(name, source))?;
+                .map_err(|source| failed(path, source))?;
             let enabled: BTreeSet<&str> = enabled.split_ascii_whitespace().collect();
             let missing = self
                 .needed
@@ -115,12 +115,12 @@ impl CgroupReader {
         let mut missing = BTreeSet::new();
         let mut n_found = 0_usize;
         for tree in &self.trees.trees {
-            match tree.dir.has_dir(name.components()) {
+            match tree.dir.has_dir(path.components()) {
                 Ok(true) => n_found += 1,
                 Ok(false) => {
                     missing.insert(tree.label());
                 }
-                Err(source) => return Err(failed(name, source)),
+                Err(source) => return Err(failed(path, source)),
             }
         }
         Ok(match (n_found, missing.is_empty()) {
@@ -133,10 +133,10 @@ impl CgroupReader {
     /// Existence, and the present values of `files`.
     pub fn observe(
         &self,
-        name: &CgroupName,
+        path: &CgroupPath,
         files: &[(InterfaceFile, FileValue)],
     ) -> Result<ObservedCgroup, ReadError> {
-        let existence = self.existence(name)?;
+        let existence = self.existence(path)?;
         let mut observed = ObservedCgroup {
             existence,
             ..ObservedCgroup::absent()
@@ -147,7 +147,7 @@ impl CgroupReader {
         let mut dirs: BTreeMap<Controller, Option<Dir>> = BTreeMap::new();
         for (file, _) in files {
             if file.kind == FileKind::Devices {
-                let access = self.devices(name)?.map(FileValue::Devices);
+                let access = self.devices(path)?.map(FileValue::Devices);
                 observed
                     .values
                     .extend(access.map(|access| (file.clone(), access)));
@@ -156,11 +156,11 @@ impl CgroupReader {
             let dir = match dirs.entry(file.controller) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {
-                    entry.insert(gone_is_none(self.dir(name, file.controller.name()))?)
+                    entry.insert(gone_is_none(self.dir(path, file.controller.name()))?)
                 }
             };
             let Some(dir) = dir else { continue };
-            if let Some(value) = self.value(name, dir, file)? {
+            if let Some(value) = self.value(path, dir, file)? {
                 observed.values.insert(file.clone(), value);
             }
             if file.kind == FileKind::List && self.trees.unified {
@@ -168,13 +168,13 @@ impl CgroupReader {
                     name: file.effective(),
                     ..file.clone()
                 };
-                if let Some(FileValue::List(ids)) = self.value(name, dir, &effective)? {
+                if let Some(FileValue::List(ids)) = self.value(path, dir, &effective)? {
                     observed.effective.insert(file.clone(), ids);
                 }
             }
             if file.name == "memory.max" {
                 observed.memory_usage =
-                    number(dir, "memory.current").map_err(|source| failed(name, source))?;
+                    number(dir, "memory.current").map_err(|source| failed(path, source))?;
             }
         }
         Ok(observed)
@@ -182,26 +182,26 @@ impl CgroupReader {
 
     /// Which devices a cgroup allows: by the devices controller where v1 has it, else by a program
     /// of ours. `None` where the cgroup is not there, or it cannot be told.
-    pub fn devices(&self, name: &CgroupName) -> Result<Option<DeviceAccess>, ReadError> {
+    pub fn devices(&self, path: &CgroupPath) -> Result<Option<DeviceAccess>, ReadError> {
         const LIST: &str = "devices.list";
         if self.trees.legacy(Controller::Devices.name()).is_none() {
-            let Some(dir) = self.unified_dir(name)? else {
+            let Some(dir) = self.unified_dir(path)? else {
                 return Ok(None);
             };
             let access = self.device_programs.access(dir.as_fd());
             return access.map_err(|source| ReadError::DevicePrograms {
-                name: name.clone(),
+                path: path.clone(),
                 source,
             });
         }
-        let Some(dir) = gone_is_none(self.dir(name, Controller::Devices.name()))? else {
+        let Some(dir) = gone_is_none(self.dir(path, Controller::Devices.name()))? else {
             return Ok(None);
         };
         let file = InterfaceFile {
             name: LIST.to_owned(),
             ..InterfaceFile::devices()
         };
-        Ok(match self.value(name, &dir, &file)? {
+        Ok(match self.value(path, &dir, &file)? {
             Some(FileValue::Devices(access)) => Some(access),
             _ => None,
         })
@@ -210,20 +210,20 @@ impl CgroupReader {
     /// The value of one file; `None` where the cgroup or the file is not there.
     fn value(
         &self,
-        name: &CgroupName,
+        path: &CgroupPath,
         dir: &Dir,
         file: &InterfaceFile,
     ) -> Result<Option<FileValue>, ReadError> {
         let Some(text) = dir
             .read_text_if_any(&file.name)
-            .map_err(|source| failed(name, source))?
+            .map_err(|source| failed(path, source))?
         else {
             return Ok(None);
         };
         match file.kind.parse(&text, self.page_size) {
             Some(value) => Ok(Some(value)),
             None => Err(ReadError::Parse {
-                name: name.clone(),
+                path: path.clone(),
                 file: file.name.clone(),
                 text,
                 kind: file.kind,
@@ -233,17 +233,17 @@ impl CgroupReader {
 
     /// The CPUs that processes of a cgroup may run on; `None` where it has no cpuset of its own, as
     /// one that is gone.
-    pub fn cpus(&self, name: &CgroupName) -> Result<Option<CpuSet>, ReadError> {
-        self.list(name, ["cpuset.cpus.effective", "cpuset.effective_cpus"])
+    pub fn cpus(&self, path: &CgroupPath) -> Result<Option<CpuSet>, ReadError> {
+        self.list(path, ["cpuset.cpus.effective", "cpuset.effective_cpus"])
     }
 
     /// Ids of the NUMA nodes that they may have memory of.
-    pub fn mems(&self, name: &CgroupName) -> Result<Option<CpuSet>, ReadError> {
-        self.list(name, ["cpuset.mems.effective", "cpuset.effective_mems"])
+    pub fn mems(&self, path: &CgroupPath) -> Result<Option<CpuSet>, ReadError> {
+        self.list(path, ["cpuset.mems.effective", "cpuset.effective_mems"])
     }
 
-    fn list(&self, name: &CgroupName, [v2, v1]: [&str; 2]) -> Result<Option<CpuSet>, ReadError> {
-        let Some(dir) = gone_is_none(self.dir(name, Controller::Cpuset.name()))? else {
+    fn list(&self, path: &CgroupPath, [v2, v1]: [&str; 2]) -> Result<Option<CpuSet>, ReadError> {
+        let Some(dir) = gone_is_none(self.dir(path, Controller::Cpuset.name()))? else {
             return Ok(None);
         };
         let file = InterfaceFile {
@@ -254,30 +254,30 @@ impl CgroupReader {
             },
             kind: FileKind::List,
         };
-        Ok(match self.value(name, &dir, &file)? {
+        Ok(match self.value(path, &dir, &file)? {
             Some(FileValue::List(ids)) => Some(ids),
             _ => None,
         })
     }
 
     /// The id in the hierarchy that OOM kills and reclaim are accounted in.
-    pub fn memory_id(&self, name: &CgroupName) -> Result<Option<CgroupId>, ReadError> {
-        Ok(gone_is_none(self.dir(name, Controller::Memory.name()))?
+    pub fn memory_id(&self, path: &CgroupPath) -> Result<Option<CgroupId>, ReadError> {
+        Ok(gone_is_none(self.dir(path, Controller::Memory.name()))?
             .map(|dir| CgroupId(dir.inode())))
     }
 
     /// Names of the sub-cgroups, over all trees, sorted. Empty for a cgroup that is not there.
-    pub fn children(&self, name: &CgroupName) -> Result<BTreeSet<String>, ReadError> {
+    pub fn children(&self, path: &CgroupPath) -> Result<BTreeSet<String>, ReadError> {
         let mut children = BTreeSet::new();
         for tree in &self.trees.trees {
             match tree
                 .dir
-                .descend(name.components())
+                .descend(path.components())
                 .and_then(|dir| dir.list_dirs())
             {
                 Ok(names) => children.extend(names),
                 Err(error) if error.is_gone() => {}
-                Err(source) => return Err(failed(name, source)),
+                Err(source) => return Err(failed(path, source)),
             }
         }
         Ok(children)
@@ -285,15 +285,15 @@ impl CgroupReader {
 
     /// Processes of a cgroup and of all below it, over all trees, sorted. Sub-cgroups that vanish
     /// under the walk are skipped.
-    pub fn pids(&self, name: &CgroupName) -> Result<BTreeSet<u32>, ReadError> {
+    pub fn pids(&self, path: &CgroupPath) -> Result<BTreeSet<u32>, ReadError> {
         let mut pids = BTreeSet::new();
         for tree in &self.trees.trees {
-            match tree.dir.descend(name.components()) {
+            match tree.dir.descend(path.components()) {
                 Ok(dir) => {
-                    collect_pids(&dir, &mut pids).map_err(|source| failed(name, source))?;
+                    collect_pids(&dir, &mut pids).map_err(|source| failed(path, source))?;
                 }
                 Err(error) if error.is_gone() => {}
-                Err(source) => return Err(failed(name, source)),
+                Err(source) => return Err(failed(path, source)),
             }
         }
         Ok(pids)
@@ -301,16 +301,16 @@ impl CgroupReader {
 
     /// Removed cgroups below this one that the kernel still holds (`nr_dying_descendants` of
     /// `cgroup.stat`); `None` on v1, which does not tell.
-    pub fn n_dying(&self, name: &CgroupName) -> Result<Option<u64>, ReadError> {
+    pub fn n_dying(&self, path: &CgroupPath) -> Result<Option<u64>, ReadError> {
         if !self.trees.unified {
             return Ok(None);
         }
-        let Some(dir) = gone_is_none(self.dir(name, ""))? else {
+        let Some(dir) = gone_is_none(self.dir(path, ""))? else {
             return Ok(None);
         };
         let text = dir
             .read_text_if_any("cgroup.stat")
-            .map_err(|source| failed(name, source))?;
+            .map_err(|source| failed(path, source))?;
         Ok(text.and_then(|text| parse_dying_descendants(&text).ok().flatten()))
     }
 
@@ -343,9 +343,9 @@ fn gone_is_none(dir: Result<Dir, ReadError>) -> Result<Option<Dir>, ReadError> {
     }
 }
 
-fn failed(name: &CgroupName, source: FsError) -> ReadError {
+fn failed(path: &CgroupPath, source: FsError) -> ReadError {
     ReadError::Fs {
-        name: name.clone(),
+        path: path.clone(),
         source,
     }
 }

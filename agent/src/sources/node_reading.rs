@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::capacity::{max_pids, running_pids};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{FastReading, FsUse, MemoryUse, NodeReading, StallTotals};
 use crate::model::node_memory::{Meminfo, low_watermark_pages};
 use crate::sources::ReadError;
@@ -31,7 +31,7 @@ pub struct NodeReader {
     loadavg: Option<HeldFile>,
     stall: Option<StallFile>,
     root_memory: Option<MemoryFiles>,
-    kubepods: CgroupName,
+    kubepods: CgroupPath,
     kubepods_memory: Option<MemoryFiles>,
     kubepods_limit: Option<LimitFile>,
     kubepods_stall: Option<StallFile>,
@@ -55,7 +55,7 @@ impl NodeReader {
     pub fn open(
         root: &Root,
         trees: Arc<Trees>,
-        kubepods: &CgroupName,
+        kubepods: &CgroupPath,
         nodefs: FilesystemProbe,
         page_size: u64,
     ) -> Result<Self, ReadError> {
@@ -67,7 +67,9 @@ impl NodeReader {
             meminfo,
             loadavg: open("/proc/loadavg").ok(),
             stall: open("/proc/pressure/memory").ok().map(StallFile::of_node),
-            root_memory: MemoryFiles::open(&trees, &[]).ok().flatten(),
+            root_memory: MemoryFiles::open(&trees, &CgroupPath::root())
+                .ok()
+                .flatten(),
             root: root.clone(),
             trees,
             nodefs,
@@ -161,28 +163,28 @@ impl NodeReader {
     }
 
     fn kubepods(&mut self) -> Option<MemoryUse> {
-        let (trees, name) = (&self.trees, self.kubepods.components());
+        let (trees, path) = (&self.trees, &self.kubepods);
         held(
             &mut self.kubepods_memory,
-            || MemoryFiles::open(trees, name).ok()?,
+            || MemoryFiles::open(trees, path).ok()?,
             |it| it.read(&mut self.buffer),
         )
     }
 
     fn kubepods_limit(&mut self) -> Option<u64> {
-        let (trees, name) = (&self.trees, self.kubepods.components());
+        let (trees, path) = (&self.trees, &self.kubepods);
         held(
             &mut self.kubepods_limit,
-            || LimitFile::open(trees, name).ok()?,
+            || LimitFile::open(trees, path).ok()?,
             |it| it.read(&mut self.buffer),
         )
     }
 
     fn kubepods_stall(&mut self) -> Option<StallTotals> {
-        let (trees, name) = (&self.trees, self.kubepods.components());
+        let (trees, path) = (&self.trees, &self.kubepods);
         held(
             &mut self.kubepods_stall,
-            || StallFile::open(trees, name).ok()?,
+            || StallFile::open(trees, path).ok()?,
             |it| it.read(&mut self.buffer),
         )
     }

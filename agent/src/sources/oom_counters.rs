@@ -19,7 +19,7 @@ use nix::sys::eventfd::EventFd;
 use super::cgroup_use;
 use super::wakers::{ArmError, Bell, v1_event};
 use crate::model::cgroup_files::{MemoryEvents, OomControl, OomCount, parse_count};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::CgroupId;
 use crate::model::text::flat_keyed;
 use crate::sys::{Dir, FsError, HeldFile, Root, TextBuffer, Trees, chain};
@@ -36,8 +36,8 @@ const BELL: u64 = 0;
 pub struct OomCountersError(#[from] Errno);
 
 /// The count of one cgroup, read once. `None`: there is no such cgroup, or nothing counts there.
-pub fn read_once(trees: &Trees, name: &CgroupName) -> Option<OomCount> {
-    let dir = cgroup_use::dir(trees, "memory", name.components()).ok()??;
+pub fn read_once(trees: &Trees, path: &CgroupPath) -> Option<OomCount> {
+    let dir = cgroup_use::dir(trees, "memory", path).ok()??;
     let file = HeldFile::open_in(&dir, file_name(trees.unified)).ok()?;
     read(&file, trees.unified, &mut TextBuffer::default())
 }
@@ -105,30 +105,33 @@ impl OomCounters {
 
     /// Has exactly these cgroups signal, as far as the kernel can. Returns those that are new, to be
     /// read: what happened before is not signalled.
-    pub fn watch(&mut self, cgroups: &BTreeMap<CgroupId, CgroupName>) -> BTreeSet<CgroupId> {
+    pub fn watch(&mut self, cgroups: &BTreeMap<CgroupId, CgroupPath>) -> BTreeSet<CgroupId> {
         self.armed.retain(|id, _| cgroups.contains_key(id));
         let missing = cgroups
             .iter()
             .filter(|(id, _)| !self.armed.contains_key(id));
-        let missing: Vec<_> = missing.map(|(id, name)| (*id, name.clone())).collect();
+        let missing: Vec<_> = missing.map(|(id, path)| (*id, path.clone())).collect();
         let mut new = BTreeSet::new();
-        for (id, name) in missing {
-            match self.arm(id, &name) {
+        for (id, path) in missing {
+            match self.arm(id, &path) {
                 Ok(()) => {
                     new.insert(id);
                 }
                 Err(ArmError::Fs(error)) if error.is_gone() => {}
                 Err(error) => {
-                    let name = name.to_string();
-                    tracing::debug!(cgroup = name, error = chain(&error), "watch OOM kills");
+                    tracing::debug!(
+                        cgroup = path.as_str(),
+                        error = chain(&error),
+                        "watch OOM kills"
+                    );
                 }
             }
         }
         new
     }
 
-    fn arm(&mut self, id: CgroupId, name: &CgroupName) -> Result<(), ArmError> {
-        let Some(dir) = self.dir_of(id, name)? else {
+    fn arm(&mut self, id: CgroupId, path: &CgroupPath) -> Result<(), ArmError> {
+        let Some(dir) = self.dir_of(id, path)? else {
             return Ok(());
         };
         let is_unified = self.trees.unified;
@@ -152,8 +155,8 @@ impl OomCounters {
     }
 
     /// `None`: the cgroup is gone, and another may have its name.
-    fn dir_of(&self, id: CgroupId, name: &CgroupName) -> Result<Option<Dir>, FsError> {
-        let dir = cgroup_use::dir(&self.trees, "memory", name.components())?;
+    fn dir_of(&self, id: CgroupId, path: &CgroupPath) -> Result<Option<Dir>, FsError> {
+        let dir = cgroup_use::dir(&self.trees, "memory", path)?;
         Ok(dir.filter(|it| it.inode() == id.0))
     }
 

@@ -21,7 +21,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::stat::Mode;
 
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::WakeSource;
 use crate::sources::cgroup_use;
 use crate::sys::{Dir, FsError, HeldFile, Root, TextBuffer, Trees, chain};
@@ -155,7 +155,7 @@ impl AsFd for Bell {
 pub struct Wakers {
     root: Root,
     trees: Arc<Trees>,
-    kubepods: CgroupName,
+    kubepods: CgroupPath,
     /// The cgroup that the wakers of kubepods are of.
     kubepods_id: Option<u64>,
     epoll: Epoll,
@@ -222,7 +222,7 @@ impl Wakers {
     pub fn open(
         root: &Root,
         trees: Arc<Trees>,
-        kubepods: &CgroupName,
+        kubepods: &CgroupPath,
     ) -> Result<Self, WakersError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let (tracepoint, other) = (Bell::new()?, Bell::new()?);
@@ -263,7 +263,7 @@ impl Wakers {
 
     /// Tries again what is not armed, and arms anew where kubepods is another cgroup than before.
     pub fn rearm(&mut self) {
-        let kubepods = cgroup_use::dir(&self.trees, "memory", self.kubepods.components());
+        let kubepods = cgroup_use::dir(&self.trees, "memory", &self.kubepods);
         let id = kubepods.ok().flatten().map(|it| it.inode());
         if self.kubepods_id != id {
             self.kubepods_id = id;
@@ -369,9 +369,9 @@ impl Wakers {
     }
 
     fn try_arm(&mut self, waker: Waker) -> Result<Option<(Armed, WakerState)>, ArmError> {
-        let name = match waker.is_of_kubepods() {
+        let cgroup = match waker.is_of_kubepods() {
             true => self.kubepods.clone(),
-            false => CgroupName::root(),
+            false => CgroupPath::root(),
         };
         match waker {
             Waker::NodePsi => {
@@ -382,7 +382,7 @@ impl Wakers {
                 let Some(tree) = self.trees.cgroup2() else {
                     return Ok(None);
                 };
-                let dir = tree.dir.descend(name.components())?;
+                let dir = tree.dir.descend(cgroup.components())?;
                 psi_trigger(openat(
                     &dir,
                     "memory.pressure",
@@ -391,7 +391,7 @@ impl Wakers {
                 ))
             }
             Waker::KubepodsEvents => {
-                let Some(dir) = self.memory_dir(&name, Version::V2)? else {
+                let Some(dir) = self.memory_dir(&cgroup, Version::V2)? else {
                     return Ok(None);
                 };
                 let file = HeldFile::open_in(&dir, "memory.events.local")?;
@@ -401,7 +401,7 @@ impl Wakers {
             }
             Waker::NodeUsage | Waker::KubepodsUsage => {
                 let threshold = self.thresholds.get(&waker).copied();
-                let dir = self.memory_dir(&name, Version::V1)?;
+                let dir = self.memory_dir(&cgroup, Version::V1)?;
                 let (Some(bytes), Some(dir)) = (threshold, dir) else {
                     return Ok(None);
                 };
@@ -409,7 +409,7 @@ impl Wakers {
                 Ok(Some((Armed::Event(event, Some(bytes)), WakerState::Armed)))
             }
             Waker::NodeLevel => {
-                let Some(dir) = self.memory_dir(&name, Version::V1)? else {
+                let Some(dir) = self.memory_dir(&cgroup, Version::V1)? else {
                     return Ok(None);
                 };
                 let event = v1_event(&dir, "memory.pressure_level", "medium,local")?;
@@ -419,11 +419,11 @@ impl Wakers {
     }
 
     /// The directory that memory is accounted in, if that is of this cgroup version.
-    fn memory_dir(&self, name: &CgroupName, version: Version) -> Result<Option<Dir>, FsError> {
+    fn memory_dir(&self, cgroup: &CgroupPath, version: Version) -> Result<Option<Dir>, FsError> {
         if self.trees.unified != (version == Version::V2) {
             return Ok(None);
         }
-        cgroup_use::dir(&self.trees, "memory", name.components())
+        cgroup_use::dir(&self.trees, "memory", cgroup)
     }
 }
 
@@ -494,7 +494,7 @@ mod tests {
             unified: false,
             trees: Vec::new(),
         };
-        let kubepods = CgroupName::kubepods(&CgroupName::root());
+        let kubepods = CgroupPath::new("/kubepods").unwrap();
         let root = Root::at("/proc/self/fd/no-such-node");
         Wakers::open(&root, Arc::new(trees), &kubepods).unwrap()
     }

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use super::{ApplyError, CgroupWriter};
 use crate::model::cgroup::{Controller, InterfaceFile};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::device_access::{DeviceAccess, DeviceRules};
 use crate::sys::{FsError, Tree};
 
@@ -14,25 +14,25 @@ impl CgroupWriter {
     /// controller where v1 has it, else by a program.
     pub fn allow_devices(
         &self,
-        name: &CgroupName,
+        path: &CgroupPath,
         access: &DeviceAccess,
     ) -> Result<(), ApplyError> {
         if let Some(tree) = self.trees.legacy(Controller::Devices.name()) {
-            return legacy_devices(tree, name, access);
+            return legacy_devices(tree, path, access);
         }
         let (Some(tree), Some(programs)) = (self.trees.cgroup2(), &self.device_programs) else {
             return Err(ApplyError::NoController {
-                name: name.clone(),
+                path: path.clone(),
                 file: InterfaceFile::devices().name,
                 controller: Controller::Devices.name(),
             });
         };
-        let dir = match tree.dir.descend(name.components()) {
+        let dir = match tree.dir.descend(path.components()) {
             Ok(dir) => dir,
-            Err(FsError::Gone { .. }) => return Err(ApplyError::Gone { name: name.clone() }),
+            Err(FsError::Gone { .. }) => return Err(ApplyError::Gone { path: path.clone() }),
             Err(source) => {
                 return Err(ApplyError::Write {
-                    name: name.clone(),
+                    path: path.clone(),
                     file: InterfaceFile::devices().name,
                     value: access.to_string(),
                     source,
@@ -41,9 +41,9 @@ impl CgroupWriter {
         };
         let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);
         match programs.allow(dir.as_fd(), access) {
-            Err(error) if error.is_gone() => Err(ApplyError::Gone { name: name.clone() }),
+            Err(error) if error.is_gone() => Err(ApplyError::Gone { path: path.clone() }),
             other => other.map_err(|source| ApplyError::Devices {
-                name: name.clone(),
+                path: path.clone(),
                 source: Box::new(source),
             }),
         }
@@ -53,18 +53,18 @@ impl CgroupWriter {
 /// Writes the difference between what `devices.list` shows and `access`, a rule at a time as the
 /// kernel takes them. Where everything is allowed there are no rules yet: all is denied first, which
 /// the kernel refuses with EINVAL once the cgroup has children.
-fn legacy_devices(tree: &Tree, name: &CgroupName, access: &DeviceAccess) -> Result<(), ApplyError> {
+fn legacy_devices(tree: &Tree, path: &CgroupPath, access: &DeviceAccess) -> Result<(), ApplyError> {
     const LIST: &str = "devices.list";
     let failed = |file: &str, value: String, source: FsError| match source {
-        FsError::Gone { .. } => ApplyError::Gone { name: name.clone() },
+        FsError::Gone { .. } => ApplyError::Gone { path: path.clone() },
         source => ApplyError::Write {
-            name: name.clone(),
+            path: path.clone(),
             file: file.to_owned(),
             value,
             source,
         },
     };
-    let opened = tree.dir.descend(name.components());
+    let opened = tree.dir.descend(path.components());
     let dir = opened.map_err(|source| failed(LIST, access.to_string(), source))?;
     let list = || {
         let text = dir.read_text(LIST);
@@ -98,7 +98,7 @@ fn legacy_devices(tree: &Tree, name: &CgroupName, access: &DeviceAccess) -> Resu
     let kept = list()?;
     if kept.parse().as_ref() != Ok(access) {
         return Err(ApplyError::NotKept {
-            name: name.clone(),
+            path: path.clone(),
             file: LIST.to_owned(),
             wrote: access.to_string(),
             kept: kept.trim().replace('\n', ", "),

@@ -7,8 +7,8 @@ use crate::decide::cgroup_files::{FileRules, WeightMap, files_for};
 use crate::model::resources::{CgroupResources, CpuBandwidth};
 use crate::units::Micros;
 
-fn name(path: &str) -> CgroupName {
-    CgroupName::new(path.split('/')).unwrap()
+fn at(below: &str) -> CgroupPath {
+    CgroupPath::root().join(below).unwrap()
 }
 
 fn rules(unified: bool) -> FileRules {
@@ -25,7 +25,7 @@ fn rules(unified: bool) -> FileRules {
 
 fn desired(path: &str, resources: &CgroupResources, unified: bool) -> DesiredCgroup {
     DesiredCgroup {
-        name: name(path),
+        path: at(path),
         files: files_for(resources, WeightMap::Linear, &rules(unified)),
     }
 }
@@ -45,7 +45,7 @@ fn limits(memory: u64, quota: u64) -> CgroupResources {
 /// A node that does as it is told.
 #[derive(Default)]
 struct Node {
-    cgroups: BTreeMap<CgroupName, ObservedCgroup>,
+    cgroups: BTreeMap<CgroupPath, ObservedCgroup>,
 }
 
 impl Node {
@@ -53,7 +53,7 @@ impl Node {
         for step in steps {
             let seen = self
                 .cgroups
-                .entry(step.name().clone())
+                .entry(step.path().clone())
                 .or_insert_with(ObservedCgroup::absent);
             match step {
                 CgroupStep::Create { .. } | CgroupStep::Repair { .. } => {
@@ -67,7 +67,7 @@ impl Node {
     }
 
     fn use_memory(&mut self, path: &str, bytes: u64) {
-        self.cgroups.get_mut(&name(path)).unwrap().memory_usage = Some(bytes);
+        self.cgroups.get_mut(&at(path)).unwrap().memory_usage = Some(bytes);
     }
 
     fn writes(&self, desired: &[DesiredCgroup]) -> Vec<String> {
@@ -75,10 +75,10 @@ impl Node {
             .steps
             .iter()
             .map(|step| match step {
-                CgroupStep::Create { name } => format!("create {}", name.last().unwrap()),
-                CgroupStep::Repair { name, .. } => format!("repair {}", name.last().unwrap()),
-                CgroupStep::Write { name, file, to, .. } => {
-                    format!("{} {}={to}", name.last().unwrap(), file.name)
+                CgroupStep::Create { path } => format!("create {}", path.last().unwrap()),
+                CgroupStep::Repair { path, .. } => format!("repair {}", path.last().unwrap()),
+                CgroupStep::Write { path, file, to, .. } => {
+                    format!("{} {}={to}", path.last().unwrap(), file.name)
                 }
             })
             .collect()
@@ -135,7 +135,7 @@ fn a_degraded_cgroup_is_repaired_and_nothing_else_happens_to_it() {
     let wanted = [desired("kubepods", &limits(1 << 30, 100_000), true)];
     let mut node = Node::default();
     node.apply(&plan_cgroups(&wanted, &node.cgroups).steps);
-    node.cgroups.get_mut(&name("kubepods")).unwrap().existence = Existence::Degraded {
+    node.cgroups.get_mut(&at("kubepods")).unwrap().existence = Existence::Degraded {
         missing: BTreeSet::from(["cpuset".to_owned()]),
     };
     assert_eq!(node.writes(&wanted), ["repair kubepods"]);
@@ -230,7 +230,7 @@ fn a_cpuset_is_never_wider_than_its_parents() {
         let plan = plan_cgroups(&wanted, &node.cgroups);
         for step in &plan.steps {
             node.apply(std::slice::from_ref(step));
-            let cpus = |path: &str| match node.cgroups[&name(path)].values.values().next() {
+            let cpus = |path: &str| match node.cgroups[&at(path)].values.values().next() {
                 Some(FileValue::List(cpus)) => cpus.clone(),
                 other => panic!("{other:?}"),
             };
@@ -258,14 +258,14 @@ fn a_masked_cpuset_is_told_and_not_written_again() {
     let mut node = Node::default();
     node.apply(&plan_cgroups(&wanted, &node.cgroups).steps);
     let file = wanted[0].files[0].0.clone();
-    let seen = node.cgroups.get_mut(&name("pod/app")).unwrap();
+    let seen = node.cgroups.get_mut(&at("pod/app")).unwrap();
     seen.effective.insert(file.clone(), "0-1".parse().unwrap());
     let plan = plan_cgroups(&wanted, &node.cgroups);
     assert_eq!(plan.steps, []);
     assert_eq!(
         plan.ineffective,
         [Ineffective {
-            name: name("pod/app"),
+            path: at("pod/app"),
             file,
             wanted: "0-3".parse().unwrap(),
             effective: "0-1".parse().unwrap(),

@@ -5,8 +5,8 @@ use crate::model::cgroup::{Controller, FileKind, InterfaceFile};
 
 const PASS: u64 = 10;
 
-fn name(path: &str) -> CgroupName {
-    CgroupName::new([path]).unwrap()
+fn path(name: &str) -> CgroupPath {
+    CgroupPath::root().join(name).unwrap()
 }
 
 fn at(second: u64) -> Duration {
@@ -15,7 +15,7 @@ fn at(second: u64) -> Duration {
 
 fn write(cgroup: &str, found: Option<u64>, wanted: u64) -> CgroupStep {
     CgroupStep::Write {
-        name: name(cgroup),
+        path: path(cgroup),
         file: InterfaceFile {
             controller: Controller::Cpu,
             name: "cpu.weight".to_owned(),
@@ -91,7 +91,7 @@ fn another_decision_is_written_at_once() {
 
 #[test]
 fn a_write_that_stays_ends_the_dispute() {
-    let known = name("a");
+    let known = path("a");
     let known = BTreeSet::from([&known]);
     let mut state = contention();
     for second in [0, 10, 20, 30] {
@@ -137,13 +137,13 @@ fn what_is_held_says_what_stands_against_what() {
     let mut steps = vec![
         write("a", Some(778), 10),
         write("b", Some(778), 10),
-        CgroupStep::Create { name: name("a") },
+        CgroupStep::Create { path: path("a") },
     ];
     let held = state.hold_back(&mut steps, at(30));
     assert_eq!(
         held,
         [Held {
-            name: name("a"),
+            path: path("a"),
             file: "cpu.weight".to_owned(),
             wanted: FileValue::Number(10),
             found: FileValue::Number(778),

@@ -18,6 +18,7 @@ fn plan(exclusive_cpu_limits: CpuLimits) -> NodePlan {
     };
     NodePlan {
         kubepods: CgroupName::kubepods(&CgroupName::root()),
+        driver: CgroupDriver::Cgroupfs,
         rules: FileRules {
             unified: true,
             page_size: 4096,
@@ -49,8 +50,8 @@ fn file(cgroup: &DesiredCgroup, name: &str) -> Option<String> {
     found.map(|(_, value)| value.to_string())
 }
 
-fn name(path: &str) -> CgroupName {
-    CgroupName::new(path.split('/')).unwrap()
+fn path(text: &str) -> CgroupPath {
+    text.parse().unwrap()
 }
 
 #[test]
@@ -64,9 +65,9 @@ fn exclusive_cpus_have_no_quota_in_container_and_pod_unless_the_gate_is_off() {
         (CpuLimits::Enforced, CpuPinning::Exclusive, "200000 100000"),
     ] {
         let plan = plan(limits);
-        let of_pod = plan.pod_cgroup(&pod, class, pinning, name("kubepods/podu"));
+        let of_pod = plan.pod_cgroup(&pod, class, pinning, path("/kubepods/podu"));
         let placement = placement("2-3", pinning);
-        let app = name("kubepods/podu/app");
+        let app = path("/kubepods/podu/app");
         let of_container = plan.container_cgroup(&pod, class, container, &placement, app.clone());
         for cgroup in [&of_pod, &of_container] {
             let max = file(cgroup, "cpu.max");
@@ -91,7 +92,7 @@ fn a_container_anywhere_has_no_cpuset_file() {
     let plan = plan(CpuLimits::Ignored);
     let anywhere = ContainerPlacement::ANYWHERE;
     let class = QosClass::BestEffort;
-    let app = name("kubepods/besteffort/podu/app");
+    let app = path("/kubepods/besteffort/podu/app");
     let cgroup = plan.container_cgroup(&pod, class, &pod.containers[0], &anywhere, app.clone());
     assert_eq!(file(&cgroup, "cpuset.cpus"), None);
     assert_eq!(file(&cgroup, "cpuset.mems"), None);
@@ -107,7 +108,7 @@ fn ancestors_have_a_cpuset_where_they_need_one() {
         mems: NumaMask::from_bits(0b11),
     });
     let class = QosClass::BestEffort;
-    let of_pod = plan.pod_cgroup(&pod, class, CpuPinning::Shared, name("kubepods/podu"));
+    let of_pod = plan.pod_cgroup(&pod, class, CpuPinning::Shared, path("/kubepods/podu"));
     let text = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n";
     let loaded = Config::from_yaml(text, None, &[]).unwrap();
     let mut ancestors = plan.node_cgroups(&loaded.config.kubelet, [&pod]);

@@ -15,7 +15,7 @@ use super::amount_of;
 use super::reclaimable::{CacheEvidence, reclaimable};
 use super::trend::{Point, gain_within, time_to_fall};
 use crate::config::StagesConfig;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{
     MemoryMethod, MemoryUse, PodFigures, PodReading, Signal, Snapshot, Threshold,
 };
@@ -55,9 +55,9 @@ pub struct ReliefAbilities {
 /// The cgroups of a pod as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCgroups {
-    pub pod: CgroupName,
+    pub pod: CgroupPath,
     /// Of the pod and of its containers, as read from the kernel; empty on v1.
-    pub memory_high: BTreeMap<CgroupName, Limit>,
+    pub memory_high: BTreeMap<CgroupPath, Limit>,
     /// Frozen by anybody.
     pub is_frozen: bool,
 }
@@ -329,7 +329,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    fn step(&self, stage: Stage, cgroup: &CgroupName, action: ReliefAction) -> ReliefStep {
+    fn step(&self, stage: Stage, cgroup: &CgroupPath, action: ReliefAction) -> ReliefStep {
         ReliefStep {
             stage,
             pod: self.reading.facts.pod.clone(),

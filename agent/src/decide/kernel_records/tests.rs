@@ -2,6 +2,7 @@ use super::*;
 use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
 use crate::decide::testing::{key, oom_kill, register, registered};
 use crate::model::attribution::{Level, Owner};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, CgroupLineage, OomConstraint, ProcessKey};
 use crate::model::pod::{PodUid, QosClass};
 
@@ -218,7 +219,7 @@ fn what_is_told_after_its_cgroup_is_gone_is_still_its_pods() {
     for n in 0..KEPT_AFTER_REMOVAL as u64 {
         let id = CgroupId(1_000 + n);
         let level = Level::Qos(QosClass::Burstable);
-        let path = String::new();
+        let path = CgroupPath::root();
         index.insert(id, Owner { level, path });
         index.retire(id);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ContainerStats;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::pod::QosClass;
 use crate::model::record::PodRef;
 use crate::model::time::WallTime;
@@ -15,7 +15,7 @@ use crate::model::time::WallTime;
 pub struct KnownPod {
     pub pod: Arc<PodRef>,
     pub qos: QosClass,
-    pub cgroup: CgroupName,
+    pub cgroup: CgroupPath,
     pub started_at: WallTime,
     /// With a cgroup, by name.
     pub containers: Vec<KnownContainer>,
@@ -25,7 +25,7 @@ pub struct KnownPod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownContainer {
     pub name: String,
-    pub cgroup: CgroupName,
+    pub cgroup: CgroupPath,
     /// As the runtime names the instance.
     pub runtime_id: String,
     /// As the manifest has it; empty: none.
@@ -43,7 +43,7 @@ pub struct KnownContainer {
 pub struct EndedContainer {
     pub pod: Arc<PodRef>,
     pub qos: QosClass,
-    pub pod_cgroup: CgroupName,
+    pub pod_cgroup: CgroupPath,
     pub pod_started_at: WallTime,
     /// Boottime of its end.
     pub at: Duration,

@@ -10,7 +10,7 @@ use crate::decide::placement::cpu::exclusive_cpus;
 use crate::decide::placement::managers::{Books, Managers, PlacementError, StateFault};
 use crate::decide::qos::qos_class;
 use crate::model::admission::Admission;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::kubelet_state::{CPU_FILE, DEVICE_FILE, MEMORY_FILE, StateFileError};
 use crate::model::numa::NumaMask;
 use crate::model::placement::{CpuState, DeviceState, MemoryBlock, MemoryState};
@@ -200,7 +200,7 @@ impl Loop {
     }
 
     /// Containers that run, with the cgroups they run in.
-    fn running(&self) -> impl Iterator<Item = (&Pod, &Container, &CgroupName)> {
+    fn running(&self) -> impl Iterator<Item = (&Pod, &Container, &CgroupPath)> {
         self.pods.values().flat_map(|entry| {
             let pod = &entry.state.pod;
             pod.all_containers().filter_map(move |container| {

@@ -60,7 +60,7 @@ impl Watcher {
         let Some(in_vain) = self.state.brake.as_ref().map(|it| it.in_vain(now)) else {
             return;
         };
-        let largest = largest_outside(&Root::host(), &self.parts.kubepods);
+        let largest = largest_outside(&Root::host(), self.parts.kubepods.as_str());
         self.parts.told.ineffective(&in_vain, largest.as_ref());
     }
 

@@ -19,7 +19,7 @@ use crate::decide::eviction::stages::{
     PodCgroups, ReliefAbilities, StagesInput, intended, measured, plan, review, undone,
 };
 use crate::model::cgroup::{Controller, FileKind, FileValue, InterfaceFile};
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{Snapshot, StarvedResource};
 use crate::model::pod::PodUid;
 use crate::model::relief::{ReliefState, ReliefStep, Stage};
@@ -56,7 +56,7 @@ impl Stages {
     pub(in crate::run) fn new(
         config: StagesConfig,
         reader: CgroupReader,
-        kubepods: &CgroupName,
+        kubepods: &CgroupPath,
         page_size: u64,
         state_directory: &Path,
         patience: Patience,
@@ -114,7 +114,7 @@ impl Stages {
 
     /// Whether `memory.high` is lifted from the container or from all of its pod; `None`: there is
     /// no such file.
-    pub(super) fn is_relaxed(&self, pod: &CgroupName, container: &CgroupName) -> Option<bool> {
+    pub(super) fn is_relaxed(&self, pod: &CgroupPath, container: &CgroupPath) -> Option<bool> {
         let is_lifted = self.state.is_relaxed(pod) || self.state.is_relaxed(container);
         self.abilities.memory_high.then_some(is_lifted)
     }
@@ -153,12 +153,12 @@ impl Stages {
         let mut memory_high = BTreeMap::new();
         if self.abilities.memory_high {
             let containers = pod.containers.iter().map(|(_, it)| it);
-            for name in std::iter::once(&pod.cgroup).chain(containers) {
+            for path in std::iter::once(&pod.cgroup).chain(containers) {
                 let wanted = [(high.clone(), FileValue::Limit(Limit::Max))];
-                if let Ok(seen) = self.reader.observe(name, &wanted)
+                if let Ok(seen) = self.reader.observe(path, &wanted)
                     && let Some(FileValue::Limit(limit)) = seen.values.get(&high)
                 {
-                    memory_high.insert(name.clone(), *limit);
+                    memory_high.insert(path.clone(), *limit);
                 }
             }
         }

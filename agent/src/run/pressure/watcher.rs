@@ -24,6 +24,7 @@ use crate::decide::eviction::{
     BlockedReason, Decision, Policy, Reaping, State, brake, pace, signals, synchronize,
     threshold_quantity,
 };
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{
     MemoryMethod, NodeCondition, NodeReading, Observation, PodFigures, PodReading, Signal,
     Snapshot, StarvedResource, Threshold, WakeSource,
@@ -75,8 +76,8 @@ const WARM_RATE: u64 = 10 << 20;
 /// What the watcher is made of.
 pub(in crate::run) struct Parts {
     pub pressure: Arc<Pressure>,
-    /// Path of the cgroup of all pods, from the mount.
-    pub kubepods: String,
+    /// The cgroup of all pods.
+    pub kubepods: CgroupPath,
     pub background: Arc<Background>,
     pub policy: Policy,
     pub method: MemoryMethod,

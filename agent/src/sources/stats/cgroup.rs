@@ -12,7 +12,7 @@ use super::settings::Settings;
 use crate::model::cgroup_files::{
     CpuStat, MemoryEvents, OomControl, parse_count, parse_cpuacct_usage, parse_pids,
 };
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::CgroupId;
 use crate::model::eviction::{MemoryUse, StallTotals};
 use crate::model::psi::Psi;
@@ -110,8 +110,7 @@ pub(super) struct Quick {
 /// See the module. Nothing is open before the first reading.
 #[derive(Debug)]
 pub(super) struct CgroupReader {
-    /// Directories below the mount; those of other programs are no names of ours.
-    name: Vec<String>,
+    path: CgroupPath,
     /// The cgroup that is known.
     inode: Option<u64>,
     quick: Option<QuickFiles>,
@@ -213,13 +212,9 @@ impl Context {
 }
 
 impl CgroupReader {
-    pub(super) fn new(name: &CgroupName) -> Self {
-        Self::at(name.components().to_vec())
-    }
-
-    pub(super) fn at(name: Vec<String>) -> Self {
+    pub(super) fn at(path: CgroupPath) -> Self {
         Self {
-            name,
+            path,
             inode: None,
             quick: None,
             full: None,
@@ -230,13 +225,13 @@ impl CgroupReader {
         }
     }
 
-    pub(super) fn name(&self) -> &[String] {
-        &self.name
+    pub(super) fn path(&self) -> &CgroupPath {
+        &self.path
     }
 
-    /// Its path below the cgroup mount, with a leading slash.
+    /// Its name in what is shown: the path as text.
     pub(super) fn id(&self) -> String {
-        format!("/{}", self.name.join("/"))
+        self.path.to_string()
     }
 
     /// What decisions need: five reads. `None`: there is no such cgroup.
@@ -302,7 +297,7 @@ impl CgroupReader {
     /// False: there is no such cgroup.
     fn open_quick(&mut self, cx: &mut Context) -> bool {
         self.close_quick(cx);
-        let opened = QuickFiles::open(&cx.trees, &self.name);
+        let opened = QuickFiles::open(&cx.trees, &self.path);
         if !opened.is_any() {
             return false;
         }
@@ -319,7 +314,7 @@ impl CgroupReader {
     /// Lets go of files of a cgroup that is not the one at its path any more.
     pub(super) fn renew(&mut self, cx: &mut Context) {
         let held = self.inode;
-        let found = dir(&cx.trees, "memory", &self.name);
+        let found = dir(&cx.trees, "memory", &self.path);
         if matches!(found, Ok(found) if found.as_ref().map(Dir::inode) != held) {
             self.close(cx);
         }
@@ -349,7 +344,7 @@ impl CgroupReader {
         match &self.full {
             Some(files) => cx.value(files.processes.as_ref(), parse_pids).ok()?,
             None => {
-                let dir = dir(&cx.trees, "memory", &self.name).ok()??;
+                let dir = dir(&cx.trees, "memory", &self.path).ok()??;
                 parse_pids(&dir.read_text("cgroup.procs").ok()?).ok()
             }
         }
@@ -380,11 +375,11 @@ impl CgroupReader {
                 Some(_) => at + SETTINGS_STAY,
                 None => at,
             };
-            let settings = Settings::read(cx, &self.name, self.inode);
+            let settings = Settings::read(cx, &self.path, self.inode);
             self.settings = settings.map(|it| (due, it));
         }
         if self.full.is_none() {
-            let full = FullFiles::open(&cx.trees, &self.name);
+            let full = FullFiles::open(&cx.trees, &self.path);
             cx.held.n += full.n_files();
             self.full = Some(full);
         }
@@ -436,12 +431,12 @@ impl OfRunning {
 }
 
 impl QuickFiles {
-    fn open(trees: &Trees, name: &[String]) -> Self {
-        let tasks = dir(trees, "pids", name).ok().flatten();
+    fn open(trees: &Trees, path: &CgroupPath) -> Self {
+        let tasks = dir(trees, "pids", path).ok().flatten();
         Self {
-            memory: MemoryFiles::open(trees, name).ok().flatten(),
+            memory: MemoryFiles::open(trees, path).ok().flatten(),
             tasks: tasks.and_then(|it| HeldFile::open_in(&it, "pids.current").ok()),
-            stall: StallFile::open(trees, name).ok().flatten(),
+            stall: StallFile::open(trees, path).ok().flatten(),
         }
     }
 
@@ -478,10 +473,10 @@ impl QuickFiles {
 }
 
 impl FullFiles {
-    fn open(trees: &Trees, name: &[String]) -> Self {
-        let controller = |it| dir(trees, it, name).ok().flatten();
+    fn open(trees: &Trees, path: &CgroupPath) -> Self {
+        let controller = |it| dir(trees, it, path).ok().flatten();
         let file = |dir: &Option<Dir>, name| HeldFile::open_in(dir.as_ref()?, name).ok();
-        let unified = cgroup2_dir(trees, name).ok().flatten();
+        let unified = cgroup2_dir(trees, path).ok().flatten();
         let stall = |name| StallFile::open_in(unified.as_ref()?, name).ok().flatten();
         let (cpu_stall, io_stall) = (stall("cpu.pressure"), stall("io.pressure"));
         if trees.unified {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::cgroup::{Below, CgroupReader, Context};
 use super::process::is_shown;
 use crate::model::capacity::running_pids;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::node_memory::Meminfo;
 use crate::model::psi::Stalls;
 use crate::model::stats::text::{mount_source, parse_diskstats, parse_net_dev};
@@ -40,7 +41,7 @@ impl NodeFigures {
             root: root.clone(),
             device: device.to_owned(),
             nodefs,
-            cgroup: CgroupReader::at(Vec::new()),
+            cgroup: CgroupReader::at(CgroupPath::root()),
             meminfo: open("/proc/meminfo"),
             loadavg: open("/proc/loadavg"),
             // Of the host also where the agent has a network of its own.

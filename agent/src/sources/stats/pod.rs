@@ -41,7 +41,7 @@ struct ContainerReader {
 impl PodReader {
     pub(super) fn new(known: Arc<KnownPod>) -> Self {
         Self {
-            cgroup: CgroupReader::new(&known.cgroup),
+            cgroup: CgroupReader::at(known.cgroup.clone()),
             containers: known.containers.iter().map(ContainerReader::new).collect(),
             known,
             sweep: 0,
@@ -63,8 +63,7 @@ impl PodReader {
         if known.containers != self.known.containers {
             let mut before = std::mem::take(&mut self.containers);
             for container in &known.containers {
-                let is_same =
-                    |it: &ContainerReader| it.cgroup.name() == container.cgroup.components();
+                let is_same = |it: &ContainerReader| *it.cgroup.path() == container.cgroup;
                 let reader = match before.iter().position(is_same) {
                     Some(index) => before.swap_remove(index),
                     None => ContainerReader::new(container),
@@ -123,7 +122,7 @@ impl PodReader {
         let memory = quick.memory.map(|it| it.with_files_of(parts));
         let processes = match wanted.processes {
             true => {
-                let found = dir(&cx.trees, "memory", self.known.cgroup.components());
+                let found = dir(&cx.trees, "memory", &self.known.cgroup);
                 found.ok().flatten().and_then(|it| count_processes(&it))
             }
             false => None,
@@ -198,7 +197,7 @@ impl PodReader {
 impl ContainerReader {
     fn new(known: &KnownContainer) -> Self {
         Self {
-            cgroup: CgroupReader::new(&known.cgroup),
+            cgroup: CgroupReader::at(known.cgroup.clone()),
             process: None,
             descriptors: None,
         }

@@ -4,6 +4,7 @@ use super::cgroup::Context;
 use crate::model::cgroup_files::{
     parse_cfs_bandwidth, parse_count, parse_cpu_max, parse_limit, parse_memory_limit_v1,
 };
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::resources::CpuBandwidth;
 use crate::model::stats::{CgroupSpec, HugetlbUse};
 use crate::model::text::ParseError;
@@ -20,8 +21,8 @@ pub(super) struct Settings {
 impl Settings {
     /// `inode`: of the cgroup in the hierarchy of memory that is meant. `None`: another one is at the
     /// path by now.
-    pub(super) fn read(cx: &Context, name: &[String], inode: Option<u64>) -> Option<Self> {
-        let dir = |controller| dir(&cx.trees, controller, name).ok().flatten();
+    pub(super) fn read(cx: &Context, path: &CgroupPath, inode: Option<u64>) -> Option<Self> {
+        let dir = |controller| dir(&cx.trees, controller, path).ok().flatten();
         let memory = dir("memory");
         if memory.as_ref().map(Dir::inode) != inode {
             return None;

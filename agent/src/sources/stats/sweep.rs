@@ -8,7 +8,7 @@ use super::cgroup::{Below, CgroupReader, Context, Faults, Held};
 use super::node::NodeFigures;
 use super::pod::PodReader;
 use super::process::HostFacts;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{PodFigures, StallTotals};
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
@@ -77,8 +77,8 @@ pub struct StatsReader {
     node: NodeFigures,
     /// All pods together, and the QoS classes that have a cgroup of their own.
     classes: Vec<(GroupKind, CgroupReader)>,
-    slices: BTreeMap<String, CgroupReader>,
-    kubepods: CgroupName,
+    slices: BTreeMap<CgroupPath, CgroupReader>,
+    kubepods: CgroupPath,
     /// In the order of the snapshot.
     pods: BTreeMap<Arc<PodRef>, PodReader>,
     refs: BTreeMap<PodUid, Arc<PodRef>>,
@@ -95,28 +95,31 @@ struct Round {
     cpu: Option<Duration>,
     node: Option<NodeStats>,
     /// Groups that are still to be read, the next one last.
-    left: Vec<(GroupKind, Vec<String>)>,
+    left: Vec<(GroupKind, CgroupPath)>,
     groups: Vec<GroupStats>,
     /// The pod that is being read; those before it are done.
     pod: Option<Arc<PodRef>>,
 }
 
 impl StatsReader {
-    /// Without any pod; `kubepods` is the cgroup of all, `nodefs` is the file system that is shown,
-    /// `page_size` in bytes.
+    /// Without any pod; `qos_cgroups` are kubepods and the two of the QoS classes in it, Burstable
+    /// first, `nodefs` is the file system that is shown, `page_size` in bytes.
     pub fn new(
         root: &Root,
         trees: Arc<Trees>,
-        kubepods: &CgroupName,
+        qos_cgroups: [CgroupPath; 3],
         nodefs: FilesystemProbe,
         machine: Arc<Machine>,
         page_size: u64,
     ) -> Self {
         let sizes = hugepages(root, "/sys/kernel/mm/hugepages").unwrap_or_default();
         // Guaranteed pods are right below kubepods.
-        let classes = [QosClass::Burstable, QosClass::BestEffort]
-            .map(|class| (GroupKind::Qos(class), kubepods.qos(class)));
-        let all = [(GroupKind::Kubepods, kubepods.clone())];
+        let kinds = [
+            GroupKind::Kubepods,
+            GroupKind::Qos(QosClass::Burstable),
+            GroupKind::Qos(QosClass::BestEffort),
+        ];
+        let kubepods = qos_cgroups[0].clone();
         Self {
             cx: Context {
                 trees,
@@ -130,13 +133,12 @@ impl StatsReader {
             machine,
             host: HostFacts::read(root),
             node: NodeFigures::open(root, nodefs),
-            classes: all
+            classes: kinds
                 .into_iter()
-                .chain(classes)
-                .map(|(kind, name)| (kind, CgroupReader::new(&name)))
+                .zip(qos_cgroups.map(CgroupReader::at))
                 .collect(),
             slices: BTreeMap::new(),
-            kubepods: kubepods.clone(),
+            kubepods,
             pods: BTreeMap::new(),
             refs: BTreeMap::new(),
             ended: Vec::new(),
@@ -266,9 +268,9 @@ impl StatsReader {
         self.n_sweeps += 1;
         self.look_for_slices();
         let slices = self.slices.keys().rev();
-        let slices = slices.map(|name| (GroupKind::Slice, vec![name.clone()]));
+        let slices = slices.map(|path| (GroupKind::Slice, path.clone()));
         let classes = self.classes.iter().rev();
-        let classes = classes.map(|(kind, reader)| (*kind, reader.name().to_vec()));
+        let classes = classes.map(|(kind, reader)| (*kind, reader.path().clone()));
         Round {
             begun: now,
             cpu: Some(Duration::ZERO),
@@ -285,11 +287,12 @@ impl StatsReader {
         let names = tree.and_then(|it| it.dir.list_dirs().ok());
         let names = names.unwrap_or_default().into_iter().take(MAX_SLICES);
         let mut before = std::mem::take(&mut self.slices);
-        let of_pods = self.kubepods.components().first();
-        for name in names.filter(|it| Some(it) != of_pods) {
-            let reader = before.remove(&name);
-            let reader = reader.unwrap_or_else(|| CgroupReader::at(vec![name.clone()]));
-            self.slices.insert(name, reader);
+        let of_pods = self.kubepods.components().next();
+        let names = names.filter(|it| Some(it.as_str()) != of_pods);
+        for path in names.filter_map(|it| CgroupPath::root().join(&it).ok()) {
+            let reader = before.remove(&path);
+            let reader = reader.unwrap_or_else(|| CgroupReader::at(path.clone()));
+            self.slices.insert(path, reader);
         }
         for mut gone in before.into_values() {
             gone.close(&mut self.cx);
@@ -302,15 +305,12 @@ impl StatsReader {
             round.node = Some(self.node.read(&mut self.cx, at));
             return true;
         }
-        if let Some((kind, name)) = round.left.pop() {
+        if let Some((kind, path)) = round.left.pop() {
             let (reader, below) = match kind {
-                GroupKind::Slice => (
-                    name.first().and_then(|it| self.slices.get_mut(it)),
-                    Below::Seldom,
-                ),
+                GroupKind::Slice => (self.slices.get_mut(&path), Below::Seldom),
                 _ => {
                     let mut classes = self.classes.iter_mut();
-                    let found = classes.find(|(_, it)| it.name() == name);
+                    let found = classes.find(|(_, it)| *it.path() == path);
                     (found.map(|(_, it)| it), Below::Uncounted)
                 }
             };
@@ -392,7 +392,7 @@ impl StatsReader {
 /// bytes. For the last look at a cgroup before it is removed. `None`: there is no such cgroup.
 pub fn read_once(
     trees: &Arc<Trees>,
-    name: &CgroupName,
+    path: &CgroupPath,
     at: Duration,
     page_size: u64,
 ) -> Option<CgroupStats> {
@@ -404,7 +404,7 @@ pub fn read_once(
         held: Held::default(),
         faults: Faults::default(),
     };
-    CgroupReader::new(name).full(&mut cx, at, Below::Uncounted)
+    CgroupReader::at(path.clone()).full(&mut cx, at, Below::Uncounted)
 }
 
 /// Files that may be held for readings beside `n_containers`: what is left of the limit.
@@ -420,7 +420,7 @@ fn add_ended(pods: &mut Vec<PodStats>, ended: &EndedContainer) {
             let pod = PodStats {
                 pod: Arc::clone(&ended.pod),
                 qos: ended.qos,
-                id: CgroupReader::new(&ended.pod_cgroup).id(),
+                id: ended.pod_cgroup.to_string(),
                 started_at: ended.pod_started_at,
                 stats: None,
                 network: Vec::new(),

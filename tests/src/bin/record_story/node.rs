@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use ballast::decide::eviction::story::Deed;
 use ballast::model::cgroup_name::{CgroupDriver, CgroupName};
+use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::eviction::{
     ContainerFacts, DiskUse, NodeReading, PodFacts, PodReading, Victim, VolumeFacts,
 };
@@ -35,7 +36,7 @@ const VOLUME: &str = "data";
 
 /// Everything is removed when it is dropped.
 pub(crate) struct Node {
-    root: CgroupName,
+    root: CgroupPath,
     kubepods: CgroupName,
     directory: PathBuf,
     reader: NodeReader,
@@ -47,7 +48,7 @@ pub(crate) struct Node {
 
 struct Pod {
     facts: Arc<PodFacts>,
-    cgroup: CgroupName,
+    cgroup: CgroupPath,
     volume: PathBuf,
     ending: Option<Ending>,
 }
@@ -73,27 +74,27 @@ impl Node {
             let kind = Some("tmpfs");
             mount(kind, &directory, kind, MsFlags::empty(), Some(options))?;
         }
-        let path = kubepods.path(CgroupDriver::Cgroupfs);
+        let path = kubepods.at(CgroupDriver::Cgroupfs);
         for mount in hierarchies() {
-            fs::create_dir_all(mount.join(path.trim_start_matches('/')))?;
+            fs::create_dir_all(mount.join(path.as_str().trim_start_matches('/')))?;
         }
         if let Some(limit) = story.limit {
             let file = match cgroup::is_unified() {
                 true => "memory.max",
                 false => "memory.limit_in_bytes",
             };
-            cgroup::write("memory", &path, file, &limit.to_string())?;
+            cgroup::write("memory", path.as_str(), file, &limit.to_string())?;
         }
         Ok(Self {
             reader: NodeReader::open(
                 &root,
                 Arc::clone(&trees),
-                &kubepods,
+                &path,
                 nodefs(&root, &directory)?,
                 page_size(),
             )?,
-            readers: stats_reader(&root, trees, &kubepods)?,
-            root: name,
+            readers: stats_reader(&root, trees, &path)?,
+            root: name.at(CgroupDriver::Cgroupfs),
             kubepods,
             directory,
             pods: Vec::new(),
@@ -114,8 +115,11 @@ impl Node {
         if let Some((at, mode)) = self.outside
             && at <= since
         {
-            let path = self.root.path(CgroupDriver::Cgroupfs);
-            self.hog(&format!("{path}/outside"), mode, &self.directory.clone())?;
+            self.hog(
+                &format!("{}/outside", self.root),
+                mode,
+                &self.directory.clone(),
+            )?;
             self.outside = None;
         }
         Ok(())
@@ -131,7 +135,7 @@ impl Node {
             0 => QosClass::BestEffort,
             _ => QosClass::Burstable,
         };
-        let cgroup = self.kubepods.pod(qos, &uid)?;
+        let cgroup = self.kubepods.pod(qos, &uid)?.at(CgroupDriver::Cgroupfs);
         let container = cgroup.join(CONTAINER)?;
         let volume = self.directory.join(&name);
         fs::create_dir_all(&volume)?;
@@ -162,7 +166,7 @@ impl Node {
                 size_limit: None,
             }],
         };
-        self.hog(&container.path(CgroupDriver::Cgroupfs), spec.mode, &volume)?;
+        self.hog(container.as_str(), spec.mode, &volume)?;
         self.pods.push(Pod {
             facts: Arc::new(facts),
             cgroup,
@@ -283,13 +287,13 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let path = self.root.path(CgroupDriver::Cgroupfs);
+        let path = self.root.as_str();
         for _ in 0..100 {
-            for dir in cgroup::dirs_in_all(&path) {
+            for dir in cgroup::dirs_in_all(path) {
                 cgroup::clear(&dir);
             }
             reap();
-            if cgroup::dirs_in_all(&path).is_empty() {
+            if cgroup::dirs_in_all(path).is_empty() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -308,16 +312,15 @@ fn hierarchies() -> Vec<PathBuf> {
     cgroup::mounts().into_iter().filter(has_name).collect()
 }
 
-fn container_dir(pod: &CgroupName) -> PathBuf {
-    let path = pod.path(CgroupDriver::Cgroupfs);
-    cgroup::dir_of("memory", &path).join(CONTAINER)
+fn container_dir(pod: &CgroupPath) -> PathBuf {
+    cgroup::dir_of("memory", pod.as_str()).join(CONTAINER)
 }
 
-fn n_processes(pod: &CgroupName) -> usize {
+fn n_processes(pod: &CgroupPath) -> usize {
     cgroup::procs(&container_dir(pod)).len()
 }
 
-fn signal(pod: &CgroupName, signal: Signal) {
+fn signal(pod: &CgroupPath, signal: Signal) {
     for pid in cgroup::procs(&container_dir(pod)) {
         if let Ok(pid) = i32::try_from(pid) {
             // It may have ended since.

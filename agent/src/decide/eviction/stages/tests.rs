@@ -19,8 +19,8 @@ const ABLE: ReliefAbilities = ReliefAbilities {
     freeze: true,
 };
 
-fn name(of: &str) -> CgroupName {
-    CgroupName::new(["kubepods", of]).expect("a plain name")
+fn path(of: &str) -> CgroupPath {
+    CgroupPath::new(format!("/kubepods/{of}")).expect("a plain path")
 }
 
 /// A pod that uses so much of its request, with cache that nobody misses.
@@ -163,8 +163,8 @@ impl Scene {
         let ranked: Vec<&PodReading> = snapshot.pods.iter().collect();
         let cgroups = self.pods.iter().map(|it| {
             let cgroups = PodCgroups {
-                pod: name(it.name),
-                memory_high: BTreeMap::from([(name(it.name), it.high)]),
+                pod: path(it.name),
+                memory_high: BTreeMap::from([(path(it.name), it.high)]),
                 is_frozen: it.is_frozen,
             };
             (PodUid(it.name.to_owned()), cgroups)
@@ -473,7 +473,7 @@ fn what_was_changed_is_undone_when_the_pressure_is_over() {
     assert_eq!(steps.len(), 2);
     let state = intended(&ReliefState::default(), &steps, NOW);
     let usage = Limit::At(GIB + 300 * MIB);
-    assert_eq!(state.memory_high_of(&name("greedy")), Some(usage));
+    assert_eq!(state.memory_high_of(&path("greedy")), Some(usage));
     // An agent that starts again knows it.
     let text = serde_json::to_string(&state).expect("plain data");
     let state: ReliefState = serde_json::from_str(&text).expect("it was written so");
@@ -506,7 +506,7 @@ fn what_was_changed_is_undone_when_the_pressure_is_over() {
 fn nobody_is_frozen_for_long_nor_while_ending() {
     let frozen = FrozenPod {
         pod: Pod::new("cold").reading(NOW).facts.pod.clone(),
-        cgroup: name("cold"),
+        cgroup: path("cold"),
         since: NOW,
     };
     let state = ReliefState {

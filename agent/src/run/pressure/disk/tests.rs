@@ -7,7 +7,7 @@
 use std::fs;
 
 use super::*;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::PodFacts;
 use crate::model::record::PodRef;
 
@@ -20,8 +20,8 @@ fn candidate() -> Candidate {
     };
     Candidate {
         facts: Arc::new(PodFacts::bare(pod)),
-        cgroup: CgroupName::root(),
-        containers: vec![("app".to_owned(), CgroupName::root())],
+        cgroup: CgroupPath::root(),
+        containers: vec![("app".to_owned(), CgroupPath::root())],
         logs: PathBuf::from("/logs"),
         directory: PathBuf::from("/pod"),
         volumes: vec![("shared".to_owned(), PathBuf::from("/pod/volumes/shared"))],
