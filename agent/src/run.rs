@@ -45,6 +45,7 @@ mod reserved;
 mod returns;
 mod serve;
 mod start;
+mod sweep;
 mod told;
 mod usage;
 mod watch;
@@ -80,6 +81,7 @@ pub use self::replay::{
     replay,
 };
 use self::returns::Tries;
+use self::sweep::Readings;
 use self::told::Told;
 use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
@@ -228,6 +230,7 @@ pub struct Loop {
     /// Refused pods that were tried again.
     tries: Tries,
     pressure: Arc<Pressure>,
+    readings: Arc<Readings>,
     eviction_notes: Notes,
     /// Evicted pods whose note is still on disk.
     noted: BTreeSet<PodUid>,
@@ -279,19 +282,19 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let runtime =
         serve::process_runtime(&config, open_files, to_loop.clone(), Arc::clone(&shared))?;
     shared.kill_counts.set_unified(node.reader.trees().unified);
-    let pressure = Arc::new(Pressure::default());
+    let readings = Arc::new(Readings::default());
     let (publisher, status) = Publisher::new(&config, &node);
     let pages = Pages {
         metrics: metrics.clone(),
         health: health.clone(),
-        stats: pressure.subscribe_stats(),
+        stats: readings.subscribe(),
         options: Options {
             timestamps: config.metrics.timestamps,
         },
     };
     let bell = {
-        let pressure = Arc::clone(&pressure);
-        Arc::new(move || pressure.ask_stats())
+        let readings = Arc::clone(&readings);
+        Arc::new(move || readings.ask())
     };
     let catch_up = CatchUp {
         ask: {
@@ -347,7 +350,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         placement,
         room: None,
         tries: Tries::default(),
-        pressure: Arc::clone(&pressure),
+        pressure: Arc::default(),
+        readings,
         eviction_notes: Notes::below(&config.state_directory),
         noted: BTreeSet::new(),
         plugins: None,
@@ -530,7 +534,7 @@ impl Loop {
             Event::Plugin(event) => self.plugin_changed(event),
             Event::Lost => {
                 // What the kernel counted is compared with what came.
-                self.pressure.ask_stats();
+                self.readings.ask();
                 return Some(Scope::All);
             }
             Event::CpusChanged => return Some(Scope::All),

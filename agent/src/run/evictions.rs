@@ -9,6 +9,7 @@ use super::Loop;
 use super::event::Sender;
 use super::pods::{PodEntry, StatePaths};
 use super::pressure::{self, Parts, Stages};
+use super::sweep::{self, Sweeper};
 use super::worker::Worker;
 use crate::apply::checkpoint;
 use crate::apply::recording::{Recorder, RecordingLimits};
@@ -177,20 +178,7 @@ impl Loop {
             )?,
             patience,
             kernel: Arc::clone(&self.shared),
-            stats: StatsReader::new(
-                &root,
-                Arc::clone(trees),
-                node.plan.qos_cgroups(),
-                nodefs,
-                Arc::new(stats::machine(
-                    &root,
-                    &node.name,
-                    &node.topology,
-                    trees.unified,
-                )),
-                page_size,
-            ),
-            stats_interval: config.stats_interval,
+            sweeper: self.sweeper(&root, nodefs),
             wakers,
             writer: ReliefWriter::new(node.writer.clone(), root, page_size),
             notes: self.eviction_notes.clone(),
@@ -200,6 +188,29 @@ impl Loop {
             metrics: self.metrics.clone(),
             to_loop,
         })?)
+    }
+
+    fn sweeper(&self, root: &Root, nodefs: FilesystemProbe) -> Sweeper {
+        let node = &self.node;
+        let trees = node.reader.trees();
+        let page_size = node.identity.page_size.0;
+        let machine = stats::machine(root, &node.name, &node.topology, trees.unified);
+        Sweeper::new(sweep::Parts {
+            reader: StatsReader::new(
+                root,
+                Arc::clone(trees),
+                node.plan.qos_cgroups(),
+                nodefs,
+                Arc::new(machine),
+                page_size,
+            ),
+            readings: Arc::clone(&self.readings),
+            kernel: Arc::clone(&self.shared),
+            background: Arc::clone(&self.background),
+            metrics: self.metrics.clone(),
+            page_size,
+            interval: self.config.stats_interval,
+        })
     }
 
     /// `None`: nothing is to be recorded, or it cannot be, which is told.
@@ -294,8 +305,9 @@ impl Loop {
             .filter(|it| it.is_active() && it.cgroup_id.is_some())
             .map(|it| Candidate::of(it, &it.facts, &self.paths))
             .collect();
-        if self.pressure.set_pods(candidates, known) {
-            self.pressure.ask_stats();
+        self.pressure.set_candidates(candidates);
+        if self.readings.set_pods(known) {
+            self.readings.ask();
         }
     }
 }

@@ -576,7 +576,7 @@ impl Loop {
                 metrics.kubelet_cgroup_op(KubeletCgroupOp::Destroy, duration);
             }
         };
-        let (pods, pressure) = (&self.pods, &self.pressure);
+        let (pods, readings) = (&self.pods, &self.readings);
         let trees = self.node.reader.trees();
         let page_size = self.node.identity.page_size.0;
         let (ids, kill_counts) = (&self.ids, &self.shared.kill_counts);
@@ -588,7 +588,7 @@ impl Loop {
             }
             let read = || stats::read_once(trees, path, clock::boottime(), page_size);
             if let Some(ended) = ended_container(pods, path, read) {
-                pressure.add_ended(ended);
+                readings.add_ended(ended);
             }
         };
         let writer = &self.node.writer;

@@ -16,13 +16,10 @@ mod show;
 mod stages;
 mod watcher;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
-
-use tokio::sync::watch;
 
 pub(super) use self::stages::Stages;
 pub(super) use self::watcher::{Parts, spawn};
@@ -32,8 +29,7 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{Eviction, NodeCondition};
 use crate::model::pod::PodUid;
 use crate::model::relief::ReliefState;
-use crate::model::stats::{EndedContainer, KnownPod, StatsSnapshot};
-use crate::model::status::{PodStalls, PressureStatus};
+use crate::model::status::PressureStatus;
 use crate::sources::checkpoint as stored;
 use crate::sources::checkpoint::CheckpointError;
 use crate::sources::wakers::Bell;
@@ -45,105 +41,31 @@ const NOTES: &str = "evictions";
 const NOTE_KIND: &str = "eviction";
 const NOTE_VERSION: u32 = 1;
 
-/// A rate over a shorter time says little, and sweeps for a shorter time cost too much.
-const MIN_SPAN: Duration = Duration::from_secs(1);
-
 /// What the watcher and the loop both know.
 #[derive(Debug, Default)]
 pub(super) struct Pressure {
-    known: Mutex<Known>,
-    /// Instances that ended since the last look.
-    ended: Mutex<Vec<EndedContainer>>,
-    /// The last sweep, for whoever shows it.
-    stats: watch::Sender<Option<Arc<StatsSnapshot>>>,
-    /// The last sweep at least [`MIN_SPAN`] before that one: a rate needs two.
-    stats_before: Mutex<Option<Arc<StatsSnapshot>>>,
+    /// The pods to choose from, as of the last pass of the loop.
+    candidates: Mutex<Arc<Vec<Candidate>>>,
     status: RwLock<Option<PressureStatus>>,
-    /// Memory stalls of pods, as of the last reading of all containers.
-    stalls: RwLock<BTreeMap<PodUid, PodStalls>>,
     /// What the watcher changed, for the loop not to take it for a foreign hand.
     relief: RwLock<ReliefState>,
     /// The next look is to be a pass.
     is_pass_wanted: AtomicBool,
-    /// A sweep is to come before its time.
-    is_sweep_wanted: AtomicBool,
     /// Set once there is a watcher.
     bell: OnceLock<Bell>,
 }
 
-/// The pods of the node, as of the last pass of the loop.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Known {
-    /// Those to choose from.
-    pub candidates: Arc<Vec<Candidate>>,
-    /// All, for the sweep.
-    pub pods: Arc<Vec<Arc<KnownPod>>>,
-}
-
 impl Pressure {
-    /// True: the pods are others, or run other containers.
-    pub(super) fn set_pods(&self, candidates: Vec<Candidate>, pods: Vec<Arc<KnownPod>>) -> bool {
-        let mut known = lock(&self.known);
-        if *known.candidates != candidates {
-            known.candidates = Arc::new(candidates);
-        }
-        let is_other = *known.pods != pods;
-        if is_other {
-            known.pods = Arc::new(pods);
-        }
-        is_other
-    }
-
-    fn known(&self) -> Known {
-        lock(&self.known).clone()
-    }
-
-    /// An instance has ended; the sweep goes on showing it for a while.
-    pub(super) fn add_ended(&self, ended: EndedContainer) {
-        lock(&self.ended).push(ended);
-    }
-
-    fn take_ended(&self) -> Vec<EndedContainer> {
-        std::mem::take(&mut *lock(&self.ended))
-    }
-
-    /// `None`: there was no sweep yet.
-    pub(super) fn stats(&self) -> Option<Arc<StatsSnapshot>> {
-        self.stats.borrow().clone()
-    }
-
-    /// For rates: a sweep at least a second before the last one.
-    pub(super) fn stats_before(&self) -> Option<Arc<StatsSnapshot>> {
-        lock(&self.stats_before).clone()
-    }
-
-    pub(super) fn subscribe_stats(&self) -> watch::Receiver<Option<Arc<StatsSnapshot>>> {
-        self.stats.subscribe()
-    }
-
-    fn set_stats(&self, stats: Arc<StatsSnapshot>) {
-        let last = self.stats.send_replace(Some(Arc::clone(&stats)));
-        if let Some(last) = last
-            && stats.ended.saturating_sub(last.ended) >= MIN_SPAN
-        {
-            *lock(&self.stats_before) = Some(last);
+    /// `candidates`: in the order of their UIDs.
+    pub(super) fn set_candidates(&self, candidates: Vec<Candidate>) {
+        let mut known = lock(&self.candidates);
+        if **known != candidates {
+            *known = Arc::new(candidates);
         }
     }
 
-    /// Asks for a sweep before the next is due: at once, or a second after the last one.
-    pub(super) fn ask_stats(&self) {
-        if !self.is_sweep_wanted.swap(true, Ordering::Relaxed) {
-            self.wake();
-        }
-    }
-
-    fn wants_sweep(&self) -> bool {
-        self.is_sweep_wanted.load(Ordering::Relaxed)
-    }
-
-    /// It begins; who asks from now on wants another.
-    fn begins_sweep(&self) {
-        self.is_sweep_wanted.store(false, Ordering::Relaxed);
+    fn candidates(&self) -> Arc<Vec<Candidate>> {
+        Arc::clone(&lock(&self.candidates))
     }
 
     /// `None`: the watcher has not looked yet, or there is none.
@@ -154,16 +76,6 @@ impl Pressure {
 
     fn set_status(&self, status: PressureStatus) {
         *self.status.write().unwrap_or_else(PoisonError::into_inner) = Some(status);
-    }
-
-    /// Empty where nothing is known of the pod.
-    pub(super) fn stalls_of(&self, uid: &PodUid) -> PodStalls {
-        let stalls = self.stalls.read().unwrap_or_else(PoisonError::into_inner);
-        stalls.get(uid).cloned().unwrap_or_default()
-    }
-
-    fn set_stalls(&self, stalls: BTreeMap<PodUid, PodStalls>) {
-        *self.stalls.write().unwrap_or_else(PoisonError::into_inner) = stalls;
     }
 
     fn set_relief(&self, state: &ReliefState) {

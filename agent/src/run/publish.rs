@@ -456,7 +456,7 @@ impl Loop {
     }
 
     fn status(&self, psi: PsiStatus) -> Status {
-        let usages = Usages::of(&self.pressure);
+        let usages = Usages::of(&self.readings);
         let now_boot = clock::boottime();
         let now_wall = clock::wall();
         let at = |boottime: Duration| {
@@ -585,7 +585,7 @@ impl Loop {
         at: &dyn Fn(Duration) -> WallTime,
     ) -> status::PodEntry {
         let pod = &entry.state.pod;
-        let mut stalls = self.pressure.stalls_of(&pod.uid);
+        let mut stalls = self.readings.stalls_of(&pod.uid);
         let waiting: BTreeMap<&str, Waiting> = entry
             .decision
             .iter()

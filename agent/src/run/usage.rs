@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::pressure::Pressure;
+use super::sweep::Readings;
 use crate::model::record::PodRef;
 use crate::model::stats::{CgroupStats, GroupKind, PodStats, StatsSnapshot};
 use crate::model::status::Usage;
@@ -15,10 +15,10 @@ pub(super) struct Usages {
 }
 
 impl Usages {
-    pub(super) fn of(pressure: &Pressure) -> Self {
+    pub(super) fn of(readings: &Readings) -> Self {
         Self {
-            now: pressure.stats(),
-            before: pressure.stats_before(),
+            now: readings.stats(),
+            before: readings.stats_before(),
         }
     }
 

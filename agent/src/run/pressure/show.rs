@@ -169,7 +169,7 @@ impl Watcher {
         let mut stalls = BTreeMap::new();
         stalls.extend(node.stall.map(|it| ("node".to_owned(), it)));
         stalls.extend(node.kubepods_stall.map(|it| ("kubepods".to_owned(), it)));
-        for (class, totals) in self.class_stalls() {
+        for (class, totals) in self.parts.sweeper.class_stalls() {
             let scope = match class {
                 QosClass::Guaranteed => "guaranteed",
                 QosClass::Burstable => "burstable",

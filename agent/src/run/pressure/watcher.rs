@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::act::{Leaving, Pending};
 use super::disk::{DiskKeeper, Freshness};
 use super::stages::Stages;
-use super::{MIN_SPAN, Notes, Pressure};
+use super::{Notes, Pressure};
 use crate::apply::recording::Recorder;
 use crate::apply::relief::ReliefWriter;
 use crate::config::StallConfig;
@@ -32,19 +32,18 @@ use crate::model::eviction::{
 use crate::model::forensics::LastEviction;
 use crate::model::history::NodeSample;
 use crate::model::pod::PodUid;
-use crate::model::stats::{KnownPod, StatsSnapshot};
-use crate::model::status::{EvictionStatus, PodStalls};
+use crate::model::status::EvictionStatus;
 use crate::observe::metrics::Metrics;
 use crate::run::RunError;
 use crate::run::event::{Event, Sender};
 use crate::run::evictions::Candidate;
 use crate::run::forensics::Background;
 use crate::run::kernel;
+use crate::run::sweep::Sweeper;
 use crate::run::told::Told;
 use crate::run::worker::{Stop, Worker};
 use crate::sources::bpf::STALLS_WAKE_EVERY;
 use crate::sources::node_reading::NodeReader;
-use crate::sources::stats::StatsReader;
 use crate::sources::wakers::Wakers;
 use crate::sys::patience::Patience;
 use crate::sys::{clock, steady};
@@ -89,8 +88,8 @@ pub(in crate::run) struct Parts {
     pub patience: Patience,
     /// Of the listener: time in reclaim where there is no PSI.
     pub kernel: Arc<kernel::Shared>,
-    pub stats: StatsReader,
-    pub stats_interval: Duration,
+    /// What pods use, for the decision too.
+    pub sweeper: Sweeper,
     pub wakers: Wakers,
     pub writer: ReliefWriter,
     pub notes: Notes,
@@ -108,19 +107,13 @@ pub(super) struct Watcher {
     pub(super) state: State,
     pub(super) stall: StallState,
     pub(super) candidates: Arc<Vec<Candidate>>,
-    /// The pods that the reader holds files of.
-    pods: Arc<Vec<Arc<KnownPod>>>,
     /// The last whole reading, and the one some seconds before it.
     node: NodeReading,
     pub(super) before: NodeReading,
     /// What the last pass but one saw.
     pub(super) last: Option<Snapshot>,
     pub(super) figures: BTreeMap<PodUid, PodFigures>,
-    /// The last sweep, and memory stalls of the pods in it.
-    pub(super) swept: Option<Arc<StatsSnapshot>>,
-    pub(super) stalls: BTreeMap<PodUid, PodStalls>,
     pass_due: Duration,
-    pub(super) sweep_due: Duration,
     warm_until: Duration,
     /// Glances are not believed until then: a pass has just found nothing short.
     doubted_until: Duration,
@@ -172,6 +165,7 @@ pub(in crate::run) fn spawn(parts: Parts) -> Result<Worker, RunError> {
     let pressure = Arc::clone(&parts.pressure);
     // There is one watcher.
     pressure.bell.set(parts.wakers.bell()).ok();
+    parts.sweeper.set_bell(parts.wakers.bell());
     let disk = DiskKeeper::start()?;
     parts.stages.publish(&pressure);
     let watch = move |stop: &Stop| {
@@ -202,15 +196,11 @@ impl Watcher {
             state: State::new(),
             stall: StallState::default(),
             candidates: Arc::default(),
-            pods: Arc::default(),
             before: node.clone(),
             node,
             last: None,
             figures: BTreeMap::new(),
-            swept: None,
-            stalls: BTreeMap::new(),
             pass_due: now,
-            sweep_due: now,
             warm_until: Duration::ZERO,
             doubted_until: Duration::ZERO,
             seen: BTreeMap::new(),
@@ -235,7 +225,7 @@ impl Watcher {
     /// Until the next look is due or something wakes the thread; the most telling of what did.
     fn wait(&mut self) -> WakeSource {
         let now = clock::boottime();
-        let due = self.pass_due.min(self.sweep_due);
+        let due = self.pass_due.min(self.parts.sweeper.due());
         let gap = self.gap(now).min(due.saturating_sub(now));
         let sources = self.parts.wakers.wait(gap);
         for source in &sources {
@@ -243,10 +233,7 @@ impl Watcher {
         }
         // The first in the order of its declaration; the set is never empty.
         let source = sources.into_iter().next().unwrap_or(WakeSource::Timer);
-        if self.parts.pressure.wants_sweep() {
-            let last = self.swept.as_ref();
-            let soonest = last.map_or(Duration::ZERO, |it| it.ended + MIN_SPAN);
-            self.sweep_due = self.sweep_due.min(soonest);
+        if self.parts.sweeper.hurry() {
             // Whoever wants to see figures says nothing about memory.
             return source;
         }
@@ -313,7 +300,7 @@ impl Watcher {
             self.pass(woken_by);
             return;
         }
-        if now >= self.sweep_due {
+        if now >= self.parts.sweeper.due() {
             self.sweep_on();
         }
     }
@@ -466,24 +453,14 @@ impl Watcher {
     }
 
     pub(super) fn take_candidates(&mut self) {
-        let known = self.parts.pressure.known();
-        if !Arc::ptr_eq(&known.pods, &self.pods) {
-            self.parts.stats.keep(known.pods.iter().cloned());
-            let uids: BTreeSet<&PodUid> = known.pods.iter().map(|it| &it.pod.uid).collect();
-            let history = &self.parts.background.history;
-            let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
-            for uid in self.figures.keys().filter(|it| !uids.contains(it)) {
-                history.forget(uid);
-            }
-            drop(history);
-            self.pods = known.pods;
-        }
+        self.parts.sweeper.keep();
+        let candidates = self.parts.pressure.candidates();
         let is_disk_short = self.is_disk_short();
-        if !Arc::ptr_eq(&known.candidates, &self.candidates) {
-            let candidates = known.candidates.iter();
-            let uids: BTreeSet<&PodUid> = candidates.map(|it| &it.facts.pod.uid).collect();
+        if !Arc::ptr_eq(&candidates, &self.candidates) {
+            let known = candidates.iter();
+            let uids: BTreeSet<&PodUid> = known.map(|it| &it.facts.pod.uid).collect();
             self.evicted.retain(|uid, _| uids.contains(uid));
-            self.candidates = known.candidates;
+            self.candidates = candidates;
         } else if !is_disk_short {
             return;
         }
