@@ -23,6 +23,7 @@ mod files;
 mod first_processes;
 mod fitness;
 mod forensics;
+mod hands;
 mod hardware;
 mod identity;
 mod kernel;
@@ -66,9 +67,10 @@ use self::first_processes::FirstProcesses;
 use self::fitness::Fit;
 pub use self::fitness::check_config;
 use self::forensics::Background;
+use self::hands::{DeviceControl, Hands, SettingError};
 use self::kernel::{Prepared, Shared};
 use self::logs::LogKeeper;
-use self::node::{DeviceControl, Node, NodeError};
+use self::node::{Node, NodeError};
 use self::ownership::Ownership;
 use self::pass::Scope;
 use self::placement::Placement;
@@ -148,6 +150,8 @@ pub enum RunError {
     #[error(transparent)]
     Node(#[from] NodeError),
     #[error(transparent)]
+    Setting(#[from] SettingError),
+    #[error(transparent)]
     Placement(#[from] PlacementError),
     #[error("prepare the state directory")]
     State(#[source] FsError),
@@ -190,6 +194,7 @@ pub enum RunError {
 pub struct Loop {
     config: Arc<Config>,
     node: Node,
+    hands: Hands,
     paths: StatePaths,
     settings: Settings,
     runtime: Box<dyn Runtime>,
@@ -257,7 +262,8 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let root = Root::host();
     check::check_fitness(&config)?;
     let Fit {
-        mut node,
+        node,
+        mut hands,
         placement,
     } = fitness::find(&root, &config)?;
     root.create_dir_all(config.state_directory.join("pods"))
@@ -271,10 +277,11 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         ["node", "recovery", "first pass", KERNEL_EVENTS],
         clock::boottime(),
     );
-    exclusive.take_cgroup_root(&node)?;
-    let prepared = node.prepare();
-    exclusive.take_cgroup_root(&node)?;
-    identity::set_identity(&metrics, &root, &config, fields, &node);
+    let kubepods = hands.plan.kubepods_path();
+    exclusive.take_cgroup_root(&node, &kubepods)?;
+    let prepared = hands.prepare(&node);
+    exclusive.take_cgroup_root(&node, &kubepods)?;
+    identity::set_identity(&metrics, &root, &config, fields, &node, &kubepods);
     health.unblock("node");
 
     let open_files = serve::raise_open_files();
@@ -323,6 +330,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         beginning,
         config: Arc::clone(&config),
         node,
+        hands,
         runtime: Box::new(runtime),
         pods: BTreeMap::new(),
         ownership: Ownership::default(),
@@ -367,7 +375,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             .told
             .node("KubepodsFailed", crate::observe::chain(&error));
     }
-    if let Some(DeviceControl::Off(why)) = &state.node.device_control {
+    if let Some(DeviceControl::Off(why)) = &state.hands.device_control {
         let message = format!("containers may use every device: {why}");
         state.told.node("DeviceControlOff", message);
     }

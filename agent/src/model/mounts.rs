@@ -203,6 +203,12 @@ pub struct CgroupFacts {
 }
 
 impl CgroupFacts {
+    /// Of the controllers `wanted` those that can be used.
+    pub fn present(&self, wanted: &[&str]) -> BTreeSet<String> {
+        let present = wanted.iter().filter(|it| self.controllers.contains(**it));
+        present.map(|it| (*it).to_owned()).collect()
+    }
+
     pub fn new(
         layout: CgroupLayout,
         controllers_of_cgroup2: BTreeSet<ControllerName>,

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::event::Sender;
 use super::first_processes::tell_loop;
 use super::forensics::Recorder;
+use super::hands::DeviceControl;
 use super::kernel::{Listener, Outputs, Prepared};
 use super::missed::Origin;
-use super::node::DeviceControl;
 use super::pods::{self, Instance, PodEntry};
 use super::{KERNEL_EVENTS, Loop, RunError};
 use crate::apply::checkpoint;
@@ -39,7 +39,7 @@ impl Loop {
         recorder: Recorder,
         to_loop: Sender,
     ) -> Result<Option<Prepared>, RunError> {
-        let watched = match self.node.watched_root() {
+        let watched = match self.node.watched_root(&self.hands.plan.kubepods_path()) {
             Ok(watched) => watched,
             Err(error) => {
                 tracing::warn!(error = crate::observe::chain(&error), "watched root");
@@ -85,7 +85,7 @@ impl Loop {
         match self
             .node
             .reader
-            .unified_dir(&self.node.plan.kubepods_path())
+            .unified_dir(&self.hands.plan.kubepods_path())
         {
             Ok(directory) => directory,
             Err(error) => {
@@ -117,7 +117,7 @@ impl Loop {
             }
             self.told.node("KernelEventsOff", why);
         }
-        let devices = match &self.node.device_control {
+        let devices = match &self.hands.device_control {
             Some(DeviceControl::Program) => Some(Ok(())),
             Some(DeviceControl::Off(why)) => Some(Err(why.clone())),
             Some(DeviceControl::Controller) | None => None,
@@ -284,7 +284,7 @@ impl Loop {
     /// A pod in the loop's form; `None`, told, for one whose UID makes no cgroup name.
     pub fn entry_of(&self, state: PodState) -> Option<PodEntry> {
         let qos = qos_class(&state.pod);
-        match self.node.plan.pod_path(qos, &state.pod.uid) {
+        match self.hands.plan.pod_path(qos, &state.pod.uid) {
             Ok(cgroup) => {
                 let facts = pod_facts(&state.pod, qos, self.config.compat);
                 Some(PodEntry::new(state, qos, cgroup, Arc::new(facts)))
@@ -373,7 +373,7 @@ impl Loop {
 
     /// Every cgroup of the loop's own that exists, before the first event is attributed.
     fn register_all(&mut self) {
-        let mut names = Vec::from(self.node.plan.qos_cgroups());
+        let mut names = Vec::from(self.hands.plan.qos_cgroups());
         for entry in self.pods.values() {
             names.push(entry.cgroup.clone());
             names.extend(entry.instances.values().map(|it| it.cgroup.clone()));

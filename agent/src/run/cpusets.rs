@@ -29,7 +29,7 @@ impl Loop {
             .map(|(container, instance)| {
                 let placement = self.placement_of(entry.uid(), container);
                 let path = instance.cgroup.clone();
-                self.node.plan.container_cpuset(&placement, path)
+                self.hands.plan.container_cpuset(&placement, path)
             })
             .filter(|it| !it.files.is_empty())
             .collect()

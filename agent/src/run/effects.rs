@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::full_pass_interval;
-use super::node;
+use super::hands;
 use crate::check;
 use crate::config::kubelet_fields::{self, Treatment};
 use crate::config::{Config, feature_gates, files_needed, own_fields};
@@ -336,7 +336,7 @@ fn cgroups(config: &Config) -> String {
         page_size: Bytes(4096),
     };
     let reserved = reserved_cgroups(&config.kubelet, config.compat, &rules);
-    let plan = node::plan(config, allocatable, facts, rules);
+    let plan = hands::plan(config, allocatable, facts, rules);
     let pods = pods(config);
     let mut cgroups = plan.node_cgroups(&config.kubelet, &pods);
     cgroups.extend(reserved.into_iter().map(|it| it.cgroup));

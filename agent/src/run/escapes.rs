@@ -39,7 +39,7 @@ impl fmt::Display for Escape {
 impl Loop {
     /// One file of `/proc` for each container.
     pub(super) fn look_for_escapes(&mut self) {
-        let kubepods = self.node.plan.kubepods_path();
+        let kubepods = self.hands.plan.kubepods_path();
         let trees = &self.node.reader.trees().trees;
         if !places(trees, "self", kubepods.as_str()).is_ok_and(|it| it.inside == 0) {
             self.leave_pods();
@@ -71,8 +71,8 @@ impl Loop {
     }
 
     fn leave_pods(&mut self) {
-        let kubepods = self.node.plan.kubepods_path();
-        match self.node.writer.leave(&kubepods) {
+        let kubepods = self.hands.plan.kubepods_path();
+        match self.hands.writer.leave(&kubepods) {
             Ok(true) => self.told.agent_left(&kubepods),
             Ok(false) => {}
             Err(error) => {

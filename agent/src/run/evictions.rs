@@ -141,7 +141,7 @@ impl Loop {
         let (config, node) = (&self.config, &self.node);
         let root = Root::host();
         let trees = node.reader.trees();
-        let kubepods = &node.plan.kubepods_path();
+        let kubepods = &self.hands.plan.kubepods_path();
         let page_size = node.identity.page_size.0;
         // With the process runtime images and writable layers are not apart from the state
         // directory.
@@ -180,7 +180,7 @@ impl Loop {
             kernel: Arc::clone(&self.shared),
             sweeper: self.sweeper(&root, nodefs),
             wakers,
-            writer: ReliefWriter::new(node.writer.clone(), root, page_size),
+            writer: ReliefWriter::new(self.hands.writer.clone(), root, page_size),
             notes: self.eviction_notes.clone(),
             recorder: self.recorder(&policy),
             policy,
@@ -199,7 +199,7 @@ impl Loop {
             reader: StatsReader::new(
                 root,
                 Arc::clone(trees),
-                node.plan.qos_cgroups(),
+                self.hands.plan.qos_cgroups(),
                 nodefs,
                 Arc::new(machine),
                 page_size,

@@ -7,6 +7,7 @@ use super::RunError;
 use super::node::Node;
 use crate::config::Config;
 use crate::model::cgroup::Controller;
+use crate::model::cgroup_path::CgroupPath;
 use crate::sources::bpf;
 use crate::sys::FsError;
 use crate::sys::lock::{Lock, Taken};
@@ -43,12 +44,15 @@ impl Exclusive {
 
     /// Locks the cgroup root, by its directory in the hierarchy of the memory controller. Nobody uses
     /// one that is not there: called again when it is made.
-    pub(super) fn take_cgroup_root(&mut self, node: &Node) -> Result<(), RunError> {
+    pub(super) fn take_cgroup_root(
+        &mut self,
+        node: &Node,
+        kubepods: &CgroupPath,
+    ) -> Result<(), RunError> {
         if self.has_cgroup_root {
             return Ok(());
         }
-        let kubepods = node.plan.kubepods_path();
-        let root = kubepods.parent().unwrap_or(kubepods);
+        let root = kubepods.parent().unwrap_or_else(CgroupPath::root);
         let directory = match node.reader.dir(&root, Controller::Memory.name()) {
             Ok(directory) => directory.path().to_owned(),
             Err(_) => return Ok(()),

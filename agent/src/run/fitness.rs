@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::RunError;
-use super::node::{Node, NodeError};
+use super::hands::Hands;
+use super::node::Node;
 use super::placement::Placement;
 use super::serve::{self, ServeError};
 use crate::config::{Config, PodsConfig};
@@ -20,6 +21,7 @@ pub fn check_config(config: &Config) -> Result<(), RunError> {
 /// What a start goes on with.
 pub(super) struct Fit {
     pub node: Node,
+    pub hands: Hands,
     pub placement: Placement,
 }
 
@@ -30,39 +32,29 @@ pub(super) fn find(root: &Root, config: &Config) -> Result<Fit, RunError> {
     if let Some(listen) = serve::listen(&config.metrics) {
         http::check(&listen).map_err(ServeError::Http)?;
     }
-    let node = Node::detect(root, config)?;
-    let placement = Placement::new(config, &node)?;
-    Ok(Fit { node, placement })
+    let node = Node::detect(root, &config.state_directory)?;
+    let hands = Hands::new(&node, config)?;
+    let placement = Placement::new(config, &node, &hands.plan)?;
+    Ok(Fit {
+        node,
+        hands,
+        placement,
+    })
 }
 
 impl RunError {
     /// The user has to change the configuration, or a file that it names.
     pub fn is_of_config(&self) -> bool {
         match self {
-            Self::Placement(_) | Self::Nested { .. } | Self::Directory { .. } => true,
-            Self::Node(error) => error.is_of_config(),
+            Self::Setting(_)
+            | Self::Placement(_)
+            | Self::Nested { .. }
+            | Self::Directory { .. } => true,
             Self::Serve(ServeError::Http(error)) => match error {
                 http::ServeError::Access(_) => true,
                 http::ServeError::Bind { source, .. } => source.kind() != ErrorKind::AddrInUse,
             },
             _ => false,
-        }
-    }
-}
-
-impl NodeError {
-    fn is_of_config(&self) -> bool {
-        match self {
-            Self::SystemdDriver
-            | Self::OomGroup
-            | Self::ReservedCpus { .. }
-            | Self::OverReserved { .. }
-            | Self::Setting { .. } => true,
-            Self::Layout(_)
-            | Self::Read(_)
-            | Self::Topology(_)
-            | Self::Open(_)
-            | Self::Kubepods(_) => false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What of the machine can change while the agent runs: which CPUs are online.
 
 use super::Loop;
-use super::node::CpusChanged;
+use super::hands::CpusChanged;
 use crate::observe::chain;
 use crate::sys::Root;
 
@@ -10,7 +10,8 @@ impl Loop {
     /// read is as it was.
     pub(super) fn look_at_hardware(&mut self) {
         let kubelet = &self.config.kubelet;
-        match self.node.refresh_cpus(&Root::host(), kubelet) {
+        let (node, root) = (&mut self.node, Root::host());
+        match self.hands.refresh_cpus(node, &root, kubelet) {
             Ok(None) => {}
             Ok(Some(changed)) => {
                 self.cpus_changed(&changed);
@@ -18,7 +19,8 @@ impl Loop {
             }
             Err(error) => tracing::warn!(error = chain(&error), "read the CPUs again"),
         }
-        if let Err(error) = self.node.refresh_ancestors(&self.config.kubelet) {
+        let kubelet = &self.config.kubelet;
+        if let Err(error) = self.hands.refresh_ancestors(&self.node, kubelet) {
             tracing::warn!(error = chain(&error), "read the cpuset above kubepods");
         }
     }

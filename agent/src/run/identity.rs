@@ -4,6 +4,7 @@ use super::node::Node;
 use super::told::Told;
 use crate::config::{Config, FieldCounts};
 use crate::model::cgroup_name::CgroupDriver;
+use crate::model::cgroup_path::CgroupPath;
 use crate::observe::chain;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::FieldHandling;
@@ -37,13 +38,14 @@ pub(super) fn set_oom_score_adj(root: &Root, wanted: i16, told: &Told) {
     }
 }
 
-/// `node` is prepared: its kubepods cgroup tells what the kernel has.
+/// `kubepods` is there: it tells what the kernel has.
 pub(super) fn set_identity(
     metrics: &Metrics,
     root: &Root,
     config: &Config,
     fields: FieldCounts,
     node: &Node,
+    kubepods: &CgroupPath,
 ) {
     metrics.set_build(env!("CARGO_PKG_VERSION"), REVISION, env!("BALLAST_TARGET"));
     let kubelet = &config.kubelet;
@@ -79,7 +81,7 @@ pub(super) fn set_identity(
     metrics.set_kubelet_node(&node.name, cgroup_version);
     let policy = kubelet.placement.topology_manager_policy;
     metrics.begin_placement(policy.as_str());
-    for (feature, is_available) in node.kernel_features(root) {
+    for (feature, is_available) in node.kernel_features(root, kubepods) {
         metrics.set_kernel_feature(feature, is_available);
     }
     metrics.set_kubelet_config_fields(FieldHandling::Honoured, fields.honoured);

@@ -120,7 +120,7 @@ impl Loop {
             })
             .collect();
         let mut unknown = BTreeSet::new();
-        for parent in self.node.plan.qos_cgroups() {
+        for parent in self.hands.plan.qos_cgroups() {
             for pod in self.children(&parent) {
                 let Some(uid) = pod.last().and_then(uid_of) else {
                     continue;

@@ -271,7 +271,7 @@ impl Loop {
         self.deferred.extend(plan.deferred);
         self.node_faults = faults
             .iter()
-            .filter(|(path, _)| self.node.is_node_level(path) || reserved.contains(*path))
+            .filter(|(path, _)| self.hands.is_node_level(path) || reserved.contains(*path))
             .map(|(path, fault)| (path.clone(), fault.text.clone()))
             .collect();
         for (uid, entry) in &mut self.pods {
@@ -296,13 +296,13 @@ impl Loop {
             .filter(|entry| entry.is_active())
             .map(|entry| &entry.state.pod)
             .collect();
-        let tiers = tiers(active.iter().copied(), &self.node.plan.settings);
+        let tiers = tiers(active.iter().copied(), &self.hands.plan.settings);
         self.metrics.set_memory_qos(tiers);
-        self.node.plan.node_cgroups(&self.config.kubelet, active)
+        self.hands.plan.node_cgroups(&self.config.kubelet, active)
     }
 
     fn pod_cgroups(&self, entry: &PodEntry) -> Vec<DesiredCgroup> {
-        let plan = &self.node.plan;
+        let plan = &self.hands.plan;
         let pod = &entry.state.pod;
         let pinning = pod_pinning(&self.cpus, &pod.uid);
         let mut cgroups = vec![plan.pod_cgroup(pod, entry.qos, pinning, entry.cgroup.clone())];
@@ -369,7 +369,7 @@ impl Loop {
             index.insert(id, owner);
         }
         let before = self.ids.insert(cgroup.clone(), id);
-        if *cgroup == self.node.plan.kubepods_path() && before != Some(id) {
+        if *cgroup == self.hands.plan.kubepods_path() && before != Some(id) {
             self.follow_kubepods();
         }
     }
@@ -384,7 +384,7 @@ impl Loop {
 
     /// What the kernel is told to watch is the cgroup of all pods by its id.
     fn follow_kubepods(&mut self) {
-        match self.node.watched_root() {
+        match self.node.watched_root(&self.hands.plan.kubepods_path()) {
             Ok(Some(root)) => self.shared.follow(Remade {
                 root,
                 device_directory: self.device_directory(),
@@ -398,11 +398,11 @@ impl Loop {
     }
 
     fn level_of(&self, path: &CgroupPath) -> Option<Level> {
-        if *path == self.node.plan.kubepods_path() {
+        if *path == self.hands.plan.kubepods_path() {
             return Some(Level::Kubepods);
         }
         let mut classes = [QosClass::Burstable, QosClass::BestEffort].into_iter();
-        if let Some(class) = classes.find(|it| *path == self.node.plan.qos_path(*it)) {
+        if let Some(class) = classes.find(|it| *path == self.hands.plan.qos_path(*it)) {
             return Some(Level::Qos(class));
         }
         let entry = self
@@ -459,7 +459,14 @@ impl Loop {
         if let Some(fault) = entry.cgroup_faults.values().next() {
             return Err(fault.text.clone());
         }
-        let spec = start::container_spec(&self.node, &self.paths, entry, container, &devices)?;
+        let spec = start::container_spec(
+            &self.node,
+            &self.hands.plan,
+            &self.paths,
+            entry,
+            container,
+            &devices,
+        )?;
         for warning in start::not_applicable(&devices) {
             self.told.start_warning(&entry.pod_ref, container, warning);
         }
@@ -554,7 +561,7 @@ impl Loop {
             return;
         };
         let started = clock::boottime();
-        let killed = self.node.writer.kill(&instance.cgroup);
+        let killed = self.hands.writer.kill(&instance.cgroup);
         let took = clock::boottime().saturating_sub(started);
         self.metrics.cgroup_op(CgroupOp::Kill, took);
         match killed {
@@ -591,7 +598,7 @@ impl Loop {
                 readings.add_ended(ended);
             }
         };
-        let writer = &self.node.writer;
+        let writer = &self.hands.writer;
         let round = self.removals.round(writer, now, &mut took, &mut look);
         for (path, killed) in &round.killed {
             self.told.killed(path, killed);
@@ -622,7 +629,7 @@ impl Loop {
     /// What cannot be ended gets the least CPU that there is.
     fn reduce_cpu(&mut self, path: &CgroupPath) {
         let resources = reduced_cpu(self.config.compat);
-        let files = files_for(&resources, WeightMap::Linear, &self.node.plan.rules);
+        let files = files_for(&resources, WeightMap::Linear, &self.hands.plan.rules);
         let write = |(file, to)| CgroupStep::Write {
             path: path.clone(),
             file,

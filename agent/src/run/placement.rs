@@ -21,6 +21,7 @@ use super::pods::PodEntry;
 use super::pressure::Pressure;
 use crate::apply::kubelet_state;
 use crate::config::{Compat, Config};
+use crate::decide::desired::NodePlan;
 use crate::decide::eviction::admission::{Applicant, is_admitted};
 use crate::decide::eviction::message::admission_message;
 use crate::decide::placement::admission::{Decided, Outcome};
@@ -85,12 +86,16 @@ struct OpenAdmission {
 }
 
 impl Placement {
-    pub(super) fn new(config: &Config, node: &Node) -> Result<Self, PlacementError> {
+    pub(super) fn new(
+        config: &Config,
+        node: &Node,
+        plan: &NodePlan,
+    ) -> Result<Self, PlacementError> {
         let settings = PlacementSettings {
             compat: config.compat,
             config: config.kubelet.placement.clone(),
             reserved_system_cpus: config.kubelet.reserved_system_cpus.clone(),
-            reservation: node.plan.allocatable.reservation.clone(),
+            reservation: plan.allocatable.reservation.clone(),
             topology: node.topology.clone(),
         };
         Ok(Self {
@@ -248,7 +253,7 @@ impl Loop {
     /// What is left for pods by those that are in. Linear in their number.
     pub(super) fn count_room(&self) -> Room {
         let n_cpus = self.node.capacity.n_cpus;
-        let allocatable = &self.node.plan.allocatable;
+        let allocatable = &self.hands.plan.allocatable;
         let allocatable = room::allocatable(allocatable, &self.config.kubelet, n_cpus);
         let active = self.pods.values().filter(|it| it.is_active());
         Room::new(&allocatable, active.map(|it| &it.state.pod))

@@ -245,7 +245,7 @@ impl Loop {
     pub(super) fn apply_counted(&mut self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
         let mut since = clock::boottime();
         let mut by_cgroup: BTreeMap<CgroupPath, (KubeletCgroupOp, Duration)> = BTreeMap::new();
-        let applied = self.node.writer.apply(steps, &mut |step, error| {
+        let applied = self.hands.writer.apply(steps, &mut |step, error| {
             let now = clock::boottime();
             let op = match step {
                 CgroupStep::Create { .. } | CgroupStep::Repair { .. } => CgroupOp::Mkdir,
@@ -351,7 +351,7 @@ impl Loop {
         let usage = agent_process::read(&Root::host());
         self.metrics
             .set_process_usage(&usage, self.publisher.started_at);
-        match self.node.reader.n_dying(&self.node.plan.kubepods_path()) {
+        match self.node.reader.n_dying(&self.hands.plan.kubepods_path()) {
             Ok(n) => self.metrics.set_cgroups_dying(n),
             Err(error) => {
                 self.metrics.set_cgroups_dying(None);
@@ -536,7 +536,7 @@ impl Loop {
 
     /// Node totals by resource.
     fn resources(&self, usages: &Usages) -> BTreeMap<String, ResourceStatus> {
-        let allocatable = &self.node.plan.allocatable;
+        let allocatable = &self.hands.plan.allocatable;
         let n_pods = self.config.kubelet.max_pods;
         let capacity = allocatable.node_capacity(n_pods);
         let free = allocatable.node_allocatable(n_pods);

@@ -11,7 +11,7 @@ use crate::model::cgroup_path::CgroupPath;
 impl Loop {
     pub(super) fn reserved_cgroups(&self) -> Vec<DesiredCgroup> {
         let kubelet = &self.config.kubelet;
-        let rules = &self.node.plan.rules;
+        let rules = &self.hands.plan.rules;
         let reserved = reserved_cgroups(kubelet, self.config.compat, rules);
         reserved.into_iter().map(|it| it.cgroup).collect()
     }

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use super::node::Node;
 use super::pods::{PodEntry, StatePaths};
 use crate::decide::container_resources::oom_score_adj;
+use crate::decide::desired::NodePlan;
 use crate::decide::env::{self, BaseEnv, DEFAULT_PATH};
 use crate::decide::pod_resources::{memory, memory_volume_size, pod_resources};
 use crate::decide::resource_settings::CpuPinning;
@@ -61,6 +62,7 @@ pub(super) fn not_applicable(devices: &ContainerDevices) -> Vec<String> {
 /// kubelet gives them.
 pub(super) fn container_spec(
     node: &Node,
+    plan: &NodePlan,
     paths: &StatePaths,
     entry: &PodEntry,
     name: &str,
@@ -86,7 +88,7 @@ pub(super) fn container_spec(
     let root = Root::host();
     root.create_dir_all(&pod_dir)
         .map_err(|error| crate::observe::chain(&error))?;
-    make_volumes(node, paths, entry).map_err(|error| crate::observe::chain(&error))?;
+    make_volumes(plan, paths, entry).map_err(|error| crate::observe::chain(&error))?;
 
     let base = BaseEnv {
         path: DEFAULT_PATH,
@@ -139,7 +141,7 @@ pub(super) fn container_spec(
             entry.qos,
             container,
             node.capacity.memory,
-            node.plan.settings.compat,
+            plan.settings.compat,
         ),
         log_path: paths.log(&entry.pod_ref, name, status.attempt),
         spec_hash: status
@@ -151,7 +153,7 @@ pub(super) fn container_spec(
 }
 
 /// What was made by an earlier start stays as it is.
-fn make_volumes(node: &Node, paths: &StatePaths, entry: &PodEntry) -> Result<(), FsError> {
+fn make_volumes(plan: &NodePlan, paths: &StatePaths, entry: &PodEntry) -> Result<(), FsError> {
     let pod = &entry.state.pod;
     for volume in &pod.volumes {
         let VolumeSource::EmptyDir {
@@ -165,9 +167,9 @@ fn make_volumes(node: &Node, paths: &StatePaths, entry: &PodEntry) -> Result<(),
         // Mode 0777, as kubelet makes an emptyDir: containers of any user share it.
         Root::host().create_shared_dir(&path)?;
         if *in_memory {
-            let settings = &node.plan.settings;
+            let settings = &plan.settings;
             let resources = pod_resources(pod, entry.qos, settings, CpuPinning::Shared);
-            let allocatable = memory(&node.plan.allocatable.node_allocatable(0));
+            let allocatable = memory(&plan.allocatable.node_allocatable(0));
             let size = memory_volume_size(size_limit.as_ref(), &resources, allocatable);
             mount_tmpfs(&path, size)?;
         }

@@ -83,7 +83,7 @@ impl Loop {
         settings.topology.clone_from(&self.node.topology);
         settings
             .reservation
-            .clone_from(&self.node.plan.allocatable.reservation);
+            .clone_from(&self.hands.plan.allocatable.reservation);
         let rebuilt: Result<Managers, PlacementError> = Managers::new(&settings);
         let mut managers = match rebuilt {
             Ok(managers) => managers,

@@ -1,0 +1,353 @@
+//! The hands of mode `own`: what shall be on this node by its settings, and what writes it.
+
+use std::sync::Arc;
+
+use super::RunError;
+use super::node::{Node, NodeError, n_cpus};
+use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
+use crate::apply::devices::DevicePrograms;
+use crate::config::{Config, CpuManagerPolicy, Enforcement, KubeletConfig, MemoryManagerPolicy};
+use crate::decide::cgroup_files::{FileRules, hugepage_size_name};
+use crate::decide::desired::{AncestorCpuset, NodePlan};
+use crate::decide::device_access::device_access;
+use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations};
+use crate::decide::qos_cgroups::QosReserved;
+use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
+use crate::model::capacity::NodeCapacity;
+use crate::model::cgroup::Controller;
+use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::cgroup_path::CgroupPath;
+use crate::model::cpuset::CpuSet;
+use crate::model::numa::NumaMask;
+use crate::model::topology::NumaNodeId;
+use crate::sources::cgroupfs::ReadError;
+use crate::sources::sysfs;
+use crate::sys::{Root, Trees, syscall};
+use crate::units::Bytes;
+
+/// v2 controllers that the agent turns on for its cgroups, where the node has them.
+const ENABLED: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
+
+/// Why the node cannot be run as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingError {
+    #[error(
+        "the cgroup driver `systemd` is not in this version of ballast; set kubelet.cgroupDriver to cgroupfs"
+    )]
+    SystemdDriver,
+    #[error(
+        "kubelet.singleProcessOOMKill is false, which needs memory.oom.group of cgroup v2, and this \
+         node has its controllers on cgroup v1; leave it out or set it to true"
+    )]
+    OomGroup,
+    #[error(
+        "kubelet.reservedSystemCPUs {wanted} is not among the online CPUs {online}; name only CPUs \
+         that are online"
+    )]
+    ReservedCpus { wanted: CpuSet, online: CpuSet },
+    #[error(
+        "kubelet.systemReserved, kubeReserved and evictionHard keep more {resource} ({reserved}) than the \
+         node has ({capacity})"
+    )]
+    OverReserved {
+        resource: String,
+        reserved: String,
+        capacity: String,
+    },
+    #[error("kubelet.{field}: {message}")]
+    Setting {
+        field: &'static str,
+        message: String,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Hands {
+    pub plan: NodePlan,
+    pub writer: CgroupWriter,
+    /// `None` before [`Hands::prepare`].
+    pub device_control: Option<DeviceControl>,
+}
+
+/// What restricts the devices of containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DeviceControl {
+    /// The devices controller of v1.
+    Controller,
+    /// An eBPF program on each cgroup.
+    Program,
+    /// Nothing, and why. Containers run all the same, as they would without an agent: what they may
+    /// open is up to the permissions of the nodes then.
+    Off(String),
+}
+
+/// Other CPUs are online.
+#[derive(Debug)]
+pub(super) struct CpusChanged {
+    pub came: CpuSet,
+    pub went: CpuSet,
+    /// What of the configuration no longer fits the node.
+    pub fault: Option<SettingError>,
+}
+
+impl Hands {
+    /// Checks that the configuration fits the node. Writes nothing.
+    pub(super) fn new(node: &Node, config: &Config) -> Result<Self, SettingError> {
+        let kubelet = &config.kubelet;
+        if kubelet.cgroup_driver == CgroupDriver::Systemd {
+            return Err(SettingError::SystemdDriver);
+        }
+        // v1 kills one process and has nothing to change that.
+        if kubelet.single_process_oom_kill == Some(false) && !node.is_unified() {
+            return Err(SettingError::OomGroup);
+        }
+        check_reserved_cpus(kubelet, &node.topology.online())?;
+        let trees = node.reader.trees();
+        check_cgroup_root(kubelet, trees)?;
+        let enabled = node.cgroups.present(&ENABLED);
+        let page_size = node.identity.page_size.0;
+        Ok(Self {
+            plan: node_plan(config, node)?,
+            writer: CgroupWriter::new(Arc::clone(trees), enabled, page_size),
+            device_control: None,
+        })
+    }
+
+    /// Reads the CPUs again when others are online than were; the budgets follow. Nothing of the node
+    /// changes when that fails.
+    pub(super) fn refresh_cpus(
+        &mut self,
+        node: &mut Node,
+        root: &Root,
+        kubelet: &KubeletConfig,
+    ) -> Result<Option<CpusChanged>, RunError> {
+        let before = node.topology.online();
+        if sysfs::online(root).is_none_or(|it| it == before) {
+            return Ok(None);
+        }
+        let topology = sysfs::topology(root).map_err(NodeError::from)?;
+        let online = topology.online();
+        let mut capacity = node.capacity.clone();
+        capacity.n_cpus = n_cpus(&topology);
+        let allocatable = allocatable(kubelet, &capacity)?;
+        let fault = check_reserved_cpus(kubelet, &online)
+            .and_then(|()| check_reservation(&allocatable))
+            .err();
+        node.topology = topology;
+        node.capacity = capacity;
+        self.plan.allocatable = allocatable;
+        Ok(Some(CpusChanged {
+            came: online.difference(&before),
+            went: before.difference(&online),
+            fault,
+        }))
+    }
+
+    /// v1, where containers are placed: what the cgroups above them are to hold.
+    pub(super) fn refresh_ancestors(
+        &mut self,
+        node: &Node,
+        kubelet: &KubeletConfig,
+    ) -> Result<(), ReadError> {
+        let placement = &kubelet.placement;
+        let is_placed = placement.cpu_manager_policy == CpuManagerPolicy::Static
+            || placement.memory_manager_policy == MemoryManagerPolicy::Static;
+        if node.is_unified() || !is_placed {
+            return Ok(());
+        }
+        let Some(parent) = self.plan.kubepods_path().parent() else {
+            return Ok(());
+        };
+        let cpus = node.reader.cpus(&parent)?;
+        let mems = node.reader.mems(&parent)?;
+        let mems = mems.and_then(|it| NumaMask::new(it.iter().map(|it| NumaNodeId(it.0))).ok());
+        self.plan.ancestors = cpus
+            .zip(mems)
+            .map(|(cpus, mems)| AncestorCpuset { cpus, mems });
+        Ok(())
+    }
+
+    /// Makes kubepods and the QoS cgroups, and learns from them what only a cgroup can tell. Finds
+    /// out whether devices can be restricted, which takes 30 ms where a program does it.
+    pub(super) fn prepare(&mut self, node: &Node) -> Result<(), ApplyError> {
+        let device_control = self.start_device_control(node.reader.trees());
+        self.plan.rules.devices = !matches!(device_control, DeviceControl::Off(_));
+        self.device_control = Some(device_control);
+        for name in self.plan.qos_cgroups() {
+            self.writer.create(&name)?;
+        }
+        self.plan.rules.hugetlb_reservations = self.has_hugetlb_reservations(node);
+        if node.is_unified() {
+            let swap_max = node.is_swap_limitable(&self.plan.kubepods_path());
+            self.plan.rules.swap_max = swap_max;
+            self.plan.settings.node.is_swap_limitable = swap_max;
+        }
+        Ok(())
+    }
+
+    fn start_device_control(&mut self, trees: &Trees) -> DeviceControl {
+        if trees.legacy(Controller::Devices.name()).is_some() {
+            return DeviceControl::Controller;
+        }
+        if trees.cgroup2().is_none() {
+            let why =
+                "the node has neither the devices controller of cgroup v1 nor a cgroup2 mount";
+            return DeviceControl::Off(why.to_owned());
+        }
+        match DevicePrograms::new(&device_access(&[])) {
+            Ok(programs) => {
+                self.writer.set_device_programs(programs);
+                syscall::release_free_memory();
+                DeviceControl::Program
+            }
+            Err(error) => DeviceControl::Off(crate::observe::chain(&error)),
+        }
+    }
+
+    /// Whether the kernel limits reservations of huge pages, by the files of kubepods.
+    fn has_hugetlb_reservations(&self, node: &Node) -> bool {
+        let Some(size) = self.plan.rules.hugepage_sizes.first() else {
+            return false;
+        };
+        let limit = match node.is_unified() {
+            true => "max",
+            false => "limit_in_bytes",
+        };
+        let file = format!("hugetlb.{}.rsvd.{limit}", hugepage_size_name(*size));
+        let controller = Controller::Hugetlb.name();
+        let dir = node.reader.dir(&self.plan.kubepods_path(), controller);
+        dir.is_ok_and(|it| it.has(&file))
+    }
+
+    /// kubepods or a QoS cgroup.
+    pub(super) fn is_node_level(&self, path: &CgroupPath) -> bool {
+        self.plan.qos_cgroups().contains(path)
+    }
+}
+
+/// `reservedSystemCPUs` must be CPUs of this node.
+fn check_reserved_cpus(kubelet: &KubeletConfig, online: &CpuSet) -> Result<(), SettingError> {
+    let Some(wanted) = &kubelet.reserved_system_cpus else {
+        return Ok(());
+    };
+    match wanted.is_subset(online) {
+        true => Ok(()),
+        false => Err(SettingError::ReservedCpus {
+            wanted: wanted.clone(),
+            online: online.clone(),
+        }),
+    }
+}
+
+/// A file of the kernel, as `tasks`, cannot be a cgroup.
+fn check_cgroup_root(kubelet: &KubeletConfig, trees: &Trees) -> Result<(), SettingError> {
+    let path = kubelet.cgroup_root_path();
+    for tree in &trees.trees {
+        let found = tree.dir.descend(path.components());
+        if let Err(error) = found
+            && error.errno() == Some(nix::libc::ENOTDIR)
+        {
+            return Err(SettingError::Setting {
+                field: "cgroupRoot",
+                message: format!(
+                    "{path} is a file of the kernel in {}; right would be a cgroup",
+                    tree.dir.path().display()
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The budgets; more may be reserved than there is.
+fn allocatable(
+    kubelet: &KubeletConfig,
+    capacity: &NodeCapacity,
+) -> Result<NodeAllocatable, SettingError> {
+    let pools = capacity.hugepages.iter();
+    let machine = Machine {
+        n_cpus: capacity.n_cpus,
+        memory: capacity.memory,
+        hugepages: pools.map(|(size, n)| (size.0, *n)).collect(),
+        ephemeral_storage: capacity.ephemeral_storage,
+        max_pid: capacity.pids,
+    };
+    let reservations = Reservations::new(kubelet).map_err(|error| SettingError::Setting {
+        field: "evictionHard",
+        message: error.to_string(),
+    })?;
+    Ok(NodeAllocatable::new(&machine, &reservations))
+}
+
+fn check_reservation(allocatable: &NodeAllocatable) -> Result<(), SettingError> {
+    match allocatable.overcommitted().first() {
+        None => Ok(()),
+        Some((resource, reserved, capacity)) => Err(SettingError::OverReserved {
+            resource: (*resource).to_owned(),
+            reserved: reserved.to_string(),
+            capacity: capacity.to_string(),
+        }),
+    }
+}
+
+fn node_plan(config: &Config, node: &Node) -> Result<NodePlan, SettingError> {
+    let allocatable = allocatable(&config.kubelet, &node.capacity)?;
+    check_reservation(&allocatable)?;
+    let kubepods = CgroupName::kubepods(&config.kubelet.cgroup_root);
+    // Of v2 `prepare` knows, which makes kubepods.
+    let memory_and_swap =
+        !node.is_unified() && node.is_swap_limitable(&kubepods.at(config.kubelet.cgroup_driver));
+    let page_size = node.identity.page_size;
+    let facts = NodeFacts {
+        version: node.version(),
+        memory: node.capacity.memory,
+        allocatable_memory: Some(allocatable.absolute_memory()),
+        swap: node.capacity.swap.unwrap_or(Bytes(0)),
+        is_swap_limitable: memory_and_swap,
+        page_size,
+    };
+    let rules = FileRules {
+        hugepage_sizes: match node.cgroups.controllers.contains("hugetlb") {
+            true => node.capacity.hugepages.keys().map(|size| size.0).collect(),
+            false => Vec::new(),
+        },
+        memory_and_swap,
+        // `prepare` knows the others.
+        ..FileRules::plain(node.is_unified(), page_size.0)
+    };
+    Ok(plan(config, allocatable, facts, rules))
+}
+
+/// What follows from the configuration on a node like this.
+pub(super) fn plan(
+    config: &Config,
+    allocatable: NodeAllocatable,
+    facts: NodeFacts,
+    rules: FileRules,
+) -> NodePlan {
+    let kubelet = &config.kubelet;
+    let is_enforced = kubelet
+        .enforce_node_allocatable
+        .contains(&Enforcement::Pods);
+    let qos_reserved = kubelet.qos_reserved_memory_percent;
+    NodePlan {
+        kubepods: CgroupName::kubepods(&kubelet.cgroup_root),
+        driver: kubelet.cgroup_driver,
+        rules,
+        qos_reserved: qos_reserved.map(|percent| QosReserved {
+            percent,
+            allocatable: match is_enforced {
+                true => allocatable.absolute_memory(),
+                false => facts.memory,
+            },
+        }),
+        settings: ResourceSettings::new(config, facts),
+        allocatable,
+        ancestors: None,
+        exclusive_cpu_limits: match kubelet.placement.lifts_quota_of_exclusive_cpus {
+            true => CpuLimits::Ignored,
+            false => CpuLimits::Enforced,
+        },
+    }
+}
