@@ -40,6 +40,7 @@ mod plugins;
 mod pods;
 mod pressure;
 mod publish;
+mod publisher;
 mod removals;
 mod replay;
 mod reserved;
@@ -76,7 +77,8 @@ use self::pass::Scope;
 use self::placement::Placement;
 use self::pods::{PodEntry, StatePaths};
 use self::pressure::{Notes, Pressure};
-use self::publish::{Counters, Publisher};
+use self::publish::Counters;
+use self::publisher::Publisher;
 use self::removals::Removals;
 pub use self::replay::{
     Comparison, Difference, Different, Replay, ReplayFileError, Replayed, StoryError, StoryReplay,
@@ -290,7 +292,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         serve::process_runtime(&config, open_files, to_loop.clone(), Arc::clone(&shared))?;
     shared.kill_counts.set_unified(node.reader.trees().unified);
     let readings = Arc::new(Readings::default());
-    let (publisher, status) = Publisher::new(&config, &node);
+    let (publisher, status) = Publisher::new(config.mode);
     let pages = Pages {
         metrics: metrics.clone(),
         health: health.clone(),

@@ -1,19 +1,15 @@
 //! What the loop shows after a pass: the status document and the gauges. Nothing depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use super::Loop;
-use super::node::Node;
 use super::pass::Scope;
 use super::phases::Phases;
 use super::pods::{Instance, PodEntry};
+use super::publisher;
 use super::usage::Usages;
 use crate::apply::cgroupfs::ApplyError;
-use crate::config::Config;
 use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
 use crate::decide::placement::summary::summary;
@@ -26,27 +22,17 @@ use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
 use crate::model::eviction::EVICTED;
 use crate::model::pod::{Overhead, PodLevel, PodUid, ResourceList};
 use crate::model::status::{
-    self, AgentStatus, ApiVersion, CgroupStatus, EbpfStatus, ManifestFault, NodeStatus,
-    ProgramStatus, PsiStatus, ResourceBounds, ResourceStatus, Status, StatusKind, Usage,
+    self, AgentStatus, ApiVersion, CgroupStatus, ManifestFault, NodeStatus, PsiStatus,
+    ResourceBounds, ResourceStatus, Status, StatusKind, Usage,
 };
 use crate::model::time::WallTime;
-use crate::observe::log;
-use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::{
-    CgroupLevel, CgroupOp, DriftCause, Hook, KubeletCgroupOp, KubeletContainerState, LagKind,
-    ObjectKind, Phase, PressureResource, PressureScope, Source, SourceFault, WriteResult,
+    CgroupLevel, CgroupOp, DriftCause, KubeletCgroupOp, KubeletContainerState, LagKind, ObjectKind,
+    Phase, WriteResult,
 };
 use crate::sources::block_io::uncounted_disks;
-use crate::sources::bpf::{ProgramReport, ProgramState};
-use crate::sources::{ReadError, agent_process, psi};
 use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};
-
-/// A change shows in `ballast status` within this time; more often would cost and tell no more.
-const PUBLISH_EVERY: Duration = Duration::from_millis(50);
-
-/// A document has every container in it: it takes one part in this many of the loop's time.
-const PUBLISH_SHARE: u32 = 20;
 
 /// What the loop has done so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,124 +41,6 @@ pub(super) struct Counters {
     pub writes: u64,
     pub failed_writes: u64,
     pub last_pass: Duration,
-}
-
-/// Where the document goes, and the parts of it that do not change with a pass.
-pub(super) struct Publisher {
-    sender: watch::Sender<Option<Arc<Status>>>,
-    started_at: WallTime,
-    mode: String,
-    ebpf: EbpfStatus,
-    /// Something changed since the last document, at this time.
-    changed_at: Option<Duration>,
-    /// When the next document may be made.
-    due_at: Duration,
-}
-
-impl Publisher {
-    pub(super) fn new(
-        config: &Config,
-        _node: &Node,
-    ) -> (Self, watch::Receiver<Option<Arc<Status>>>) {
-        let (sender, receiver) = watch::channel(None);
-        let publisher = Self {
-            sender,
-            started_at: WallTime::from_epoch(clock::wall()),
-            mode: config.mode.as_str().to_owned(),
-            ebpf: EbpfStatus::default(),
-            changed_at: None,
-            due_at: Duration::ZERO,
-        };
-        (publisher, receiver)
-    }
-
-    /// When the next document is due; `None`: nothing changed.
-    pub(super) fn next_wake(&self) -> Option<Duration> {
-        self.changed_at.map(|_| self.due_at)
-    }
-
-    pub(super) fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {
-        self.ebpf.programs = reports.iter().map(program_status).collect();
-        for report in reports {
-            let hook = match report.has_stand_in(reports) {
-                true => Hook::StandIn,
-                false => hook_of(&report.state),
-            };
-            metrics.set_program(report.program, hook);
-        }
-    }
-
-    /// A program on cgroups; `Err`: why it is not there.
-    pub(super) fn cgroup_program(
-        &mut self,
-        name: &str,
-        attached: Result<(), String>,
-        metrics: &Metrics,
-    ) {
-        let (program, hook) = match attached {
-            Ok(()) => (
-                ProgramStatus {
-                    name: name.to_owned(),
-                    state: status::ProgramState::Attached,
-                    hook: Some("cgroup/device".to_owned()),
-                    reason: None,
-                },
-                Hook::Cgroup,
-            ),
-            Err(reason) => (
-                ProgramStatus {
-                    name: name.to_owned(),
-                    state: status::ProgramState::Failed,
-                    hook: None,
-                    reason: Some(reason),
-                },
-                Hook::None,
-            ),
-        };
-        self.ebpf.programs.push(program);
-        metrics.set_program(name, hook);
-    }
-
-    /// There is nothing to listen to.
-    pub(super) fn not_pinned(&mut self, why: Option<String>) {
-        self.ebpf.not_pinned = why;
-    }
-
-    pub(super) fn no_streams(&mut self, why: &str) {
-        self.ebpf.programs = vec![ProgramStatus {
-            name: "all".to_owned(),
-            state: status::ProgramState::Failed,
-            hook: None,
-            reason: Some(format!("{why}; instead: {}", ProgramReport::WITHOUT_ANY)),
-        }];
-    }
-}
-
-/// One eBPF program for the status document and for `ballast check`.
-pub(super) fn program_status(report: &ProgramReport) -> ProgramStatus {
-    let (state, hook, reason) = match &report.state {
-        ProgramState::Attached { hook } => {
-            (status::ProgramState::Attached, Some(hook.clone()), None)
-        }
-        ProgramState::Adopted => (
-            status::ProgramState::Attached,
-            Some("adopted from an earlier agent".to_owned()),
-            None,
-        ),
-        ProgramState::Refused { reason } => {
-            let reason = match report.fallback {
-                Some(fallback) => format!("{reason}; instead: {fallback}"),
-                None => reason.clone(),
-            };
-            (status::ProgramState::Failed, None, Some(reason))
-        }
-    };
-    ProgramStatus {
-        name: report.program.to_owned(),
-        state,
-        hook,
-        reason,
-    }
 }
 
 fn eviction_text(entry: &PodEntry) -> Option<String> {
@@ -185,22 +53,6 @@ fn refusal_text(admission: &Admission) -> Option<String> {
         Admission::Refused(refusal) => Some(refusal.message.clone()),
         Admission::Open | Admission::Admitted => None,
     }
-}
-
-fn hook_of(state: &ProgramState) -> Hook {
-    let ProgramState::Attached { hook } = state else {
-        return match state {
-            // Adopted links are those of the streams that are pinned: tp_btf wherever it loads.
-            ProgramState::Adopted => Hook::TpBtf,
-            _ => Hook::None,
-        };
-    };
-    let kind = hook.split('/').next().unwrap_or_default();
-    Hook::ALL
-        .iter()
-        .copied()
-        .find(|it| it.as_str() == kind)
-        .unwrap_or(Hook::RawTracepoint)
 }
 
 impl Loop {
@@ -330,8 +182,7 @@ impl Loop {
             .loop_succeeded(WallTime::from_epoch(clock::wall()));
         self.health.pass_done(now);
         self.metrics.set_ready(self.health.is_ready());
-        self.publisher.changed_at.get_or_insert(now);
-        let is_due = now >= self.publisher.due_at;
+        let is_due = self.publisher.changed(now);
         if scope == Scope::All {
             self.measure_self();
         }
@@ -344,13 +195,7 @@ impl Loop {
 
     /// What the agent uses, and what its removed cgroups cost the kernel.
     fn measure_self(&self) {
-        let n_left_out = log::take_left_out();
-        if n_left_out > 0 {
-            tracing::warn!(n_left_out, "lines like earlier ones are not in the log");
-        }
-        let usage = agent_process::read(&Root::host());
-        self.metrics
-            .set_process_usage(&usage, self.publisher.started_at);
+        self.publisher.measure_self(&self.metrics);
         match self.node.reader.n_dying(&self.hands.plan.kubepods_path()) {
             Ok(n) => self.metrics.set_cgroups_dying(n),
             Err(error) => {
@@ -373,14 +218,11 @@ impl Loop {
         let n_containers = containers.len();
         self.metrics.sync_pods(containers, now);
         self.count_objects(n_containers);
-        let psi = self.node_psi(now);
+        let psi = publisher::node_psi(&self.metrics, now);
         self.metrics.set_source_ages(now);
         let status = self.status(psi);
         self.metrics.set_node_allocatable(&status.node.resources);
-        self.publisher.sender.send_replace(Some(Arc::new(status)));
-        self.publisher.changed_at = None;
-        let took = clock::boottime().saturating_sub(now);
-        self.publisher.due_at = now + PUBLISH_EVERY.max(took * PUBLISH_SHARE);
+        self.publisher.publish(status, now);
     }
 
     fn count_objects(&self, n_containers: usize) {
@@ -429,32 +271,6 @@ impl Loop {
         self.metrics.set_running(n_pods, n_containers);
     }
 
-    fn node_psi(&self, now: Duration) -> PsiStatus {
-        match psi::node_stalls(&Root::host()) {
-            Ok(stalls) => {
-                self.metrics.source_read(Source::Psi, now);
-                for (resource, psi) in [
-                    (PressureResource::Cpu, &stalls.cpu),
-                    (PressureResource::Io, &stalls.io),
-                ] {
-                    if let Some(psi) = psi {
-                        let node = PressureScope::Node;
-                        self.metrics.set_stall(resource, node, &psi.totals(), now);
-                    }
-                }
-                PsiStatus::from(&stalls)
-            }
-            Err(error) => {
-                let fault = match error {
-                    ReadError::Fs(_) => SourceFault::Io,
-                    ReadError::Parse { .. } => SourceFault::Parse,
-                };
-                self.metrics.source_error(Source::Psi, fault);
-                PsiStatus::default()
-            }
-        }
-    }
-
     fn status(&self, psi: PsiStatus) -> Status {
         let usages = Usages::of(&self.readings);
         let now_boot = clock::boottime();
@@ -485,17 +301,13 @@ impl Loop {
             api_version: ApiVersion::V1Alpha1,
             kind: StatusKind::Status,
             agent: AgentStatus {
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                pid: std::process::id(),
-                mode: self.publisher.mode.clone(),
-                started_at: self.publisher.started_at,
-                observed_at: WallTime::from_epoch(now_wall),
                 passes: self.counters.passes,
                 last_pass_us: u64::try_from(self.counters.last_pass.as_micros())
                     .unwrap_or(u64::MAX),
                 writes: self.counters.writes,
                 failed_writes: self.counters.failed_writes,
                 last_event: self.told.last_event(),
+                ..self.publisher.agent()
             },
             node: NodeStatus {
                 name: self.node.name.clone(),
@@ -507,10 +319,7 @@ impl Loop {
                 },
                 resources: self.resources(&usages),
                 psi,
-                ebpf: EbpfStatus {
-                    lost: self.shared.lost(),
-                    ..self.publisher.ebpf.clone()
-                },
+                ebpf: self.publisher.ebpf(self.shared.lost()),
                 pressure: self.pressure.status(),
                 placement: Some(summary(
                     &self.placement.managers,

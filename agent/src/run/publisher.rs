@@ -1,0 +1,231 @@
+//! Where the status document goes, and those parts of it that every mode shows in the same way: the agent,
+//! the eBPF programs, the stalls of the node. Nothing depends on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::config::Mode;
+use crate::model::status::{self, AgentStatus, EbpfStatus, ProgramStatus, PsiStatus, Status};
+use crate::model::time::WallTime;
+use crate::observe::log;
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::labels::{Hook, PressureResource, PressureScope, Source, SourceFault};
+use crate::sources::bpf::{ProgramReport, ProgramState};
+use crate::sources::{ReadError, agent_process, psi};
+use crate::sys::{Root, clock};
+
+/// A change shows in `ballast status` within this time; more often would cost and tell no more.
+const PUBLISH_EVERY: Duration = Duration::from_millis(50);
+
+/// A document has every container in it: it takes one part in this many of the loop's time.
+const PUBLISH_SHARE: u32 = 20;
+
+/// Where the document goes, and the parts of it that do not change with a pass.
+pub(super) struct Publisher {
+    sender: watch::Sender<Option<Arc<Status>>>,
+    started_at: WallTime,
+    mode: Mode,
+    ebpf: EbpfStatus,
+    /// Something changed since the last document, at this time.
+    changed_at: Option<Duration>,
+    /// When the next document may be made.
+    due_at: Duration,
+}
+
+impl Publisher {
+    pub(super) fn new(mode: Mode) -> (Self, watch::Receiver<Option<Arc<Status>>>) {
+        let (sender, receiver) = watch::channel(None);
+        let publisher = Self {
+            sender,
+            started_at: WallTime::from_epoch(clock::wall()),
+            mode,
+            ebpf: EbpfStatus::default(),
+            changed_at: None,
+            due_at: Duration::ZERO,
+        };
+        (publisher, receiver)
+    }
+
+    /// When the next document is due; `None`: nothing changed.
+    pub(super) fn next_wake(&self) -> Option<Duration> {
+        self.changed_at.map(|_| self.due_at)
+    }
+
+    /// Something is to be shown. True: its document is due.
+    pub(super) fn changed(&mut self, now: Duration) -> bool {
+        self.changed_at.get_or_insert(now);
+        now >= self.due_at
+    }
+
+    /// Shows a document that was begun at `began`.
+    pub(super) fn publish(&mut self, status: Status, began: Duration) {
+        self.sender.send_replace(Some(Arc::new(status)));
+        self.changed_at = None;
+        let took = clock::boottime().saturating_sub(began);
+        self.due_at = began + PUBLISH_EVERY.max(took * PUBLISH_SHARE);
+    }
+
+    /// What the document says of the agent, before it has done anything.
+    pub(super) fn agent(&self) -> AgentStatus {
+        AgentStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            mode: self.mode.as_str().to_owned(),
+            started_at: self.started_at,
+            observed_at: WallTime::from_epoch(clock::wall()),
+            passes: 0,
+            last_pass_us: 0,
+            writes: 0,
+            failed_writes: 0,
+            last_event: 0,
+        }
+    }
+
+    /// `lost`: events of each stream.
+    pub(super) fn ebpf(&self, lost: BTreeMap<String, u64>) -> EbpfStatus {
+        EbpfStatus {
+            lost,
+            ..self.ebpf.clone()
+        }
+    }
+
+    /// What the agent itself uses.
+    pub(super) fn measure_self(&self, metrics: &Metrics) {
+        let n_left_out = log::take_left_out();
+        if n_left_out > 0 {
+            tracing::warn!(n_left_out, "lines like earlier ones are not in the log");
+        }
+        let usage = agent_process::read(&Root::host());
+        metrics.set_process_usage(&usage, self.started_at);
+    }
+
+    pub(super) fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {
+        self.ebpf.programs = reports.iter().map(program_status).collect();
+        for report in reports {
+            let hook = match report.has_stand_in(reports) {
+                true => Hook::StandIn,
+                false => hook_of(&report.state),
+            };
+            metrics.set_program(report.program, hook);
+        }
+    }
+
+    /// A program on cgroups; `Err`: why it is not there.
+    pub(super) fn cgroup_program(
+        &mut self,
+        name: &str,
+        attached: Result<(), String>,
+        metrics: &Metrics,
+    ) {
+        let (program, hook) = match attached {
+            Ok(()) => (
+                ProgramStatus {
+                    name: name.to_owned(),
+                    state: status::ProgramState::Attached,
+                    hook: Some("cgroup/device".to_owned()),
+                    reason: None,
+                },
+                Hook::Cgroup,
+            ),
+            Err(reason) => (
+                ProgramStatus {
+                    name: name.to_owned(),
+                    state: status::ProgramState::Failed,
+                    hook: None,
+                    reason: Some(reason),
+                },
+                Hook::None,
+            ),
+        };
+        self.ebpf.programs.push(program);
+        metrics.set_program(name, hook);
+    }
+
+    /// Why no program outlives the agent; `None`: they do.
+    pub(super) fn not_pinned(&mut self, why: Option<String>) {
+        self.ebpf.not_pinned = why;
+    }
+
+    /// There is nothing to listen to.
+    pub(super) fn no_streams(&mut self, why: &str) {
+        self.ebpf.programs = vec![ProgramStatus {
+            name: "all".to_owned(),
+            state: status::ProgramState::Failed,
+            hook: None,
+            reason: Some(format!("{why}; instead: {}", ProgramReport::WITHOUT_ANY)),
+        }];
+    }
+}
+
+/// Stalls of the node as a whole, shown in the metrics too.
+pub(super) fn node_psi(metrics: &Metrics, now: Duration) -> PsiStatus {
+    match psi::node_stalls(&Root::host()) {
+        Ok(stalls) => {
+            metrics.source_read(Source::Psi, now);
+            for (resource, psi) in [
+                (PressureResource::Cpu, &stalls.cpu),
+                (PressureResource::Io, &stalls.io),
+            ] {
+                if let Some(psi) = psi {
+                    let node = PressureScope::Node;
+                    metrics.set_stall(resource, node, &psi.totals(), now);
+                }
+            }
+            PsiStatus::from(&stalls)
+        }
+        Err(error) => {
+            let fault = match error {
+                ReadError::Fs(_) => SourceFault::Io,
+                ReadError::Parse { .. } => SourceFault::Parse,
+            };
+            metrics.source_error(Source::Psi, fault);
+            PsiStatus::default()
+        }
+    }
+}
+
+/// One eBPF program for the status document.
+fn program_status(report: &ProgramReport) -> ProgramStatus {
+    let (state, hook, reason) = match &report.state {
+        ProgramState::Attached { hook } => {
+            (status::ProgramState::Attached, Some(hook.clone()), None)
+        }
+        ProgramState::Adopted => (
+            status::ProgramState::Attached,
+            Some("adopted from an earlier agent".to_owned()),
+            None,
+        ),
+        ProgramState::Refused { reason } => {
+            let reason = match report.fallback {
+                Some(fallback) => format!("{reason}; instead: {fallback}"),
+                None => reason.clone(),
+            };
+            (status::ProgramState::Failed, None, Some(reason))
+        }
+    };
+    ProgramStatus {
+        name: report.program.to_owned(),
+        state,
+        hook,
+        reason,
+    }
+}
+
+fn hook_of(state: &ProgramState) -> Hook {
+    let ProgramState::Attached { hook } = state else {
+        return match state {
+            // Adopted links are those of the streams that are pinned: tp_btf wherever it loads.
+            ProgramState::Adopted => Hook::TpBtf,
+            _ => Hook::None,
+        };
+    };
+    let kind = hook.split('/').next().unwrap_or_default();
+    Hook::ALL
+        .iter()
+        .copied()
+        .find(|it| it.as_str() == kind)
+        .unwrap_or(Hook::RawTracepoint)
+}
