@@ -431,14 +431,12 @@ impl Storm {
             let dirs = cgroup::dirs_in_all(&kubepods);
             Ok(dirs.iter().all(|it| pods_below(it).is_empty()))
         })?;
-        for left in ["containers", "pods", "logs"] {
-            let dir = self.agent.state().join(left);
-            let names: Vec<_> = fs::read_dir(&dir)?
-                .map(|it| Ok(it?.file_name()))
-                .collect::<Result<_>>()?;
-            ensure!(names.is_empty(), "{} has {names:?}", dir.display());
-        }
-        Ok(())
+        // Directories of pods are emptied by a thread that nobody waits for.
+        self.agent.wait_for("no files of pods", || {
+            let left = ["containers", "pods", "logs"].map(|it| self.agent.state().join(it));
+            let mut directories = left.iter().map(fs::read_dir);
+            directories.try_fold(true, |is_empty, it| Ok(is_empty && it?.next().is_none()))
+        })
     }
 }
 

@@ -17,7 +17,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::Loop;
 use super::kernel::Shared;
 use crate::apply::checkpoint;
 use crate::apply::oom_ring::OomRing;
@@ -33,7 +32,7 @@ use crate::observe::metrics::labels::RecordResult;
 use crate::observe::{chain, oom_records};
 use crate::sources::checkpoint as stored;
 use crate::sources::oom_scene::SceneReader;
-use crate::sys::{FsError, Root, clock, durable};
+use crate::sys::{FsError, clock, durable};
 
 mod scenes;
 
@@ -181,25 +180,6 @@ impl Drop for KeeperHandle {
             // A panic there has been reported by then.
             thread.join().ok();
         }
-    }
-}
-
-impl Loop {
-    /// See [`start`]; tells what was wrong.
-    pub(super) fn keep_oom_records(&self) -> Result<Started, ForensicsError> {
-        let trees = Arc::clone(self.node.reader.trees());
-        let started = start(
-            &self.config.state_directory,
-            self.config.eviction.oom_records.max_bytes,
-            SceneReader::new(trees, Root::host()),
-            Arc::clone(&self.shared),
-            Arc::clone(&self.background),
-            self.metrics.clone(),
-        )?;
-        for fault in &started.faults {
-            self.told.node("OomRecordsDamaged", fault.clone());
-        }
-        Ok(started)
     }
 }
 

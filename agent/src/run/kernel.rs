@@ -26,7 +26,7 @@ use crate::decide::kernel_records::{
 };
 use crate::decide::node_oom::{self, Evidence};
 use crate::decide::reclaim_stalls::ReclaimStalls;
-use crate::model::attribution::OomAttribution;
+use crate::model::attribution::{Attributed, OomAttribution};
 use crate::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, ExitStatus, KernelEvent, OomKill, ProcessChange,
     ProcessEvent, ProcessKey, StallEvent,
@@ -69,6 +69,11 @@ pub(super) enum News<'a> {
     Kill {
         kill: &'a OomKill,
         attribution: &'a OomAttribution,
+    },
+    /// Kills that the kernel counted and nobody reported. Recorded and counted already.
+    Missed {
+        n: u64,
+        cgroup: &'a Attributed,
     },
     /// A process below the cgroup of all pods ended.
     Ended {

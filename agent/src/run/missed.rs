@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::event::{Event, Sender};
+use super::RunError;
 use super::forensics::CountSaver;
-use super::kernel::Shared;
+use super::kernel::{News, Shared};
 use super::worker::{Stop, Worker};
-use super::{Loop, RunError};
 use crate::decide::kernel_records::{Handled, missed_record};
 use crate::decide::missed_kills::{Cause, KillAccounts, Missed};
 use crate::model::attribution::Level;
@@ -27,7 +26,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::MissedCause;
 use crate::sources::oom_counters::{self, OomCounters};
 use crate::sources::wakers::Bell;
-use crate::sys::{Root, clock};
+use crate::sys::{Root, Trees, clock};
 
 /// While something is to be compared, and for kills that signal nothing.
 const TICK: Duration = Duration::from_secs(1);
@@ -168,72 +167,69 @@ struct Accountant {
     log: EventLog,
     metrics: Metrics,
     saver: CountSaver,
-    to_loop: Sender,
+    tell: Tell,
 }
 
-impl Loop {
-    /// Starts to compare. To be dropped before what keeps the records, which saves the counts.
-    pub(super) fn compare_kills(
-        &self,
-        log: &EventLog,
-        saver: CountSaver,
-        to_loop: Sender,
-    ) -> Result<Worker, RunError> {
-        let trees = Arc::clone(self.node.reader.trees());
-        let counters = OomCounters::open(&Root::host(), trees)?;
-        let bell = counters.bell();
-        // There is one.
-        self.shared.kill_counts.bell.set(bell.clone()).ok();
-        let mut accountant = Accountant {
-            shared: Arc::clone(&self.shared),
-            counters,
-            looks: BTreeMap::new(),
-            log: log.clone(),
-            metrics: self.metrics.clone(),
-            saver,
-            to_loop,
-        };
-        let compare = move |stop: &Stop| {
-            while !stop.is_asked() {
-                accountant.step();
-            }
-        };
-        Worker::spawn("oom-counts", move || bell.ring(), compare).map_err(RunError::Thread)
-    }
+/// Says where to look.
+pub(super) type Tell = Box<dyn Fn(News<'_>) -> bool + Send>;
 
-    /// From now on kills in a cgroup are compared with what is reported.
+/// Starts to compare. To be dropped before what keeps the records, which saves the counts.
+pub(super) fn compare_kills(
+    trees: Arc<Trees>,
+    shared: &Arc<Shared>,
+    log: EventLog,
+    metrics: Metrics,
+    saver: CountSaver,
+    tell: Tell,
+) -> Result<Worker, RunError> {
+    let counters = OomCounters::open(&Root::host(), trees)?;
+    let bell = counters.bell();
+    // There is one.
+    shared.kill_counts.bell.set(bell.clone()).ok();
+    let mut accountant = Accountant {
+        shared: Arc::clone(shared),
+        counters,
+        looks: BTreeMap::new(),
+        log,
+        metrics,
+        saver,
+        tell,
+    };
+    let compare = move |stop: &Stop| {
+        while !stop.is_asked() {
+            accountant.step();
+        }
+    };
+    Worker::spawn("oom-counts", move || bell.ring(), compare).map_err(RunError::Thread)
+}
+
+impl KillCounts {
+    /// From now on kills in a cgroup are compared with what is reported. `recorded`: kills in it that are
+    /// known, of one that was there before; `None`: all that it counts.
     pub(super) fn count_kills_of(
         &self,
+        trees: &Trees,
         cgroup: CgroupId,
         path: &CgroupPath,
         level: &Level,
         origin: Origin,
+        recorded: Option<u64>,
     ) {
-        let counts = &self.shared.kill_counts;
         let is_counted = match level {
             Level::Container { .. } => true,
-            Level::Pod { .. } => !self.node.reader.trees().unified,
+            Level::Pod { .. } => !trees.unified,
             Level::Qos(_) | Level::Kubepods => false,
         };
         if !is_counted {
             return;
         }
         if origin == Origin::Made {
-            return counts.begin(cgroup, path);
+            return self.begin(cgroup, path);
         }
-        if let Some(count) = oom_counters::read_once(self.node.reader.trees(), path) {
+        if let Some(count) = oom_counters::read_once(trees, path) {
             // No record has what was killed in a pod and in none of its containers.
-            let recorded = self.recorded_kills(level).unwrap_or(count.kills);
-            counts.adopt(cgroup, path, count, recorded);
+            self.adopt(cgroup, path, count, recorded.unwrap_or(count.kills));
         }
-    }
-
-    fn recorded_kills(&self, level: &Level) -> Option<u64> {
-        let Level::Container { uid, key, .. } = level else {
-            return None;
-        };
-        let entry = self.pods.get(uid)?;
-        Some(entry.state.kills_of_instance(entry.container_of(key)?))
     }
 }
 
@@ -306,15 +302,10 @@ impl Accountant {
             "{}",
             event.message
         );
-        if let (Some(pod), Some(container)) = (&event.pod, &event.container) {
-            let missed = Event::OomKillsMissed {
-                pod: pod.uid.clone(),
-                container: container.clone(),
-                n: missed.n,
-            };
-            // The loop ends before this thread does.
-            self.to_loop.send(missed).ok();
-        }
+        (self.tell)(News::Missed {
+            n: missed.n,
+            cgroup: &cgroup,
+        });
         self.log.append(event);
     }
 }

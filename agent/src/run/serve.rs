@@ -1,5 +1,4 @@
-//! What runs beside the loop: the HTTP endpoint, the socket and signal handling on a small tokio
-//! runtime, and the container runtime whose events go to the loop.
+//! What runs beside every loop: the HTTP endpoint, the socket and signal handling on a small tokio runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -9,19 +8,17 @@ use tokio::runtime::{Builder, Handle, Runtime as Tokio};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::event::{Event, Sender};
 use super::forensics::RECORDS;
-use super::kernel;
-use super::placement::ADMISSIONS;
 use crate::config::{Config, MetricsConfig};
 use crate::model::status::Status;
 use crate::observe::event_log::EventLog;
 use crate::observe::http::{self, AccessFiles, Listen, Pages, TlsFiles};
 use crate::observe::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::observe::socket::{self, CatchUp, Sources};
-use crate::runtime::RuntimeError;
-use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
 use crate::sys::steady;
+
+/// Records of the admissions of pods, below the state directory.
+pub(super) const ADMISSIONS: &str = "admissions";
 
 /// How long open connections may take at the end.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -47,8 +44,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Binds everything that the configuration names, and sends `Shutdown` to the loop at SIGTERM
-    /// or SIGINT. `stats_bell` asks for a sweep.
+    /// Binds everything that the configuration names, and calls `stop` at SIGTERM or SIGINT.
+    /// `stats_bell` asks for a sweep.
     pub(super) fn start(
         config: &Config,
         pages: Pages,
@@ -56,7 +53,7 @@ impl Server {
         log: &EventLog,
         catch_up: CatchUp,
         status: watch::Receiver<Option<Arc<Status>>>,
-        to_loop: &Sender,
+        stop: impl FnOnce() + Send + 'static,
     ) -> Result<Self, ServeError> {
         let tokio = Builder::new_multi_thread()
             .worker_threads(1)
@@ -90,14 +87,13 @@ impl Server {
         }
         let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-        let to_loop = to_loop.clone();
         tokio.spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            // Blocking is right: the process is to end. A loop that is gone needs no word.
-            tokio::task::spawn_blocking(move || to_loop.send(Event::Shutdown).ok());
+            // Blocking is right: the process is to end.
+            tokio::task::spawn_blocking(stop);
         });
         drop(entered);
         Ok(Self {
@@ -153,24 +149,4 @@ pub(super) fn raise_open_files() -> Option<u64> {
             None
         }
     }
-}
-
-/// The embedded runtime, with its events sent to the loop, and the listener asked for the ends of
-/// processes. `open_files`: soft limit of containers.
-pub(super) fn process_runtime(
-    config: &Config,
-    open_files: Option<u64>,
-    to_loop: Sender,
-    kernel: Arc<kernel::Shared>,
-) -> Result<ProcessRuntime, RuntimeError> {
-    let config = ProcessRuntimeConfig {
-        state_dir: config.state_directory.clone(),
-        open_files,
-    };
-    // The loop outlives the runtime; at the end nobody is left to be told.
-    let sink = move |event| {
-        to_loop.send(Event::Runtime(event)).ok();
-    };
-    let ask_for_exits = move || kernel.listen_now();
-    ProcessRuntime::new(&config, Box::new(sink), Box::new(ask_for_exits))
 }

@@ -13,6 +13,7 @@ use crate::decide::testing::oom_kill;
 use crate::model::event::{AttributionMethod, CgroupId};
 use crate::model::history::{NodeSample, PodSample};
 use crate::model::record::tests::oom_record;
+use crate::sys::Root;
 use crate::sys::Trees;
 
 /// For more records than a test makes.

@@ -6,13 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Sender;
-use super::first_processes::tell_loop;
-use super::forensics::Recorder;
 use super::hands::DeviceControl;
-use super::kernel::{Listener, Outputs, Prepared};
-use super::missed::Origin;
 use super::pods::{self, Instance, PodEntry};
-use super::{KERNEL_EVENTS, Loop, RunError};
+use super::{KERNEL_EVENTS, Loop};
 use crate::apply::checkpoint;
 use crate::apply::devices::DEVICE_PROGRAM;
 use crate::decide::eviction::facts::pod_facts;
@@ -24,6 +20,10 @@ use crate::model::pod::{Pod, PodUid};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::RestoreResult;
+use crate::run::RunError;
+use crate::run::forensics::Recorder;
+use crate::run::kernel::{Listener, Outputs, Prepared};
+use crate::run::missed::Origin;
 use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
 use crate::sources::bpf::{DEVICE_COUNTER, LoadOptions, ProgramReport, Stream, Streams};
 use crate::sources::checkpoint as stored;
@@ -63,7 +63,6 @@ impl Loop {
             }
         };
         let first = Arc::clone(&self.first_processes);
-        let report_exit = self.runtime.exit_reporter();
         let listener = Listener::new(
             streams,
             self.device_directory(),
@@ -72,8 +71,8 @@ impl Loop {
                 log: log.clone(),
                 recorder,
                 metrics: self.metrics.clone(),
-                first: Box::new(Arc::clone(&first)),
-                tell: Box::new(tell_loop(first, report_exit, to_loop)),
+                first: Box::new(first),
+                tell: Box::new(self.tell_loop(to_loop)),
             },
         );
         listener.prepare().map(Some).map_err(RunError::Thread)
@@ -140,7 +139,7 @@ impl Loop {
 
     /// Reads the stored pods, adopts what runs, and settles what ended meanwhile. `waiting`: the
     /// kernel's events since the last agent.
-    pub fn recover(&mut self, waiting: Option<&[KernelEvent]>) -> Result<(), RunError> {
+    pub(super) fn recover(&mut self, waiting: Option<&[KernelEvent]>) -> Result<(), RunError> {
         let now = clock::boottime();
         self.load_ownership();
         self.load_pods();
@@ -282,7 +281,7 @@ impl Loop {
     }
 
     /// A pod in the loop's form; `None`, told, for one whose UID makes no cgroup name.
-    pub fn entry_of(&self, state: PodState) -> Option<PodEntry> {
+    pub(super) fn entry_of(&self, state: PodState) -> Option<PodEntry> {
         let qos = qos_class(&state.pod);
         match self.hands.plan.pod_path(qos, &state.pod.uid) {
             Ok(cgroup) => {
@@ -299,7 +298,7 @@ impl Loop {
         }
     }
 
-    pub fn boot_id(&self) -> String {
+    pub(super) fn boot_id(&self) -> String {
         self.node.identity.boot_id.clone().unwrap_or_default()
     }
 
@@ -384,7 +383,7 @@ impl Loop {
     }
 
     /// The runtime says that a program runs.
-    pub fn started(
+    pub(super) fn started(
         &mut self,
         uid: &PodUid,
         container: &str,
@@ -417,7 +416,7 @@ impl Loop {
 
     /// The runtime says that the first process ended: what is left of the container is killed, and
     /// it counts as ended when its cgroup is gone.
-    pub fn exited(
+    pub(super) fn exited(
         &mut self,
         uid: &PodUid,
         container: &str,

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use super::{Loop, RunError};
+use super::Loop;
+use crate::run::RunError;
 use crate::runtime::logs::{Rotated, prune, rotate};
 
 /// How often the length of each log is looked at: what a container writes in this time is beyond the

@@ -4,13 +4,13 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::RunError;
 use super::hands::Hands;
-use super::node::Node;
 use super::placement::Placement;
-use super::serve::{self, ServeError};
 use crate::config::{Config, PodsConfig};
 use crate::observe::http;
+use crate::run::RunError;
+use crate::run::node::Node;
+use crate::run::serve::{self, ServeError};
 use crate::sys::{FsError, Root};
 
 /// For `ballast check`.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::model::eviction::{ContainerFigures, DiskUse};
 use crate::model::pod::PodUid;
 use crate::run::RunError;
-use crate::run::evictions::Candidate;
+use crate::run::own::evictions::Candidate;
 use crate::sources::disk_use::DiskUses;
 use crate::sys::{Root, clock};
 

@@ -9,8 +9,6 @@ use super::Loop;
 use super::event::Sender;
 use super::pods::{PodEntry, StatePaths};
 use super::pressure::{self, Parts, Stages};
-use super::sweep::{self, Sweeper};
-use super::worker::Worker;
 use crate::apply::checkpoint;
 use crate::apply::recording::{Recorder, RecordingLimits};
 use crate::apply::relief::ReliefWriter;
@@ -22,6 +20,8 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{Eviction, PodFacts};
 use crate::model::pod::{PodUid, VolumeSource};
 use crate::model::time::WallTime;
+use crate::run::sweep::{self, Sweeper};
+use crate::run::worker::Worker;
 use crate::sources::ReadError;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::stats::{self, StatsReader};
@@ -47,7 +47,7 @@ enum WatchError {
     #[error(transparent)]
     Wakers(#[from] WakersError),
     #[error(transparent)]
-    Run(#[from] super::RunError),
+    Run(#[from] crate::run::RunError),
 }
 
 /// A pod that can be evicted, with where its use can be read.

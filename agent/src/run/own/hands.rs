@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use super::RunError;
-use super::node::{Node, NodeError, n_cpus};
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
 use crate::apply::devices::DevicePrograms;
 use crate::config::{Config, CpuManagerPolicy, Enforcement, KubeletConfig, MemoryManagerPolicy};
@@ -20,6 +18,8 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::numa::NumaMask;
 use crate::model::topology::NumaNodeId;
+use crate::run::RunError;
+use crate::run::node::{Node, NodeError, n_cpus};
 use crate::sources::cgroupfs::ReadError;
 use crate::sources::sysfs;
 use crate::sys::{Root, Trees, syscall};

@@ -7,8 +7,6 @@ use super::Loop;
 use super::pass::Scope;
 use super::phases::Phases;
 use super::pods::{Instance, PodEntry};
-use super::publisher;
-use super::usage::Usages;
 use crate::apply::cgroupfs::ApplyError;
 use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
@@ -30,6 +28,8 @@ use crate::observe::metrics::labels::{
     CgroupLevel, CgroupOp, DriftCause, KubeletCgroupOp, KubeletContainerState, LagKind, ObjectKind,
     Phase, WriteResult,
 };
+use crate::run::publisher;
+use crate::run::usage::Usages;
 use crate::sources::block_io::uncounted_disks;
 use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};

@@ -2,12 +2,12 @@
 
 use std::sync::mpsc;
 
-use super::kernel::Programs;
 use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
 use crate::device_plugin::PluginEvent;
 use crate::model::event::ProcessKey;
 use crate::model::eviction::Eviction;
 use crate::model::pod::PodUid;
+use crate::run::kernel::Programs;
 use crate::runtime::{ContainerId, RuntimeEvent};
 
 /// Capacity of the channel to the loop. A full channel blocks the runtime's and the kernel

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 
-use super::node::Node;
 use super::pods::{PodEntry, StatePaths};
 use crate::decide::container_resources::oom_score_adj;
 use crate::decide::desired::NodePlan;
@@ -14,6 +13,7 @@ use crate::decide::resource_settings::CpuPinning;
 use crate::model::container::SpecHash;
 use crate::model::device::ContainerDevices;
 use crate::model::pod::{PodUid, VolumeSource};
+use crate::run::node::Node;
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
 use crate::sys::tmpfs::mount_tmpfs;
 use crate::sys::{FsError, Root};

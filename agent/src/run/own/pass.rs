@@ -7,9 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::kernel::Remade;
 use super::known::ended_container;
-use super::missed::Origin;
 use super::phases::Phases;
 use super::plugins::allocated_devices;
 use super::pods::{self, CgroupFault, Instance, Lack, PodEntry};
@@ -31,6 +29,8 @@ use crate::model::pod::{Pod, PodUid, QosClass};
 use crate::observe::metrics::labels::{
     CgroupOp, KubeletCgroupOp, KubeletContainerType, Phase, SaveResult, Source, SourceFault,
 };
+use crate::run::kernel::Remade;
+use crate::run::missed::Origin;
 use crate::runtime::Signal;
 use crate::sources::cgroupfs::ReadError;
 use crate::sources::manifests::Witness;
@@ -43,7 +43,7 @@ const LACK_LASTS: Duration = Duration::from_secs(1);
 
 /// What a pass looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
+pub(super) enum Scope {
     /// Pods that something happened to.
     Dirty,
     /// The whole node, every file read back.
@@ -53,7 +53,7 @@ pub enum Scope {
 impl Loop {
     /// One pass. Never fails as a whole: what could not be done is counted, told and tried again
     /// with the next one.
-    pub fn pass(&mut self, scope: Scope) {
+    pub(super) fn pass(&mut self, scope: Scope) {
         let started = clock::boottime();
         self.room = None;
         let mut phases = Phases::begin();
@@ -349,7 +349,10 @@ impl Loop {
         let Some(level) = self.level_of(cgroup) else {
             return;
         };
-        self.count_kills_of(id, cgroup, &level, origin);
+        let recorded = self.recorded_kills(&level);
+        let trees = self.node.reader.trees();
+        let counts = &self.shared.kill_counts;
+        counts.count_kills_of(trees, id, cgroup, &level, origin, recorded);
         let path = cgroup.clone();
         let owner = Owner { level, path };
         {
@@ -372,6 +375,15 @@ impl Loop {
         if *cgroup == self.hands.plan.kubepods_path() && before != Some(id) {
             self.follow_kubepods();
         }
+    }
+
+    /// Kills in the running instance of a container that its pod's record has.
+    fn recorded_kills(&self, level: &Level) -> Option<u64> {
+        let Level::Container { uid, key, .. } = level else {
+            return None;
+        };
+        let entry = self.pods.get(uid)?;
+        Some(entry.state.kills_of_instance(entry.container_of(key)?))
     }
 
     /// The cgroup is gone.
@@ -482,7 +494,13 @@ impl Loop {
     }
 
     /// The agent lacked something for this start, which is told once and tried again.
-    pub fn start_lacks(&mut self, uid: &PodUid, container: &str, what: String, now: Duration) {
+    pub(super) fn start_lacks(
+        &mut self,
+        uid: &PodUid,
+        container: &str,
+        what: String,
+        now: Duration,
+    ) {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
@@ -515,7 +533,13 @@ impl Loop {
     }
 
     /// The program never ran: the instance is over, and its cgroup goes.
-    pub fn start_failed(&mut self, uid: &PodUid, container: &str, message: String, now: Duration) {
+    pub(super) fn start_failed(
+        &mut self,
+        uid: &PodUid,
+        container: &str,
+        message: String,
+        now: Duration,
+    ) {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
@@ -677,7 +701,7 @@ impl Loop {
     }
 
     /// Stores what changed. A failure is told once, counted, and tried again with the next pass.
-    pub fn save_pods(&mut self) {
+    pub(super) fn save_pods(&mut self) {
         let mut fault = None;
         let is_behind = |it: &&mut PodEntry| it.is_unsaved && it.occupied.is_none();
         let mut n_saved = 0;

@@ -28,7 +28,7 @@ impl Loop {
     /// A file with a fault keeps the pods of its last good version in the reading. What that was
     /// before this agent started nobody knows, so a pod that only an earlier agent has seen goes
     /// when a reading without any fault lacks it.
-    pub fn read_manifests(&mut self) {
+    pub(super) fn read_manifests(&mut self) {
         let now = clock::boottime();
         let scan = self.manifests.scan();
         self.tell_faults(&scan.faults);

@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::event::{Event, Sender};
-use super::kernel::{FirstProcess, News};
 use crate::decide::attribution::KEPT_AFTER_REMOVAL;
-use crate::model::attribution::OomAttribution;
+use crate::model::attribution::{Attributed, OomAttribution};
 use crate::model::event::{OomKill, ProcessKey};
+use crate::run::kernel::{FirstProcess, News};
 use crate::runtime::{ExitReporter, HostProcess};
 
 /// With their start times: a pid may come again.
@@ -68,6 +68,10 @@ pub(super) fn tell_loop(
                 Some(event) => event,
                 None => return true,
             },
+            News::Missed { n, cgroup } => match missed(n, cgroup) {
+                Some(event) => event,
+                None => return true,
+            },
             News::Ended { process, status } => {
                 if first.has(process) {
                     report_exit(process, status);
@@ -84,6 +88,14 @@ pub(super) fn tell_loop(
         // cgroups.
         to_loop.send(event).is_ok()
     }
+}
+
+fn missed(n: u64, cgroup: &Attributed) -> Option<Event> {
+    Some(Event::OomKillsMissed {
+        pod: cgroup.pod.as_ref()?.uid.clone(),
+        container: cgroup.container.as_deref()?.to_owned(),
+        n,
+    })
 }
 
 /// `None`: nothing that the loop has to note.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::RunError;
 use super::event::{Event, Sender};
-use super::worker::{Stop, Worker};
+use crate::run::RunError;
+use crate::run::worker::{Stop, Worker};
 use crate::sources::manifests::ManifestDirectory;
 use crate::sources::uevents::CpuWatch;
 use crate::sys::watch::DirWatch;

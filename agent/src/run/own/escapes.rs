@@ -13,7 +13,7 @@ use crate::sys::{FsError, Root, Tree};
 
 /// Where a container's first process was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Escape {
+pub(super) struct Escape {
     pid: u32,
     /// Hierarchy and path, of those that it has left.
     left: Vec<(String, String)>,

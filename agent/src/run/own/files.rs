@@ -10,10 +10,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::RunError;
 use super::pods::StatePaths;
-use super::told::Told;
 use crate::model::pod::PodUid;
+use crate::run::RunError;
+use crate::run::told::Told;
 use crate::sys::append::rename_if_any;
 use crate::sys::removal::{Mounts, remove_tree};
 use crate::sys::{FsError, Root, clock};

@@ -8,7 +8,7 @@ use crate::config::Compat;
 use crate::model::eviction::{NodeReading, PodFigures};
 use crate::model::pod::PodUid;
 use crate::model::stats::StatsSnapshot;
-use crate::run::event::Event;
+use crate::run::own::event::Event;
 use crate::sources::stats::Wanted;
 
 /// A slice of the sweep: the watcher is not away from its glances for longer.

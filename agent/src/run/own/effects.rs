@@ -47,14 +47,13 @@ type Case = (&'static str, Shows, &'static str, &'static str);
 
 const ADOPT: &str = include_str!("adopt.rs");
 const EVICTIONS: &str = include_str!("evictions.rs");
-const FORENSICS: &str = include_str!("forensics.rs");
-const MAIN: &str = include_str!("../main.rs");
+const MAIN: &str = include_str!("../../main.rs");
 const OWNERSHIP: &str = include_str!("ownership.rs");
 const PLACEMENT: &str = include_str!("placement.rs");
-const RUN: &str = include_str!("../run.rs");
-const SERVE: &str = include_str!("serve.rs");
-const STAGES: &str = include_str!("../decide/eviction/stages.rs");
-const STALLS: &str = include_str!("../decide/eviction/stall.rs");
+const RUN: &str = include_str!("../own.rs");
+const SERVE: &str = include_str!("../serve.rs");
+const STAGES: &str = include_str!("../../decide/eviction/stages.rs");
+const STALLS: &str = include_str!("../../decide/eviction/stall.rs");
 
 const SOFT: &str = "kubelet: {evictionSoft: {memory.available: 1Gi}, \
                     evictionSoftGracePeriod: {memory.available: 1m}}";
@@ -110,8 +109,8 @@ const CASES: &[Case] = &[
     ("eviction.record.directory", At(EVICTIONS, "record.directory"), RECORD, "eviction: {record: {directory: /records}}"),
     ("eviction.record.maxBytes", At(EVICTIONS, "record.max_bytes"), RECORD, "eviction: {record: {maxBytes: 32Mi}}"),
     ("eviction.record.maxBytesPerHour", At(EVICTIONS, "record.max_bytes_per_hour"), RECORD, "eviction: {record: {maxBytesPerHour: 512Ki}}"),
-    ("eviction.oomRecords", At(FORENSICS, "oom_records"), "", "eviction: {oomRecords: {maxBytes: 1Mi}}"),
-    ("eviction.oomRecords.maxBytes", At(FORENSICS, "oom_records.max_bytes"), "", "eviction: {oomRecords: {maxBytes: 1Mi}}"),
+    ("eviction.oomRecords", At(RUN, "oom_records"), "", "eviction: {oomRecords: {maxBytes: 1Mi}}"),
+    ("eviction.oomRecords.maxBytes", At(RUN, "oom_records.max_bytes"), "", "eviction: {oomRecords: {maxBytes: 1Mi}}"),
     ("compat", In("eviction"), "", "compat: kubelet"),
     ("kubeletMetricNames", At(RUN, "config.kubelet_metric_names"), "", "kubeletMetricNames: old"),
     ("kubeletConfigFile", In("files"), "", "kubeletConfigFile: /config.yaml"),

@@ -15,7 +15,7 @@ use crate::model::eviction::{
 use crate::model::forensics::{AgentState, Headroom};
 use crate::model::pod::QosClass;
 use crate::model::status::{PressureStatus, SignalStatus, Standing, ThresholdStatus, WakerStatus};
-use crate::run::event::Event;
+use crate::run::own::event::Event;
 use crate::sources::largest::largest_outside;
 use crate::sources::wakers::WakerState;
 use crate::sys::{Root, clock};

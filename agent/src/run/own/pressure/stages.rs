@@ -26,7 +26,7 @@ use crate::model::relief::{ReliefState, ReliefStep, Stage};
 use crate::observe::metrics::labels::{
     EvictionResult, EvictionSignal, EvictionStage, ReclaimCause,
 };
-use crate::run::evictions::Candidate;
+use crate::run::own::evictions::Candidate;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::checkpoint::{self as stored, CheckpointError};
 use crate::sys::patience::Patience;

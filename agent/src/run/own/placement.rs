@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Loop;
-use super::node::Node;
 use super::plugins::ANSWER_LOST;
 use super::pods::PodEntry;
 use super::pressure::Pressure;
@@ -40,13 +39,12 @@ use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::observe::chain;
 use crate::observe::metrics::labels::MoveReason;
+use crate::run::node::Node;
+use crate::run::serve::ADMISSIONS;
 use crate::sys::{FsError, Root, clock, durable};
 
 /// A plugin that wants to be asked again and again during one admission is not asked any more.
 const MAX_QUESTIONS: usize = 32;
-
-/// The directory of admission records, `<uid>.json` each, below the state directory.
-pub(super) const ADMISSIONS: &str = "admissions";
 
 /// See the module.
 pub(super) struct Placement {

@@ -23,8 +23,8 @@ use crate::observe::metrics::EvictionEffect;
 use crate::observe::metrics::labels::{
     BlockedReason, EvictionResult, EvictionSignal, EvictionStage,
 };
-use crate::run::event::Event;
-use crate::run::files::is_left;
+use crate::run::own::event::Event;
+use crate::run::own::files::is_left;
 use crate::runtime::logs;
 use crate::sys::clock;
 use crate::units::Bytes;

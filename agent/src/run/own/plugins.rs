@@ -9,7 +9,6 @@ use tokio::runtime::Handle;
 use super::Loop;
 use super::event::{Event, Sender};
 use super::pods;
-use super::serve::Server;
 use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
 use crate::device_plugin::{
     Answer, Call, Deadlines, DevicePlugins, DevicePluginsConfig, PluginError, PluginEvent,
@@ -19,6 +18,7 @@ use crate::model::device::{ContainerDevices, ContainerResponse};
 use crate::model::device_access::AllocatedDevice;
 use crate::model::pod::PodUid;
 use crate::observe::{chain, pod_resources};
+use crate::run::serve::Server;
 use crate::runtime::ContainerId;
 use crate::sources::device_node::allocated_device;
 use crate::sys::{Root, clock};
@@ -28,7 +28,7 @@ pub(super) const ANSWER_LOST: Duration = Duration::from_secs(150);
 
 /// A start that waits for what plugins have to prepare.
 #[derive(Clone, Debug, Default)]
-pub struct PreStart {
+pub(super) struct PreStart {
     pub asked_at: Duration,
     /// Resources whose plugin has not said yet that it is ready.
     pub waiting: BTreeSet<String>,

@@ -24,7 +24,7 @@ use crate::sys::{FsError, steady};
 
 /// One start of a container, from the decision to start it until its cgroup is gone.
 #[derive(Clone, Debug)]
-pub struct Instance {
+pub(super) struct Instance {
     pub id: ContainerId,
     pub cgroup: CgroupPath,
     /// When its start was decided, boottime, until its cgroup is first right. `None` also for an
@@ -51,7 +51,7 @@ pub struct Instance {
 
 impl Instance {
     /// An instance whose start is to be asked for.
-    pub fn new(id: ContainerId, cgroup: CgroupPath) -> Self {
+    pub(super) fn new(id: ContainerId, cgroup: CgroupPath) -> Self {
         Self {
             id,
             cgroup,
@@ -68,7 +68,7 @@ impl Instance {
     }
 
     /// Its first process is known now.
-    pub fn set_process(&mut self, process: HostProcess) {
+    pub(super) fn set_process(&mut self, process: HostProcess) {
         self.process = Some(process);
         self.oom_killed |= std::mem::take(&mut self.early_victims).contains(&process);
     }
@@ -91,7 +91,7 @@ impl Instance {
 
 /// Something that the agent lacks for a start.
 #[derive(Clone, Debug)]
-pub struct Lack {
+pub(super) struct Lack {
     pub why: String,
     /// When it is tried again, boottime; `None`: it is being tried.
     pub until: Option<Duration>,
@@ -99,14 +99,14 @@ pub struct Lack {
 
 /// Why a cgroup is not as it should be.
 #[derive(Clone, Debug)]
-pub struct CgroupFault {
+pub(super) struct CgroupFault {
     pub text: String,
     /// The agent lacked something for it that may be there later.
     pub is_lack: bool,
 }
 
 impl CgroupFault {
-    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+    pub(super) fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         Self {
             text: crate::observe::chain(error),
             is_lack: steady::is_lack(error),
@@ -116,7 +116,7 @@ impl CgroupFault {
 
 /// A pod in the loop.
 #[derive(Debug)]
-pub struct PodEntry {
+pub(super) struct PodEntry {
     pub state: PodState,
     pub pod_ref: Arc<PodRef>,
     pub qos: QosClass,
@@ -160,13 +160,18 @@ pub struct PodEntry {
 
 impl PodEntry {
     /// The name of the container that has this cgroup.
-    pub fn container_of(&self, key: &ContainerKey) -> Option<&str> {
+    pub(super) fn container_of(&self, key: &ContainerKey) -> Option<&str> {
         let mut instances = self.instances.iter();
         let (name, _) = instances.find(|(_, it)| it.id.as_str() == key.id)?;
         Some(name)
     }
 
-    pub fn new(state: PodState, qos: QosClass, cgroup: CgroupPath, facts: Arc<PodFacts>) -> Self {
+    pub(super) fn new(
+        state: PodState,
+        qos: QosClass,
+        cgroup: CgroupPath,
+        facts: Arc<PodFacts>,
+    ) -> Self {
         let pod_ref = Arc::new(PodRef {
             namespace: state.pod.namespace.clone(),
             name: state.pod.name.clone(),
@@ -197,30 +202,30 @@ impl PodEntry {
         }
     }
 
-    pub fn uid(&self) -> &PodUid {
+    pub(super) fn uid(&self) -> &PodUid {
         &self.state.pod.uid
     }
 
     /// Nothing of it runs and nothing will.
-    pub fn is_finished(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.decision.as_ref().is_some_and(|it| it.is_finished)
     }
 
     /// When it is decided upon again without an event.
-    pub fn next_wake(&self) -> Option<Duration> {
+    pub(super) fn next_wake(&self) -> Option<Duration> {
         let decision = self.decision.as_ref().and_then(|it| it.next_wake);
         let lacks = self.instances.values().filter_map(|it| it.lack.as_ref());
         lacks.filter_map(|it| it.until).chain(decision).min()
     }
 
     /// Some container of it was started, whatever became of it.
-    pub fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         let mut containers = self.state.containers.iter();
         containers.any(|it| it.state != ContainerState::NotStarted)
     }
 
     /// Counts for the budgets: it runs or will run.
-    pub fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.blocked.is_none()
             && self.occupied.is_none()
             && self.state.admission == Admission::Admitted
@@ -229,7 +234,7 @@ impl PodEntry {
     }
 
     /// The kernel killed `n` processes of `container`.
-    pub fn note_oom_kills(&mut self, container: &str, n: u64) {
+    pub(super) fn note_oom_kills(&mut self, container: &str, n: u64) {
         let kills = self.state.oom_kills.entry(container.to_owned());
         *kills.or_default() += n;
         self.is_unsaved = true;
@@ -237,7 +242,7 @@ impl PodEntry {
     }
 
     /// The kernel killed a process of `container`, its first one or another.
-    pub fn note_oom_kill(&mut self, container: &str, victim: ProcessKey) {
+    pub(super) fn note_oom_kill(&mut self, container: &str, victim: ProcessKey) {
         self.note_oom_kills(container, 1);
         let victim = HostProcess::of(victim);
         if self.ended.get(container) == Some(&victim) {
@@ -257,7 +262,7 @@ impl PodEntry {
     }
 
     /// The instance is over and nothing of it is left.
-    pub fn finish_instance(&mut self, container: &str) -> Option<(Instance, Termination)> {
+    pub(super) fn finish_instance(&mut self, container: &str) -> Option<(Instance, Termination)> {
         let instance = self.instances.remove(container)?;
         let termination = instance.ended.clone()?;
         if let Some(process) = instance.process {

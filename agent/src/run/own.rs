@@ -1,0 +1,611 @@
+//! Mode `own`: the agent is the node's only manager, and its loop makes what is there what it should be.
+//!
+//! The loop is one thread that owns all state and does blocking file IO; it takes events from one
+//! bounded channel and makes a pass when something happened or time is up. Beside it: the kernel
+//! listener (`kernel`), the threads of the runtime, a watcher of the manifest directory and of CPUs
+//! that come and go, and a small tokio runtime for the HTTP endpoint, the socket and signals.
+//!
+//! Invariants: an event only says where to look. A second pass over an unchanged node writes
+//! nothing. Nothing on the node depends on an orderly shutdown.
+
+mod adopt;
+mod beginning;
+mod contention;
+mod cpusets;
+#[cfg(test)]
+mod effects;
+mod escapes;
+mod event;
+mod evictions;
+mod files;
+mod first_processes;
+mod fitness;
+mod hands;
+mod hardware;
+mod known;
+mod logs;
+mod manifests;
+mod ownership;
+mod pass;
+mod phases;
+mod placement;
+mod plugins;
+mod pods;
+mod pressure;
+mod publish;
+mod removals;
+mod reserved;
+mod returns;
+mod start;
+mod told;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use self::beginning::Beginning;
+use self::event::{Event, Receiver, Sender};
+use self::files::Files;
+use self::first_processes::{FirstProcesses, tell_loop};
+use self::fitness::Fit;
+pub use self::fitness::check_config;
+pub(super) use self::hands::SettingError;
+use self::hands::{DeviceControl, Hands};
+use self::logs::LogKeeper;
+use self::ownership::Ownership;
+use self::pass::Scope;
+use self::placement::Placement;
+use self::pods::{PodEntry, StatePaths};
+use self::pressure::{Notes, Pressure};
+use self::publish::Counters;
+use self::removals::Removals;
+use self::returns::Tries;
+use super::exclusive::Exclusive;
+use super::forensics::{self, Background};
+use super::kernel::{News, Prepared, Shared};
+use super::node::Node;
+use super::publisher::Publisher;
+use super::sweep::Readings;
+use super::told::Told;
+use super::{RunError, check, identity, missed, serve};
+use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
+use crate::decide::cgroup_plan::Deferred;
+use crate::decide::contention::{Contention, Held};
+use crate::decide::lifecycle::{BackoffPolicy, Settings};
+use crate::decide::room::Room;
+use crate::device_plugin::DevicePlugins;
+use crate::model::cgroup_path::CgroupPath;
+use crate::model::container::ContainerAction;
+use crate::model::event::CgroupId;
+use crate::model::placement::{CpuState, MemoryState};
+use crate::model::pod::PodUid;
+use crate::model::pod_resources::NodeResources;
+use crate::observe::event_log::EventLog;
+use crate::observe::health::Health;
+use crate::observe::http::Pages;
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::labels::Trigger;
+use crate::observe::socket::CatchUp;
+use crate::observe::stats::Options;
+use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
+use crate::runtime::{Runtime, RuntimeError, RuntimeEvent};
+use crate::sources::manifests::ManifestDirectory;
+use crate::sources::oom_scene::SceneReader;
+use crate::sys::{Root, clock, syscall};
+
+/// Every file is read back at least this often, and the manifest directory is read again: the
+/// safety net under the events. Kubelet's housekeeping runs every 2 s and costs for it; its QoS
+/// update every 60 s.
+const FULL_PASS: Duration = Duration::from_secs(10);
+
+/// A shorter time between full passes is not taken from the configuration: it would cost more than
+/// the agent may use.
+const MIN_FULL_PASS: Duration = Duration::from_secs(1);
+
+/// Cgroups that nobody knows are looked for this often: all are listed, in every hierarchy. A start
+/// does it too, and what the agent could not remove itself it tries again without this.
+const ORPHANS: Duration = Duration::from_secs(60);
+
+/// Events that come together are worked in one pass: what follows the first one for this long is
+/// part of it.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// What is only to be stored and shown, such as the count of OOM kills, waits this long for more of
+/// its kind: a storm of kills is stored ten times a second and not a thousand.
+const NOTES: Duration = Duration::from_millis(100);
+
+/// Most events taken into one pass, so that a storm of them does not put it off for ever.
+const GATHER_MAX: usize = 1024;
+
+/// Event records kept for `ballast events`; of the frequent kinds as many again.
+const EVENT_LOG: usize = 4096;
+
+/// No pass for this long means that the loop is stuck.
+const MAX_PASS_AGE: Duration = Duration::from_secs(60);
+
+/// The part of readiness that waits for the eBPF programs.
+const KERNEL_EVENTS: &str = "kernel events";
+
+/// The reconcile loop with all that it owns.
+pub(super) struct Loop {
+    config: Arc<Config>,
+    node: Node,
+    hands: Hands,
+    paths: StatePaths,
+    settings: Settings,
+    runtime: Box<dyn Runtime>,
+    /// What the start handles.
+    beginning: Arc<Beginning>,
+    manifests: ManifestDirectory,
+    pods: BTreeMap<PodUid, PodEntry>,
+    ownership: Ownership,
+    /// False: the last state that was to be stored could not be.
+    is_storing: bool,
+    removals: Removals,
+    shared: Arc<Shared>,
+    first_processes: Arc<FirstProcesses>,
+    /// What the records of OOM kills have of the time before.
+    background: Arc<Background>,
+    /// Ids of the registered cgroups.
+    ids: BTreeMap<CgroupPath, CgroupId>,
+    /// Limits that wait for usage to come down.
+    deferred: Vec<Deferred>,
+    /// The files that other programs write too, and the writes that wait for them.
+    contention: Contention,
+    foreign: Vec<Held>,
+    /// What failed at kubepods and the QoS cgroups in the last pass.
+    node_faults: BTreeMap<CgroupPath, String>,
+    manifest_state: manifests::ManifestState,
+    told: Told,
+    metrics: Metrics,
+    health: Health,
+    counters: Counters,
+    publisher: Publisher,
+    log_keeper: LogKeeper,
+    /// Containers have been started since it was told which there are.
+    has_new_logs: bool,
+    files: Files,
+    placement: Placement,
+    /// What is left for pods, once it was counted in this pass.
+    room: Option<Room>,
+    /// Refused pods that were tried again.
+    tries: Tries,
+    pressure: Arc<Pressure>,
+    readings: Arc<Readings>,
+    eviction_notes: Notes,
+    /// Evicted pods whose note is still on disk.
+    noted: BTreeSet<PodUid>,
+    /// `None`: device plugins are not served.
+    plugins: Option<DevicePlugins>,
+    /// For the pod resources API.
+    resources: tokio::sync::watch::Sender<Option<Arc<NodeResources>>>,
+    /// For the answers of plugins.
+    to_loop: Option<Sender>,
+    /// Of `placement`: who has which CPUs and memory; empty without the policy `static`.
+    cpus: CpuState,
+    memory: MemoryState,
+    /// The shared pool is another one than when the cpusets of all containers were last looked at.
+    is_pool_moved: bool,
+    /// Starts that wait until others have left the CPUs.
+    held_starts: Vec<(PodUid, ContainerAction)>,
+}
+
+/// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
+/// becomes of the fields of the kubelet configuration.
+pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
+    syscall::limit_heap();
+    let config = Arc::new(config);
+    let root = Root::host();
+    check::check_fitness(&config)?;
+    let Fit {
+        node,
+        mut hands,
+        placement,
+    } = fitness::find(&root, &config)?;
+    root.create_dir_all(config.state_directory.join("pods"))
+        .map_err(RunError::State)?;
+    let mut exclusive = Exclusive::take(&config)?;
+    let (to_loop, events) = event::channel();
+    let log = EventLog::new(EVENT_LOG, 0);
+    let metrics = Metrics::new(config.mode.kubelet_duties(), config.kubelet_metric_names);
+    let health = Health::new(
+        MAX_PASS_AGE,
+        ["node", "recovery", "first pass", KERNEL_EVENTS],
+        clock::boottime(),
+    );
+    let kubepods = hands.plan.kubepods_path();
+    exclusive.take_cgroup_root(&node, &kubepods)?;
+    let prepared = hands.prepare(&node);
+    exclusive.take_cgroup_root(&node, &kubepods)?;
+    identity::set_identity(&metrics, &root, &config, fields, &node, &kubepods);
+    health.unblock("node");
+
+    let open_files = serve::raise_open_files();
+    let shared = Arc::new(Shared::default());
+    let runtime = process_runtime(&config, open_files, to_loop.clone(), Arc::clone(&shared))?;
+    shared.kill_counts.set_unified(node.reader.trees().unified);
+    let readings = Arc::new(Readings::default());
+    let (publisher, status) = Publisher::new(config.mode);
+    let pages = Pages {
+        metrics: metrics.clone(),
+        health: health.clone(),
+        stats: readings.subscribe(),
+        options: Options {
+            timestamps: config.metrics.timestamps,
+        },
+    };
+    let bell = {
+        let readings = Arc::clone(&readings);
+        Arc::new(move || readings.ask())
+    };
+    let catch_up = CatchUp {
+        ask: {
+            let shared = Arc::clone(&shared);
+            Arc::new(move || shared.listen_now())
+        },
+        heard: shared.heard(),
+    };
+    let server = serve::Server::start(&config, pages, bell, &log, catch_up, status, {
+        let to_loop = to_loop.clone();
+        // A loop that is gone needs no word.
+        move || drop(to_loop.send(Event::Shutdown))
+    })?;
+
+    let PodsConfig::Manifests { manifest_directory } = &config.pods;
+    let paths = StatePaths(config.state_directory.clone());
+    let told = Told::new(log.clone());
+    identity::set_oom_score_adj(&root, config.kubelet.oom_score_adj, &told);
+    let beginning = Arc::new(Beginning::of(&paths, &told));
+    let mut state = Loop {
+        settings: Settings {
+            backoff: BackoffPolicy::with_max(config.kubelet.max_container_restart_period),
+            compat: config.compat,
+        },
+        files: Files::start(&paths, &told)?,
+        paths,
+        manifests: ManifestDirectory::new(manifest_directory)
+            .with_node_name(node.name.as_str())
+            .with_witness(Arc::<Beginning>::clone(&beginning)),
+        beginning,
+        config: Arc::clone(&config),
+        node,
+        hands,
+        runtime: Box::new(runtime),
+        pods: BTreeMap::new(),
+        ownership: Ownership::default(),
+        is_storing: true,
+        removals: Removals::default(),
+        shared: Arc::clone(&shared),
+        first_processes: Arc::default(),
+        background: Arc::default(),
+        ids: BTreeMap::new(),
+        deferred: Vec::new(),
+        contention: Contention::new(full_pass_interval(&config.kubelet)),
+        foreign: Vec::new(),
+        node_faults: BTreeMap::new(),
+        manifest_state: manifests::ManifestState::default(),
+        told,
+        metrics: metrics.clone(),
+        health,
+        counters: Counters::default(),
+        publisher,
+        log_keeper: LogKeeper::start(
+            config.kubelet.max_container_log_bytes,
+            config.kubelet.max_container_log_files,
+        )?,
+        has_new_logs: false,
+        placement,
+        room: None,
+        tries: Tries::default(),
+        pressure: Arc::default(),
+        readings,
+        eviction_notes: Notes::below(&config.state_directory),
+        noted: BTreeSet::new(),
+        plugins: None,
+        resources: tokio::sync::watch::Sender::new(None),
+        to_loop: None,
+        cpus: CpuState::default(),
+        memory: MemoryState::default(),
+        is_pool_moved: false,
+        held_starts: Vec::new(),
+    };
+    if let Err(error) = prepared {
+        state
+            .told
+            .node("KubepodsFailed", crate::observe::chain(&error));
+    }
+    if let Some(DeviceControl::Off(why)) = &state.hands.device_control {
+        let message = format!("containers may use every device: {why}");
+        state.told.node("DeviceControlOff", message);
+    }
+    state.told.agent(
+        "AgentStarted",
+        format!(
+            "ballast {} on Linux {}, cgroup {}, {}",
+            env!("CARGO_PKG_VERSION"),
+            state.node.identity.kernel_release,
+            state.node.version(),
+            state.node.topology.shape(),
+        ),
+    );
+    let recorder = state.keep_oom_records()?;
+    // Ends after the listener, which is dropped first.
+    let _keeper = recorder.handle;
+    let saver = recorder.recorder.saver();
+    let _accountant = missed::compare_kills(
+        Arc::clone(state.node.reader.trees()),
+        &shared,
+        log.clone(),
+        metrics.clone(),
+        saver,
+        Box::new(state.tell_loop(to_loop.clone())),
+    )?;
+    let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
+    state.recover(listener.as_ref().map(|it| it.waiting.as_slice()))?;
+    let _listener = listener.map(Prepared::listen);
+    let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;
+    state.serve_pod_resources(&server);
+    state.serve_plugins(server.tokio(), to_loop.clone());
+    let _pressure = state.watch_pressure(to_loop);
+
+    state.turn(events);
+    state
+        .told
+        .agent("AgentStopping", "containers go on".to_owned());
+    state.save_placement();
+    state.save_pods();
+    state.plugins = None;
+    server.stop();
+    Ok(())
+}
+
+/// Between two full passes without an event. Kubelet's defaults, 60 s for pods and 20 s for
+/// manifests, are longer than ours, so only what is set lower matters.
+fn full_pass_interval(kubelet: &KubeletConfig) -> Duration {
+    kubelet
+        .sync_frequency
+        .min(kubelet.file_check_frequency)
+        .min(kubelet.placement.cpu_manager_reconcile_period)
+        .clamp(MIN_FULL_PASS, FULL_PASS)
+}
+
+/// The embedded runtime, with its events sent to the loop, and the listener asked for the ends of
+/// processes. `open_files`: soft limit of containers.
+fn process_runtime(
+    config: &Config,
+    open_files: Option<u64>,
+    to_loop: Sender,
+    kernel: Arc<Shared>,
+) -> Result<ProcessRuntime, RuntimeError> {
+    let config = ProcessRuntimeConfig {
+        state_dir: config.state_directory.clone(),
+        open_files,
+    };
+    // The loop outlives the runtime; at the end nobody is left to be told.
+    let sink = move |event| {
+        to_loop.send(Event::Runtime(event)).ok();
+    };
+    let ask_for_exits = move || kernel.listen_now();
+    ProcessRuntime::new(&config, Box::new(sink), Box::new(ask_for_exits))
+}
+
+impl Loop {
+    /// Keeps the records of OOM kills, and tells what was wrong with those that are there.
+    fn keep_oom_records(&self) -> Result<forensics::Started, forensics::ForensicsError> {
+        let trees = Arc::clone(self.node.reader.trees());
+        let started = forensics::start(
+            &self.config.state_directory,
+            self.config.eviction.oom_records.max_bytes,
+            SceneReader::new(trees, Root::host()),
+            Arc::clone(&self.shared),
+            Arc::clone(&self.background),
+            self.metrics.clone(),
+        )?;
+        for fault in &started.faults {
+            self.told.node("OomRecordsDamaged", fault.clone());
+        }
+        Ok(started)
+    }
+
+    /// Hands the loop what the kernel told.
+    fn tell_loop(&self, to_loop: Sender) -> impl Fn(News<'_>) -> bool + Send + use<> {
+        let first = Arc::clone(&self.first_processes);
+        tell_loop(first, self.runtime.exit_reporter(), to_loop)
+    }
+
+    /// Passes until shutdown. The channel goes with it, so that no thread waits to send when all are
+    /// joined.
+    fn turn(&mut self, events: Receiver) {
+        self.look_at_hardware();
+        self.read_manifests();
+        self.pass(Scope::All);
+        self.beginning.is_over();
+        self.keep_logs();
+        // On a new node the limit of all pods is there from now on.
+        self.pressure.wake_for_pass();
+        self.look_for_unknown(clock::boottime());
+        self.health.unblock("first pass");
+        let interval = full_pass_interval(&self.config.kubelet);
+        let mut last_full = clock::boottime();
+        let mut last_orphans = last_full;
+        // Since when something is noted that no pass has seen.
+        let mut noted_at: Option<Duration> = None;
+        loop {
+            let now = clock::boottime();
+            let next_full = last_full + interval;
+            let notes_due = noted_at.map(|it| it + NOTES);
+            let wake = [self.next_wake(), notes_due]
+                .into_iter()
+                .flatten()
+                .fold(next_full, Duration::min);
+            let (is_due, trigger) = match events.recv_timeout(wake.saturating_sub(now)) {
+                Ok(Event::Shutdown) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(event) => {
+                    let mut is_shutdown = false;
+                    let mut scope = self.take(event);
+                    let mut n_taken = 1;
+                    while n_taken < GATHER_MAX
+                        && let Ok(event) = events.recv_timeout(GATHER)
+                    {
+                        if matches!(event, Event::Shutdown) {
+                            is_shutdown = true;
+                            break;
+                        }
+                        scope = scope.max(self.take(event));
+                        n_taken += 1;
+                    }
+                    if is_shutdown {
+                        return;
+                    }
+                    (scope, Trigger::Event)
+                }
+                Err(RecvTimeoutError::Timeout) => (None, Trigger::Timer),
+            };
+            let now = clock::boottime();
+            if matches!(trigger, Trigger::Event) && is_due.is_none() {
+                let due = *noted_at.get_or_insert(now) + NOTES;
+                if now < wake.min(due) {
+                    continue;
+                }
+            }
+            noted_at = None;
+            self.wake_pods(now);
+            let scope = if now >= next_full || is_due == Some(Scope::All) {
+                last_full = now;
+                self.look_at_hardware();
+                self.return_pods(now);
+                self.read_manifests();
+                self.keep_logs();
+                Scope::All
+            } else {
+                Scope::Dirty
+            };
+            self.metrics.loop_tick(trigger);
+            self.pass(scope);
+            self.shared.set_emptying(self.removals.is_emptying());
+            if self.has_new_logs {
+                self.keep_logs();
+            }
+            if scope == Scope::All && now >= last_orphans + ORPHANS {
+                last_orphans = now;
+                self.look_for_unknown(now);
+            }
+        }
+    }
+
+    /// Notes what an event says to look at. `None`: nothing, what it says is only to be stored.
+    fn take(&mut self, event: Event) -> Option<Scope> {
+        match event {
+            Event::Runtime(event) => self.take_runtime(event),
+            Event::ManifestsChanged => self.read_manifests(),
+            Event::OomKill {
+                pod,
+                container,
+                victim,
+            } => {
+                if let Some(entry) = self.pods.get_mut(&pod) {
+                    entry.note_oom_kill(&container, victim);
+                }
+                return None;
+            }
+            Event::OomKillsMissed { pod, container, n } => {
+                if let Some(entry) = self.pods.get_mut(&pod) {
+                    entry.note_oom_kills(&container, n);
+                }
+                return None;
+            }
+            Event::Evict(eviction) => self.evict(*eviction),
+            Event::Pressure => {}
+            Event::Swept => return None,
+            Event::Emptied => self.removals.hurry(),
+            Event::PluginAnswered {
+                pod,
+                question,
+                answer,
+            } => self.plugin_answered(&pod, question, answer),
+            Event::PreStarted {
+                id,
+                resource,
+                result,
+            } => self.pre_started(&id, &resource, result, clock::boottime()),
+            Event::Plugin(event) => self.plugin_changed(event),
+            Event::Lost => {
+                // What the kernel counted is compared with what came.
+                self.readings.ask();
+                return Some(Scope::All);
+            }
+            Event::CpusChanged => return Some(Scope::All),
+            Event::Programs(programs) => {
+                self.programs_loaded(&programs.reports, programs.device, programs.fault);
+                self.not_pinned(programs.not_pinned);
+            }
+            Event::Shutdown => {}
+        }
+        Some(Scope::Dirty)
+    }
+
+    fn take_runtime(&mut self, event: RuntimeEvent) {
+        let (RuntimeEvent::Started { id, .. }
+        | RuntimeEvent::StartFailed { id, .. }
+        | RuntimeEvent::Exited { id, .. }) = &event;
+        let Some((uid, container)) = pods::owner_of(&self.pods, id) else {
+            // Of a pod whose record was lost; its cgroup goes as an orphan.
+            if let RuntimeEvent::Exited { id, .. } = &event
+                && let Err(error) = self.runtime.forget(id)
+            {
+                tracing::warn!(%id, error = crate::observe::chain(&error), "forget");
+            }
+            return;
+        };
+        match event {
+            RuntimeEvent::Started {
+                process,
+                started_at,
+                warnings,
+                ..
+            } => self.started(&uid, &container, process, started_at, &warnings),
+            RuntimeEvent::StartFailed { error, .. } => {
+                let message = crate::observe::chain(&error);
+                match error.is_lack() {
+                    true => self.start_lacks(&uid, &container, message, clock::boottime()),
+                    false => self.start_failed(&uid, &container, message, clock::boottime()),
+                }
+            }
+            RuntimeEvent::Exited {
+                exit, finished_at, ..
+            } => self.exited(&uid, &container, exit, finished_at),
+        }
+    }
+
+    /// Pods whose own clock has run out are decided upon again.
+    fn wake_pods(&mut self, now: Duration) {
+        for entry in self.pods.values_mut() {
+            let wake = entry.next_wake();
+            if wake.is_some_and(|it| it <= now) {
+                entry.is_dirty = true;
+            }
+        }
+    }
+
+    /// When the next pass is due without an event; zero when a pass has left something to decide.
+    fn next_wake(&self) -> Option<Duration> {
+        if self
+            .pods
+            .values()
+            .any(|entry| entry.is_dirty && entry.blocked.is_none())
+        {
+            return Some(Duration::ZERO);
+        }
+        let pods = self
+            .pods
+            .values()
+            .filter_map(pods::PodEntry::next_wake)
+            .min();
+        [pods, self.removals.next_wake(), self.publisher.next_wake()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
