@@ -8,6 +8,7 @@ pub mod contention;
 pub mod cpusets;
 pub mod desired;
 pub mod device_access;
+pub mod ended;
 pub mod env;
 pub mod eviction;
 pub mod kernel_records;

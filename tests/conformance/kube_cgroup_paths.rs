@@ -1,6 +1,5 @@
 //! Suite `kube_cgroup_paths`: what the path of a cgroup says on a Kubernetes node.
 
-use ballast::model::cgroup_name::CgroupDriver;
 use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::kube_cgroup::{ContainerKey, KubeLevel, parse};
 use ballast::model::pod::{PodUid, QosClass};
@@ -28,10 +27,7 @@ pub(crate) fn run(input: &Value) -> anyhow::Result<Value> {
     let runtime = key.as_ref().and_then(|it: &ContainerKey| it.runtime);
     let mut shown = json!({
         "level": level,
-        "driver": match found.driver {
-            CgroupDriver::Cgroupfs => "cgroupfs",
-            CgroupDriver::Systemd => "systemd",
-        },
+        "driver": found.driver,
         "qos": qos.map(|it| match it {
             QosClass::Guaranteed => "guaranteed",
             QosClass::Burstable => "burstable",

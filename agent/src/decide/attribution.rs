@@ -7,22 +7,16 @@
 //! name the container.
 //!
 //! Invariant: an id is registered before a process can be in it, and forgotten only after
-//! [`KEPT_AFTER_REMOVAL`] others have been removed.
+//! [`KEPT`](super::ended::KEPT) others have been removed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::ended::Ended;
 use super::naming::Names;
 use crate::model::attribution::{Attributed, Level, OomAttribution, Owner};
 use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, OomConstraint, OomKill};
 use crate::model::record::OomScope;
-
-/// How many removed cgroups stay known: a thousand pods of one container. The loop removes a few hundred
-/// cgroups a second at most and an event waits a second at most, so this many removals cannot pass while
-/// one waits.
-pub const KEPT_AFTER_REMOVAL: usize = 2_048;
-/// Path, pod and container of each take some half a KiB: together no more than a MiB.
-const _: () = assert!(KEPT_AFTER_REMOVAL * 512 <= 1 << 20);
 
 /// How many cgroups there are of each level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +31,7 @@ pub struct LevelCounts {
 #[derive(Debug, Default)]
 pub struct CgroupIndex {
     owners: BTreeMap<CgroupId, Arc<Owner>>,
-    removed: VecDeque<CgroupId>,
+    removed: Ended<CgroupId>,
     pub names: Names,
 }
 
@@ -56,10 +50,7 @@ impl CgroupIndex {
             return;
         }
         self.names.end(owner);
-        self.removed.push_back(id);
-        if self.removed.len() > KEPT_AFTER_REMOVAL
-            && let Some(oldest) = self.removed.pop_front()
-        {
+        if let Some(oldest) = self.removed.push(id) {
             self.owners.remove(&oldest);
         }
     }
@@ -176,6 +167,7 @@ fn oom_scope(kill: &OomKill, limit: Option<&Attributed>) -> OomScope {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::ended::KEPT;
     use crate::decide::testing::{key, register, registered};
     use crate::model::cgroup_path::CgroupPath;
     use crate::model::pod::{PodUid, QosClass};
@@ -252,7 +244,7 @@ mod tests {
         index.retire(CgroupId(4));
         let attributed = index.attribute(&lineage(4, [2, 3, 4], true));
         assert_eq!(attributed.container.as_deref(), Some("c"));
-        for id in 1_000..1_000 + KEPT_AFTER_REMOVAL as u64 {
+        for id in 1_000..1_000 + KEPT as u64 {
             index.insert(CgroupId(id), owner(Level::Kubepods));
             index.retire(CgroupId(id));
         }

@@ -2,102 +2,88 @@
 //!
 //! In: names, whenever somebody tells them. Out: the name of what an event is about.
 //!
-//! Invariant: a name is kept until its cgroup is gone and [`KEPT_AFTER_END`] others have gone after it,
-//! so the memory of the dead is bounded.
+//! Invariant: a name is kept until its cgroup is gone and [`KEPT`](super::ended::KEPT) others have gone
+//! after it, so the memory of the dead is bounded.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::ended::Ended;
 use crate::model::attribution::Owner;
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 
-/// How many names of the dead are kept: as many as cgroups, each of which has one at most.
-pub const KEPT_AFTER_END: usize = super::attribution::KEPT_AFTER_REMOVAL;
+/// A pod, or one of its containers.
+type Subject = (PodUid, Option<ContainerKey>);
 
-/// What can have a name. Container ids need not differ between pods.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Subject {
-    uid: PodUid,
-    /// `None`: the pod itself.
-    container: Option<ContainerKey>,
-}
-
-impl Subject {
-    fn of(owner: &Owner) -> Option<Self> {
-        Some(Self {
-            uid: owner.uid()?.clone(),
-            container: owner.container().cloned(),
-        })
-    }
+/// Of a pod and its containers. Container ids need not differ between pods.
+#[derive(Debug, Default)]
+struct PodNames {
+    pod: Option<Arc<PodRef>>,
+    containers: BTreeMap<ContainerKey, Arc<str>>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Names {
-    pods: BTreeMap<PodUid, Arc<PodRef>>,
-    containers: BTreeMap<Subject, Arc<str>>,
-    /// Of those whose cgroup is gone, the oldest first.
-    ended: VecDeque<Subject>,
+    pods: BTreeMap<PodUid, PodNames>,
+    ended: Ended<Subject>,
 }
 
 impl Names {
     /// The pod of a UID has this name.
     pub fn name_pod(&mut self, pod: &Arc<PodRef>) {
-        self.is_back(&Subject {
-            uid: pod.uid.clone(),
-            container: None,
-        });
-        self.pods.insert(pod.uid.clone(), Arc::clone(pod));
+        let names = self.pods.entry(pod.uid.clone()).or_default();
+        // A static pod comes again with the UID that it had.
+        if names.pod.replace(Arc::clone(pod)).is_some() {
+            self.ended.remove(&(pod.uid.clone(), None));
+        }
     }
 
     /// A container of the pod `uid` has this name.
     pub fn name_container(&mut self, uid: &PodUid, key: &ContainerKey, name: &str) {
-        let subject = Subject {
-            uid: uid.clone(),
-            container: Some(key.clone()),
-        };
-        self.is_back(&subject);
-        self.containers.insert(subject, name.into());
-    }
-
-    /// A static pod comes again with the UID that it had.
-    fn is_back(&mut self, subject: &Subject) {
-        self.ended.retain(|it| it != subject);
+        let names = self.pods.entry(uid.clone()).or_default();
+        if names.containers.insert(key.clone(), name.into()).is_some() {
+            self.ended.remove(&(uid.clone(), Some(key.clone())));
+        }
     }
 
     /// The cgroup is gone. What is on its way still gets the name.
     pub fn end(&mut self, owner: &Owner) {
-        let Some(subject) = Subject::of(owner) else {
+        let Some(uid) = owner.uid() else {
             return;
         };
-        self.ended.push_back(subject);
-        if self.ended.len() > KEPT_AFTER_END
-            && let Some(oldest) = self.ended.pop_front()
+        let ended = (uid.clone(), owner.container().cloned());
+        if let Some((uid, key)) = self.ended.push(ended)
+            && let Some(names) = self.pods.get_mut(&uid)
         {
-            match oldest.container {
-                None => drop(self.pods.remove(&oldest.uid)),
-                Some(_) => drop(self.containers.remove(&oldest)),
+            match key {
+                None => names.pod = None,
+                Some(key) => drop(names.containers.remove(&key)),
+            }
+            if names.pod.is_none() && names.containers.is_empty() {
+                self.pods.remove(&uid);
             }
         }
     }
 
     /// The name of the pod of a cgroup.
     pub fn pod_of(&self, owner: &Owner) -> Option<&Arc<PodRef>> {
-        self.pods.get(owner.uid()?)
+        self.pods.get(owner.uid()?)?.pod.as_ref()
     }
 
     /// The name of the container of a cgroup.
     pub fn container_of(&self, owner: &Owner) -> Option<&Arc<str>> {
-        let subject = Subject::of(owner).filter(|it| it.container.is_some())?;
-        self.containers.get(&subject)
+        let names = self.pods.get(owner.uid()?)?;
+        names.containers.get(owner.container()?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::ended::KEPT;
     use crate::model::attribution::Level;
     use crate::model::cgroup_path::CgroupPath;
     use crate::model::pod::QosClass;
@@ -152,11 +138,11 @@ mod tests {
         names.end(&of_container);
         names.end(&of_pod);
         assert_eq!(named(&names, &of_container), both);
-        for n in 0..KEPT_AFTER_END {
+        for n in 0..KEPT {
             names.end(&owner(&format!("x{n}"), None));
         }
         assert_eq!(named(&names, &of_container), [None, None]);
-        assert_eq!(names.containers.len(), 1, "the other pod's");
+        assert_eq!(names.pods.len(), 1, "the other pod's");
     }
 
     #[test]
@@ -166,7 +152,7 @@ mod tests {
         names.name_pod(&pod("a"));
         names.end(&of_pod);
         names.name_pod(&pod("a"));
-        for n in 0..KEPT_AFTER_END + 1 {
+        for n in 0..KEPT + 1 {
             names.end(&owner(&format!("x{n}"), None));
         }
         assert!(names.pod_of(&of_pod).is_some());

@@ -13,7 +13,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup_name::algebra::SLICE;
-use super::cgroup_name::{CgroupDriver, KUBEPODS, POD_PREFIX};
+use super::cgroup_name::{CgroupDriver, KUBEPODS, POD_PREFIX, qos_component};
 use super::cgroup_path::CgroupPath;
 use super::pod::{PodUid, QosClass};
 
@@ -35,17 +35,6 @@ pub enum CgroupRuntime {
     CriO,
     #[serde(rename = "docker")]
     Docker,
-}
-
-impl CgroupRuntime {
-    /// As before the `://` of `containerID` in the status of a container.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Containerd => "containerd",
-            Self::CriO => "cri-o",
-            Self::Docker => "docker",
-        }
-    }
 }
 
 /// A container, as its cgroup names it.
@@ -103,19 +92,15 @@ pub struct KubeCgroup<'a> {
 /// What the cgroup `path` is on a node whose pods lie below `root` (kubelet's `cgroupRoot` as on disk).
 /// `None`: none of its pods' cgroups.
 pub fn parse<'a>(path: &'a CgroupPath, root: &CgroupPath) -> Option<KubeCgroup<'a>> {
-    let path = path.as_str();
-    let path = path.strip_suffix(DELETED).unwrap_or(path);
     // Every unit of a pod begins with it.
     let stem = match root.last().and_then(|it| it.strip_suffix(SLICE)) {
         Some(slice) => format!("{slice}-"),
         None => String::new(),
     };
-    let components = Rest(path.strip_prefix('/')?);
-    if components.into_iter().take(3).any(|it| it.contains(':')) {
-        return misplaced(components, &stem);
+    if path.components().take(3).any(|it| it.contains(':')) {
+        return misplaced(Rest::below(path, &CgroupPath::root())?, &stem);
     }
-    let rest = components.skip(root)?;
-    let (first, rest) = rest.next()?;
+    let (first, rest) = Rest::below(path, root)?.next()?;
     let in_systemd = format!("{stem}{KUBEPODS}");
     let is_cgroupfs = stem.is_empty() && first == KUBEPODS;
     let is_systemd = (root.is_root() || !stem.is_empty())
@@ -210,7 +195,7 @@ impl Names {
     fn is_class(&self, component: &str, class: QosClass) -> bool {
         match (self, self.in_class(class)) {
             (_, Self::Systemd { parent }) => component.strip_suffix(SLICE) == Some(parent.as_str()),
-            (_, Self::Cgroupfs) => component == class_name(class),
+            (_, Self::Cgroupfs) => component == qos_component(class),
         }
     }
 
@@ -219,7 +204,7 @@ impl Names {
         match self {
             Self::Cgroupfs => Self::Cgroupfs,
             Self::Systemd { parent } => Self::Systemd {
-                parent: format!("{parent}-{}", class_name(class)),
+                parent: format!("{parent}-{}", qos_component(class)),
             },
         }
     }
@@ -279,14 +264,6 @@ impl Names {
     }
 }
 
-fn class_name(class: QosClass) -> &'static str {
-    match class {
-        QosClass::Guaranteed => "guaranteed",
-        QosClass::Burstable => "burstable",
-        QosClass::BestEffort => "besteffort",
-    }
-}
-
 fn container_key(id: &str, runtime: Option<CgroupRuntime>) -> Option<ContainerKey> {
     let is_id =
         id.len() == ID_DIGITS && id.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'));
@@ -310,28 +287,16 @@ fn is_uid(text: &str) -> bool {
 struct Rest<'a>(&'a str);
 
 impl<'a> Rest<'a> {
+    /// What of a path is below `root`.
+    fn below(path: &'a CgroupPath, root: &CgroupPath) -> Option<Self> {
+        let rest = path.below(root)?;
+        Some(Self(rest.strip_suffix(DELETED).unwrap_or(rest)))
+    }
+
     /// The first component, and what is left then.
     fn next(self) -> Option<(&'a str, Self)> {
         let (first, rest) = self.0.split_once('/').unwrap_or((self.0, ""));
         (!first.is_empty()).then_some((first, Self(rest)))
-    }
-
-    /// What is left below a cgroup that lies at the front.
-    fn skip(self, front: &CgroupPath) -> Option<Self> {
-        let mut components = front.components();
-        components.try_fold(self, |rest, wanted| {
-            let (first, rest) = rest.next()?;
-            (first == wanted).then_some(rest)
-        })
-    }
-}
-
-impl<'a> IntoIterator for Rest<'a> {
-    type Item = &'a str;
-    type IntoIter = std::str::Split<'a, char>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.split('/')
     }
 }
 

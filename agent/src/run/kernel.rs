@@ -87,6 +87,10 @@ pub(super) enum News<'a> {
     Programs(Programs),
 }
 
+/// Says where to look. May wait, since the rings hold what comes meanwhile, but for `Emptied` and `Lost`:
+/// false of `Lost` means that it is to be told again.
+pub(super) type Tell = Box<dyn Fn(News<'_>) -> bool + Send>;
+
 /// The eBPF programs are loaded, as far as this kernel takes them.
 #[derive(Debug)]
 pub(super) struct Programs {
@@ -218,7 +222,7 @@ pub(super) struct Listener {
     recorder: Recorder,
     metrics: Metrics,
     first: Box<dyn FirstProcess>,
-    tell: Box<dyn Fn(News<'_>) -> bool + Send>,
+    tell: Tell,
     /// What of each ring was taken in one go so far, 0 to 1.
     filled: BTreeMap<Stream, f64>,
     /// Records of a stream that no program writes, since the agent started.
@@ -240,9 +244,7 @@ pub(super) struct Outputs {
     pub(super) recorder: Recorder,
     pub(super) metrics: Metrics,
     pub(super) first: Box<dyn FirstProcess>,
-    /// May wait, since the rings hold what comes meanwhile, but for `Emptied` and `Lost`: false of `Lost`
-    /// means that it is to be told again.
-    pub(super) tell: Box<dyn Fn(News<'_>) -> bool + Send>,
+    pub(super) tell: Tell,
 }
 
 /// A listener that loads programs, and has yet to listen.

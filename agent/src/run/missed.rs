@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::RunError;
 use super::forensics::CountSaver;
-use super::kernel::{News, Shared};
+use super::kernel::{News, Shared, Tell};
 use super::worker::{Stop, Worker};
 use crate::decide::kernel_records::{Handled, missed_record};
 use crate::decide::missed_kills::{Cause, KillAccounts, Missed};
@@ -104,6 +104,34 @@ impl KillCounts {
         }
     }
 
+    /// From now on kills in a cgroup are compared with what is reported. `recorded`: kills in it that are
+    /// known, of one that was there before; `None`: all that it counts.
+    pub(super) fn count_kills_of(
+        &self,
+        trees: &Trees,
+        cgroup: CgroupId,
+        path: &CgroupPath,
+        level: &Level,
+        origin: Origin,
+        recorded: Option<u64>,
+    ) {
+        let is_counted = match level {
+            Level::Container { .. } => true,
+            Level::Pod { .. } => !trees.unified,
+            Level::Qos(_) | Level::Kubepods => false,
+        };
+        if !is_counted {
+            return;
+        }
+        if origin == Origin::Made {
+            return self.begin(cgroup, path);
+        }
+        if let Some(count) = oom_counters::read_once(trees, path) {
+            // No record has what was killed in a pod and in none of its containers.
+            self.adopt(cgroup, path, count, recorded.unwrap_or(count.kills));
+        }
+    }
+
     fn begin(&self, cgroup: CgroupId, path: &CgroupPath) {
         self.accounts().begin(cgroup);
         self.watch(cgroup, path);
@@ -159,6 +187,13 @@ impl KillCounts {
     }
 }
 
+/// Whether a cgroup was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Made,
+    Found,
+}
+
 struct Accountant {
     shared: Arc<Shared>,
     counters: OomCounters,
@@ -169,9 +204,6 @@ struct Accountant {
     saver: CountSaver,
     tell: Tell,
 }
-
-/// Says where to look.
-pub(super) type Tell = Box<dyn Fn(News<'_>) -> bool + Send>;
 
 /// Starts to compare. To be dropped before what keeps the records, which saves the counts.
 pub(super) fn compare_kills(
@@ -201,43 +233,6 @@ pub(super) fn compare_kills(
         }
     };
     Worker::spawn("oom-counts", move || bell.ring(), compare).map_err(RunError::Thread)
-}
-
-impl KillCounts {
-    /// From now on kills in a cgroup are compared with what is reported. `recorded`: kills in it that are
-    /// known, of one that was there before; `None`: all that it counts.
-    pub(super) fn count_kills_of(
-        &self,
-        trees: &Trees,
-        cgroup: CgroupId,
-        path: &CgroupPath,
-        level: &Level,
-        origin: Origin,
-        recorded: Option<u64>,
-    ) {
-        let is_counted = match level {
-            Level::Container { .. } => true,
-            Level::Pod { .. } => !trees.unified,
-            Level::Qos(_) | Level::Kubepods => false,
-        };
-        if !is_counted {
-            return;
-        }
-        if origin == Origin::Made {
-            return self.begin(cgroup, path);
-        }
-        if let Some(count) = oom_counters::read_once(trees, path) {
-            // No record has what was killed in a pod and in none of its containers.
-            self.adopt(cgroup, path, count, recorded.unwrap_or(count.kills));
-        }
-    }
-}
-
-/// Whether a cgroup was there before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    Made,
-    Found,
 }
 
 impl Accountant {

@@ -64,7 +64,7 @@ use self::removals::Removals;
 use self::returns::Tries;
 use super::exclusive::Exclusive;
 use super::forensics::{self, Background};
-use super::kernel::{News, Prepared, Shared};
+use super::kernel::{Prepared, Shared, Tell};
 use super::node::Node;
 use super::publisher::Publisher;
 use super::sweep::Readings;
@@ -340,7 +340,7 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         log.clone(),
         metrics.clone(),
         saver,
-        Box::new(state.tell_loop(to_loop.clone())),
+        state.tell_loop(to_loop.clone()),
     )?;
     let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.waiting.as_slice()))?;
@@ -410,7 +410,7 @@ impl Loop {
     }
 
     /// Hands the loop what the kernel told.
-    fn tell_loop(&self, to_loop: Sender) -> impl Fn(News<'_>) -> bool + Send + use<> {
+    fn tell_loop(&self, to_loop: Sender) -> Tell {
         let first = Arc::clone(&self.first_processes);
         tell_loop(first, self.runtime.exit_reporter(), to_loop)
     }

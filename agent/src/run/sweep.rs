@@ -115,29 +115,11 @@ impl Readings {
     }
 }
 
-/// See the module.
-pub(super) struct Sweeper {
-    reader: StatsReader,
-    readings: Arc<Readings>,
-    /// Of the listener.
-    kernel: Arc<kernel::Shared>,
-    background: Arc<Background>,
-    metrics: Metrics,
-    page_size: u64,
-    /// Between the beginnings of two sweeps.
-    interval: Duration,
-    /// The pods that the reader holds files of.
-    pods: Arc<Vec<Arc<KnownPod>>>,
-    /// The last sweep, and memory stalls of the pods in it.
-    last: Option<Arc<StatsSnapshot>>,
-    stalls: BTreeMap<PodUid, PodStalls>,
-    due: Duration,
-}
-
 /// What a [`Sweeper`] is made of.
 pub(super) struct Parts {
     pub reader: StatsReader,
     pub readings: Arc<Readings>,
+    /// Of the listener.
     pub kernel: Arc<kernel::Shared>,
     pub background: Arc<Background>,
     pub metrics: Metrics,
@@ -147,26 +129,22 @@ pub(super) struct Parts {
     pub interval: Duration,
 }
 
+/// See the module.
+pub(super) struct Sweeper {
+    parts: Parts,
+    /// The pods that the reader holds files of.
+    pods: Arc<Vec<Arc<KnownPod>>>,
+    /// The last sweep, and memory stalls of the pods in it.
+    last: Option<Arc<StatsSnapshot>>,
+    stalls: BTreeMap<PodUid, PodStalls>,
+    due: Duration,
+}
+
 impl Sweeper {
     /// The first sweep is due at once.
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts {
-            reader,
-            readings,
-            kernel,
-            background,
-            metrics,
-            page_size,
-            interval,
-        } = parts;
         Self {
-            reader,
-            readings,
-            kernel,
-            background,
-            metrics,
-            page_size,
-            interval,
+            parts,
             pods: Arc::default(),
             last: None,
             stalls: BTreeMap::new(),
@@ -177,7 +155,7 @@ impl Sweeper {
     /// How whoever asks for a sweep wakes this thread.
     pub(super) fn set_bell(&self, bell: Bell) {
         // One thread sweeps.
-        self.readings.bell.set(bell).ok();
+        self.parts.readings.bell.set(bell).ok();
     }
 
     /// When the next slice is due.
@@ -187,7 +165,7 @@ impl Sweeper {
 
     /// Brings the next sweep forward if somebody has asked for one. True: somebody has.
     pub(super) fn hurry(&mut self) -> bool {
-        let is_wanted = self.readings.is_wanted.load(Ordering::Relaxed);
+        let is_wanted = self.parts.readings.is_wanted.load(Ordering::Relaxed);
         if is_wanted {
             let last = self.last.as_ref();
             let soonest = last.map_or(Duration::ZERO, |it| it.ended + MIN_SPAN);
@@ -198,14 +176,14 @@ impl Sweeper {
 
     /// Has the reader hold the files of the pods that there are.
     pub(super) fn keep(&mut self) {
-        let pods = self.readings.pods();
+        let pods = self.parts.readings.pods();
         if Arc::ptr_eq(&pods, &self.pods) {
             return;
         }
-        self.reader.keep(pods.iter().cloned());
+        self.parts.reader.keep(pods.iter().cloned());
         let uids: BTreeSet<&PodUid> = pods.iter().map(|it| &it.pod.uid).collect();
         let before = self.pods.iter().map(|it| &it.pod.uid);
-        let history = &self.background.history;
+        let history = &self.parts.background.history;
         let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
         before
             .filter(|it| !uids.contains(it))
@@ -217,25 +195,28 @@ impl Sweeper {
     /// Goes on with the sweep, or begins one, for a slice of at most `budget`. It is due until it is whole;
     /// then it is to be shown.
     pub(super) fn slice(&mut self, budget: Duration) -> Option<StatsSnapshot> {
-        if !self.reader.is_under_way() {
+        if !self.parts.reader.is_under_way() {
             // Who asks from now on wants another.
-            self.readings.is_wanted.store(false, Ordering::Relaxed);
+            self.parts
+                .readings
+                .is_wanted
+                .store(false, Ordering::Relaxed);
         }
         self.keep();
-        for ended in std::mem::take(&mut *lock(&self.readings.ended)) {
-            self.reader.show_ended(ended);
+        for ended in std::mem::take(&mut *lock(&self.parts.readings.ended)) {
+            self.parts.reader.show_ended(ended);
         }
-        let sweep = match self.reader.step(budget, self.last.as_deref()) {
+        let sweep = match self.parts.reader.step(budget, self.last.as_deref()) {
             Progress::More => return None,
             Progress::Whole(sweep) => *sweep,
         };
-        let metrics = &self.metrics;
+        let metrics = &self.parts.metrics;
         metrics.source_regressed(Source::Cgroup, sweep.n_regressions);
         metrics.ended_left_out(EndedKind::Container, sweep.n_left_out);
         metrics.source_errors(Source::Cgroup, SourceFault::Io, sweep.faults.io);
         metrics.source_errors(Source::Cgroup, SourceFault::Parse, sweep.faults.parse);
-        self.kernel.kill_counts.count_all(&sweep.snapshot);
-        self.due = sweep.snapshot.begun + self.interval;
+        self.parts.kernel.kill_counts.count_all(&sweep.snapshot);
+        self.due = sweep.snapshot.begun + self.parts.interval;
         Some(sweep.snapshot)
     }
 
@@ -245,17 +226,17 @@ impl Sweeper {
         now: Duration,
         wanted: Wanted,
     ) -> BTreeMap<PodUid, PodFigures> {
-        self.reader.all_figures(now, wanted)
+        self.parts.reader.all_figures(now, wanted)
     }
 
     /// What is known of the pods now, for the record of an OOM kill: the minute before it. Fills in the
     /// stalls that the kernel does not tell.
     pub(super) fn remember(&self, figures: &mut BTreeMap<PodUid, PodFigures>) {
-        let reclaim = self.kernel.reclaim_stalls();
+        let reclaim = self.parts.kernel.reclaim_stalls();
         for (uid, figures) in &mut *figures {
             figures.stall = figures.stall.or_else(|| Some(reclaim.as_ref()?.pod(uid)));
         }
-        let history = &self.background.history;
+        let history = &self.parts.background.history;
         let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
         for (uid, figures) in figures {
             if let Some(sample) = PodSample::of(figures) {
@@ -274,10 +255,12 @@ impl Sweeper {
     ) {
         let stalls = self.stalls_of(&snapshot, figures);
         self.show_memory(&snapshot, &stalls, is_relaxed);
-        self.metrics.set_stats(&snapshot, self.last.as_deref());
-        self.readings.set_stalls(stalls.clone());
+        self.parts
+            .metrics
+            .set_stats(&snapshot, self.last.as_deref());
+        self.parts.readings.set_stalls(stalls.clone());
         let snapshot = Arc::new(snapshot);
-        self.readings.set_stats(Arc::clone(&snapshot));
+        self.parts.readings.set_stats(Arc::clone(&snapshot));
         self.stalls = stalls;
         self.last = Some(snapshot);
     }
@@ -288,7 +271,7 @@ impl Sweeper {
         snapshot: &StatsSnapshot,
         figures: &BTreeMap<PodUid, PodFigures>,
     ) -> BTreeMap<PodUid, PodStalls> {
-        let reclaim = self.kernel.reclaim_stalls();
+        let reclaim = self.parts.kernel.reclaim_stalls();
         let stalls = snapshot.pods.iter().map(|pod| {
             let uid = &pod.pod.uid;
             let containers = running(pod).filter_map(|it| {
@@ -331,22 +314,24 @@ impl Sweeper {
                     stats: &container.stats,
                     stall: stall(stalls),
                 };
-                let outlook = reclaimable::outlook(before, now, self.page_size);
+                let outlook = reclaimable::outlook(before, now, self.parts.page_size);
                 let memory = shown_memory(container, outlook, is_relaxed(&pod.uid, name));
                 ((pod.namespace.as_str(), pod.name.as_str(), name), memory)
             })
         });
-        self.metrics.set_container_memory(shown, clock::boottime());
+        self.parts
+            .metrics
+            .set_container_memory(shown, clock::boottime());
     }
 
     /// By class; Guaranteed pods have no cgroup together, and so no PSI.
     pub(super) fn class_stalls(&mut self) -> BTreeMap<QosClass, StallTotals> {
-        match self.kernel.reclaim_stalls() {
+        match self.parts.kernel.reclaim_stalls() {
             Some(reclaim) => QosClass::ALL
                 .into_iter()
                 .map(|class| (class, reclaim.class(class)))
                 .collect(),
-            None => self.reader.qos_stalls(),
+            None => self.parts.reader.qos_stalls(),
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::decide::attribution::{CgroupIndex, KEPT_AFTER_REMOVAL};
+use crate::decide::attribution::CgroupIndex;
+use crate::decide::ended::KEPT;
 use crate::decide::testing::{key, oom_kill, register, registered};
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_path::CgroupPath;
@@ -216,7 +217,7 @@ fn what_is_told_after_its_cgroup_is_gone_is_still_its_pods() {
         "java (pid 7) was ended by signal 9, an OOM victim"
     );
     // Long after it, nothing is known but where it was.
-    for n in 0..KEPT_AFTER_REMOVAL as u64 {
+    for n in 0..KEPT as u64 {
         let id = CgroupId(1_000 + n);
         let level = Level::Qos(QosClass::Burstable);
         let path = CgroupPath::root();

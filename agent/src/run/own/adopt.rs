@@ -72,7 +72,7 @@ impl Loop {
                 recorder,
                 metrics: self.metrics.clone(),
                 first: Box::new(first),
-                tell: Box::new(self.tell_loop(to_loop)),
+                tell: self.tell_loop(to_loop),
             },
         );
         listener.prepare().map(Some).map_err(RunError::Thread)

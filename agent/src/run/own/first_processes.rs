@@ -1,14 +1,14 @@
 //! The first processes of the containers that the agent itself started, and how the loop hears what the
 //! kernel tells of them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::event::{Event, Sender};
-use crate::decide::attribution::KEPT_AFTER_REMOVAL;
+use crate::decide::ended::Ended;
 use crate::model::attribution::{Attributed, OomAttribution};
 use crate::model::event::{OomKill, ProcessKey};
-use crate::run::kernel::{FirstProcess, News};
+use crate::run::kernel::{FirstProcess, News, Tell};
 use crate::runtime::{ExitReporter, HostProcess};
 
 /// With their start times: a pid may come again.
@@ -18,8 +18,8 @@ pub(super) struct FirstProcesses(RwLock<Known>);
 #[derive(Debug, Default)]
 struct Known {
     processes: BTreeSet<HostProcess>,
-    /// Of them, those that ended, oldest first.
-    ended: VecDeque<HostProcess>,
+    /// Of them, those that ended.
+    ended: Ended<HostProcess>,
 }
 
 impl FirstProcesses {
@@ -34,10 +34,7 @@ impl FirstProcesses {
         if !known.processes.contains(&process) {
             return;
         }
-        known.ended.push_back(process);
-        if known.ended.len() > KEPT_AFTER_REMOVAL
-            && let Some(oldest) = known.ended.pop_front()
-        {
+        if let Some(oldest) = known.ended.push(process) {
             known.processes.remove(&oldest);
         }
     }
@@ -61,8 +58,8 @@ pub(super) fn tell_loop(
     first: Arc<FirstProcesses>,
     report_exit: ExitReporter,
     to_loop: Sender,
-) -> impl Fn(News<'_>) -> bool + Send {
-    move |news| {
+) -> Tell {
+    Box::new(move |news| {
         let event = match news {
             News::Kill { kill, attribution } => match killed(kill, attribution) {
                 Some(event) => event,
@@ -87,7 +84,7 @@ pub(super) fn tell_loop(
         // that thread does; what it has not taken, the next start reads from the pinned rings or from the
         // cgroups.
         to_loop.send(event).is_ok()
-    }
+    })
 }
 
 fn missed(n: u64, cgroup: &Attributed) -> Option<Event> {
