@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::kubelet_duty::KubeletNames;
 use ballast::observe::health::Health;
 use ballast::observe::http::{AccessFiles, Listen, Pages, TlsFiles, serve};
-use ballast::observe::metrics::Metrics;
 use ballast::observe::metrics::labels::Phase;
+use ballast::observe::metrics::{Identity, Metrics};
 use ballast::observe::shutdown::{self, ShutdownTrigger};
 use ballast::observe::stats::Options;
 use ballast_tests::prometheus::{Prometheus, Scratch, Series};
@@ -54,7 +54,7 @@ impl Endpoint {
             }),
             bearer_token: Some(token.clone()),
         };
-        let metrics = Metrics::new(&[], KubeletNames::Both);
+        let metrics = Metrics::new(&[], KubeletNames::Both, Identity::Names);
         for _ in 0..N_PHASES {
             metrics.loop_phase(Phase::Gather, PHASE);
         }

@@ -99,11 +99,8 @@ pub fn render_event(record: &EventRecord, has_colour: bool) -> String {
         _ => Tone::Plain,
     };
     line.push_str(&paint.apply(tone, &printable(&event.reason)));
-    if let Some(pod) = &event.pod {
-        let _ = write!(line, " {}", printable(&pod.to_string()));
-        if let Some(container) = &event.container {
-            let _ = write!(line, "/{}", printable(container));
-        }
+    if let Some(subject) = event.subject() {
+        let _ = write!(line, " {}", printable(&subject));
     }
     let _ = write!(line, ": {}", printable(&event.message));
     if let Some(EventDetail::Oom(detail)) = &event.detail {

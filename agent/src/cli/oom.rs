@@ -5,7 +5,7 @@ use super::format::{Paint, Tone, bytes, micros, printable};
 use crate::model::forensics::{
     AgentState, CgroupScene, CgroupUse, LaterVictim, OomRecord, Part, ProcessScene, Trend,
 };
-use crate::model::record::PodRef;
+use crate::model::record::subject;
 use crate::units::{Bytes, Limit};
 
 /// Of a list, what a reader takes in.
@@ -26,12 +26,11 @@ const STAT: [&str; 8] = [
 /// The lines of a record, without an empty one at the end.
 pub(super) fn render_record(record: &OomRecord, paint: Paint) -> String {
     let event = &record.event;
-    let whose = whose(event.pod.as_ref(), event.container.as_deref());
     let mut lines = vec![format!(
         "{} {}: {}: {}",
         paint.apply(Tone::Heading, &format!("OOM record {}", record.id)),
         event.time,
-        printable(&whose),
+        printable(&whose(event.subject())),
         paint.apply(Tone::Bad, &printable(&event.message)),
     )];
     let mut add = |title: &str, text: String| {
@@ -42,7 +41,7 @@ pub(super) fn render_record(record: &OomRecord, paint: Paint) -> String {
     add("more kills by this limit", later(record));
     if let Some(detail) = record.oom() {
         let trigger = &detail.trigger;
-        let of = self::whose(trigger.pod.as_ref(), trigger.container.as_deref());
+        let of = whose(trigger.subject());
         let (comm, pid) = (&trigger.comm, trigger.pid);
         add("asked for memory", format!("{comm} (pid {pid}) of {of}"));
     }
@@ -68,12 +67,8 @@ pub(super) fn render_record(record: &OomRecord, paint: Paint) -> String {
     lines.join("\n")
 }
 
-fn whose(pod: Option<&PodRef>, container: Option<&str>) -> String {
-    match (pod, container) {
-        (Some(pod), Some(container)) => format!("{pod}/{container}"),
-        (Some(pod), None) => pod.to_string(),
-        (None, _) => "no pod".to_owned(),
-    }
+fn whose(subject: Option<String>) -> String {
+    subject.unwrap_or_else(|| "no pod".to_owned())
 }
 
 fn later(record: &OomRecord) -> String {
@@ -82,7 +77,7 @@ fn later(record: &OomRecord) -> String {
     }
     let n_more = record.n_kills - 1;
     let named = first_of(&record.more_victims, n_more, |it: &LaterVictim| {
-        let of = whose(it.pod.as_ref(), it.container.as_deref());
+        let of = whose(it.subject());
         format!("{} (pid {}) of {of}", it.comm, it.pid)
     });
     format!("{n_more} within a second: {named}")
@@ -118,10 +113,8 @@ fn cgroup(cgroup: &CgroupScene) -> String {
 
 fn cgroups(cgroups: &[CgroupUse]) -> String {
     first_of(cgroups, cgroups.len() as u64, |it| {
-        let name = match &it.pod {
-            Some(pod) => whose(Some(pod), it.container.as_deref()),
-            None => it.cgroup_path.clone(),
-        };
+        let named = subject(it.pod.as_ref(), None, it.container.as_deref(), None);
+        let name = named.unwrap_or_else(|| it.cgroup_path.clone());
         format!("{name} {}", bytes(Bytes(it.usage_bytes)))
     })
 }

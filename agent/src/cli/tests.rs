@@ -207,13 +207,18 @@ fn events_are_one_line_each() {
     agent.event.pod = None;
     agent.event.message = "12 records were dropped".into();
     agent.event.detail = Some(EventDetail::Dropped { count: 12 });
+    let mut unnamed = process.clone();
+    unnamed.event.pod_uid = unnamed.event.pod.take().map(|it| it.uid);
+    (unnamed.event.container, unnamed.event.container_id) =
+        (None, Some("0123456789abcdef".to_owned()));
     let render = |it: &EventRecord| render_event(it, false);
     assert_eq!(
-        [&oom, &process, &agent].map(render),
+        [&oom, &process, &unnamed, &agent].map(render),
         [
             "11-21 07:26:40.123 oom       OomKilledChild default/hungry/main: killed sh \
              (pid 4711, 60.0 MiB anonymous) by the limit of the container (exact, after 84 us), record 3",
             "11-21 07:26:40.123 process   ProcessExec default/hungry/main: began ?[2J?program",
+            "11-21 07:26:40.123 process   ProcessExec 0c4e/0123456789ab: began ?[2J?program",
             "11-21 07:26:40.123 agent     EventsDropped: 12 records were dropped",
         ]
     );

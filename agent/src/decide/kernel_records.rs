@@ -11,6 +11,7 @@ use crate::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, ExitStatus, OomKill, ProcessChange, ProcessEvent,
     StallEvent, StallKind,
 };
+use crate::model::pod::PodUid;
 use crate::model::record::{
     CgroupDetail, Event, EventDetail, EventKind, MemorySplit, OomDetail, OomLimit, OomScope,
     OomTrigger, OomVictim, ProcessDetail, StallDetail,
@@ -88,12 +89,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
             max_bytes: kill.limit_max_bytes,
         }),
         constraint: kill.constraint,
-        trigger: OomTrigger {
-            pid: kill.trigger_pid,
-            comm: kill.trigger_comm.clone(),
-            pod: trigger.pod.as_deref().cloned(),
-            container: trigger.container.as_deref().map(str::to_owned),
-        },
+        trigger: oom_trigger(kill, trigger),
         was_exiting: kill.was_exiting,
         handling_latency_us: handled.micros_since(kill.at_ns),
         record_id: None,
@@ -120,6 +116,17 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
         method: Some(kill.method),
         detail: Some(EventDetail::Oom(Box::new(detail))),
         ..event(kill.at_ns, handled, EventKind::Oom, reason, victim, message)
+    }
+}
+
+fn oom_trigger(kill: &OomKill, cgroup: &Attributed) -> OomTrigger {
+    OomTrigger {
+        pid: kill.trigger_pid,
+        comm: kill.trigger_comm.clone(),
+        pod: cgroup.pod.as_deref().cloned(),
+        container: cgroup.container.as_deref().map(str::to_owned),
+        pod_uid: unnamed_pod(cgroup),
+        container_id: unnamed_container(cgroup),
     }
 }
 
@@ -298,20 +305,25 @@ fn event(
     cgroup: &Attributed,
     message: String,
 ) -> Event {
-    let owner = cgroup.owner.as_ref();
-    let key = owner.and_then(|it| it.container());
     Event {
         pod: cgroup.pod.as_deref().cloned(),
         container: cgroup.container.as_deref().map(str::to_owned),
-        pod_uid: owner
-            .and_then(|it| it.uid())
-            .filter(|_| cgroup.pod.is_none())
-            .cloned(),
-        container_id: key
-            .filter(|_| cgroup.container.is_none())
-            .map(|it| it.id.clone()),
+        pod_uid: unnamed_pod(cgroup),
+        container_id: unnamed_container(cgroup),
         ..Event::new(handled.wall_of(at_ns), at_ns, kind, reason, message)
     }
+}
+
+/// The UID of a pod without a name.
+fn unnamed_pod(cgroup: &Attributed) -> Option<PodUid> {
+    let owner = cgroup.owner.as_ref().filter(|_| cgroup.pod.is_none());
+    owner?.uid().cloned()
+}
+
+/// The id of a container without a name.
+fn unnamed_container(cgroup: &Attributed) -> Option<String> {
+    let owner = cgroup.owner.as_ref().filter(|_| cgroup.container.is_none());
+    Some(owner?.container()?.id.clone())
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::eviction::{NodeCondition, Signal};
 use super::history::{NodeSample, PodSample};
+use super::pod::PodUid;
 use super::psi::Psi;
-use super::record::{Event, EventDetail, OomDetail, PodRef};
+use super::record::{Event, EventDetail, OomDetail, PodRef, subject};
 use super::sealed;
 use super::time::WallTime;
 use crate::units::Limit;
@@ -96,9 +97,26 @@ pub struct LaterVictim {
     pub pod: Option<PodRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// Ids where there are no names, as in an [`Event`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<PodUid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
     pub pid: u32,
     pub comm: String,
     pub anon_bytes: u64,
+}
+
+impl LaterVictim {
+    /// See [`subject`].
+    pub fn subject(&self) -> Option<String> {
+        subject(
+            self.pod.as_ref(),
+            self.pod_uid.as_ref(),
+            self.container.as_deref(),
+            self.container_id.as_deref(),
+        )
+    }
 }
 
 /// The node at the kill, as its files told right after it.

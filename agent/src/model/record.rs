@@ -16,7 +16,8 @@ use super::forensics::RecordId;
 use super::pod::{PodUid, QosClass};
 use super::time::WallTime;
 
-/// A pod as a record or a metric names it.
+/// A pod as a record or a metric names it. One of which only the UID is known has an empty name and an
+/// empty namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRef {
@@ -25,10 +26,44 @@ pub struct PodRef {
     pub uid: PodUid,
 }
 
+impl PodRef {
+    pub fn has_name(&self) -> bool {
+        !self.name.is_empty()
+    }
+}
+
+/// `namespace/name`, or the UID of a pod without a name.
 impl fmt::Display for PodRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+        match self.has_name() {
+            true => write!(f, "{}/{}", self.namespace, self.name),
+            false => self.uid.fmt(f),
+        }
     }
+}
+
+/// A pod, or a container of it, as people read it: by names, else by the UID and by the beginning of the
+/// container's id. `None`: it is not known which pod.
+pub fn subject(
+    pod: Option<&PodRef>,
+    uid: Option<&PodUid>,
+    container: Option<&str>,
+    id: Option<&str>,
+) -> Option<String> {
+    let pod = match (pod, uid) {
+        (Some(pod), _) => pod.to_string(),
+        (None, Some(uid)) => uid.to_string(),
+        (None, None) => return None,
+    };
+    Some(match container.or(id.map(short_id)) {
+        Some(container) => format!("{pod}/{container}"),
+        None => pod,
+    })
+}
+
+/// As much of the id of a container as people need to find it.
+pub fn short_id(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
 }
 
 /// What a record is about; `--kind` of `ballast events` selects by it.
@@ -166,6 +201,22 @@ impl Event {
             message,
             detail: None,
         }
+    }
+
+    /// The UID of its pod, whether the pod has a name or not.
+    pub fn uid(&self) -> Option<&PodUid> {
+        let named = self.pod.as_ref().map(|it| &it.uid);
+        named.or(self.pod_uid.as_ref())
+    }
+
+    /// See [`subject`].
+    pub fn subject(&self) -> Option<String> {
+        subject(
+            self.pod.as_ref(),
+            self.pod_uid.as_ref(),
+            self.container.as_deref(),
+            self.container_id.as_deref(),
+        )
     }
 }
 
@@ -332,6 +383,23 @@ pub struct OomTrigger {
     pub pod: Option<PodRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// Ids where there are no names, as in an [`Event`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<PodUid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
+}
+
+impl OomTrigger {
+    /// See [`subject`].
+    pub fn subject(&self) -> Option<String> {
+        subject(
+            self.pod.as_ref(),
+            self.pod_uid.as_ref(),
+            self.container.as_deref(),
+            self.container_id.as_deref(),
+        )
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -435,6 +503,8 @@ pub(crate) mod tests {
                         comm: "sh".into(),
                         pod: Some(pod),
                         container: Some("main".into()),
+                        pod_uid: None,
+                        container_id: None,
                     },
                     was_exiting: false,
                     handling_latency_us: 84,
@@ -468,6 +538,27 @@ pub(crate) mod tests {
         ] {
             assert_eq!(value.pointer(pointer), Some(&expected), "{pointer}");
         }
+    }
+
+    #[test]
+    fn a_pod_or_container_without_a_name_is_shown_by_its_id() {
+        let mut event = oom_record(1).event;
+        assert_eq!(event.subject().as_deref(), Some("default/hungry/main"));
+        (event.container, event.container_id) = (None, Some("0123456789abcdef".into()));
+        let named = Some("default/hungry/0123456789ab");
+        assert_eq!(event.subject().as_deref(), named);
+        (event.pod, event.pod_uid) = (None, Some(PodUid("0c4e".into())));
+        assert_eq!(event.subject().as_deref(), Some("0c4e/0123456789ab"));
+        event.container_id = None;
+        assert_eq!(event.subject().as_deref(), Some("0c4e"));
+        let pod = PodRef {
+            namespace: String::new(),
+            name: String::new(),
+            uid: PodUid("0c4e".into()),
+        };
+        assert_eq!(pod.to_string(), "0c4e");
+        (event.pod_uid, event.container) = (None, Some("main".into()));
+        assert_eq!(event.subject(), None);
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl PodStats {
                 root_fs: it.root_fs,
                 logs: it.logs,
             };
-            (it.name.clone(), figures)
+            (it.known_as().to_owned(), figures)
         });
         Some(PodFigures {
             at: Some(stats.at),
@@ -171,6 +171,7 @@ impl PodStats {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStats {
+    /// Empty: not known.
     pub name: String,
     /// Path of its cgroup from the cgroup mount, with a leading slash.
     pub id: String,
@@ -192,6 +193,13 @@ pub struct ContainerStats {
     pub descriptors: Option<u64>,
     /// Of its first process.
     pub limits: ProcessLimits,
+}
+
+impl ContainerStats {
+    /// What tells it apart within its pod: its name, or its id if it has none.
+    pub fn known_as(&self) -> &str {
+        known::name_or_id(&self.name, &self.runtime_id)
+    }
 }
 
 /// Soft limits of a process; `None`: not read.

@@ -4,9 +4,10 @@
 //! Everything is set when it happens or once a pass; encoding reads no file and takes no lock that
 //! a pass holds for long.
 //!
-//! Invariant: [`table`] is the only definition of a family. A counter of a container exists at 0
-//! from the first pass that sees the container, and its series stay for [`POD_RETENTION`] after the
-//! pod is gone. Counts per workload, scope and slice outlive every pod.
+//! Invariant: [`table`] is the only definition of a family; [`Identity`] adds the labels of what has
+//! no name. A counter of a container exists at 0 from the first pass that sees the container, and its
+//! series stay for [`POD_RETENTION`] after the pod is gone, or the container itself if it has no name.
+//! Counts per workload, scope and slice outlive every pod.
 
 mod agent;
 mod cgroups;
@@ -19,6 +20,7 @@ mod exemplars;
 mod exposition;
 mod families;
 mod histogram;
+mod identity;
 mod kubelet;
 pub mod labels;
 mod lifetime;
@@ -50,12 +52,14 @@ use self::families::{
     ProcessFamilies, ReconcileFamilies, StateFamilies,
 };
 use self::histogram::HistogramVec;
+use self::identity::{ContainerKey, Values};
+pub use self::identity::{ContainerLabels, Identity};
 use self::labels::{
     EndedKind, ExitHow, HostSlice, MissedCause, RecordResult, RestoreResult, SaveResult, Source,
     SourceFault, Stream, Trigger,
 };
-use self::lifetime::{ContainerKey, PodLifetimes, WorkloadLifetimes};
 pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
+use self::lifetime::{PodLifetimes, WorkloadLifetimes};
 use self::memory::Hits;
 pub use self::memory::{ContainerMemory, LimitHits};
 pub use self::placement::{PlacementGauges, PoolCpus};
@@ -75,6 +79,8 @@ pub struct Metrics {
 }
 
 struct Shared {
+    /// Of all families of containers.
+    identity: Identity,
     registry: Registry,
     /// Those of the registry that have native buckets.
     histograms: BTreeMap<&'static str, HistogramVec>,
@@ -114,8 +120,8 @@ struct Shared {
 impl Metrics {
     /// The families of the table, those with fixed labels at 0. Kubelet's are there for the duties
     /// that this agent has in its place; what it does beyond them is counted and not shown.
-    pub fn new(duties: &[KubeletDuty], names: KubeletNames) -> Self {
-        let mut build = Builder::new(duties, names);
+    pub fn new(duties: &[KubeletDuty], names: KubeletNames, identity: Identity) -> Self {
+        let mut build = Builder::new(duties, names, identity);
         let agent = AgentFamilies::new(&mut build);
         let process = ProcessFamilies::new(&mut build);
         let oom = OomFamilies::new(&mut build);
@@ -133,6 +139,7 @@ impl Metrics {
         let (registry, histograms) = build.finish();
         let metrics = Self {
             shared: Arc::new(Shared {
+                identity,
                 registry,
                 histograms,
                 exemplars: Exemplars::default(),
@@ -233,18 +240,19 @@ impl Metrics {
         }
     }
 
-    /// Takes the containers that exist now as (namespace, pod, container): begins their series at
-    /// 0, and removes those of pods that are gone for [`POD_RETENTION`] and of workloads unused for
-    /// [`WORKLOAD_RETENTION`]. Once a pass; `now` is boottime.
+    /// Takes the containers that exist now: begins their series at 0, and removes those of pods that are
+    /// gone for [`POD_RETENTION`] and of workloads unused for [`WORKLOAD_RETENTION`]. A container without
+    /// a name comes never again once it is gone, so its series end as those of a pod. Once a pass; `now`
+    /// is boottime.
     pub fn sync_pods<'a>(
         &self,
-        containers: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
+        containers: impl IntoIterator<Item = ContainerLabels<'a>>,
         now: Duration,
     ) {
         let mut pods = lock(&self.shared.pods);
         let changes = pods.sync(containers, now);
         for it in &changes.begun {
-            self.begin_container(&it.namespace, &it.pod, &it.container);
+            self.begin_container(it.labels());
         }
         for it in &changes.ended {
             self.end_container(it);
@@ -264,21 +272,20 @@ impl Metrics {
         }
     }
 
-    fn begin_container(&self, namespace: &str, pod: &str, container: &str) {
-        let labels = [namespace, pod, container];
+    fn begin_container(&self, container: ContainerLabels<'_>) {
+        let labels = self.values(container);
         let Shared { oom, process, .. } = &*self.shared;
         for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
             family.with_label_values(&labels);
         }
         for how in ExitHow::ALL {
-            let labels = [namespace, pod, container, how.as_str()];
+            let labels = self.values_with(container, how.as_str());
             process.exits.with_label_values(&labels);
         }
     }
 
     fn end_container(&self, key: &ContainerKey) {
-        let labels = key.labels();
-        let [namespace, pod, container] = labels;
+        let labels = self.values(key.labels());
         let Shared { oom, process, .. } = &*self.shared;
         for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
             remove(family, &labels);
@@ -287,18 +294,29 @@ impl Metrics {
         remove(&oom.last_kill, &labels);
         remove(&oom.last_child_kill, &labels);
         for how in ExitHow::ALL {
-            remove(&process.exits, &[namespace, pod, container, how.as_str()]);
+            let labels = self.values_with(key.labels(), how.as_str());
+            remove(&process.exits, &labels);
         }
         self.end_memory(key);
         self.end_stats(key);
     }
 
     /// Begins the series of the container that an event names, if it has none.
-    fn touch(&self, namespace: &str, pod: &str, container: &str, now: Duration) {
+    fn touch(&self, container: ContainerLabels<'_>, now: Duration) {
         let mut pods = lock(&self.shared.pods);
-        if pods.touch(namespace, pod, container, now) {
-            self.begin_container(namespace, pod, container);
+        if pods.touch(container, now) {
+            self.begin_container(container);
         }
+    }
+
+    /// Values of the labels of a family of containers.
+    fn values<'a>(&self, container: ContainerLabels<'a>) -> Values<'a> {
+        self.shared.identity.values(container)
+    }
+
+    /// The same of a family with one label more.
+    fn values_with<'a>(&self, container: ContainerLabels<'a>, more: &'a str) -> Values<'a> {
+        self.shared.identity.values_with(container, more)
     }
 
     /// Counts one, with what tells about it.
@@ -360,11 +378,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// With all of kubelet's duties.
+/// With all of kubelet's duties, and names of everything.
 #[cfg(test)]
 impl Default for Metrics {
     fn default() -> Self {
-        Self::new(KubeletDuty::ALL, KubeletNames::Both)
+        Self::new(KubeletDuty::ALL, KubeletNames::Both, Identity::Names)
     }
 }
 

@@ -76,10 +76,10 @@ pub(super) struct Background {
 impl Background {
     fn trend(&self, event: &Event) -> Trend {
         let history = self.history.read().unwrap_or_else(PoisonError::into_inner);
-        let pod = event.pod.as_ref();
+        let uid = event.uid();
         Trend {
             node: history.node(event.boottime_ns),
-            pod: pod.map_or_else(Vec::new, |it| history.pod(&it.uid, event.boottime_ns)),
+            pod: uid.map_or_else(Vec::new, |it| history.pod(it, event.boottime_ns)),
         }
     }
 
@@ -517,6 +517,8 @@ fn join(open: &mut Open, event: &Event) {
         boottime_ns: event.boottime_ns,
         pod: event.pod.clone(),
         container: event.container.clone(),
+        pod_uid: event.pod_uid.clone(),
+        container_id: event.container_id.clone(),
         pid: detail.victim.pid,
         comm: detail.victim.comm.clone(),
         anon_bytes: detail.victim.memory.anon_bytes,

@@ -35,7 +35,7 @@ use crate::model::record::{Event, EventDetail, EventKind};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
-use crate::observe::metrics::{Metrics, Workload};
+use crate::observe::metrics::{ContainerLabels, Metrics, Workload};
 use crate::sources::bpf::{
     Drained, LoadError, Pinning, ProgramReport, Stream, Streams, WatchedRoot,
 };
@@ -515,14 +515,10 @@ impl Listener {
         let Some(record) = process_record(process, &cgroup, handled) else {
             return;
         };
-        if let (Some(pod), Some(container)) = (&record.pod, &record.container) {
-            self.metrics.process_change(
-                &pod.namespace,
-                &pod.name,
-                container,
-                &process.change,
-                handled.boottime,
-            );
+        let labels = ContainerLabels::of_event(&record);
+        if let Some(labels) = labels.filter(ContainerLabels::has_container) {
+            let (change, now) = (&process.change, handled.boottime);
+            self.metrics.process_change(labels, change, now);
         }
         self.log.append(record);
     }

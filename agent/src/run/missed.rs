@@ -293,6 +293,8 @@ impl Accountant {
         tracing::warn!(
             pod = event.pod.as_ref().map(tracing::field::display),
             container = event.container,
+            pod_uid = event.pod_uid.as_ref().map(tracing::field::display),
+            container_id = event.container_id,
             reason = &*event.reason,
             "{}",
             event.message

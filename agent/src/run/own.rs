@@ -85,8 +85,8 @@ use crate::model::pod_resources::NodeResources;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
 use crate::observe::http::Pages;
-use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::Trigger;
+use crate::observe::metrics::{Identity, Metrics};
 use crate::observe::socket::CatchUp;
 use crate::observe::stats::Options;
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
@@ -209,7 +209,11 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let mut exclusive = Exclusive::take(&config)?;
     let (to_loop, events) = event::channel();
     let log = EventLog::new(EVENT_LOG, 0);
-    let metrics = Metrics::new(config.mode.kubelet_duties(), config.kubelet_metric_names);
+    let metrics = Metrics::new(
+        config.mode.kubelet_duties(),
+        config.kubelet_metric_names,
+        Identity::Names,
+    );
     let health = Health::new(
         MAX_PASS_AGE,
         ["node", "recovery", "first pass", KERNEL_EVENTS],

@@ -19,13 +19,14 @@ use tokio::sync::watch;
 use super::forensics::Background;
 use super::kernel;
 use crate::decide::eviction::reclaimable::{self, ContainerLook, ContainerOutlook};
+use crate::decide::reclaim_stalls::ReclaimStalls;
 use crate::model::eviction::{PodFigures, StallTotals};
 use crate::model::history::PodSample;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::stats::{ContainerStats, EndedContainer, KnownPod, PodStats, StatsSnapshot};
 use crate::model::status::PodStalls;
 use crate::observe::metrics::labels::{EndedKind, Source, SourceFault};
-use crate::observe::metrics::{ContainerMemory, LimitHits, Metrics};
+use crate::observe::metrics::{ContainerLabels, ContainerMemory, LimitHits, Metrics};
 use crate::sources::stats::{Progress, StatsReader, Wanted};
 use crate::sources::wakers::Bell;
 use crate::sys::clock;
@@ -246,7 +247,8 @@ impl Sweeper {
     }
 
     /// Shows a whole sweep. `figures`: of the pods in it, as [`Sweeper::remember`] left them. `is_relaxed`:
-    /// whether `memory.high` of a container is lifted for now; `None`: nobody would lift it.
+    /// whether `memory.high` of a container, given by its name or id, is lifted for now; `None`: nobody
+    /// would lift it.
     pub(super) fn show(
         &mut self,
         snapshot: StatsSnapshot,
@@ -274,14 +276,9 @@ impl Sweeper {
         let reclaim = self.parts.kernel.reclaim_stalls();
         let stalls = snapshot.pods.iter().map(|pod| {
             let uid = &pod.pod.uid;
-            let containers = running(pod).filter_map(|it| {
-                let counted = || Some(reclaim.as_ref()?.container(uid, &it.name));
-                let psi = it.stats.stalls.memory.map(|it| it.totals());
-                Some((it.name.clone(), psi.or_else(counted)?))
-            });
             let stalls = PodStalls {
                 pod: figures.get(uid).and_then(|it| it.stall),
-                containers: containers.collect(),
+                containers: container_stalls(pod, reclaim.as_deref()),
             };
             (uid.clone(), stalls)
         });
@@ -300,7 +297,7 @@ impl Sweeper {
             let find = |it: &StatsSnapshot| it.pods.binary_search_by(|it| it.pod.cmp(pod)).ok();
             let before = before.and_then(|it| Some(&it.pods[find(it)?]));
             running(now).map(move |container| {
-                let name = container.name.as_str();
+                let name = container.known_as();
                 let stall = |of: &BTreeMap<PodUid, PodStalls>| {
                     of.get(&pod.uid)?.containers.get(name).copied()
                 };
@@ -316,7 +313,8 @@ impl Sweeper {
                 };
                 let outlook = reclaimable::outlook(before, now, self.parts.page_size);
                 let memory = shown_memory(container, outlook, is_relaxed(&pod.uid, name));
-                ((pod.namespace.as_str(), pod.name.as_str(), name), memory)
+                let id = &container.runtime_id;
+                (ContainerLabels::new(pod, &container.name, id), memory)
             })
         });
         self.parts
@@ -334,6 +332,20 @@ impl Sweeper {
             None => self.parts.reader.qos_stalls(),
         }
     }
+}
+
+/// Of the containers that run, each by its name or id.
+fn container_stalls(
+    pod: &PodStats,
+    reclaim: Option<&ReclaimStalls>,
+) -> BTreeMap<String, StallTotals> {
+    let stalls = running(pod).filter_map(|it| {
+        let name = it.known_as();
+        let counted = || Some(reclaim?.container(&pod.pod.uid, name));
+        let psi = it.stats.stalls.memory.map(|it| it.totals());
+        Some((name.to_owned(), psi.or_else(counted)?))
+    });
+    stalls.collect()
 }
 
 fn running(pod: &PodStats) -> impl Iterator<Item = &ContainerStats> {
@@ -366,4 +378,23 @@ fn shown_memory(
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::stats::tests::example_stats;
+
+    #[test]
+    fn containers_without_a_name_have_stalls_of_their_own() {
+        let mut pod = example_stats(60).pods.remove(0);
+        let mut other = pod.containers[0].clone();
+        other.runtime_id = "main-1".into();
+        pod.containers.push(other);
+        for container in &mut pod.containers {
+            container.name.clear();
+        }
+        let stalls = container_stalls(&pod, None);
+        assert_eq!(stalls.into_keys().collect::<Vec<_>>(), ["main-0", "main-1"]);
+    }
 }

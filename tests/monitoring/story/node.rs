@@ -27,7 +27,8 @@ use ballast::observe::metrics::labels::{
     Hook, MissedCause, Phase, PressureResource, PressureScope, RestoreResult, WriteResult,
 };
 use ballast::observe::metrics::{
-    ContainerMemory, Format, LimitHits, Metrics, PlacementGauges, PoolCpus, Workload,
+    ContainerLabels, ContainerMemory, Format, Identity, LimitHits, Metrics, PlacementGauges,
+    PoolCpus, Workload,
 };
 use ballast::observe::stats;
 use ballast::units::{Bytes, Micros};
@@ -40,6 +41,8 @@ pub(super) const BEGIN: u64 = 1_763_712_000;
 pub(super) const STEP: u64 = 30;
 
 const N_CPUS: u64 = 4;
+
+const MAIN: ContainerLabels<'_> = ContainerLabels::named("default", "web", "main");
 
 /// What the node is like for some time. Shares are of time, 0 to 1.
 #[derive(Clone, Debug)]
@@ -116,7 +119,7 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(wanted: BTreeSet<String>) -> Self {
         let mut node = Self {
-            metrics: Metrics::new(KubeletDuty::ALL, KubeletNames::Both),
+            metrics: Metrics::new(KubeletDuty::ALL, KubeletNames::Both, Identity::Names),
             started_at: WallTime::from_epoch(Duration::from_secs(BEGIN)),
             now: Duration::ZERO,
             kernel: Kernel::default(),
@@ -131,7 +134,7 @@ impl Node {
     /// Another agent takes the place of this one.
     pub(super) fn restart(&mut self, state: RestoreResult) {
         let counts = self.metrics.oom_counts();
-        self.metrics = Metrics::new(KubeletDuty::ALL, KubeletNames::Both);
+        self.metrics = Metrics::new(KubeletDuty::ALL, KubeletNames::Both, Identity::Names);
         self.metrics.restore_oom_counts(&counts, self.now);
         self.metrics.begin_eviction();
         self.metrics.state_restored(state);
@@ -188,7 +191,7 @@ impl Node {
 
     fn pass(&self, state: &State) {
         let metrics = &self.metrics;
-        metrics.sync_pods([("default", "web", "main")], self.now);
+        metrics.sync_pods([MAIN], self.now);
         metrics.loop_phase(Phase::Gather, Duration::from_millis(2));
         metrics.loop_succeeded(self.wall());
         metrics.cgroup_writes("cpu.max", state.write, 1);
@@ -225,7 +228,7 @@ impl Node {
             time_to_limit: state.time_to_limit,
             ..ContainerMemory::default()
         };
-        metrics.set_container_memory([(("default", "web", "main"), memory)], self.now);
+        metrics.set_container_memory([(MAIN, memory)], self.now);
     }
 
     /// What the watcher of pressure does.
@@ -372,6 +375,8 @@ impl Node {
                 comm: "a".to_owned(),
                 pod: None,
                 container: None,
+                pod_uid: None,
+                container_id: None,
             },
             was_exiting: false,
             handling_latency_us: 80,

@@ -22,7 +22,9 @@ const PAGES: &[(&str, &str)] = &[
         "/metrics",
         "What the agent says of itself and of what it decides, and kubelet's families for the duties \
          that the agent has in its place. Kubelet has renamed some: `kubeletMetricNames` says under \
-         which name they are sent, both unless it is set.",
+         which name they are sent, both unless it is set. Where the agent knows no names but ids, \
+         families per container have the labels `pod_uid` and `container_id` too: each is there in \
+         place of a name, and only then.",
     ),
     (
         "/metrics/cadvisor",
@@ -30,7 +32,8 @@ const PAGES: &[(&str, &str)] = &[
     ),
     (
         "/metrics/resource",
-        "Usage of the node, its pods and containers, under kubelet's names.",
+        "Usage of the node, its pods and containers, under kubelet's names. The label `id` is there \
+         where a name is missing.",
     ),
 ];
 

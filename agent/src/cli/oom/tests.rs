@@ -22,6 +22,8 @@ fn full() -> OomRecord {
             boottime_ns: 0,
             pod: record.event.pod.clone(),
             container: Some("main".into()),
+            pod_uid: None,
+            container_id: None,
             pid,
             comm: "sh".into(),
             anon_bytes: 0,

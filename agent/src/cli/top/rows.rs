@@ -119,9 +119,18 @@ pub(super) struct PodRow {
 }
 
 impl PodRow {
-    /// `namespace/name`.
+    /// `namespace/name`, or the UID of a pod without a name.
     pub(super) fn full_name(&self) -> String {
-        format!("{}/{}", self.entry.namespace, self.entry.name)
+        let PodEntry {
+            namespace,
+            name,
+            uid,
+            ..
+        } = &self.entry;
+        match name.is_empty() {
+            true => uid.to_string(),
+            false => format!("{namespace}/{name}"),
+        }
     }
 }
 

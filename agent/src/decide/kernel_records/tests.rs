@@ -351,6 +351,11 @@ fn a_kill_without_names_is_shown_by_its_ids() {
     assert_eq!((&record.pod, &record.container), (&None, &None));
     assert_eq!(record.pod_uid, Some(uid));
     assert_eq!(record.container_id.as_deref(), Some("3f1c"));
+    // It asked for the memory itself.
+    let Some(EventDetail::Oom(detail)) = &record.detail else {
+        panic!("not about a kill: {record:?}");
+    };
+    assert_eq!(detail.trigger.subject().as_deref(), Some("7141ef4c/3f1c"));
     // A name takes the place of an id.
     let named = record_of(&kill(CONTAINER), &index, None);
     assert_eq!((named.pod_uid, named.container_id), (None, None));

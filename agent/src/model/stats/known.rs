@@ -24,6 +24,7 @@ pub struct KnownPod {
 /// One instance of a container that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownContainer {
+    /// Empty: not known.
     pub name: String,
     pub cgroup: CgroupPath,
     /// As the runtime names the instance.
@@ -36,6 +37,17 @@ pub struct KnownContainer {
     pub oom_events: u64,
     /// Its first process; `None`: not started yet.
     pub pid: Option<u32>,
+}
+
+impl KnownContainer {
+    /// What tells it apart within its pod: its name, or its id if it has none.
+    pub fn known_as(&self) -> &str {
+        name_or_id(&self.name, &self.runtime_id)
+    }
+}
+
+pub(super) fn name_or_id<'a>(name: &'a str, id: &'a str) -> &'a str {
+    if name.is_empty() { id } else { name }
 }
 
 /// An instance whose cgroup is gone, with what it had used by then.

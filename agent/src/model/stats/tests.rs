@@ -119,6 +119,20 @@ pub(crate) fn example_stats(second: u64) -> StatsSnapshot {
 }
 
 #[test]
+fn containers_without_a_name_have_figures_of_their_own() {
+    let mut pod = example_stats(60).pods.remove(0);
+    let mut other = pod.containers[0].clone();
+    other.runtime_id = "main-1".into();
+    pod.containers.push(other);
+    for container in &mut pod.containers {
+        container.name.clear();
+    }
+    let figures = pod.figures().expect("it has a cgroup");
+    let names: Vec<&String> = figures.containers.keys().collect();
+    assert_eq!(names, ["main-0", "main-1"]);
+}
+
+#[test]
 fn a_snapshot_reads_back() {
     let stats = example_stats(60);
     let json = serde_json::to_string(&stats).expect("the snapshot has string keys");

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::{CpuStallCause, Source};
-use super::lifetime::ContainerKey;
 use super::{Metrics, lock, remove};
 use crate::model::stats::{CgroupStats, ContainerStats, NodeStats, StatsSnapshot};
 use crate::model::topology::NumaNodeId;
@@ -69,11 +69,8 @@ impl Metrics {
                 pod.containers.iter().partition(|it| it.ended_at.is_some());
             // The end of an instance is counted before the next one takes its place.
             for container in ended.into_iter().chain(live) {
-                let key = ContainerKey {
-                    namespace: pod.pod.namespace.clone(),
-                    pod: pod.pod.name.clone(),
-                    container: container.name.clone(),
-                };
+                let id = &container.runtime_id;
+                let key = ContainerLabels::new(&pod.pod, &container.name, id).to_key();
                 self.count_instance(&key, container, now.ended);
                 if container.ended_at.is_none() {
                     self.show_instance(&key, &container.stats);
@@ -100,8 +97,8 @@ impl Metrics {
         let counts = InstanceCounts::of(container);
         known.insert(key.clone(), counts.clone().or(&before));
         drop(known);
-        self.touch(&key.namespace, &key.pod, &key.container, now);
-        let labels = key.labels();
+        self.touch(key.labels(), now);
+        let labels = self.values(key.labels());
         for (family, before, now) in [
             (
                 &self.shared.oom.group_kills,
@@ -124,12 +121,11 @@ impl Metrics {
             return;
         };
         let own_limit = waited.min(throttled);
-        let [namespace, pod, container] = labels;
         for (cause, us) in [
             (CpuStallCause::OwnLimit, own_limit),
             (CpuStallCause::Contention, waited - own_limit),
         ] {
-            let labels = [namespace, pod, container, cause.as_str()];
+            let labels = self.values_with(key.labels(), cause.as_str());
             let counter = self.shared.cpu.stall.with_label_values(&labels);
             counter.inc_by(Duration::from_micros(us).as_secs_f64());
         }
@@ -146,7 +142,7 @@ impl Metrics {
     }
 
     fn show_instance(&self, key: &ContainerKey, stats: &CgroupStats) {
-        let labels = key.labels();
+        let labels = self.values(key.labels());
         let burst = &self.shared.cpu.burst_limit;
         match stats.spec.cpu_burst_us {
             Some(us) => {
@@ -172,7 +168,7 @@ impl Metrics {
 
     /// What is known only while an instance is there.
     fn hide_instance(&self, key: &ContainerKey) {
-        let labels = key.labels();
+        let labels = self.values(key.labels());
         remove(&self.shared.cpu.burst_limit, &labels);
         remove(&self.shared.placement.remote_memory, &labels);
     }
@@ -181,12 +177,11 @@ impl Metrics {
     pub(super) fn end_stats(&self, key: &ContainerKey) {
         self.hide_instance(key);
         lock(&self.shared.stats).remove(key);
-        let labels = key.labels();
+        let labels = self.values(key.labels());
         remove(&self.shared.oom.group_kills, &labels);
         remove(&self.shared.process.limit_hits, &labels);
-        let [namespace, pod, container] = labels;
         for cause in CpuStallCause::ALL {
-            let labels = [namespace, pod, container, cause.as_str()];
+            let labels = self.values_with(key.labels(), cause.as_str());
             remove(&self.shared.cpu.stall, &labels);
         }
     }

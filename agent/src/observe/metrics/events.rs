@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::exemplars::Exemplar;
+use super::identity::ContainerLabels;
 use super::labels::{self, ExitHow, HostSlice, MissedCause, RecordResult};
 use super::lifetime::Workload;
 use super::{Metrics, lock, observe, set_time};
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
-use crate::model::record::{Event, OomDetail, OomScope};
+use crate::model::record::{Event, OomDetail, OomScope, PodRef};
 
 impl Metrics {
     /// Counts one kill. `workload`: the controller of the pod; `None` counts the pod itself.
@@ -41,11 +42,13 @@ impl Metrics {
         oom.victim_bytes
             .with_label_values(&[qos])
             .observe(detail.victim.memory.anon_bytes as f64);
-        match (&event.pod, detail.victim.unknown_cgroup_id) {
-            (Some(_), _) => self.oom_kill_in_pod(event, detail, workload),
+        let labels = ContainerLabels::of_event(event);
+        match (labels, detail.victim.unknown_cgroup_id) {
+            (Some(labels), _) => self.oom_kill_in_pod(event, detail, labels, workload),
             // Of a pod, though nobody knows of which.
             (None, Some(_)) => {
-                self.count(&oom.kills, &["", "", ""], record.as_ref());
+                let unknown = self.values(ContainerLabels::UNKNOWN);
+                self.count(&oom.kills, &unknown, record.as_ref());
                 set_time(&oom.last_unattributed, &[], event.time);
             }
             (None, None) => {
@@ -55,13 +58,17 @@ impl Metrics {
         }
     }
 
-    fn oom_kill_in_pod(&self, event: &Event, detail: &OomDetail, workload: Option<&Workload>) {
-        let Some(pod) = &event.pod else { return };
+    fn oom_kill_in_pod(
+        &self,
+        event: &Event,
+        detail: &OomDetail,
+        labels: ContainerLabels<'_>,
+        workload: Option<&Workload>,
+    ) {
         let oom = &self.shared.oom;
         let now = Duration::from_nanos(event.boottime_ns);
-        let container = event.container.as_deref().unwrap_or_default();
-        let labels = [pod.namespace.as_str(), &pod.name, container];
-        self.touch(&pod.namespace, &pod.name, container, now);
+        self.touch(labels, now);
+        let labels = self.values(labels);
         let record = oom_record(event, detail);
         self.count(&oom.kills, &labels, record.as_ref());
         set_time(&oom.last_kill, &labels, event.time);
@@ -69,6 +76,7 @@ impl Metrics {
             self.count(&oom.child_kills, &labels, record.as_ref());
             set_time(&oom.last_child_kill, &labels, event.time);
         }
+        let Some(pod) = named_pod(event) else { return };
         let workload = workload.cloned();
         let workload = workload.unwrap_or_else(|| Workload::of_pod(pod));
         let counted = lock(&self.shared.workloads).touch(&workload, now);
@@ -81,13 +89,15 @@ impl Metrics {
         let oom = &self.shared.oom;
         oom.missed.with_label_values(&[cause.as_str()]).inc_by(n);
         self.oom_records(RecordResult::Dropped, n);
-        let Some(pod) = &event.pod else { return };
+        let Some(labels) = ContainerLabels::of_event(event) else {
+            return;
+        };
         let now = Duration::from_nanos(event.boottime_ns);
-        let container = event.container.as_deref().unwrap_or_default();
-        let labels = [pod.namespace.as_str(), &pod.name, container];
-        self.touch(&pod.namespace, &pod.name, container, now);
+        self.touch(labels, now);
+        let labels = self.values(labels);
         oom.kills.with_label_values(&labels).inc_by(n);
         set_time(&oom.last_kill, &labels, event.time);
+        let Some(pod) = named_pod(event) else { return };
         let workload = Workload::of_pod(pod);
         let counted = lock(&self.shared.workloads).touch(&workload, now);
         let labels = [&*counted.namespace, &counted.kind, &counted.name];
@@ -103,29 +113,29 @@ impl Metrics {
     /// Counts a fork, exec or exit in a container. `now` is boottime.
     pub fn process_change(
         &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
+        labels: ContainerLabels<'_>,
         change: &ProcessChange,
         now: Duration,
     ) {
-        self.touch(namespace, pod, container, now);
-        let labels = [namespace, pod, container];
+        self.touch(labels, now);
         let process = &self.shared.process;
-        match change {
-            ProcessChange::Fork { .. } => process.forks.with_label_values(&labels).inc(),
-            ProcessChange::Exec => process.execs.with_label_values(&labels).inc(),
-            ProcessChange::Exit { status, .. } => {
-                self.process_exit(labels, *status);
-            }
-        }
+        let family = match change {
+            ProcessChange::Fork { .. } => &process.forks,
+            ProcessChange::Exec => &process.execs,
+            ProcessChange::Exit { status, .. } => return self.process_exit(labels, *status),
+        };
+        family.with_label_values(&self.values(labels)).inc();
     }
 
-    fn process_exit(&self, [namespace, pod, container]: [&str; 3], status: ExitStatus) {
-        let how = ExitHow::of(status).as_str();
-        let labels = [namespace, pod, container, how];
+    fn process_exit(&self, labels: ContainerLabels<'_>, status: ExitStatus) {
+        let labels = self.values_with(labels, ExitHow::of(status).as_str());
         self.shared.process.exits.with_label_values(&labels).inc();
     }
+}
+
+/// The pod of an event, if it has a name: without one nobody knows its workload.
+fn named_pod(event: &Event) -> Option<&PodRef> {
+    event.pod.as_ref().filter(|it| it.has_name())
 }
 
 /// The record of a kill; `None`: none was made.

@@ -9,7 +9,7 @@ use prometheus::IntCounterVec;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::LabelPair;
 
-use super::lock;
+use super::{identity, lock};
 use crate::model::time::WallTime;
 
 /// The label that names the record.
@@ -84,7 +84,11 @@ impl Snapshot {
     }
 }
 
+/// As pages show them.
 fn labels(desc: &Desc, values: &[&str]) -> Labels {
-    let values = values.iter().map(|it| (*it).to_owned());
-    desc.variable_labels.iter().cloned().zip(values).collect()
+    let labels = desc.variable_labels.iter().zip(values);
+    let shown = labels.filter(|(label, value)| !identity::is_left_out(label, value));
+    shown
+        .map(|(label, value)| (label.clone(), (*value).to_owned()))
+        .collect()
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
+use super::identity::{self, Identity};
 use super::labels::Endpoint;
 use super::{Metrics, observe, openmetrics, protobuf, set_count};
 
@@ -50,7 +51,10 @@ impl Metrics {
     pub fn encode(&self, format: Format, out: &mut Vec<u8>) -> Result<u64, EncodeError> {
         self.show_rings();
         let shared = &*self.shared;
-        let families = shared.registry.gather();
+        let mut families = shared.registry.gather();
+        if shared.identity == Identity::NamesOrIds {
+            identity::leave_out_empty_ids(&mut families);
+        }
         match format {
             Format::Text => TextEncoder::new()
                 .encode(&families, out)

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::identity::{ContainerKey, ContainerLabels};
 use crate::model::record::PodRef;
 
 /// How long the series of a pod outlive it: the last counts are scraped several times at the usual
 /// interval of 30 s or 1 min, and 5 min is also how far back Prometheus looks for a sample.
 pub const POD_RETENTION: Duration = Duration::from_secs(5 * 60);
 
-/// Pods that are gone and keep their series, at most; of more the first that went lose theirs. As many
-/// as kubelet runs at a time (`maxPods`): pods that come and go quickly cost no more than those that stay.
+/// Pods, and containers without a name, that are gone and keep their series, at most; of more the first
+/// that went lose theirs. As many as kubelet runs at a time (`maxPods`): pods that come and go quickly cost no more than those that stay.
 pub(super) const MAX_GONE_PODS: usize = 110;
 
 /// How long the series of a workload stay after their last use.
@@ -19,40 +20,42 @@ pub const WORKLOAD_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// Workloads with series of their own; more are counted together as `other`.
 pub const MAX_WORKLOADS: usize = 2000;
 
-/// A container of a pod whose series begin or end.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ContainerKey {
-    pub(super) namespace: String,
-    pub(super) pod: String,
-    pub(super) container: String,
+/// Who has series that end together: a pod, or a container without a name, which has its own since it
+/// may be gone long before its pod is.
+#[derive(Debug)]
+struct Holder {
+    /// As [`ContainerLabels::holder`] gives it.
+    labels: [Box<str>; 3],
+    /// By name.
+    containers: BTreeSet<String>,
+    state: HolderState,
 }
 
-impl ContainerKey {
-    /// Values of the labels that name a container.
-    pub(super) fn labels(&self) -> [&str; 3] {
-        [&self.namespace, &self.pod, &self.container]
+impl Holder {
+    fn labels(&self) -> [&str; 3] {
+        self.labels.each_ref().map(|it| &**it)
+    }
+
+    fn keys(&self, namespace: &str) -> impl Iterator<Item = ContainerKey> {
+        let containers = self.containers.iter();
+        containers.map(move |it| ContainerKey::new(namespace, self.labels(), it))
     }
 }
 
-#[derive(Debug)]
-struct PodSeries {
-    containers: BTreeSet<String>,
-    state: PodState,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PodState {
+enum HolderState {
     /// Seen in the sync of this number.
     Present { sync: u64 },
     /// First missed at this time.
     Gone { at: Duration },
 }
 
-/// Pods that have series, by namespace and name. Not by uid: a pod made again under its name
-/// continues its series. Looking up what is known allocates nothing.
+/// Pods that have series, by their labels. So not by uid, unless that is all that is known: a pod made
+/// again under its name continues its series. Looking up what is known allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct PodLifetimes {
-    namespaces: BTreeMap<String, BTreeMap<String, PodSeries>>,
+    /// By namespace, sorted by their labels.
+    namespaces: BTreeMap<String, Vec<Holder>>,
     n_syncs: u64,
 }
 
@@ -69,109 +72,97 @@ impl PodLifetimes {
     /// Takes the containers that exist now.
     pub(super) fn sync<'a>(
         &mut self,
-        containers: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
+        containers: impl IntoIterator<Item = ContainerLabels<'a>>,
         now: Duration,
     ) -> Changes {
         let mut changes = Changes::default();
         self.n_syncs += 1;
-        let present = PodState::Present { sync: self.n_syncs };
-        for (namespace, pod, container) in containers {
-            let series = self.series(namespace, pod, present);
-            series.state = present;
-            if insert(&mut series.containers, container) {
-                changes.begun.push(key(namespace, pod, container));
+        let present = HolderState::Present { sync: self.n_syncs };
+        for container in containers {
+            let holder = self.holder(container, present);
+            holder.state = present;
+            if insert(&mut holder.containers, container.container()) {
+                changes.begun.push(container.to_key());
             }
         }
-        for (namespace, pods) in &mut self.namespaces {
-            pods.retain(|pod, series| {
-                let gone_at = match series.state {
+        for (namespace, holders) in &mut self.namespaces {
+            holders.retain_mut(|holder| {
+                let gone_at = match holder.state {
                     state if state == present => return true,
-                    PodState::Present { .. } => now,
-                    PodState::Gone { at } => at,
+                    HolderState::Present { .. } => now,
+                    HolderState::Gone { at } => at,
                 };
-                series.state = PodState::Gone { at: gone_at };
+                holder.state = HolderState::Gone { at: gone_at };
                 let keep = now.saturating_sub(gone_at) < POD_RETENTION;
                 if !keep {
-                    let ended = series.containers.iter().map(|it| key(namespace, pod, it));
-                    changes.ended.extend(ended);
+                    changes.ended.extend(holder.keys(namespace));
                 }
                 keep
             });
         }
         self.end_oldest(&mut changes);
-        self.namespaces.retain(|_, pods| !pods.is_empty());
+        self.namespaces.retain(|_, holders| !holders.is_empty());
         changes
     }
 
-    /// Ends the series of the pods that went first, as far as more are gone than are kept.
+    /// Ends the series of those that went first, as far as more are gone than are kept.
     fn end_oldest(&mut self, changes: &mut Changes) {
-        let mut gone: Vec<(Duration, String, String)> = Vec::new();
-        for (namespace, pods) in &self.namespaces {
-            gone.extend(pods.iter().filter_map(|(pod, series)| match series.state {
-                PodState::Gone { at } => Some((at, namespace.clone(), pod.clone())),
-                PodState::Present { .. } => None,
+        let mut gone: Vec<(Duration, String, [Box<str>; 3])> = Vec::new();
+        for (namespace, holders) in &self.namespaces {
+            gone.extend(holders.iter().filter_map(|it| match it.state {
+                HolderState::Gone { at } => Some((at, namespace.clone(), it.labels.clone())),
+                HolderState::Present { .. } => None,
             }));
         }
         let n_too_many = gone.len().saturating_sub(MAX_GONE_PODS);
         gone.sort();
-        for (_, namespace, pod) in gone.into_iter().take(n_too_many) {
-            let pods = self.namespaces.get_mut(&namespace);
-            let Some(series) = pods.and_then(|pods| pods.remove(&pod)) else {
+        for (_, namespace, labels) in gone.into_iter().take(n_too_many) {
+            let Some(holders) = self.namespaces.get_mut(&namespace) else {
                 continue;
             };
-            let ended = series.containers.iter();
-            changes
-                .ended
-                .extend(ended.map(|it| key(&namespace, &pod, it)));
-            changes.n_cut_short += 1;
+            if let Ok(at) = holders.binary_search_by(|it| it.labels.cmp(&labels)) {
+                let ended = holders.remove(at);
+                changes.ended.extend(ended.keys(&namespace));
+                changes.n_cut_short += 1;
+            }
         }
     }
 
     /// Takes note of a container that an event names, such as one that has just gone. True: it had
     /// no series yet.
-    pub(super) fn touch(
-        &mut self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-        now: Duration,
-    ) -> bool {
-        // Gone until the next sync says that the pod is there.
-        let series = self.series(namespace, pod, PodState::Gone { at: now });
-        insert(&mut series.containers, container)
+    pub(super) fn touch(&mut self, container: ContainerLabels<'_>, now: Duration) -> bool {
+        // Gone until the next sync says that it is there.
+        let holder = self.holder(container, HolderState::Gone { at: now });
+        insert(&mut holder.containers, container.container())
     }
 
-    fn series(&mut self, namespace: &str, pod: &str, state: PodState) -> &mut PodSeries {
+    /// The holder of a container's series; `state` is that of a new one.
+    fn holder(&mut self, container: ContainerLabels<'_>, state: HolderState) -> &mut Holder {
+        let namespace = container.namespace();
         // Two lookups instead of an entry, which wants an owned key.
         if !self.namespaces.contains_key(namespace) {
-            self.namespaces
-                .insert(namespace.to_owned(), BTreeMap::new());
+            self.namespaces.insert(namespace.to_owned(), Vec::new());
         }
-        let pods = self.namespaces.get_mut(namespace);
-        let pods = pods.expect("inserted above when it was missing");
-        if !pods.contains_key(pod) {
-            let series = PodSeries {
+        let holders = self.namespaces.get_mut(namespace);
+        let holders = holders.expect("inserted above when it was missing");
+        let labels = container.holder();
+        let found = holders.binary_search_by(|it| it.labels().cmp(&labels));
+        let at = found.unwrap_or_else(|at| {
+            let holder = Holder {
+                labels: labels.map(Box::from),
                 containers: BTreeSet::new(),
                 state,
             };
-            pods.insert(pod.to_owned(), series);
-        }
-        pods.get_mut(pod)
-            .expect("inserted above when it was missing")
+            holders.insert(at, holder);
+            at
+        });
+        &mut holders[at]
     }
 }
 
 /// True: it was not there.
 fn insert(names: &mut BTreeSet<String>, name: &str) -> bool {
     !names.contains(name) && names.insert(name.to_owned())
-}
-
-fn key(namespace: &str, pod: &str, container: &str) -> ContainerKey {
-    ContainerKey {
-        namespace: namespace.to_owned(),
-        pod: pod.to_owned(),
-        container: container.to_owned(),
-    }
 }
 
 /// A controller of pods, or a pod without one, over the pods it makes.
@@ -234,11 +225,28 @@ impl WorkloadLifetimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::pod::PodUid;
 
-    const LIVE: [(&str, &str, &str); 2] = [("default", "a", "main"), ("default", "a", "side")];
+    const LIVE: [ContainerLabels<'_>; 2] = [
+        ContainerLabels::named("default", "a", "main"),
+        ContainerLabels::named("default", "a", "side"),
+    ];
 
     fn live_keys() -> [ContainerKey; 2] {
-        LIVE.map(|(namespace, pod, container)| key(namespace, pod, container))
+        LIVE.map(ContainerLabels::to_key)
+    }
+
+    fn pod(name: &str, uid: &str) -> PodRef {
+        PodRef {
+            namespace: String::new(),
+            name: name.to_owned(),
+            uid: PodUid(uid.to_owned()),
+        }
+    }
+
+    /// The only container of a pod.
+    fn main_of(pod: &str) -> ContainerLabels<'_> {
+        ContainerLabels::named("default", pod, "main")
     }
 
     #[test]
@@ -271,11 +279,11 @@ mod tests {
     fn an_event_of_a_pod_that_is_gone_makes_series_that_end() {
         let mut pods = PodLifetimes::default();
         let at = Duration::from_secs;
-        assert!(pods.touch("default", "short", "main", at(1)));
-        assert!(!pods.touch("default", "short", "main", at(2)));
+        assert!(pods.touch(main_of("short"), at(1)));
+        assert!(!pods.touch(main_of("short"), at(2)));
         assert_eq!(pods.sync([], at(3)), Changes::default());
         let ended = pods.sync([], at(1) + POD_RETENTION).ended;
-        assert_eq!(ended, [key("default", "short", "main")]);
+        assert_eq!(ended, [main_of("short").to_key()]);
     }
 
     #[test]
@@ -284,13 +292,44 @@ mod tests {
         let at = Duration::from_secs;
         let names: Vec<String> = (0..MAX_GONE_PODS + 3).map(|n| format!("p{n:04}")).collect();
         for (name, second) in names.iter().zip(0..) {
-            pods.touch("default", name, "main", at(second));
+            pods.touch(main_of(name), at(second));
         }
         let changes = pods.sync(LIVE, at(200));
-        let first = names[..3].iter().map(|it| key("default", it, "main"));
+        let first = names[..3].iter().map(|it| main_of(it).to_key());
         assert_eq!(changes.ended, first.collect::<Vec<_>>());
         assert_eq!(changes.n_cut_short, 3);
         assert_eq!(pods.sync(LIVE, at(201)), Changes::default());
+    }
+
+    #[test]
+    fn what_has_no_name_is_told_apart_by_its_id() {
+        let mut pods = PodLifetimes::default();
+        let at = Duration::from_secs;
+        let (a, b) = (pod("", "uid-a"), pod("", "uid-b"));
+        let both = [&a, &b].map(|it| ContainerLabels::new(it, "main", "0123"));
+        let begun = pods.sync(both, at(0)).begun;
+        assert_eq!(begun, both.map(ContainerLabels::to_key));
+        assert!(!pods.touch(both[0], at(1)));
+        pods.sync([both[0]], at(10));
+        let ended = pods.sync([both[0]], at(10) + POD_RETENTION).ended;
+        assert_eq!(ended, [both[1].to_key()]);
+    }
+
+    #[test]
+    fn a_container_without_a_name_does_not_keep_its_series_as_long_as_its_pod() {
+        let mut pods = PodLifetimes::default();
+        let at = Duration::from_secs;
+        let web = pod("web", "uid");
+        let instance = |id| ContainerLabels::new(&web, "", id);
+        let named = ContainerLabels::new(&web, "side", "id");
+        pods.sync([named, instance("first")], at(0));
+        let begun = pods.sync([named, instance("second")], at(10)).begun;
+        assert_eq!(begun, [instance("second").to_key()]);
+        let now = [instance("second")];
+        let ended = pods.sync(now, at(10) + POD_RETENTION).ended;
+        assert_eq!(ended, [instance("first").to_key()]);
+        let ended = pods.sync(now, at(10) + POD_RETENTION * 2).ended;
+        assert_eq!(ended, [named.to_key()]);
     }
 
     #[test]

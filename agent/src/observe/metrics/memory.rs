@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use prometheus::IntGaugeVec;
 
+use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::ReclaimCause;
-use super::lifetime::ContainerKey;
 use super::{Metrics, lock, remove, set_count, set_flag};
 use crate::model::status::ResourceStatus;
 use crate::units::Bytes;
@@ -60,21 +60,17 @@ impl LimitHits {
 }
 
 impl Metrics {
-    /// Replaces the figures of all containers, given as (namespace, pod, container). Counts of a
-    /// container that is not among them stay as long as its pod. `now` is boottime.
+    /// Replaces the figures of all containers. Counts of a container that is not among them stay as long
+    /// as its pod. `now` is boottime.
     pub fn set_container_memory<'a>(
         &self,
-        containers: impl IntoIterator<Item = ((&'a str, &'a str, &'a str), ContainerMemory)>,
+        containers: impl IntoIterator<Item = (ContainerLabels<'a>, ContainerMemory)>,
         now: Duration,
     ) {
         let mut present = BTreeSet::new();
-        for ((namespace, pod, container), memory) in containers {
-            self.touch(namespace, pod, container, now);
-            let key = ContainerKey {
-                namespace: namespace.to_owned(),
-                pod: pod.to_owned(),
-                container: container.to_owned(),
-            };
+        for (labels, memory) in containers {
+            self.touch(labels, now);
+            let key = labels.to_key();
             self.show_memory(&key, &memory);
             present.insert(key);
         }
@@ -86,8 +82,8 @@ impl Metrics {
     }
 
     fn show_memory(&self, key: &ContainerKey, memory: &ContainerMemory) {
-        let labels = key.labels();
-        let [namespace, pod, container] = labels;
+        let whose = key.labels();
+        let labels = self.values(whose);
         let families = &self.shared.memory;
         let before = lock(&self.shared.memory_hits)
             .get(key)
@@ -95,7 +91,7 @@ impl Metrics {
             .map_or_else(LimitHits::default, |(_, hits)| *hits);
         for ((limit, n), (_, before)) in memory.hits.by_limit().into_iter().zip(before.by_limit()) {
             let Some(n) = n else { continue };
-            let labels = [namespace, pod, container, limit];
+            let labels = self.values_with(whose, limit);
             let counter = families.limit_hits.with_label_values(&labels);
             counter.inc_by(self.more(before, Some(n)).unwrap_or(0));
         }
@@ -112,7 +108,7 @@ impl Metrics {
             ("low", memory.memory_low),
             ("high", memory.memory_high),
         ] {
-            let labels = [namespace, pod, container, kind];
+            let labels = self.values_with(whose, kind);
             show_bytes(&families.protection, &labels, bytes);
         }
         match memory.time_to_limit {
@@ -130,25 +126,24 @@ impl Metrics {
 
     /// What is known only while the container is there.
     fn hide_memory(&self, key: &ContainerKey) {
-        let labels = key.labels();
-        let [namespace, pod, container] = labels;
+        let whose = key.labels();
+        let labels = self.values(whose);
         let families = &self.shared.memory;
         remove(&families.peak, &labels);
         remove(&families.reclaimable, &labels);
         remove(&families.time_to_limit, &labels);
         remove(&families.relaxed, &labels);
         for kind in ["min", "low", "high"] {
-            remove(&families.protection, &[namespace, pod, container, kind]);
+            remove(&families.protection, &self.values_with(whose, kind));
         }
     }
 
     /// The pod is gone for long enough.
     pub(super) fn end_memory(&self, key: &ContainerKey) {
-        let [namespace, pod, container] = key.labels();
         self.hide_memory(key);
         lock(&self.shared.memory_hits).remove(key);
         for (limit, _) in LimitHits::default().by_limit() {
-            let labels = [namespace, pod, container, limit];
+            let labels = self.values_with(key.labels(), limit);
             remove(&self.shared.memory.limit_hits, &labels);
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::exemplars::Exemplar;
+use super::identity::ContainerLabels;
 use super::labels::{Boundary, MoveReason};
-use super::lifetime::ContainerKey;
 use super::{Metrics, lock, observe, remove, set_count, set_time};
 use crate::model::admission::{AdmissionTally, RefusalReason};
 use crate::model::numa::NumaMask;
@@ -136,12 +136,8 @@ impl Metrics {
         let nodes = gauges.numa_nodes.iter();
         *lock(&self.shared.numa_nodes) = nodes
             .map(|((namespace, pod, container), nodes)| {
-                let key = ContainerKey {
-                    namespace: namespace.clone(),
-                    pod: pod.clone(),
-                    container: container.clone(),
-                };
-                (key, *nodes)
+                let labels = ContainerLabels::named(namespace, pod, container);
+                (labels.to_key(), *nodes)
             })
             .collect();
         placement.free_bytes.reset();
@@ -156,7 +152,7 @@ impl Metrics {
         }
         placement.exclusive_cpus.reset();
         for ((namespace, pod, container), n) in &gauges.exclusive {
-            let labels = [namespace, pod, container];
+            let labels = self.values(ContainerLabels::named(namespace, pod, container));
             placement
                 .exclusive_cpus
                 .with_label_values(&labels)

@@ -6,6 +6,7 @@ use prometheus::core::Collector;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 use super::histogram::HistogramVec;
+use super::identity::Identity;
 use super::table::{Family, Type, Unit, table};
 use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
 
@@ -17,16 +18,18 @@ use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
 pub(super) struct Builder {
     duties: Vec<KubeletDuty>,
     names: KubeletNames,
+    identity: Identity,
     registry: Registry,
     histograms: BTreeMap<&'static str, HistogramVec>,
     left: BTreeMap<&'static str, &'static Family>,
 }
 
 impl Builder {
-    pub(super) fn new(duties: &[KubeletDuty], names: KubeletNames) -> Self {
+    pub(super) fn new(duties: &[KubeletDuty], names: KubeletNames, identity: Identity) -> Self {
         Self {
             duties: duties.to_vec(),
             names,
+            identity,
             registry: Registry::new(),
             histograms: BTreeMap::new(),
             left: table().iter().map(|it| (it.name, it)).collect(),
@@ -38,7 +41,8 @@ impl Builder {
         let family = self.take(name, |it| {
             it.kind == Type::Counter && it.unit != Unit::Seconds
         });
-        self.register(family, IntCounterVec::new(opts(family), family.labels))
+        let labels = self.identity.labels(family);
+        self.register(family, IntCounterVec::new(opts(family), &labels))
     }
 
     /// A counter of seconds.
@@ -46,19 +50,22 @@ impl Builder {
         let family = self.take(name, |it| {
             it.kind == Type::Counter && it.unit == Unit::Seconds
         });
-        self.register(family, CounterVec::new(opts(family), family.labels))
+        let labels = self.identity.labels(family);
+        self.register(family, CounterVec::new(opts(family), &labels))
     }
 
     /// A gauge of whole numbers.
     pub(super) fn gauge(&mut self, name: &str) -> IntGaugeVec {
         let family = self.take(name, |it| it.kind == Type::Gauge && !is_fractional(it.unit));
-        self.register(family, IntGaugeVec::new(opts(family), family.labels))
+        let labels = self.identity.labels(family);
+        self.register(family, IntGaugeVec::new(opts(family), &labels))
     }
 
     /// A gauge of seconds.
     pub(super) fn float_gauge(&mut self, name: &str) -> GaugeVec {
         let family = self.take(name, |it| it.kind == Type::Gauge && is_fractional(it.unit));
-        self.register(family, GaugeVec::new(opts(family), family.labels))
+        let labels = self.identity.labels(family);
+        self.register(family, GaugeVec::new(opts(family), &labels))
     }
 
     pub(super) fn histogram(&mut self, name: &str) -> HistogramVec {

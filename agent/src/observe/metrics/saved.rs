@@ -9,6 +9,7 @@ use prometheus::proto::Metric;
 use prometheus::{GaugeVec, IntCounterVec};
 
 use super::families::OomFamilies;
+use super::identity::{self, ContainerLabels, Identity};
 use super::{Metrics, Workload, lock, table};
 use crate::model::saved_counts::{SavedCounts, SavedSeries};
 
@@ -49,15 +50,17 @@ impl Metrics {
     }
 
     /// Puts back what [`Metrics::oom_counts`] gave, once and before anything is counted. The series
-    /// of a pod that is no more end as those of one that has just gone; `now` is boottime.
+    /// of a pod that is no more end as those of one that has just gone; `now` is boottime. Series that
+    /// only an id tells apart become one where ids are no labels.
     pub fn restore_oom_counts(&self, saved: &SavedCounts, now: Duration) {
         let oom = &self.shared.oom;
-        for (labels, _) in series(&oom.kills, saved) {
-            if let [namespace, pod, container] = labels.as_slice() {
-                self.touch(namespace, pod, container, now);
+        let identity = self.shared.identity;
+        for (labels, _) in series(&oom.kills, saved, identity) {
+            if let Some(labels) = ContainerLabels::of_values(&labels) {
+                self.touch(labels, now);
             }
         }
-        for (labels, _) in series(&oom.workload_kills, saved) {
+        for (labels, _) in series(&oom.workload_kills, saved, identity) {
             if let [namespace, kind, name] = labels.as_slice() {
                 let workload = Workload {
                     namespace: (*namespace).to_owned(),
@@ -68,13 +71,14 @@ impl Metrics {
             }
         }
         for family in counters(oom) {
-            for (labels, value) in series(family, saved) {
+            for (labels, value) in series(family, saved, identity) {
                 family.with_label_values(&labels).inc_by(whole(value));
             }
         }
         for family in times(oom) {
-            for (labels, value) in series(family, saved) {
-                family.with_label_values(&labels).set(value);
+            for (labels, value) in series(family, saved, identity) {
+                let time = family.with_label_values(&labels);
+                time.set(time.get().max(value));
             }
         }
     }
@@ -86,6 +90,7 @@ fn save(family: &impl Collector, value: impl Fn(&Metric) -> f64, saved: &mut Sav
         let kept = collected.get_metric().iter().filter_map(|metric| {
             let value = value(metric);
             let labels = metric.get_label().iter();
+            let labels = labels.filter(|it| !identity::is_left_out(it.name(), it.value()));
             let labels = labels.map(|it| (it.name().to_owned(), it.value().to_owned()));
             (value > 0.0).then(|| SavedSeries {
                 labels: labels.collect(),
@@ -96,18 +101,25 @@ fn save(family: &impl Collector, value: impl Fn(&Metric) -> f64, saved: &mut Sav
     }
 }
 
-/// The saved series of a family that have its labels, in the order of the table.
-fn series<'a>(family: &impl Collector, saved: &'a SavedCounts) -> Vec<(Vec<&'a str>, f64)> {
+/// The saved series of a family that have its labels, in the order of [`Identity::labels`]. An id that
+/// was not saved is empty.
+fn series<'a>(
+    family: &impl Collector,
+    saved: &'a SavedCounts,
+    identity: Identity,
+) -> Vec<(Vec<&'a str>, f64)> {
     let name = family.desc().first().map(|it| it.fq_name.as_str());
     let defined = table().iter().find(|it| Some(it.name) == name);
     let (Some(defined), Some(series)) = (defined, name.and_then(|name| saved.0.get(name))) else {
         return Vec::new();
     };
+    let names = identity.labels(defined);
     let values_of = |labels: &'a BTreeMap<String, String>| -> Option<Vec<&'a str>> {
-        let names = defined.labels.iter();
-        names
-            .map(|it| labels.get(*it).map(String::as_str))
-            .collect()
+        let value_of = |name: &str| match labels.get(name) {
+            Some(value) => Some(value.as_str()),
+            None => identity::is_id(name).then_some(""),
+        };
+        names.iter().map(|it| value_of(it)).collect()
     };
     let series = series.iter();
     series

@@ -1,6 +1,7 @@
 mod budget;
 mod container_stats;
 mod formats;
+mod identity;
 mod kubelet;
 mod pressure;
 
@@ -55,7 +56,11 @@ fn pod_uid() -> PodUid {
 
 /// Sets every family once.
 fn everything() -> Metrics {
-    let metrics = Metrics::default();
+    everything_of(Identity::Names)
+}
+
+fn everything_of(identity: Identity) -> Metrics {
+    let metrics = Metrics::new(KubeletDuty::ALL, KubeletNames::Both, identity);
     let at = WallTime::from_epoch(Duration::from_secs(1_763_710_000));
     let second = Duration::from_secs(1);
     metrics.set_build("0.1.0", "abc", "x86_64-unknown-linux-musl");
@@ -253,10 +258,10 @@ fn a_kill_in_a_pod_that_nobody_knows_is_none_of_the_hosts() {
 fn counts_of_a_container_begin_at_zero_and_end_after_the_pod() {
     let metrics = Metrics::default();
     let at = Duration::from_secs;
-    let live = [("default", "web", "main")];
+    let main = ContainerLabels::named("default", "web", "main");
     let kills = r#"ballast_oom_kills_total{container="main",namespace="default",pod="web"}"#;
     let exits = r#"ballast_process_exits_total{container="main",how="signal",namespace="default",pod="web"}"#;
-    metrics.sync_pods(live, at(0));
+    metrics.sync_pods([main], at(0));
     check(&metrics, &[(kills, Some(0.0)), (exits, Some(0.0))]);
     let change = ProcessChange::Exit {
         status: ExitStatus::Signal {
@@ -265,7 +270,7 @@ fn counts_of_a_container_begin_at_zero_and_end_after_the_pod() {
         },
         by_oom: false,
     };
-    metrics.process_change("default", "web", "main", &change, at(1));
+    metrics.process_change(main, &change, at(1));
     metrics.sync_pods([], at(10));
     check(&metrics, &[(kills, Some(0.0)), (exits, Some(1.0))]);
     metrics.sync_pods([], at(10) + POD_RETENTION);
@@ -361,7 +366,7 @@ fn a_program_that_is_detached_has_one_series() {
 
 #[test]
 fn an_agent_beside_kubelet_shows_none_of_its_families() {
-    let metrics = Metrics::new(&[], KubeletNames::Both);
+    let metrics = Metrics::new(&[], KubeletNames::Both, Identity::Names);
     kubelet::set_all(&metrics);
     metrics.begin_eviction();
     metrics.begin_pod_resources();

@@ -168,19 +168,24 @@ impl Objects {
     }
 
     /// Label shapes of spec metrics A4. No two series may have the same labels: containers that
-    /// have ended are not on this page, nor are pods that another of that name has followed.
+    /// have ended are not on this page, nor are pods that another of that name has followed. What has
+    /// no name is told apart by its cgroup, in the label of `/metrics/cadvisor`.
     pub(super) fn of_resource(snapshot: &StatsSnapshot, options: Options) -> Self {
         let mut list = List::new(snapshot, options);
         list.push(Place::Root, &[]);
         let pods: Vec<_> = snapshot.pods.iter().enumerate().collect();
-        let namesakes = pods.chunk_by(|(_, a), (_, b)| pod_labels(a) == pod_labels(b));
+        let namesakes = pods.chunk_by(|(_, a), (_, b)| is_namesake(a, b));
         let latest = namesakes.filter_map(|it| it.iter().max_by_key(|(_, pod)| pod.started_at));
         for (pod_n, pod) in latest {
             let [namespace, pod_name] = pod_labels(pod);
-            list.push(Place::Pod(*pod_n), &[namespace, pod_name]);
+            let id = id_unless(pod.pod.has_name(), &pod.id);
+            list.push(Place::Pod(*pod_n), &[id, namespace, pod_name]);
             for (n, container) in pod.containers.iter().enumerate() {
                 if container.ended_at.is_none() {
-                    let labels = [("container", container.name.as_str()), namespace, pod_name];
+                    let name = container.name.as_str();
+                    let is_named = pod.pod.has_name() && !name.is_empty();
+                    let id = id_unless(is_named, &container.id);
+                    let labels = [("container", name), id, namespace, pod_name];
                     list.push(Place::Container(*pod_n, n), &labels);
                 }
             }
@@ -248,6 +253,16 @@ impl<'a> List<'a> {
         let stamp = end..text.len();
         self.objects.places.push((place, begin..end, stamp));
     }
+}
+
+/// A pod without a name is not another one.
+fn is_namesake(a: &PodStats, b: &PodStats) -> bool {
+    a.pod.has_name() && pod_labels(a) == pod_labels(b)
+}
+
+/// The label `id`, empty for what names tell apart.
+fn id_unless(is_named: bool, id: &str) -> (&'static str, &str) {
+    ("id", if is_named { "" } else { id })
 }
 
 fn pod_labels(pod: &PodStats) -> [(&'static str, &str); 2] {

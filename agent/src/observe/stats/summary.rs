@@ -140,7 +140,8 @@ impl<'a> View<'a> {
     fn container(&self, container: &ContainerStats) -> Container {
         let stats = &container.stats;
         Container {
-            name: container.name.clone(),
+            // The API has no other field that tells it apart.
+            name: container.known_as().to_owned(),
             start_time: container.started_at.map(Seconds),
             cpu: self.cpu(&container.id, stats),
             memory: self.memory(stats, stats.spec.memory_limit),

@@ -97,6 +97,64 @@ fn a_full_node_shows_the_families_of_the_table_and_no_other() {
     }
 }
 
+/// Nobody has told the names of pods and containers.
+fn without_names(mut snapshot: StatsSnapshot) -> StatsSnapshot {
+    for pod in &mut snapshot.pods {
+        pod.pod = Arc::new(PodRef {
+            namespace: String::new(),
+            name: String::new(),
+            uid: pod.pod.uid.clone(),
+        });
+        for container in &mut pod.containers {
+            container.name.clear();
+        }
+    }
+    snapshot
+}
+
+#[test]
+fn what_has_no_name_is_told_apart_by_its_cgroup() {
+    let named = node(2, 2);
+    let unnamed = without_names(named.clone());
+    for page in [cadvisor_page, resource_page] {
+        // What reads a page fails where two samples have the same labels.
+        let (with_names, page) = (page(&named), page(&unnamed));
+        assert_eq!(page.samples.len(), with_names.samples.len());
+        let names = ["container", "namespace", "pod"];
+        for sample in &page.samples {
+            assert!(
+                names.iter().all(|it| !sample.labels.contains_key(*it)),
+                "{sample:?}"
+            );
+        }
+    }
+    let page = resource_page(&unnamed);
+    let pod = &unnamed.pods[1];
+    for id in [&pod.id, &pod.containers[1].id] {
+        let mut samples = page.samples.iter();
+        assert!(samples.any(|it| it.label("id") == id), "{id}");
+    }
+}
+
+#[test]
+fn a_container_with_a_name_in_a_pod_without_one_keeps_its_name() {
+    let mut snapshot = without_names(node(2, 1));
+    for pod in &mut snapshot.pods {
+        pod.containers[0].name = "app-0".into();
+    }
+    let page = resource_page(&snapshot);
+    let mut series = page.named("container_cpu_usage_seconds_total");
+    let found = [series.next(), series.next()].map(|it| {
+        let labels = &it.unwrap().labels;
+        (labels["container"].as_str(), labels["id"].as_str())
+    });
+    let expected = [0, 1].map(|n| {
+        let id = &snapshot.pods[n].containers[0].id;
+        ("app-0", id.as_str())
+    });
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn families_are_there_once_and_documented() {
     for table in [
@@ -518,6 +576,21 @@ fn cpu_and_memory_alone_is_what_the_short_summary_has() {
         ["cpu", "memory", "name", "startTime", "swap"]
     );
     assert!(container["cpu"].get("psi").is_none());
+}
+
+#[test]
+fn the_summary_shows_what_has_no_name_by_its_ids() {
+    let mut unnamed = without_names(node(2, 2));
+    unnamed.pods[0].containers[1].name = "side".into();
+    let document = serde_json::to_value(summary(None, &unnamed, true)).unwrap();
+    let [pod, other] = [0, 1].map(|n| &document["pods"][n]);
+    let uid = &unnamed.pods[0].pod.uid.0;
+    let reference = serde_json::json!({"name": "", "namespace": "", "uid": uid});
+    assert_eq!(pod["podRef"], reference);
+    assert_ne!(other["podRef"], reference);
+    let names = [0, 1].map(|n| &pod["containers"][n]["name"]);
+    let id = &unnamed.pods[0].containers[0].runtime_id;
+    assert_eq!(names, [id.as_str(), "side"]);
 }
 
 #[test]

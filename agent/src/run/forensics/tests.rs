@@ -313,6 +313,20 @@ fn a_kill_that_comes_after_its_record_was_closed_is_added_to_it() {
 }
 
 #[test]
+fn the_minute_before_a_kill_is_known_of_a_pod_without_a_name_too() {
+    let background = Background::default();
+    let mut event = oom_record(1).event;
+    event.pod_uid = event.pod.take().map(|it| it.uid);
+    let uid = event.pod_uid.clone().unwrap();
+    let sample = PodSample {
+        at_ns: event.boottime_ns,
+        ..PodSample::default()
+    };
+    background.history.write().unwrap().push_pod(&uid, sample);
+    assert_eq!(background.trend(&event).pod, [sample]);
+}
+
+#[test]
 fn a_record_has_the_minute_before_and_what_the_agent_knew() {
     let place = Place::new("trend");
     let background = Arc::new(Background::default());

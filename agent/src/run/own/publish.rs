@@ -24,6 +24,7 @@ use crate::model::status::{
     ResourceBounds, ResourceStatus, Status, StatusKind, Usage,
 };
 use crate::model::time::WallTime;
+use crate::observe::metrics::ContainerLabels;
 use crate::observe::metrics::labels::{
     CgroupLevel, CgroupOp, DriftCause, KubeletCgroupOp, KubeletContainerState, LagKind, ObjectKind,
     Phase, WriteResult,
@@ -206,13 +207,13 @@ impl Loop {
     }
 
     fn publish(&mut self, now: Duration) {
-        let containers: Vec<(&str, &str, &str)> = self
+        let containers: Vec<ContainerLabels<'_>> = self
             .pods
             .values()
             .flat_map(|entry| {
                 let pod = &entry.state.pod;
                 pod.all_containers()
-                    .map(|it| (pod.namespace.as_str(), pod.name.as_str(), it.name.as_str()))
+                    .map(|it| ContainerLabels::named(&pod.namespace, &pod.name, &it.name))
             })
             .collect();
         let n_containers = containers.len();

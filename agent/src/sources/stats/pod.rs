@@ -116,7 +116,7 @@ impl PodReader {
                     memory_working_set: memory.map(|it| it.working_set()),
                     ..ContainerFigures::default()
                 };
-                containers.insert(known.name.clone(), figures);
+                containers.insert(known.known_as().to_owned(), figures);
             }
         }
         let memory = quick.memory.map(|it| it.with_files_of(parts));

@@ -6,6 +6,7 @@ use super::activity::{Activity, Stall, Stalls};
 use super::{Board, Budget, ClassRow, ContainerRow, Headroom, NodeRow, PodRow, Room, Sample};
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::psi::StallShare;
+use crate::model::record::short_id;
 use crate::model::stats::{CgroupStats, ContainerStats, GroupKind, PodStats, StatsSnapshot};
 use crate::model::status::{ContainerEntry, EntryState, PodEntry, PsiShare, SignalStatus, Status};
 use crate::model::time::WallTime;
@@ -208,7 +209,10 @@ fn container_row(
 ) -> ContainerRow {
     let is_running = matches!(entry.state, EntryState::Running { .. });
     let instance = now.and_then(|pod| {
-        let of_name = pod.containers.iter().filter(|it| it.name == entry.name);
+        let of_name = pod
+            .containers
+            .iter()
+            .filter(|it| it.known_as() == entry.name);
         of_name.max_by_key(|it| (it.ended_at.is_none(), it.ended_at, it.restarts))
     });
     let earlier = before.zip(instance).and_then(|(pod, instance)| {
@@ -221,8 +225,15 @@ fn container_row(
         entry: entry.clone(),
         at,
         activity: activity.unwrap_or_default(),
-        room: live.and_then(|it| room_in(&it.stats, Some(&it.name))),
+        room: live.and_then(|it| room_in(&it.stats, Some(shown_name(it)))),
         instance: instance.cloned(),
+    }
+}
+
+fn shown_name(container: &ContainerStats) -> &str {
+    match container.name.as_str() {
+        "" => short_id(&container.runtime_id),
+        name => name,
     }
 }
 

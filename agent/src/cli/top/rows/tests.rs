@@ -75,6 +75,26 @@ fn the_nearest_limit_counts_whoever_has_it() {
 }
 
 #[test]
+fn what_has_no_name_is_found_by_its_ids() {
+    let mut now = sample(62);
+    let running = example_status().pods[0].containers[1].state.clone();
+    let hungry = &mut now.status.pods[1];
+    (hungry.namespace, hungry.name) = (String::new(), String::new());
+    hungry.containers[0].name = "0123456789abcdef".into();
+    hungry.containers[0].state = running;
+    let stats = now.stats.as_mut().expect("the fixture has statistics");
+    let container = &mut stats.pods[0].containers[0];
+    (container.name, container.runtime_id) = (String::new(), "0123456789abcdef".into());
+    let board = board(&sample(60), &now);
+    let hungry = pod(&board, "");
+    assert_eq!(hungry.full_name(), "0c4e");
+    assert!(hungry.containers[0].instance.is_some());
+    let room = hungry.containers[0].room.as_ref();
+    let of = room.and_then(|it| it.container.as_deref());
+    assert_eq!(of, Some("0123456789ab"));
+}
+
+#[test]
 fn a_class_without_a_cgroup_is_the_sum_of_its_pods() {
     let board = board(&crowd(9, 60), &crowd(9, 62));
     let of_pods = |class: QosClass| -> Option<u64> {

@@ -26,17 +26,14 @@ pub(super) fn whole_width(app: &App) -> usize {
 }
 
 fn table(app: &App, pods: &[&PodRow]) -> Table<'static, PodRow> {
-    let width_of = |pod: &&PodRow| -> usize {
-        let names = [&pod.entry.namespace, &pod.entry.name];
-        names.iter().map(|it| Span::raw(it.as_str()).width()).sum()
-    };
+    let width_of = |pod: &&PodRow| Span::raw(pod.full_name()).width();
     let longest = pods.iter().map(width_of).max().unwrap_or(0);
     Table {
         columns: &PODS,
         name: ("   POD", marked_name),
         sort: Some(app.sort),
-        // With the mark and the slash.
-        longest_name: longest + 4,
+        // With the mark.
+        longest_name: longest + 3,
         cursor: Some(app.row()),
     }
 }

@@ -178,9 +178,12 @@ fn series_stay_within_budget() {
             .iter()
             .flat_map(|pod| names.map(|name| ("default", pod.as_str(), name)))
             .collect();
-        metrics.sync_pods(containers.iter().copied(), Duration::ZERO);
+        let labels = containers.iter();
+        let labels =
+            labels.map(|(namespace, pod, name)| ContainerLabels::named(namespace, pod, name));
+        metrics.sync_pods(labels.clone(), Duration::ZERO);
         metrics.set_placement(&gauges(&containers));
-        let memory = containers.iter().map(|it| (*it, pressure::memory(1)));
+        let memory = labels.map(|it| (it, pressure::memory(1)));
         metrics.set_container_memory(memory, Duration::ZERO);
         metrics.set_stats(&container_stats::full(&pods, &names), None);
         for (_, pod, container) in &containers {

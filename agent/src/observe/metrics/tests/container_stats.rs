@@ -14,7 +14,7 @@ use crate::units::Micros;
 
 const LABELS: &str = r#"container="main",namespace="default",pod="web""#;
 
-fn stats(some_us: u64, throttled_us: u64) -> CgroupStats {
+pub(super) fn stats(some_us: u64, throttled_us: u64) -> CgroupStats {
     let some = PsiLine {
         total: Micros(some_us),
         ..PsiLine::default()
@@ -51,7 +51,7 @@ fn stats(some_us: u64, throttled_us: u64) -> CgroupStats {
     }
 }
 
-fn instance(runtime_id: &str, stats: CgroupStats) -> ContainerStats {
+pub(super) fn instance(runtime_id: &str, stats: CgroupStats) -> ContainerStats {
     ContainerStats {
         name: "main".into(),
         id: format!("/kubepods/{runtime_id}"),
@@ -77,7 +77,11 @@ fn ended(container: ContainerStats) -> ContainerStats {
 }
 
 /// Second `at`, in which the node's CPUs have worked for `cpu_ms`.
-fn snapshot(at: u64, cpu_ms: Option<u64>, containers: Vec<ContainerStats>) -> StatsSnapshot {
+pub(super) fn snapshot(
+    at: u64,
+    cpu_ms: Option<u64>,
+    containers: Vec<ContainerStats>,
+) -> StatsSnapshot {
     let at = Duration::from_secs(at);
     StatsSnapshot {
         sweep: 1,

@@ -5,7 +5,7 @@ use prost::Message;
 use super::super::protobuf::messages;
 use super::*;
 
-fn encoded(metrics: &Metrics, format: Format) -> (Vec<u8>, u64) {
+pub(super) fn encoded(metrics: &Metrics, format: Format) -> (Vec<u8>, u64) {
     let mut bytes = Vec::new();
     let n_samples = metrics.encode(format, &mut bytes);
     (bytes, n_samples.expect("the families are whole"))
@@ -37,7 +37,7 @@ fn plain_bound(series: &str) -> String {
     format!("{before}le=\"{bound}\"}}")
 }
 
-fn families(mut bytes: &[u8]) -> Vec<messages::MetricFamily> {
+pub(super) fn families(mut bytes: &[u8]) -> Vec<messages::MetricFamily> {
     let mut families = Vec::new();
     while !bytes.is_empty() {
         let family = messages::MetricFamily::decode_length_delimited(&mut bytes);
@@ -74,7 +74,7 @@ fn each_format_has_the_same_samples() {
 }
 
 /// What the text format has of it.
-fn samples_of(name: &str, metric: &messages::Metric) -> Vec<(String, f64)> {
+pub(super) fn samples_of(name: &str, metric: &messages::Metric) -> Vec<(String, f64)> {
     let labels = |le: Option<f64>| {
         let pairs = metric.label.iter();
         let mut pairs: Vec<String> = pairs

@@ -8,7 +8,7 @@ use crate::model::pod::QosClass;
 use crate::model::status::{PressureStatus, ResourceStatus, SignalStatus, ThresholdStatus};
 use crate::units::Bytes;
 
-const MAIN: (&str, &str, &str) = ("default", "web", "main");
+const MAIN: ContainerLabels<'_> = ContainerLabels::named("default", "web", "main");
 
 /// Of a container, with every figure.
 pub(super) fn memory(n_hits: u64) -> ContainerMemory {

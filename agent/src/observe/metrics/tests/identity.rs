@@ -1,0 +1,288 @@
+//! Pods and containers of which only the ids are known.
+
+use std::sync::Arc;
+
+use super::container_stats::{instance, snapshot, stats};
+use super::formats::{encoded, families, samples_of};
+use super::*;
+use crate::model::record::PodRef;
+use crate::model::saved_counts::SavedCounts;
+
+const FORMATS: [Format; 3] = [Format::Text, Format::OpenMetrics, Format::Protobuf];
+
+fn unnamed() -> Metrics {
+    Metrics::new(&[], KubeletNames::Both, Identity::NamesOrIds)
+}
+
+/// A kill in a container without a name of a pod without a name.
+fn kill_in(uid: &str, id: &str) -> EventRecord {
+    let mut record = oom_record(1);
+    let event = &mut record.event;
+    (event.pod, event.pod_uid) = (None, Some(PodUid(uid.to_owned())));
+    (event.container, event.container_id) = (None, Some(id.to_owned()));
+    record
+}
+
+/// One kill in each of two pods.
+fn kill_in_two_pods(metrics: &Metrics) {
+    for (uid, id) in [("uid-a", "0a"), ("uid-b", "0b")] {
+        let record = kill_in(uid, id);
+        let (event, detail) = oom_parts(&record);
+        metrics.oom_kill(event, detail, None);
+    }
+}
+
+/// A series of the container `id` in the pod `uid`, neither of which has a name.
+fn series(name: &str, uid: &str, id: &str) -> String {
+    format!(
+        "{name}{{container=\"\",container_id=\"{id}\",namespace=\"\",pod=\"\",pod_uid=\"{uid}\"}}"
+    )
+}
+
+/// Of two pods, by the container's id.
+fn of_both(name: &str) -> [String; 2] {
+    [series(name, "uid-a", "0a"), series(name, "uid-b", "0b")]
+}
+
+#[test]
+fn a_series_with_a_name_is_the_same_whether_ids_are_labels_or_not() {
+    for format in FORMATS {
+        let with_ids = encoded(&everything_of(Identity::NamesOrIds), format);
+        assert!(with_ids == encoded(&everything(), format), "{format:?}");
+    }
+}
+
+#[test]
+fn kills_in_pods_without_a_name_are_told_apart_in_every_format() {
+    let metrics = unnamed();
+    kill_in_two_pods(&metrics);
+    let kills = of_both("ballast_oom_kills_total");
+    for format in [Format::Text, Format::OpenMetrics] {
+        let (bytes, _) = encoded(&metrics, format);
+        let text = String::from_utf8(bytes).expect("UTF-8");
+        let lines = text.lines();
+        let lines: Vec<&str> = lines
+            .filter(|it| it.starts_with("ballast_oom_kills_total{"))
+            .collect();
+        let exemplar = match format {
+            Format::OpenMetrics => " # {record_id=\"3\"} 1 1763710000.123",
+            _ => "",
+        };
+        assert_eq!(
+            lines,
+            kills.each_ref().map(|it| format!("{it} 1{exemplar}"))
+        );
+    }
+    let (bytes, _) = encoded(&metrics, Format::Protobuf);
+    let families = families(&bytes);
+    let family = families
+        .iter()
+        .find(|it| it.name == "ballast_oom_kills_total")
+        .expect("two kills");
+    let samples = family.metric.iter();
+    let samples: Vec<_> = samples
+        .flat_map(|it| samples_of(&family.name, it))
+        .collect();
+    assert_eq!(samples, kills.map(|it| (it, 1.0)));
+    for metric in &family.metric {
+        let counter = metric.counter.as_ref();
+        assert!(counter.is_some_and(|it| it.exemplar.is_some()));
+    }
+}
+
+#[test]
+fn a_kill_in_a_pod_without_a_name_is_none_of_the_hosts_and_of_no_workload() {
+    let metrics = unnamed();
+    kill_in_two_pods(&metrics);
+    let record = kill_in("uid-a", "0a");
+    metrics.oom_kills_missed(&record.event, 2, MissedCause::Lost);
+    let text = text(&metrics);
+    let seconds = Some(1_763_710_000.123_456);
+    for (name, expected) in [
+        ("ballast_oom_kills_total", [Some(3.0), Some(1.0)]),
+        ("ballast_oom_child_kills_total", [Some(1.0); 2]),
+        ("ballast_oom_last_kill_timestamp_seconds", [seconds; 2]),
+        (
+            "ballast_oom_last_child_kill_timestamp_seconds",
+            [seconds; 2],
+        ),
+    ] {
+        let found = of_both(name).map(|it| value(&text, &it));
+        assert_eq!(found, expected, "{name} in\n{text}");
+    }
+    assert!(
+        !text.contains("ballast_oom_workload_kills_total{"),
+        "{text}"
+    );
+    for it in HostSlice::ALL {
+        let slice = format!("ballast_oom_host_kills_total{{slice=\"{}\"}}", it.as_str());
+        assert_eq!(value(&text, &slice), Some(0.0));
+    }
+}
+
+#[test]
+fn what_is_known_of_nobody_has_no_id() {
+    let metrics = unnamed();
+    let mut record = oom_record(1);
+    (record.event.pod, record.event.container) = (None, None);
+    if let Some(EventDetail::Oom(detail)) = &mut record.event.detail {
+        detail.victim.unknown_cgroup_id = Some(7);
+    }
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, None);
+    let unknown = r#"ballast_oom_kills_total{container="",namespace="",pod=""}"#;
+    check(&metrics, &[(unknown, Some(1.0))]);
+}
+
+#[test]
+fn an_id_stands_in_for_the_name_that_is_missing() {
+    let pod = |name: &str| PodRef {
+        namespace: if name.is_empty() { "" } else { "default" }.into(),
+        name: name.into(),
+        uid: PodUid("uid".into()),
+    };
+    let (named, unnamed) = (pod("web"), pod(""));
+    for (pod, name, expected) in [
+        (&named, "main", ["default", "web", "main", "", ""]),
+        (&named, "", ["default", "web", "", "", "0a"]),
+        (&unnamed, "main", ["", "", "main", "uid", ""]),
+        (&unnamed, "", ["", "", "", "uid", "0a"]),
+    ] {
+        let labels = ContainerLabels::new(pod, name, "0a");
+        assert_eq!(*Identity::NamesOrIds.values(labels), expected);
+        assert_eq!(*Identity::Names.values(labels), expected[..3]);
+        let [namespace, pod, container, uid, id] = expected;
+        let with_more = [namespace, pod, container, "how", uid, id];
+        assert_eq!(*Identity::NamesOrIds.values_with(labels, "how"), with_more);
+        assert!(labels.has_container());
+        assert_eq!(labels.to_key().labels(), labels);
+    }
+    assert!(!ContainerLabels::new(&unnamed, "", "").has_container());
+}
+
+#[test]
+fn an_event_names_its_container_or_has_its_id() {
+    let mut event = kill_in("uid-a", "0a").event;
+    let labels = |event: &Event| {
+        let labels = ContainerLabels::of_event(event)?;
+        Some((labels.to_key(), labels.has_container()))
+    };
+    let pod = PodRef {
+        namespace: String::new(),
+        name: String::new(),
+        uid: PodUid("uid-a".into()),
+    };
+    let of_pod = |id| ContainerLabels::new(&pod, "", id).to_key();
+    assert_eq!(labels(&event), Some((of_pod("0a"), true)));
+    event.container_id = None;
+    assert_eq!(labels(&event), Some((of_pod(""), false)));
+    event.pod_uid = None;
+    assert_eq!(labels(&event), None);
+    let named = oom_record(1).event;
+    let expected = ContainerLabels::named("default", "hungry", "main");
+    assert_eq!(labels(&named), Some((expected.to_key(), true)));
+}
+
+#[test]
+fn containers_without_a_name_have_figures_of_their_own_until_they_are_gone() {
+    let metrics = unnamed();
+    let at = Duration::from_secs;
+    let pod = PodRef {
+        namespace: String::new(),
+        name: String::new(),
+        uid: PodUid("uid-a".into()),
+    };
+    let ids = ["0a", "0b"];
+    let containers = ids.map(|id| ContainerLabels::new(&pod, "", id));
+    metrics.sync_pods(containers, at(0));
+    metrics.process_change(containers[0], &ProcessChange::Exec, at(1));
+    let memory = containers.into_iter().zip([3, 4]);
+    let memory = memory.map(|(labels, n_hits)| (labels, pressure::memory(n_hits)));
+    metrics.set_container_memory(memory, at(1));
+    let instances = ids.map(|id| {
+        let mut instance = instance(id, stats(2_000_000, 500_000));
+        instance.name.clear();
+        instance
+    });
+    let mut sweep = snapshot(1, None, instances.to_vec());
+    sweep.pods[0].pod = Arc::new(pod.clone());
+    metrics.set_stats(&sweep, None);
+
+    let text = text(&metrics);
+    for (id, n_execs, n_hits) in [("0a", 1.0, 3.0), ("0b", 0.0, 4.0)] {
+        let of = |name, more: &str| {
+            let ids = format!("container=\"\",container_id=\"{id}\",{more}");
+            format!("{name}{{{ids}namespace=\"\",pod=\"\",pod_uid=\"uid-a\"}}")
+        };
+        for (sample, expected) in [
+            (of("ballast_process_execs_total", ""), n_execs),
+            (
+                of("ballast_memory_limit_hits_total", "limit=\"max\","),
+                n_hits,
+            ),
+            (of("ballast_memory_peak_bytes", ""), 1_048_576.0),
+            (of("ballast_oom_group_kills_total", ""), 1.0),
+            (of("ballast_cpu_burst_limit_seconds", ""), 0.05),
+        ] {
+            assert_eq!(value(&text, &sample), Some(expected), "{sample} in\n{text}");
+        }
+        let ids = format!("container_id=\"{id}\",namespace=\"\",pod=\"\",pod_uid=\"uid-a\"");
+        let stall = "ballast_cpu_stall_seconds_total{cause=\"own_limit\",container=\"\"";
+        assert_eq!(value(&text, &format!("{stall},{ids}}}")), Some(0.5));
+    }
+    // The second one goes before its pod does.
+    metrics.sync_pods([containers[0]], at(2));
+    metrics.sync_pods([containers[0]], at(2) + POD_RETENTION);
+    let text = super::text(&metrics);
+    assert!(text.contains("container_id=\"0a\""));
+    assert!(!text.contains("container_id=\"0b\""), "{text}");
+    metrics.sync_pods([], at(3) + POD_RETENTION);
+    metrics.sync_pods([], at(3) + POD_RETENTION * 2);
+    assert!(!super::text(&metrics).contains("container_id="));
+}
+
+fn saved_of(metrics: &Metrics) -> SavedCounts {
+    let json = serde_json::to_string(&metrics.oom_counts()).expect("plain data");
+    serde_json::from_str(&json).expect("just written")
+}
+
+#[test]
+fn saved_counts_go_on_under_their_ids() {
+    let before = unnamed();
+    kill_in_two_pods(&before);
+    let after = unnamed();
+    after.restore_oom_counts(&saved_of(&before), Duration::ZERO);
+    kill_in_two_pods(&after);
+    let [a, b] = of_both("ballast_oom_kills_total");
+    check(&after, &[(&a, Some(2.0)), (&b, Some(2.0))]);
+}
+
+#[test]
+fn saved_counts_with_ids_are_added_up_where_ids_are_no_labels() {
+    let before = unnamed();
+    kill_in_two_pods(&before);
+    let after = Metrics::default();
+    after.restore_oom_counts(&saved_of(&before), Duration::ZERO);
+    let labels = r#"{container="",namespace="",pod=""}"#;
+    let last = format!("ballast_oom_last_kill_timestamp_seconds{labels}");
+    check(
+        &after,
+        &[
+            (&format!("ballast_oom_kills_total{labels}"), Some(2.0)),
+            (&last, Some(1_763_710_000.123_456)),
+        ],
+    );
+}
+
+#[test]
+fn saved_counts_without_ids_are_of_named_containers() {
+    let before = Metrics::default();
+    let record = oom_record(1);
+    let (event, detail) = oom_parts(&record);
+    before.oom_kill(event, detail, None);
+    let after = unnamed();
+    after.restore_oom_counts(&saved_of(&before), Duration::ZERO);
+    after.oom_kill(event, detail, None);
+    let kills = r#"ballast_oom_kills_total{container="main",namespace="default",pod="hungry"}"#;
+    check(&after, &[(kills, Some(2.0))]);
+}
