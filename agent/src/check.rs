@@ -7,10 +7,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::{Config, Mode};
+use crate::config::{Config, OwnConfig};
+use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
     AgentPresence, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport, FactSheet,
-    ProgramCheck,
+    PodCgroups, ProgramCheck,
 };
 use crate::model::eviction::{Amount, MemoryMethod};
 use crate::model::kernel::{Capability, KernelVersion, Lockdown};
@@ -32,21 +33,25 @@ const TMPFS_NOSWAP: KernelVersion = KernelVersion::new(6, 4);
 
 /// Judges a node. `programs` is empty where no program was tried.
 pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> CheckReport {
+    let own = config.mode.own();
     let mut items = vec![
         kernel(facts),
         cgroup_hierarchy(facts, config),
-        cgroup_controllers(facts, config.mode),
+        cgroup_controllers(facts, own.is_some()),
     ];
-    if config.mode == Mode::Own {
+    if let Some(own) = own {
         items.extend([
             cpu_bandwidth(facts),
             cgroup_kill(facts),
             oom_group(facts),
             device_access(facts),
             tunables(facts),
-            memory_thresholds(facts, config),
+            memory_thresholds(facts, config, own),
             reserved_cgroups(facts),
         ]);
+    }
+    if own.is_none() {
+        items.extend([pod_cgroups(facts), pod_names(), wakers(facts)]);
     }
     items.extend([
         block_io(facts),
@@ -54,14 +59,14 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
         stalls(facts),
         namespaces(facts),
         cgroup_tree(facts),
-        capabilities(facts, config.mode),
+        capabilities(facts, own.is_some()),
         btf(facts),
     ]);
     items.extend(locked_memory(facts));
     items.extend([
         bpffs(facts),
         lockdown(facts),
-        kubelet(facts, config.mode),
+        kubelet(facts, own.is_some()),
         agent(facts, config),
     ]);
     items.extend(programs.iter().map(program));
@@ -119,7 +124,7 @@ fn cgroup_hierarchy(facts: &FactSheet, config: &Config) -> CheckItem {
             };
             let found = format!("cgroup v1 in {n} hierarchies{beside}");
             let remedy = "boot with systemd.unified_cgroup_hierarchy=1";
-            if config.mode == Mode::Own && config.kubelet.fail_cgroup_v1 {
+            if config.mode.own().is_some() && config.kubelet.fail_cgroup_v1 {
                 return CheckItem::fatal(NAME, found, "failCgroupV1 forbids cgroup v1")
                     .with_remedy(format!("{remedy}, or set failCgroupV1 to false"));
             }
@@ -133,7 +138,7 @@ fn cgroup_hierarchy(facts: &FactSheet, config: &Config) -> CheckItem {
     }
 }
 
-fn cgroup_controllers(facts: &FactSheet, mode: Mode) -> CheckItem {
+fn cgroup_controllers(facts: &FactSheet, is_own: bool) -> CheckItem {
     const NAME: &str = "cgroup-controllers";
     let Some(found) = layout(facts) else {
         return unknown(NAME, "no hierarchy to look at");
@@ -143,7 +148,7 @@ fn cgroup_controllers(facts: &FactSheet, mode: Mode) -> CheckItem {
         return CheckItem::ok(NAME, join(&found.controllers));
     }
     let consequence = format!("pods have no limits and no figures for {}", join(&missing));
-    let item = if mode == Mode::Own {
+    let item = if is_own {
         CheckItem::fatal(NAME, format!("without {}", join(&missing)), consequence)
     } else {
         CheckItem::degraded(NAME, format!("without {}", join(&missing)), consequence)
@@ -281,7 +286,7 @@ fn tunables(facts: &FactSheet) -> CheckItem {
 
 /// Whether memory runs out before a threshold is met: by kubelet's formula the kernel's own memory
 /// and its reserve are available for ever.
-fn memory_thresholds(facts: &FactSheet, config: &Config) -> CheckItem {
+fn memory_thresholds(facts: &FactSheet, config: &Config, own: &OwnConfig) -> CheckItem {
     const NAME: &str = "memory-thresholds";
     let Some(memory) = facts.memory else {
         return unknown(NAME, "/proc/meminfo or /proc/zoneinfo cannot be read");
@@ -314,7 +319,7 @@ fn memory_thresholds(facts: &FactSheet, config: &Config) -> CheckItem {
         return CheckItem::ok(NAME, found);
     }
     let unreachable = join(&unreachable);
-    if config.eviction.memory_method != MemoryMethod::WorkingSet {
+    if own.eviction.memory_method != MemoryMethod::WorkingSet {
         let found = format!(
             "{found}; it would never meet {unreachable}, and it is not it alone that decides"
         );
@@ -374,6 +379,50 @@ fn reserved_cgroups(facts: &FactSheet) -> CheckItem {
     }
 }
 
+fn pod_cgroups(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "pod-cgroups";
+    match &facts.pod_cgroups {
+        None => unknown(NAME, "no hierarchy to look at"),
+        Some(PodCgroups::Found { path, driver }) => {
+            let driver = match driver {
+                CgroupDriver::Cgroupfs => "cgroupfs",
+                CgroupDriver::Systemd => "systemd",
+            };
+            CheckItem::ok(NAME, format!("below {path}, of the {driver} driver"))
+        }
+        Some(PodCgroups::Absent) => CheckItem::degraded(
+            NAME,
+            "there is no kubepods",
+            "no pods are shown until kubelet makes it; it is looked for every second",
+        ),
+        Some(PodCgroups::Unknown(why)) => {
+            CheckItem::fatal(NAME, why, "whose pods are to be shown is not known")
+                .with_remedy("set kubelet.cgroupRoot, or kubeletConfigFile to the file that has it")
+        }
+    }
+}
+
+fn pod_names() -> CheckItem {
+    CheckItem::ok(
+        "pod-names",
+        "none: neither kubelet nor an API server nor a runtime is asked; pods are shown by UID, containers by id",
+    )
+}
+
+/// What registers interest by a write is left alone, though it would change nothing.
+fn wakers(facts: &FactSheet) -> CheckItem {
+    let instead = match is_unified(facts) {
+        true => "stalls are read with each sweep, OOM counts are polled",
+        false => {
+            "stalls are read with each sweep, OOM counts once a second where no program reports kills"
+        }
+    };
+    let found = format!(
+        "no PSI trigger and no event control, which are writes below the cgroup mounts: {instead}"
+    );
+    CheckItem::ok("wakers", found)
+}
+
 fn swap(facts: &FactSheet, config: &Config) -> CheckItem {
     const NAME: &str = "swap";
     if !facts.is_swap_on {
@@ -381,7 +430,7 @@ fn swap(facts: &FactSheet, config: &Config) -> CheckItem {
     }
     if config.kubelet.fail_swap_on {
         let consequence = "pods may be swapped, and failSwapOn forbids that";
-        let item = if config.mode == Mode::Own {
+        let item = if config.mode.own().is_some() {
             CheckItem::fatal(NAME, "on", consequence)
         } else {
             CheckItem::degraded(NAME, "on", consequence)
@@ -472,8 +521,7 @@ fn cgroup_tree(facts: &FactSheet) -> CheckItem {
 }
 
 /// What is lost without a capability. `SysAdmin` stands in for `Bpf` and `Perfmon`.
-fn loss(capability: Capability, mode: Mode, held: &BTreeSet<Capability>) -> Option<&'static str> {
-    let is_own = mode == Mode::Own;
+fn loss(capability: Capability, is_own: bool, held: &BTreeSet<Capability>) -> Option<&'static str> {
     let is_admin = held.contains(&Capability::SysAdmin);
     match capability {
         Capability::Bpf if !is_admin => Some("no eBPF program loads"),
@@ -491,7 +539,7 @@ fn loss(capability: Capability, mode: Mode, held: &BTreeSet<Capability>) -> Opti
     }
 }
 
-fn capabilities(facts: &FactSheet, mode: Mode) -> CheckItem {
+fn capabilities(facts: &FactSheet, is_own: bool) -> CheckItem {
     const NAME: &str = "capabilities";
     let Some(held) = &facts.capabilities else {
         return unknown(NAME, "no status of this process");
@@ -502,7 +550,7 @@ fn capabilities(facts: &FactSheet, mode: Mode) -> CheckItem {
         if held.contains(&capability) {
             continue;
         }
-        if let Some(loss) = loss(capability, mode, held) {
+        if let Some(loss) = loss(capability, is_own, held) {
             missing.push(capability);
             consequences.push(format!("{loss} ({capability})"));
         }
@@ -590,7 +638,7 @@ fn lockdown(facts: &FactSheet) -> CheckItem {
     }
 }
 
-fn kubelet(facts: &FactSheet, mode: Mode) -> CheckItem {
+fn kubelet(facts: &FactSheet, is_own: bool) -> CheckItem {
     const NAME: &str = "kubelet";
     let found = &facts.kubelet;
     let processes: Vec<_> = found
@@ -598,7 +646,7 @@ fn kubelet(facts: &FactSheet, mode: Mode) -> CheckItem {
         .iter()
         .map(|(pid, name)| format!("{name} (pid {pid})"))
         .collect();
-    let is_own = mode == Mode::Own;
+
     if !processes.is_empty() {
         let found = format!("{} runs", join(&processes));
         return if is_own {
@@ -607,7 +655,7 @@ fn kubelet(facts: &FactSheet, mode: Mode) -> CheckItem {
                 found,
                 "two managers would fight over the same cgroups",
             )
-            .with_remedy("stop it, or set mode to assist")
+            .with_remedy("stop it, or set mode to observe")
         } else {
             CheckItem::ok(NAME, found)
         };

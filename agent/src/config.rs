@@ -31,6 +31,17 @@ use raw::{RawConfig, ReadField};
 const KUBELET_API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KUBELET_KIND: &str = "KubeletConfiguration";
 
+/// What mode `observe` goes by, beside the place of the cgroups: what kubelet evicts for.
+const OBSERVED: [&str; 7] = [
+    "evictionHard",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "evictionMinimumReclaim",
+    "evictionPressureTransitionPeriod",
+    "mergeDefaultEvictionSettings",
+    "failSwapOn",
+];
+
 /// A configuration without faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
@@ -152,23 +163,62 @@ impl Config {
         raw::refuse_unknown(&inline, &known, &root.field("kubelet"), &mut faults);
         layers.apply(&inline, &Origin::Inline);
 
-        let agent = agent::check(&raw, &mut faults);
-        let mut kubelet_faults = Faults::default();
-        let kubelet = kubelet::check(
-            &layers.fields,
-            agent.compat,
-            &mut warnings,
-            &mut kubelet_faults,
-        );
-        let located = kubelet_faults.0.into_iter().map(|it| layers.locate(it));
-        faults.0.extend(located);
+        let mut agent = agent::check(&raw, &mut faults);
+        let checked = match &mut agent.mode {
+            Mode::Own(own) => kubelet_of_own(&layers, own.compat, &mut warnings, &mut faults),
+            Mode::Observe(observe) => {
+                kubelet_of_another(&mut layers, observe, &mut warnings, &mut faults)
+            }
+        };
+        let (kubelet, kubelet_fields) = checked;
         let loaded = Loaded {
             config: agent.with(kubelet),
             warnings,
-            kubelet_fields: kubelet_fields::counts(&layers.fields),
+            kubelet_fields,
         };
         finish(loaded, faults)
     }
+}
+
+/// The settings that the agent is run by.
+fn kubelet_of_own(
+    layers: &Layers,
+    compat: Compat,
+    warnings: &mut Vec<String>,
+    faults: &mut Faults,
+) -> (KubeletConfig, FieldCounts) {
+    let mut kubelet_faults = Faults::default();
+    warnings.extend(kubelet_fields::warnings(&layers.fields));
+    kubelet_fields::refuse(&layers.fields, &mut kubelet_faults);
+    let kubelet = kubelet::check(&layers.fields, compat, warnings, &mut kubelet_faults);
+    let located = kubelet_faults.0.into_iter().map(|it| layers.locate(it));
+    faults.0.extend(located);
+    (kubelet, kubelet_fields::counts(&layers.fields))
+}
+
+/// The settings that a kubelet is run by, as far as they are looked at. A file that it takes is never a reason
+/// not to start.
+fn kubelet_of_another(
+    layers: &mut Layers,
+    observe: &mut ObserveConfig,
+    warnings: &mut Vec<String>,
+    faults: &mut Faults,
+) -> (KubeletConfig, FieldCounts) {
+    let mut kubelet_faults = Faults::default();
+    observe.cgroup_roots = kubelet::take_cgroup_roots(&mut layers.fields, &mut kubelet_faults);
+    layers
+        .fields
+        .retain(|name, _| OBSERVED.contains(&name.as_str()));
+    let compat = Compat::Kubelet;
+    let kubelet = kubelet::check(&layers.fields, compat, warnings, &mut kubelet_faults);
+    for fault in kubelet_faults.0 {
+        let fault = layers.locate(fault);
+        match fault.file {
+            None => faults.0.push(fault),
+            Some(_) => warnings.push(format!("{fault}; taken as not set")),
+        }
+    }
+    (kubelet, FieldCounts::default())
 }
 
 fn finish<T>(value: T, Faults(faults): Faults) -> Result<T, ConfigError> {

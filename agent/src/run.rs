@@ -1,35 +1,40 @@
 //! The agent at work: each mode is a pipeline of its own, put together from parts that all of them share.
 
 mod check;
+mod directories;
 mod exclusive;
 mod forensics;
 mod identity;
 mod kernel;
 mod missed;
 mod node;
+mod observe;
 mod own;
 mod publisher;
 mod replay;
 mod serve;
+mod signals;
 mod sweep;
 mod told;
 mod usage;
 mod worker;
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 pub use self::check::check;
 use self::exclusive::Holder;
 use self::node::NodeError;
+use self::observe::PlaceError;
 use self::own::SettingError;
-pub use self::own::check_config;
 pub use self::replay::{
     Comparison, Difference, Different, Replay, ReplayFileError, Replayed, StoryError, StoryReplay,
     replay,
 };
-use crate::config::{Config, FieldCounts};
+use crate::config::{Config, FieldCounts, Mode};
 use crate::decide::placement::managers::PlacementError;
 use crate::model::check::CheckReport;
+use crate::observe::http;
 use crate::runtime::RuntimeError;
 use crate::sources::oom_counters::OomCountersError;
 use crate::sys::FsError;
@@ -43,6 +48,8 @@ pub enum RunError {
     Setting(#[from] SettingError),
     #[error(transparent)]
     Placement(#[from] PlacementError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     #[error("prepare the state directory")]
     State(#[source] FsError),
     #[error(
@@ -80,8 +87,37 @@ pub enum RunError {
     Manifests(#[source] crate::sys::watch::WatchError),
 }
 
+impl RunError {
+    /// The user has to change the configuration, or a file that it names.
+    pub fn is_of_config(&self) -> bool {
+        match self {
+            Self::Setting(_)
+            | Self::Placement(_)
+            | Self::Place(PlaceError::Ambiguous(_))
+            | Self::Nested { .. }
+            | Self::Directory { .. } => true,
+            Self::Serve(serve::ServeError::Http(error)) => match error {
+                http::ServeError::Access(_) => true,
+                http::ServeError::Bind { source, .. } => source.kind() != ErrorKind::AddrInUse,
+            },
+            _ => false,
+        }
+    }
+}
+
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what becomes of the
 /// fields of the kubelet configuration.
 pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
-    own::run(config, fields)
+    match config.mode.clone() {
+        Mode::Own(own) => own::run(config, own, fields),
+        Mode::Observe(observe) => observe::run(config, &observe),
+    }
+}
+
+/// Whether `run` could go by the configuration on this node, found out without making anything.
+pub fn check_config(config: &Config) -> Result<(), RunError> {
+    match &config.mode {
+        Mode::Own(own) => own::check_config(config, own),
+        Mode::Observe(observe) => observe::check_config(config, observe),
+    }
 }

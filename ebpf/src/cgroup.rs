@@ -1,15 +1,17 @@
 //! Cgroups: made, removed, entered, empty or not. One hierarchy alone, or each event would come
-//! once per controller on v1. They wake nobody by themselves.
+//! once per controller on v1. They wake nobody by themselves, but for a cgroup that becomes empty where the
+//! reader asks for that.
 //!
 //! A process put into its cgroup by `clone3(CLONE_INTO_CGROUP)` fires no attach; its fork carries the
 //! cgroup.
 
+use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
 use aya_ebpf::btf_maps::RingBuf;
 use aya_ebpf::helpers::bpf_probe_read_kernel_str_bytes;
 use aya_ebpf::macros::btf_map;
 use ebpf_abi::{
     CGROUP_ATTACHED, CGROUP_CREATED, CGROUP_NAME_LEN, CGROUP_POPULATED, CGROUP_REMOVED,
-    CgroupRecord, WATCH_EVERYTHING,
+    CgroupRecord, WATCH_ENDS, WATCH_EVERYTHING,
 };
 
 use crate::kernel::{Memory, Pointer, hierarchy_of, is_reported, lineage, now, offset, watch};
@@ -87,6 +89,10 @@ unsafe fn submit<M: Memory>(cgroup: Pointer, kind: u32, tgid: u32, populated: u3
             let to = core::slice::from_raw_parts_mut(name.cast::<u8>(), CGROUP_NAME_LEN);
             let _ = bpf_probe_read_kernel_str_bytes(from, to);
         }
-        submit_quietly(&CGROUP_EVENTS, entry);
+        let is_end = kind == CGROUP_POPULATED && populated == 0;
+        match is_end && watch.flags & WATCH_ENDS != 0 {
+            true => entry.submit(u64::from(BPF_RB_FORCE_WAKEUP)),
+            false => submit_quietly(&CGROUP_EVENTS, entry),
+        }
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn container<'a>(pod: &'a PodEntry, name: &str) -> Option<&'a Contain
 /// The main process of a container that runs.
 pub(super) fn pid_of(pod: &PodEntry, name: &str) -> Option<u32> {
     match container(pod, name)?.state {
-        EntryState::Running { pid, .. } => Some(pid),
+        EntryState::Running { pid, .. } => pid,
         _ => None,
     }
 }

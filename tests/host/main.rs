@@ -39,6 +39,7 @@ mod metrics;
 mod missed;
 mod node_memory;
 mod node_oom;
+mod observe;
 mod oom;
 mod placement;
 mod pressure;

@@ -20,6 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cgroup;
+use crate::kube::KubeTree;
 use crate::manifest::Manifest;
 use crate::wait::{self, patience};
 
@@ -53,6 +54,8 @@ pub struct Agent {
     pub metrics: String,
     /// The kernel takes no eBPF program from it: it is started without the capabilities.
     pub is_without_programs: bool,
+    /// Mode `observe`; the cgroup root is somebody else's.
+    pub observes: bool,
     /// How many open files it may have, if not as many as the test.
     pub descriptors: Option<u64>,
     child: Option<Child>,
@@ -79,6 +82,7 @@ impl Agent {
             sections: String::new(),
             metrics: String::new(),
             is_without_programs: false,
+            observes: false,
             descriptors: None,
             child: None,
         })
@@ -123,6 +127,15 @@ impl Agent {
         Ok(self.with_kubelet(&format!("systemReserved: {{memory: {reserved}Ki}}")))
     }
 
+    /// An agent that watches over a tree that somebody else makes.
+    pub fn observing(test: &str, tree: &KubeTree) -> Result<Self> {
+        let mut agent = Self::new(test)?;
+        agent.observes = true;
+        agent.cgroup_root.clone_from(&tree.root);
+        agent.kubelet.clear();
+        Ok(agent)
+    }
+
     /// Path of the cgroup of all pods, from the mount.
     pub fn kubepods(&self) -> String {
         format!("/{}/kubepods", self.cgroup_root)
@@ -138,24 +151,32 @@ impl Agent {
 
     fn write_config(&self) -> Result<PathBuf> {
         let dir = self.dir.display();
+        let mode = match self.observes {
+            true => "mode: observe\n".to_owned(),
+            false => format!(
+                "mode: own\n\
+                 pods: {{source: manifests, manifestDirectory: {dir}/pods{pods}}}\n\
+                 runtime: {{type: process}}\n\
+                 kubeletDirectory: {dir}/kubelet\n",
+                pods = self.pods,
+            ),
+        };
         let text = format!(
             "apiVersion: ballast.dev/v1alpha1\n\
              kind: AgentConfiguration\n\
-             mode: own\n\
-             pods: {{source: manifests, manifestDirectory: {dir}/pods{pods}}}\n\
-             runtime: {{type: process}}\n\
+             {mode}\
              stateDirectory: {dir}/state\n\
-             kubeletDirectory: {dir}/kubelet\n\
              socket: {dir}/ballast.sock\n\
-             metrics: {{address: \"{metrics}\"}}\n\
+             metrics: {{address: \"{metrics}\", statsInterval: {interval}}}\n\
              log: {{format: text}}\n\
              bpf: {{pinDirectory: {pins}}}\n\
              {sections}\
              kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n  evictionHard: {hard}\n{more}",
             pins = self.pin_directory.display(),
             root = self.cgroup_root,
-            pods = self.pods,
             metrics = self.metrics,
+            // What a sweep shows is waited for here, and not measured.
+            interval = if self.observes { "1s" } else { "5s" },
             sections = self.sections,
             hard = self.eviction_hard,
             more = self.kubelet,
@@ -426,7 +447,9 @@ impl Drop for Agent {
         if let Err(error) = self.kill() {
             eprintln!("kill the agent: {error:#}");
         }
-        remove_traces(&self.cgroup_root);
+        if !self.observes {
+            remove_traces(&self.cgroup_root);
+        }
         remove_traces(&self.name);
     }
 }

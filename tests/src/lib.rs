@@ -13,6 +13,7 @@ pub mod fake_node;
 pub mod figures;
 pub mod formulas;
 pub mod known;
+pub mod kube;
 pub mod manifest;
 pub mod numa;
 pub mod placement;

@@ -8,11 +8,14 @@ use crate::model::check::{KubeletFacts, MemoryFloor, Namespaces, ReservedCgroupF
 use crate::model::mounts::parse_controllers;
 use crate::model::sysctl::Sysctl;
 
-fn config(mode: Mode, rest: &str) -> Config {
-    let text =
-        format!("apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n{rest}\n");
-    let config = Config::from_yaml(&text, None, &[]).unwrap().config;
-    Config { mode, ..config }
+const OWN: &str = "own";
+const OBSERVE: &str = "observe";
+
+fn config(mode: &str, rest: &str) -> Config {
+    let text = format!(
+        "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: {mode}\n{rest}\n"
+    );
+    Config::from_yaml(&text, None, &[]).unwrap().config
 }
 
 fn v2(controllers: &str) -> CgroupDetection {
@@ -67,6 +70,10 @@ fn good() -> FactSheet {
         }),
         uncounted_disks: Vec::new(),
         reserved_cgroups: Vec::new(),
+        pod_cgroups: Some(PodCgroups::Found {
+            path: "/kubepods".to_owned(),
+            driver: CgroupDriver::Cgroupfs,
+        }),
         kubelet: KubeletFacts::default(),
         agent: AgentPresence::Absent,
         sysctls: Sysctl::ALL.map(|it| (it, Some(it.wanted()))).into(),
@@ -103,7 +110,7 @@ fn check_one(
     expected: CheckLevel,
 ) -> CheckItem {
     let mut facts = good();
-    if config.mode != Mode::Own {
+    if config.mode.own().is_none() {
         facts.kubelet.processes = BTreeMap::from([(7, "kubelet".to_owned())]);
     }
     let before = report(&facts, config, &[]);
@@ -135,7 +142,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
         }
     };
     // 100 MiB, the default, with 60 MiB in reserve.
-    let by_kubelet = config(Mode::Own, "eviction: {memoryMethod: workingSet}\n");
+    let by_kubelet = config(OWN, "eviction: {memoryMethod: workingSet}\n");
     check_one(&by_kubelet, kernel(39 << 20), NAME, CheckLevel::Ok);
     let item = check_one(&by_kubelet, kernel(40 << 20), NAME, CheckLevel::Degraded);
     let consequence = item.consequence.unwrap();
@@ -143,12 +150,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
         consequence.contains("evictionHard of 100 MiB"),
         "{consequence}"
     );
-    let item = check_one(
-        &config(Mode::Own, ""),
-        kernel(40 << 20),
-        NAME,
-        CheckLevel::Ok,
-    );
+    let item = check_one(&config(OWN, ""), kernel(40 << 20), NAME, CheckLevel::Ok);
     assert!(
         item.found.contains("never meet evictionHard"),
         "{}",
@@ -157,14 +159,9 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
     // 1 % of 16 GiB lies above the floor, and the hard one is off.
     let share = "kubelet:\n  evictionHard: {memory.available: 0%}\n  evictionSoft: {memory.available: 1%}\n  \
                  evictionSoftGracePeriod: {memory.available: 1m}\neviction: {memoryMethod: workingSet}\n";
+    check_one(&config(OWN, share), kernel(100 << 20), NAME, CheckLevel::Ok);
     check_one(
-        &config(Mode::Own, share),
-        kernel(100 << 20),
-        NAME,
-        CheckLevel::Ok,
-    );
-    check_one(
-        &config(Mode::Own, share),
+        &config(OWN, share),
         kernel(104 << 20),
         NAME,
         CheckLevel::Degraded,
@@ -179,7 +176,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
 
 #[test]
 fn each_missing_thing_changes_its_own_item() {
-    let own = config(Mode::Own, "");
+    let own = config(OWN, "");
     type Take = fn(&mut FactSheet);
     let rows: [(&str, CheckLevel, Take); 23] = [
         ("kernel", CheckLevel::Degraded, |it| it.kernel = None),
@@ -250,7 +247,7 @@ fn each_missing_thing_changes_its_own_item() {
 
 #[test]
 fn each_missing_capability_is_named_with_what_is_lost() {
-    let own = config(Mode::Own, "");
+    let own = config(OWN, "");
     for capability in Capability::ALL {
         let take = |it: &mut FactSheet| {
             it.capabilities.as_mut().unwrap().remove(&capability);
@@ -276,7 +273,7 @@ fn each_missing_capability_is_named_with_what_is_lost() {
 
 #[test]
 fn locked_memory_is_a_matter_of_old_kernels_that_may_not_be_asked_for_more() {
-    let own = config(Mode::Own, "");
+    let own = config(OWN, "");
     let item = |facts: &FactSheet| {
         let report = report(facts, &own, &[]);
         let mut items = report.items.into_iter();
@@ -301,7 +298,7 @@ fn locked_memory_is_a_matter_of_old_kernels_that_may_not_be_asked_for_more() {
 fn without_any_capability_no_program_loads() {
     let mut facts = good();
     facts.capabilities = Some(BTreeSet::new());
-    let report = report(&facts, &config(Mode::Observe, ""), &[]);
+    let report = report(&facts, &config(OBSERVE, ""), &[]);
     let item = report.items.iter().find(|it| it.name == "capabilities");
     let consequence = item.unwrap().consequence.as_deref().unwrap();
     assert!(consequence.contains("no eBPF program loads"));
@@ -313,7 +310,7 @@ fn without_any_capability_no_program_loads() {
 
 #[test]
 fn an_observer_wants_a_kubelet_and_bears_the_rest() {
-    let observe = config(Mode::Observe, "");
+    let observe = config(OBSERVE, "");
     let facts = good();
     let without = report(&facts, &observe, &[]);
     assert_eq!(level(&without, "kubelet"), CheckLevel::Degraded);
@@ -335,7 +332,7 @@ fn cgroup_v1_is_a_supported_node() {
     let mut facts = good();
     facts.cgroups = v1("cpu cpuacct cpuset memory pids systemd");
     facts.cgroup2_files = None;
-    let report_v1 = report(&facts, &config(Mode::Own, ""), &[]);
+    let report_v1 = report(&facts, &config(OWN, ""), &[]);
     for (name, expected) in [
         ("cgroup-hierarchy", CheckLevel::Degraded),
         ("cgroup-controllers", CheckLevel::Ok),
@@ -347,18 +344,14 @@ fn cgroup_v1_is_a_supported_node() {
     assert_eq!(report_v1.exit_status(), 0);
 
     facts.cgroups = v1("cpu cpuacct memory");
-    let without_cpuset = report(&facts, &config(Mode::Own, ""), &[]);
+    let without_cpuset = report(&facts, &config(OWN, ""), &[]);
     assert_eq!(
         level(&without_cpuset, "cgroup-controllers"),
         CheckLevel::Fatal
     );
 
     facts.cgroups = v1("cpu cpuacct cpuset memory");
-    let refused = report(
-        &facts,
-        &config(Mode::Own, "kubelet: {failCgroupV1: true}"),
-        &[],
-    );
+    let refused = report(&facts, &config(OWN, "kubelet: {failCgroupV1: true}"), &[]);
     assert_eq!(level(&refused, "cgroup-hierarchy"), CheckLevel::Fatal);
 }
 
@@ -367,7 +360,7 @@ fn without_the_memory_controller_kills_take_no_group() {
     let mut facts = good();
     facts.cgroups = v2("cpu cpuset pids");
     facts.cgroup2_files = None;
-    let report = report(&facts, &config(Mode::Own, ""), &[]);
+    let report = report(&facts, &config(OWN, ""), &[]);
     assert_eq!(level(&report, "cgroup-controllers"), CheckLevel::Fatal);
     assert_eq!(level(&report, "oom-group"), CheckLevel::Degraded);
 }
@@ -376,7 +369,7 @@ fn without_the_memory_controller_kills_take_no_group() {
 fn without_a_hierarchy_nothing_works() {
     let mut facts = good();
     facts.cgroups = CgroupDetection::Failed("none mounted".to_owned());
-    for mode in [Mode::Own, Mode::Observe] {
+    for mode in [OWN, OBSERVE] {
         let report = report(&facts, &config(mode, ""), &[]);
         assert_eq!(report.exit_status(), 1, "{report}");
     }
@@ -384,7 +377,7 @@ fn without_a_hierarchy_nothing_works() {
 
 #[test]
 fn files_that_no_cgroup_shows_are_judged_by_the_version() {
-    let own = config(Mode::Own, "");
+    let own = config(OWN, "");
     for (version, expected) in [
         (KernelVersion::new(5, 13), CheckLevel::Degraded),
         (KernelVersion::new(5, 14), CheckLevel::Ok),
@@ -400,7 +393,7 @@ fn files_that_no_cgroup_shows_are_judged_by_the_version() {
 
 #[test]
 fn swap_that_is_allowed_must_be_limited_and_kept_off_secrets() {
-    let allowed = config(Mode::Own, "kubelet: {failSwapOn: false}");
+    let allowed = config(OWN, "kubelet: {failSwapOn: false}");
     for (has_limit, minor, expected) in [
         (Some(true), 4, CheckLevel::Ok),
         (Some(true), 3, CheckLevel::Degraded),
@@ -425,7 +418,7 @@ fn programs_are_listed_with_what_stands_in() {
     };
     let report = report(
         &good(),
-        &config(Mode::Own, ""),
+        &config(OWN, ""),
         &[
             program("oom_victim", true, None),
             program("stall_begin", false, Some("polling of memory.pressure")),
@@ -442,7 +435,7 @@ fn programs_are_listed_with_what_stands_in() {
 
 #[test]
 fn a_report_survives_json() {
-    let report = report(&good(), &config(Mode::Own, ""), &[]);
+    let report = report(&good(), &config(OWN, ""), &[]);
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<CheckReport>(&json).unwrap(), report);
     let facts = good();
@@ -474,7 +467,7 @@ fn a_cgroup_that_is_to_be_limited_has_to_be_there_with_its_files() {
         ),
     ] {
         let item = check_one(
-            &config(Mode::Own, ""),
+            &config(OWN, ""),
             |it| it.reserved_cgroups = reserved(lacking),
             "reserved-cgroups",
             expected,

@@ -7,6 +7,7 @@ use super::format::{self, Align, NOTHING, Paint, Table, Tone, count, printable};
 use super::{CliError, Output, Screen, StatusArgs, pressure};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::container::{ContainerKind, PodPhase};
+use crate::model::record::short_id;
 use crate::model::status::{
     ContainerEntry, EbpfStatus, EntryState, NodeStatus, PodEntry, ProgramState, PsiStatus,
     ResourceBounds, ResourceStatus, Status, Usage,
@@ -81,7 +82,7 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
         paint.apply(Tone::Heading, &printable(&node.name)),
         printable(&agent.mode),
         node.cgroup.version,
-        driver_name(node.cgroup.driver),
+        node.cgroup.driver.map_or("no", driver_name),
         printable(&node.cgroup.root),
     );
     line!(
@@ -141,7 +142,7 @@ fn render_resources(node: &NodeStatus, width: usize, paint: Paint, out: &mut Str
     ]);
     for (name, amounts) in &node.resources {
         // Huge page sizes that the node has none of.
-        if amounts.capacity == 0 && amounts.requested == 0 {
+        if amounts.capacity == 0 && amounts.requested.unwrap_or(0) == 0 {
             continue;
         }
         table.row(resource_cells(name, amounts), Tone::Plain);
@@ -156,17 +157,19 @@ fn resource_cells(name: &str, amounts: &ResourceStatus) -> [String; 6] {
         _ if name.starts_with("hugepages-") => format::bytes(Bytes(n)),
         _ => n.to_string(),
     };
-    let requested = match format::percent(amounts.requested, amounts.allocatable) {
-        Some(percent) => format!("{} ({percent}%)", show(amounts.requested)),
-        None => show(amounts.requested),
+    let amount = |n: Option<u64>| n.map_or_else(|| NOTHING.to_owned(), show);
+    let share = amounts.requested.zip(amounts.allocatable);
+    let requested = match share.and_then(|(part, whole)| format::percent(part, whole)) {
+        Some(percent) => format!("{} ({percent}%)", amount(amounts.requested)),
+        None => amount(amounts.requested),
     };
     [
         printable(name).into_owned(),
         show(amounts.capacity),
-        show(amounts.reserved),
-        show(amounts.allocatable),
+        amount(amounts.reserved),
+        amount(amounts.allocatable),
         requested,
-        amounts.used.map_or_else(|| NOTHING.to_owned(), show),
+        amount(amounts.used),
     ]
 }
 
@@ -243,9 +246,8 @@ fn render_pods(pods: &[PodEntry], now: WallTime, width: usize, paint: Paint, out
         ("MEMORY use/req/lim", Align::Right),
     ]);
     for pod in pods {
-        let name = format!("{}/{}", pod.namespace, pod.name);
         let cells = [
-            printable(&name).into_owned(),
+            printable(&pod_label(pod)).into_owned(),
             pod.qos.to_string(),
             pod.phase.to_string(),
             cpu_cell(&pod.usage, &pod.resources),
@@ -324,12 +326,24 @@ fn lines_of_pod(pod: &PodEntry, now: WallTime, paint: Paint) -> Vec<String> {
     lines
 }
 
+/// Its name; one that has none is known by its UID.
+pub(super) fn pod_label(pod: &PodEntry) -> String {
+    match pod.name.as_str() {
+        "" => pod.uid.to_string(),
+        name => format!("{}/{name}", pod.namespace),
+    }
+}
+
 pub(super) fn label(container: &ContainerEntry) -> String {
-    let name = printable(&container.name);
+    let name = match &container.id {
+        Some(id) => short_id(id),
+        None => &container.name,
+    };
+    let name = printable(name);
     match container.kind {
-        ContainerKind::Init => format!("{name} (init)"),
-        ContainerKind::Sidecar => format!("{name} (sidecar)"),
-        ContainerKind::Main => name.into_owned(),
+        Some(ContainerKind::Init) => format!("{name} (init)"),
+        Some(ContainerKind::Sidecar) => format!("{name} (sidecar)"),
+        Some(ContainerKind::Main) | None => name.into_owned(),
     }
 }
 
@@ -346,7 +360,10 @@ pub(super) fn state_of_container(container: &ContainerEntry, now: WallTime) -> (
         }
         EntryState::Running { pid, started_at } => {
             let up = format::age(started_at.until(now));
-            parts.push(format!("running {up}, pid {pid}"));
+            parts.push(match pid {
+                Some(pid) => format!("running {up}, pid {pid}"),
+                None => format!("running {up}"),
+            });
         }
         EntryState::Terminated {
             reason, exit_code, ..

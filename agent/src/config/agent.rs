@@ -35,19 +35,14 @@ const LONGEST_SOCKET_PATH: usize = 107;
 
 /// A [`Config`] that still lacks its kubelet part.
 pub(super) struct Agent {
-    mode: Mode,
-    pods: PodsConfig,
-    remove_unknown_cgroups: bool,
-    runtime: RuntimeConfig,
+    pub(super) mode: Mode,
     state_directory: PathBuf,
-    kubelet_directory: PathBuf,
     socket: PathBuf,
     metrics: MetricsConfig,
     stats_interval: Duration,
     log: LogConfig,
     bpf: BpfConfig,
-    eviction: EvictionConfig,
-    pub(super) compat: Compat,
+    oom_records: OomRecordsConfig,
     kubelet_metric_names: KubeletNames,
 }
 
@@ -55,18 +50,13 @@ impl Agent {
     pub(super) fn with(self, kubelet: KubeletConfig) -> Config {
         Config {
             mode: self.mode,
-            pods: self.pods,
-            remove_unknown_cgroups: self.remove_unknown_cgroups,
-            runtime: self.runtime,
             state_directory: self.state_directory,
-            kubelet_directory: self.kubelet_directory,
             socket: self.socket,
             metrics: self.metrics,
             stats_interval: self.stats_interval,
             log: self.log,
             bpf: self.bpf,
-            eviction: self.eviction,
-            compat: self.compat,
+            oom_records: self.oom_records,
             kubelet_metric_names: self.kubelet_metric_names,
             kubelet,
         }
@@ -92,57 +82,28 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
             ),
         }
     }
-    check_mode(raw, faults);
-    check_pod_source(raw, faults);
-    check_runtime(raw, faults);
-    let pods = raw.pods.clone().unwrap_or_default();
     let log = raw.log.clone().unwrap_or_default();
     let bpf = raw.bpf.clone().unwrap_or_default();
-    let mut path = |text: &Option<String>, default: &str, at: FieldPath| {
-        text.as_deref()
-            .and_then(|text| absolute_path(text, &at, faults))
-            .unwrap_or_else(|| default.into())
-    };
     for (name, text) in [
         ("kubeletConfigFile", &raw.kubelet_config_file),
         ("kubeletConfigDirectory", &raw.kubelet_config_directory),
     ] {
-        path(text, "", root.field(name));
+        path(text, "", &root.field(name), faults);
     }
-    let manifest_directory = path(
-        &pods.manifest_directory,
-        DEFAULT_MANIFEST_DIRECTORY,
-        root.field("pods").field("manifestDirectory"),
-    );
     let state_directory = path(
         &raw.state_directory,
         DEFAULT_STATE_DIRECTORY,
-        root.field("stateDirectory"),
+        &root.field("stateDirectory"),
+        faults,
     );
-    let kubelet_directory = path(
-        &raw.kubelet_directory,
-        DEFAULT_KUBELET_DIRECTORY,
-        root.field("kubeletDirectory"),
-    );
-    let socket = path(&raw.socket, DEFAULT_SOCKET, root.field("socket"));
+    let mode = mode(raw, &state_directory, faults);
+    let socket = path(&raw.socket, DEFAULT_SOCKET, &root.field("socket"), faults);
     let pin_directory = path(
         &bpf.pin_directory,
         DEFAULT_PIN_DIRECTORY,
-        root.field("bpf").field("pinDirectory"),
+        &root.field("bpf").field("pinDirectory"),
+        faults,
     );
-    if manifest_directory.starts_with(&state_directory)
-        || state_directory.starts_with(&manifest_directory)
-    {
-        faults.add(
-            &root.field("pods").field("manifestDirectory"),
-            format!(
-                "{} and stateDirectory {} lie one in the other; right would be two that are apart, \
-                 since the agent removes and renames files of its own",
-                manifest_directory.display(),
-                state_directory.display()
-            ),
-        );
-    }
     if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
         faults.add(
             &root.field("socket"),
@@ -150,20 +111,9 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         );
     }
     let log_at = root.field("log");
-    let compat = choose(
-        raw.compat.as_deref(),
-        COMPATS,
-        &root.field("compat"),
-        faults,
-    );
-    let eviction = pressure::check(raw.eviction.as_ref(), compat, &state_directory, faults);
     Agent {
-        mode: Mode::Own,
-        pods: PodsConfig::Manifests { manifest_directory },
-        remove_unknown_cgroups: pods.remove_unknown_cgroups.unwrap_or(false),
-        runtime: RuntimeConfig::Process,
+        mode,
         state_directory,
-        kubelet_directory,
         socket,
         metrics: metrics(raw, faults),
         stats_interval: stats_interval(raw, faults),
@@ -185,14 +135,144 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
             pin_directory,
             diagnostics: bpf.diagnostics.unwrap_or(false),
         },
-        eviction,
-        compat,
+        oom_records: pressure::check_oom_records(raw.eviction.as_ref(), faults),
         kubelet_metric_names: choose(
             raw.kubelet_metric_names.as_deref(),
             KUBELET_NAMES,
             &root.field("kubeletMetricNames"),
             faults,
         ),
+    }
+}
+
+/// The default where the field is absent or has a fault.
+fn path(text: &Option<String>, default: &str, at: &FieldPath, faults: &mut Faults) -> PathBuf {
+    text.as_deref()
+        .and_then(|text| absolute_path(text, at, faults))
+        .unwrap_or_else(|| default.into())
+}
+
+/// The mode says what may be written on the node, so it is never guessed.
+fn mode(raw: &RawConfig, state_directory: &Path, faults: &mut Faults) -> Mode {
+    let at = FieldPath::root().field("mode");
+    match raw.mode.as_deref() {
+        Some("own") => {}
+        Some("observe") => {
+            check_observe(raw, faults);
+            return Mode::Observe(ObserveConfig::default());
+        }
+        Some("assist") => faults.add(
+            &at,
+            "this build does not have mode assist yet; right would be own or observe",
+        ),
+        Some(mode) => faults.add(
+            &at,
+            format!("`{mode}` is not a mode; right would be own or observe"),
+        ),
+        None => faults.add(&at, "is missing; right would be own or observe"),
+    }
+    Mode::Own(own(raw, state_directory, faults))
+}
+
+fn own(raw: &RawConfig, state_directory: &Path, faults: &mut Faults) -> OwnConfig {
+    let root = FieldPath::root();
+    check_pod_source(raw, faults);
+    check_runtime(raw, faults);
+    let pods = raw.pods.clone().unwrap_or_default();
+    let manifests_at = root.field("pods").field("manifestDirectory");
+    let manifest_directory = path(
+        &pods.manifest_directory,
+        DEFAULT_MANIFEST_DIRECTORY,
+        &manifests_at,
+        faults,
+    );
+    if manifest_directory.starts_with(state_directory)
+        || state_directory.starts_with(&manifest_directory)
+    {
+        faults.add(
+            &manifests_at,
+            format!(
+                "{} and stateDirectory {} lie one in the other; right would be two that are apart, \
+                 since the agent removes and renames files of its own",
+                manifest_directory.display(),
+                state_directory.display()
+            ),
+        );
+    }
+    let compat = choose(
+        raw.compat.as_deref(),
+        COMPATS,
+        &root.field("compat"),
+        faults,
+    );
+    OwnConfig {
+        pods: PodsConfig::Manifests { manifest_directory },
+        remove_unknown_cgroups: pods.remove_unknown_cgroups.unwrap_or(false),
+        runtime: RuntimeConfig::Process,
+        kubelet_directory: path(
+            &raw.kubelet_directory,
+            DEFAULT_KUBELET_DIRECTORY,
+            &root.field("kubeletDirectory"),
+            faults,
+        ),
+        eviction: pressure::check(raw.eviction.as_ref(), compat, state_directory, faults),
+        compat,
+    }
+}
+
+/// What another mode would do is refused, and not left undone in silence.
+fn check_observe(raw: &RawConfig, faults: &mut Faults) {
+    let root = FieldPath::root();
+    let pods = raw.pods.clone().unwrap_or_default();
+    let eviction = raw.eviction.clone().unwrap_or_default();
+    let [pods_at, eviction_at] = ["pods", "eviction"].map(|it| root.field(it));
+    for (is_set, at) in [
+        (
+            pods.manifest_directory.is_some(),
+            pods_at.field("manifestDirectory"),
+        ),
+        (
+            pods.remove_unknown_cgroups.is_some(),
+            pods_at.field("removeUnknownCgroups"),
+        ),
+        (
+            raw.kubelet_directory.is_some(),
+            root.field("kubeletDirectory"),
+        ),
+        (raw.compat.is_some(), root.field("compat")),
+        (
+            raw.kubelet_metric_names.is_some(),
+            root.field("kubeletMetricNames"),
+        ),
+        (
+            eviction.memory_method.is_some(),
+            eviction_at.field("memoryMethod"),
+        ),
+        (eviction.stages.is_some(), eviction_at.field("stages")),
+        (eviction.stall.is_some(), eviction_at.field("stall")),
+        (eviction.record.is_some(), eviction_at.field("record")),
+    ] {
+        if is_set {
+            faults.add(&at, "only mode own has it; right would be to leave it out");
+        }
+    }
+    let source_at = pods_at.field("source");
+    match pods.source.as_deref() {
+        None | Some("none") => {}
+        Some(source @ ("kubelet" | "apiserver")) => faults.add(
+            &source_at,
+            format!("this build does not read pods from the {source} yet; right would be none"),
+        ),
+        Some(source) => faults.add(
+            &source_at,
+            format!("`{source}` is not a source of pods beside kubelet; right would be none"),
+        ),
+    }
+    if raw.runtime.is_some() {
+        faults.add(
+            &root.field("runtime"),
+            "this build does not speak to the runtime of a kubelet yet; right would be to leave it out",
+        );
     }
 }
 
@@ -243,31 +323,13 @@ pub(super) fn choose<T: Copy + Default>(
     )
 }
 
-/// The mode says what may be written on the node, so it is never guessed.
-fn check_mode(raw: &RawConfig, faults: &mut Faults) {
-    let at = FieldPath::root().field("mode");
-    match raw.mode.as_deref() {
-        Some("own") => {}
-        Some(mode @ ("observe" | "assist")) => {
-            faults.add(
-                &at,
-                format!("this build does not have mode {mode} yet; right would be own"),
-            );
-        }
-        Some(mode) => faults.add(&at, format!("`{mode}` is not a mode; right would be own")),
-        None => faults.add(&at, "is missing; right would be own"),
-    }
-}
-
 fn check_pod_source(raw: &RawConfig, faults: &mut Faults) {
     let at = FieldPath::root().field("pods").field("source");
     match raw.pods.as_ref().and_then(|pods| pods.source.as_deref()) {
         None | Some("manifests") => {}
-        Some(source @ ("kubelet" | "apiserver")) => faults.add(
+        Some(source @ ("kubelet" | "apiserver" | "none")) => faults.add(
             &at,
-            format!(
-                "this build does not read pods from the {source} yet; right would be manifests"
-            ),
+            format!("mode own takes no pods from source {source}; right would be manifests"),
         ),
         Some(source) => faults.add(
             &at,

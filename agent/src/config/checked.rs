@@ -25,13 +25,36 @@ pub use super::pressure::{
     EvictionConfig, OomRecordsConfig, RecordConfig, StagesConfig, StallConfig,
 };
 
-/// What the agent may write on the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+/// What the agent may write on the node, with the settings that only this mode has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "mode")]
 pub enum Mode {
-    Observe,
-    Assist,
-    Own,
+    /// Nothing: another program manages the node.
+    Observe(ObserveConfig),
+    Own(OwnConfig),
+}
+
+/// Settings of mode `own`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnConfig {
+    pub pods: PodsConfig,
+    /// Pod cgroups that no agent of this state directory has made are killed and removed.
+    pub remove_unknown_cgroups: bool,
+    pub runtime: RuntimeConfig,
+    /// Kubelet's own directory, for the files and sockets that others look for there: the state of
+    /// the CPU and memory managers, device plugins, pod resources.
+    pub kubelet_directory: PathBuf,
+    pub eviction: EvictionConfig,
+    pub compat: Compat,
+}
+
+/// Settings of mode `observe`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObserveConfig {
+    /// `kubelet.cgroupRoot` as either driver has it on disk, the likelier first; empty where it is not set.
+    pub cgroup_roots: Vec<CgroupPath>,
 }
 
 /// Where pods come from.
@@ -61,19 +84,26 @@ pub enum Compat {
 }
 
 impl Mode {
-    pub const fn as_str(self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Observe => "observe",
-            Self::Assist => "assist",
-            Self::Own => "own",
+            Self::Observe(_) => "observe",
+            Self::Own(_) => "own",
+        }
+    }
+
+    /// `None` in another mode.
+    pub const fn own(&self) -> Option<&OwnConfig> {
+        match self {
+            Self::Own(own) => Some(own),
+            Self::Observe(_) => None,
         }
     }
 
     /// What this agent does in kubelet's place.
-    pub const fn kubelet_duties(self) -> &'static [KubeletDuty] {
+    pub const fn kubelet_duties(&self) -> &'static [KubeletDuty] {
         match self {
-            Self::Observe | Self::Assist => &[],
-            Self::Own => KubeletDuty::ALL,
+            Self::Observe(_) => &[],
+            Self::Own(_) => KubeletDuty::ALL,
         }
     }
 }
@@ -81,15 +111,9 @@ impl Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
+    #[serde(flatten)]
     pub mode: Mode,
-    pub pods: PodsConfig,
-    /// Pod cgroups that no agent of this state directory has made are killed and removed.
-    pub remove_unknown_cgroups: bool,
-    pub runtime: RuntimeConfig,
     pub state_directory: PathBuf,
-    /// Kubelet's own directory, for the files and sockets that others look for there: the state of
-    /// the CPU and memory managers, device plugins, pod resources.
-    pub kubelet_directory: PathBuf,
     pub socket: PathBuf,
     pub metrics: MetricsConfig,
     /// Between two sweeps of statistics; 1 s to 1 min.
@@ -97,8 +121,7 @@ pub struct Config {
     pub stats_interval: Duration,
     pub log: LogConfig,
     pub bpf: BpfConfig,
-    pub eviction: EvictionConfig,
-    pub compat: Compat,
+    pub oom_records: OomRecordsConfig,
     /// Which names metrics have that kubelet has renamed.
     pub kubelet_metric_names: KubeletNames,
     pub kubelet: KubeletConfig,

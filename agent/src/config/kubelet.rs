@@ -12,10 +12,10 @@ use super::duration::{self, SignedDuration};
 use super::eviction;
 use super::fault::{Faults, FieldPath};
 use super::feature_gates::{FeatureGates, Gate};
-use super::kubelet_fields;
 use super::placement;
-use super::raw::{RawKubelet, TextMap};
+use super::raw::{RawKubelet, ReadField, TextMap};
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::pod::ResourceList;
 use crate::model::quantity::{Format, Quantity};
@@ -35,6 +35,36 @@ const DEFAULT_SYNC_FREQUENCY: Duration = Duration::from_secs(60);
 /// Resources that can be kept from pods by `kubeReserved` and `systemReserved`.
 const RESERVABLE: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];
 
+/// Takes out `cgroupRoot` and `cgroupDriver`, of which the runtime may have overruled the second: the root as
+/// either driver has it on disk, that of the driver that is set first. Empty: no root is set.
+pub(super) fn take_cgroup_roots(
+    fields: &mut Map<String, Value>,
+    faults: &mut Faults,
+) -> Vec<CgroupPath> {
+    let mut take = |name: &str| {
+        let value = fields.remove(name).filter(|it| !it.is_null())?;
+        String::read(&value, &field(name), faults)
+    };
+    let is_systemd = take("cgroupDriver").is_some_and(|it| it == "systemd");
+    let Some(text) = take("cgroupRoot").filter(|it| !it.is_empty()) else {
+        return Vec::new();
+    };
+    let mut drivers = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd];
+    if is_systemd {
+        drivers.reverse();
+    }
+    let names = drivers.map(|it| (it, CgroupName::from_cgroup_root(&text, it)));
+    if let [(_, Err(error)), (_, Err(_))] = &names {
+        faults.add(&field("cgroupRoot"), error.to_string());
+    }
+    let mut roots = Vec::new();
+    for (driver, name) in names {
+        let root = name.ok().map(|it| it.at(driver));
+        roots.extend(root.filter(|it| !roots.contains(it)));
+    }
+    roots
+}
+
 /// `fields` are the merged layers; paths of faults start at the KubeletConfiguration. What stands
 /// in a field with a fault is its default; the caller throws all of it away.
 pub(super) fn check(
@@ -43,8 +73,6 @@ pub(super) fn check(
     warnings: &mut Vec<String>,
     faults: &mut Faults,
 ) -> KubeletConfig {
-    warnings.extend(kubelet_fields::warnings(fields));
-    kubelet_fields::refuse(fields, faults);
     let raw = RawKubelet::from_fields(fields, &FieldPath::root(), faults);
     let no_gates = Default::default();
     let gates = FeatureGates::new(

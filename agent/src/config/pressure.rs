@@ -50,7 +50,6 @@ pub struct EvictionConfig {
     pub stall: Option<StallConfig>,
     /// `None`: snapshots are not recorded.
     pub record: Option<RecordConfig>,
-    pub oom_records: OomRecordsConfig,
 }
 
 /// What may be tried before a pod is evicted for memory. All of it is off by default: kubelet does
@@ -156,7 +155,6 @@ pub(super) fn check(
         };
     };
     let stages = raw.stages.clone().unwrap_or_default();
-    let oom_records = raw.oom_records.clone().unwrap_or_default();
     EvictionConfig {
         memory_method: match raw.memory_method.as_deref() {
             None => usual,
@@ -176,15 +174,24 @@ pub(super) fn check(
             .record
             .as_ref()
             .map(|it| check_record(it, state_directory, &at.field("record"), faults)),
-        oom_records: OomRecordsConfig {
-            max_bytes: bytes(
-                oom_records.max_bytes.as_deref(),
-                &at.field("oomRecords").field("maxBytes"),
-                LEAST_OOM_RECORD_BYTES,
-                DEFAULT_OOM_RECORD_BYTES,
-                faults,
-            ),
-        },
+    }
+}
+
+/// Of every mode.
+pub(super) fn check_oom_records(
+    raw: Option<&RawEviction>,
+    faults: &mut Faults,
+) -> OomRecordsConfig {
+    let records = raw.and_then(|it| it.oom_records.as_ref());
+    let at = FieldPath::root().field("eviction").field("oomRecords");
+    OomRecordsConfig {
+        max_bytes: bytes(
+            records.and_then(|it| it.max_bytes.as_deref()),
+            &at.field("maxBytes"),
+            LEAST_OOM_RECORD_BYTES,
+            DEFAULT_OOM_RECORD_BYTES,
+            faults,
+        ),
     }
 }
 
@@ -303,14 +310,22 @@ fn bytes(text: Option<&str>, at: &FieldPath, least: u64, default: u64, faults: &
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
-    use super::super::{Config, ConfigError, Fault};
+    use super::super::{Config, ConfigError, Fault, OwnConfig};
     use super::*;
 
     const HEAD: &str = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n";
 
     fn load(section: &str) -> Result<EvictionConfig, ConfigError> {
         let text = format!("{HEAD}eviction: {section}\n");
-        Config::from_yaml(&text, None, &[]).map(|it| it.config.eviction)
+        load_all(&text).map(|it| own(&it).eviction.clone())
+    }
+
+    fn load_all(text: &str) -> Result<Config, ConfigError> {
+        Config::from_yaml(text, None, &[]).map(|it| it.config)
+    }
+
+    fn own(config: &Config) -> &OwnConfig {
+        config.mode.own().unwrap()
     }
 
     #[test]
@@ -320,15 +335,14 @@ mod tests {
         assert_eq!(default.memory_method, MemoryMethod::Least);
         assert_eq!(default.stages, StagesConfig::default());
         assert_eq!((&default.stall, &default.record), (&None, &None));
-        assert_eq!(default.oom_records.max_bytes, 16 << 20);
+        assert_eq!(load_all(HEAD).unwrap().oom_records.max_bytes, 16 << 20);
     }
 
     #[test]
     fn kubelets_formula_decides_alone_where_it_is_asked_for() {
         let methods = |tail: &str| {
             let text = format!("{HEAD}{tail}");
-            let loaded = Config::from_yaml(&text, None, &[]).unwrap();
-            loaded.config.eviction.memory_method
+            own(&load_all(&text).unwrap()).eviction.memory_method
         };
         let (working_set, least) = (MemoryMethod::WorkingSet, MemoryMethod::Least);
         assert_eq!(methods("compat: kubelet\n"), working_set);

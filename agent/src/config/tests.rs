@@ -44,9 +44,9 @@ fn an_empty_configuration_has_the_documented_defaults() {
     } = good("");
     assert_eq!(kubelet_fields, FieldCounts::default());
     assert_eq!(warnings, [""; 0]);
-    assert_eq!(config.mode, Mode::Own);
+    let own = config.mode.own().expect("mode own");
     let manifest_directory = "/etc/ballast/pods".into();
-    assert_eq!(config.pods, PodsConfig::Manifests { manifest_directory });
+    assert_eq!(own.pods, PodsConfig::Manifests { manifest_directory });
     assert_eq!(config.state_directory, Path::new("/var/lib/ballast"));
     assert_eq!(config.socket, Path::new("/run/ballast/ballast.sock"));
     let address = config.metrics.address.map(|it| it.to_string());
@@ -55,7 +55,7 @@ fn an_empty_configuration_has_the_documented_defaults() {
     assert_eq!(config.log, LogConfig::default());
     assert_eq!(config.bpf.pin_directory, Path::new("/sys/fs/bpf/ballast"));
     assert!(!config.bpf.diagnostics);
-    assert_eq!(config.compat, Compat::Ballast);
+    assert_eq!(own.compat, Compat::Ballast);
     assert_eq!(config.kubelet_metric_names, KubeletNames::Both);
 
     let kubelet = config.kubelet;
@@ -105,7 +105,7 @@ fn every_fault_of_the_agent_section_names_its_field() {
         ),
         (
             "pods: {source: kubelet}\n",
-            "pods.source: this build does not read pods from the kubelet yet; right would be manifests",
+            "pods.source: mode own takes no pods from source kubelet; right would be manifests",
         ),
         (
             "runtime: {type: cri, endpoint: unix:///run/x.sock}\n",
@@ -203,7 +203,7 @@ fn the_head_is_required_and_modes_to_come_are_named() {
         "3 faults in the configuration\n  \
          apiVersion: is missing; right would be ballast.dev/v1alpha1\n  \
          kind: is missing; right would be AgentConfiguration\n  \
-         mode: is missing; right would be own"
+         mode: is missing; right would be own or observe"
     );
     assert_eq!(message(""), "the file is empty");
     assert_eq!(message("- a"), "the file is not a mapping of fields");
@@ -214,7 +214,7 @@ fn the_head_is_required_and_modes_to_come_are_named() {
     let assist = HEAD.replace("own", "assist");
     assert_eq!(
         message(&assist),
-        "mode: this build does not have mode assist yet; right would be own"
+        "mode: this build does not have mode assist yet; right would be own or observe"
     );
 }
 
@@ -664,6 +664,86 @@ fn damaged_configurations_never_panic() {
             &[],
         ));
     }
+}
+
+#[test]
+fn mode_observe_has_settings_of_its_own() {
+    let head = HEAD.replace("own", "observe");
+    let load = |rest: &str| Config::from_yaml(&format!("{head}{rest}"), None, &[]);
+    let shipped = include_str!("../../../deploy/config-observe.yaml");
+    let shipped = Config::from_yaml(shipped, None, &[]).expect("the shipped file has no faults");
+    assert_eq!(shipped, load("").expect("the head is enough"));
+    let json = serde_json::to_value(&shipped.config).expect("a configuration is representable");
+    assert_eq!(
+        (&json["mode"], json.get("compat")),
+        (&"observe".into(), None)
+    );
+    for (rest, field) in [
+        ("pods: {manifestDirectory: /pods}", "pods.manifestDirectory"),
+        (
+            "pods: {removeUnknownCgroups: true}",
+            "pods.removeUnknownCgroups",
+        ),
+        ("kubeletDirectory: /k", "kubeletDirectory"),
+        ("compat: kubelet", "compat"),
+        ("kubeletMetricNames: old", "kubeletMetricNames"),
+        (
+            "eviction: {memoryMethod: estimate}",
+            "eviction.memoryMethod",
+        ),
+        ("eviction: {stages: {}}", "eviction.stages"),
+        ("eviction: {stall: {}}", "eviction.stall"),
+        ("eviction: {record: {}}", "eviction.record"),
+        ("pods: {source: kubelet}", "pods.source"),
+        ("pods: {source: manifests}", "pods.source"),
+        ("runtime: {type: cri}", "runtime"),
+        ("kubelet: {cgroupRoot: a/../b}", "kubelet.cgroupRoot"),
+        (
+            "kubelet: {evictionHard: {memory.available: x}}",
+            "kubelet.evictionHard[\"memory.available\"]",
+        ),
+        ("kubelet: {maxPod: 1}", "kubelet.maxPod"),
+    ] {
+        let error = load(rest).expect_err(rest);
+        let faults: Vec<String> = error.faults.iter().map(|it| it.field.to_string()).collect();
+        assert_eq!(faults, [field], "{rest}");
+    }
+}
+
+#[test]
+fn a_kubelet_of_another_kind_is_no_reason_not_to_observe_it() {
+    let head = HEAD.replace("own", "observe");
+    let text = format!("{head}kubeletConfigFile: /k\n");
+    let load = |fields: &str| {
+        let file = format!("{KUBELET_HEAD}{fields}\n");
+        let loaded = Config::from_yaml(&text, Some((Path::new("/k"), &file)), &[]);
+        let loaded = loaded.expect("what kubelet takes is no fault");
+        let Mode::Observe(observe) = loaded.config.mode else {
+            panic!("another mode");
+        };
+        let roots: Vec<String> = observe
+            .cgroup_roots
+            .iter()
+            .map(|it| it.to_string())
+            .collect();
+        (roots, loaded.warnings)
+    };
+    let none = Vec::<String>::new();
+    let roots = |of: [&str; 2]| of.map(str::to_owned).to_vec();
+    assert_eq!(
+        load("cgroupDriver: systemd\nclusterDNS: [10.96.0.10]"),
+        (none.clone(), none.clone())
+    );
+    let kind = "cgroupRoot: /kubelet\ncgroupDriver: systemd";
+    assert_eq!(load(kind).0, roots(["/kubelet.slice", "/kubelet"]));
+    assert_eq!(
+        load("cgroupRoot: /kubelet").0,
+        roots(["/kubelet", "/kubelet.slice"])
+    );
+    assert_eq!(load("cgroupRoot: /kubelet.slice").0, ["/kubelet.slice"]);
+    let (_, warnings) = load("evictionHard: {memory.available: many}");
+    assert!(warnings[0].starts_with("/k: evictionHard"), "{warnings:?}");
+    assert!(warnings[0].ends_with("taken as not set"), "{warnings:?}");
 }
 
 #[test]

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use super::ended::Ended;
 use super::naming::Names;
 use crate::model::attribution::{Attributed, Level, OomAttribution, Owner};
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, OomConstraint, OomKill};
+use crate::model::kube_cgroup;
 use crate::model::record::OomScope;
 
 /// How many cgroups there are of each level.
@@ -25,6 +27,16 @@ pub struct LevelCounts {
     pub qos: usize,
     pub pods: usize,
     pub containers: usize,
+}
+
+/// What became of a cgroup that was made by somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    Registered,
+    /// It is none of kubelet's or its runtime's, and what it belongs to is known: nothing to register.
+    Inner,
+    /// The one above it is not registered, or its name may be cut: only a walk of the tree can tell.
+    Unknown,
 }
 
 /// See the module.
@@ -39,6 +51,45 @@ impl CgroupIndex {
     /// Registers a cgroup, or replaces what was known of it.
     pub fn insert(&mut self, id: CgroupId, owner: Owner) {
         self.owners.insert(id, Arc::new(owner));
+    }
+
+    /// A cgroup was made below kubepods, which has the id `kubepods`; `root` is what the pods of the node lie
+    /// below. `name` is that of its directory, as a record of `longest` bytes has it.
+    pub fn made(
+        &mut self,
+        made: &CgroupLineage,
+        name: &str,
+        kubepods: CgroupId,
+        root: &CgroupPath,
+        longest: usize,
+    ) -> Made {
+        let above: Vec<CgroupId> = made.below_root.into_iter().flatten().collect();
+        let parent = match above.as_slice() {
+            [it] if *it == made.cgroup_id => kubepods,
+            [.., parent, it] if *it == made.cgroup_id => *parent,
+            // Deeper than a container can lie.
+            _ => return Made::Inner,
+        };
+        let Some(parent) = self.owners.get(&parent) else {
+            return Made::Unknown;
+        };
+        if parent.container().is_some() {
+            return Made::Inner;
+        }
+        if name.len() >= longest {
+            return Made::Unknown;
+        }
+        let Ok(path) = parent.path.join(name) else {
+            return Made::Unknown;
+        };
+        let found = kube_cgroup::parse(&path, root).filter(|it| it.inner.is_empty());
+        match found.and_then(|it| Level::of(it.level)) {
+            Some(level) => {
+                self.insert(made.cgroup_id, Owner { level, path });
+                Made::Registered
+            }
+            None => Made::Inner,
+        }
     }
 
     /// The cgroup is removed from the node; its id and its name stay known for events on their way.
@@ -112,11 +163,35 @@ impl CgroupIndex {
 
     /// The cgroups of the pods that are there.
     pub fn pods(&self) -> Vec<Arc<Owner>> {
+        let live = self.live().into_iter().map(|(_, it)| it);
+        live.filter(|it| matches!(it.level, Level::Pod { .. }))
+            .collect()
+    }
+
+    /// What is registered and not removed.
+    pub fn live(&self) -> Vec<(CgroupId, Arc<Owner>)> {
         let removed: BTreeSet<CgroupId> = self.removed.iter().copied().collect();
         let live = self.owners.iter().filter(|(id, _)| !removed.contains(id));
-        live.filter(|(_, it)| matches!(it.level, Level::Pod { .. }))
-            .map(|(_, it)| Arc::clone(it))
-            .collect()
+        live.map(|(id, it)| (*id, Arc::clone(it))).collect()
+    }
+
+    /// Takes what a walk has found. `before`: what was live when it began, of which everything is gone that is
+    /// not in it: its ids are given back. What the kernel told meanwhile stands.
+    pub fn walked(
+        &mut self,
+        before: &BTreeSet<CgroupId>,
+        found: Vec<(CgroupId, Owner)>,
+    ) -> Vec<CgroupId> {
+        let there: BTreeSet<CgroupId> = found.iter().map(|(id, _)| *id).collect();
+        for (id, owner) in found {
+            let known = self.owners.get(&id);
+            if known.is_none_or(|it| **it != owner) && !self.removed.contains(&id) {
+                self.insert(id, owner);
+            }
+        }
+        let gone: Vec<CgroupId> = before.difference(&there).copied().collect();
+        gone.iter().for_each(|id| self.retire(*id));
+        gone
     }
 
     /// How many of the cgroups `ids` are of each level.
@@ -169,7 +244,6 @@ mod tests {
     use super::*;
     use crate::decide::ended::KEPT;
     use crate::decide::testing::{key, register, registered};
-    use crate::model::cgroup_path::CgroupPath;
     use crate::model::pod::{PodUid, QosClass};
 
     fn owner(level: Level) -> Owner {
@@ -279,5 +353,70 @@ mod tests {
         index.names.name_container(&uid, &key, "late");
         let after = index.attribute(&lineage(99, [2, 7, 8], true));
         assert_eq!(after.container.as_deref(), Some("late"));
+    }
+
+    /// kubepods (1) of the systemd driver, as a walk has found it.
+    fn walked() -> CgroupIndex {
+        let mut index = CgroupIndex::default();
+        let path = "/kubepods.slice".parse().expect("a path");
+        let level = Level::Kubepods;
+        index.insert(CgroupId(1), Owner { level, path });
+        index
+    }
+
+    #[track_caller]
+    fn check_made(index: &mut CgroupIndex, id: u64, below: [u64; 3], name: &str, expected: Made) {
+        let made = lineage(id, below, true);
+        let root = CgroupPath::root();
+        let found = index.made(&made, name, CgroupId(1), &root, 128);
+        assert_eq!(found, expected, "{name}");
+    }
+
+    #[test]
+    fn what_a_kubelet_makes_is_known_at_once() {
+        let mut index = walked();
+        let id = "0".repeat(64);
+        let scope = format!("cri-containerd-{id}.scope");
+        for (cgroup, below, name) in [
+            (2, [2, 0, 0], "kubepods-burstable.slice"),
+            (3, [2, 3, 0], "kubepods-burstable-poda_b.slice"),
+            (4, [2, 3, 4], &scope),
+        ] {
+            check_made(&mut index, cgroup, below, name, Made::Registered);
+        }
+        let owner = index.attribute(&lineage(9, [2, 3, 4], true)).owner;
+        let owner = owner.expect("below the container");
+        assert_eq!(owner.uid(), Some(&PodUid("a-b".into())));
+        assert_eq!(owner.container().map(|it| it.id.as_str()), Some(&*id));
+    }
+
+    #[test]
+    fn what_a_container_makes_is_its_own() {
+        let mut index = walked();
+        let id = "0".repeat(64);
+        let pod = "kubepods-poda.slice";
+        check_made(&mut index, 5, [5, 0, 0], pod, Made::Registered);
+        check_made(&mut index, 6, [5, 6, 0], &id, Made::Registered);
+        check_made(&mut index, 7, [5, 6, 7], pod, Made::Inner);
+        check_made(&mut index, 8, [5, 6, 7], &id, Made::Inner);
+        check_made(&mut index, 10, [5, 10, 0], "strange", Made::Inner);
+        let monitor = format!("crio-conmon-{id}.scope");
+        check_made(&mut index, 11, [5, 11, 0], &monitor, Made::Inner);
+        assert_eq!(index.len(), 3);
+    }
+
+    #[test]
+    fn a_cgroup_below_one_that_is_not_known_is_for_a_walk() {
+        let mut index = walked();
+        check_made(
+            &mut index,
+            3,
+            [2, 3, 0],
+            "kubepods-burstable-poda.slice",
+            Made::Unknown,
+        );
+        let cut = "x".repeat(128);
+        check_made(&mut index, 4, [4, 0, 0], &cut, Made::Unknown);
+        assert_eq!(index.len(), 1);
     }
 }

@@ -73,6 +73,17 @@ struct Account {
     is_removed: bool,
 }
 
+/// What is known of the kills in a cgroup that was there before the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// All that the kernel has counted: it was nobody's to tell.
+    All,
+    /// So many are on record, and others may have been told that are not yet.
+    Recorded(u64),
+    /// So many were told, and no other.
+    Told(u64),
+}
+
 impl KillAccounts {
     /// It is taken that programs report, until [`KillAccounts::without_programs`] says otherwise.
     pub fn new(is_unified: bool) -> Self {
@@ -106,15 +117,15 @@ impl KillAccounts {
         self.accounts.entry(cgroup).or_insert(Account::new(0));
     }
 
-    /// A cgroup of an earlier agent, as counted at `now`. `recorded`: kills in it that its records
-    /// have. What was killed between the two agents is reported, from the rings, but after a gap.
-    pub fn adopt(&mut self, cgroup: CgroupId, counted: OomCount, recorded: u64, now: Duration) {
+    /// A cgroup that was there before the agent, as counted at `now`. What was killed between two agents is
+    /// reported, from the rings, but after a gap.
+    pub fn adopt(&mut self, cgroup: CgroupId, counted: OomCount, before: Before, now: Duration) {
         // As it will be counted again: nothing is reported of what was before.
         let counted = processes(counted, 0);
-        let (known, since) = match self.had_gap {
-            // Whatever is reported is of this agent's own programs, and in no record yet.
-            true => (counted.min(recorded), Duration::ZERO),
-            false => (counted, now),
+        let (known, since) = match (before, self.had_gap) {
+            // Whatever is reported is in neither yet.
+            (Before::Told(n), _) | (Before::Recorded(n), true) => (counted.min(n), Duration::ZERO),
+            (Before::All | Before::Recorded(_), _) => (counted, now),
         };
         let mut account = Account {
             since,

@@ -1,7 +1,9 @@
 //! What the resources of pods and containers depend on beside the pod: the configuration and the
 //! node, brought together once.
 
-use crate::config::{Compat, Config, MemoryReservationPolicy, SwapBehavior, ThrottlingFactor};
+use crate::config::{
+    Compat, KubeletConfig, MemoryReservationPolicy, SwapBehavior, ThrottlingFactor,
+};
 use crate::model::status::CgroupVersion;
 use crate::units::{Bytes, Micros};
 
@@ -69,13 +71,12 @@ pub struct ResourceSettings {
 }
 
 impl ResourceSettings {
-    pub fn new(config: &Config, node: NodeFacts) -> Self {
-        let kubelet = &config.kubelet;
+    pub fn new(kubelet: &KubeletConfig, compat: Compat, node: NodeFacts) -> Self {
         let is_v2 = node.version == CgroupVersion::V2;
         // Kubelet's default; v1 knows no group kill.
         let is_single = !is_v2 || kubelet.single_process_oom_kill.unwrap_or(false);
         Self {
-            compat: config.compat,
+            compat,
             node,
             cpu_limits: if kubelet.cpu_cfs_quota {
                 CpuLimits::Enforced

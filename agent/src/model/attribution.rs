@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::cgroup_path::CgroupPath;
-use super::kube_cgroup::ContainerKey;
+use super::kube_cgroup::{ContainerKey, KubeLevel};
 use super::pod::{PodUid, QosClass};
 use super::record::{OomScope, PodRef};
 
@@ -24,6 +24,19 @@ pub enum Level {
         qos: QosClass,
         key: ContainerKey,
     },
+}
+
+impl Level {
+    /// `None`: of the monitor of a container, which is no part of it.
+    pub fn of(level: KubeLevel) -> Option<Self> {
+        Some(match level {
+            KubeLevel::Kubepods => Self::Kubepods,
+            KubeLevel::Qos(qos) => Self::Qos(qos),
+            KubeLevel::Pod { uid, qos } => Self::Pod { uid, qos },
+            KubeLevel::Container { uid, qos, key } => Self::Container { uid, qos, key },
+            KubeLevel::Monitor { .. } => return None,
+        })
+    }
 }
 
 /// A registered cgroup.

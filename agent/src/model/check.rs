@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::cgroup_name::CgroupDriver;
 use super::kernel::{Capability, KernelVersion, Lockdown};
 use super::mounts::CgroupFacts;
 use super::sysctl::Sysctl;
@@ -48,10 +49,26 @@ pub struct FactSheet {
     /// Those that limits are to be written to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved_cgroups: Vec<ReservedCgroupFacts>,
+    /// Where kubelet's pods lie; `None`: nobody has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_cgroups: Option<PodCgroups>,
     pub kubelet: KubeletFacts,
     pub agent: AgentPresence,
     /// `None`: the setting cannot be read.
     pub sysctls: BTreeMap<Sysctl, Option<i64>>,
+}
+
+/// The cgroup of all pods of a kubelet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PodCgroups {
+    Found {
+        path: String,
+        driver: CgroupDriver,
+    },
+    Absent,
+    /// Why nobody knows which it is.
+    Unknown(String),
 }
 
 /// A cgroup of daemons that a reservation is to be enforced on.

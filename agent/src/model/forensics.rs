@@ -286,13 +286,14 @@ impl OomRecord {
         }
     }
 
-    /// Whether one of the victims was in this pod.
-    pub fn has_victim_in(&self, is_pod: impl Fn(&PodRef) -> bool) -> bool {
-        let later = self.more_victims.iter().map(|it| it.pod.as_ref());
-        std::iter::once(self.event.pod.as_ref())
+    /// Whether one of the victims was in this pod, which is asked by its name, or its UID where it has none.
+    pub fn has_victim_in(&self, is_pod: impl Fn(Option<&PodRef>, Option<&PodUid>) -> bool) -> bool {
+        let first = (self.event.pod.as_ref(), self.event.pod_uid.as_ref());
+        let later = self.more_victims.iter();
+        let later = later.map(|it| (it.pod.as_ref(), it.pod_uid.as_ref()));
+        std::iter::once(first)
             .chain(later)
-            .flatten()
-            .any(is_pod)
+            .any(|(pod, uid)| is_pod(pod, uid))
     }
 
     /// Counts one more kill, and names it if there is room.

@@ -101,11 +101,21 @@ pub struct NodeStatus {
     pub pressure: Option<PressureStatus>,
 }
 
+impl NodeStatus {
+    /// The agent keeps the books of the node. False: another program does.
+    pub fn is_managed(&self) -> bool {
+        let mut resources = self.resources.values();
+        resources.any(|it| it.allocatable.is_some())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CgroupStatus {
     pub version: CgroupVersion,
-    pub driver: CgroupDriver,
+    /// `None`: there is no cgroup of pods yet that shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<CgroupDriver>,
     /// `cgroupRoot` as a path from the cgroup mount.
     pub root: String,
     /// Disks in use whose IO cgroups do not count; `ballast check` says why.
@@ -145,12 +155,16 @@ impl fmt::Display for CgroupVersion {
 #[serde(rename_all = "camelCase")]
 pub struct ResourceStatus {
     pub capacity: u64,
-    /// Kube-reserved, system-reserved and hard eviction together.
-    pub reserved: u64,
+    /// Kube-reserved, system-reserved and hard eviction together; `None`, as in the next two: another
+    /// program keeps the books of this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<u64>,
     /// What pods may request together.
-    pub allocatable: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocatable: Option<u64>,
     /// What the pods of this node request together.
-    pub requested: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<u64>,
     /// In use now by all pods; `None`: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<u64>,
@@ -237,6 +251,7 @@ pub enum ProgramState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodEntry {
+    /// Empty, as the name: nobody has told it.
     pub namespace: String,
     pub name: String,
     pub uid: PodUid,
@@ -302,8 +317,14 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerEntry {
+    /// Empty: nobody has told it.
     pub name: String,
-    pub kind: ContainerKind,
+    /// As its runtime has it, where there is no name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// `None`: nobody has told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ContainerKind>,
     pub state: EntryState,
     /// `restartCount`: the number of the instance that `state` is about, 0 for the first.
     pub restarts: u32,
@@ -317,6 +338,13 @@ pub struct ContainerEntry {
     /// Time that it waited for memory; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_stall: Option<StallTotals>,
+}
+
+impl ContainerEntry {
+    /// Its name, or its id where it has none.
+    pub fn known_as(&self) -> &str {
+        self.id.as_deref().unwrap_or(&self.name)
+    }
 }
 
 /// `state` of a container (Kubernetes API), with the reason in CamelCase.
@@ -335,8 +363,9 @@ pub enum EntryState {
     },
     #[serde(rename_all = "camelCase")]
     Running {
-        /// Of the main process.
-        pid: u32,
+        /// Of the main process; `None`: not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
         started_at: WallTime,
     },
     #[serde(rename_all = "camelCase")]
@@ -389,7 +418,8 @@ pub(crate) mod tests {
     fn container(name: &str, kind: ContainerKind, state: EntryState) -> ContainerEntry {
         ContainerEntry {
             name: name.into(),
-            kind,
+            id: None,
+            kind: Some(kind),
             state,
             restarts: 0,
             oom_kills: 0,
@@ -403,7 +433,7 @@ pub(crate) mod tests {
     /// A v1 node with a Guaranteed pod, one that crashes, one that waits, a fault and a warning.
     pub(crate) fn example_status() -> Status {
         let running = |pid| EntryState::Running {
-            pid,
+            pid: Some(pid),
             started_at: at(5),
         };
         Status {
@@ -517,18 +547,18 @@ pub(crate) mod tests {
     }
 
     fn example_node() -> NodeStatus {
-        let amounts = |capacity, reserved, requested, used| ResourceStatus {
+        let amounts = |capacity: u64, reserved: u64, requested: u64, used| ResourceStatus {
             capacity,
-            reserved,
-            allocatable: capacity - reserved,
-            requested,
+            reserved: Some(reserved),
+            allocatable: Some(capacity - reserved),
+            requested: Some(requested),
             used,
         };
         NodeStatus {
             name: "worker-1".into(),
             cgroup: CgroupStatus {
                 version: CgroupVersion::V1,
-                driver: CgroupDriver::Cgroupfs,
+                driver: Some(CgroupDriver::Cgroupfs),
                 root: "/".into(),
                 uncounted_disks: vec!["vda".into()],
             },

@@ -39,7 +39,10 @@ pub fn pod(
     };
     let pressure = status.node.pressure.as_ref();
     // By name, as the counts: a pod that was made again has the kills of the one before.
-    let is_it = |it: &PodRef| it.namespace == pod.namespace && it.name == pod.name;
+    let is_it = |it: Option<&PodRef>, uid: Option<&PodUid>| match (it, pod.name.as_str()) {
+        (_, "") => uid == Some(&pod.uid),
+        (named, name) => named.is_some_and(|it| it.namespace == pod.namespace && it.name == name),
+    };
     let (oom_records, oom_records_fault) = match oom_records::of_pod(oom_records, is_it) {
         Ok(records) => (records, None),
         Err(error) => (Vec::new(), Some(crate::sys::chain(&error))),
@@ -65,7 +68,14 @@ fn find<'a>(pods: &'a [PodEntry], request: &ExplainRequest) -> Result<&'a PodEnt
     } = request;
     let named: Vec<&PodEntry> = pods
         .iter()
-        .filter(|it| it.name == *name && namespace.as_ref().is_none_or(|ns| *ns == it.namespace))
+        .filter(|it| {
+            // One whose name nobody has told is known by its UID.
+            let known_as = match it.name.as_str() {
+                "" => &it.uid.0,
+                named => named,
+            };
+            known_as == name && namespace.as_ref().is_none_or(|ns| *ns == it.namespace)
+        })
         .collect();
     let mut namespaces: Vec<&str> = named.iter().map(|it| it.namespace.as_str()).collect();
     namespaces.dedup();

@@ -170,19 +170,35 @@ impl Metrics {
             }),
         };
         metrics.begin_at_zero();
+        if !duties.is_empty() {
+            metrics.begin_management();
+        }
         metrics
+    }
+
+    /// The same for what is counted by an agent that manages its node. One that looks on does none of it: what it
+    /// does not do it does not show, not even as 0.
+    fn begin_management(&self) {
+        let Shared { state, devices, .. } = &*self.shared;
+        for it in RefusalReason::ALL {
+            devices.refusals.with_label_values(&[it.as_str()]);
+        }
+        for it in SaveResult::ALL {
+            state.saves.with_label_values(&[it.as_str()]);
+        }
+        for it in RestoreResult::ALL {
+            state.restores.with_label_values(&[it.as_str()]);
+        }
+        self.begin_pressure();
+        self.begin_actions();
+        self.begin_kubelet();
     }
 
     /// Counters whose labels are all known exist before anything happens, so that a rate over the
     /// first event is right.
     fn begin_at_zero(&self) {
         let Shared {
-            agent,
-            oom,
-            ebpf,
-            state,
-            devices,
-            ..
+            agent, oom, ebpf, ..
         } = &*self.shared;
         agent.ready.with_label_values::<&str>(&[]).set(0);
         for it in Trigger::ALL {
@@ -204,15 +220,6 @@ impl Metrics {
             ebpf.events.with_label_values(&[it.as_str()]);
             ebpf.event_age.with_label_values(&[it.as_str()]);
         }
-        for it in RefusalReason::ALL {
-            devices.refusals.with_label_values(&[it.as_str()]);
-        }
-        for it in SaveResult::ALL {
-            state.saves.with_label_values(&[it.as_str()]);
-        }
-        for it in RestoreResult::ALL {
-            state.restores.with_label_values(&[it.as_str()]);
-        }
         for scope in OomScope::ALL {
             for qos in labels::QOS {
                 let labels = [scope.as_str(), qos];
@@ -229,9 +236,6 @@ impl Metrics {
         for it in ["exact", "derived", "none"] {
             oom.attribution.with_label_values(&[it]);
         }
-        self.begin_pressure();
-        self.begin_actions();
-        self.begin_kubelet();
         for it in MissedCause::ALL {
             oom.missed.with_label_values(&[it.as_str()]);
         }

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::model::forensics::{KIND, MAX_RECORD_BYTES, OomRecord, RecordId, VERSION};
+use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 use crate::model::sealed;
 use crate::sys::{FsError, Root};
@@ -41,7 +42,7 @@ pub fn read(directory: &Path, id: RecordId) -> Option<OomRecord> {
 /// The last records with a victim in the pod, newest first.
 pub fn of_pod(
     directory: &Path,
-    is_pod: impl Fn(&PodRef) -> bool,
+    is_pod: impl Fn(Option<&PodRef>, Option<&PodUid>) -> bool,
 ) -> Result<Vec<OomRecord>, FsError> {
     let ids = ids(directory)?;
     let newest = ids.into_iter().rev().take(LOOKED_AT);

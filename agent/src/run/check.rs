@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::RunError;
+use super::{RunError, observe};
 use crate::apply::devices::{DEVICE_PROGRAM, DevicePrograms};
 use crate::check;
-use crate::config::{Config, Mode};
+use crate::config::{Compat, Config, KubeletConfig, Mode};
 use crate::decide::cgroup_files::FileRules;
 use crate::decide::device_access::device_access;
 use crate::decide::reserved::{ReservedCgroup, reserved_cgroups};
@@ -25,7 +25,7 @@ use crate::sys::{Root, page_size};
 pub fn check(config: &Config) -> CheckReport {
     let facts = facts(config);
     let mut programs = try_programs();
-    if let (Mode::Own, CgroupDetection::Found(found)) = (config.mode, &facts.cgroups)
+    if let (Mode::Own(_), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)
         && check::needs_device_program(found)
     {
         programs.push(try_device_program());
@@ -49,17 +49,25 @@ fn facts(config: &Config) -> FactSheet {
     if facts.bpffs != Bpffs::Absent && !bpf::can_pin_in(pins) {
         facts.bpffs = Bpffs::Elsewhere(pins.clone());
     }
-    if let (Mode::Own, CgroupDetection::Found(found)) = (config.mode, &facts.cgroups) {
-        facts.reserved_cgroups = reserved_facts(config, found);
+    if let (Mode::Own(own), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups) {
+        facts.reserved_cgroups = reserved_facts(&config.kubelet, own.compat, found);
+    }
+    if let (Mode::Observe(settings), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)
+    {
+        facts.pod_cgroups = Some(observe::find_pods(found, settings));
     }
     facts
 }
 
 /// Which of the cgroups that are to be limited are there, with the files to do it. None, where the
 /// hierarchies cannot be opened, which is told elsewhere.
-fn reserved_facts(config: &Config, found: &CgroupFacts) -> Vec<ReservedCgroupFacts> {
+fn reserved_facts(
+    kubelet: &KubeletConfig,
+    compat: Compat,
+    found: &CgroupFacts,
+) -> Vec<ReservedCgroupFacts> {
     let rules = FileRules::plain(found.layout.is_unified(), page_size());
-    let wanted = reserved_cgroups(&config.kubelet, config.compat, &rules);
+    let wanted = reserved_cgroups(kubelet, compat, &rules);
     let Ok(trees) = open_trees(&Root::host(), &found.layout) else {
         return Vec::new();
     };

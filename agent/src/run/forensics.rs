@@ -24,7 +24,7 @@ use crate::decide::oom_bursts::{OomBursts, WINDOW};
 use crate::model::attribution::{OomAttribution, Owner};
 use crate::model::event::OomKill;
 use crate::model::forensics::{AgentState, LaterVictim, OomRecord, Part, RecordId, Scene, Trend};
-use crate::model::history::History;
+use crate::model::history::{History, NodeSample};
 use crate::model::record::{Event, EventDetail};
 use crate::model::saved_counts::{KIND, SavedCounts, VERSION};
 use crate::observe::metrics::Metrics;
@@ -74,6 +74,11 @@ pub(super) struct Background {
 }
 
 impl Background {
+    pub(super) fn push_node(&self, sample: NodeSample) {
+        let mut history = self.history.write().unwrap_or_else(PoisonError::into_inner);
+        history.push_node(sample);
+    }
+
     fn trend(&self, event: &Event) -> Trend {
         let history = self.history.read().unwrap_or_else(PoisonError::into_inner);
         let uid = event.uid();

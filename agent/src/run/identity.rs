@@ -2,7 +2,7 @@
 
 use super::node::Node;
 use super::told::Told;
-use crate::config::{Config, FieldCounts};
+use crate::config::{Config, FieldCounts, KubeletConfig};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::cgroup_path::CgroupPath;
 use crate::observe::chain;
@@ -38,20 +38,20 @@ pub(super) fn set_oom_score_adj(root: &Root, wanted: i16, told: &Told) {
     }
 }
 
-/// `kubepods` is there: it tells what the kernel has.
-pub(super) fn set_identity(
+/// What an agent of every mode is. `kubepods`: it tells what the kernel has, and the driver that made it;
+/// `None`: it is not there yet.
+pub(super) fn set_agent(
     metrics: &Metrics,
     root: &Root,
     config: &Config,
-    fields: FieldCounts,
     node: &Node,
-    kubepods: &CgroupPath,
+    kubepods: Option<(&CgroupPath, CgroupDriver)>,
 ) {
     metrics.set_build(env!("CARGO_PKG_VERSION"), REVISION, env!("BALLAST_TARGET"));
-    let kubelet = &config.kubelet;
-    let driver = match kubelet.cgroup_driver {
-        CgroupDriver::Cgroupfs => "cgroupfs",
-        CgroupDriver::Systemd => "systemd",
+    let driver = match kubepods.map(|(_, driver)| driver) {
+        Some(CgroupDriver::Cgroupfs) => "cgroupfs",
+        Some(CgroupDriver::Systemd) => "systemd",
+        None => "",
     };
     // Nothing in this build plans without writing.
     let is_dry_run = false;
@@ -61,8 +61,21 @@ pub(super) fn set_identity(
         driver,
         is_dry_run,
     );
+    metrics.set_feature("bpf_diagnostics", config.bpf.diagnostics);
+    let path = kubepods.map_or_else(CgroupPath::root, |(path, _)| path.clone());
+    for (feature, is_available) in node.kernel_features(root, &path) {
+        metrics.set_kernel_feature(feature, is_available);
+    }
+}
+
+/// What the settings say of a node that the agent manages itself.
+pub(super) fn set_settings(
+    metrics: &Metrics,
+    kubelet: &KubeletConfig,
+    fields: FieldCounts,
+    node: &Node,
+) {
     for (feature, is_enabled) in [
-        ("bpf_diagnostics", config.bpf.diagnostics),
         ("cpu_cfs_quota", kubelet.cpu_cfs_quota),
         (
             "local_storage_capacity_isolation",
@@ -79,11 +92,7 @@ pub(super) fn set_identity(
     }
     let cgroup_version = if node.is_unified() { 2 } else { 1 };
     metrics.set_kubelet_node(&node.name, cgroup_version);
-    let policy = kubelet.placement.topology_manager_policy;
-    metrics.begin_placement(policy.as_str());
-    for (feature, is_available) in node.kernel_features(root, kubepods) {
-        metrics.set_kernel_feature(feature, is_available);
-    }
+    metrics.begin_placement(kubelet.placement.topology_manager_policy.as_str());
     metrics.set_kubelet_config_fields(FieldHandling::Honoured, fields.honoured);
     metrics.set_kubelet_config_fields(FieldHandling::Ignored, fields.ignored);
 }

@@ -20,16 +20,17 @@ use tokio::sync::watch;
 use super::forensics::Recorder;
 use super::missed::KillCounts;
 use super::worker::{Stop, Worker};
+use crate::config::BpfConfig;
 use crate::decide::attribution::CgroupIndex;
 use crate::decide::kernel_records::{
     Handled, cgroup_record, oom_record, process_record, stall_record,
 };
 use crate::decide::node_oom::{self, Evidence};
 use crate::decide::reclaim_stalls::ReclaimStalls;
-use crate::model::attribution::{Attributed, OomAttribution};
+use crate::model::attribution::{Attributed, OomAttribution, Owner};
 use crate::model::event::{
-    AttributionMethod, CgroupChange, CgroupEvent, ExitStatus, KernelEvent, OomKill, ProcessChange,
-    ProcessEvent, ProcessKey, StallEvent,
+    AttributionMethod, CgroupChange, CgroupEvent, CgroupId, CgroupLineage, ExitStatus, KernelEvent,
+    OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
 };
 use crate::model::record::{Event, EventDetail, EventKind};
 use crate::model::time::WallTime;
@@ -37,7 +38,7 @@ use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
 use crate::observe::metrics::{ContainerLabels, Metrics, Workload};
 use crate::sources::bpf::{
-    Drained, LoadError, Pinning, ProgramReport, Stream, Streams, WatchedRoot,
+    Drained, LoadError, LoadOptions, Pinning, ProgramReport, Stream, Streams, WatchedRoot,
 };
 use crate::sources::procfs;
 use crate::sources::wakers::Bell;
@@ -63,6 +64,9 @@ const STATISTICS_EVERY: Duration = Duration::from_secs(10);
 /// 1: the kernel measures eBPF programs (Documentation/admin-guide/sysctl/kernel.rst).
 const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
+/// Bytes of the name of a cgroup in a record: one that long may be cut.
+pub(super) const LONGEST_NAME: usize = ebpf_abi::CGROUP_NAME_LEN;
+
 /// What the kernel told, for whoever decides. It says where to look.
 pub(super) enum News<'a> {
     /// Recorded and counted already.
@@ -80,15 +84,23 @@ pub(super) enum News<'a> {
         process: ProcessKey,
         status: ExitStatus,
     },
+    /// A cgroup below that of all pods was made. `name`: of its directory, cut where it is as long as
+    /// [`LONGEST_NAME`].
+    Made {
+        cgroup: &'a CgroupLineage,
+        name: &'a str,
+    },
+    /// A cgroup below that of all pods is gone.
+    Gone(CgroupId),
     /// A cgroup below that of all pods became empty.
-    Emptied,
+    Emptied(CgroupId),
     /// Kernel events were lost: look at everything.
     Lost,
     Programs(Programs),
 }
 
 /// Says where to look. May wait, since the rings hold what comes meanwhile, but for `Emptied` and `Lost`:
-/// false of `Lost` means that it is to be told again.
+/// false of `Lost` means that it is to be told again. Is not called with the index locked.
 pub(super) type Tell = Box<dyn Fn(News<'_>) -> bool + Send>;
 
 /// The eBPF programs are loaded, as far as this kernel takes them.
@@ -106,8 +118,9 @@ pub(super) struct Programs {
 
 /// Who knows the first processes of containers.
 pub(super) trait FirstProcess: Send {
-    /// Whether the victim, in a container, was the first process of it. `None`: nobody knows.
-    fn is_first(&self, kill: &OomKill) -> Option<bool>;
+    /// Whether the victim was the first process of its container, whose cgroup `owner` is. `None`: nobody
+    /// knows.
+    fn is_first(&self, kill: &OomKill, owner: &Owner) -> Option<bool>;
 }
 
 /// What the listener and the loop both know.
@@ -223,6 +236,7 @@ pub(super) struct Listener {
     metrics: Metrics,
     first: Box<dyn FirstProcess>,
     tell: Tell,
+    cgroups_first: bool,
     /// What of each ring was taken in one go so far, 0 to 1.
     filled: BTreeMap<Stream, f64>,
     /// Records of a stream that no program writes, since the agent started.
@@ -245,6 +259,9 @@ pub(super) struct Outputs {
     pub(super) metrics: Metrics,
     pub(super) first: Box<dyn FirstProcess>,
     pub(super) tell: Tell,
+    /// Whoever is told registers cgroups as they are made, so a kill waits for the events of cgroups before
+    /// it. False: they were registered before they had a process.
+    pub(super) cgroups_first: bool,
 }
 
 /// A listener that loads programs, and has yet to listen.
@@ -271,6 +288,23 @@ impl Prepared {
     }
 }
 
+/// Adopts what an earlier agent has left running in the kernel.
+pub(super) fn adopt(
+    bpf: &BpfConfig,
+    watched: Option<WatchedRoot>,
+    shared: &Shared,
+) -> Result<Streams, LoadError> {
+    let adopted = Streams::adopt(&LoadOptions {
+        pin_directory: Some(bpf.pin_directory.clone()),
+        watched,
+        diagnostics: bpf.diagnostics,
+    });
+    if !adopted.as_ref().is_ok_and(|it| it.reads(Stream::Oom)) {
+        shared.kill_counts.after_a_gap();
+    }
+    adopted
+}
+
 /// Says that nobody listens any more, however the thread ends.
 struct EndOfHearing(Arc<Shared>);
 
@@ -293,6 +327,7 @@ impl Listener {
             metrics,
             first,
             tell,
+            cgroups_first,
         } = outputs;
         Self {
             streams,
@@ -303,6 +338,7 @@ impl Listener {
             metrics,
             first,
             tell,
+            cgroups_first,
             filled: BTreeMap::new(),
             malformed: BTreeMap::new(),
             losses_due: Duration::ZERO,
@@ -460,6 +496,10 @@ impl Listener {
             *self.malformed.entry(stream).or_default() += drained.malformed as u64;
         }
         self.note_filled(stream, &drained, is_more);
+        // A cgroup is made before anybody in it can be killed.
+        if stream == Stream::Oom && self.cgroups_first && !events.is_empty() {
+            while self.drain(Stream::Cgroup, BATCH) {}
+        }
         for event in events {
             self.handle(&event);
         }
@@ -524,9 +564,21 @@ impl Listener {
     }
 
     fn handle_cgroup(&mut self, changed: &CgroupEvent, handled: Handled) {
+        let id = changed.cgroup.cgroup_id;
+        match &changed.change {
+            // Told first: whoever knows what it is says so, and the record has it.
+            CgroupChange::Created { name } => {
+                let cgroup = &changed.cgroup;
+                (self.tell)(News::Made { cgroup, name });
+            }
+            CgroupChange::Populated { populated: false } => {
+                (self.tell)(News::Emptied(id));
+            }
+            _ => {}
+        }
         let cgroup = self.shared.index().attribute(&changed.cgroup);
-        if changed.change == (CgroupChange::Populated { populated: false }) {
-            (self.tell)(News::Emptied);
+        if changed.change == CgroupChange::Removed {
+            (self.tell)(News::Gone(id));
         }
         self.log.append(cgroup_record(changed, &cgroup, handled));
     }
@@ -546,9 +598,8 @@ impl Listener {
         let kill = &*self.with_reason(kill);
         let mut attribution = self.shared.index().attribute_kill(kill);
         let owner = attribution.victim.owner.as_ref();
-        if owner.is_some_and(|it| it.container().is_some()) {
-            attribution.is_main = self.first.is_first(kill);
-        }
+        let container = owner.filter(|it| it.container().is_some());
+        attribution.is_main = container.and_then(|it| self.first.is_first(kill, it));
         let mut record = oom_record(kill, &attribution, handled);
         // The counter names the record, and who finds the record finds it counted. A victim that was
         // exiting anyway is no kill for the kernel's own counters either.

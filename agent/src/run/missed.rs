@@ -15,7 +15,7 @@ use super::forensics::CountSaver;
 use super::kernel::{News, Shared, Tell};
 use super::worker::{Stop, Worker};
 use crate::decide::kernel_records::{Handled, missed_record};
-use crate::decide::missed_kills::{Cause, KillAccounts, Missed};
+use crate::decide::missed_kills::{Before, Cause, KillAccounts, Missed};
 use crate::model::attribution::Level;
 use crate::model::cgroup_files::OomCount;
 use crate::model::cgroup_path::CgroupPath;
@@ -24,7 +24,7 @@ use crate::model::stats::{CgroupStats, StatsSnapshot};
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::MissedCause;
-use crate::sources::oom_counters::{self, OomCounters};
+use crate::sources::oom_counters::{self, OomCounters, Signals};
 use crate::sources::wakers::Bell;
 use crate::sys::{Root, Trees, clock};
 
@@ -104,8 +104,7 @@ impl KillCounts {
         }
     }
 
-    /// From now on kills in a cgroup are compared with what is reported. `recorded`: kills in it that are
-    /// known, of one that was there before; `None`: all that it counts.
+    /// From now on kills in a cgroup are compared with what is reported.
     pub(super) fn count_kills_of(
         &self,
         trees: &Trees,
@@ -113,7 +112,6 @@ impl KillCounts {
         path: &CgroupPath,
         level: &Level,
         origin: Origin,
-        recorded: Option<u64>,
     ) {
         let is_counted = match level {
             Level::Container { .. } => true,
@@ -123,12 +121,12 @@ impl KillCounts {
         if !is_counted {
             return;
         }
-        if origin == Origin::Made {
-            return self.begin(cgroup, path);
-        }
+        let before = match origin {
+            Origin::Made => return self.begin(cgroup, path),
+            Origin::Found(before) => before,
+        };
         if let Some(count) = oom_counters::read_once(trees, path) {
-            // No record has what was killed in a pod and in none of its containers.
-            self.adopt(cgroup, path, count, recorded.unwrap_or(count.kills));
+            self.adopt(cgroup, path, count, before);
         }
     }
 
@@ -137,10 +135,10 @@ impl KillCounts {
         self.watch(cgroup, path);
     }
 
-    fn adopt(&self, cgroup: CgroupId, path: &CgroupPath, count: OomCount, recorded: u64) {
+    fn adopt(&self, cgroup: CgroupId, path: &CgroupPath, count: OomCount, before: Before) {
         let is_open = {
             let mut accounts = self.accounts();
-            accounts.adopt(cgroup, count, recorded, clock::boottime());
+            accounts.adopt(cgroup, count, before, clock::boottime());
             accounts.is_open()
         };
         self.watch(cgroup, path);
@@ -191,7 +189,7 @@ impl KillCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Made,
-    Found,
+    Found(Before),
 }
 
 struct Accountant {
@@ -208,13 +206,14 @@ struct Accountant {
 /// Starts to compare. To be dropped before what keeps the records, which saves the counts.
 pub(super) fn compare_kills(
     trees: Arc<Trees>,
+    signals: Signals,
     shared: &Arc<Shared>,
     log: EventLog,
     metrics: Metrics,
     saver: CountSaver,
     tell: Tell,
 ) -> Result<Worker, RunError> {
-    let counters = OomCounters::open(&Root::host(), trees)?;
+    let counters = OomCounters::open(&Root::host(), trees, signals)?;
     let bell = counters.bell();
     // There is one.
     shared.kill_counts.bell.set(bell.clone()).ok();

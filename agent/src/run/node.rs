@@ -159,6 +159,7 @@ impl Node {
                 false => self.cgroups.hierarchy_ids.get(memory).copied().unwrap_or(0),
             },
             unified: self.is_unified(),
+            tells_ends: false,
         }))
     }
 }

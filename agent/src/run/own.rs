@@ -50,7 +50,7 @@ use self::event::{Event, Receiver, Sender};
 use self::files::Files;
 use self::first_processes::{FirstProcesses, tell_loop};
 use self::fitness::Fit;
-pub use self::fitness::check_config;
+pub(super) use self::fitness::check_config;
 pub(super) use self::hands::SettingError;
 use self::hands::{DeviceControl, Hands};
 use self::logs::LogKeeper;
@@ -70,7 +70,7 @@ use super::publisher::Publisher;
 use super::sweep::Readings;
 use super::told::Told;
 use super::{RunError, check, identity, missed, serve};
-use crate::config::{Config, FieldCounts, KubeletConfig, PodsConfig};
+use crate::config::{Config, FieldCounts, KubeletConfig, OwnConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
@@ -92,6 +92,7 @@ use crate::observe::stats::Options;
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
 use crate::runtime::{Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
+use crate::sources::oom_counters::Signals;
 use crate::sources::oom_scene::SceneReader;
 use crate::sys::{Root, clock, syscall};
 
@@ -131,6 +132,7 @@ const KERNEL_EVENTS: &str = "kernel events";
 /// The reconcile loop with all that it owns.
 pub(super) struct Loop {
     config: Arc<Config>,
+    own: OwnConfig,
     node: Node,
     hands: Hands,
     paths: StatePaths,
@@ -194,7 +196,7 @@ pub(super) struct Loop {
 
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
 /// becomes of the fields of the kubelet configuration.
-pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
+pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result<(), RunError> {
     syscall::limit_heap();
     let config = Arc::new(config);
     let root = Root::host();
@@ -203,7 +205,7 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         node,
         mut hands,
         placement,
-    } = fitness::find(&root, &config)?;
+    } = fitness::find(&root, &config, &own)?;
     root.create_dir_all(config.state_directory.join("pods"))
         .map_err(RunError::State)?;
     let mut exclusive = Exclusive::take(&config)?;
@@ -223,7 +225,9 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     exclusive.take_cgroup_root(&node, &kubepods)?;
     let prepared = hands.prepare(&node);
     exclusive.take_cgroup_root(&node, &kubepods)?;
-    identity::set_identity(&metrics, &root, &config, fields, &node, &kubepods);
+    let driver = config.kubelet.cgroup_driver;
+    identity::set_agent(&metrics, &root, &config, &node, Some((&kubepods, driver)));
+    identity::set_settings(&metrics, &config.kubelet, fields, &node);
     health.unblock("node");
 
     let open_files = serve::raise_open_files();
@@ -231,7 +235,7 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let runtime = process_runtime(&config, open_files, to_loop.clone(), Arc::clone(&shared))?;
     shared.kill_counts.set_unified(node.reader.trees().unified);
     let readings = Arc::new(Readings::default());
-    let (publisher, status) = Publisher::new(config.mode);
+    let (publisher, status) = Publisher::new(&config.mode);
     let pages = Pages {
         metrics: metrics.clone(),
         health: health.clone(),
@@ -257,7 +261,7 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
         move || drop(to_loop.send(Event::Shutdown))
     })?;
 
-    let PodsConfig::Manifests { manifest_directory } = &config.pods;
+    let PodsConfig::Manifests { manifest_directory } = &own.pods;
     let paths = StatePaths(config.state_directory.clone());
     let told = Told::new(log.clone());
     identity::set_oom_score_adj(&root, config.kubelet.oom_score_adj, &told);
@@ -265,7 +269,7 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let mut state = Loop {
         settings: Settings {
             backoff: BackoffPolicy::with_max(config.kubelet.max_container_restart_period),
-            compat: config.compat,
+            compat: own.compat,
         },
         files: Files::start(&paths, &told)?,
         paths,
@@ -274,6 +278,7 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
             .with_witness(Arc::<Beginning>::clone(&beginning)),
         beginning,
         config: Arc::clone(&config),
+        own,
         node,
         hands,
         runtime: Box::new(runtime),
@@ -340,6 +345,7 @@ pub(super) fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
     let saver = recorder.recorder.saver();
     let _accountant = missed::compare_kills(
         Arc::clone(state.node.reader.trees()),
+        Signals::All,
         &shared,
         log.clone(),
         metrics.clone(),
@@ -401,7 +407,7 @@ impl Loop {
         let trees = Arc::clone(self.node.reader.trees());
         let started = forensics::start(
             &self.config.state_directory,
-            self.config.eviction.oom_records.max_bytes,
+            self.config.oom_records.max_bytes,
             SceneReader::new(trees, Root::host()),
             Arc::clone(&self.shared),
             Arc::clone(&self.background),

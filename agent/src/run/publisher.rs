@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::missed::KillCounts;
 use crate::config::Mode;
 use crate::model::status::{self, AgentStatus, EbpfStatus, ProgramStatus, PsiStatus, Status};
 use crate::model::time::WallTime;
@@ -27,7 +28,7 @@ const PUBLISH_SHARE: u32 = 20;
 pub(super) struct Publisher {
     sender: watch::Sender<Option<Arc<Status>>>,
     started_at: WallTime,
-    mode: Mode,
+    mode: &'static str,
     ebpf: EbpfStatus,
     /// Something changed since the last document, at this time.
     changed_at: Option<Duration>,
@@ -36,12 +37,12 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(mode: Mode) -> (Self, watch::Receiver<Option<Arc<Status>>>) {
+    pub(super) fn new(mode: &Mode) -> (Self, watch::Receiver<Option<Arc<Status>>>) {
         let (sender, receiver) = watch::channel(None);
         let publisher = Self {
             sender,
             started_at: WallTime::from_epoch(clock::wall()),
-            mode,
+            mode: mode.as_str(),
             ebpf: EbpfStatus::default(),
             changed_at: None,
             due_at: Duration::ZERO,
@@ -73,7 +74,7 @@ impl Publisher {
         AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            mode: self.mode.as_str().to_owned(),
+            mode: self.mode.to_owned(),
             started_at: self.started_at,
             observed_at: WallTime::from_epoch(clock::wall()),
             passes: 0,
@@ -102,7 +103,24 @@ impl Publisher {
         metrics.set_process_usage(&usage, self.started_at);
     }
 
-    pub(super) fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {
+    /// Shows what is known of the eBPF programs from now on. `fault`: why some were not even tried.
+    pub(super) fn programs_loaded(
+        &mut self,
+        reports: &[ProgramReport],
+        fault: Option<&str>,
+        counts: &KillCounts,
+        metrics: &Metrics,
+    ) {
+        self.programs(reports, metrics);
+        if !reports.iter().any(ProgramReport::reports_kills) {
+            counts.without_programs();
+        }
+        if let Some(why) = fault.filter(|_| reports.is_empty()) {
+            self.no_streams(why);
+        }
+    }
+
+    fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {
         self.ebpf.programs = reports.iter().map(program_status).collect();
         for report in reports {
             let hook = match report.has_stand_in(reports) {
@@ -150,7 +168,7 @@ impl Publisher {
     }
 
     /// There is nothing to listen to.
-    pub(super) fn no_streams(&mut self, why: &str) {
+    fn no_streams(&mut self, why: &str) {
         self.ebpf.programs = vec![ProgramStatus {
             name: "all".to_owned(),
             state: status::ProgramState::Failed,

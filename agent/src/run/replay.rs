@@ -42,6 +42,10 @@ pub enum ReplayFileError {
     Story { path: PathBuf, source: StoryError },
     #[error("{} is an admission record, and --policy is for eviction stories", .path.display())]
     NoStory { path: PathBuf },
+    #[error(
+        "--policy: a configuration of mode observe evicts nobody; right would be one of mode own"
+    )]
+    NoPolicy,
 }
 
 /// What was recorded, decided again.
@@ -88,6 +92,11 @@ pub fn replay(path: &Path, other: Option<&Config>) -> Result<Replayed, ReplayFil
         false => input::file(path, MAX_FILE_BYTES)?,
     };
     let path = || path.to_owned();
+    let other = match other.map(|it| (it, it.mode.own())) {
+        None => None,
+        Some((config, Some(own))) => Some((config, own)),
+        Some((_, None)) => return Err(ReplayFileError::NoPolicy),
+    };
     if recording::is_recording(&bytes) {
         return match story::replay(&bytes, other) {
             Ok(story) => Ok(Replayed::Story(Box::new(story))),

@@ -64,8 +64,14 @@ impl Readings {
         is_other
     }
 
-    fn pods(&self) -> Arc<Vec<Arc<KnownPod>>> {
+    pub(super) fn pods(&self) -> Arc<Vec<Arc<KnownPod>>> {
         Arc::clone(&lock(&self.pods))
+    }
+
+    /// `None`: it is not known.
+    pub(super) fn pod(&self, uid: &PodUid) -> Option<Arc<KnownPod>> {
+        let pods = self.pods();
+        pods.iter().find(|it| it.pod.uid == *uid).cloned()
     }
 
     /// An instance has ended; the sweep goes on showing it for a while.

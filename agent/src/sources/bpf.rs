@@ -79,6 +79,8 @@ pub struct WatchedRoot {
     pub hierarchy_id: u32,
     /// The memory controller lives on the cgroup v2 hierarchy.
     pub unified: bool,
+    /// A cgroup that becomes empty is to be known at once: another program removes it some milliseconds later.
+    pub tells_ends: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

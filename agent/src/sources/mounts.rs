@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use procfs::FromBufRead;
 
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::mounts::{
     CGROUP_ROOT, CgroupFacts, CgroupLayout, ControllerName, Membership, Mount, NoHierarchy,
     parse_controllers,
@@ -59,6 +60,22 @@ pub fn cgroup_facts(root: &Root) -> Result<CgroupFacts, LayoutError> {
         controllers_of_cgroup2,
         &membership,
     ))
+}
+
+/// The agent's own cgroup in the hierarchy of a controller. `None`: it is not seen as it is on the host, from a
+/// cgroup namespace of its own.
+pub fn own_cgroup(root: &Root, controller: &str) -> Option<CgroupPath> {
+    let of = |pid: &str| -> Option<String> {
+        let text = root.read_text(format!("/proc/{pid}/cgroup")).ok()?;
+        let memberships = parse_membership(&text);
+        let mut memberships_of = memberships.iter();
+        let named = memberships_of.find(|it| it.controllers.iter().any(|it| it.0 == controller));
+        let found = named.or_else(|| memberships.iter().find(|it| it.hierarchy_id == 0))?;
+        Some(found.path.clone())
+    };
+    // The host's init is in the root, or right below it; seen from another namespace it is somewhere above.
+    of("1").filter(|it| !it.contains("/.."))?;
+    of("self")?.parse().ok()
 }
 
 /// Opens every hierarchy; on a hybrid node the v2 mount too, as the tree without controllers.

@@ -61,11 +61,21 @@ fn read(file: &HeldFile, is_unified: bool, buffer: &mut TextBuffer) -> Option<Oo
     OomCount::of(&events, is_unified)
 }
 
+/// How the kernel may be asked to tell of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signals {
+    All,
+    /// No file of a cgroup is opened for writing. On v1 nothing signals then, and `/proc/vmstat` alone tells
+    /// that there was a kill.
+    WithoutWrites,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct OomCounters {
     root: Root,
     trees: Arc<Trees>,
+    signals: Signals,
     epoll: Epoll,
     bell: Bell,
     armed: BTreeMap<CgroupId, Armed>,
@@ -83,13 +93,18 @@ struct Armed {
 }
 
 impl OomCounters {
-    pub fn open(root: &Root, trees: Arc<Trees>) -> Result<Self, OomCountersError> {
+    pub fn open(
+        root: &Root,
+        trees: Arc<Trees>,
+        signals: Signals,
+    ) -> Result<Self, OomCountersError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let bell = Bell::new()?;
         epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
         Ok(Self {
             root: root.clone(),
             trees,
+            signals,
             epoll,
             bell,
             armed: BTreeMap::new(),
@@ -137,13 +152,14 @@ impl OomCounters {
         let is_unified = self.trees.unified;
         let file = HeldFile::open_in(&dir, file_name(is_unified))?;
         let failed = ArmError::refused("to poll a count of OOM kills");
-        let event = match is_unified {
-            true => {
+        let event = match (is_unified, self.signals) {
+            (true, _) => {
                 let event = EpollEvent::new(EpollFlags::EPOLLPRI, id.0);
                 self.epoll.add(&file, event).map_err(failed)?;
                 None
             }
-            false => {
+            (false, Signals::WithoutWrites) => None,
+            (false, Signals::All) => {
                 let eventfd = v1_event(&dir, file_name(false), "")?;
                 let event = EpollEvent::new(EpollFlags::EPOLLIN, id.0);
                 self.epoll.add(&eventfd, event).map_err(failed)?;

@@ -63,6 +63,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         uncounted_disks: uncounted_disks.unwrap_or_default(),
         // The configuration says which.
         reserved_cgroups: Vec::new(),
+        pod_cgroups: None,
         kubelet: kubelet(root),
         agent: agent(root, socket),
         sysctls: sysctls(root),

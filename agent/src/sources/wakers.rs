@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::stat::Mode;
@@ -136,6 +137,17 @@ impl Bell {
     pub fn ring(&self) {
         // It fails when the count is full: then the bell rings already.
         let _ = self.0.write(1);
+    }
+
+    /// Waits until it is rung, and no longer than this. True: it was rung.
+    pub fn wait(&self, longest: Duration) -> bool {
+        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        // Rounded up, so that what is due then is due.
+        let longest = longest.saturating_add(Duration::from_micros(999));
+        let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::MAX);
+        // An interrupted wait is a short one.
+        poll(&mut fds, timeout).ok();
+        self.was_rung()
     }
 
     /// Whether it was rung since it was asked last.

@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
-use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::error::{FsError, Operation};
@@ -233,6 +234,14 @@ impl Dir {
         let stat = fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)
             .map_err(|e| self.failed(Operation::Stat, name, e.into()))?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    /// When the directory last changed, as time since the epoch; that of a cgroup changes with what is made and
+    /// removed right below it.
+    pub fn changed_at(&self) -> Result<Duration, FsError> {
+        let stat = fstat(&self.fd).map_err(|e| self.failed(Operation::Stat, ".", e.into()))?;
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+        Ok(Duration::from_secs(seconds))
     }
 
     pub fn has(&self, name: &str) -> bool {

@@ -7,6 +7,8 @@ pub const WATCH_EVERYTHING: u32 = 1;
 /// [`Watch::flags`]: the `signal_generate` program runs, so its silence about an OOM victim means
 /// that the kernel killed nothing.
 pub const WATCH_SIGNALS: u32 = 2;
+/// [`Watch::flags`]: a cgroup that becomes empty wakes the reader: another program removes it at once.
+pub const WATCH_ENDS: u32 = 4;
 
 shared! {
     /// What the programs report on. In a map and not in read-only data: the root is known after the

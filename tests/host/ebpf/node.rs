@@ -90,6 +90,7 @@ impl Cgroup {
             cgroup_id: self.id()?,
             level: 1,
             hierarchy_id: hierarchy.id,
+            tells_ends: false,
             unified: hierarchy.is_v2(),
         })
     }

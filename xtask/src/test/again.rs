@@ -22,7 +22,7 @@ const MOST: usize = 3;
 
 /// Tests, by the beginning of their names, of what happens rarely if it happens: loss, double starts,
 /// wrong victims, kills that are somebody else's.
-const ONCE: [&str; 9] = [
+const ONCE: [&str; 10] = [
     "beside::",
     "crash::",
     "ebpf::",
@@ -30,6 +30,7 @@ const ONCE: [&str; 9] = [
     "eviction::",
     "forensics::",
     "node_memory::",
+    "observe::",
     "oom::",
     "placement::storm::",
 ];

@@ -91,8 +91,70 @@ const IMPURE: &[&str] = &[
     "tracing::",
 ];
 
+/// A room within a module: what lies in it must not use some of the others.
+struct Room {
+    /// Beginnings of the paths of its files.
+    of: &'static [&'static str],
+    /// Files with such a beginning that are not of it.
+    but: &'static [&'static str],
+    must_not_use: &'static [&'static str],
+}
+
+const ROOMS: &[Room] = &[
+    // What the modes share knows none of them, but for who chooses one and who asks each of them.
+    Room {
+        of: &["agent/src/run/"],
+        but: &[
+            "agent/src/run/own",
+            "agent/src/run/observe",
+            "agent/src/run/check.rs",
+        ],
+        must_not_use: &[
+            "crate::run::own",
+            "super::own",
+            "crate::run::observe",
+            "super::observe",
+        ],
+    },
+    // What looks on has no hands: of the writers it may use those of the state directory.
+    Room {
+        of: &["agent/src/run/observe"],
+        but: &[],
+        must_not_use: &[
+            "crate::run::own",
+            "super::own",
+            "super::super::own",
+            "crate::apply::cgroupfs",
+            "crate::apply::devices",
+            "crate::apply::relief",
+            "crate::device_plugin",
+            "crate::sources::wakers::Wakers",
+        ],
+    },
+];
+
 pub(super) fn check(files: &[SourceFile]) -> Vec<Finding> {
-    files.iter().flat_map(check_file).collect()
+    let edges = files.iter().flat_map(check_file);
+    edges.chain(files.iter().flat_map(check_rooms)).collect()
+}
+
+fn check_rooms(file: &SourceFile) -> Vec<Finding> {
+    let begins = |with: &[&str]| {
+        with.iter()
+            .any(|it| file.path.to_string_lossy().starts_with(it))
+    };
+    let rooms = ROOMS.iter().filter(|it| begins(it.of) && !begins(it.but));
+    let used = rooms.flat_map(|it| it.must_not_use);
+    used.flat_map(|path| {
+        words(&file.code, path)
+            .filter(|at| identifier(&file.code, at + path.len()).is_none())
+            .map(move |at| Finding {
+                path: file.path.clone(),
+                line: line_of(&file.code, at),
+                what: format!("this room must not use {path}"),
+            })
+    })
+    .collect()
 }
 
 fn check_file(file: &SourceFile) -> Vec<Finding> {
@@ -241,6 +303,26 @@ mod tests {
         );
         check_text(path, "use crate::model::tokio::X;", &[]);
         check_text("agent/src/observe.rs", "use tokio::sync::watch;", &[]);
+    }
+
+    #[test]
+    fn a_room_does_not_use_what_is_anothers() {
+        let found = |path: &str, text: &str| {
+            let file = SourceFile::new(path.into(), text.to_owned());
+            check_rooms(&file).len()
+        };
+        let own = "use crate::run::own::hands::Hands;";
+        assert_eq!(found("agent/src/run/observe/tree.rs", own), 1);
+        assert_eq!(found("agent/src/run/kernel.rs", own), 1);
+        assert_eq!(found("agent/src/run/own/pass.rs", own), 0);
+        assert_eq!(found("agent/src/run.rs", own), 0);
+        let writer = "use crate::apply::cgroupfs::CgroupWriter;";
+        assert_eq!(found("agent/src/run/observe.rs", writer), 1);
+        assert_eq!(
+            found("agent/src/run/observe.rs", "use crate::apply::checkpoint;"),
+            0
+        );
+        assert_eq!(found("agent/src/run/kernel.rs", "super::ownership"), 0);
     }
 
     #[test]

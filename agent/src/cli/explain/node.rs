@@ -17,6 +17,12 @@ pub fn render_node(node: &NodeStatus, width: usize, has_colour: bool) -> String 
     );
     match &node.placement {
         Some(placement) => render_placement(placement, width, paint, &mut out),
+        None if !node.is_managed() => {
+            add_line!(
+                out,
+                "another program places pods on this node, and its books are not read"
+            );
+        }
         None => {
             add_line!(
                 out,
@@ -27,6 +33,9 @@ pub fn render_node(node: &NodeStatus, width: usize, has_colour: bool) -> String 
     out.push('\n');
     match &node.pressure {
         Some(pressure) => pressure::render_whole(pressure, width, paint, &mut out),
+        None if !node.is_managed() => {
+            add_line!(out, "another program evicts pods from it");
+        }
         None => {
             add_line!(
                 out,

@@ -7,7 +7,7 @@ use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
 use crate::cli::oom::render_record;
 use crate::cli::pressure;
-use crate::cli::status::{cpu_bounds, label, memory_bounds};
+use crate::cli::status::{cpu_bounds, label, memory_bounds, pod_label};
 use crate::model::admission::{
     AdmissionReport, Alignment, ContainerHoldings, Refusal, Remedy, Verdict,
 };
@@ -135,7 +135,7 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
 }
 
 fn render_head(pod: &PodEntry, paint: Paint, out: &mut String) {
-    let name = format!("{}/{}", pod.namespace, pod.name);
+    let name = pod_label(pod);
     add_line!(
         out,
         "{}: {}, {}",

@@ -124,7 +124,7 @@ fn a_victim_that_was_exiting_is_neither_counted_nor_reported() {
 #[test]
 fn the_first_count_of_what_was_adopted_is_known() {
     let mut accounts = KillAccounts::new(false);
-    accounts.adopt(CONTAINER, counted(5), 3, at(1000));
+    accounts.adopt(CONTAINER, counted(5), Before::Recorded(3), at(1000));
     // Of before, from the ring that the last agent left.
     accounts.report(&kill(900, CONTAINER));
     accounts.report(&kill(950, CONTAINER));
@@ -143,7 +143,7 @@ fn a_count_from_before_is_the_same_at_each_reading() {
     };
     for recorded in 0..=2 {
         let mut accounts = KillAccounts::new(true);
-        accounts.adopt(CONTAINER, counted, recorded, at(1000));
+        accounts.adopt(CONTAINER, counted, Before::Recorded(recorded), at(1000));
         accounts.count(CONTAINER, counted, at(2000));
         assert_eq!(settle(&mut accounts, 9000), [], "{recorded}");
     }
@@ -154,7 +154,7 @@ fn after_a_gap_the_records_of_the_last_agent_say_what_is_known() {
     for (is_silent, cause) in [(false, Cause::Lost), (true, Cause::NoPrograms)] {
         let mut accounts = KillAccounts::new(false);
         accounts.after_a_gap();
-        accounts.adopt(CONTAINER, counted(5), 3, at(1000));
+        accounts.adopt(CONTAINER, counted(5), Before::Recorded(3), at(1000));
         // Its end is seen before it is known whether there are programs.
         accounts.end(CONTAINER);
         if is_silent {
@@ -172,7 +172,7 @@ fn after_a_gap_the_records_of_the_last_agent_say_what_is_known() {
 fn after_a_gap_a_kill_that_was_reported_before_the_adoption_is_not_missed() {
     let mut accounts = KillAccounts::new(false);
     accounts.after_a_gap();
-    accounts.adopt(CONTAINER, counted(1), 0, at(1000));
+    accounts.adopt(CONTAINER, counted(1), Before::Recorded(0), at(1000));
     // The programs were attached before the cgroups were looked at.
     accounts.report(&kill(950, CONTAINER));
     assert_eq!(settle(&mut accounts, 9000), []);
@@ -180,9 +180,21 @@ fn after_a_gap_a_kill_that_was_reported_before_the_adoption_is_not_missed() {
 }
 
 #[test]
+fn what_an_agent_took_along_when_it_died_is_missed() {
+    let mut accounts = KillAccounts::new(false);
+    // Three were told, one waits in the ring, and one was taken out of it by who died before it was told.
+    accounts.adopt(CONTAINER, counted(5), Before::Told(3), at(1000));
+    accounts.report(&kill(950, CONTAINER));
+    assert_eq!(settle(&mut accounts, 2900), []);
+    assert_eq!(settle(&mut accounts, 3000), [(CONTAINER, 1)]);
+    accounts.count(CONTAINER, counted(5), at(4000));
+    assert_eq!(settle(&mut accounts, 9000), []);
+}
+
+#[test]
 fn what_a_ring_held_is_not_missed_where_this_agent_has_no_programs() {
     let mut accounts = KillAccounts::new(false);
-    accounts.adopt(CONTAINER, counted(5), 3, at(1000));
+    accounts.adopt(CONTAINER, counted(5), Before::Recorded(3), at(1000));
     accounts.without_programs();
     accounts.count(CONTAINER, counted(5), at(1001));
     assert_eq!(settle(&mut accounts, 0), []);

@@ -219,5 +219,5 @@ fn a_record_with_only_what_must_be_there_is_read() {
     let read: OomRecord = serde_json::from_value(text).expect("of a newer agent");
     assert_eq!(read.id, RecordId(4));
     assert!(read.oom().is_some());
-    assert!(read.has_victim_in(|pod| pod.name == "hungry"));
+    assert!(read.has_victim_in(|pod, _| pod.is_some_and(|it| it.name == "hungry")));
 }

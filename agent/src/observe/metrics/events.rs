@@ -104,6 +104,15 @@ impl Metrics {
         oom.workload_kills.with_label_values(&labels).inc_by(n);
     }
 
+    /// Kills that were counted in a container, or in a pod and none of its containers, and are shown.
+    pub fn oom_kills_of(&self, labels: ContainerLabels<'_>) -> u64 {
+        if !lock(&self.shared.pods).knows(labels) {
+            return 0;
+        }
+        let labels = self.values(labels);
+        self.shared.oom.kills.with_label_values(&labels).get()
+    }
+
     /// Counts kills by what became of their forensic record.
     pub fn oom_records(&self, result: RecordResult, n: u64) {
         let family = &self.shared.oom.records;

@@ -206,6 +206,8 @@ label!(
     EndedKind {
         Pod => "pod",
         Container => "container",
+        /// The last reading of a container, which was gone before it could be read.
+        Reading => "reading",
     }
 );
 

@@ -128,6 +128,21 @@ impl PodLifetimes {
         }
     }
 
+    /// Whether a container has series.
+    pub(super) fn knows(&self, container: ContainerLabels<'_>) -> bool {
+        let Some(holders) = self.namespaces.get(container.namespace()) else {
+            return false;
+        };
+        let labels = container.holder();
+        let found = holders.binary_search_by(|it| it.labels().cmp(&labels));
+        found.is_ok_and(|at| {
+            holders[at]
+                .containers
+                .iter()
+                .any(|it| **it == *container.container())
+        })
+    }
+
     /// Takes note of a container that an event names, such as one that has just gone. True: it had
     /// no series yet.
     pub(super) fn touch(&mut self, container: ContainerLabels<'_>, now: Duration) -> bool {

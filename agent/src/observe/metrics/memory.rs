@@ -158,6 +158,9 @@ impl Metrics {
     /// are spelled as kube-state-metrics has them, so that both can be compared.
     pub fn set_node_allocatable(&self, resources: &BTreeMap<String, ResourceStatus>) {
         for (name, amounts) in resources {
+            let Some(allocatable) = amounts.allocatable else {
+                continue;
+            };
             let (unit, divisor) = match name.as_str() {
                 "cpu" => ("core", 1000.0),
                 "memory" | "ephemeral-storage" => ("byte", 1.0),
@@ -170,7 +173,7 @@ impl Metrics {
                 .memory
                 .allocatable
                 .with_label_values(&[resource.as_str(), unit]);
-            gauge.set(amounts.allocatable as f64 / divisor);
+            gauge.set(allocatable as f64 / divisor);
         }
     }
 }

@@ -275,7 +275,7 @@ const TABLE: &[Family] = &[
     agent("ballast_source_regressions_total", Counter, Count, &["source"],
         "Counters that fell while what they count was the same, and were kept as they were."),
     agent("ballast_ended_left_out_total", Counter, Count, &["kind"],
-        "Ended pods and containers that were no longer shown before their time, since too many ended."),
+        "Ended pods and containers that were no longer shown before their time, since too many ended; and those without a last reading, since they were gone too soon."),
     agent("ballast_scrape_duration_seconds", LATENCY, Seconds, &["endpoint"],
         "Time to encode one answer."),
     agent("ballast_scrape_series", Gauge, Count, &["endpoint"],

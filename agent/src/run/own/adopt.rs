@@ -22,10 +22,9 @@ use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::RestoreResult;
 use crate::run::RunError;
 use crate::run::forensics::Recorder;
-use crate::run::kernel::{Listener, Outputs, Prepared};
-use crate::run::missed::Origin;
+use crate::run::kernel::{self, Listener, Outputs, Prepared};
 use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
-use crate::sources::bpf::{DEVICE_COUNTER, LoadOptions, ProgramReport, Stream, Streams};
+use crate::sources::bpf::{DEVICE_COUNTER, ProgramReport};
 use crate::sources::checkpoint as stored;
 use crate::sys::{Dir, clock};
 
@@ -46,16 +45,7 @@ impl Loop {
                 None
             }
         };
-        let options = LoadOptions {
-            pin_directory: Some(self.config.bpf.pin_directory.clone()),
-            watched,
-            diagnostics: self.config.bpf.diagnostics,
-        };
-        let adopted = Streams::adopt(&options);
-        if !adopted.as_ref().is_ok_and(|it| it.reads(Stream::Oom)) {
-            self.shared.kill_counts.after_a_gap();
-        }
-        let streams = match adopted {
+        let streams = match kernel::adopt(&self.config.bpf, watched, &self.shared) {
             Ok(streams) => streams,
             Err(error) => {
                 self.programs_loaded(&[], None, Some(crate::observe::chain(&error)));
@@ -73,6 +63,7 @@ impl Loop {
                 metrics: self.metrics.clone(),
                 first: Box::new(first),
                 tell: self.tell_loop(to_loop),
+                cgroups_first: false,
             },
         );
         listener.prepare().map(Some).map_err(RunError::Thread)
@@ -101,20 +92,16 @@ impl Loop {
         device: Option<Result<(), String>>,
         fault: Option<String>,
     ) {
-        self.publisher.programs(reports, &self.metrics);
-        if !reports.iter().any(ProgramReport::reports_kills) {
-            self.shared.kill_counts.without_programs();
+        if let Some(why) = &fault {
+            self.told.node("KernelEventsOff", why.clone());
         }
+        let counts = &self.shared.kill_counts;
+        self.publisher
+            .programs_loaded(reports, fault.as_deref(), counts, &self.metrics);
         if let Some(attached) = device {
             let metrics = &self.metrics;
             self.publisher
                 .cgroup_program(DEVICE_COUNTER, attached, metrics);
-        }
-        if let Some(why) = fault {
-            if reports.is_empty() {
-                self.publisher.no_streams(&why);
-            }
-            self.told.node("KernelEventsOff", why);
         }
         let devices = match &self.hands.device_control {
             Some(DeviceControl::Program) => Some(Ok(())),
@@ -285,7 +272,7 @@ impl Loop {
         let qos = qos_class(&state.pod);
         match self.hands.plan.pod_path(qos, &state.pod.uid) {
             Ok(cgroup) => {
-                let facts = pod_facts(&state.pod, qos, self.config.compat);
+                let facts = pod_facts(&state.pod, qos, self.own.compat);
                 Some(PodEntry::new(state, qos, cgroup, Arc::new(facts)))
             }
             Err(error) => {
@@ -378,7 +365,7 @@ impl Loop {
             names.extend(entry.instances.values().map(|it| it.cgroup.clone()));
         }
         for name in names {
-            self.register(&name, Origin::Found);
+            self.register(&name, false);
         }
     }
 

@@ -8,7 +8,7 @@ use super::full_pass_interval;
 use super::hands;
 use crate::check;
 use crate::config::kubelet_fields::{self, Treatment};
-use crate::config::{Config, feature_gates, files_needed, own_fields};
+use crate::config::{Compat, Config, feature_gates, files_needed, own_fields};
 use crate::decide::cgroup_files::FileRules;
 use crate::decide::cpusets::ContainerPlacement;
 use crate::decide::eviction::{FsLayout, Policy};
@@ -45,9 +45,10 @@ use Shows::{At, In, Refused};
 /// A field, where it shows, and two configurations of which the second sets it.
 type Case = (&'static str, Shows, &'static str, &'static str);
 
-const ADOPT: &str = include_str!("adopt.rs");
 const EVICTIONS: &str = include_str!("evictions.rs");
 const MAIN: &str = include_str!("../../main.rs");
+const KERNEL: &str = include_str!("../kernel.rs");
+const MODES: &str = include_str!("../../run.rs");
 const OWNERSHIP: &str = include_str!("ownership.rs");
 const PLACEMENT: &str = include_str!("placement.rs");
 const RUN: &str = include_str!("../own.rs");
@@ -71,14 +72,14 @@ const STALL: &str = "eviction: {stall: {}}";
 const CASES: &[Case] = &[
     ("apiVersion", Refused, "", "apiVersion: ballast.dev/v2"),
     ("kind", Refused, "", "kind: Pod"),
-    ("mode", Refused, "", "mode: observe"),
+    ("mode", At(MODES, "Mode::Observe(observe) =>"), "", "mode: observe"),
     ("pods.source", Refused, "", "pods: {source: kubelet}"),
     ("pods.manifestDirectory", At(RUN, "ManifestDirectory::new(manifest_directory)"), "", "pods: {manifestDirectory: /pods}"),
     ("pods.removeUnknownCgroups", At(OWNERSHIP, "remove_unknown_cgroups"), "", "pods: {removeUnknownCgroups: true}"),
     ("runtime.type", Refused, "", "runtime: {type: cri}"),
     ("runtime.endpoint", Refused, "", "runtime: {endpoint: unix:///run/cri.sock}"),
     ("stateDirectory", At(RUN, "StatePaths(config.state_directory"), "", "stateDirectory: /state"),
-    ("kubeletDirectory", At(PLACEMENT, "config.kubelet_directory"), "", "kubeletDirectory: /kubelet"),
+    ("kubeletDirectory", At(PLACEMENT, "own.kubelet_directory"), "", "kubeletDirectory: /kubelet"),
     ("socket", At(SERVE, "&config.socket"), "", "socket: /run/other.sock"),
     ("metrics.address", At(SERVE, "config.address"), "", "metrics: {address: \"\"}"),
     ("metrics.tls", At(SERVE, "config.tls"), "", "metrics: {tls: {certificateFile: /c, keyFile: /k}}"),
@@ -91,21 +92,21 @@ const CASES: &[Case] = &[
     ("metrics.timestamps", At(RUN, "config.metrics.timestamps"), "", "metrics: {timestamps: true}"),
     ("log.format", At(MAIN, "config.log.format"), "", "log: {format: json}"),
     ("log.level", At(MAIN, "config.log.level"), "", "log: {level: debug}"),
-    ("bpf.pinDirectory", At(ADOPT, "config.bpf.pin_directory"), "", "bpf: {pinDirectory: /sys/fs/bpf/other}"),
-    ("bpf.diagnostics", At(ADOPT, "config.bpf.diagnostics"), "", "bpf: {diagnostics: true}"),
+    ("bpf.pinDirectory", At(KERNEL, "bpf.pin_directory"), "", "bpf: {pinDirectory: /sys/fs/bpf/other}"),
+    ("bpf.diagnostics", At(KERNEL, "bpf.diagnostics"), "", "bpf: {diagnostics: true}"),
     ("eviction.memoryMethod", In("check"), "", "eviction: {memoryMethod: workingSet}"),
-    ("eviction.stages", At(EVICTIONS, "config.eviction.stages"), "", "eviction: {stages: {reclaim: true}}"),
+    ("eviction.stages", At(EVICTIONS, "own.eviction.stages"), "", "eviction: {stages: {reclaim: true}}"),
     ("eviction.stages.relaxMemoryHigh", At(STAGES, "config.relax_memory_high"), "", "eviction: {stages: {relaxMemoryHigh: true}}"),
     ("eviction.stages.setMemoryHigh", At(STAGES, "config.set_memory_high"), "", "eviction: {stages: {setMemoryHigh: true}}"),
     ("eviction.stages.reclaim", At(STAGES, "config.reclaim"), "", "eviction: {stages: {reclaim: true}}"),
     ("eviction.stages.freezeBestEffort", At(STAGES, "config.freeze_best_effort"), "", "eviction: {stages: {freezeBestEffort: true}}"),
-    ("eviction.stall", At(EVICTIONS, "config.eviction.stall"), "", STALL),
+    ("eviction.stall", At(EVICTIONS, "own.eviction.stall"), "", STALL),
     ("eviction.stall.memoryFullRatio", At(STALLS, "config.memory_full_ratio"), STALL, "eviction: {stall: {memoryFullRatio: 0.9}}"),
     ("eviction.stall.duration", At(STALLS, "config.duration"), STALL, "eviction: {stall: {duration: 5s}}"),
     ("eviction.stall.headroom", At(STALLS, "config.headroom"), STALL, "eviction: {stall: {headroom: 1Gi}}"),
     ("eviction.stall.coolDown", At(STALLS, "config.cool_down"), STALL, "eviction: {stall: {coolDown: 5s}}"),
     ("eviction.stall.dryRun", At(STALLS, "config.dry_run"), STALL, "eviction: {stall: {dryRun: true}}"),
-    ("eviction.record", At(EVICTIONS, "config.eviction.record"), "", RECORD),
+    ("eviction.record", At(EVICTIONS, "own.eviction.record"), "", RECORD),
     ("eviction.record.directory", At(EVICTIONS, "record.directory"), RECORD, "eviction: {record: {directory: /records}}"),
     ("eviction.record.maxBytes", At(EVICTIONS, "record.max_bytes"), RECORD, "eviction: {record: {maxBytes: 32Mi}}"),
     ("eviction.record.maxBytesPerHour", At(EVICTIONS, "record.max_bytes_per_hour"), RECORD, "eviction: {record: {maxBytesPerHour: 512Ki}}"),
@@ -284,6 +285,11 @@ fn aspects(sections: &str) -> BTreeMap<&'static str, String> {
     ])
 }
 
+fn compat(config: &Config) -> Compat {
+    let own = config.mode.own();
+    own.map_or_else(Compat::default, |it| it.compat)
+}
+
 /// Eight CPUs, 16 GiB, a pool of huge pages, a disk.
 fn allocatable(config: &Config) -> NodeAllocatable {
     let machine = Machine {
@@ -334,8 +340,8 @@ fn cgroups(config: &Config) -> String {
         is_swap_limitable: true,
         page_size: Bytes(4096),
     };
-    let reserved = reserved_cgroups(&config.kubelet, config.compat, &rules);
-    let plan = hands::plan(config, allocatable, facts, rules);
+    let reserved = reserved_cgroups(&config.kubelet, compat(config), &rules);
+    let plan = hands::plan(&config.kubelet, compat(config), allocatable, facts, rules);
     let pods = pods(config);
     let mut cgroups = plan.node_cgroups(&config.kubelet, &pods);
     cgroups.extend(reserved.into_iter().map(|it| it.cgroup));
@@ -366,7 +372,7 @@ fn verdict(config: &Config) -> String {
 }
 
 fn eviction(config: &Config) -> String {
-    let policy = Policy::new(&config.kubelet, FsLayout::One, config.compat);
+    let policy = Policy::new(&config.kubelet, FsLayout::One, compat(config));
     format!("{:?}", policy.expect("checked"))
 }
 
@@ -378,7 +384,7 @@ fn restarts(config: &Config) -> String {
 /// What becomes of the pods on two NUMA nodes of four CPUs and 8 GiB each.
 fn placement(config: &Config) -> String {
     let settings = PlacementSettings {
-        compat: config.compat,
+        compat: compat(config),
         config: crate::config::PlacementConfig {
             // It is about time and not about places.
             cpu_manager_reconcile_period: Duration::from_secs(10),

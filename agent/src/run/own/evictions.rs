@@ -138,14 +138,14 @@ impl Loop {
     }
 
     fn try_watch_pressure(&self, to_loop: Sender) -> Result<Worker, WatchError> {
-        let (config, node) = (&self.config, &self.node);
+        let (config, own, node) = (&self.config, &self.own, &self.node);
         let root = Root::host();
         let trees = node.reader.trees();
         let kubepods = &self.hands.plan.kubepods_path();
         let page_size = node.identity.page_size.0;
         // With the process runtime images and writable layers are not apart from the state
         // directory.
-        let policy = Policy::new(&config.kubelet, FsLayout::One, config.compat)?;
+        let policy = Policy::new(&config.kubelet, FsLayout::One, own.compat)?;
         root.create_dir_all(self.eviction_notes.directory())?;
         let state_directory = &config.state_directory;
         let patience = Patience::start(DISK_TIME)?;
@@ -159,10 +159,10 @@ impl Loop {
             pressure: Arc::clone(&self.pressure),
             kubepods: kubepods.clone(),
             background: Arc::clone(&self.background),
-            method: config.eviction.memory_method,
-            stall: config.eviction.stall.clone(),
+            method: own.eviction.memory_method,
+            stall: own.eviction.stall.clone(),
             stages: Stages::new(
-                config.eviction.stages,
+                own.eviction.stages,
                 node.reader.clone(),
                 kubepods,
                 page_size,
@@ -215,7 +215,7 @@ impl Loop {
 
     /// `None`: nothing is to be recorded, or it cannot be, which is told.
     fn recorder(&self, policy: &Policy) -> Option<Recorder<Step>> {
-        let record = self.config.eviction.record.as_ref()?;
+        let record = self.own.eviction.record.as_ref()?;
         let header = StoryHeader {
             kind: StoryKind::EvictionStory,
             ballast: env!("CARGO_PKG_VERSION").to_owned(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::event::{Event, Sender};
 use crate::decide::ended::Ended;
-use crate::model::attribution::{Attributed, OomAttribution};
+use crate::model::attribution::{Attributed, OomAttribution, Owner};
 use crate::model::event::{OomKill, ProcessKey};
 use crate::run::kernel::{FirstProcess, News, Tell};
 use crate::runtime::{ExitReporter, HostProcess};
@@ -47,7 +47,7 @@ impl FirstProcesses {
 
 impl FirstProcess for Arc<FirstProcesses> {
     /// The first process of a container that is just starting is a child of the agent.
-    fn is_first(&self, kill: &OomKill) -> Option<bool> {
+    fn is_first(&self, kill: &OomKill, _: &Owner) -> Option<bool> {
         Some(self.has(kill.victim) || kill.victim_parent_pid == std::process::id())
     }
 }
@@ -76,8 +76,10 @@ pub(super) fn tell_loop(
                 return true;
             }
             News::Programs(programs) => Event::Programs(programs),
+            // The loop makes and removes them itself.
+            News::Made { .. } | News::Gone(_) => return true,
             // A full channel means that the loop has enough reason to look.
-            News::Emptied => return to_loop.try_send(Event::Emptied).is_ok(),
+            News::Emptied(_) => return to_loop.try_send(Event::Emptied).is_ok(),
             News::Lost => return to_loop.try_send(Event::Lost).is_ok(),
         };
         // The rings hold what comes meanwhile, and the loop never waits for the listener. It ends before

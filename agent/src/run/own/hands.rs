@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
 use crate::apply::devices::DevicePrograms;
-use crate::config::{Config, CpuManagerPolicy, Enforcement, KubeletConfig, MemoryManagerPolicy};
+use crate::config::{Compat, CpuManagerPolicy, Enforcement, KubeletConfig, MemoryManagerPolicy};
 use crate::decide::cgroup_files::{FileRules, hugepage_size_name};
 use crate::decide::desired::{AncestorCpuset, NodePlan};
 use crate::decide::device_access::device_access;
@@ -93,8 +93,11 @@ pub(super) struct CpusChanged {
 
 impl Hands {
     /// Checks that the configuration fits the node. Writes nothing.
-    pub(super) fn new(node: &Node, config: &Config) -> Result<Self, SettingError> {
-        let kubelet = &config.kubelet;
+    pub(super) fn new(
+        node: &Node,
+        kubelet: &KubeletConfig,
+        compat: Compat,
+    ) -> Result<Self, SettingError> {
         if kubelet.cgroup_driver == CgroupDriver::Systemd {
             return Err(SettingError::SystemdDriver);
         }
@@ -108,7 +111,7 @@ impl Hands {
         let enabled = node.cgroups.present(&ENABLED);
         let page_size = node.identity.page_size.0;
         Ok(Self {
-            plan: node_plan(config, node)?,
+            plan: node_plan(kubelet, compat, node)?,
             writer: CgroupWriter::new(Arc::clone(trees), enabled, page_size),
             device_control: None,
         })
@@ -291,13 +294,17 @@ fn check_reservation(allocatable: &NodeAllocatable) -> Result<(), SettingError> 
     }
 }
 
-fn node_plan(config: &Config, node: &Node) -> Result<NodePlan, SettingError> {
-    let allocatable = allocatable(&config.kubelet, &node.capacity)?;
+fn node_plan(
+    kubelet: &KubeletConfig,
+    compat: Compat,
+    node: &Node,
+) -> Result<NodePlan, SettingError> {
+    let allocatable = allocatable(kubelet, &node.capacity)?;
     check_reservation(&allocatable)?;
-    let kubepods = CgroupName::kubepods(&config.kubelet.cgroup_root);
+    let kubepods = CgroupName::kubepods(&kubelet.cgroup_root);
     // Of v2 `prepare` knows, which makes kubepods.
     let memory_and_swap =
-        !node.is_unified() && node.is_swap_limitable(&kubepods.at(config.kubelet.cgroup_driver));
+        !node.is_unified() && node.is_swap_limitable(&kubepods.at(kubelet.cgroup_driver));
     let page_size = node.identity.page_size;
     let facts = NodeFacts {
         version: node.version(),
@@ -316,17 +323,17 @@ fn node_plan(config: &Config, node: &Node) -> Result<NodePlan, SettingError> {
         // `prepare` knows the others.
         ..FileRules::plain(node.is_unified(), page_size.0)
     };
-    Ok(plan(config, allocatable, facts, rules))
+    Ok(plan(kubelet, compat, allocatable, facts, rules))
 }
 
 /// What follows from the configuration on a node like this.
 pub(super) fn plan(
-    config: &Config,
+    kubelet: &KubeletConfig,
+    compat: Compat,
     allocatable: NodeAllocatable,
     facts: NodeFacts,
     rules: FileRules,
 ) -> NodePlan {
-    let kubelet = &config.kubelet;
     let is_enforced = kubelet
         .enforce_node_allocatable
         .contains(&Enforcement::Pods);
@@ -342,7 +349,7 @@ pub(super) fn plan(
                 false => facts.memory,
             },
         }),
-        settings: ResourceSettings::new(config, facts),
+        settings: ResourceSettings::new(kubelet, compat, facts),
         allocatable,
         ancestors: None,
         exclusive_cpu_limits: match kubelet.placement.lifts_quota_of_exclusive_cpus {

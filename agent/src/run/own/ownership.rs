@@ -126,7 +126,7 @@ impl Loop {
                     continue;
                 };
                 let is_ours = self.ownership.has(&uid);
-                if !is_ours && !self.config.remove_unknown_cgroups {
+                if !is_ours && !self.own.remove_unknown_cgroups {
                     unknown.insert(pod);
                 } else if !known.contains(&pod) || !is_ours {
                     self.told.orphan(&pod);

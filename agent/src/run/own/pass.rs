@@ -19,6 +19,7 @@ use crate::decide::cgroup_files::{WeightMap, files_for};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
+use crate::decide::missed_kills::Before;
 use crate::decide::pod_resources::reduced_cpu;
 use crate::decide::qos_cgroups::tiers;
 use crate::model::attribution::{Level, Owner};
@@ -330,29 +331,30 @@ impl Loop {
             let (CgroupStep::Create { path } | CgroupStep::Repair { path, .. }) = step else {
                 continue;
             };
-            let origin = match step {
-                CgroupStep::Create { .. } => Origin::Made,
-                _ => Origin::Found,
-            };
-            self.register(path, origin);
-            if origin == Origin::Made && self.pods.values().any(|it| it.cgroup == *path) {
+            let is_made = matches!(step, CgroupStep::Create { .. });
+            self.register(path, is_made);
+            if is_made && self.pods.values().any(|it| it.cgroup == *path) {
                 self.metrics.pod_started();
             }
         }
     }
 
-    /// Puts a cgroup of the loop's own into the index that events are attributed by.
-    pub(super) fn register(&mut self, cgroup: &CgroupPath, origin: Origin) {
+    /// Puts a cgroup of the loop's own into the index that events are attributed by. `is_made`: just now; else it
+    /// was there before.
+    pub(super) fn register(&mut self, cgroup: &CgroupPath, is_made: bool) {
         let Ok(Some(id)) = self.node.reader.memory_id(cgroup) else {
             return;
         };
         let Some(level) = self.level_of(cgroup) else {
             return;
         };
-        let recorded = self.recorded_kills(&level);
+        let origin = match is_made {
+            true => Origin::Made,
+            false => Origin::Found(self.kills_before(&level)),
+        };
         let trees = self.node.reader.trees();
         let counts = &self.shared.kill_counts;
-        counts.count_kills_of(trees, id, cgroup, &level, origin, recorded);
+        counts.count_kills_of(trees, id, cgroup, &level, origin);
         let path = cgroup.clone();
         let owner = Owner { level, path };
         {
@@ -377,13 +379,15 @@ impl Loop {
         }
     }
 
-    /// Kills in the running instance of a container that its pod's record has.
-    fn recorded_kills(&self, level: &Level) -> Option<u64> {
+    /// Kills in the running instance of a container that its pod's record has. No record has what was killed in
+    /// a pod and in none of its containers.
+    fn kills_before(&self, level: &Level) -> Before {
         let Level::Container { uid, key, .. } = level else {
-            return None;
+            return Before::All;
         };
-        let entry = self.pods.get(uid)?;
-        Some(entry.state.kills_of_instance(entry.container_of(key)?))
+        let entry = self.pods.get(uid);
+        let kills = entry.and_then(|it| Some(it.state.kills_of_instance(it.container_of(key)?)));
+        kills.map_or(Before::All, Before::Recorded)
     }
 
     /// The cgroup is gone.
@@ -652,7 +656,7 @@ impl Loop {
 
     /// What cannot be ended gets the least CPU that there is.
     fn reduce_cpu(&mut self, path: &CgroupPath) {
-        let resources = reduced_cpu(self.config.compat);
+        let resources = reduced_cpu(self.own.compat);
         let files = files_for(&resources, WeightMap::Linear, &self.hands.plan.rules);
         let write = |(file, to)| CgroupStep::Write {
             path: path.clone(),

@@ -19,7 +19,7 @@ use super::plugins::ANSWER_LOST;
 use super::pods::PodEntry;
 use super::pressure::Pressure;
 use crate::apply::kubelet_state;
-use crate::config::{Compat, Config};
+use crate::config::{Compat, Config, OwnConfig};
 use crate::decide::desired::NodePlan;
 use crate::decide::eviction::admission::{Applicant, is_admitted};
 use crate::decide::eviction::message::admission_message;
@@ -86,11 +86,12 @@ struct OpenAdmission {
 impl Placement {
     pub(super) fn new(
         config: &Config,
+        own: &OwnConfig,
         node: &Node,
         plan: &NodePlan,
     ) -> Result<Self, PlacementError> {
         let settings = PlacementSettings {
-            compat: config.compat,
+            compat: own.compat,
             config: config.kubelet.placement.clone(),
             reserved_system_cpus: config.kubelet.reserved_system_cpus.clone(),
             reservation: plan.allocatable.reservation.clone(),
@@ -99,7 +100,7 @@ impl Placement {
         Ok(Self {
             managers: Managers::new(&settings)?,
             settings,
-            directory: config.kubelet_directory.clone(),
+            directory: own.kubelet_directory.clone(),
             records: config.state_directory.join(ADMISSIONS),
             is_unsaved: true,
             is_unpublished: true,
@@ -321,7 +322,7 @@ impl Loop {
                 self.books_changed();
             }
             // What runs is not ended because it could not be placed again.
-            Some(refusal) if entry.has_begun() && self.config.compat == Compat::Ballast => {
+            Some(refusal) if entry.has_begun() && self.own.compat == Compat::Ballast => {
                 entry.state.admission = Admission::Admitted;
                 self.told.placement_lost(&entry.pod_ref, &refusal);
             }

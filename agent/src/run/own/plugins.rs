@@ -40,7 +40,7 @@ impl Loop {
     /// Serves the pod resources API from now on. Others can do without it, and are told.
     pub(super) fn serve_pod_resources(&mut self, server: &Server) {
         let path = self
-            .config
+            .own
             .kubelet_directory
             .join("pod-resources/kubelet.sock");
         let _entered = server.tokio().enter();
@@ -54,7 +54,7 @@ impl Loop {
     /// Serves device plugins from now on. A node where that cannot be is told so, and runs pods
     /// without devices.
     pub(super) fn serve_plugins(&mut self, tokio: &Handle, to_loop: Sender) {
-        let directory = &self.config.kubelet_directory;
+        let directory = &self.own.kubelet_directory;
         let config = DevicePluginsConfig {
             directory: directory.join("device-plugins"),
             registry_directory: Some(directory.join("plugins_registry")),

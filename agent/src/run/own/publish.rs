@@ -314,7 +314,7 @@ impl Loop {
                 name: self.node.name.clone(),
                 cgroup: CgroupStatus {
                     version: self.node.version(),
-                    driver: self.config.kubelet.cgroup_driver,
+                    driver: Some(self.config.kubelet.cgroup_driver),
                     root: self.config.kubelet.cgroup_root_path().to_string(),
                     uncounted_disks: uncounted_disks(&Root::host(), &self.node.cgroups.layout),
                 },
@@ -374,9 +374,9 @@ impl Loop {
                 let left = amount(&free, name);
                 let resource = ResourceStatus {
                     capacity: total,
-                    reserved: total.saturating_sub(left),
-                    allocatable: left,
-                    requested: requested.get(name).copied().unwrap_or(0),
+                    reserved: Some(total.saturating_sub(left)),
+                    allocatable: Some(left),
+                    requested: Some(requested.get(name).copied().unwrap_or(0)),
                     used: match name.as_str() {
                         "memory" => Some(used_memory),
                         "cpu" => used_cpu.map(|MilliCpu(milli)| milli),
@@ -419,7 +419,8 @@ impl Loop {
                 let instance = entry.instances.get(name);
                 Some(status::ContainerEntry {
                     name: name.clone(),
-                    kind,
+                    id: None,
+                    kind: Some(kind),
                     state: container_state(own, instance, waiting.get(name.as_str()), at),
                     restarts: own.attempt,
                     oom_kills: entry.state.oom_kills.get(name).copied().unwrap_or(0),
@@ -495,7 +496,7 @@ fn container_state(
 ) -> status::EntryState {
     match (&own.state, waiting) {
         (ContainerState::Running { started_at }, _) => status::EntryState::Running {
-            pid: instance.and_then(|it| it.process).map_or(0, |it| it.pid),
+            pid: instance.and_then(|it| it.process).map(|it| it.pid),
             started_at: at(*started_at),
         },
         (_, Some(waiting)) => {

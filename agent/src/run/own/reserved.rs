@@ -12,7 +12,7 @@ impl Loop {
     pub(super) fn reserved_cgroups(&self) -> Vec<DesiredCgroup> {
         let kubelet = &self.config.kubelet;
         let rules = &self.hands.plan.rules;
-        let reserved = reserved_cgroups(kubelet, self.config.compat, rules);
+        let reserved = reserved_cgroups(kubelet, self.own.compat, rules);
         reserved.into_iter().map(|it| it.cgroup).collect()
     }
 }

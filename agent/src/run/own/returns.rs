@@ -74,7 +74,7 @@ impl Loop {
             return Vec::new();
         };
         let period = self.config.kubelet.eviction_pressure_transition_period;
-        let compat = self.config.compat;
+        let compat = self.own.compat;
         let is_due = |it: &&PodEntry| {
             let policy = it.state.pod.restart_policy;
             let eviction = it.state.eviction.as_ref();
@@ -92,7 +92,7 @@ impl Loop {
     fn refused_to_return(&self, now: Duration) -> Vec<PodUid> {
         let is_due = |it: &&PodEntry| is_to_be_tried(it) && self.tries.is_due(it.uid(), now);
         let waiting: Vec<&PodEntry> = self.pods.values().filter(is_due).collect();
-        if waiting.is_empty() || self.config.compat == Compat::Kubelet {
+        if waiting.is_empty() || self.own.compat == Compat::Kubelet {
             return Vec::new();
         }
         let is_pressure_known = self.pressure.known_conditions().is_some();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Difference, compare};
 use crate::cli::format::{bytes, printable};
-use crate::config::{Config, StagesConfig};
+use crate::config::{Config, OwnConfig, StagesConfig};
 use crate::decide::eviction::counterfactual::{self, Kill, Outcome, Rules, Shortage};
 use crate::decide::eviction::story::{Step, StoryHeader};
 use crate::decide::eviction::thresholds::ThresholdError;
@@ -73,13 +73,16 @@ pub struct Comparison {
 }
 
 /// Decides a story again, and with the policy of another configuration.
-pub(super) fn replay(recording: &[u8], other: Option<&Config>) -> Result<StoryReplay, StoryError> {
+pub(super) fn replay(
+    recording: &[u8],
+    other: Option<(&Config, &OwnConfig)>,
+) -> Result<StoryReplay, StoryError> {
     let mut decoder = Decoder::new(recording)?;
     let header = StoryHeader::deserialize(decoder.header()).map_err(StoryError::Header)?;
     let other = match other {
-        Some(it) => Some((
-            Policy::new(&it.kubelet, header.policy.layout, it.compat)?,
-            &it.eviction,
+        Some((config, own)) => Some((
+            Policy::new(&config.kubelet, header.policy.layout, own.compat)?,
+            &own.eviction,
         )),
         None => None,
     };

@@ -54,6 +54,10 @@ fn follow(watch: &mut abi::Watch, root: WatchedRoot) {
     watch.root_id = root.cgroup_id.0;
     watch.root_level = root.level;
     watch.hierarchy_id = root.hierarchy_id;
+    watch.flags &= !abi::WATCH_ENDS;
+    if root.tells_ends {
+        watch.flags |= abi::WATCH_ENDS;
+    }
 }
 
 fn update_watch(

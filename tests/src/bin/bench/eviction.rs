@@ -137,7 +137,7 @@ fn leak(fleet: &Fleet, name: &str, rate: u64) -> Result<Leak> {
     fleet.wait_output(name, "ready")?;
     let status = fleet.wait("running", |status| n_running(status) == 1)?;
     let container = status.pods.iter().flat_map(|it| &it.containers).next();
-    let Some(EntryState::Running { pid, .. }) = container.map(|it| &it.state) else {
+    let Some(EntryState::Running { pid: Some(pid), .. }) = container.map(|it| &it.state) else {
         anyhow::bail!("the container of {name} does not run");
     };
     let sampler = Sampler::start(&fleet.agent.kubepods(), *pid)?;

@@ -89,7 +89,7 @@ fn kill_all(fleet: &Fleet, pods: std::ops::Range<usize>) -> Result<Vec<Duration>
         .pods
         .iter()
         .filter_map(|pod| match pod.containers.first()?.state {
-            EntryState::Running { pid, .. } => Some((pod.name.as_str(), pid)),
+            EntryState::Running { pid: Some(pid), .. } => Some((pod.name.as_str(), pid)),
             _ => None,
         })
         .collect();

@@ -141,5 +141,12 @@ fn policy(story: &Story, first: &NodeReading) -> Result<Policy> {
     }
     let head = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n";
     let config = Config::from_yaml(&format!("{head}{text}"), None, &[])?.config;
-    Ok(Policy::new(&config.kubelet, FsLayout::One, config.compat)?)
+    Ok(Policy::new(
+        &config.kubelet,
+        FsLayout::One,
+        config
+            .mode
+            .own()
+            .map_or_else(Default::default, |it| it.compat),
+    )?)
 }

@@ -212,7 +212,7 @@ fn container_row(
         let of_name = pod
             .containers
             .iter()
-            .filter(|it| it.known_as() == entry.name);
+            .filter(|it| it.known_as() == entry.known_as());
         of_name.max_by_key(|it| (it.ended_at.is_none(), it.ended_at, it.restarts))
     });
     let earlier = before.zip(instance).and_then(|(pod, instance)| {

@@ -89,8 +89,9 @@ fn budget_cells(budget: &Budget) -> [String; 6] {
         _ => count(n),
     };
     let amounts = &budget.amounts;
-    let requested = show(Some(amounts.requested));
-    let requested = match format::percent(amounts.requested, amounts.allocatable) {
+    let requested = show(amounts.requested);
+    let share = amounts.requested.zip(amounts.allocatable);
+    let requested = match share.and_then(|(part, whole)| format::percent(part, whole)) {
         Some(percent) => format!("{requested} {percent:>3}%"),
         None => requested,
     };
@@ -99,7 +100,7 @@ fn budget_cells(budget: &Budget) -> [String; 6] {
         show(budget.used),
         show(budget.used_by_pods),
         requested,
-        show(Some(amounts.allocatable)),
+        show(amounts.allocatable),
         show(Some(amounts.capacity)),
     ]
 }

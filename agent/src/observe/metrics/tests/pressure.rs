@@ -61,7 +61,10 @@ pub(super) fn set_all(metrics: &Metrics, at: WallTime) {
     metrics.memory_reclaimed(ReclaimCause::PreEviction, Bytes(1));
     metrics.set_node_allocatable(&BTreeMap::from([(
         "cpu".to_owned(),
-        ResourceStatus::default(),
+        ResourceStatus {
+            allocatable: Some(0),
+            ..ResourceStatus::default()
+        },
     )]));
     let status = PressureStatus {
         signals: vec![signal(Signal::MemoryAvailable, Some(300), &[(true, 100)])],
@@ -387,7 +390,7 @@ fn what_may_happen_begins_at_zero_and_what_cannot_is_absent() {
 fn allocatable_is_spelled_as_kube_state_metrics_has_it() {
     let metrics = Metrics::default();
     let amount = |allocatable| ResourceStatus {
-        allocatable,
+        allocatable: Some(allocatable),
         ..ResourceStatus::default()
     };
     metrics.set_node_allocatable(&BTreeMap::from([

@@ -1,20 +1,17 @@
 //! What the watcher shows of a pass: conditions, signals, the eviction order, and the same to the
 //! metrics and to the records of OOM kills. Nothing depends on it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::watcher::Watcher;
 use crate::decide::eviction::brake::Split;
 use crate::decide::eviction::rank::rank;
-use crate::decide::eviction::{Decision, Relief, reclaimable, signals, threshold_quantity};
-use crate::model::eviction::{
-    MemoryMethod, NodeCondition, NodeReading, Observation, Signal, Snapshot, StallTotals,
-};
+use crate::decide::eviction::{Decision, Relief, reclaimable, signals};
+use crate::model::eviction::{MemoryMethod, NodeCondition, Signal, Snapshot};
 use crate::model::forensics::{AgentState, Headroom};
-use crate::model::pod::QosClass;
-use crate::model::status::{PressureStatus, SignalStatus, Standing, ThresholdStatus, WakerStatus};
+use crate::model::status::{PressureStatus, Standing, WakerStatus};
+use crate::run;
 use crate::run::own::event::Event;
 use crate::sources::largest::largest_outside;
 use crate::sources::wakers::WakerState;
@@ -109,7 +106,12 @@ impl Watcher {
         PressureStatus {
             conditions: decision.conditions.clone(),
             stages: self.parts.stages.in_force(),
-            signals: self.signals(&snapshot.observations, now),
+            signals: run::signals::signals(
+                &self.parts.policy.thresholds,
+                &snapshot.observations,
+                now,
+                &|it| self.state.met.iter().any(|met| met.threshold == *it),
+            ),
             memory_method: self.parts.method,
             memory_available: MemoryMethod::MEASURED
                 .into_iter()
@@ -118,7 +120,7 @@ impl Watcher {
                     Some((method, signals::available_memory(node, before, method)?))
                 })
                 .collect(),
-            stalls: self.stalls(node),
+            stalls: run::signals::stalls(node, self.parts.sweeper.class_stalls()),
             wakers: self.wakers(),
             order: self.order(snapshot),
             critical: snapshot
@@ -129,55 +131,6 @@ impl Watcher {
                 .collect(),
             last_eviction: self.last_eviction.clone(),
         }
-    }
-
-    fn signals(
-        &self,
-        observations: &BTreeMap<Signal, Observation>,
-        now: Duration,
-    ) -> Vec<SignalStatus> {
-        let thresholds = &self.parts.policy.thresholds;
-        let named: BTreeSet<Signal> = thresholds.iter().map(|it| it.signal).collect();
-        let known = named.into_iter().chain(observations.keys().copied());
-        let known: BTreeSet<Signal> = known.collect();
-        known
-            .into_iter()
-            .map(|signal| {
-                let observation = observations.get(&signal);
-                let age = observation.and_then(|it| it.at);
-                let age = age.map(|at| now.saturating_sub(at).as_millis());
-                let of_signal = thresholds.iter().filter(|it| it.signal == signal);
-                SignalStatus {
-                    signal,
-                    available: observation.map(|it| it.available),
-                    capacity: observation.map(|it| it.capacity),
-                    age_ms: age.and_then(|it| u64::try_from(it).ok()),
-                    thresholds: of_signal
-                        .map(|it| ThresholdStatus {
-                            is_hard: it.is_hard(),
-                            amount: observation.map(|now| threshold_quantity(it, now).value()),
-                            grace_seconds: it.grace.as_secs(),
-                            is_met: self.state.met.iter().any(|met| met.threshold == *it),
-                        })
-                        .collect(),
-                }
-            })
-            .collect()
-    }
-
-    fn stalls(&mut self, node: &NodeReading) -> BTreeMap<String, StallTotals> {
-        let mut stalls = BTreeMap::new();
-        stalls.extend(node.stall.map(|it| ("node".to_owned(), it)));
-        stalls.extend(node.kubepods_stall.map(|it| ("kubepods".to_owned(), it)));
-        for (class, totals) in self.parts.sweeper.class_stalls() {
-            let scope = match class {
-                QosClass::Guaranteed => "guaranteed",
-                QosClass::Burstable => "burstable",
-                QosClass::BestEffort => "besteffort",
-            };
-            stalls.insert(scope.to_owned(), totals);
-        }
-        stalls
     }
 
     fn wakers(&self) -> Vec<WakerStatus> {

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ use crate::run::forensics::Background;
 use crate::run::kernel;
 use crate::run::own::event::{Event, Sender};
 use crate::run::own::evictions::Candidate;
+use crate::run::signals::is_met;
 use crate::run::sweep::Sweeper;
 use crate::run::told::Told;
 use crate::run::worker::{Stop, Worker};
@@ -428,9 +429,7 @@ impl Watcher {
 
     /// For the record of an OOM kill: the minute before it.
     fn remember(&self, node: &NodeReading) {
-        let history = &self.parts.background.history;
-        let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
-        history.push_node(NodeSample::of(node));
+        self.parts.background.push_node(NodeSample::of(node));
     }
 
     /// Where v1 can tell when usage crosses a threshold, it is told where that is now.
@@ -517,11 +516,4 @@ impl Watcher {
         let mut met = self.state.met.iter();
         met.any(|it| it.threshold.signal.condition() == NodeCondition::DiskPressure)
     }
-}
-
-fn is_met(threshold: &Threshold, observations: &BTreeMap<Signal, Observation>) -> bool {
-    observations.get(&threshold.signal).is_some_and(|it| {
-        let wanted = threshold_quantity(threshold, it).value();
-        wanted > it.available
-    })
 }

@@ -1,0 +1,132 @@
+//! Which of the trees of a node is its kubelet's: below which cgroup the pods lie.
+//!
+//! Nothing is guessed from the distribution. Where a second tree is there, of a test or of another agent,
+//! and nothing tells which is meant, none is chosen.
+
+use std::collections::BTreeSet;
+
+use crate::model::cgroup_path::CgroupPath;
+use crate::model::kube_cgroup::{KubeLevel, parse};
+
+/// What is known, the strongest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The agent's own cgroup; `None` where it is not seen as it is on the host.
+    pub own: Option<CgroupPath>,
+    /// `cgroupRoot` of kubelet, as each driver has it on disk; empty where nobody has said it.
+    pub configured: Vec<CgroupPath>,
+    /// Cgroups with a `kubepods` of either driver right below them.
+    pub found: BTreeSet<CgroupPath>,
+}
+
+/// Several trees, and nothing says which is kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} have a kubepods each, and nothing tells which is kubelet's; set kubelet.cgroupRoot to the one that is",
+    join(.0)
+)]
+pub struct Ambiguous(pub BTreeSet<CgroupPath>);
+
+fn join(paths: &BTreeSet<CgroupPath>) -> String {
+    let paths: Vec<&str> = paths.iter().map(CgroupPath::as_str).collect();
+    paths.join(", ")
+}
+
+/// The cgroup below which kubelet's pods lie; `None`: there is none yet.
+pub fn choose(evidence: &Evidence) -> Result<Option<CgroupPath>, Ambiguous> {
+    if let Some(root) = evidence.own.as_ref().and_then(root_of_pod) {
+        return Ok(Some(root));
+    }
+    let mut configured = evidence.configured.iter();
+    if !evidence.configured.is_empty() {
+        return Ok(configured.find(|it| evidence.found.contains(it)).cloned());
+    }
+    match evidence.found.len() {
+        0 | 1 => Ok(evidence.found.first().cloned()),
+        _ => Err(Ambiguous(evidence.found.clone())),
+    }
+}
+
+/// What stands before kubepods in the path of a pod; `None`: it is no pod's.
+fn root_of_pod(path: &CgroupPath) -> Option<CgroupPath> {
+    let mut above: Vec<CgroupPath> =
+        std::iter::successors(path.parent(), CgroupPath::parent).collect();
+    // A container may have a whole tree of pods in it: the first is the node's.
+    above.reverse();
+    let is_pod = |root: &CgroupPath| {
+        parse(path, root).is_some_and(|it| {
+            !it.is_misplaced
+                && matches!(
+                    it.level,
+                    KubeLevel::Pod { .. } | KubeLevel::Container { .. }
+                )
+        })
+    };
+    above.into_iter().find(is_pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> CgroupPath {
+        text.parse().expect("a path")
+    }
+
+    #[track_caller]
+    fn check(
+        own: Option<&str>,
+        configured: &[&str],
+        found: &[&str],
+        expected: Result<Option<&str>, &[&str]>,
+    ) {
+        let evidence = Evidence {
+            own: own.map(path),
+            configured: configured.iter().map(|it| path(it)).collect(),
+            found: found.iter().map(|it| path(it)).collect(),
+        };
+        let expected = match expected {
+            Ok(root) => Ok(root.map(path)),
+            Err(several) => Err(Ambiguous(several.iter().map(|it| path(it)).collect())),
+        };
+        assert_eq!(choose(&evidence), expected);
+    }
+
+    #[test]
+    fn the_strongest_evidence_decides() {
+        let two = ["/", "/kubelet.slice"];
+        let id = "0".repeat(64);
+        let in_pod = format!(
+            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-poda.slice/cri-containerd-{id}.scope"
+        );
+        check(Some(&in_pod), &[], &two, Ok(Some("/kubelet.slice")));
+        check(Some(&in_pod), &["/"], &two, Ok(Some("/kubelet.slice")));
+        check(
+            Some("/system.slice/ballast.service"),
+            &["/kubelet", "/kubelet.slice"],
+            &two,
+            Ok(Some("/kubelet.slice")),
+        );
+        check(None, &[], &["/kubelet.slice"], Ok(Some("/kubelet.slice")));
+        check(None, &[], &[], Ok(None));
+        check(None, &["/kubelet"], &["/"], Ok(None));
+    }
+
+    #[test]
+    fn of_two_trees_none_is_chosen_by_chance() {
+        check(None, &[], &["/", "/test"], Err(&["/", "/test"]));
+        let several = Ambiguous(["/", "/test"].map(path).into());
+        assert_eq!(
+            several.to_string(),
+            "/, /test have a kubepods each, and nothing tells which is kubelet's; set \
+             kubelet.cgroupRoot to the one that is"
+        );
+    }
+
+    #[test]
+    fn a_cluster_in_a_container_is_not_the_nodes() {
+        let id = "0".repeat(64);
+        let nested = format!("/kubepods/poda/{id}/kubepods/podb/{id}");
+        check(Some(&nested), &[], &[], Ok(Some("/")));
+    }
+}

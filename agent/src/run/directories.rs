@@ -1,0 +1,70 @@
+//! The directories that a configuration names, looked at without making any.
+
+use std::path::{Path, PathBuf};
+
+use super::RunError;
+use crate::config::Config;
+use crate::sys::{FsError, Root};
+
+/// They may be made, if what is above them is a directory. `more`: those of a mode, each with its field.
+pub(super) fn check(
+    root: &Root,
+    config: &Config,
+    more: &[(&'static str, &Path)],
+) -> Result<(), RunError> {
+    let all = [
+        ("stateDirectory", config.state_directory.as_path()),
+        ("bpf.pinDirectory", &config.bpf.pin_directory),
+    ];
+    let socket = config.socket.parent().map(|it| ("socket", it));
+    for (field, path) in all.into_iter().chain(more.iter().copied()).chain(socket) {
+        let (there, _) = nearest(root, path).map_err(|source| RunError::Directory {
+            field,
+            source: Some(source),
+            path: path.to_owned(),
+        })?;
+        if !root.is_dir(&there) {
+            return Err(RunError::Directory {
+                field,
+                source: None,
+                path: there,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What of a path is there, and the rest.
+pub(super) fn nearest(root: &Root, path: &Path) -> Result<(PathBuf, PathBuf), FsError> {
+    for there in path.ancestors() {
+        match root.metadata(there) {
+            Ok(_) => {
+                let rest = path.strip_prefix(there).unwrap_or(Path::new(""));
+                return Ok((there.to_owned(), rest.to_owned()));
+            }
+            Err(FsError::Gone { .. }) => {}
+            // A file stands for a directory.
+            Err(error) if error.errno() == Some(nix::libc::ENOTDIR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((PathBuf::from("/"), path.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_of_a_path_ends_at_a_file() {
+        let parts = |path: &str| {
+            let (there, rest) =
+                nearest(&Root::host(), Path::new(path)).expect("it can be looked at");
+            (there.display().to_string(), rest.display().to_string())
+        };
+        let two = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(parts("/proc/none/below"), two("/proc", "none/below"));
+        assert_eq!(parts("/proc/self/stat/a/b"), two("/proc/self/stat", "a/b"));
+        assert_eq!(parts("/proc/self"), two("/proc/self", ""));
+    }
+}

@@ -1,0 +1,570 @@
+//! Mode `observe`: another program, kubelet as a rule, manages the node, and the agent tells what the kernel
+//! does to its pods. Nothing on the node is changed: no cgroup is made, written or armed, no signal is sent.
+//!
+//! One thread reads: it follows the tree of cgroups, sweeps it and shows it. Beside it the same threads as in
+//! mode `own`: the kernel listener, which attributes and records before anybody hears of it, those that keep
+//! OOM records and compare counts, and a small tokio runtime for the HTTP endpoint, the socket and signals.
+//!
+//! Invariants: pods and containers are known by UID and id; a name is an addition that may come late or never.
+//! What only the manager of the node can know is absent, not zero. Files are written below the state directory
+//! and the directory of pins alone.
+
+mod first_process;
+mod known;
+mod place;
+mod pressure;
+mod publish;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use self::first_process::ByNamespace;
+use self::place::Place;
+pub(super) use self::place::PlaceError;
+use self::pressure::Pressure;
+use self::tree::{KubeTree, WALK_EVERY};
+use super::exclusive::Exclusive;
+use super::forensics::{self, Background};
+use super::kernel::{self, Listener, Outputs, Prepared, Programs, Remade, Shared, Tell};
+use super::node::Node;
+use super::publisher::Publisher;
+use super::serve::{self, ServeError, Server};
+use super::sweep::{self, Readings, Sweeper};
+use super::told::Told;
+use super::{RunError, check, directories, identity, missed};
+use crate::config::{Config, ObserveConfig};
+use crate::model::cgroup_path::CgroupPath;
+use crate::model::check::PodCgroups;
+use crate::model::mounts::CgroupFacts;
+use crate::model::stats::StatsSnapshot;
+use crate::model::time::WallTime;
+use crate::observe::event_log::EventLog;
+use crate::observe::health::Health;
+use crate::observe::http::{self, Pages};
+use crate::observe::metrics::labels::Trigger;
+use crate::observe::metrics::{Identity, Metrics};
+use crate::observe::socket::CatchUp;
+use crate::observe::stats::Options;
+use crate::sources::bpf::WatchedRoot;
+use crate::sources::cgroupfs::CgroupReader;
+use crate::sources::mounts::open_trees;
+use crate::sources::node_reading::NodeReader;
+use crate::sources::oom_counters::Signals;
+use crate::sources::oom_scene::SceneReader;
+use crate::sources::stats::{self, StatsReader};
+use crate::sources::wakers::Bell;
+use crate::sys::filesystem::FilesystemProbe;
+use crate::sys::patience::Patience;
+use crate::sys::{Root, clock, page_size, syscall};
+
+/// Event records kept for `ballast events`; of the frequent kinds as many again.
+const EVENT_LOG: usize = 4096;
+
+/// No pass for this long means that the loop is stuck.
+const MAX_PASS_AGE: Duration = Duration::from_secs(60);
+
+/// A slice of the sweep: who asks the loop to stop waits no longer.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// Between two walks of the tree, and between two looks for it where there is none.
+const WALK_GAP: Duration = Duration::from_secs(1);
+
+/// Pods that come and go are gathered for this long.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// How often what the agent itself uses is read; as often as in mode `own`.
+const MEASURE_EVERY: Duration = Duration::from_secs(10);
+
+/// A disk that does not answer keeps no reading waiting for longer.
+const DISK_TIME: Duration = Duration::from_millis(100);
+
+/// Parts of readiness.
+const TREE: &str = "cgroups of pods";
+const KERNEL_EVENTS: &str = "kernel events";
+
+/// The loop with all that it owns.
+struct Loop {
+    config: Config,
+    /// `kubelet.cgroupRoot` by either driver.
+    roots: Vec<CgroupPath>,
+    node: Node,
+    tree: Arc<KubeTree>,
+    sweeper: Sweeper,
+    /// `None`: the size of the memory is not known.
+    pressure: Option<Pressure>,
+    background: Arc<Background>,
+    nodefs: FilesystemProbe,
+    told: Told,
+    metrics: Metrics,
+    health: Health,
+    publisher: Publisher,
+    /// What an operator should know, for the status document.
+    warnings: Vec<String>,
+    n_passes: u64,
+    last_pass: Duration,
+    /// Boottime of each.
+    walk_due: Duration,
+    gather_due: Duration,
+    measure_due: Duration,
+}
+
+/// For `ballast check`.
+pub(super) fn check_config(config: &Config, observe: &ObserveConfig) -> Result<(), RunError> {
+    find(&Root::host(), config, observe).map(|_| ())
+}
+
+/// For `ballast check`.
+pub(super) fn find_pods(found: &CgroupFacts, observe: &ObserveConfig) -> PodCgroups {
+    let root = Root::host();
+    let place = open_trees(&root, &found.layout)
+        .map_err(PlaceError::Fs)
+        .and_then(|trees| {
+            let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
+            Place::find(&root, &reader, &observe.cgroup_roots)
+        });
+    match place {
+        Ok(Some(Place { kubepods, .. })) => PodCgroups::Found {
+            path: kubepods.path.to_string(),
+            driver: kubepods.driver,
+        },
+        Ok(None) => PodCgroups::Absent,
+        Err(error) => PodCgroups::Unknown(crate::observe::chain(&error)),
+    }
+}
+
+/// What a start goes on with, found out without making anything.
+fn find(
+    root: &Root,
+    config: &Config,
+    observe: &ObserveConfig,
+) -> Result<(Node, Option<Place>), RunError> {
+    directories::check(root, config, &[])?;
+    if let Some(listen) = serve::listen(&config.metrics) {
+        http::check(&listen).map_err(ServeError::Http)?;
+    }
+    let node = Node::detect(root, &config.state_directory)?;
+    let place = Place::find(root, &node.reader, &observe.cgroup_roots)?;
+    Ok((node, place))
+}
+
+/// Runs the agent until it is told to stop.
+pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunError> {
+    syscall::limit_heap();
+    let root = Root::host();
+    check::check_fitness(&config)?;
+    let (node, place) = find(&root, &config, observe)?;
+    root.create_dir_all(&config.state_directory)
+        .map_err(RunError::State)?;
+    let _exclusive = Exclusive::take(&config)?;
+    let log = EventLog::new(EVENT_LOG, 0);
+    let told = Told::new(log.clone());
+    let metrics = Metrics::new(
+        config.mode.kubelet_duties(),
+        config.kubelet_metric_names,
+        Identity::NamesOrIds,
+    );
+    let parts = ["node", TREE, KERNEL_EVENTS];
+    let health = Health::new(MAX_PASS_AGE, parts, clock::boottime());
+    serve::raise_open_files();
+    let kernel = Arc::new(Shared::default());
+    kernel.kill_counts.set_unified(node.reader.trees().unified);
+    if !root.exists("/proc/pressure/memory") {
+        kernel.count_reclaim();
+    }
+    let bell = Bell::new().map_err(|it| RunError::Thread(it.into()))?;
+    let tree = Arc::new(KubeTree::new(
+        node.reader.clone(),
+        kernel,
+        Arc::default(),
+        metrics.clone(),
+        node.identity.page_size.0,
+        bell.clone(),
+    ));
+    let (publisher, status) = Publisher::new(&config.mode);
+    let stop = Arc::new(AtomicBool::new(false));
+    let server = {
+        let pages = Pages {
+            metrics: metrics.clone(),
+            health: health.clone(),
+            stats: tree.readings.subscribe(),
+            options: Options {
+                timestamps: config.metrics.timestamps,
+            },
+        };
+        let (stop, bell) = (Arc::clone(&stop), bell.clone());
+        let ask_to_stop = move || {
+            stop.store(true, Ordering::Relaxed);
+            bell.ring();
+        };
+        let ask = ask_for_sweep(&tree.readings);
+        let catch_up = catch_up(&tree.kernel);
+        Server::start(&config, pages, ask, &log, catch_up, status, ask_to_stop)?
+    };
+    let background = Arc::<Background>::default();
+    let patience = Patience::start(DISK_TIME).map_err(RunError::Thread)?;
+    let nodefs = FilesystemProbe::new(&root, &config.state_directory, &patience);
+    let now = clock::boottime();
+    let mut state = Loop {
+        sweeper: sweeper(&config, &node, &tree, &background, &nodefs, place.as_ref()),
+        pressure: None,
+        config,
+        roots: observe.cgroup_roots.clone(),
+        node,
+        tree: Arc::clone(&tree),
+        background,
+        nodefs,
+        told,
+        metrics,
+        health,
+        publisher,
+        warnings: vec![NO_NAMES.to_owned()],
+        n_passes: 0,
+        last_pass: Duration::ZERO,
+        walk_due: now,
+        gather_due: now,
+        measure_due: now,
+    };
+    state.sweeper.set_bell(bell.clone());
+    state.begin();
+    let recorder = state.keep_oom_records()?;
+    // Ends after the listener, which is dropped first.
+    let _keeper = recorder.handle;
+    let saver = recorder.recorder.saver();
+    let _accountant = missed::compare_kills(
+        Arc::clone(state.node.reader.trees()),
+        Signals::WithoutWrites,
+        &tree.kernel,
+        log.clone(),
+        state.metrics.clone(),
+        saver,
+        tell(&tree),
+    )?;
+    let listener = state.prepare(place.as_ref(), &log, recorder.recorder)?;
+    state.follow(place);
+    state.walk();
+    let _listener = listener.map(Prepared::listen);
+    while !stop.load(Ordering::Relaxed) {
+        state.pass();
+        bell.wait(state.wake().saturating_sub(clock::boottime()));
+    }
+    state
+        .told
+        .agent("AgentStopping", "nothing on the node changes".to_owned());
+    server.stop();
+    Ok(())
+}
+
+/// Said once, at the start, in the status document and by `ballast check`.
+pub(super) const NO_NAMES: &str = "pods are known by their UID and containers by their id: this build asks neither \
+                                   kubelet nor an API server nor a runtime for names";
+
+fn tell(tree: &Arc<KubeTree>) -> Tell {
+    let tree = Arc::clone(tree);
+    Box::new(move |news| tree.hear(news))
+}
+
+fn ask_for_sweep(readings: &Arc<Readings>) -> Arc<dyn Fn() + Send + Sync> {
+    let readings = Arc::clone(readings);
+    Arc::new(move || readings.ask())
+}
+
+fn catch_up(kernel: &Arc<Shared>) -> CatchUp {
+    let asked = Arc::clone(kernel);
+    CatchUp {
+        ask: Arc::new(move || asked.listen_now()),
+        heard: kernel.heard(),
+    }
+}
+
+/// `place`: where to read; `None`: of the node alone.
+fn sweeper(
+    config: &Config,
+    node: &Node,
+    tree: &KubeTree,
+    background: &Arc<Background>,
+    nodefs: &FilesystemProbe,
+    place: Option<&Place>,
+) -> Sweeper {
+    let root = Root::host();
+    let trees = node.reader.trees();
+    let page_size = node.identity.page_size.0;
+    let machine = stats::machine(&root, &node.name, &node.topology, trees.unified);
+    let cgroups = place.map_or_else(Place::nowhere, Place::qos_cgroups);
+    Sweeper::new(sweep::Parts {
+        reader: StatsReader::new(
+            &root,
+            Arc::clone(trees),
+            cgroups,
+            nodefs.clone(),
+            Arc::new(machine),
+            page_size,
+        ),
+        readings: Arc::clone(&tree.readings),
+        kernel: Arc::clone(&tree.kernel),
+        background: Arc::clone(background),
+        metrics: tree.metrics.clone(),
+        page_size,
+        interval: config.stats_interval,
+    })
+}
+
+impl Loop {
+    /// Says what starts here.
+    fn begin(&self) {
+        self.health.unblock("node");
+        self.told.agent(
+            "AgentStarted",
+            format!(
+                "ballast {} observes Linux {}, cgroup {}, {}",
+                env!("CARGO_PKG_VERSION"),
+                self.node.identity.kernel_release,
+                self.node.version(),
+                self.node.topology.shape(),
+            ),
+        );
+        self.told.agent("PodsWithoutNames", NO_NAMES.to_owned());
+    }
+
+    /// Keeps the records of OOM kills, and tells what was wrong with those that are there.
+    fn keep_oom_records(&self) -> Result<forensics::Started, forensics::ForensicsError> {
+        let trees = Arc::clone(self.node.reader.trees());
+        let started = forensics::start(
+            &self.config.state_directory,
+            self.config.oom_records.max_bytes,
+            SceneReader::new(trees, Root::host()),
+            Arc::clone(&self.tree.kernel),
+            Arc::clone(&self.background),
+            self.metrics.clone(),
+        )?;
+        for fault in &started.faults {
+            self.told.node("OomRecordsDamaged", fault.clone());
+        }
+        Ok(started)
+    }
+
+    /// `Ok(None)`: there is nothing to listen to, which is told.
+    fn prepare(
+        &mut self,
+        place: Option<&Place>,
+        log: &EventLog,
+        recorder: forensics::Recorder,
+    ) -> Result<Option<Prepared>, RunError> {
+        let watched = place.and_then(|it| self.watched_root(&it.kubepods.path));
+        let kernel = &self.tree.kernel;
+        let streams = match kernel::adopt(&self.config.bpf, watched, kernel) {
+            Ok(streams) => streams,
+            Err(error) => {
+                let fault = Some(crate::observe::chain(&error));
+                self.programs_loaded(Programs {
+                    reports: Vec::new(),
+                    device: None,
+                    fault,
+                    not_pinned: None,
+                });
+                return Ok(None);
+            }
+        };
+        let outputs = Outputs {
+            log: log.clone(),
+            recorder,
+            metrics: self.metrics.clone(),
+            first: Box::new(ByNamespace {
+                root: Root::host(),
+                reader: self.node.reader.clone(),
+            }),
+            tell: tell(&self.tree),
+            cgroups_first: true,
+        };
+        let listener = Listener::new(streams, None, Arc::clone(kernel), outputs);
+        listener.prepare().map(Some).map_err(RunError::Thread)
+    }
+
+    /// `None`: it is gone again.
+    fn watched_root(&self, kubepods: &CgroupPath) -> Option<WatchedRoot> {
+        let watched = self.node.watched_root(kubepods).ok()??;
+        Some(WatchedRoot {
+            tells_ends: true,
+            ..watched
+        })
+    }
+
+    fn programs_loaded(&mut self, programs: Programs) {
+        let counts = &self.tree.kernel.kill_counts;
+        let fault = programs.fault;
+        let reports = &programs.reports;
+        self.publisher
+            .programs_loaded(reports, fault.as_deref(), counts, &self.metrics);
+        if let Some(why) = fault {
+            self.told.node("KernelEventsOff", why);
+        }
+        if let Some(why) = &programs.not_pinned {
+            self.told.node("KernelEventsNotPinned", why.clone());
+        }
+        self.publisher.not_pinned(programs.not_pinned);
+        self.health.unblock(KERNEL_EVENTS);
+    }
+
+    /// When the next pass is due without a ring of the bell.
+    fn wake(&self) -> Duration {
+        let gather = self.tree.is_changed().then_some(self.gather_due);
+        [gather, self.publisher.next_wake()]
+            .into_iter()
+            .flatten()
+            .fold(self.sweeper.due().min(self.walk_due), Duration::min)
+    }
+
+    fn pass(&mut self) {
+        let started = clock::boottime();
+        let mut trigger = Trigger::Timer;
+        if let Some(programs) = self.tree.take_programs() {
+            self.programs_loaded(programs);
+            trigger = Trigger::Event;
+        }
+        if self.tree.takes_walk() {
+            self.walk_due = self.walk_due.min(self.last_walk() + WALK_GAP);
+        }
+        if started >= self.walk_due {
+            self.look_for_tree();
+            self.walk();
+        }
+        if started >= self.gather_due && self.tree.takes_change() {
+            self.gather_due = started + GATHER;
+            self.take_pods(false);
+            self.publisher.changed(started);
+            trigger = Trigger::Event;
+        }
+        self.sweeper.hurry();
+        if clock::boottime() >= self.sweeper.due()
+            && let Some(snapshot) = self.sweeper.slice(SLICE)
+        {
+            self.take_sweep(snapshot);
+        }
+        self.end_pass(started, trigger);
+    }
+
+    fn end_pass(&mut self, started: Duration, trigger: Trigger) {
+        let now = clock::boottime();
+        self.n_passes += 1;
+        self.last_pass = now.saturating_sub(started);
+        self.metrics.loop_tick(trigger);
+        self.metrics
+            .loop_succeeded(WallTime::from_epoch(clock::wall()));
+        self.health.pass_done(now);
+        self.metrics.set_ready(self.health.is_ready());
+        if now >= self.measure_due {
+            self.measure_due = now + MEASURE_EVERY;
+            self.publisher.measure_self(&self.metrics);
+        }
+        if self.publisher.next_wake().is_some_and(|it| it <= now) {
+            self.publish(now);
+        }
+    }
+
+    /// Pods as the tree has them. `anew`: their processes are looked up again.
+    fn take_pods(&mut self, anew: bool) {
+        let readings = &self.tree.readings;
+        let pods = known::pods(&self.tree, &readings.pods(), anew);
+        readings.set_pods(pods);
+        if self.tree.takes_growth() {
+            readings.ask();
+        }
+    }
+
+    fn take_sweep(&mut self, snapshot: StatsSnapshot) {
+        let figures = snapshot.pods.iter();
+        let figures = figures.filter_map(|it| Some((it.pod.uid.clone(), it.figures()?)));
+        let mut figures = figures.collect();
+        self.sweeper.remember(&mut figures);
+        self.sweeper.show(snapshot, &figures, &|_, _| None);
+        let now = clock::boottime();
+        self.read_node();
+        self.publisher.changed(now);
+    }
+
+    /// Kubelet may have been started since, or told another place.
+    fn look_for_tree(&mut self) {
+        let before = self.tree.place();
+        match Place::find(&Root::host(), &self.node.reader, &self.roots) {
+            Ok(place) if place != before => {
+                let nodefs = &self.nodefs;
+                let background = &self.background;
+                let place_now = place.as_ref();
+                self.sweeper = sweeper(
+                    &self.config,
+                    &self.node,
+                    &self.tree,
+                    background,
+                    nodefs,
+                    place_now,
+                );
+                self.sweeper.set_bell(self.tree.bell.clone());
+                self.follow(place);
+            }
+            Ok(_) => {}
+            // The one that was followed is still there, or is not: a walk shows it.
+            Err(error) => self.warn_once("PodsNotFound", crate::observe::chain(&error)),
+        }
+    }
+
+    /// The kernel's filters, the sweep and the walk go by this place from now on.
+    fn follow(&mut self, place: Option<Place>) {
+        let root = Root::host();
+        let shown = place
+            .as_ref()
+            .map(|it| (&it.kubepods.path, it.kubepods.driver));
+        identity::set_agent(&self.metrics, &root, &self.config, &self.node, shown);
+        let kubepods = place.as_ref().map(|it| it.kubepods.path.clone());
+        if let Some(path) = &kubepods {
+            if let Some(root) = self.watched_root(path) {
+                self.tree.kernel.follow(Remade {
+                    root,
+                    device_directory: None,
+                });
+            }
+            self.told.agent("PodsFound", format!("pods lie in {path}"));
+            self.health.unblock(TREE);
+        } else {
+            let why = "there is no kubepods yet: kubelet has not made it";
+            self.health.block(TREE, why);
+        }
+        let trees = Arc::clone(self.node.reader.trees());
+        let page_size = self.node.identity.page_size.0;
+        let path = kubepods.unwrap_or_else(CgroupPath::root);
+        let reader = NodeReader::open(&root, trees, &path, self.nodefs.clone(), page_size);
+        self.pressure = reader.ok().map(|it| Pressure::new(it, &self.config));
+        self.tree.set_place(place);
+    }
+
+    fn walk(&mut self) {
+        let now = clock::boottime();
+        self.walk_due = now
+            + match self.tree.place() {
+                Some(_) => WALK_EVERY,
+                None => WALK_GAP,
+            };
+        if let Err(error) = self.tree.walk() {
+            self.warn_once("TreeUnreadable", crate::observe::chain(&error));
+        }
+        self.take_pods(true);
+        self.publisher.changed(now);
+    }
+
+    /// Boottime of the last walk, as far back as it was due.
+    fn last_walk(&self) -> Duration {
+        let gap = match self.tree.place() {
+            Some(_) => WALK_EVERY,
+            None => WALK_GAP,
+        };
+        self.walk_due.saturating_sub(gap)
+    }
+
+    fn warn_once(&mut self, reason: &'static str, why: String) {
+        if !self.warnings.contains(&why) {
+            self.told.node(reason, why.clone());
+            self.warnings.push(why);
+        }
+    }
+}

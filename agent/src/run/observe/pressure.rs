@@ -1,0 +1,68 @@
+//! How far the node is from kubelet's thresholds, as kubelet would measure it. Kubelet decides; this shows.
+
+use super::Loop;
+use crate::config::{Compat, Config};
+use crate::decide::eviction::signals::{available_memory, observations};
+use crate::decide::eviction::{FsLayout, Policy};
+use crate::model::eviction::{MemoryMethod, NodeReading, Threshold};
+use crate::model::history::NodeSample;
+use crate::model::status::PressureStatus;
+use crate::run::signals::{self, is_met};
+use crate::sources::node_reading::NodeReader;
+use crate::sys::clock;
+
+/// See the module.
+pub(super) struct Pressure {
+    reader: NodeReader,
+    thresholds: Vec<Threshold>,
+    before: Option<NodeReading>,
+    pub status: Option<PressureStatus>,
+}
+
+impl Pressure {
+    pub(super) fn new(reader: NodeReader, config: &Config) -> Self {
+        let policy = Policy::new(&config.kubelet, FsLayout::One, Compat::Kubelet);
+        Self {
+            reader,
+            // Texts with a fault are none in a checked configuration.
+            thresholds: policy.map(|it| it.thresholds).unwrap_or_default(),
+            before: None,
+            status: None,
+        }
+    }
+}
+
+impl Loop {
+    /// Reads the node, for the document, the gauges and the records of OOM kills.
+    pub(super) fn read_node(&mut self) {
+        let now = clock::boottime();
+        let Some(pressure) = &mut self.pressure else {
+            return;
+        };
+        let mut node = pressure.reader.read(now);
+        if node.kubepods_stall.is_none() {
+            let reclaim = self.tree.kernel.reclaim_stalls();
+            node.kubepods_stall = reclaim.map(|it| it.kubepods());
+        }
+        self.background.push_node(NodeSample::of(&node));
+        let before = pressure.before.replace(node.clone());
+        let method = MemoryMethod::WorkingSet;
+        let observed = observations(&node, before.as_ref(), method, Compat::Kubelet);
+        let thresholds = &pressure.thresholds;
+        let met = thresholds.iter().filter(|it| is_met(it, &observed));
+        let status = PressureStatus {
+            // As of this reading: kubelet keeps a condition for longer.
+            conditions: met.map(|it| it.signal.condition()).collect(),
+            signals: signals::signals(thresholds, &observed, now, &|it| is_met(it, &observed)),
+            memory_method: method,
+            memory_available: MemoryMethod::MEASURED
+                .into_iter()
+                .filter_map(|it| Some((it, available_memory(&node, before.as_ref(), it)?)))
+                .collect(),
+            stalls: signals::stalls(&node, self.sweeper.class_stalls()),
+            ..PressureStatus::default()
+        };
+        self.metrics.set_pressure(&status, now);
+        pressure.status = Some(status);
+    }
+}

@@ -1,0 +1,204 @@
+//! What the loop shows: the status document and the gauges. What only the manager of the node knows is not in
+//! it: books, reservations, the state of a container.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Loop;
+use crate::model::container::PodPhase;
+use crate::model::pod::PodUid;
+use crate::model::stats::{CgroupStats, KnownContainer, KnownPod, StatsSnapshot};
+use crate::model::status::{
+    self, AgentStatus, ApiVersion, CgroupStatus, ContainerEntry, EntryState, NodeStatus,
+    ResourceBounds, ResourceStatus, Status, StatusKind,
+};
+use crate::observe::metrics::ContainerLabels;
+use crate::observe::metrics::labels::{CgroupLevel, ObjectKind};
+use crate::run::publisher;
+use crate::run::usage::Usages;
+use crate::sources::block_io::uncounted_disks;
+use crate::sys::Root;
+use crate::units::{Bytes, MilliCpu};
+
+impl Loop {
+    pub(super) fn publish(&mut self, now: Duration) {
+        let pods = self.tree.readings.pods();
+        let containers = || {
+            let pods = pods.iter();
+            pods.flat_map(|pod| pod.containers.iter().map(move |it| (pod, it)))
+        };
+        let labels =
+            containers().map(|(pod, it)| ContainerLabels::new(&pod.pod, &it.name, &it.runtime_id));
+        self.metrics.sync_pods(labels, now);
+        self.count_objects(pods.len(), containers().count());
+        let psi = publisher::node_psi(&self.metrics, now);
+        self.metrics.set_source_ages(now);
+        let status = self.status(&pods, psi);
+        self.publisher.publish(status, now);
+    }
+
+    fn count_objects(&self, n_pods: usize, n_containers: usize) {
+        let live = self.tree.kernel.index().live();
+        let counts = self
+            .tree
+            .kernel
+            .index()
+            .count(live.iter().map(|(id, _)| *id));
+        for (kind, n) in [
+            (ObjectKind::Pod, n_pods),
+            (ObjectKind::Container, n_containers),
+            (ObjectKind::Cgroup, live.len()),
+        ] {
+            self.metrics.set_objects(kind, n);
+        }
+        for (level, n) in [
+            (CgroupLevel::Kubepods, counts.kubepods),
+            (CgroupLevel::Qos, counts.qos),
+            (CgroupLevel::Pod, counts.pods),
+            (CgroupLevel::Container, counts.containers),
+        ] {
+            self.metrics.set_cgroups(level, n);
+        }
+    }
+
+    fn status(&self, pods: &[std::sync::Arc<KnownPod>], psi: status::PsiStatus) -> Status {
+        let usages = Usages::of(&self.tree.readings);
+        let stats = self.tree.readings.stats();
+        let place = self.tree.place();
+        let entries = pods
+            .iter()
+            .map(|it| self.pod(it, &usages, stats.as_deref()));
+        Status {
+            api_version: ApiVersion::V1Alpha1,
+            kind: StatusKind::Status,
+            agent: AgentStatus {
+                passes: self.n_passes,
+                last_pass_us: u64::try_from(self.last_pass.as_micros()).unwrap_or(u64::MAX),
+                last_event: self.told.last_event(),
+                ..self.publisher.agent()
+            },
+            node: NodeStatus {
+                name: self.node.name.clone(),
+                cgroup: CgroupStatus {
+                    version: self.node.version(),
+                    driver: place.as_ref().map(|it| it.kubepods.driver),
+                    root: place.map_or_else(|| "/".to_owned(), |it| it.root.to_string()),
+                    uncounted_disks: uncounted_disks(&Root::host(), &self.node.cgroups.layout),
+                },
+                resources: self.resources(&usages, stats.as_deref()),
+                psi,
+                ebpf: self.publisher.ebpf(self.tree.kernel.lost()),
+                pressure: self.pressure.as_ref().and_then(|it| it.status.clone()),
+                placement: None,
+            },
+            pods: entries.collect(),
+            manifest_faults: Vec::new(),
+            warnings: self.warnings.clone(),
+        }
+    }
+
+    /// What the node has, and what all pods use of it.
+    fn resources(
+        &self,
+        usages: &Usages,
+        stats: Option<&StatsSnapshot>,
+    ) -> BTreeMap<String, ResourceStatus> {
+        let of_pods = stats.and_then(|it| {
+            let pods = it.pods.iter().filter_map(|it| it.stats.as_ref());
+            pods.map(|it| it.memory.usage).sum::<Option<u64>>()
+        });
+        let cpu = usages.kubepods_cpu().map(|MilliCpu(milli)| milli);
+        let n_cpus = self.node.topology.online().len() as u64;
+        let resource = |capacity: u64, used: Option<u64>| ResourceStatus {
+            capacity,
+            used,
+            ..ResourceStatus::default()
+        };
+        [
+            ("cpu".to_owned(), resource(n_cpus * 1000, cpu)),
+            (
+                "memory".to_owned(),
+                resource(self.node.capacity.memory.0, of_pods),
+            ),
+        ]
+        .into()
+    }
+
+    fn pod(
+        &self,
+        pod: &KnownPod,
+        usages: &Usages,
+        stats: Option<&StatsSnapshot>,
+    ) -> status::PodEntry {
+        let mut stalls = self.tree.readings.stalls_of(&pod.pod.uid);
+        let read = stats.and_then(|it| {
+            let index = it.pods.binary_search_by(|it| it.pod.cmp(&pod.pod)).ok()?;
+            Some(&it.pods[index])
+        });
+        let containers: Vec<ContainerEntry> = pod
+            .containers
+            .iter()
+            .map(|it| {
+                let mut found = read.into_iter().flat_map(|it| &it.containers);
+                let found = found.find(|read| read.runtime_id == it.runtime_id);
+                ContainerEntry {
+                    name: it.name.clone(),
+                    id: it.name.is_empty().then(|| it.runtime_id.clone()),
+                    kind: None,
+                    state: EntryState::Running {
+                        pid: it.pid,
+                        started_at: it.started_at.unwrap_or(pod.started_at),
+                    },
+                    restarts: it.restarts,
+                    oom_kills: it.oom_events,
+                    cpuset: None,
+                    resources: bounds(found.map(|it| &it.stats)),
+                    usage: usages.container(&pod.pod, &it.runtime_id),
+                    memory_stall: stalls.containers.remove(it.known_as()),
+                }
+            })
+            .collect();
+        status::PodEntry {
+            namespace: pod.pod.namespace.clone(),
+            name: pod.pod.name.clone(),
+            uid: pod.pod.uid.clone(),
+            qos: pod.qos,
+            qos_reason: None,
+            phase: PodPhase::Running,
+            reason: None,
+            message: None,
+            cgroup_path: Some(pod.cgroup.to_string()),
+            started_at: Some(pod.started_at),
+            resources: bounds(read.and_then(|it| it.stats.as_ref())),
+            usage: usages.pod(&pod.pod),
+            memory_stall: stalls.pod,
+            oom_kills: self.oom_kills(&pod.pod.uid, &pod.containers),
+            containers,
+        }
+    }
+
+    /// Of the containers that are there, and of the pod's cgroup itself.
+    fn oom_kills(&self, uid: &PodUid, containers: &[KnownContainer]) -> u64 {
+        let pod = super::known::unnamed(uid);
+        let of_pod = self
+            .metrics
+            .oom_kills_of(ContainerLabels::new(&pod, "", ""));
+        containers.iter().map(|it| it.oom_events).sum::<u64>() + of_pod
+    }
+}
+
+/// Limits, as the cgroup has them. What was asked for it does not tell.
+fn bounds(stats: Option<&CgroupStats>) -> ResourceBounds {
+    let spec = stats.map(|it| &it.spec);
+    let cpu = spec.and_then(|it| {
+        let micros = it.cpu_quota_us?;
+        Some(MilliCpu(
+            micros.saturating_mul(1000) / it.cpu_period_us?.max(1),
+        ))
+    });
+    ResourceBounds {
+        cpu_limit_milli: cpu,
+        memory_limit_bytes: spec.and_then(|it| it.memory_limit).map(Bytes),
+        ..ResourceBounds::default()
+    }
+}

@@ -1,0 +1,306 @@
+//! The tree of cgroups that kubelet and its runtime make: found by a walk, followed by what the kernel tells.
+//!
+//! In: news of the listener, on its thread. Out: the index of cgroups, which pods there are, and what a
+//! container had used when its last process ended.
+//!
+//! Invariant: nothing here writes. A cgroup is registered when the kernel tells of it or a walk finds it, and
+//! retired when the kernel tells of its end or a walk misses it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::place::Place;
+use crate::decide::attribution::Made;
+use crate::decide::missed_kills::Before;
+use crate::model::attribution::{Level, Owner};
+use crate::model::event::{CgroupId, CgroupLineage};
+use crate::model::eviction::DiskUse;
+use crate::model::stats::{CgroupStats, ContainerStats, EndedContainer, ProcessLimits};
+use crate::model::time::WallTime;
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::labels::EndedKind;
+use crate::run::kernel::{LONGEST_NAME, News, Programs, Shared};
+use crate::run::missed::Origin;
+use crate::run::sweep::Readings;
+use crate::sources::stats::read_once;
+use crate::sources::wakers::Bell;
+use crate::sources::{cgroupfs::CgroupReader, kube_tree};
+use crate::sys::{FsError, clock};
+
+/// What the listener's thread and the loop both know of the tree.
+pub(super) struct KubeTree {
+    pub(super) reader: CgroupReader,
+    pub(super) kernel: Arc<Shared>,
+    pub(super) readings: Arc<Readings>,
+    pub(super) metrics: Metrics,
+    /// Bytes.
+    pub(super) page_size: u64,
+    /// Wakes the loop.
+    pub(super) bell: Bell,
+    told: Mutex<Told>,
+    /// Only a walk can tell what there is.
+    is_walk_wanted: AtomicBool,
+    /// What there is to show changed.
+    is_changed: AtomicBool,
+    /// There are pods or containers that no sweep has read.
+    is_grown: AtomicBool,
+}
+
+#[derive(Default)]
+struct Told {
+    place: Option<Place>,
+    /// Of containers without a process.
+    last: BTreeMap<CgroupId, CgroupStats>,
+    programs: Option<Programs>,
+}
+
+impl KubeTree {
+    pub(super) fn new(
+        reader: CgroupReader,
+        kernel: Arc<Shared>,
+        readings: Arc<Readings>,
+        metrics: Metrics,
+        page_size: u64,
+        bell: Bell,
+    ) -> Self {
+        Self {
+            reader,
+            kernel,
+            readings,
+            metrics,
+            page_size,
+            bell,
+            told: Mutex::default(),
+            is_walk_wanted: AtomicBool::new(false),
+            is_changed: AtomicBool::new(true),
+            is_grown: AtomicBool::new(true),
+        }
+    }
+
+    /// Takes what the kernel told. Never waits.
+    pub(super) fn hear(&self, news: News<'_>) -> bool {
+        match news {
+            News::Kill { .. } | News::Missed { .. } => self.change(),
+            News::Ended { .. } => {}
+            News::Made { cgroup, name } => self.made(cgroup, name),
+            News::Emptied(id) => self.emptied(id),
+            News::Gone(id) => self.gone(id),
+            News::Lost => self.want_walk(),
+            News::Programs(programs) => {
+                self.told().programs = Some(programs);
+                // What was made before they ran is known to nobody.
+                self.want_walk();
+            }
+        }
+        true
+    }
+
+    pub(super) fn take_programs(&self) -> Option<Programs> {
+        self.told().programs.take()
+    }
+
+    pub(super) fn takes_walk(&self) -> bool {
+        self.is_walk_wanted.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn takes_change(&self) -> bool {
+        self.is_changed.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn is_changed(&self) -> bool {
+        self.is_changed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn takes_growth(&self) -> bool {
+        self.is_grown.swap(false, Ordering::Relaxed)
+    }
+
+    /// Where the pods lie; `None`: nowhere yet.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.told().place.clone()
+    }
+
+    pub(super) fn set_place(&self, place: Option<Place>) {
+        self.told().place = place;
+    }
+
+    fn made(&self, cgroup: &CgroupLineage, name: &str) {
+        let Some(place) = self.place() else {
+            return self.want_walk();
+        };
+        let mut index = self.kernel.index_mut();
+        let made = index.made(
+            cgroup,
+            name,
+            place.kubepods.id,
+            &place.root,
+            LONGEST_NAME - 1,
+        );
+        match made {
+            Made::Registered => {
+                let owner = index.get(cgroup.cgroup_id).and_then(|it| it.owner);
+                drop(index);
+                if let Some(owner) = owner {
+                    self.count_kills_of(cgroup.cgroup_id, &owner, Origin::Made);
+                }
+                self.is_grown.store(true, Ordering::Relaxed);
+                self.change();
+            }
+            Made::Inner => {}
+            Made::Unknown => self.want_walk(),
+        }
+    }
+
+    /// The runtime removes the cgroup some milliseconds after its last process, so this is the last reading.
+    fn emptied(&self, id: CgroupId) {
+        let Some(owner) = self.kernel.index().get(id).and_then(|it| it.owner) else {
+            return;
+        };
+        if owner.container().is_none() {
+            return;
+        }
+        let trees = self.reader.trees();
+        let stats = read_once(trees, &owner.path, clock::boottime(), self.page_size)
+            .filter(|it| it.cgroup_id == Some(id));
+        if let Some(stats) = stats {
+            self.told().last.insert(id, stats);
+        }
+    }
+
+    fn gone(&self, id: CgroupId) {
+        let owner = {
+            let mut index = self.kernel.index_mut();
+            let owner = index.get(id).and_then(|it| it.owner);
+            index.retire(id);
+            owner
+        };
+        let Some(owner) = owner else { return };
+        self.kernel.kill_counts.end(id);
+        self.show_end(id, &owner);
+        self.change();
+    }
+
+    /// Shows for a while what a container had used.
+    fn show_end(&self, id: CgroupId, owner: &Owner) {
+        let last = self.told().last.remove(&id);
+        let Level::Container { uid, qos, key } = &owner.level else {
+            return;
+        };
+        let Some(stats) = last else {
+            self.metrics.ended_left_out(EndedKind::Reading, 1);
+            return;
+        };
+        let (now, wall) = (clock::boottime(), clock::wall());
+        let ended_at = WallTime::from_epoch(wall);
+        let known = self.readings.pod(uid);
+        let mut containers = known.iter().flat_map(|it| &it.containers);
+        let container = containers.find(|it| it.runtime_id == key.id);
+        let pod = match &known {
+            Some(known) => Arc::clone(&known.pod),
+            None => super::known::unnamed(uid),
+        };
+        let oom_events = super::known::oom_events(&self.metrics, &pod, key);
+        self.readings.add_ended(EndedContainer {
+            pod,
+            qos: *qos,
+            pod_cgroup: owner.path.parent().unwrap_or_else(|| owner.path.clone()),
+            pod_started_at: known.as_ref().map_or(ended_at, |it| it.started_at),
+            at: now,
+            container: ContainerStats {
+                name: container.map_or_else(String::new, |it| it.name.clone()),
+                id: owner.path.to_string(),
+                runtime_id: key.id.clone(),
+                image: String::new(),
+                started_at: container.and_then(|it| it.started_at),
+                ended_at: Some(ended_at),
+                restarts: 0,
+                oom_events,
+                stats,
+                root_fs: DiskUse::default(),
+                logs: DiskUse::default(),
+                descriptors: None,
+                limits: ProcessLimits::default(),
+            },
+        });
+    }
+
+    /// Reads the whole tree. What it finds is registered, what it misses retired.
+    pub(super) fn walk(&self) -> Result<(), FsError> {
+        let Some(place) = self.place() else {
+            return Ok(());
+        };
+        let before: BTreeSet<CgroupId> = {
+            let live = self.kernel.index().live();
+            live.into_iter().map(|(id, _)| id).collect()
+        };
+        let mut found = Vec::new();
+        kube_tree::walk(self.reader.trees(), &place.root, &mut |id, owner| {
+            found.push((id, owner));
+        })?;
+        let new: Vec<(CgroupId, Arc<Owner>)> = found
+            .iter()
+            .filter(|(id, _)| !before.contains(id))
+            .map(|(id, owner)| (*id, Arc::new(owner.clone())))
+            .collect();
+        // Before anybody can be told of a kill in it.
+        for (id, owner) in &new {
+            self.count_kills_of(*id, owner, Origin::Found(self.told_of(owner)));
+        }
+        let gone = {
+            let mut index = self.kernel.index_mut();
+            let owners: Vec<_> = before.iter().map(|id| (*id, index.get(*id))).collect();
+            let gone: BTreeSet<CgroupId> = index.walked(&before, found).into_iter().collect();
+            owners.into_iter().filter(move |(id, _)| gone.contains(id))
+        };
+        for (id, owner) in gone {
+            self.kernel.kill_counts.end(id);
+            if let Some(owner) = owner.and_then(|it| it.owner) {
+                self.show_end(id, &owner);
+            }
+        }
+        if !new.is_empty() {
+            self.is_grown.store(true, Ordering::Relaxed);
+        }
+        self.is_changed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What an earlier agent told of kills in a container. One of which it told nothing may have had kills before
+    /// there was any agent.
+    fn told_of(&self, owner: &Owner) -> Before {
+        let Level::Container { uid, key, .. } = &owner.level else {
+            return Before::All;
+        };
+        let pod = super::known::unnamed(uid);
+        match super::known::oom_events(&self.metrics, &pod, key) {
+            0 => Before::All,
+            n => Before::Told(n),
+        }
+    }
+
+    fn count_kills_of(&self, id: CgroupId, owner: &Owner, origin: Origin) {
+        let trees = self.reader.trees();
+        let counts = &self.kernel.kill_counts;
+        counts.count_kills_of(trees, id, &owner.path, &owner.level, origin);
+    }
+
+    fn want_walk(&self) {
+        self.is_walk_wanted.store(true, Ordering::Relaxed);
+        self.bell.ring();
+    }
+
+    fn change(&self) {
+        if !self.is_changed.swap(true, Ordering::Relaxed) {
+            self.bell.ring();
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Between two walks that nobody asked for: the safety net under what the kernel tells.
+pub(super) const WALK_EVERY: Duration = Duration::from_secs(30);

@@ -1,0 +1,328 @@
+//! Finds the cgroup trees that kubelets have made, and what is in one.
+//!
+//! Goes by names alone (`model::kube_cgroup`), in the hierarchy that memory is accounted in, and never
+//! deeper than containers: what those make below their own is theirs.
+
+use std::collections::BTreeSet;
+
+use crate::model::attribution::{Level, Owner};
+use crate::model::cgroup_name::CgroupDriver;
+use crate::model::cgroup_path::CgroupPath;
+use crate::model::event::CgroupId;
+use crate::model::kube_cgroup::{KubeLevel, parse};
+use crate::sys::{Dir, FsError, Tree, Trees};
+
+/// Where kubelet puts a container that its runtime does not put into the slice of its pod.
+const SYSTEM_SLICE: &str = "system.slice";
+
+/// Every cgroup below which a kubelet has its `kubepods`, whatever the driver: of those that are at most one
+/// level below the mount, and of those that somebody has named. More than one: of a test, of a second
+/// kubelet, of an agent that makes cgroups itself.
+pub fn find_roots(trees: &Trees, named: &[CgroupPath]) -> Result<BTreeSet<CgroupPath>, FsError> {
+    let mut roots = BTreeSet::new();
+    let Some(memory) = memory(trees) else {
+        return Ok(roots);
+    };
+    let mount = CgroupPath::root();
+    for (child, path) in children(&memory.dir, &mount)? {
+        if is_kubepods(&path, &mount) {
+            roots.insert(mount.clone());
+            continue;
+        }
+        let Some(dir) = open(&memory.dir, &child)? else {
+            continue;
+        };
+        let below = children(&dir, &path)?;
+        if below.iter().any(|(_, below)| is_kubepods(below, &path)) {
+            roots.insert(path);
+        }
+    }
+    for root in named {
+        let below = match memory.dir.descend(root.components()) {
+            Ok(dir) => children(&dir, root)?,
+            Err(error) if error.is_gone() => continue,
+            Err(error) => return Err(error),
+        };
+        if below.iter().any(|(_, below)| is_kubepods(below, root)) {
+            roots.insert(root.clone());
+        }
+    }
+    Ok(roots)
+}
+
+/// The cgroup of all pods of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubepods {
+    pub path: CgroupPath,
+    pub id: CgroupId,
+    pub driver: CgroupDriver,
+}
+
+/// The cgroup of all pods right below `root`. Of two, since kubelet was told another driver in between, the one
+/// with more in it; `None`: there is none yet.
+pub fn kubepods(trees: &Trees, root: &CgroupPath) -> Result<Option<Kubepods>, FsError> {
+    let Some(memory) = memory(trees) else {
+        return Ok(None);
+    };
+    let dir = match memory.dir.descend(root.components()) {
+        Err(error) if error.is_gone() => return Ok(None),
+        dir => dir?,
+    };
+    let mut found: Option<(usize, Kubepods)> = None;
+    for (name, path) in children(&dir, root)? {
+        let Some(driver) = driver_of(&path, root) else {
+            continue;
+        };
+        let Some(child) = open(&dir, &name)? else {
+            continue;
+        };
+        let n_below = children(&child, &path)?.len();
+        if found.as_ref().is_none_or(|(n, _)| n_below > *n) {
+            let id = CgroupId(child.inode());
+            found = Some((n_below, Kubepods { path, id, driver }));
+        }
+    }
+    Ok(found.map(|(_, it)| it))
+}
+
+/// Hands on what is at `root`: kubepods, QoS classes, pods and containers, parents first, and containers
+/// that their runtime has put elsewhere. What is removed meanwhile is left out.
+pub fn walk(
+    trees: &Trees,
+    root: &CgroupPath,
+    found: &mut dyn FnMut(CgroupId, Owner),
+) -> Result<(), FsError> {
+    let Some(memory) = memory(trees) else {
+        return Ok(());
+    };
+    match memory.dir.descend(root.components()) {
+        Ok(dir) => walk_below(&dir, root, root, found)?,
+        Err(error) if error.is_gone() => {}
+        Err(error) => return Err(error),
+    }
+    walk_misplaced(&memory.dir, root, found)
+}
+
+fn walk_below(
+    dir: &Dir,
+    path: &CgroupPath,
+    root: &CgroupPath,
+    found: &mut dyn FnMut(CgroupId, Owner),
+) -> Result<(), FsError> {
+    for (name, path) in children(dir, path)? {
+        let Some(level) = level_of(&path, root).filter(|_| !name.contains(':')) else {
+            continue;
+        };
+        let Some(child) = open(dir, &name)? else {
+            continue;
+        };
+        let is_container = matches!(level, Level::Container { .. });
+        let id = CgroupId(child.inode());
+        let owner = Owner {
+            level,
+            path: path.clone(),
+        };
+        found(id, owner);
+        if !is_container {
+            walk_below(&child, &path, root, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// `SLICE:PREFIX:ID` at the mount or in the service of the runtime.
+fn walk_misplaced(
+    mount: &Dir,
+    root: &CgroupPath,
+    found: &mut dyn FnMut(CgroupId, Owner),
+) -> Result<(), FsError> {
+    let top = CgroupPath::root();
+    let mut places = vec![(mount.try_clone()?, top.clone())];
+    if let (Some(slice), Ok(path)) = (open(mount, SYSTEM_SLICE)?, top.join(SYSTEM_SLICE)) {
+        for (name, path) in children(&slice, &path)? {
+            let service = open(&slice, &name)?;
+            places.extend(service.map(|it| (it, path)));
+        }
+    }
+    for (dir, path) in places {
+        for (name, path) in children(&dir, &path)? {
+            if name.contains(':')
+                && let Some(level) = level_of(&path, root)
+                && let Some(child) = open(&dir, &name)?
+            {
+                found(CgroupId(child.inode()), Owner { level, path });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What exactly this cgroup is; `None`: none of a pod's, or made by a container for itself.
+fn level_of(path: &CgroupPath, root: &CgroupPath) -> Option<Level> {
+    let found = parse(path, root).filter(|it| it.inner.is_empty())?;
+    Level::of(found.level)
+}
+
+fn is_kubepods(path: &CgroupPath, root: &CgroupPath) -> bool {
+    driver_of(path, root).is_some()
+}
+
+/// Of a cgroup of all pods; `None`: it is none.
+fn driver_of(path: &CgroupPath, root: &CgroupPath) -> Option<CgroupDriver> {
+    let found = parse(path, root)?;
+    (found.level == KubeLevel::Kubepods && found.inner.is_empty()).then_some(found.driver)
+}
+
+fn memory(trees: &Trees) -> Option<&Tree> {
+    trees.of("memory")
+}
+
+/// Empty for one that is gone.
+fn children(dir: &Dir, path: &CgroupPath) -> Result<Vec<(String, CgroupPath)>, FsError> {
+    let names = match dir.list_dirs() {
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
+        names => names?,
+    };
+    let child = |name: String| {
+        let path = path.join(&name).ok()?;
+        Some((name, path))
+    };
+    Ok(names.into_iter().filter_map(child).collect())
+}
+
+fn open(dir: &Dir, name: &str) -> Result<Option<Dir>, FsError> {
+    match dir.open_dir(name) {
+        Ok(child) => Ok(Some(child)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a tree of the test's own, which is only shaped like a hierarchy"
+)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    const ID: &str = "3f1c9a4e7b2d58606172839405a6b7c8d9e0f1a2b3c4d5e6f708192a3b4c5d6e";
+
+    struct Node(PathBuf);
+
+    impl Node {
+        fn new(name: &str, directories: &[String]) -> Self {
+            let own = format!("ballast-kube-tree-{name}-{}", std::process::id());
+            let node = Self(std::env::temp_dir().join(own));
+            fs::create_dir_all(&node.0).unwrap();
+            for it in directories {
+                fs::create_dir_all(node.0.join(it)).unwrap();
+            }
+            node
+        }
+
+        fn trees(&self) -> Trees {
+            let tree = Tree::open(BTreeSet::new(), &self.0).unwrap();
+            Trees {
+                unified: true,
+                trees: vec![tree],
+            }
+        }
+
+        fn roots(&self) -> Vec<String> {
+            let named = ["/a.slice/a-b.slice", "/absent"].map(|it| it.parse().unwrap());
+            let roots = find_roots(&self.trees(), &named).unwrap();
+            roots.iter().map(ToString::to_string).collect()
+        }
+
+        fn walked(&self, root: &str) -> Vec<String> {
+            let mut found = Vec::new();
+            walk(&self.trees(), &root.parse().unwrap(), &mut |_, it| {
+                found.push(it.path.to_string());
+            })
+            .unwrap();
+            found
+        }
+    }
+
+    impl Drop for Node {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    #[test]
+    fn roots_of_either_driver_are_found_and_no_cluster_in_a_container() {
+        let node = Node::new(
+            "roots",
+            &[
+                "kubepods/burstable".into(),
+                "kubepods.slice".into(),
+                "kind/kubepods".into(),
+                "kubelet.slice/kubelet-kubepods.slice".into(),
+                "other.slice/kubepods.slice".into(),
+                "a.slice/a-b.slice/a-b-kubepods.slice".into(),
+                format!("docker/{ID}/kubepods"),
+                format!("kubepods/podx/{ID}/kubepods"),
+                "system.slice/kubelet.service".into(),
+            ],
+        );
+        let expected = ["/", "/a.slice/a-b.slice", "/kind", "/kubelet.slice"];
+        assert_eq!(node.roots(), expected);
+        assert_eq!(Node::new("none", &[]).roots(), [""; 0]);
+    }
+
+    #[test]
+    fn of_two_drivers_the_one_with_pods_is_used() {
+        let both = |of_cgroupfs: &str| {
+            let directories = [
+                of_cgroupfs.to_owned(),
+                "kubepods.slice/kubepods-poda.slice".into(),
+            ];
+            let node = Node::new("drivers", &directories);
+            let found = kubepods(&node.trees(), &CgroupPath::root()).unwrap();
+            found.map(|it| it.driver)
+        };
+        assert_eq!(both("kubepods"), Some(CgroupDriver::Systemd));
+        let more = "kubepods/burstable";
+        let node = Node::new("more", &[more.into(), "kubepods.slice".into()]);
+        let found = kubepods(&node.trees(), &CgroupPath::root()).unwrap();
+        assert_eq!(found.map(|it| it.driver), Some(CgroupDriver::Cgroupfs));
+        let none = kubepods(&node.trees(), &"/other".parse().unwrap());
+        assert_eq!(none.unwrap(), None);
+    }
+
+    #[test]
+    fn a_walk_gives_what_a_kubelet_and_its_runtime_made() {
+        let slice = "kubepods.slice/kubepods-burstable.slice";
+        let pod = format!("{slice}/kubepods-burstable-poda_b.slice");
+        let scope = format!("{pod}/cri-containerd-{ID}.scope");
+        let triple = format!("kubepods-burstable-podc.slice:cri-containerd:{ID}");
+        let node = Node::new(
+            "walk",
+            &[
+                format!("{scope}/init.scope"),
+                format!("{pod}/crio-conmon-{ID}.scope"),
+                format!("{pod}/strange"),
+                "kubepods.slice/strange".into(),
+                format!("system.slice/containerd.service/{triple}"),
+                triple.clone(),
+                format!("user.slice/{triple}"),
+            ],
+        );
+        let expected = [
+            "/kubepods.slice".to_owned(),
+            format!("/{slice}"),
+            format!("/{pod}"),
+            format!("/{scope}"),
+            format!("/{triple}"),
+            format!("/system.slice/containerd.service/{triple}"),
+        ];
+        assert_eq!(node.walked("/"), expected);
+        assert_eq!(node.walked("/absent.slice"), [""; 0]);
+    }
+}

@@ -1,0 +1,278 @@
+//! OOM kills in the shapes of the lane of mode `own`, each told with the pod's UID and the container's id.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use ballast::model::record::OomScope;
+use ballast_tests::agent::{Agent, hog};
+use ballast_tests::cgroup;
+use ballast_tests::kube::{Driver, KubeTree, Naming};
+use ballast_tests::scrape::text;
+
+use super::{EATER, LIMIT, STATIC_UID, UID, check_kill, everywhere, pod_of, wait_kills, whose};
+use crate::look::oom_detail;
+use crate::scaled;
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_by_the_containers_limit_is_told_by_uid_and_id() -> Result<()> {
+    everywhere("container", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Containerd, 1)?;
+        container.limit(LIMIT)?;
+        let mut program = container.run(&format!("exec {EATER}"))?;
+        program.wait()?;
+        let kills = wait_kills(agent, 1)?;
+        let detail = check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+        assert_eq!(kills[0].event.reason, "OomKilled");
+        assert_eq!(detail.victim.is_main_process, Some(true));
+        assert_eq!(detail.victim.comm, "tail");
+        assert_eq!(detail.trigger.comm, "tail");
+        let limit = detail.limit.as_ref().context("a limit")?;
+        assert_eq!(limit.max_bytes, Some(LIMIT << 20));
+        let status = agent.wait("the kill is counted", |status| {
+            pod_of(status, UID).is_some_and(|it| it.oom_kills == 1)
+        })?;
+        let entry = pod_of(&status, UID).context("the pod is there")?;
+        assert_eq!(
+            (entry.name.as_str(), entry.qos.to_string()),
+            ("", "Burstable".to_owned())
+        );
+        let records = agent.oom_records()?;
+        assert_eq!(records.len(), 1);
+        let page = text(&agent.metrics, "/metrics")?;
+        let series = format!("pod_uid=\"{UID}\"");
+        let counted = page.lines().find(|it| {
+            it.starts_with("ballast_oom_kills_total")
+                && it.contains(&series)
+                && it.contains(&container.id)
+        });
+        let counted = counted.with_context(|| format!("no series of the container in {page}"))?;
+        assert!(counted.ends_with(" 1"), "{counted}");
+        let hosts = page
+            .lines()
+            .filter(|it| it.starts_with("ballast_oom_host_kills_total"));
+        assert!(
+            hosts.clone().all(|it| it.ends_with(" 0")),
+            "{:?}",
+            hosts.collect::<Vec<_>>()
+        );
+        Ok(())
+    })
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_of_a_child_is_told_apart_from_the_containers_end() -> Result<()> {
+    everywhere("child", |tree, agent| {
+        let pod = tree.pod(STATIC_UID)?;
+        let container = pod.container(Naming::Containerd, 2)?;
+        container.limit(LIMIT)?;
+        let _program = container.run(&format!("{EATER}; exec sleep 3600"))?;
+        let kills = wait_kills(agent, 1)?;
+        let detail = check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+        assert_eq!(kills[0].event.reason, "OomKilledChild");
+        assert_eq!(detail.victim.is_main_process, Some(false));
+        Ok(())
+    })
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
+    everywhere("pod", |tree, agent| {
+        let pod = tree.pod_of(None, UID)?;
+        pod.limit(2 * LIMIT)?;
+        let container = pod.container(Naming::Containerd, 3)?;
+        let other = pod.container(Naming::Containerd, 4)?;
+        let _other = other.run("exec sleep 3600")?;
+        let mut program = container.run(&format!("exec {EATER}"))?;
+        program.wait()?;
+        let kills = wait_kills(agent, 1)?;
+        check_kill(&kills[0], &pod, &container, OomScope::Pod)?;
+        Ok(())
+    })
+}
+
+/// Nested cgroups, with names that look like those of another pod, are the container's.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_in_a_nested_cgroup_belongs_to_the_container() -> Result<()> {
+    everywhere("nested", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Containerd, 5)?;
+        container.limit(LIMIT)?;
+        let memory = cgroup::dir_of("memory", &container.path);
+        let nested = memory
+            .join("kubepods")
+            .join("podother")
+            .join("f".repeat(64));
+        let script = format!(
+            "mkdir -p {nested}; echo $$ > {nested}/cgroup.procs; {EATER}; exec sleep 3600",
+            nested = nested.display()
+        );
+        let _program = container.run(&script)?;
+        let kills = wait_kills(agent, 1)?;
+        check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+        let status = agent.wait("the kill is counted", |status| {
+            pod_of(status, UID).is_some_and(|it| it.oom_kills == 1)
+        })?;
+        assert_eq!(status.pods.len(), 1, "{:?}", status.pods);
+        Ok(())
+    })
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn kills_at_the_same_time_are_told_apart() -> Result<()> {
+    everywhere("two", |tree, agent| {
+        let uids = [UID, STATIC_UID];
+        let mut programs = Vec::new();
+        let mut made = Vec::new();
+        for (uid, n) in uids.into_iter().zip([6, 7]) {
+            let pod = tree.pod(uid)?;
+            let container = pod.container(Naming::Containerd, n)?;
+            container.limit(LIMIT)?;
+            programs.push(container.run(&format!("{EATER} & {EATER} & wait; exec sleep 3600"))?);
+            made.push((pod, container));
+        }
+        let kills = wait_kills(agent, 4)?;
+        for (pod, container) in &made {
+            let own = kills.iter().filter(|it| whose(it).0 == pod.uid);
+            let own: Vec<_> = own.collect();
+            assert_eq!(own.len(), 2);
+            for kill in own {
+                check_kill(kill, pod, container, OomScope::Container)?;
+            }
+        }
+        let pids = kills.iter().map(|it| Ok(oom_detail(it)?.victim.pid));
+        assert_eq!(pids.collect::<Result<BTreeSet<u32>>>()?.len(), 4);
+        Ok(())
+    })
+}
+
+/// A thread's allocation names its process; threads are made by a program of our own, as no shell can.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_for_a_threads_allocation_names_the_process() -> Result<()> {
+    everywhere("thread", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Containerd, 8)?;
+        container.limit(LIMIT)?;
+        let mut program = container.run(&format!("exec {} thread 100663296", hog()?))?;
+        program.wait()?;
+        let kills = wait_kills(agent, 1)?;
+        let detail = check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+        assert_eq!(detail.trigger.pid, detail.victim.pid);
+        Ok(())
+    })
+}
+
+/// The runtime removes the cgroup, and kubelet the pod's, before anybody can look.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_of_a_short_lived_container_is_attributed() -> Result<()> {
+    everywhere("short", |tree, agent| {
+        let n = scaled(10, 4)?;
+        for i in 0..n {
+            let pod = tree.pod(&format!("{i:032x}"))?;
+            let container = pod.container(Naming::Containerd, 100 + u64::from(i))?;
+            container.limit(4)?;
+            let mut program = container.run(&format!("exec {EATER}"))?;
+            program.wait()?;
+            container.remove();
+            pod.remove();
+        }
+        let kills = wait_kills(agent, n as usize)?;
+        let uids: BTreeSet<&str> = kills.iter().map(|it| whose(it).0).collect();
+        assert_eq!(uids.len(), n as usize);
+        let ids: BTreeSet<&str> = kills.iter().map(|it| whose(it).1).collect();
+        assert_eq!(ids.len(), n as usize);
+        let gone = |status: &ballast::model::status::Status| status.pods.is_empty();
+        agent.wait("the pods are gone", gone)?;
+        Ok(())
+    })
+}
+
+/// v2 kills the whole group, each member of which is told; v1 knows no groups.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
+    everywhere("group", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Containerd, 9)?;
+        container.limit(LIMIT)?;
+        let n = match cgroup::is_unified() {
+            true => {
+                cgroup::write("memory", &container.path, "memory.oom.group", "1")?;
+                4
+            }
+            false => 1,
+        };
+        let idle = "sleep 3600 & sleep 3600 & sleep 3600 &";
+        let mut program = container.run(&format!("{idle} exec {EATER}"))?;
+        program.wait()?;
+        for kill in &wait_kills(agent, n)? {
+            check_kill(kill, &pod, &container, OomScope::Container)?;
+        }
+        Ok(())
+    })
+}
+
+/// Runtimes name their cgroups each in its own way.
+#[cfg_attr(feature = "privileged", test)]
+fn containers_of_every_runtime_are_known() -> Result<()> {
+    everywhere("names", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let mut made = Vec::new();
+        for (naming, n) in [
+            (Naming::Containerd, 11),
+            (Naming::Crio, 12),
+            (Naming::Docker, 13),
+        ] {
+            let container = pod.container(naming, n)?;
+            container.limit(LIMIT)?;
+            container.run(&format!("exec {EATER}"))?.wait()?;
+            made.push(container);
+            let kills = wait_kills(agent, made.len())?;
+            let last = kills.last().context("a kill")?;
+            check_kill(last, &pod, &made[made.len() - 1], OomScope::Container)?;
+        }
+        Ok(())
+    })
+}
+
+/// Killed without a word amid kills, and started again: each is told once.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_dies_amid_kills_loses_none_and_doubles_none() -> Result<()> {
+    let tree = KubeTree::new("restart", Driver::Cgroupfs)?;
+    let mut agent = Agent::observing("observe-restart", &tree)?;
+    agent.start()?;
+    let pod = tree.pod(UID)?;
+    let container = pod.container(Naming::Containerd, 21)?;
+    container.limit(8)?;
+    let each = scaled(60, 12)?;
+    let kill_some = |n: u32| -> Result<()> {
+        let script = format!("i=0; while [ $i -lt {n} ]; do {EATER}; i=$((i+1)); done");
+        container.run(&script)?.wait()
+    };
+    for round in 1..=3 {
+        let worker = std::thread::scope(|scope| -> Result<()> {
+            let made = scope.spawn(|| kill_some(each));
+            let enough = u64::from((round - 1) * each + each / 3);
+            agent.wait_for("some kills of this round", || {
+                let kills: u64 = agent.oom_records()?.iter().map(|it| it.n_kills).sum();
+                Ok(kills >= enough)
+            })?;
+            agent.kill()?;
+            agent.start()?;
+            made.join().ok().context("the thread panicked")?
+        });
+        worker?;
+    }
+    let all = u64::from(3 * each);
+    let counted = cgroup::oom_kills(&container.path)?;
+    assert_eq!(counted, all, "the kernel has counted as many");
+    agent.wait("all kills are counted", |status| {
+        pod_of(status, UID).is_some_and(|it| it.oom_kills == all)
+    })?;
+    let in_records: u64 = agent.oom_records()?.iter().map(|it| it.n_kills).sum();
+    assert!(in_records <= all, "{in_records} of {all} are on record");
+    // A while later too.
+    agent.wait("all kills are counted", |status| {
+        pod_of(status, UID).is_some_and(|it| it.oom_kills == all)
+    })?;
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! What is shown of pods that nobody has named.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ballast_tests::kube::Naming;
+use ballast_tests::scrape::{page, text};
+use ballast_tests::wait::until;
+
+use super::{LIMIT, STATIC_UID, UID, everywhere};
+
+/// The mean of what was measured with containerd and runc.
+const REMOVED_AFTER: Duration = Duration::from_millis(18);
+
+#[cfg_attr(feature = "privileged", test)]
+fn every_page_shows_pods_without_names() -> Result<()> {
+    everywhere("pages", |tree, agent| {
+        let mut programs = Vec::new();
+        let mut ids = Vec::new();
+        for (uid, n) in [(UID, 71), (STATIC_UID, 73)] {
+            let pod = tree.pod(uid)?;
+            for n in [n, n + 1] {
+                let container = pod.container(Naming::Containerd, n)?;
+                container.limit(LIMIT)?;
+                programs.push(container.run("exec sleep 3600")?);
+                ids.push(container);
+            }
+        }
+        agent.wait("all are read", |status| {
+            let containers = status.pods.iter().flat_map(|it| &it.containers);
+            containers
+                .filter(|it| it.usage.memory_bytes.is_some())
+                .count()
+                == 4
+        })?;
+        for path in ["/metrics", "/metrics/cadvisor", "/metrics/resource"] {
+            // A series that is there twice is an error.
+            page(&agent.metrics, path).context(path)?;
+        }
+        let cadvisor = text(&agent.metrics, "/metrics/cadvisor")?;
+        let resource = text(&agent.metrics, "/metrics/resource")?;
+        for container in &ids {
+            let id = format!("id=\"{}\"", container.path);
+            for (page, family) in [
+                (&cadvisor, "container_memory_working_set_bytes"),
+                (&cadvisor, "container_cpu_usage_seconds_total"),
+                (&resource, "container_memory_working_set_bytes"),
+            ] {
+                let found = page
+                    .lines()
+                    .find(|it| it.starts_with(family) && it.contains(&id));
+                found.with_context(|| format!("no {family} of {id} in {page}"))?;
+            }
+        }
+        // The runtime removes the cgroup this long after the last process.
+        let short = tree.pod(UID)?.container(Naming::Containerd, 79)?;
+        short
+            .run("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")?
+            .wait()?;
+        thread::sleep(REMOVED_AFTER);
+        short.remove();
+        let id = format!("id=\"{}\"", short.path);
+        let used = until("what it had used is shown", || {
+            let page = text(&agent.metrics, "/metrics/cadvisor")?;
+            let family = "container_cpu_usage_seconds_total";
+            let found = page
+                .lines()
+                .find(|it| it.starts_with(family) && it.contains(&id));
+            Ok(found.context("not yet")?.to_owned())
+        })?;
+        let seconds = used.rsplit(' ').next().context("a value")?;
+        assert!(seconds.parse::<f64>()? > 0.001, "{used}");
+        let own = text(&agent.metrics, "/metrics")?;
+        for absent in [
+            "ballast_placement_exclusive_cpus{",
+            "ballast_node_allocatable{",
+            "kubelet_",
+        ] {
+            assert!(
+                !own.lines().any(|it| it.starts_with(absent)),
+                "{absent} in {own}"
+            );
+        }
+        let status = agent.command(&["status"])?;
+        assert!(
+            status.contains("observe mode") && status.contains(UID),
+            "{status}"
+        );
+        let top = agent.command(&["top", "--once"])?;
+        assert!(top.contains(&STATIC_UID[..12]), "{top}");
+        let node = agent.command(&["explain", "node"])?;
+        assert!(node.contains("another program"), "{node}");
+        let pod = agent.command(&["explain", "pod", UID])?;
+        assert!(pod.contains(UID), "{pod}");
+        Ok(())
+    })
+}

@@ -1,0 +1,141 @@
+//! Nothing below the mounts of the cgroups is changed by the agent: the kernel tells who opens a file for
+//! writing there, and who makes or removes a directory.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
+use ballast_tests::kube::{Driver, KubeTree, Naming};
+use nix::errno::Errno;
+use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
+
+use super::{EATER, LIMIT, STATIC_UID, UID, pod_of, wait_kills};
+
+/// Reports files by their handles, directories and names, and not by descriptors: what is removed at once is
+/// reported too (`linux/fanotify.h`).
+const REPORT_FID: u32 = 0x200;
+const REPORT_DIR_FID: u32 = 0x400;
+const REPORT_NAME: u32 = 0x800;
+
+/// Everything that is written, made or removed on some file systems.
+struct Watch(Fanotify);
+
+impl Watch {
+    fn of(mounts: &[PathBuf]) -> Result<Self> {
+        let flags = REPORT_FID | REPORT_DIR_FID | REPORT_NAME;
+        let flags = InitFlags::from_bits_retain(flags)
+            | InitFlags::FAN_CLOEXEC
+            | InitFlags::FAN_NONBLOCK
+            | InitFlags::FAN_UNLIMITED_QUEUE;
+        let watch = Fanotify::init(flags, EventFFlags::O_RDONLY).context("fanotify")?;
+        let mask = MaskFlags::FAN_MODIFY
+            | MaskFlags::FAN_CLOSE_WRITE
+            | MaskFlags::FAN_CREATE
+            | MaskFlags::FAN_DELETE
+            | MaskFlags::FAN_ONDIR;
+        for mount in mounts {
+            let marks = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
+            watch
+                .mark(marks, mask, nix::fcntl::AT_FDCWD, Some(mount))
+                .with_context(|| format!("watch {}", mount.display()))?;
+        }
+        Ok(Self(watch))
+    }
+
+    /// Who has changed something since this was asked last, with how often.
+    fn writers(&self) -> Result<Vec<u32>> {
+        let mut writers = Vec::new();
+        loop {
+            match self.0.read_events() {
+                Ok(events) => {
+                    for event in events {
+                        ensure!(
+                            !event.mask().contains(MaskFlags::FAN_Q_OVERFLOW),
+                            "events were lost"
+                        );
+                        writers.extend(u32::try_from(event.pid()));
+                    }
+                }
+                Err(Errno::EAGAIN) => return Ok(writers),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Files below the cgroup mounts that a process holds open for writing.
+fn held_for_writing(pid: u32) -> Result<Vec<PathBuf>> {
+    let mut held = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let path = entry?.path();
+        // It may be closed by now.
+        let Ok(target) = std::fs::read_link(&path) else {
+            continue;
+        };
+        let name = path.file_name().context("a number")?;
+        let info = PathBuf::from(format!("/proc/{pid}/fdinfo")).join(name);
+        let Ok(info) = std::fs::read_to_string(info) else {
+            continue;
+        };
+        let flags = info.lines().find_map(|it| it.strip_prefix("flags:"));
+        let flags = u32::from_str_radix(flags.context("flags")?.trim(), 8)?;
+        if target.starts_with("/sys/fs/cgroup") && flags & 0o3 != 0 {
+            held.push(target);
+        }
+    }
+    Ok(held)
+}
+
+/// Through a start, pods that come and go, kills, a loss of the agent and its stop.
+#[cfg_attr(feature = "privileged", test)]
+fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
+    let tree = KubeTree::new("writes", Driver::Cgroupfs)?;
+    let mut agent = Agent::observing("observe-writes", &tree)?;
+    let watch = Watch::of(&cgroup::mounts())?;
+    // The watch works: this process has made what is seen.
+    let first = tree.pod(UID)?;
+    ensure!(
+        watch.writers()?.contains(&std::process::id()),
+        "nothing is watched"
+    );
+    let mut agents = BTreeSet::new();
+    let attached = attached_programs();
+    for round in 0..2 {
+        agent.start()?;
+        let pid = agent.pid().context("it runs")?;
+        agents.insert(pid);
+        let container = first.container(Naming::Containerd, 61 + round)?;
+        container.limit(LIMIT)?;
+        container.run(&format!("exec {EATER}"))?.wait()?;
+        wait_kills(&agent, 1)?;
+        container.remove();
+        let other = tree.pod(STATIC_UID)?;
+        agent.wait("a pod comes", |it| pod_of(it, STATIC_UID).is_some())?;
+        other.remove();
+        agent.wait("it goes", |it| pod_of(it, STATIC_UID).is_none())?;
+        assert_eq!(held_for_writing(pid)?, Vec::<PathBuf>::new());
+        if let (Some(before), Some(now)) = (&attached, attached_programs()) {
+            assert_eq!(*before, now, "programs on cgroups");
+        }
+        match round {
+            0 => agent.kill()?,
+            _ => agent.stop()?,
+        }
+    }
+    let writers: BTreeSet<u32> = watch.writers()?.into_iter().collect();
+    let own: Vec<_> = writers.intersection(&agents).collect();
+    assert_eq!(own, Vec::<&u32>::new(), "the agent has written");
+    Ok(())
+}
+
+/// What hangs on cgroups, as bpftool shows it; `None`: there is no bpftool.
+fn attached_programs() -> Option<String> {
+    let output = Command::new("bpftool")
+        .args(["cgroup", "tree"])
+        .output()
+        .ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
