@@ -29,6 +29,12 @@ pub struct LevelCounts {
     pub containers: usize,
 }
 
+impl LevelCounts {
+    pub fn all(self) -> usize {
+        self.kubepods + self.qos + self.pods + self.containers
+    }
+}
+
 /// What became of a cgroup that was made by somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
@@ -176,12 +182,12 @@ impl CgroupIndex {
     }
 
     /// Takes what a walk has found. `before`: what was live when it began, of which everything is gone that is
-    /// not in it: its ids are given back. What the kernel told meanwhile stands.
+    /// not in it, and given back. What the kernel told meanwhile stands.
     pub fn walked(
         &mut self,
         before: &BTreeSet<CgroupId>,
         found: Vec<(CgroupId, Owner)>,
-    ) -> Vec<CgroupId> {
+    ) -> Vec<(CgroupId, Arc<Owner>)> {
         let there: BTreeSet<CgroupId> = found.iter().map(|(id, _)| *id).collect();
         for (id, owner) in found {
             let known = self.owners.get(&id);
@@ -189,8 +195,11 @@ impl CgroupIndex {
                 self.insert(id, owner);
             }
         }
-        let gone: Vec<CgroupId> = before.difference(&there).copied().collect();
-        gone.iter().for_each(|id| self.retire(*id));
+        let gone = before.difference(&there);
+        let gone: Vec<_> = gone
+            .filter_map(|id| Some((*id, Arc::clone(self.owners.get(id)?))))
+            .collect();
+        gone.iter().for_each(|(id, _)| self.retire(*id));
         gone
     }
 

@@ -18,8 +18,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::kernel::Shared;
+use super::node::Node;
+use super::told::Told;
 use crate::apply::checkpoint;
 use crate::apply::oom_ring::OomRing;
+use crate::config::Config;
 use crate::decide::oom_bursts::{OomBursts, WINDOW};
 use crate::model::attribution::{OomAttribution, Owner};
 use crate::model::event::OomKill;
@@ -32,7 +35,7 @@ use crate::observe::metrics::labels::RecordResult;
 use crate::observe::{chain, oom_records};
 use crate::sources::checkpoint as stored;
 use crate::sources::oom_scene::SceneReader;
-use crate::sys::{FsError, clock, durable};
+use crate::sys::{FsError, Root, clock, durable};
 
 mod scenes;
 
@@ -192,12 +195,36 @@ impl Drop for KeeperHandle {
 pub(super) struct Started {
     pub(super) recorder: Recorder,
     pub(super) handle: KeeperHandle,
-    pub(super) faults: Vec<String>,
+    faults: Vec<String>,
+}
+
+/// Keeps the records of a node's OOM kills, and tells what was wrong with those that are there.
+pub(super) fn keep(
+    config: &Config,
+    node: &Node,
+    shared: &Arc<Shared>,
+    background: &Arc<Background>,
+    metrics: &Metrics,
+    told: &Told,
+) -> Result<Started, ForensicsError> {
+    let trees = Arc::clone(node.reader.trees());
+    let started = start(
+        &config.state_directory,
+        config.oom_records.max_bytes,
+        SceneReader::new(trees, Root::host()),
+        Arc::clone(shared),
+        Arc::clone(background),
+        metrics.clone(),
+    )?;
+    for fault in &started.faults {
+        told.node("OomRecordsDamaged", fault.clone());
+    }
+    Ok(started)
 }
 
 /// Opens the ring of at most `max_bytes` below the state directory, puts the counts of the last agent
 /// into the metrics, and starts the thread.
-pub(super) fn start(
+fn start(
     state: &Path,
     max_bytes: u64,
     reader: SceneReader,

@@ -116,6 +116,18 @@ pub(super) struct Programs {
     pub(super) not_pinned: Option<String>,
 }
 
+impl Programs {
+    /// There is nothing to listen to.
+    pub(super) fn none(why: &LoadError) -> Self {
+        Self {
+            reports: Vec::new(),
+            device: None,
+            fault: Some(crate::observe::chain(why)),
+            not_pinned: None,
+        }
+    }
+}
+
 /// Who knows the first processes of containers.
 pub(super) trait FirstProcess: Send {
     /// Whether the victim was the first process of its container, whose cgroup `owner` is. `None`: nobody

@@ -25,14 +25,14 @@ use self::first_process::ByNamespace;
 use self::place::Place;
 pub(super) use self::place::PlaceError;
 use self::pressure::Pressure;
-use self::tree::{KubeTree, WALK_EVERY};
+use self::tree::KubeTree;
 use super::exclusive::Exclusive;
 use super::forensics::{self, Background};
 use super::kernel::{self, Listener, Outputs, Prepared, Programs, Remade, Shared, Tell};
 use super::node::Node;
 use super::publisher::Publisher;
-use super::serve::{self, ServeError, Server};
-use super::sweep::{self, Readings, Sweeper};
+use super::serve::{self, ServeError, Server, Shown};
+use super::sweep::{self, Sweeper};
 use super::told::Told;
 use super::{RunError, check, directories, identity, missed};
 use crate::config::{Config, ObserveConfig};
@@ -43,18 +43,14 @@ use crate::model::stats::StatsSnapshot;
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
-use crate::observe::http::{self, Pages};
+use crate::observe::http;
 use crate::observe::metrics::labels::Trigger;
 use crate::observe::metrics::{Identity, Metrics};
-use crate::observe::socket::CatchUp;
-use crate::observe::stats::Options;
 use crate::sources::bpf::WatchedRoot;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::mounts::open_trees;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::oom_counters::Signals;
-use crate::sources::oom_scene::SceneReader;
-use crate::sources::stats::{self, StatsReader};
 use crate::sources::wakers::Bell;
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::patience::Patience;
@@ -69,7 +65,10 @@ const MAX_PASS_AGE: Duration = Duration::from_secs(60);
 /// A slice of the sweep: who asks the loop to stop waits no longer.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// Between two walks of the tree, and between two looks for it where there is none.
+/// Between two walks that nobody asked for: the safety net under what the kernel tells.
+const WALK_EVERY: Duration = Duration::from_secs(30);
+
+/// Between two walks that somebody asked for, and between two looks for the tree where there is none.
 const WALK_GAP: Duration = Duration::from_secs(1);
 
 /// Pods that come and go are gathered for this long.
@@ -106,7 +105,7 @@ struct Loop {
     n_passes: u64,
     last_pass: Duration,
     /// Boottime of each.
-    walk_due: Duration,
+    walked_at: Duration,
     gather_due: Duration,
     measure_due: Duration,
 }
@@ -186,22 +185,20 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     let (publisher, status) = Publisher::new(&config.mode);
     let stop = Arc::new(AtomicBool::new(false));
     let server = {
-        let pages = Pages {
-            metrics: metrics.clone(),
-            health: health.clone(),
-            stats: tree.readings.subscribe(),
-            options: Options {
-                timestamps: config.metrics.timestamps,
-            },
+        let shown = Shown {
+            metrics: &metrics,
+            health: &health,
+            readings: &tree.readings,
+            kernel: &tree.kernel,
+            log: &log,
+            status,
         };
         let (stop, bell) = (Arc::clone(&stop), bell.clone());
         let ask_to_stop = move || {
             stop.store(true, Ordering::Relaxed);
             bell.ring();
         };
-        let ask = ask_for_sweep(&tree.readings);
-        let catch_up = catch_up(&tree.kernel);
-        Server::start(&config, pages, ask, &log, catch_up, status, ask_to_stop)?
+        Server::start(&config, shown, ask_to_stop)?
     };
     let background = Arc::<Background>::default();
     let patience = Patience::start(DISK_TIME).map_err(RunError::Thread)?;
@@ -223,13 +220,20 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         warnings: vec![NO_NAMES.to_owned()],
         n_passes: 0,
         last_pass: Duration::ZERO,
-        walk_due: now,
+        walked_at: now,
         gather_due: now,
         measure_due: now,
     };
     state.sweeper.set_bell(bell.clone());
     state.begin();
-    let recorder = state.keep_oom_records()?;
+    let recorder = forensics::keep(
+        &state.config,
+        &state.node,
+        &tree.kernel,
+        &state.background,
+        &state.metrics,
+        &state.told,
+    )?;
     // Ends after the listener, which is dropped first.
     let _keeper = recorder.handle;
     let saver = recorder.recorder.saver();
@@ -257,26 +261,13 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     Ok(())
 }
 
-/// Said once, at the start, in the status document and by `ballast check`.
-pub(super) const NO_NAMES: &str = "pods are known by their UID and containers by their id: this build asks neither \
+/// Said once, at the start, and in the status document.
+const NO_NAMES: &str = "pods are known by their UID and containers by their id: this build asks neither \
                                    kubelet nor an API server nor a runtime for names";
 
 fn tell(tree: &Arc<KubeTree>) -> Tell {
     let tree = Arc::clone(tree);
     Box::new(move |news| tree.hear(news))
-}
-
-fn ask_for_sweep(readings: &Arc<Readings>) -> Arc<dyn Fn() + Send + Sync> {
-    let readings = Arc::clone(readings);
-    Arc::new(move || readings.ask())
-}
-
-fn catch_up(kernel: &Arc<Shared>) -> CatchUp {
-    let asked = Arc::clone(kernel);
-    CatchUp {
-        ask: Arc::new(move || asked.listen_now()),
-        heard: kernel.heard(),
-    }
 }
 
 /// `place`: where to read; `None`: of the node alone.
@@ -288,27 +279,15 @@ fn sweeper(
     nodefs: &FilesystemProbe,
     place: Option<&Place>,
 ) -> Sweeper {
-    let root = Root::host();
-    let trees = node.reader.trees();
-    let page_size = node.identity.page_size.0;
-    let machine = stats::machine(&root, &node.name, &node.topology, trees.unified);
-    let cgroups = place.map_or_else(Place::nowhere, Place::qos_cgroups);
-    Sweeper::new(sweep::Parts {
-        reader: StatsReader::new(
-            &root,
-            Arc::clone(trees),
-            cgroups,
-            nodefs.clone(),
-            Arc::new(machine),
-            page_size,
-        ),
+    let parts = sweep::Parts {
         readings: Arc::clone(&tree.readings),
         kernel: Arc::clone(&tree.kernel),
         background: Arc::clone(background),
         metrics: tree.metrics.clone(),
-        page_size,
         interval: config.stats_interval,
-    })
+    };
+    let cgroups = place.map_or_else(Place::nowhere, Place::qos_cgroups);
+    Sweeper::new(node, cgroups, nodefs.clone(), parts)
 }
 
 impl Loop {
@@ -328,23 +307,6 @@ impl Loop {
         self.told.agent("PodsWithoutNames", NO_NAMES.to_owned());
     }
 
-    /// Keeps the records of OOM kills, and tells what was wrong with those that are there.
-    fn keep_oom_records(&self) -> Result<forensics::Started, forensics::ForensicsError> {
-        let trees = Arc::clone(self.node.reader.trees());
-        let started = forensics::start(
-            &self.config.state_directory,
-            self.config.oom_records.max_bytes,
-            SceneReader::new(trees, Root::host()),
-            Arc::clone(&self.tree.kernel),
-            Arc::clone(&self.background),
-            self.metrics.clone(),
-        )?;
-        for fault in &started.faults {
-            self.told.node("OomRecordsDamaged", fault.clone());
-        }
-        Ok(started)
-    }
-
     /// `Ok(None)`: there is nothing to listen to, which is told.
     fn prepare(
         &mut self,
@@ -357,13 +319,7 @@ impl Loop {
         let streams = match kernel::adopt(&self.config.bpf, watched, kernel) {
             Ok(streams) => streams,
             Err(error) => {
-                let fault = Some(crate::observe::chain(&error));
-                self.programs_loaded(Programs {
-                    reports: Vec::new(),
-                    device: None,
-                    fault,
-                    not_pinned: None,
-                });
+                self.programs_loaded(&Programs::none(&error));
                 return Ok(None);
             }
         };
@@ -391,19 +347,10 @@ impl Loop {
         })
     }
 
-    fn programs_loaded(&mut self, programs: Programs) {
+    fn programs_loaded(&mut self, programs: &Programs) {
         let counts = &self.tree.kernel.kill_counts;
-        let fault = programs.fault;
-        let reports = &programs.reports;
         self.publisher
-            .programs_loaded(reports, fault.as_deref(), counts, &self.metrics);
-        if let Some(why) = fault {
-            self.told.node("KernelEventsOff", why);
-        }
-        if let Some(why) = &programs.not_pinned {
-            self.told.node("KernelEventsNotPinned", why.clone());
-        }
-        self.publisher.not_pinned(programs.not_pinned);
+            .programs_loaded(programs, counts, &self.metrics, &self.told);
         self.health.unblock(KERNEL_EVENTS);
     }
 
@@ -413,20 +360,17 @@ impl Loop {
         [gather, self.publisher.next_wake()]
             .into_iter()
             .flatten()
-            .fold(self.sweeper.due().min(self.walk_due), Duration::min)
+            .fold(self.sweeper.due().min(self.walk_due()), Duration::min)
     }
 
     fn pass(&mut self) {
         let started = clock::boottime();
         let mut trigger = Trigger::Timer;
         if let Some(programs) = self.tree.take_programs() {
-            self.programs_loaded(programs);
+            self.programs_loaded(&programs);
             trigger = Trigger::Event;
         }
-        if self.tree.takes_walk() {
-            self.walk_due = self.walk_due.min(self.last_walk() + WALK_GAP);
-        }
-        if started >= self.walk_due {
+        if started >= self.walk_due() {
             self.look_for_tree();
             self.walk();
         }
@@ -479,28 +423,22 @@ impl Loop {
         let mut figures = figures.collect();
         self.sweeper.remember(&mut figures);
         self.sweeper.show(snapshot, &figures, &|_, _| None);
-        let now = clock::boottime();
         self.read_node();
-        self.publisher.changed(now);
+        self.publisher.changed(clock::boottime());
     }
 
     /// Kubelet may have been started since, or told another place.
     fn look_for_tree(&mut self) {
-        let before = self.tree.place();
         match Place::find(&Root::host(), &self.node.reader, &self.roots) {
-            Ok(place) if place != before => {
-                let nodefs = &self.nodefs;
-                let background = &self.background;
-                let place_now = place.as_ref();
+            Ok(place) if place.as_ref() != self.tree.place().as_deref() => {
                 self.sweeper = sweeper(
                     &self.config,
                     &self.node,
                     &self.tree,
-                    background,
-                    nodefs,
-                    place_now,
+                    &self.background,
+                    &self.nodefs,
+                    place.as_ref(),
                 );
-                self.sweeper.set_bell(self.tree.bell.clone());
                 self.follow(place);
             }
             Ok(_) => {}
@@ -540,11 +478,7 @@ impl Loop {
 
     fn walk(&mut self) {
         let now = clock::boottime();
-        self.walk_due = now
-            + match self.tree.place() {
-                Some(_) => WALK_EVERY,
-                None => WALK_GAP,
-            };
+        self.walked_at = now;
         if let Err(error) = self.tree.walk() {
             self.warn_once("TreeUnreadable", crate::observe::chain(&error));
         }
@@ -552,13 +486,10 @@ impl Loop {
         self.publisher.changed(now);
     }
 
-    /// Boottime of the last walk, as far back as it was due.
-    fn last_walk(&self) -> Duration {
-        let gap = match self.tree.place() {
-            Some(_) => WALK_EVERY,
-            None => WALK_GAP,
-        };
-        self.walk_due.saturating_sub(gap)
+    /// Boottime.
+    fn walk_due(&self) -> Duration {
+        let is_urgent = self.tree.is_walk_wanted() || self.tree.place().is_none();
+        self.walked_at + if is_urgent { WALK_GAP } else { WALK_EVERY }
     }
 
     fn warn_once(&mut self, reason: &'static str, why: String) {

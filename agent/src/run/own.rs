@@ -67,9 +67,10 @@ use super::forensics::{self, Background};
 use super::kernel::{Prepared, Shared, Tell};
 use super::node::Node;
 use super::publisher::Publisher;
+use super::serve::{self, Shown};
 use super::sweep::Readings;
 use super::told::Told;
-use super::{RunError, check, identity, missed, serve};
+use super::{RunError, check, identity, missed};
 use crate::config::{Config, FieldCounts, KubeletConfig, OwnConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
@@ -84,16 +85,12 @@ use crate::model::pod::PodUid;
 use crate::model::pod_resources::NodeResources;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
-use crate::observe::http::Pages;
 use crate::observe::metrics::labels::Trigger;
 use crate::observe::metrics::{Identity, Metrics};
-use crate::observe::socket::CatchUp;
-use crate::observe::stats::Options;
 use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
 use crate::runtime::{Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
 use crate::sources::oom_counters::Signals;
-use crate::sources::oom_scene::SceneReader;
 use crate::sys::{Root, clock, syscall};
 
 /// Every file is read back at least this often, and the manifest directory is read again: the
@@ -236,26 +233,15 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     shared.kill_counts.set_unified(node.reader.trees().unified);
     let readings = Arc::new(Readings::default());
     let (publisher, status) = Publisher::new(&config.mode);
-    let pages = Pages {
-        metrics: metrics.clone(),
-        health: health.clone(),
-        stats: readings.subscribe(),
-        options: Options {
-            timestamps: config.metrics.timestamps,
-        },
+    let shown = Shown {
+        metrics: &metrics,
+        health: &health,
+        readings: &readings,
+        kernel: &shared,
+        log: &log,
+        status,
     };
-    let bell = {
-        let readings = Arc::clone(&readings);
-        Arc::new(move || readings.ask())
-    };
-    let catch_up = CatchUp {
-        ask: {
-            let shared = Arc::clone(&shared);
-            Arc::new(move || shared.listen_now())
-        },
-        heard: shared.heard(),
-    };
-    let server = serve::Server::start(&config, pages, bell, &log, catch_up, status, {
+    let server = serve::Server::start(&config, shown, {
         let to_loop = to_loop.clone();
         // A loop that is gone needs no word.
         move || drop(to_loop.send(Event::Shutdown))
@@ -339,7 +325,14 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
             state.node.topology.shape(),
         ),
     );
-    let recorder = state.keep_oom_records()?;
+    let recorder = forensics::keep(
+        &config,
+        &state.node,
+        &shared,
+        &state.background,
+        &metrics,
+        &state.told,
+    )?;
     // Ends after the listener, which is dropped first.
     let _keeper = recorder.handle;
     let saver = recorder.recorder.saver();
@@ -402,23 +395,6 @@ fn process_runtime(
 }
 
 impl Loop {
-    /// Keeps the records of OOM kills, and tells what was wrong with those that are there.
-    fn keep_oom_records(&self) -> Result<forensics::Started, forensics::ForensicsError> {
-        let trees = Arc::clone(self.node.reader.trees());
-        let started = forensics::start(
-            &self.config.state_directory,
-            self.config.oom_records.max_bytes,
-            SceneReader::new(trees, Root::host()),
-            Arc::clone(&self.shared),
-            Arc::clone(&self.background),
-            self.metrics.clone(),
-        )?;
-        for fault in &started.faults {
-            self.told.node("OomRecordsDamaged", fault.clone());
-        }
-        Ok(started)
-    }
-
     /// Hands the loop what the kernel told.
     fn tell_loop(&self, to_loop: Sender) -> Tell {
         let first = Arc::clone(&self.first_processes);
@@ -548,8 +524,7 @@ impl Loop {
             }
             Event::CpusChanged => return Some(Scope::All),
             Event::Programs(programs) => {
-                self.programs_loaded(&programs.reports, programs.device, programs.fault);
-                self.not_pinned(programs.not_pinned);
+                self.programs_loaded(programs);
             }
             Event::Shutdown => {}
         }

@@ -7,13 +7,18 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::kernel::Programs;
 use super::missed::KillCounts;
+use super::told::Told;
 use crate::config::Mode;
+use crate::decide::attribution::LevelCounts;
 use crate::model::status::{self, AgentStatus, EbpfStatus, ProgramStatus, PsiStatus, Status};
 use crate::model::time::WallTime;
 use crate::observe::log;
 use crate::observe::metrics::Metrics;
-use crate::observe::metrics::labels::{Hook, PressureResource, PressureScope, Source, SourceFault};
+use crate::observe::metrics::labels::{
+    CgroupLevel, Hook, PressureResource, PressureScope, Source, SourceFault,
+};
 use crate::sources::bpf::{ProgramReport, ProgramState};
 use crate::sources::{ReadError, agent_process, psi};
 use crate::sys::{Root, clock};
@@ -103,21 +108,29 @@ impl Publisher {
         metrics.set_process_usage(&usage, self.started_at);
     }
 
-    /// Shows what is known of the eBPF programs from now on. `fault`: why some were not even tried.
+    /// Shows and tells what is known of the eBPF programs from now on.
     pub(super) fn programs_loaded(
         &mut self,
-        reports: &[ProgramReport],
-        fault: Option<&str>,
+        programs: &Programs,
         counts: &KillCounts,
         metrics: &Metrics,
+        told: &Told,
     ) {
+        let reports = &programs.reports;
         self.programs(reports, metrics);
         if !reports.iter().any(ProgramReport::reports_kills) {
             counts.without_programs();
         }
-        if let Some(why) = fault.filter(|_| reports.is_empty()) {
-            self.no_streams(why);
+        if let Some(why) = &programs.fault {
+            if reports.is_empty() {
+                self.no_streams(why);
+            }
+            told.node("KernelEventsOff", why.clone());
         }
+        if let Some(why) = &programs.not_pinned {
+            told.node("KernelEventsNotPinned", why.clone());
+        }
+        self.ebpf.not_pinned.clone_from(&programs.not_pinned);
     }
 
     fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {
@@ -162,11 +175,6 @@ impl Publisher {
         metrics.set_program(name, hook);
     }
 
-    /// Why no program outlives the agent; `None`: they do.
-    pub(super) fn not_pinned(&mut self, why: Option<String>) {
-        self.ebpf.not_pinned = why;
-    }
-
     /// There is nothing to listen to.
     fn no_streams(&mut self, why: &str) {
         self.ebpf.programs = vec![ProgramStatus {
@@ -175,6 +183,18 @@ impl Publisher {
             hook: None,
             reason: Some(format!("{why}; instead: {}", ProgramReport::WITHOUT_ANY)),
         }];
+    }
+}
+
+/// How many cgroups there are of each level, shown in the metrics.
+pub(super) fn show_levels(metrics: &Metrics, counts: LevelCounts) {
+    for (level, n) in [
+        (CgroupLevel::Kubepods, counts.kubepods),
+        (CgroupLevel::Qos, counts.qos),
+        (CgroupLevel::Pod, counts.pods),
+        (CgroupLevel::Container, counts.containers),
+    ] {
+        metrics.set_cgroups(level, n);
     }
 }
 

@@ -9,12 +9,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::forensics::RECORDS;
+use super::kernel;
+use super::sweep::Readings;
 use crate::config::{Config, MetricsConfig};
 use crate::model::status::Status;
 use crate::observe::event_log::EventLog;
+use crate::observe::health::Health;
 use crate::observe::http::{self, AccessFiles, Listen, Pages, TlsFiles};
+use crate::observe::metrics::Metrics;
 use crate::observe::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::observe::socket::{self, CatchUp, Sources};
+use crate::observe::stats::Options;
 use crate::sys::steady;
 
 /// Records of the admissions of pods, below the state directory.
@@ -35,6 +40,16 @@ pub enum ServeError {
     Socket(#[from] socket::ServeError),
 }
 
+/// What there is to show, and whom to ask for more of it.
+pub(super) struct Shown<'a> {
+    pub metrics: &'a Metrics,
+    pub health: &'a Health,
+    pub readings: &'a Arc<Readings>,
+    pub kernel: &'a Arc<kernel::Shared>,
+    pub log: &'a EventLog,
+    pub status: watch::Receiver<Option<Arc<Status>>>,
+}
+
 /// The running servers.
 pub(super) struct Server {
     tokio: Tokio,
@@ -45,16 +60,25 @@ pub(super) struct Server {
 
 impl Server {
     /// Binds everything that the configuration names, and calls `stop` at SIGTERM or SIGINT.
-    /// `stats_bell` asks for a sweep.
     pub(super) fn start(
         config: &Config,
-        pages: Pages,
-        stats_bell: Arc<dyn Fn() + Send + Sync>,
-        log: &EventLog,
-        catch_up: CatchUp,
-        status: watch::Receiver<Option<Arc<Status>>>,
+        shown: Shown<'_>,
         stop: impl FnOnce() + Send + 'static,
     ) -> Result<Self, ServeError> {
+        let pages = Pages {
+            metrics: shown.metrics.clone(),
+            health: shown.health.clone(),
+            stats: shown.readings.subscribe(),
+            options: Options {
+                timestamps: config.metrics.timestamps,
+            },
+        };
+        let readings = Arc::clone(shown.readings);
+        let kernel = Arc::clone(shown.kernel);
+        let catch_up = CatchUp {
+            heard: kernel.heard(),
+            ask: Arc::new(move || kernel.listen_now()),
+        };
         let tokio = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("serve")
@@ -64,10 +88,10 @@ impl Server {
         let (trigger, shutdown) = shutdown::channel();
         let entered = tokio.enter();
         let sources = Sources {
-            status,
+            status: shown.status,
             stats: pages.stats.clone(),
-            stats_bell: Some(stats_bell),
-            events: log.clone(),
+            stats_bell: Some(Arc::new(move || readings.ask())),
+            events: shown.log.clone(),
             catch_up: Some(catch_up),
             admissions: config.state_directory.join(ADMISSIONS),
             oom_records: config.state_directory.join(RECORDS),

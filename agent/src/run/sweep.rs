@@ -18,8 +18,10 @@ use tokio::sync::watch;
 
 use super::forensics::Background;
 use super::kernel;
+use super::node::Node;
 use crate::decide::eviction::reclaimable::{self, ContainerLook, ContainerOutlook};
 use crate::decide::reclaim_stalls::ReclaimStalls;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::{PodFigures, StallTotals};
 use crate::model::history::PodSample;
 use crate::model::pod::{PodUid, QosClass};
@@ -27,9 +29,10 @@ use crate::model::stats::{ContainerStats, EndedContainer, KnownPod, PodStats, St
 use crate::model::status::PodStalls;
 use crate::observe::metrics::labels::{EndedKind, Source, SourceFault};
 use crate::observe::metrics::{ContainerLabels, ContainerMemory, LimitHits, Metrics};
-use crate::sources::stats::{Progress, StatsReader, Wanted};
+use crate::sources::stats::{self, Progress, StatsReader, Wanted};
 use crate::sources::wakers::Bell;
-use crate::sys::clock;
+use crate::sys::filesystem::FilesystemProbe;
+use crate::sys::{Root, clock};
 use crate::units::Bytes;
 
 /// A rate over a shorter time says little, and sweeps for a shorter time cost too much.
@@ -124,14 +127,11 @@ impl Readings {
 
 /// What a [`Sweeper`] is made of.
 pub(super) struct Parts {
-    pub reader: StatsReader,
     pub readings: Arc<Readings>,
     /// Of the listener.
     pub kernel: Arc<kernel::Shared>,
     pub background: Arc<Background>,
     pub metrics: Metrics,
-    /// Bytes.
-    pub page_size: u64,
     /// Between the beginnings of two sweeps.
     pub interval: Duration,
 }
@@ -139,6 +139,9 @@ pub(super) struct Parts {
 /// See the module.
 pub(super) struct Sweeper {
     parts: Parts,
+    reader: StatsReader,
+    /// Bytes.
+    page_size: u64,
     /// The pods that the reader holds files of.
     pods: Arc<Vec<Arc<KnownPod>>>,
     /// The last sweep, and memory stalls of the pods in it.
@@ -148,10 +151,29 @@ pub(super) struct Sweeper {
 }
 
 impl Sweeper {
-    /// The first sweep is due at once.
-    pub(super) fn new(parts: Parts) -> Self {
+    /// The first sweep is due at once. `qos_cgroups`: as [`StatsReader::new`] takes them; `nodefs`: the file
+    /// system that is shown.
+    pub(super) fn new(
+        node: &Node,
+        qos_cgroups: [CgroupPath; 3],
+        nodefs: FilesystemProbe,
+        parts: Parts,
+    ) -> Self {
+        let root = Root::host();
+        let trees = node.reader.trees();
+        let page_size = node.identity.page_size.0;
+        let machine = stats::machine(&root, &node.name, &node.topology, trees.unified);
         Self {
             parts,
+            reader: StatsReader::new(
+                &root,
+                Arc::clone(trees),
+                qos_cgroups,
+                nodefs,
+                Arc::new(machine),
+                page_size,
+            ),
+            page_size,
             pods: Arc::default(),
             last: None,
             stalls: BTreeMap::new(),
@@ -187,7 +209,7 @@ impl Sweeper {
         if Arc::ptr_eq(&pods, &self.pods) {
             return;
         }
-        self.parts.reader.keep(pods.iter().cloned());
+        self.reader.keep(pods.iter().cloned());
         let uids: BTreeSet<&PodUid> = pods.iter().map(|it| &it.pod.uid).collect();
         let before = self.pods.iter().map(|it| &it.pod.uid);
         let history = &self.parts.background.history;
@@ -202,7 +224,7 @@ impl Sweeper {
     /// Goes on with the sweep, or begins one, for a slice of at most `budget`. It is due until it is whole;
     /// then it is to be shown.
     pub(super) fn slice(&mut self, budget: Duration) -> Option<StatsSnapshot> {
-        if !self.parts.reader.is_under_way() {
+        if !self.reader.is_under_way() {
             // Who asks from now on wants another.
             self.parts
                 .readings
@@ -211,9 +233,9 @@ impl Sweeper {
         }
         self.keep();
         for ended in std::mem::take(&mut *lock(&self.parts.readings.ended)) {
-            self.parts.reader.show_ended(ended);
+            self.reader.show_ended(ended);
         }
-        let sweep = match self.parts.reader.step(budget, self.last.as_deref()) {
+        let sweep = match self.reader.step(budget, self.last.as_deref()) {
             Progress::More => return None,
             Progress::Whole(sweep) => *sweep,
         };
@@ -233,7 +255,7 @@ impl Sweeper {
         now: Duration,
         wanted: Wanted,
     ) -> BTreeMap<PodUid, PodFigures> {
-        self.parts.reader.all_figures(now, wanted)
+        self.reader.all_figures(now, wanted)
     }
 
     /// What is known of the pods now, for the record of an OOM kill: the minute before it. Fills in the
@@ -317,7 +339,7 @@ impl Sweeper {
                     stats: &container.stats,
                     stall: stall(stalls),
                 };
-                let outlook = reclaimable::outlook(before, now, self.parts.page_size);
+                let outlook = reclaimable::outlook(before, now, self.page_size);
                 let memory = shown_memory(container, outlook, is_relaxed(&pod.uid, name));
                 let id = &container.runtime_id;
                 (ContainerLabels::new(pod, &container.name, id), memory)
@@ -335,7 +357,7 @@ impl Sweeper {
                 .into_iter()
                 .map(|class| (class, reclaim.class(class)))
                 .collect(),
-            None => self.parts.reader.qos_stalls(),
+            None => self.reader.qos_stalls(),
         }
     }
 }

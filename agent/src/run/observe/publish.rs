@@ -2,18 +2,18 @@
 //! it: books, reservations, the state of a container.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
 use crate::model::container::PodPhase;
-use crate::model::pod::PodUid;
-use crate::model::stats::{CgroupStats, KnownContainer, KnownPod, StatsSnapshot};
+use crate::model::stats::{CgroupStats, KnownPod, StatsSnapshot};
 use crate::model::status::{
     self, AgentStatus, ApiVersion, CgroupStatus, ContainerEntry, EntryState, NodeStatus,
     ResourceBounds, ResourceStatus, Status, StatusKind,
 };
 use crate::observe::metrics::ContainerLabels;
-use crate::observe::metrics::labels::{CgroupLevel, ObjectKind};
+use crate::observe::metrics::labels::ObjectKind;
 use crate::run::publisher;
 use crate::run::usage::Usages;
 use crate::sources::block_io::uncounted_disks;
@@ -38,30 +38,21 @@ impl Loop {
     }
 
     fn count_objects(&self, n_pods: usize, n_containers: usize) {
-        let live = self.tree.kernel.index().live();
-        let counts = self
-            .tree
-            .kernel
-            .index()
-            .count(live.iter().map(|(id, _)| *id));
+        let counts = {
+            let index = self.tree.kernel.index();
+            index.count(index.live().iter().map(|(id, _)| *id))
+        };
         for (kind, n) in [
             (ObjectKind::Pod, n_pods),
             (ObjectKind::Container, n_containers),
-            (ObjectKind::Cgroup, live.len()),
+            (ObjectKind::Cgroup, counts.all()),
         ] {
             self.metrics.set_objects(kind, n);
         }
-        for (level, n) in [
-            (CgroupLevel::Kubepods, counts.kubepods),
-            (CgroupLevel::Qos, counts.qos),
-            (CgroupLevel::Pod, counts.pods),
-            (CgroupLevel::Container, counts.containers),
-        ] {
-            self.metrics.set_cgroups(level, n);
-        }
+        publisher::show_levels(&self.metrics, counts);
     }
 
-    fn status(&self, pods: &[std::sync::Arc<KnownPod>], psi: status::PsiStatus) -> Status {
+    fn status(&self, pods: &[Arc<KnownPod>], psi: status::PsiStatus) -> Status {
         let usages = Usages::of(&self.tree.readings);
         let stats = self.tree.readings.stats();
         let place = self.tree.place();
@@ -172,18 +163,16 @@ impl Loop {
             resources: bounds(read.and_then(|it| it.stats.as_ref())),
             usage: usages.pod(&pod.pod),
             memory_stall: stalls.pod,
-            oom_kills: self.oom_kills(&pod.pod.uid, &pod.containers),
+            oom_kills: self.oom_kills(pod),
             containers,
         }
     }
 
     /// Of the containers that are there, and of the pod's cgroup itself.
-    fn oom_kills(&self, uid: &PodUid, containers: &[KnownContainer]) -> u64 {
-        let pod = super::known::unnamed(uid);
-        let of_pod = self
-            .metrics
-            .oom_kills_of(ContainerLabels::new(&pod, "", ""));
-        containers.iter().map(|it| it.oom_events).sum::<u64>() + of_pod
+    fn oom_kills(&self, pod: &KnownPod) -> u64 {
+        let of_pod = ContainerLabels::new(&pod.pod, "", "");
+        let of_containers: u64 = pod.containers.iter().map(|it| it.oom_events).sum();
+        of_containers + self.metrics.oom_kills_of(of_pod)
     }
 }
 

@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use super::known;
 use super::place::Place;
 use crate::decide::attribution::Made;
 use crate::decide::missed_kills::Before;
@@ -50,7 +50,7 @@ pub(super) struct KubeTree {
 
 #[derive(Default)]
 struct Told {
-    place: Option<Place>,
+    place: Option<Arc<Place>>,
     /// Of containers without a process.
     last: BTreeMap<CgroupId, CgroupStats>,
     programs: Option<Programs>,
@@ -101,8 +101,8 @@ impl KubeTree {
         self.told().programs.take()
     }
 
-    pub(super) fn takes_walk(&self) -> bool {
-        self.is_walk_wanted.swap(false, Ordering::Relaxed)
+    pub(super) fn is_walk_wanted(&self) -> bool {
+        self.is_walk_wanted.load(Ordering::Relaxed)
     }
 
     pub(super) fn takes_change(&self) -> bool {
@@ -118,12 +118,12 @@ impl KubeTree {
     }
 
     /// Where the pods lie; `None`: nowhere yet.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<Arc<Place>> {
         self.told().place.clone()
     }
 
     pub(super) fn set_place(&self, place: Option<Place>) {
-        self.told().place = place;
+        self.told().place = place.map(Arc::new);
     }
 
     fn made(&self, cgroup: &CgroupLineage, name: &str) {
@@ -199,9 +199,9 @@ impl KubeTree {
         let container = containers.find(|it| it.runtime_id == key.id);
         let pod = match &known {
             Some(known) => Arc::clone(&known.pod),
-            None => super::known::unnamed(uid),
+            None => known::unnamed(uid),
         };
-        let oom_events = super::known::oom_events(&self.metrics, &pod, key);
+        let oom_events = known::oom_events(&self.metrics, &pod, key);
         self.readings.add_ended(EndedContainer {
             pod,
             qos: *qos,
@@ -228,6 +228,8 @@ impl KubeTree {
 
     /// Reads the whole tree. What it finds is registered, what it misses retired.
     pub(super) fn walk(&self) -> Result<(), FsError> {
+        // Who wants one from now on wants another.
+        self.is_walk_wanted.store(false, Ordering::Relaxed);
         let Some(place) = self.place() else {
             return Ok(());
         };
@@ -248,22 +250,14 @@ impl KubeTree {
         for (id, owner) in &new {
             self.count_kills_of(*id, owner, Origin::Found(self.told_of(owner)));
         }
-        let gone = {
-            let mut index = self.kernel.index_mut();
-            let owners: Vec<_> = before.iter().map(|id| (*id, index.get(*id))).collect();
-            let gone: BTreeSet<CgroupId> = index.walked(&before, found).into_iter().collect();
-            owners.into_iter().filter(move |(id, _)| gone.contains(id))
-        };
+        let gone = self.kernel.index_mut().walked(&before, found);
         for (id, owner) in gone {
             self.kernel.kill_counts.end(id);
-            if let Some(owner) = owner.and_then(|it| it.owner) {
-                self.show_end(id, &owner);
-            }
+            self.show_end(id, &owner);
         }
         if !new.is_empty() {
             self.is_grown.store(true, Ordering::Relaxed);
         }
-        self.is_changed.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -273,8 +267,8 @@ impl KubeTree {
         let Level::Container { uid, key, .. } = &owner.level else {
             return Before::All;
         };
-        let pod = super::known::unnamed(uid);
-        match super::known::oom_events(&self.metrics, &pod, key) {
+        let pod = known::unnamed(uid);
+        match known::oom_events(&self.metrics, &pod, key) {
             0 => Before::All,
             n => Before::Told(n),
         }
@@ -301,6 +295,3 @@ impl KubeTree {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Between two walks that nobody asked for: the safety net under what the kernel tells.
-pub(super) const WALK_EVERY: Duration = Duration::from_secs(30);

@@ -22,9 +22,9 @@ use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::RestoreResult;
 use crate::run::RunError;
 use crate::run::forensics::Recorder;
-use crate::run::kernel::{self, Listener, Outputs, Prepared};
+use crate::run::kernel::{self, Listener, Outputs, Prepared, Programs};
 use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
-use crate::sources::bpf::{DEVICE_COUNTER, ProgramReport};
+use crate::sources::bpf::DEVICE_COUNTER;
 use crate::sources::checkpoint as stored;
 use crate::sys::{Dir, clock};
 
@@ -48,7 +48,7 @@ impl Loop {
         let streams = match kernel::adopt(&self.config.bpf, watched, &self.shared) {
             Ok(streams) => streams,
             Err(error) => {
-                self.programs_loaded(&[], None, Some(crate::observe::chain(&error)));
+                self.programs_loaded(Programs::none(&error));
                 return Ok(None);
             }
         };
@@ -86,42 +86,21 @@ impl Loop {
     }
 
     /// Says what is known of the eBPF programs from now on. A node without them is ready too.
-    pub(super) fn programs_loaded(
-        &mut self,
-        reports: &[ProgramReport],
-        device: Option<Result<(), String>>,
-        fault: Option<String>,
-    ) {
-        if let Some(why) = &fault {
-            self.told.node("KernelEventsOff", why.clone());
-        }
+    pub(super) fn programs_loaded(&mut self, programs: Programs) {
         let counts = &self.shared.kill_counts;
         self.publisher
-            .programs_loaded(reports, fault.as_deref(), counts, &self.metrics);
-        if let Some(attached) = device {
-            let metrics = &self.metrics;
-            self.publisher
-                .cgroup_program(DEVICE_COUNTER, attached, metrics);
-        }
+            .programs_loaded(&programs, counts, &self.metrics, &self.told);
         let devices = match &self.hands.device_control {
             Some(DeviceControl::Program) => Some(Ok(())),
             Some(DeviceControl::Off(why)) => Some(Err(why.clone())),
             Some(DeviceControl::Controller) | None => None,
         };
-        if let Some(devices) = devices {
-            let metrics = &self.metrics;
-            self.publisher
-                .cgroup_program(DEVICE_PROGRAM, devices, metrics);
+        for (name, attached) in [(DEVICE_COUNTER, programs.device), (DEVICE_PROGRAM, devices)] {
+            if let Some(attached) = attached {
+                self.publisher.cgroup_program(name, attached, &self.metrics);
+            }
         }
         self.health.unblock(KERNEL_EVENTS);
-    }
-
-    /// Says why no program outlives the agent.
-    pub(super) fn not_pinned(&mut self, why: Option<String>) {
-        if let Some(why) = &why {
-            self.told.node("KernelEventsNotPinned", why.clone());
-        }
-        self.publisher.not_pinned(why);
     }
 
     /// Reads the stored pods, adopts what runs, and settles what ended meanwhile. `waiting`: the

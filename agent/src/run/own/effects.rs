@@ -46,6 +46,7 @@ use Shows::{At, In, Refused};
 type Case = (&'static str, Shows, &'static str, &'static str);
 
 const EVICTIONS: &str = include_str!("evictions.rs");
+const FORENSICS: &str = include_str!("../forensics.rs");
 const MAIN: &str = include_str!("../../main.rs");
 const KERNEL: &str = include_str!("../kernel.rs");
 const MODES: &str = include_str!("../../run.rs");
@@ -89,7 +90,7 @@ const CASES: &[Case] = &[
         "metrics: {tls: {certificateFile: /c, keyFile: /k}}", "metrics: {tls: {certificateFile: /c, keyFile: /l}}"),
     ("metrics.bearerTokenFile", At(SERVE, "config.bearer_token_file"), "", "metrics: {bearerTokenFile: /token}"),
     ("metrics.statsInterval", At(EVICTIONS, "config.stats_interval"), "", "metrics: {statsInterval: 9s}"),
-    ("metrics.timestamps", At(RUN, "config.metrics.timestamps"), "", "metrics: {timestamps: true}"),
+    ("metrics.timestamps", At(SERVE, "config.metrics.timestamps"), "", "metrics: {timestamps: true}"),
     ("log.format", At(MAIN, "config.log.format"), "", "log: {format: json}"),
     ("log.level", At(MAIN, "config.log.level"), "", "log: {level: debug}"),
     ("bpf.pinDirectory", At(KERNEL, "bpf.pin_directory"), "", "bpf: {pinDirectory: /sys/fs/bpf/other}"),
@@ -110,8 +111,8 @@ const CASES: &[Case] = &[
     ("eviction.record.directory", At(EVICTIONS, "record.directory"), RECORD, "eviction: {record: {directory: /records}}"),
     ("eviction.record.maxBytes", At(EVICTIONS, "record.max_bytes"), RECORD, "eviction: {record: {maxBytes: 32Mi}}"),
     ("eviction.record.maxBytesPerHour", At(EVICTIONS, "record.max_bytes_per_hour"), RECORD, "eviction: {record: {maxBytesPerHour: 512Ki}}"),
-    ("eviction.oomRecords", At(RUN, "oom_records"), "", "eviction: {oomRecords: {maxBytes: 1Mi}}"),
-    ("eviction.oomRecords.maxBytes", At(RUN, "oom_records.max_bytes"), "", "eviction: {oomRecords: {maxBytes: 1Mi}}"),
+    ("eviction.oomRecords", At(FORENSICS, "oom_records"), "", "eviction: {oomRecords: {maxBytes: 1Mi}}"),
+    ("eviction.oomRecords.maxBytes", At(FORENSICS, "oom_records.max_bytes"), "", "eviction: {oomRecords: {maxBytes: 1Mi}}"),
     ("compat", In("eviction"), "", "compat: kubelet"),
     ("kubeletMetricNames", At(RUN, "config.kubelet_metric_names"), "", "kubeletMetricNames: old"),
     ("kubeletConfigFile", In("files"), "", "kubeletConfigFile: /config.yaml"),

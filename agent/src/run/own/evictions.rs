@@ -24,7 +24,6 @@ use crate::run::sweep::{self, Sweeper};
 use crate::run::worker::Worker;
 use crate::sources::ReadError;
 use crate::sources::node_reading::NodeReader;
-use crate::sources::stats::{self, StatsReader};
 use crate::sources::wakers::{Wakers, WakersError};
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::patience::Patience;
@@ -178,7 +177,7 @@ impl Loop {
             )?,
             patience,
             kernel: Arc::clone(&self.shared),
-            sweeper: self.sweeper(&root, nodefs),
+            sweeper: self.sweeper(nodefs),
             wakers,
             writer: ReliefWriter::new(self.hands.writer.clone(), root, page_size),
             notes: self.eviction_notes.clone(),
@@ -190,27 +189,15 @@ impl Loop {
         })?)
     }
 
-    fn sweeper(&self, root: &Root, nodefs: FilesystemProbe) -> Sweeper {
-        let node = &self.node;
-        let trees = node.reader.trees();
-        let page_size = node.identity.page_size.0;
-        let machine = stats::machine(root, &node.name, &node.topology, trees.unified);
-        Sweeper::new(sweep::Parts {
-            reader: StatsReader::new(
-                root,
-                Arc::clone(trees),
-                self.hands.plan.qos_cgroups(),
-                nodefs,
-                Arc::new(machine),
-                page_size,
-            ),
+    fn sweeper(&self, nodefs: FilesystemProbe) -> Sweeper {
+        let parts = sweep::Parts {
             readings: Arc::clone(&self.readings),
             kernel: Arc::clone(&self.shared),
             background: Arc::clone(&self.background),
             metrics: self.metrics.clone(),
-            page_size,
             interval: self.config.stats_interval,
-        })
+        };
+        Sweeper::new(&self.node, self.hands.plan.qos_cgroups(), nodefs, parts)
     }
 
     /// `None`: nothing is to be recorded, or it cannot be, which is told.

@@ -26,8 +26,8 @@ use crate::model::status::{
 use crate::model::time::WallTime;
 use crate::observe::metrics::ContainerLabels;
 use crate::observe::metrics::labels::{
-    CgroupLevel, CgroupOp, DriftCause, KubeletCgroupOp, KubeletContainerState, LagKind, ObjectKind,
-    Phase, WriteResult,
+    CgroupOp, DriftCause, KubeletCgroupOp, KubeletContainerState, LagKind, ObjectKind, Phase,
+    WriteResult,
 };
 use crate::run::publisher;
 use crate::run::usage::Usages;
@@ -238,14 +238,7 @@ impl Loop {
             self.metrics.set_objects(kind, n);
         }
         let counts = self.shared.index().count(self.ids.values().copied());
-        for (level, n) in [
-            (CgroupLevel::Kubepods, counts.kubepods),
-            (CgroupLevel::Qos, counts.qos),
-            (CgroupLevel::Pod, counts.pods),
-            (CgroupLevel::Container, counts.containers),
-        ] {
-            self.metrics.set_cgroups(level, n);
-        }
+        publisher::show_levels(&self.metrics, counts);
     }
 
     fn count_running(&self) {
