@@ -290,7 +290,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Listens from now on. To be called when the cgroups that exist are registered, since events
     /// are attributed by them, and before any container is started: waits until kills and processes
-    /// are watched, up to 100 ms where nothing was adopted. Pinned streams go on in the kernel when the
+    /// are watched, and cgroups where they come first, up to 100 ms where nothing was adopted. Pinned streams go on in the kernel when the
     /// worker is dropped.
     pub(super) fn listen(self) -> Worker {
         self.until_watched.recv().ok();
@@ -415,10 +415,15 @@ impl Listener {
     /// meanwhile.
     fn load_missing(&mut self, watched: mpsc::Sender<Infallible>) {
         let is_seen = |wanted| self.streams.rings().any(|(stream, _)| stream == wanted);
-        let is_watched = is_seen(Stream::Oom) && is_seen(Stream::Process);
+        // The streams are tried in this order.
+        let last = match self.cgroups_first {
+            true => Stream::Cgroup,
+            false => Stream::Process,
+        };
+        let is_watched = is_seen(Stream::Oom) && is_seen(Stream::Process) && is_seen(last);
         let mut watched = Some(watched).filter(|_| !is_watched);
         let loaded = self.streams.load_missing(&mut |tried| {
-            if tried == Stream::Process {
+            if tried == last {
                 watched = None;
             }
         });

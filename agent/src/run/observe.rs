@@ -250,6 +250,8 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     state.follow(place);
     state.walk();
     let _listener = listener.map(Prepared::listen);
+    // What was made before its programs ran is known to nobody.
+    state.walk();
     while !stop.load(Ordering::Relaxed) {
         state.pass();
         bell.wait(state.wake().saturating_sub(clock::boottime()));

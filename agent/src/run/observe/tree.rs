@@ -90,8 +90,7 @@ impl KubeTree {
             News::Lost => self.want_walk(),
             News::Programs(programs) => {
                 self.told().programs = Some(programs);
-                // What was made before they ran is known to nobody.
-                self.want_walk();
+                self.bell.ring();
             }
         }
         true
