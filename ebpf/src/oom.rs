@@ -15,7 +15,7 @@ use aya_ebpf::macros::btf_map;
 use aya_log_ebpf::debug;
 use ebpf_abi::{
     ABSENT, CONSTRAINT_MEMCG, CONSTRAINT_UNKNOWN, Lineage, METHOD_DERIVED, METHOD_EXACT,
-    METHOD_NONE, OOM_WAS_EXITING, OomRecord, WATCH_SIGNALS, Watch,
+    METHOD_NONE, OOM_NAMESPACE_INIT, OOM_WAS_EXITING, OomRecord, WATCH_SIGNALS, Watch,
 };
 
 use crate::kernel::{Memory, Pointer, Probed, cgroup_of, copy_comm, lineage, now, offset, watch};
@@ -197,6 +197,7 @@ pub(crate) unsafe fn victim<M: Memory>(task: Pointer, current: Pointer) {
             (*record).flags = OOM_WAS_EXITING;
         }
         (*record).reserved = 0;
+        kin::<M>(record, leader, &watch);
         limit::<M>(record, current, &watch);
         debug!(&(), "OOM victim {}", tgid);
     }
@@ -236,6 +237,41 @@ unsafe fn mm_counter<M: Memory>(mm: Pointer, offset: u32) -> u64 {
     };
     // The part that is kept per CPU can make the shared one negative.
     if pages < 0 { 0 } else { pages as u64 }
+}
+
+/// The size of a pointer, and so of what follows `upid.ns`.
+const POINTER_BYTES: u32 = 8;
+
+/// Fills in where the victim stands in its PID namespace.
+///
+/// # Safety
+/// `record` is valid for writes, its flags are written; `leader` is a `task_struct`.
+#[inline(always)]
+unsafe fn kin<M: Memory>(record: *mut OomRecord, leader: Pointer, watch: &Watch) {
+    // SAFETY: the types follow the names of the offsets. How many numbers a `pid` has stands in itself,
+    // which no type says: hence the helper.
+    unsafe {
+        (*record).kin_cgroup = Lineage::default();
+        if !M::HELPERS || offset!(task_thread_pid) == ABSENT {
+            return;
+        }
+        let pid = Probed::pointer(leader, offset!(task_thread_pid));
+        let level = Probed::load::<u32>(pid, offset!(pid_level));
+        if level == 0 {
+            return;
+        }
+        let number_bytes = offset!(upid_ns).wrapping_add(POINTER_BYTES);
+        let number = offset!(pid_numbers).wrapping_add(level.wrapping_mul(number_bytes));
+        let namespace = Probed::pointer(pid.wrapping_add(number as usize), offset!(upid_ns));
+        let init = Probed::pointer(namespace, offset!(pid_namespace_child_reaper));
+        let kin = if init == leader {
+            (*record).flags |= OOM_NAMESPACE_INIT;
+            Probed::pointer(leader, offset!(task_real_parent))
+        } else {
+            init
+        };
+        (*record).kin_cgroup = lineage::<Probed>(cgroup_of::<Probed>(kin), watch);
+    }
 }
 
 /// Pages that the kernel may charge in one go before the counter is looked at again: the limit

@@ -668,7 +668,7 @@ fn what_cannot_be_read_is_counted_as_lost() -> Result<()> {
     for _ in 0..3 {
         wait_for_kill(&mut pod.run_hog()?)?;
     }
-    rename_sets(&pins, |name| name.replace("-v1-", "-v9-"))?;
+    rename_sets(&pins, |name| name.replacen("-v", "-v9", 1))?;
     let mut next = Watcher::with(options)?;
     next.until("the old sets are gone", |_| {
         names_in(&pins).is_ok_and(|names| names == whole)

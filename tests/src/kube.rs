@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::cgroup;
+use crate::wait::wait_for;
 
 /// Who names the cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +162,17 @@ impl KubeContainer {
     /// Runs a shell script as a runtime runs a container: its shell is process 1 of a PID namespace.
     pub fn run(&self, script: &str) -> Result<Program> {
         self.run_in(&["unshare", "-p", "-f"], script)
+    }
+
+    /// The same in the PID namespace that `first` has made.
+    pub fn run_beside(&self, first: &Program, script: &str) -> Result<Program> {
+        let namespace = format!("/proc/{}/ns/pid_for_children", first.0.id());
+        // There is none before it has a process.
+        wait_for("the namespace has a process", || {
+            Ok(fs::read_link(&namespace).is_ok())
+        })?;
+        let pid = format!("--pid={namespace}");
+        self.run_in(&["nsenter", &pid], script)
     }
 
     /// The same in the PID namespace of the host.

@@ -16,7 +16,9 @@ use super::ended::Ended;
 use super::naming::Names;
 use crate::model::attribution::{Attributed, Level, OomAttribution, Owner};
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, OomConstraint, OomKill};
+use crate::model::event::{
+    AttributionMethod, CgroupId, CgroupLineage, NamespaceRole, OomConstraint, OomKill,
+};
 use crate::model::kube_cgroup;
 use crate::model::record::OomScope;
 
@@ -146,16 +148,32 @@ impl CgroupIndex {
         }
     }
 
-    /// Whose a kill is. Who the first process of the container is, the index does not know.
+    /// Whose a kill is.
     pub fn attribute_kill(&self, kill: &OomKill) -> OomAttribution {
         let limit = kill.limit_cgroup.map(|it| self.attribute(&it));
+        let victim = self.attribute(&kill.victim_cgroup);
         OomAttribution {
-            victim: self.attribute(&kill.victim_cgroup),
+            is_main: self.is_main(kill, &victim),
+            victim,
             trigger: self.attribute(&kill.trigger_cgroup),
             pod: self.pod_of(&kill.victim_cgroup).cloned(),
             scope: oom_scope(kill, limit.as_ref()),
             limit,
-            is_main: None,
+        }
+    }
+
+    /// Whether the victim was the first process of its container, by its PID namespace: a runtime starts that
+    /// from outside the container, as the first of a namespace. `None` too in a namespace that containers
+    /// share, or that of the host.
+    fn is_main(&self, kill: &OomKill, victim: &Attributed) -> Option<bool> {
+        let container = victim
+            .owner
+            .as_ref()
+            .filter(|it| it.container().is_some())?;
+        let is_inside = |kin| self.attribute(kin).owner.as_ref() == Some(container);
+        match &kill.victim_role.as_ref()? {
+            NamespaceRole::Init { parent } => Some(!is_inside(parent)),
+            NamespaceRole::Member { init } => is_inside(init).then_some(false),
         }
     }
 
@@ -252,7 +270,7 @@ fn oom_scope(kill: &OomKill, limit: Option<&Attributed>) -> OomScope {
 mod tests {
     use super::*;
     use crate::decide::ended::KEPT;
-    use crate::decide::testing::{key, register, registered};
+    use crate::decide::testing::{key, oom_kill, register, registered};
     use crate::model::pod::{PodUid, QosClass};
 
     fn owner(level: Level) -> Owner {
@@ -341,6 +359,42 @@ mod tests {
         assert!(!at(77, false).is_unknown());
         assert!(at(77, true).is_unknown());
         assert!(!at(4, true).is_unknown());
+    }
+
+    #[test]
+    fn the_first_process_of_a_container_is_known_by_its_namespace() {
+        let init = |parent| Some(NamespaceRole::Init { parent });
+        let member = |init| Some(NamespaceRole::Member { init });
+        let container = lineage(4, [2, 3, 4], true);
+        let nested = lineage(99, [2, 3, 4], true);
+        let (other, host) = (lineage(6, [5, 6, 0], true), lineage(77, [0; 3], false));
+        for (victim, role, expected) in [
+            (container, None, None),
+            (container, init(host), Some(true)),
+            (nested, init(host), Some(true)),
+            // The parent is the runtime's, in the cgroup of the pod.
+            (container, init(lineage(3, [2, 3, 0], true)), Some(true)),
+            // A namespace that the container made.
+            (container, init(container), Some(false)),
+            (nested, init(container), Some(false)),
+            (container, member(container), Some(false)),
+            (nested, member(container), Some(false)),
+            (container, member(nested), Some(false)),
+            // One that the containers of a pod share.
+            (container, member(other), None),
+            (container, member(host), None),
+            // In no container.
+            (lineage(3, [2, 3, 0], true), init(host), None),
+            (host, init(host), None),
+        ] {
+            let kill = OomKill {
+                victim_cgroup: victim,
+                victim_role: role,
+                ..oom_kill(1, victim.cgroup_id)
+            };
+            let is_main = index().attribute_kill(&kill).is_main;
+            assert_eq!(is_main, expected, "{victim:?} {role:?}");
+        }
     }
 
     #[test]

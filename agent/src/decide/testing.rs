@@ -101,6 +101,7 @@ pub(crate) fn oom_kill(ms: u64, cgroup: CgroupId) -> OomKill {
         victim_uid: 0,
         victim_parent_pid: 1,
         victim_cgroup: lineage,
+        victim_role: None,
         oom_score_adj: 0,
         anon_bytes: 0,
         file_bytes: 0,

@@ -57,6 +57,20 @@ pub enum AttributionMethod {
     None,
 }
 
+/// What a process is in its PID namespace, and the cgroup of whom it is that by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "type",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
+pub enum NamespaceRole {
+    /// Its first process, with pid 1.
+    Init { parent: CgroupLineage },
+    /// Another one.
+    Member { init: CgroupLineage },
+}
+
 /// One process killed by the kernel's OOM killer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -68,6 +82,8 @@ pub struct OomKill {
     pub victim_uid: u32,
     pub victim_parent_pid: u32,
     pub victim_cgroup: CgroupLineage,
+    /// In its PID namespace. `None`: that is the host's, or it could not be read.
+    pub victim_role: Option<NamespaceRole>,
     /// -1000..=1000 at the time of the kill.
     pub oom_score_adj: i16,
     pub anon_bytes: u64,

@@ -27,7 +27,7 @@ use crate::decide::kernel_records::{
 };
 use crate::decide::node_oom::{self, Evidence};
 use crate::decide::reclaim_stalls::ReclaimStalls;
-use crate::model::attribution::{Attributed, OomAttribution, Owner};
+use crate::model::attribution::{Attributed, OomAttribution};
 use crate::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, CgroupId, CgroupLineage, ExitStatus, KernelEvent,
     OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
@@ -128,12 +128,8 @@ impl Programs {
     }
 }
 
-/// Who knows the first processes of containers.
-pub(super) trait FirstProcess: Send {
-    /// Whether the victim was the first process of its container, whose cgroup `owner` is. `None`: nobody
-    /// knows.
-    fn is_first(&self, kill: &OomKill, owner: &Owner) -> Option<bool>;
-}
+/// Whether the victim of a kill was the first process of its container. Whoever starts containers knows.
+pub(super) type IsFirst = Box<dyn Fn(&OomKill) -> bool + Send>;
 
 /// What the listener and the loop both know.
 #[derive(Debug, Default)]
@@ -246,7 +242,7 @@ pub(super) struct Listener {
     log: EventLog,
     recorder: Recorder,
     metrics: Metrics,
-    first: Box<dyn FirstProcess>,
+    is_first: Option<IsFirst>,
     tell: Tell,
     cgroups_first: bool,
     /// What of each ring was taken in one go so far, 0 to 1.
@@ -269,7 +265,8 @@ pub(super) struct Outputs {
     pub(super) log: EventLog,
     pub(super) recorder: Recorder,
     pub(super) metrics: Metrics,
-    pub(super) first: Box<dyn FirstProcess>,
+    /// `None`: others start the containers, and the kernel's word is taken.
+    pub(super) is_first: Option<IsFirst>,
     pub(super) tell: Tell,
     /// Whoever is told registers cgroups as they are made, so a kill waits for the events of cgroups before
     /// it. False: they were registered before they had a process.
@@ -288,12 +285,17 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Listens from now on. To be called when the cgroups that exist are registered, since events
-    /// are attributed by them, and before any container is started: waits until kills and processes
-    /// are watched, and cgroups where they come first, up to 100 ms where nothing was adopted. Pinned streams go on in the kernel when the
-    /// worker is dropped.
-    pub(super) fn listen(self) -> Worker {
+    /// Waits until kills and processes are watched, and cgroups where they come first: up to 100 ms where
+    /// nothing was adopted. The rings hold what comes from now on.
+    pub(super) fn wait_watched(&self) {
         self.until_watched.recv().ok();
+    }
+
+    /// Listens from now on. To be called when the cgroups that exist are registered, since events
+    /// are attributed by them, and before any container is started: what comes is watched. Pinned
+    /// streams go on in the kernel when the worker is dropped.
+    pub(super) fn listen(self) -> Worker {
+        self.wait_watched();
         // The thread waits for this; it is only gone after a panic.
         self.go.send(()).ok();
         self.worker
@@ -337,7 +339,7 @@ impl Listener {
             log,
             recorder,
             metrics,
-            first,
+            is_first,
             tell,
             cgroups_first,
         } = outputs;
@@ -348,7 +350,7 @@ impl Listener {
             log,
             recorder,
             metrics,
-            first,
+            is_first,
             tell,
             cgroups_first,
             filled: BTreeMap::new(),
@@ -614,9 +616,11 @@ impl Listener {
         self.shared.kill_counts.report(kill);
         let kill = &*self.with_reason(kill);
         let mut attribution = self.shared.index().attribute_kill(kill);
-        let owner = attribution.victim.owner.as_ref();
-        let container = owner.filter(|it| it.container().is_some());
-        attribution.is_main = container.and_then(|it| self.first.is_first(kill, it));
+        if let Some(is_first) = &self.is_first {
+            let owner = attribution.victim.owner.as_ref();
+            let container = owner.and_then(|it| it.container());
+            attribution.is_main = container.map(|_| is_first(kill));
+        }
         let mut record = oom_record(kill, &attribution, handled);
         // The counter names the record, and who finds the record finds it counted. A victim that was
         // exiting anyway is no kill for the kernel's own counters either.

@@ -9,7 +9,6 @@
 //! What only the manager of the node can know is absent, not zero. Files are written below the state directory
 //! and the directory of pins alone.
 
-mod first_process;
 mod known;
 mod place;
 mod pressure;
@@ -21,7 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use self::first_process::ByNamespace;
 use self::place::Place;
 pub(super) use self::place::PlaceError;
 use self::pressure::Pressure;
@@ -329,10 +327,7 @@ impl Loop {
             log: log.clone(),
             recorder,
             metrics: self.metrics.clone(),
-            first: Box::new(ByNamespace {
-                root: Root::host(),
-                reader: self.node.reader.clone(),
-            }),
+            is_first: None,
             tell: tell(&self.tree),
             cgroups_first: true,
         };

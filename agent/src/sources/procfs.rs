@@ -90,15 +90,6 @@ pub fn allocation_stalls(root: &Root) -> Option<u64> {
     (!counts.is_empty()).then(|| counts.iter().sum())
 }
 
-/// The pid of a process in each PID namespace that it is in, the host's first. `None`: it is gone, or the
-/// kernel is older than Linux 4.1.
-pub fn namespaced_pids(root: &Root, pid: u32) -> Option<Vec<u32>> {
-    let status = root.read_text(format!("/proc/{pid}/status")).ok()?;
-    let mut lines = status.lines();
-    let pids = lines.find_map(|it| it.strip_prefix("NSpid:"))?;
-    pids.split_whitespace().map(|it| it.parse().ok()).collect()
-}
-
 /// Whether a process may use a part of the NUMA nodes alone that have memory. `None`: it is gone.
 pub fn is_confined(root: &Root, pid: u32) -> Option<bool> {
     let status = root.read_text(format!("/proc/{pid}/status")).ok()?;

@@ -30,7 +30,7 @@ macro_rules! offsets {
     };
 }
 
-offsets! { 168:
+offsets! { 188:
     task_tgid,
     task_pid,
     task_comm,
@@ -42,6 +42,14 @@ offsets! { 168:
     task_mm,
     task_cred,
     task_exit_code,
+    /// The `pid` of a thread, which has a `upid` for each of its PID namespaces; [`ABSENT`] where one of the four
+    /// that follow is.
+    task_thread_pid,
+    pid_level,
+    pid_numbers,
+    /// The last field of `upid`.
+    upid_ns,
+    pid_namespace_child_reaper,
     cred_uid,
     signal_oom_mm,
     signal_oom_score_adj,

@@ -61,7 +61,7 @@ impl Loop {
                 log: log.clone(),
                 recorder,
                 metrics: self.metrics.clone(),
-                first: Box::new(first),
+                is_first: Some(Box::new(move |kill| first.is_first(kill))),
                 tell: self.tell_loop(to_loop),
                 cgroups_first: false,
             },

@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::event::{Event, Sender};
 use crate::decide::ended::Ended;
-use crate::model::attribution::{Attributed, OomAttribution, Owner};
+use crate::model::attribution::{Attributed, OomAttribution};
 use crate::model::event::{OomKill, ProcessKey};
-use crate::run::kernel::{FirstProcess, News, Tell};
+use crate::run::kernel::{News, Tell};
 use crate::runtime::{ExitReporter, HostProcess};
 
 /// With their start times: a pid may come again.
@@ -39,16 +39,14 @@ impl FirstProcesses {
         }
     }
 
+    /// The first process of a container that is just starting is a child of the agent.
+    pub(super) fn is_first(&self, kill: &OomKill) -> bool {
+        self.has(kill.victim) || kill.victim_parent_pid == std::process::id()
+    }
+
     fn has(&self, process: ProcessKey) -> bool {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.processes.contains(&HostProcess::of(process))
-    }
-}
-
-impl FirstProcess for Arc<FirstProcesses> {
-    /// The first process of a container that is just starting is a child of the agent.
-    fn is_first(&self, kill: &OomKill, _: &Owner) -> Option<bool> {
-        Some(self.has(kill.victim) || kill.victim_parent_pid == std::process::id())
     }
 }
 

@@ -9,7 +9,8 @@ use zerocopy::FromBytes;
 use super::Stream;
 use crate::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, CgroupId, CgroupLineage, ExitStatus, KernelEvent,
-    OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent, StallKind,
+    NamespaceRole, OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
+    StallKind,
 };
 
 /// One record of the ring of `stream`. `page_bytes`: the kernel's page size.
@@ -41,6 +42,7 @@ fn oom(record: &abi::OomRecord, page_bytes: u64) -> Option<OomKill> {
         victim_uid: record.victim_uid,
         victim_parent_pid: record.victim_parent_tgid,
         victim_cgroup: lineage(&record.victim_cgroup),
+        victim_role: namespace_role(record),
         oom_score_adj: i16::try_from(record.oom_score_adj).ok()?,
         anon_bytes: bytes(record.anon_pages),
         file_bytes: bytes(record.file_pages),
@@ -70,6 +72,16 @@ fn oom(record: &abi::OomRecord, page_bytes: u64) -> Option<OomKill> {
         },
         was_exiting: record.flags & abi::OOM_WAS_EXITING != 0,
     })
+}
+
+fn namespace_role(record: &abi::OomRecord) -> Option<NamespaceRole> {
+    let kin = lineage(&record.kin_cgroup);
+    (record.kin_cgroup.cgroup_id != 0).then_some(
+        match record.flags & abi::OOM_NAMESPACE_INIT != 0 {
+            true => NamespaceRole::Init { parent: kin },
+            false => NamespaceRole::Member { init: kin },
+        },
+    )
 }
 
 fn process(record: &abi::ProcessRecord) -> Option<ProcessEvent> {

@@ -19,8 +19,11 @@ pub(super) const TYPES: &[&str] = &[
     "mem_cgroup",
     "mm_struct",
     "oom_control",
+    "pid",
+    "pid_namespace",
     "signal_struct",
     "task_struct",
+    "upid",
 ];
 
 /// Forms of the counters of `mm_struct`: an array of structures from 6.2 on, a structure with an
@@ -45,6 +48,17 @@ pub(super) fn resolve(btf: &Btf<'_>, memory_is_unified: bool) -> abi::Offsets {
         find("mm_struct", &[&typed, &array], 8)
     };
     let embedded = |structure, path| btf.field(structure, path).map(|it| it.offset);
+    let namespaces = [
+        word("pid", "level"),
+        embedded("pid", "numbers").unwrap_or(abi::ABSENT),
+        field("upid", "ns"),
+        field("pid_namespace", "child_reaper"),
+    ];
+    let thread_pid = match namespaces.contains(&abi::ABSENT) {
+        true => abi::ABSENT,
+        false => field("task_struct", "thread_pid"),
+    };
+    let [pid_level, pid_numbers, upid_ns, pid_namespace_child_reaper] = namespaces;
     abi::Offsets {
         task_tgid: word("task_struct", "tgid"),
         task_pid: word("task_struct", "pid"),
@@ -57,6 +71,11 @@ pub(super) fn resolve(btf: &Btf<'_>, memory_is_unified: bool) -> abi::Offsets {
         task_mm: field("task_struct", "mm"),
         task_cred: field("task_struct", "cred"),
         task_exit_code: word("task_struct", "exit_code"),
+        task_thread_pid: thread_pid,
+        pid_level,
+        pid_numbers,
+        upid_ns,
+        pid_namespace_child_reaper,
         cred_uid: word("cred", "uid"),
         signal_oom_mm: field("signal_struct", "oom_mm"),
         signal_oom_score_adj: find("signal_struct", &["oom_score_adj"], 2),

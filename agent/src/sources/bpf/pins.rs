@@ -1,7 +1,7 @@
 //! What outlives the agent: the OOM and the process stream, pinned in a bpffs.
 //!
 //! ```text
-//! <pin directory>/oom-v1-3f2a91c0/{ring,watch,losses}     maps
+//! <pin directory>/oom-v2-3f2a91c0/{ring,watch,losses}     maps
 //!                                 /oom_victim, ...        links, by the name of the program
 //!                                 /refused-1ff-oom_reason an empty directory: the kernel refused it
 //!                                                         to an agent of these capabilities
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn another_object_or_stream_is_another_set() {
         let name = Pins::set_name(Stream::Oom, b"object");
-        assert!(name.starts_with("oom-v1-"), "{name}");
+        assert!(name.starts_with(&format!("oom-v{VERSION}-")), "{name}");
         assert_eq!(name, Pins::set_name(Stream::Oom, b"object"));
         assert_ne!(name, Pins::set_name(Stream::Oom, b"objecT"));
         assert_ne!(name, Pins::set_name(Stream::Process, b"object"));

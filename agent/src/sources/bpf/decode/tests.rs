@@ -28,6 +28,7 @@ fn oom_record() -> abi::OomRecord {
         victim_cgroup: inside(32, [30, 31, 32]),
         trigger_cgroup: inside(33, [30, 31, 33]),
         limit_cgroup: inside(31, [30, 31, 0]),
+        kin_cgroup: inside(34, [30, 31, 34]),
         anon_pages: 2,
         file_pages: 3,
         shmem_pages: 4,
@@ -111,6 +112,9 @@ fn an_oom_record_keeps_its_three_cgroups_apart_and_turns_pages_into_bytes() {
         victim_uid: 1000,
         victim_parent_pid: 1,
         victim_cgroup: lineage(32, [Some(30), Some(31), Some(32)]),
+        victim_role: Some(NamespaceRole::Member {
+            init: lineage(34, [Some(30), Some(31), Some(34)]),
+        }),
         oom_score_adj: -998,
         anon_bytes: 2 * PAGE,
         file_bytes: 3 * PAGE,
@@ -135,7 +139,8 @@ fn an_oom_record_keeps_its_three_cgroups_apart_and_turns_pages_into_bytes() {
 fn an_oom_kill_without_a_limiting_cgroup_has_no_limit() {
     let mut record = oom_record();
     record.limit_cgroup = abi::Lineage::default();
-    record.flags = abi::OOM_WAS_EXITING;
+    record.flags = abi::OOM_WAS_EXITING | abi::OOM_NAMESPACE_INIT;
+    record.kin_cgroup = abi::Lineage::default();
     for (constraint, method, expected) in [
         (abi::CONSTRAINT_UNKNOWN, abi::METHOD_NONE, None),
         (
@@ -162,8 +167,22 @@ fn an_oom_kill_without_a_limiting_cgroup_has_no_limit() {
         assert_eq!(kill.constraint, expected);
         assert_eq!(kill.limit_cgroup, None);
         assert_eq!(kill.limit_max_bytes, None);
+        assert_eq!(kill.victim_role, None);
         assert!(kill.was_exiting);
     }
+}
+
+#[test]
+fn the_first_process_of_a_namespace_has_a_parent() {
+    let record = abi::OomRecord {
+        flags: abi::OOM_NAMESPACE_INIT,
+        ..oom_record()
+    };
+    let Some(KernelEvent::Oom(kill)) = decode(Stream::Oom, record.as_bytes(), PAGE) else {
+        panic!("not decoded");
+    };
+    let parent = super::lineage(&record.kin_cgroup);
+    assert_eq!(kill.victim_role, Some(NamespaceRole::Init { parent }));
 }
 
 #[test]
@@ -328,9 +347,9 @@ fn a_value_that_no_program_writes_is_malformed() {
 /// The programs write fields by name, but what is pinned was written by another build: a moved
 /// field must change the version.
 #[test]
-fn fields_lie_where_version_1_has_them() {
+fn fields_lie_where_version_2_has_them() {
     use std::mem::offset_of;
-    assert_eq!(abi::VERSION, 1);
+    assert_eq!(abi::VERSION, 2);
     for (name, offset, expected) in [
         (
             "victim_cgroup",
@@ -338,12 +357,13 @@ fn fields_lie_where_version_1_has_them() {
             16,
         ),
         ("limit_cgroup", offset_of!(abi::OomRecord, limit_cgroup), 96),
-        ("victim_comm", offset_of!(abi::OomRecord, victim_comm), 200),
-        ("victim_tgid", offset_of!(abi::OomRecord, victim_tgid), 232),
+        ("kin_cgroup", offset_of!(abi::OomRecord, kin_cgroup), 136),
+        ("victim_comm", offset_of!(abi::OomRecord, victim_comm), 240),
+        ("victim_tgid", offset_of!(abi::OomRecord, victim_tgid), 272),
         (
             "oom_score_adj",
             offset_of!(abi::OomRecord, oom_score_adj),
-            264,
+            304,
         ),
         ("comm", offset_of!(abi::ProcessRecord, comm), 56),
         ("kind", offset_of!(abi::ProcessRecord, kind), 80),
@@ -355,7 +375,7 @@ fn fields_lie_where_version_1_has_them() {
         assert_eq!(offset, expected, "{name}");
     }
     let record = oom_record();
-    assert_eq!(record.as_bytes()[232..236], 100_u32.to_le_bytes());
+    assert_eq!(record.as_bytes()[272..276], 100_u32.to_le_bytes());
     assert_eq!(
         abi::Lineage::read_from_bytes(&record.as_bytes()[96..136])
             .unwrap()
