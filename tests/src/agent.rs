@@ -470,13 +470,19 @@ fn remove_traces(name: &str) {
 /// Removes what every agent of the process `pid` has left; for a process that could not do so
 /// itself.
 pub fn remove_traces_of(pid: u32) {
-    let suffix = format!("-{pid}");
+    let suffix = pid.to_string();
     let names: BTreeSet<String> = cgroup::mounts()
         .into_iter()
         .chain([std::env::temp_dir(), PathBuf::from(PINS)])
         .flat_map(|dir| cgroup::sub_dirs(&dir))
         .filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))
-        .filter(|name| name.starts_with(PREFIX) && name.ends_with(&suffix))
+        .filter(|name| {
+            let name = name.strip_suffix(".slice").unwrap_or(name);
+            let stem = name.strip_suffix(&suffix).unwrap_or_default();
+            // Of an agent, or of a tree in kubelet's shape, which has no dash.
+            let ends_there = !stem.ends_with(|it: char| it.is_ascii_digit());
+            stem.starts_with(PREFIX.trim_end_matches('-')) && ends_there
+        })
         .collect();
     for name in names {
         remove_traces(&name);

@@ -12,7 +12,7 @@ use crate::{build, cadvisor, setup, workspace};
 
 /// Measure the agent and print the figures beside their budgets
 ///
-/// As root, in about twenty minutes; `placement` alone needs no root. Without a name everything is
+/// As root, in about twenty-five minutes; `placement` alone needs no root. Without a name everything is
 /// measured.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -41,6 +41,8 @@ enum Part {
     Eviction,
     /// Sweeps, scrapes and churn of statistics at up to 1 000 containers, beside cAdvisor
     Stats,
+    /// Starts of an agent that observes ten thousand cgroups of somebody else's
+    Observe,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {

@@ -118,8 +118,14 @@ impl KillAccounts {
     }
 
     /// A cgroup that was there before the agent, as counted at `now`. What was killed between two agents is
-    /// reported, from the rings, but after a gap.
-    pub fn adopt(&mut self, cgroup: CgroupId, counted: OomCount, before: Before, now: Duration) {
+    /// reported, from the rings, but after a gap. Whether something is counted that is not known yet.
+    pub fn adopt(
+        &mut self,
+        cgroup: CgroupId,
+        counted: OomCount,
+        before: Before,
+        now: Duration,
+    ) -> bool {
         // As it will be counted again: nothing is reported of what was before.
         let counted = processes(counted, 0);
         let (known, since) = match (before, self.had_gap) {
@@ -133,7 +139,11 @@ impl KillAccounts {
             ..Account::new(known)
         };
         account.look(now);
-        self.accounts.entry(cgroup).or_insert(account);
+        self.accounts
+            .entry(cgroup)
+            .or_insert(account)
+            .open
+            .is_some()
     }
 
     /// A program reported a kill.
@@ -153,14 +163,17 @@ impl KillAccounts {
         }
     }
 
-    /// A reading of the kernel's count. One of a cgroup without an account is left out.
-    pub fn count(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) {
+    /// A reading of the kernel's count. One of a cgroup without an account is left out. Whether something is
+    /// counted that is not known, for the first time.
+    pub fn count(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) -> bool {
         let Some(account) = self.accounts.get_mut(&cgroup) else {
-            return;
+            return false;
         };
+        let was_open = account.open.is_some();
         let n = processes(counted, account.n_reported);
         account.counted = account.counted.max(n);
         account.look(now);
+        account.open.is_some() && !was_open
     }
 
     /// The cgroup is gone; what was last counted of it is still compared.

@@ -78,10 +78,8 @@ impl KillCounts {
     }
 
     pub(super) fn count(&self, cgroup: CgroupId, count: OomCount, now: Duration) {
-        let mut accounts = self.accounts();
-        let was_open = accounts.is_open();
-        accounts.count(cgroup, count, now);
-        if accounts.is_open() && !was_open {
+        let is_open = self.accounts().count(cgroup, count, now);
+        if is_open {
             self.ring();
         }
     }
@@ -136,11 +134,8 @@ impl KillCounts {
     }
 
     fn adopt(&self, cgroup: CgroupId, path: &CgroupPath, count: OomCount, before: Before) {
-        let is_open = {
-            let mut accounts = self.accounts();
-            accounts.adopt(cgroup, count, before, clock::boottime());
-            accounts.is_open()
-        };
+        let now = clock::boottime();
+        let is_open = self.accounts().adopt(cgroup, count, before, now);
         self.watch(cgroup, path);
         if is_open {
             self.ring();

@@ -246,10 +246,10 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     )?;
     let listener = state.prepare(place.as_ref(), &log, recorder.recorder)?;
     state.follow(place);
+    // The kernel tells what is made from then on, and the walk finds what was made before.
+    listener.iter().for_each(Prepared::wait_watched);
     state.walk();
     let _listener = listener.map(Prepared::listen);
-    // What was made before its programs ran is known to nobody.
-    state.walk();
     while !stop.load(Ordering::Relaxed) {
         state.pass();
         bell.wait(state.wake().saturating_sub(clock::boottime()));

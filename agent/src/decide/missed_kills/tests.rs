@@ -38,7 +38,8 @@ fn settle(accounts: &mut KillAccounts, ms: u64) -> Vec<(CgroupId, u64)> {
 #[test]
 fn what_is_counted_and_never_reported_is_missed_once_after_the_grace() {
     let mut accounts = accounts();
-    accounts.count(CONTAINER, counted(3), at(100));
+    assert!(accounts.count(CONTAINER, counted(3), at(100)));
+    assert!(!accounts.count(CONTAINER, counted(3), at(150)));
     assert_eq!(settle(&mut accounts, 2099), []);
     assert!(accounts.is_open());
     let missed = accounts.settle(at(2100));

@@ -130,6 +130,9 @@ impl Look {
             text.lines().next()?.parse().ok()
         };
         first(dir).or_else(|| {
+            if matches!(dir.n_dirs(), Ok(Some(0))) {
+                return None;
+            }
             let below = dir.list_dirs().ok()?;
             below.iter().find_map(|it| first(&dir.open_dir(it).ok()?))
         })

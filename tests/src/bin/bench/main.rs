@@ -21,6 +21,7 @@ mod fleet;
 mod load;
 mod machine;
 mod node;
+mod observe;
 mod oom;
 mod placement;
 mod process;
@@ -48,10 +49,11 @@ enum Name {
     Placement,
     Eviction,
     Stats,
+    Observe,
 }
 
 impl Name {
-    const ALL: [(&'static str, Self); 9] = [
+    const ALL: [(&'static str, Self); 10] = [
         ("oom", Self::Oom),
         ("ebpf", Self::Ebpf),
         ("process", Self::Process),
@@ -61,6 +63,7 @@ impl Name {
         ("placement", Self::Placement),
         ("eviction", Self::Eviction),
         ("stats", Self::Stats),
+        ("observe", Self::Observe),
     ];
 
     fn parse(text: &str) -> Option<Self> {
@@ -123,6 +126,9 @@ fn measure(names: &[&str]) -> Result<()> {
     }
     if wanted(Name::Stats) {
         table.section("stats", stats::measure);
+    }
+    if wanted(Name::Observe) {
+        table.section("observe", observe::measure);
     }
     println!("\n{}", machine::facts());
     println!("{table}");

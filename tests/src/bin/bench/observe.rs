@@ -1,0 +1,79 @@
+//! How soon an agent that observes knows a node's cgroups, and what it takes where there are many.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use ballast_tests::agent::Agent;
+use ballast_tests::kube::{Driver, KubeTree, Naming};
+use ballast_tests::scrape;
+use ballast_tests::wait::until;
+
+use super::fleet::Fleet;
+use super::table::{Row, Samples, Table, Verdict, mebibytes};
+use super::{machine, say};
+
+/// Of two containers each: with their pods and those above them 10 002 cgroups.
+const N_PODS: usize = 3_333;
+const N_STARTS: usize = 9;
+const START_BUDGET: Duration = Duration::from_secs(1);
+/// Two sweeps at their default interval.
+const REST: Duration = Duration::from_secs(10);
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    let tree = KubeTree::new("benchobserve", Driver::Cgroupfs)?;
+    say(&format!("observe: {N_PODS} pods of two containers"));
+    let mut n_containers = 0;
+    for n in 0..N_PODS {
+        let pod = tree.pod(&format!("{n:08x}-0000-4000-8000-000000000000"))?;
+        for _ in 0..2 {
+            pod.container(Naming::Containerd, n_containers)?;
+            n_containers += 1;
+        }
+    }
+    let mut agent = Agent::observing("bench-observe", &tree)?;
+    agent.metrics = scrape::free_address()?;
+    let mut fleet = Fleet { agent };
+    let mut starts = Vec::new();
+    let mut resident = 0;
+    let mut share = 0.0;
+    for n in 0..N_STARTS {
+        let began = Instant::now();
+        fleet.agent.spawn()?;
+        until("all pods are known", || {
+            let n = fleet.agent.status()?.pods.len();
+            ensure!(n == N_PODS, "{n}; log:\n{}", fleet.agent.log_tail());
+            Ok(())
+        })?;
+        starts.push(began.elapsed());
+        if n + 1 == N_STARTS {
+            let before = machine::cpu_time(fleet.pid()?)?;
+            thread::sleep(REST);
+            let used = machine::cpu_time(fleet.pid()?)?.saturating_sub(before);
+            share = 100.0 * used.as_secs_f64() / REST.as_secs_f64();
+            resident = machine::resident(fleet.pid()?)?;
+        }
+        fleet.agent.stop()?;
+    }
+    let cgroups = "10 002 cgroups without a process";
+    table.push(Row::durations(
+        &format!("start to a status with all pods, {cgroups}"),
+        &Samples::new(starts),
+        Some(START_BUDGET),
+    ));
+    table.push(Row::value(
+        &format!("CPU of one core, {cgroups}"),
+        1,
+        format_args!("{share:.0} %"),
+        "",
+        Verdict::NoBudget,
+    ));
+    table.push(Row::value(
+        &format!("resident memory, {cgroups}"),
+        1,
+        mebibytes(resident),
+        "",
+        Verdict::NoBudget,
+    ));
+    Ok(())
+}
