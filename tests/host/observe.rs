@@ -3,6 +3,7 @@
 
 mod kills;
 mod pages;
+mod privileges;
 mod tree;
 mod writes;
 

@@ -54,6 +54,8 @@ pub struct Agent {
     pub metrics: String,
     /// The kernel takes no eBPF program from it: it is started without the capabilities.
     pub is_without_programs: bool,
+    /// Names of the capabilities that it has alone, with commas between them. `None`: as many as the test.
+    pub capabilities: Option<&'static str>,
     /// Mode `observe`; the cgroup root is somebody else's.
     pub observes: bool,
     /// How many open files it may have, if not as many as the test.
@@ -82,6 +84,7 @@ impl Agent {
             sections: String::new(),
             metrics: String::new(),
             is_without_programs: false,
+            capabilities: None,
             observes: false,
             descriptors: None,
             child: None,
@@ -217,6 +220,9 @@ impl Agent {
         }
         if self.is_without_programs {
             words.extend([hog()?, "without-programs".to_owned()]);
+        }
+        if let Some(names) = self.capabilities {
+            words.extend([hog()?, "capabilities".to_owned(), names.to_owned()]);
         }
         words.push(self.binary.display().to_string());
         let mut command = Command::new(&words[0]);

@@ -39,6 +39,8 @@ const USAGE: &str = "usage: hog MODE
   in N PROCS.. MODE      joins N cgroups by their cgroup.procs, then does MODE
   without-programs PROGRAM [ARGUMENT..]
                          becomes a program to which the kernel gives no eBPF
+  capabilities NAMES PROGRAM [ARGUMENT..]
+                         becomes a program that has these alone, such as BPF,PERFMON
   own-namespaces PROGRAM [ARGUMENT..]
                          becomes a program whose cgroup and mount namespaces are its own
   descriptors N PROGRAM [ARGUMENT..]
@@ -166,6 +168,17 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             ] {
                 let removed = remove_capability_from_bounding_set(capability);
                 removed.map_err(|e| format!("capability {capability:?}: {e}"))?;
+            }
+            let error = Command::new(program).args(arguments).exec();
+            return Err(format!("{program}: {error}"));
+        }
+        ["capabilities", names, program, arguments @ ..] => {
+            let kept: Vec<&str> = names.split(',').collect();
+            for (name, capability) in CapabilitySet::all().iter_names() {
+                if !kept.contains(&name) {
+                    let removed = remove_capability_from_bounding_set(capability);
+                    removed.map_err(|e| format!("capability {name}: {e}"))?;
+                }
             }
             let error = Command::new(program).args(arguments).exec();
             return Err(format!("{program}: {error}"));
