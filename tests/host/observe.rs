@@ -1,6 +1,7 @@
 //! Mode `observe` on trees that somebody else makes, in kubelet's shape and with programs of the system in them:
 //! alone, and with an agent of mode `own` on another root beside it.
 
+mod events;
 mod kills;
 mod pages;
 mod privileges;

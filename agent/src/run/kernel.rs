@@ -268,7 +268,7 @@ pub(super) struct Outputs {
     /// `None`: others start the containers, and the kernel's word is taken.
     pub(super) is_first: Option<IsFirst>,
     pub(super) tell: Tell,
-    /// Whoever is told registers cgroups as they are made, so a kill waits for the events of cgroups before
+    /// Whoever is told registers cgroups as they are made, so every event waits for those of cgroups before
     /// it. False: they were registered before they had a process.
     pub(super) cgroups_first: bool,
 }
@@ -515,8 +515,8 @@ impl Listener {
             *self.malformed.entry(stream).or_default() += drained.malformed as u64;
         }
         self.note_filled(stream, &drained, is_more);
-        // A cgroup is made before anybody in it can be killed.
-        if stream == Stream::Oom && self.cgroups_first && !events.is_empty() {
+        // A cgroup is made before anything happens in it.
+        if stream != Stream::Cgroup && self.cgroups_first && !events.is_empty() {
             while self.drain(Stream::Cgroup, BATCH) {}
         }
         for event in events {

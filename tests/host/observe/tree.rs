@@ -1,6 +1,7 @@
 //! The tree as it changes: pods that come, go and come again, and many of them.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::record::OomScope;
@@ -139,18 +140,29 @@ fn a_kill_of_nobody_known_is_shown_by_its_cgroup_and_counted() -> Result<()> {
     })
 }
 
-/// Cgroups that come and go leave nothing behind.
+/// As fast as they come.
 #[cfg_attr(feature = "privileged", test)]
 fn churn_leaves_no_pod_behind() -> Result<()> {
-    let tree = KubeTree::new("churn", Driver::Cgroupfs)?;
-    let mut agent = Agent::observing("observe-churn", &tree)?;
+    churn("churn", scaled(1_000, 60)?, Duration::ZERO)
+}
+
+/// 200 cgroups a second.
+#[cfg_attr(feature = "privileged", test)]
+fn a_minute_of_churn_leaves_no_pod_behind() -> Result<()> {
+    churn("minute", scaled(6_000, 60)?, Duration::from_millis(10))
+}
+
+/// `n` pods of one container come and go, one each time `every` is over, and leave nothing behind.
+fn churn(name: &str, n: u32, every: Duration) -> Result<()> {
+    let tree = KubeTree::new(name, Driver::Cgroupfs)?;
+    let mut agent = Agent::observing(&format!("observe-{name}"), &tree)?;
     agent.start()?;
     let burstable = tree.pod("0123")?;
     burstable.remove();
     let burstable = cgroup::dir_of("memory", &format!("{}/burstable", tree.kubepods()));
-    let n = scaled(1_000, 60)?;
     let began = Instant::now();
     for i in 0..n {
+        thread::sleep((every * i).saturating_sub(began.elapsed()));
         let pod = burstable.join(format!("pod{i:032x}"));
         let container = pod.join(container_id(u64::from(i)));
         std::fs::create_dir_all(&container)?;

@@ -1,0 +1,43 @@
+//! What the kernel tells besides kills.
+
+use anyhow::{Context, Result};
+use ballast::model::event::{ExitStatus, ProcessChange};
+use ballast::model::record::EventDetail;
+use ballast_tests::kube::Naming;
+
+use super::{EATER, LIMIT, UID, everywhere, whose};
+
+/// Of a process that ends by itself, and of one that waits for memory which nobody can give.
+#[cfg_attr(feature = "privileged", test)]
+fn ends_of_processes_and_stalls_are_told_by_uid_and_id() -> Result<()> {
+    everywhere("events", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Containerd, 601)?;
+        container.limit(LIMIT)?;
+        container.run(&format!("(exit 7); exec {EATER}"))?.wait()?;
+        let whole = (UID, container.id.as_str());
+        let is_end = |detail: &Option<EventDetail>, status| {
+            let Some(EventDetail::Process(it)) = detail else {
+                return false;
+            };
+            matches!(it.change, ProcessChange::Exit { status: found, .. } if found == status)
+        };
+        let killed = ExitStatus::Signal {
+            signal: 9,
+            core_dumped: false,
+        };
+        for status in [ExitStatus::Code(7), killed] {
+            agent.wait_events("the end is told", "process", |events| {
+                let mut events = events.iter();
+                events.any(|it| whose(it) == whole && is_end(&it.event.detail, status))
+            })?;
+        }
+        let stalls = agent.wait_events("a stall is told", "stall", |events| {
+            events.iter().any(|it| whose(it) == whole)
+        })?;
+        let stall = stalls.iter().find(|it| whose(it) == whole);
+        let stall = stall.context("it was there")?;
+        assert_eq!((&stall.event.pod, &stall.event.container), (&None, &None));
+        Ok(())
+    })
+}
