@@ -2,10 +2,12 @@
 //! writing there, and who makes or removes a directory.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use ballast::sys::syscall;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeTree, Naming};
@@ -102,7 +104,7 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
         "nothing is watched"
     );
     let mut agents = BTreeSet::new();
-    let attached = attached_programs();
+    let attached = device_programs(&tree)?;
     for round in 0..2 {
         agent.start()?;
         let pid = agent.pid().context("it runs")?;
@@ -117,9 +119,7 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
         other.remove();
         agent.wait("it goes", |it| pod_of(it, STATIC_UID).is_none())?;
         assert_eq!(held_for_writing(pid)?, Vec::<PathBuf>::new());
-        if let (Some(before), Some(now)) = (&attached, attached_programs()) {
-            assert_eq!(*before, now, "programs on cgroups");
-        }
+        assert_eq!(device_programs(&tree)?, attached, "programs on cgroups");
         match round {
             0 => agent.kill()?,
             _ => agent.stop()?,
@@ -131,11 +131,21 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
     Ok(())
 }
 
-/// What hangs on cgroups, as bpftool shows it; `None`: there is no bpftool.
-fn attached_programs() -> Option<String> {
-    let output = Command::new("bpftool")
-        .args(["cgroup", "tree"])
-        .output()
-        .ok()?;
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+/// Ids of the device programs that hang on the cgroups of the tree and above it: of all programs that an agent
+/// loads, those of devices alone can be attached to a cgroup.
+fn device_programs(tree: &KubeTree) -> Result<Vec<(PathBuf, Vec<u32>)>> {
+    let pod = format!("{}/burstable", tree.kubepods());
+    let mut found = Vec::new();
+    // The file that a cgroup2 hierarchy has, and no other.
+    let mut mounts = cgroup::mounts().into_iter();
+    let mount = mounts.find(|it| it.join("cgroup.controllers").exists());
+    let mount = mount.context("no cgroup2 hierarchy, which can have programs")?;
+    for dir in mount.join(pod.trim_start_matches('/')).ancestors() {
+        if !dir.starts_with(&mount) {
+            break;
+        }
+        let ids = syscall::device_programs(File::open(dir)?.as_fd());
+        found.push((dir.to_owned(), ids.context("device programs")?));
+    }
+    Ok(found)
 }
