@@ -43,13 +43,9 @@ struct Subject {
 impl Subject {
     /// One in each hierarchy of this machine that can restrict devices.
     fn all(test: &str) -> Result<Vec<Self>> {
-        let unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-            .map(Path::new)
-            .into_iter()
-            .find(|it| it.join("cgroup.controllers").exists());
         let mut subjects = Vec::new();
-        if let Some(mount) = unified {
-            subjects.push(Self::new(test, "program", mount, true)?);
+        if let Some(mount) = cgroup::unified_mount() {
+            subjects.push(Self::new(test, "program", &mount, true)?);
         }
         let legacy = Path::new("/sys/fs/cgroup/devices");
         if legacy.join("devices.list").exists() {

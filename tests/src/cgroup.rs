@@ -27,6 +27,13 @@ pub fn is_unified() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
+/// The mount of the cgroup2 hierarchy, with controllers or without; `None`: there is none.
+pub fn unified_mount() -> Option<PathBuf> {
+    let mut mounts = mounts().into_iter();
+    // The file that this hierarchy has, and no other.
+    mounts.find(|it| it.join("cgroup.controllers").exists())
+}
+
 /// The mount of the hierarchy with a controller.
 pub fn mount_of(controller: &str) -> PathBuf {
     match is_unified() {

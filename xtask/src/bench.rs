@@ -12,7 +12,7 @@ use crate::{build, cadvisor, setup, workspace};
 
 /// Measure the agent and print the figures beside their budgets
 ///
-/// As root, in about twenty-five minutes; `placement` alone needs no root. Without a name everything is
+/// As root, in more than twenty minutes; `placement` alone needs no root. Without a name everything is
 /// measured.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
+use ballast::model::kernel::effective_mask;
 use ballast::model::record::OomScope;
 use ballast::model::status::{ProgramState, Status};
 use ballast_tests::agent::Agent;
@@ -73,9 +74,7 @@ fn check(test: &str, names: &'static str) -> Result<()> {
     let mut agent = agent(&format!("observe-{test}"), Some(names))?;
     let pid = agent.pid().context("it runs")?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mut lines = status.lines();
-    let held = lines.find_map(|it| it.strip_prefix("CapEff:"));
-    let held = u64::from_str_radix(held.context("no capabilities")?.trim(), 16)?;
+    let held = effective_mask(&status).context("no capabilities")?;
     assert_eq!(held.count_ones() as usize, names.split(',').count());
 
     let container = pod.container(Naming::Containerd, 501)?;

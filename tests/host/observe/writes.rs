@@ -136,10 +136,7 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
 fn device_programs(tree: &KubeTree) -> Result<Vec<(PathBuf, Vec<u32>)>> {
     let pod = format!("{}/burstable", tree.kubepods());
     let mut found = Vec::new();
-    // The file that a cgroup2 hierarchy has, and no other.
-    let mut mounts = cgroup::mounts().into_iter();
-    let mount = mounts.find(|it| it.join("cgroup.controllers").exists());
-    let mount = mount.context("no cgroup2 hierarchy, which can have programs")?;
+    let mount = cgroup::unified_mount().context("no cgroup2 hierarchy, which can have programs")?;
     for dir in mount.join(pod.trim_start_matches('/')).ancestors() {
         if !dir.starts_with(&mount) {
             break;

@@ -68,6 +68,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// No program that this one becomes has the capability.
+fn give_up(capability: CapabilitySet) -> Result<(), String> {
+    remove_capability_from_bounding_set(capability)
+        .map_err(|e| format!("capability {capability:?}: {e}"))
+}
+
+/// Returns, with the reason, only where that does not work.
+fn become_program(program: &str, arguments: &[&str]) -> String {
+    let error = Command::new(program).args(arguments).exec();
+    format!("{program}: {error}")
+}
+
 fn run(args: &[&str]) -> Result<ExitCode, String> {
     match args {
         ["alloc", bytes] => allocate(number(bytes)?),
@@ -166,22 +178,17 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
                 CapabilitySet::BPF,
                 CapabilitySet::PERFMON,
             ] {
-                let removed = remove_capability_from_bounding_set(capability);
-                removed.map_err(|e| format!("capability {capability:?}: {e}"))?;
+                give_up(capability)?;
             }
-            let error = Command::new(program).args(arguments).exec();
-            return Err(format!("{program}: {error}"));
+            return Err(become_program(program, arguments));
         }
         ["capabilities", names, program, arguments @ ..] => {
             let kept: Vec<&str> = names.split(',').collect();
-            for (name, capability) in CapabilitySet::all().iter_names() {
-                if !kept.contains(&name) {
-                    let removed = remove_capability_from_bounding_set(capability);
-                    removed.map_err(|e| format!("capability {name}: {e}"))?;
-                }
+            let all = CapabilitySet::all();
+            for (_, capability) in all.iter_names().filter(|(name, _)| !kept.contains(name)) {
+                give_up(capability)?;
             }
-            let error = Command::new(program).args(arguments).exec();
-            return Err(format!("{program}: {error}"));
+            return Err(become_program(program, arguments));
         }
         ["own-namespaces", program, arguments @ ..] => {
             let flags = CloneFlags::CLONE_NEWCGROUP | CloneFlags::CLONE_NEWNS;
@@ -189,14 +196,12 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
             mount::<str, _, str, str>(None, "/", None, private, None)
                 .map_err(|e| format!("mounts of its own: {e}"))?;
-            let error = Command::new(program).args(arguments).exec();
-            return Err(format!("{program}: {error}"));
+            return Err(become_program(program, arguments));
         }
         ["descriptors", n, program, arguments @ ..] => {
             let n = number(n)? as u64;
             setrlimit(Resource::RLIMIT_NOFILE, n, n).map_err(|e| format!("{n} open files: {e}"))?;
-            let error = Command::new(program).args(arguments).exec();
-            return Err(format!("{program}: {error}"));
+            return Err(become_program(program, arguments));
         }
         ["leak", rate] => {
             let mut held = Vec::new();
