@@ -251,6 +251,8 @@ fn oom_scope(kill: &OomKill, limit: Option<&Attributed>) -> OomScope {
     if let Some(limit) = limit {
         return match limit.owner.as_ref().map(|it| &it.level) {
             Some(Level::Container { .. }) => OomScope::Container,
+            // The limit of one below it would be told as the one of it.
+            _ if !limit.is_exact => OomScope::Other,
             Some(Level::Pod { .. }) => OomScope::Pod,
             Some(Level::Qos(_)) => OomScope::Qos,
             Some(Level::Kubepods) => OomScope::Kubepods,
@@ -356,9 +358,20 @@ mod tests {
     fn outside_and_unknown_are_told_apart() {
         let index = index();
         let at = |cgroup, in_root| index.attribute(&lineage(cgroup, [0; 3], in_root));
-        assert!(!at(77, false).is_unknown());
-        assert!(at(77, true).is_unknown());
-        assert!(!at(4, true).is_unknown());
+        assert!(!at(77, false).is_of_no_pod());
+        assert!(at(77, true).is_of_no_pod());
+        assert!(!at(4, true).is_of_no_pod());
+        assert!(at(2, true).is_of_no_pod(), "of a QoS class alone");
+        for (below, of_no_pod, unregistered) in [
+            ([0; 3], true, true),
+            ([2, 99, 0], true, true),
+            ([2, 3, 99], false, true),
+            ([2, 3, 4], false, false),
+        ] {
+            let it = index.attribute(&lineage(99, below, true));
+            assert_eq!(it.is_of_no_pod(), of_no_pod, "{below:?}");
+            assert_eq!(it.is_unregistered(), unregistered, "{below:?}");
+        }
     }
 
     #[test]

@@ -50,12 +50,13 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
     } = attribution;
     let owner = victim.owner.as_deref();
     let is_in_container = owner.is_some_and(|it| it.container().is_some());
+    let is_unknown = victim.is_of_no_pod() || victim.is_unregistered();
     let reason = match (kill.was_exiting, is_main) {
         (true, _) => "OomVictimExiting",
         (_, Some(false)) if is_in_container => "OomKilledChild",
         _ if is_in_container => "OomKilled",
-        _ if owner.is_some() => "OomKilledInPod",
-        _ if victim.in_root => "OomKilledUnknown",
+        _ if victim.is_of_no_pod() => "OomKilledUnknown",
+        _ if victim.in_root => "OomKilledInPod",
         _ => "SystemOom",
     };
     let detail = OomDetail {
@@ -69,9 +70,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
             oom_score_adj: kill.oom_score_adj,
             is_main_process: *is_main,
             cgroup_path: victim.exact_path().map(str::to_owned),
-            unknown_cgroup_id: victim
-                .is_unknown()
-                .then_some(kill.victim_cgroup.cgroup_id.0),
+            unknown_cgroup_id: is_unknown.then_some(kill.victim_cgroup.cgroup_id.0),
             memory: MemorySplit {
                 anon_bytes: kill.anon_bytes,
                 file_bytes: kill.file_bytes,
@@ -85,6 +84,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
         scope: *scope,
         limit: limit.as_ref().map(|limit| OomLimit {
             cgroup_path: limit.exact_path().map(str::to_owned),
+            unknown_cgroup_id: unknown_limit(kill, limit),
             usage_bytes: kill.limit_usage_bytes,
             max_bytes: kill.limit_max_bytes,
         }),
@@ -103,8 +103,8 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
         kill.victim_comm,
         kill.victim.pid,
         kill.anon_bytes >> 20,
-        limit_in_words(kill, *scope),
-        match victim.is_unknown() {
+        limit_in_words(kill, limit.as_ref(), *scope),
+        match is_unknown {
             true => format!(
                 ", in cgroup {} of nobody known",
                 kill.victim_cgroup.cgroup_id.0
@@ -155,7 +155,13 @@ pub fn missed_record(missed: &Missed, cgroup: &Attributed, handled: Handled) -> 
     }
 }
 
-fn limit_in_words(kill: &OomKill, scope: OomScope) -> String {
+/// The id of a limit's cgroup that lies below that of all pods, and nobody knows what it is.
+fn unknown_limit(kill: &OomKill, limit: &Attributed) -> Option<u64> {
+    let cgroup = kill.limit_cgroup.filter(|_| limit.is_unregistered())?;
+    Some(cgroup.cgroup_id.0)
+}
+
+fn limit_in_words(kill: &OomKill, limit: Option<&Attributed>, scope: OomScope) -> String {
     let bytes = match kill.limit_max_bytes {
         Some(bytes) => format!(" of {} MiB", bytes >> 20),
         None => String::new(),
@@ -167,7 +173,11 @@ fn limit_in_words(kill: &OomKill, scope: OomScope) -> String {
         OomScope::Kubepods => format!("by the limit{bytes} of all pods"),
         OomScope::Node => "because the node ran out of memory".into(),
         OomScope::Cpuset => "because the allowed NUMA nodes ran out of memory".into(),
-        OomScope::Other => format!("by a limit{bytes} outside the pods"),
+        OomScope::Other => match limit.map(|it| (it.in_root, unknown_limit(kill, it))) {
+            Some((_, Some(id))) => format!("by the limit{bytes} of cgroup {id} of nobody known"),
+            Some((false, None)) => format!("by a limit{bytes} outside the pods"),
+            Some((true, None)) | None => format!("by a limit{bytes} of nobody known"),
+        },
     }
 }
 

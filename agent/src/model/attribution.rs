@@ -87,9 +87,15 @@ pub struct Attributed {
 }
 
 impl Attributed {
-    /// Below the cgroup of all pods, and nobody knows whose.
-    pub fn is_unknown(&self) -> bool {
-        self.in_root && self.owner.is_none()
+    /// Below the cgroup of all pods, and of no pod that is known.
+    pub fn is_of_no_pod(&self) -> bool {
+        self.in_root && self.owner.as_ref().is_none_or(|it| it.uid().is_none())
+    }
+
+    /// Below the cgroup of all pods, not registered, and in no container: what it is nobody knows.
+    pub fn is_unregistered(&self) -> bool {
+        let is_in_container = |it: &Arc<Owner>| it.container().is_some();
+        self.in_root && !self.is_exact && !self.owner.as_ref().is_some_and(is_in_container)
     }
 
     /// The path of exactly the event's cgroup: that of one above it would name the wrong one.

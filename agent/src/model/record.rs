@@ -290,8 +290,8 @@ pub struct OomVictim {
     /// From the cgroup mount; `None` when the path could not be learned in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_path: Option<String>,
-    /// The id of a cgroup below that of all pods of which nobody knows whose it is; `None`: it is known, or
-    /// lies elsewhere.
+    /// The id of the cgroup, if it lies below that of all pods and nobody knows of which pod, or what it is in
+    /// its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_cgroup_id: Option<u64>,
     pub memory: MemorySplit,
@@ -326,7 +326,7 @@ pub enum OomScope {
     Node,
     /// No memory left on the NUMA nodes that a cpuset or a memory policy allows.
     Cpuset,
-    /// A cgroup outside kubepods, or nobody knows.
+    /// A cgroup outside kubepods, or one of which nobody knows what it is.
     Other,
 }
 
@@ -367,6 +367,9 @@ pub struct OomLimit {
     /// From the cgroup mount; `None` when the path could not be learned in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_path: Option<String>,
+    /// The id of the cgroup, if it lies below that of all pods and nobody knows what it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_cgroup_id: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -493,6 +496,7 @@ pub(crate) mod tests {
                     qos: Some(QosClass::BestEffort),
                     scope: OomScope::Container,
                     limit: Some(OomLimit {
+                        unknown_cgroup_id: None,
                         cgroup_path: Some("/kubepods/besteffort/pod0c4e/main".into()),
                         usage_bytes: Some(64 << 20),
                         max_bytes: Some(64 << 20),

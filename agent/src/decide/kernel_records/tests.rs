@@ -16,6 +16,10 @@ const NESTED: CgroupId = CgroupId(5);
 const ELSEWHERE: CgroupId = CgroupId(99);
 /// Of a pod that nobody has registered.
 const STRANGE: CgroupId = CgroupId(98);
+/// As that, of a class that has a cgroup.
+const IN_QOS: CgroupId = CgroupId(97);
+/// Of a known pod, and none of its containers.
+const IN_POD: CgroupId = CgroupId(96);
 
 fn index() -> CgroupIndex {
     let qos = QosClass::Burstable;
@@ -41,6 +45,8 @@ fn lineage(cgroup: CgroupId) -> CgroupLineage {
         NESTED | CONTAINER => [Some(QOS), Some(POD), Some(CONTAINER)],
         POD => [Some(QOS), Some(POD), None],
         STRANGE => [Some(STRANGE), None, None],
+        IN_QOS => [Some(QOS), Some(IN_QOS), None],
+        IN_POD => [Some(QOS), Some(POD), Some(IN_POD)],
         QOS => [Some(QOS), None, None],
         _ => [None; 3],
     };
@@ -89,7 +95,10 @@ fn a_kill_has_its_reason_by_victim_and_by_who_it_was() {
         (NESTED, Some(false), false, "OomKilledChild", Some("app")),
         (CONTAINER, Some(true), true, "OomVictimExiting", Some("app")),
         (POD, None, false, "OomKilledInPod", None),
+        (IN_POD, None, false, "OomKilledInPod", None),
         (STRANGE, None, false, "OomKilledUnknown", None),
+        (IN_QOS, None, false, "OomKilledUnknown", None),
+        (QOS, None, false, "OomKilledUnknown", None),
         (ELSEWHERE, None, false, "SystemOom", None),
         (ELSEWHERE, None, true, "OomVictimExiting", None),
     ] {
@@ -101,7 +110,7 @@ fn a_kill_has_its_reason_by_victim_and_by_who_it_was() {
         let of = (victim, is_main, was_exiting);
         assert_eq!(record.reason, reason, "{of:?}");
         assert_eq!(record.container.as_deref(), container, "{of:?}");
-        let is_known = ![ELSEWHERE, STRANGE].contains(&victim);
+        let is_known = [CONTAINER, NESTED, POD, IN_POD].contains(&victim);
         assert_eq!(record.pod.is_some(), is_known, "{of:?}");
     }
 }
@@ -153,6 +162,22 @@ fn a_kill_names_whose_limit_it_was() {
             OomScope::Other,
             "by a limit of 100 MiB outside the pods",
         ),
+        // Right below a pod, a class or all pods: not the limit of what it lies in.
+        (
+            limited(IN_POD),
+            OomScope::Other,
+            "by the limit of 100 MiB of cgroup 96 of nobody known",
+        ),
+        (
+            limited(IN_QOS),
+            OomScope::Other,
+            "by the limit of 100 MiB of cgroup 97 of nobody known",
+        ),
+        (
+            limited(STRANGE),
+            OomScope::Other,
+            "by the limit of 100 MiB of cgroup 98 of nobody known",
+        ),
         (
             unlimited(Some(OomConstraint::Global), exact),
             OomScope::Node,
@@ -177,12 +202,12 @@ fn a_kill_names_whose_limit_it_was() {
         (
             unlimited(Some(OomConstraint::Memcg), exact),
             OomScope::Other,
-            "by a limit outside the pods",
+            "by a limit of nobody known",
         ),
         (
             unlimited(None, AttributionMethod::None),
             OomScope::Other,
-            "by a limit outside the pods",
+            "by a limit of nobody known",
         ),
     ] {
         let record = record_of(&kill, &index(), Some(true));
@@ -363,12 +388,21 @@ fn a_kill_without_names_is_shown_by_its_ids() {
 
 #[test]
 fn a_kill_in_a_cgroup_of_nobody_known_is_not_the_nodes() {
-    let record = record_of(&kill(STRANGE), &index(), None);
-    let words = "killed java (pid 1, 64 MiB anonymous) by a limit outside the pods, in cgroup 98 of \
-                 nobody known";
-    assert_eq!(record.message, words);
-    let Some(EventDetail::Oom(detail)) = record.detail else {
-        panic!("no detail");
-    };
-    assert_eq!(detail.victim.unknown_cgroup_id, Some(STRANGE.0));
+    for (victim, shown, words) in [
+        (STRANGE, Some(98), ", in cgroup 98 of nobody known"),
+        (IN_QOS, Some(97), ", in cgroup 97 of nobody known"),
+        (IN_POD, Some(96), ", in cgroup 96 of nobody known"),
+        (QOS, Some(2), ", in cgroup 2 of nobody known"),
+        (POD, None, ""),
+        (NESTED, None, ""),
+        (ELSEWHERE, None, ""),
+    ] {
+        let record = record_of(&kill(victim), &index(), None);
+        let killed = "killed java (pid 1, 64 MiB anonymous) by a limit of nobody known";
+        assert_eq!(record.message, format!("{killed}{words}"));
+        let Some(EventDetail::Oom(detail)) = record.detail else {
+            panic!("no detail");
+        };
+        assert_eq!(detail.victim.unknown_cgroup_id, shown, "{victim:?}");
+    }
 }
