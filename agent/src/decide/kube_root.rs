@@ -32,18 +32,22 @@ fn join(paths: &BTreeSet<CgroupPath>) -> String {
     paths.join(", ")
 }
 
-/// The cgroup below which kubelet's pods lie; `None`: there is none yet.
-pub fn choose(evidence: &Evidence) -> Result<Option<CgroupPath>, Ambiguous> {
+/// The cgroups below which kubelet's pods may lie: none yet, one, or, where `cgroupRoot` is on disk by either
+/// driver, both.
+pub fn choose(evidence: &Evidence) -> Result<Vec<CgroupPath>, Ambiguous> {
     if let Some(root) = evidence.own.as_ref().and_then(root_of_pod) {
-        return Ok(Some(root));
+        return Ok(vec![root]);
     }
-    let mut configured = evidence.configured.iter();
-    if !evidence.configured.is_empty() {
-        return Ok(configured.find(|it| evidence.found.contains(it)).cloned());
+    let Evidence {
+        configured, found, ..
+    } = evidence;
+    if !configured.is_empty() {
+        let there = configured.iter().filter(|it| found.contains(it));
+        return Ok(there.cloned().collect());
     }
-    match evidence.found.len() {
-        0 | 1 => Ok(evidence.found.first().cloned()),
-        _ => Err(Ambiguous(evidence.found.clone())),
+    match found.len() {
+        0 | 1 => Ok(found.iter().cloned().collect()),
+        _ => Err(Ambiguous(found.clone())),
     }
 }
 
@@ -78,7 +82,7 @@ mod tests {
         own: Option<&str>,
         configured: &[&str],
         found: &[&str],
-        expected: Result<Option<&str>, &[&str]>,
+        expected: Result<&[&str], &[&str]>,
     ) {
         let evidence = Evidence {
             own: own.map(path),
@@ -86,7 +90,7 @@ mod tests {
             found: found.iter().map(|it| path(it)).collect(),
         };
         let expected = match expected {
-            Ok(root) => Ok(root.map(path)),
+            Ok(roots) => Ok(roots.iter().map(|it| path(it)).collect()),
             Err(several) => Err(Ambiguous(several.iter().map(|it| path(it)).collect())),
         };
         assert_eq!(choose(&evidence), expected);
@@ -99,17 +103,19 @@ mod tests {
         let in_pod = format!(
             "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-poda.slice/cri-containerd-{id}.scope"
         );
-        check(Some(&in_pod), &[], &two, Ok(Some("/kubelet.slice")));
-        check(Some(&in_pod), &["/"], &two, Ok(Some("/kubelet.slice")));
+        check(Some(&in_pod), &[], &two, Ok(&["/kubelet.slice"]));
+        check(Some(&in_pod), &["/"], &two, Ok(&["/kubelet.slice"]));
         check(
             Some("/system.slice/ballast.service"),
             &["/kubelet", "/kubelet.slice"],
             &two,
-            Ok(Some("/kubelet.slice")),
+            Ok(&["/kubelet.slice"]),
         );
-        check(None, &[], &["/kubelet.slice"], Ok(Some("/kubelet.slice")));
-        check(None, &[], &[], Ok(None));
-        check(None, &["/kubelet"], &["/"], Ok(None));
+        let both = ["/kubelet", "/kubelet.slice"];
+        check(None, &both, &both, Ok(&both));
+        check(None, &[], &["/kubelet.slice"], Ok(&["/kubelet.slice"]));
+        check(None, &[], &[], Ok(&[]));
+        check(None, &["/kubelet"], &["/"], Ok(&[]));
     }
 
     #[test]
@@ -127,6 +133,6 @@ mod tests {
     fn a_cluster_in_a_container_is_not_the_nodes() {
         let id = "0".repeat(64);
         let nested = format!("/kubepods/poda/{id}/kubepods/podb/{id}");
-        check(Some(&nested), &[], &[], Ok(Some("/")));
+        check(Some(&nested), &[], &[], Ok(&["/"]));
     }
 }

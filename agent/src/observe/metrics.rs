@@ -102,6 +102,8 @@ struct Shared {
     /// Resources with series of their own.
     resources: Mutex<BTreeSet<String>>,
     pods: Mutex<PodLifetimes>,
+    /// OOM kills in containers whose series have ended, by the UID of their pod, which has no name.
+    kills_of_ended: Mutex<BTreeMap<Box<str>, u64>>,
     workloads: Mutex<WorkloadLifetimes>,
     /// Last value of each counter that the kernel keeps and the agent only repeats.
     kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
@@ -162,6 +164,7 @@ impl Metrics {
                 rings: Mutex::default(),
                 resources: Mutex::default(),
                 pods: Mutex::default(),
+                kills_of_ended: Mutex::default(),
                 workloads: Mutex::default(),
                 kernel_counts: Mutex::default(),
                 memory_hits: Mutex::default(),
@@ -259,6 +262,7 @@ impl Metrics {
             self.begin_container(it.labels());
         }
         for it in &changes.ended {
+            self.keep_kills(it);
             self.end_container(it);
         }
         self.ended_left_out(EndedKind::Pod, changes.n_cut_short);

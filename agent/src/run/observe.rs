@@ -15,7 +15,7 @@ mod pressure;
 mod publish;
 mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -99,7 +99,7 @@ struct Loop {
     health: Health,
     publisher: Publisher,
     /// What an operator should know, for the status document.
-    warnings: Vec<String>,
+    faults: BTreeMap<Fault, String>,
     n_passes: u64,
     last_pass: Duration,
     /// Boottime of each.
@@ -215,7 +215,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         metrics,
         health,
         publisher,
-        warnings: vec![NO_NAMES.to_owned()],
+        faults: BTreeMap::new(),
         n_passes: 0,
         last_pass: Duration::ZERO,
         walked_at: now,
@@ -245,6 +245,9 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         tell(&tree),
     )?;
     let listener = state.prepare(place.as_ref(), &log, recorder.recorder)?;
+    if place.is_none() {
+        state.set_fault(Fault::Nowhere, Some(nowhere(&observe.cgroup_roots)));
+    }
     state.follow(place);
     // The kernel tells what is made from then on, and the walk finds what was made before.
     listener.iter().for_each(Prepared::wait_watched);
@@ -426,21 +429,36 @@ impl Loop {
 
     /// Kubelet may have been started since, or told another place.
     fn look_for_tree(&mut self) {
-        match Place::find(&Root::host(), &self.node.reader, &self.roots) {
-            Ok(place) if place.as_ref() != self.tree.place().as_deref() => {
-                self.sweeper = sweeper(
-                    &self.config,
-                    &self.node,
-                    &self.tree,
-                    &self.background,
-                    &self.nodefs,
-                    place.as_ref(),
+        let found = Place::find(&Root::host(), &self.node.reader, &self.roots);
+        let followed = self.tree.place();
+        let place = match found {
+            Ok(place) => {
+                self.set_fault(
+                    Fault::Nowhere,
+                    place.is_none().then(|| nowhere(&self.roots)),
                 );
-                self.follow(place);
+                place
             }
-            Ok(_) => {}
-            // The one that was followed is still there, or is not: a walk shows it.
-            Err(error) => self.warn_once("PodsNotFound", crate::observe::chain(&error)),
+            // The one that was followed is followed as long as it is there.
+            Err(error) => {
+                self.set_fault(Fault::Nowhere, Some(crate::observe::chain(&error)));
+                let is_there = |it: &&Arc<Place>| it.is_there(&self.node.reader);
+                followed
+                    .as_ref()
+                    .filter(is_there)
+                    .map(|it| Place::clone(it))
+            }
+        };
+        if place.as_ref() != followed.as_deref() {
+            self.sweeper = sweeper(
+                &self.config,
+                &self.node,
+                &self.tree,
+                &self.background,
+                &self.nodefs,
+                place.as_ref(),
+            );
+            self.follow(place);
         }
     }
 
@@ -462,8 +480,9 @@ impl Loop {
             self.told.agent("PodsFound", format!("pods lie in {path}"));
             self.health.unblock(TREE);
         } else {
-            let why = "there is no kubepods yet: kubelet has not made it";
-            self.health.block(TREE, why);
+            let why = self.faults.get(&Fault::Nowhere);
+            self.health
+                .block(TREE, why.map_or("not yet", String::as_str));
         }
         let trees = Arc::clone(self.node.reader.trees());
         let page_size = self.node.identity.page_size.0;
@@ -476,9 +495,9 @@ impl Loop {
     fn walk(&mut self) {
         let now = clock::boottime();
         self.walked_at = now;
-        if let Err(error) = self.tree.walk() {
-            self.warn_once("TreeUnreadable", crate::observe::chain(&error));
-        }
+        let failed = self.tree.walk().err();
+        let why = failed.map(|it| crate::observe::chain(&it));
+        self.set_fault(Fault::Unreadable, why);
         self.take_pods(true);
         self.publisher.changed(now);
     }
@@ -489,10 +508,46 @@ impl Loop {
         self.walked_at + if is_urgent { WALK_GAP } else { WALK_EVERY }
     }
 
-    fn warn_once(&mut self, reason: &'static str, why: String) {
-        if !self.warnings.contains(&why) {
-            self.told.node(reason, why.clone());
-            self.warnings.push(why);
+    /// Tells a fault when it begins or is another. `None`: there is none.
+    fn set_fault(&mut self, fault: Fault, why: Option<String>) {
+        let Some(why) = why else {
+            self.faults.remove(&fault);
+            return;
+        };
+        if self.faults.get(&fault) != Some(&why) {
+            self.told.node(fault.reason(), why.clone());
+            self.faults.insert(fault, why);
         }
+    }
+}
+
+/// What keeps pods from being shown, as long as it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    /// Nobody knows where the pods lie.
+    Nowhere,
+    /// Their cgroups cannot be read.
+    Unreadable,
+}
+
+impl Fault {
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Nowhere => "PodsNotFound",
+            Self::Unreadable => "TreeUnreadable",
+        }
+    }
+}
+
+/// `configured`: `kubelet.cgroupRoot` by either driver.
+fn nowhere(configured: &[CgroupPath]) -> String {
+    let roots: Vec<&str> = configured.iter().map(CgroupPath::as_str).collect();
+    match roots.is_empty() {
+        true => "there is no kubepods yet, neither at the cgroup mount nor one level below it"
+            .to_owned(),
+        false => format!(
+            "there is no kubepods yet in {} (kubelet.cgroupRoot)",
+            roots.join(" or ")
+        ),
     }
 }

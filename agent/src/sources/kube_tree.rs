@@ -58,31 +58,46 @@ pub struct Kubepods {
     pub driver: CgroupDriver,
 }
 
-/// The cgroup of all pods right below `root`. Of two, since kubelet was told another driver in between, the one
-/// with more in it; `None`: there is none yet.
-pub fn kubepods(trees: &Trees, root: &CgroupPath) -> Result<Option<Kubepods>, FsError> {
+/// The cgroup of all pods right below one of `roots`, and which of these it is. Of several, since kubelet was told
+/// another driver in between, the one with the most pods; of those that have as many, the one that changed last.
+/// `None`: there is none yet.
+pub fn kubepods(
+    trees: &Trees,
+    roots: &[CgroupPath],
+) -> Result<Option<(CgroupPath, Kubepods)>, FsError> {
     let Some(memory) = memory(trees) else {
         return Ok(None);
     };
-    let dir = match memory.dir.descend(root.components()) {
-        Err(error) if error.is_gone() => return Ok(None),
-        dir => dir?,
-    };
-    let mut found: Option<(usize, Kubepods)> = None;
-    for (name, path) in children(&dir, root)? {
-        let Some(driver) = driver_of(&path, root) else {
-            continue;
+    let mut found = Vec::new();
+    for root in roots {
+        let dir = match memory.dir.descend(root.components()) {
+            Err(error) if error.is_gone() => continue,
+            dir => dir?,
         };
-        let Some(child) = open(&dir, &name)? else {
-            continue;
-        };
-        let n_below = children(&child, &path)?.len();
-        if found.as_ref().is_none_or(|(n, _)| n_below > *n) {
-            let id = CgroupId(child.inode());
-            found = Some((n_below, Kubepods { path, id, driver }));
+        for (name, path) in children(&dir, root)? {
+            let Some(driver) = driver_of(&path, root) else {
+                continue;
+            };
+            if let Some(child) = open(&dir, &name)? {
+                let id = CgroupId(child.inode());
+                found.push((child, root, Kubepods { path, id, driver }));
+            }
         }
     }
-    Ok(found.map(|(_, it)| it))
+    if found.len() > 1 {
+        let mut by_life = Vec::new();
+        for it in found {
+            let mut n_pods = 0_usize;
+            walk_below(&it.0, &it.2.path, it.1, &mut |_, owner| {
+                n_pods += usize::from(matches!(owner.level, Level::Pod { .. }));
+            })?;
+            by_life.push(((n_pods, it.0.changed_at()?), it));
+        }
+        by_life.sort_by_key(|(life, _)| *life);
+        found = by_life.into_iter().map(|(_, it)| it).collect();
+    }
+    let last = found.pop();
+    Ok(last.map(|(_, root, it)| (root.clone(), it)))
 }
 
 /// Hands on what is at `root`: kubepods, QoS classes, pods and containers, parents first, and containers
@@ -278,22 +293,54 @@ mod tests {
 
     #[test]
     fn of_two_drivers_the_one_with_pods_is_used() {
-        let both = |of_cgroupfs: &str| {
-            let directories = [
-                of_cgroupfs.to_owned(),
-                "kubepods.slice/kubepods-poda.slice".into(),
-            ];
-            let node = Node::new("drivers", &directories);
-            let found = kubepods(&node.trees(), &CgroupPath::root()).unwrap();
-            found.map(|it| it.driver)
+        let chosen = |name: &str, directories: &[&str]| {
+            let directories: Vec<String> = directories.iter().map(ToString::to_string).collect();
+            let node = Node::new(name, &directories);
+            let roots = ["/", "/a", "/a.slice"].map(|it| it.parse().unwrap());
+            let found = kubepods(&node.trees(), &roots).unwrap();
+            found.map(|(root, it)| (root.to_string(), it.driver))
         };
-        assert_eq!(both("kubepods"), Some(CgroupDriver::Systemd));
-        let more = "kubepods/burstable";
-        let node = Node::new("more", &[more.into(), "kubepods.slice".into()]);
-        let found = kubepods(&node.trees(), &CgroupPath::root()).unwrap();
-        assert_eq!(found.map(|it| it.driver), Some(CgroupDriver::Cgroupfs));
-        let none = kubepods(&node.trees(), &"/other".parse().unwrap());
-        assert_eq!(none.unwrap(), None);
+        let at = |root: &str, driver| Some((root.to_owned(), driver));
+        // What a kubelet leaves that was told another driver: its classes, and no pods.
+        let left = ["kubepods/burstable", "kubepods/besteffort"];
+        let class = "kubepods.slice/kubepods-burstable.slice";
+        let pod = format!("{class}/kubepods-burstable-poda.slice");
+        assert_eq!(
+            chosen("systemd", &[left[0], left[1], &pod]),
+            at("/", CgroupDriver::Systemd)
+        );
+        assert_eq!(
+            chosen("cgroupfs", &[class, left[1], "kubepods/burstable/poda"]),
+            at("/", CgroupDriver::Cgroupfs)
+        );
+        // The same where each driver has a root of its own.
+        let of_slice = "a.slice/a-kubepods.slice/a-kubepods-poda.slice";
+        assert_eq!(
+            chosen("roots", &["a/kubepods/burstable", of_slice]),
+            at("/a.slice", CgroupDriver::Systemd)
+        );
+        assert_eq!(
+            chosen("root", &["a/kubepods/poda", "a.slice/a-kubepods.slice"]),
+            at("/a", CgroupDriver::Cgroupfs)
+        );
+        assert_eq!(chosen("nowhere", &["b/kubepods/poda"]), None);
+    }
+
+    #[test]
+    fn of_two_without_pods_the_one_that_changed_last_is_used() {
+        let node = Node::new("changed", &["kubepods".into(), "kubepods.slice".into()]);
+        for (driver, name) in [
+            (CgroupDriver::Systemd, "kubepods.slice"),
+            (CgroupDriver::Cgroupfs, "kubepods"),
+        ] {
+            for (it, ago) in [("kubepods", 100), ("kubepods.slice", 100), (name, 50)] {
+                let at = std::time::SystemTime::now() - std::time::Duration::from_secs(ago);
+                let dir = fs::File::open(node.0.join(it)).unwrap();
+                dir.set_modified(at).unwrap();
+            }
+            let found = kubepods(&node.trees(), &[CgroupPath::root()]).unwrap();
+            assert_eq!(found.map(|(_, it)| it.driver), Some(driver));
+        }
     }
 
     #[test]

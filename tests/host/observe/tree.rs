@@ -1,13 +1,16 @@
 //! The tree as it changes: pods that come, go and come again, and many of them.
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ballast::model::record::OomScope;
+use ballast::model::record::{EventRecord, OomScope};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
-use ballast_tests::kube::{Driver, KubeTree, Naming, container_id};
+use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming, container_id};
+use ballast_tests::scrape::{get, text};
 
 use super::{EATER, LIMIT, STATIC_UID, UID, check_kill, everywhere, pod_of, wait_kills};
 use crate::look::oom_detail;
@@ -33,6 +36,13 @@ fn a_pod_that_is_made_again_under_its_uid_is_another_cgroup() -> Result<()> {
             sandbox.remove();
             containers.push(container);
         }
+        agent.wait(
+            "the kills are the pod's, though both containers are gone",
+            |status| {
+                pod_of(status, STATIC_UID)
+                    .is_some_and(|it| it.containers.is_empty() && it.oom_kills == 2)
+            },
+        )?;
         pod.remove();
         agent.wait("the pod is gone", |it| pod_of(it, STATIC_UID).is_none())?;
         let pod = tree.pod(STATIC_UID)?;
@@ -117,27 +127,109 @@ fn a_kubelet_that_comes_later_is_found() -> Result<()> {
     Ok(())
 }
 
-/// A kill in a cgroup of a pod that is no runtime's is the pod's; one right below kubepods is of nobody known,
-/// and never the host's.
+/// The cgroup of all pods goes and comes again, as when somebody resets kubelet: it is another one.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kubepods_that_is_made_again_is_found() -> Result<()> {
+    everywhere("reset", |tree, agent| {
+        tree.pod(UID)?;
+        agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;
+        cgroup::remove_in_all(&tree.kubepods());
+        let is_missed = |it: &str| it.contains("kubelet.cgroupRoot") && it.contains(&tree.root);
+        agent.wait("it is missed", |status| {
+            status.pods.is_empty() && status.warnings.iter().any(|it| is_missed(it))
+        })?;
+        let ready = get(&agent.metrics, "/readyz", &[])?;
+        let why = String::from_utf8_lossy(&ready.body).into_owned();
+        assert_eq!(ready.status, 503);
+        assert!(is_missed(&why), "{why}");
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Containerd, 61)?;
+        container.limit(LIMIT)?;
+        let status = agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;
+        let missed: Vec<_> = status.warnings.iter().filter(|it| is_missed(it)).collect();
+        assert!(missed.is_empty(), "{missed:?}");
+        container.run(&format!("exec {EATER}"))?.wait()?;
+        let kills = wait_kills(agent, 1)?;
+        check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+        assert_eq!(get(&agent.metrics, "/readyz", &[])?.status, 200);
+        Ok(())
+    })
+}
+
+/// A kubelet that was told another driver leaves what it had made, and no pods in it.
+#[cfg_attr(feature = "privileged", test)]
+fn what_another_driver_left_hides_no_pod() -> Result<()> {
+    let left = KubeTree::new("left", Driver::Cgroupfs)?;
+    left.pod(UID)?.remove();
+    let tree = KubeTree::new("left", Driver::Systemd)?;
+    // The one `cgroupRoot` is on disk by either driver.
+    let mut agent = Agent::observing("observe-left", &left)?;
+    let pod = tree.pod(STATIC_UID)?;
+    let container = pod.container(Naming::Containerd, 71)?;
+    container.limit(LIMIT)?;
+    agent.start()?;
+    agent.wait("the pod is found", |it| pod_of(it, STATIC_UID).is_some())?;
+    container.run(&format!("exec {EATER}"))?.wait()?;
+    let kills = wait_kills(&agent, 1)?;
+    check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+    Ok(())
+}
+
+/// A cgroup of a name that nobody knows: in a pod it is the pod's, elsewhere below kubepods of no pod, and never
+/// the host's. Its limit is not that of what it lies in.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_of_nobody_known_is_shown_by_its_cgroup_and_counted() -> Result<()> {
     everywhere("strange", |tree, agent| {
-        let strange = format!("{}/strange", tree.kubepods());
-        let pod = ballast_tests::kube::KubeContainer::at(&strange)?;
-        pod.limit(LIMIT)?;
-        pod.run(&format!("exec {EATER}"))?.wait()?;
-        let kills = agent.wait_events("the kill is told", "oom", |it| {
-            it.iter().any(|it| it.event.reason == "OomKilledUnknown")
+        let pod = tree.pod(UID)?;
+        let class = pod.path.rsplit_once('/').context("a pod in its class")?.0;
+        let kubepods = tree.kubepods();
+        let mut known = BTreeSet::new();
+        for (above, reason) in [
+            (kubepods.as_str(), "OomKilledUnknown"),
+            (class.trim_start_matches('/'), "OomKilledUnknown"),
+            (pod.path.trim_start_matches('/'), "OomKilledInPod"),
+        ] {
+            let path = format!("{above}/strange");
+            let strange = KubeContainer::at(&path)?;
+            strange.limit(LIMIT)?;
+            strange.run(&format!("exec {EATER}"))?.wait()?;
+            let id = inode(&cgroup::dir_of("memory", &path))?;
+            let is_it = |it: &EventRecord| {
+                oom_detail(it).is_ok_and(|it| it.victim.unknown_cgroup_id == Some(id))
+            };
+            let told = agent.wait_events("the kill is told", "oom", |it| it.iter().any(is_it))?;
+            let kill = told.iter().find(|it| is_it(it)).context("it was there")?;
+            assert_eq!(kill.event.reason, reason, "{kill:#?}");
+            let uid = (reason == "OomKilledInPod").then_some(UID);
+            assert_eq!(kill.event.pod_uid.as_ref().map(|it| &*it.0), uid);
+            let detail = oom_detail(kill)?;
+            assert_eq!(detail.scope, OomScope::Other, "{kill:#?}");
+            let limit = detail.limit.as_ref().context("a limit")?;
+            assert_eq!(
+                (limit.unknown_cgroup_id, &limit.cgroup_path),
+                (Some(id), &None)
+            );
+            known.insert(id);
+        }
+        assert_eq!(known.len(), 3);
+        let page = text(&agent.metrics, "/metrics")?;
+        let count = |series: &str| -> Result<u64> {
+            let line = page.lines().find(|it| it.starts_with(series));
+            let line = line.with_context(|| format!("no {series} in {page}"))?;
+            Ok(line.rsplit(' ').next().context("a value")?.parse()?)
+        };
+        let kills_in = "ballast_oom_kills_total{container=\"\",namespace=\"\",pod=\"\"";
+        assert_eq!(count(&format!("{kills_in}}}"))?, 2);
+        assert_eq!(count(&format!("{kills_in},pod_uid=\"{UID}\"}}"))?, 1);
+        agent.wait("the one in the pod is the pod's", |status| {
+            pod_of(status, UID).is_some_and(|it| it.oom_kills == 1)
         })?;
-        let unknown = kills
-            .iter()
-            .find(|it| it.event.reason == "OomKilledUnknown");
-        let detail = oom_detail(unknown.context("it was there")?)?;
-        let id = cgroup::dir_of("memory", &strange);
-        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(id)?);
-        assert_eq!(detail.victim.unknown_cgroup_id, Some(inode));
         Ok(())
     })
+}
+
+fn inode(directory: &std::path::Path) -> Result<u64> {
+    Ok(std::fs::metadata(directory)?.ino())
 }
 
 /// As fast as they come.

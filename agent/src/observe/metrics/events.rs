@@ -1,13 +1,15 @@
 //! What the kernel's events say: OOM kills, and processes that begin and end.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::exemplars::Exemplar;
-use super::identity::ContainerLabels;
+use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::{self, ExitHow, HostSlice, MissedCause, RecordResult};
 use super::lifetime::Workload;
 use super::{Metrics, lock, observe, set_time};
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
+use crate::model::pod::PodUid;
 use crate::model::record::{Event, OomDetail, OomScope, PodRef};
 
 impl Metrics {
@@ -104,13 +106,50 @@ impl Metrics {
         oom.workload_kills.with_label_values(&labels).inc_by(n);
     }
 
+    /// Whether a container, or a pod as a whole, has series.
+    pub fn knows(&self, labels: ContainerLabels<'_>) -> bool {
+        lock(&self.shared.pods).knows(labels)
+    }
+
     /// Kills that were counted in a container, or in a pod and none of its containers, and are shown.
     pub fn oom_kills_of(&self, labels: ContainerLabels<'_>) -> u64 {
-        if !lock(&self.shared.pods).knows(labels) {
+        if !self.knows(labels) {
             return 0;
         }
         let labels = self.values(labels);
         self.shared.oom.kills.with_label_values(&labels).get()
+    }
+
+    /// Kills that were counted in a pod without a name and all that was and is in it. Those in containers whose
+    /// series have ended are among them as long as [`Metrics::keep_pods`] names the pod.
+    pub fn oom_kills_in(&self, uid: &PodUid) -> u64 {
+        let containers = lock(&self.shared.pods).containers_of(uid);
+        let shown = containers.iter().map(|it| {
+            let labels = self.values(it.labels());
+            self.shared.oom.kills.with_label_values(&labels).get()
+        });
+        let ended = lock(&self.shared.kills_of_ended)
+            .get(&*uid.0)
+            .copied()
+            .unwrap_or(0);
+        shown.sum::<u64>() + ended
+    }
+
+    /// Remembers of pods without a name how many kills there were, as long as they are there.
+    pub fn keep_pods(&self, uids: &BTreeSet<&str>) {
+        lock(&self.shared.kills_of_ended).retain(|uid, _| uids.contains(&**uid));
+    }
+
+    /// The series of a container end, and its pod may go on.
+    pub(super) fn keep_kills(&self, ended: &ContainerKey) {
+        let Some(uid) = ended.pod_uid() else { return };
+        let labels = self.values(ended.labels());
+        let n = self.shared.oom.kills.with_label_values(&labels).get();
+        if n > 0 {
+            *lock(&self.shared.kills_of_ended)
+                .entry(uid.into())
+                .or_default() += n;
+        }
     }
 
     /// Counts kills by what became of their forensic record.

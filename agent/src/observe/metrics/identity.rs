@@ -192,6 +192,11 @@ impl ContainerKey {
         }
     }
 
+    /// Of a pod without a name.
+    pub(super) fn pod_uid(&self) -> Option<&str> {
+        (!self.pod_uid.is_empty()).then_some(&self.pod_uid)
+    }
+
     pub(super) fn labels(&self) -> ContainerLabels<'_> {
         ContainerLabels {
             namespace: &self.namespace,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::identity::{ContainerKey, ContainerLabels};
+use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 
 /// How long the series of a pod outlive it: the last counts are scraped several times at the usual
@@ -143,6 +144,21 @@ impl PodLifetimes {
         })
     }
 
+    /// What has series in a pod without a name: its containers, and the pod as a whole.
+    pub(super) fn containers_of(&self, uid: &PodUid) -> Vec<ContainerKey> {
+        let (holders, of) = (
+            self.namespaces.get("").map_or(&[][..], Vec::as_slice),
+            &*uid.0,
+        );
+        let order = |it: &Holder| {
+            let [pod, uid, _] = it.labels.each_ref().map(|it| &**it);
+            (pod, uid).cmp(&("", of))
+        };
+        let begin = holders.partition_point(|it| order(it).is_lt());
+        let of_pod = holders[begin..].iter().take_while(|it| order(it).is_eq());
+        of_pod.flat_map(|it| it.keys("")).collect()
+    }
+
     /// Takes note of a container that an event names, such as one that has just gone. True: it had
     /// no series yet.
     pub(super) fn touch(&mut self, container: ContainerLabels<'_>, now: Duration) -> bool {
@@ -240,7 +256,6 @@ impl WorkloadLifetimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::PodUid;
 
     const LIVE: [ContainerLabels<'_>; 2] = [
         ContainerLabels::named("default", "a", "main"),

@@ -39,11 +39,14 @@ impl Place {
             configured: configured.to_vec(),
             found: find_roots(reader.trees(), configured)?,
         };
-        let Some(root) = choose(&evidence)? else {
-            return Ok(None);
-        };
-        let kubepods = kubepods(reader.trees(), &root)?;
-        Ok(kubepods.map(|kubepods| Self { root, kubepods }))
+        let found = kubepods(reader.trees(), &choose(&evidence)?)?;
+        Ok(found.map(|(root, kubepods)| Self { root, kubepods }))
+    }
+
+    /// Whether it is still the cgroup that was found.
+    pub(super) fn is_there(&self, reader: &CgroupReader) -> bool {
+        let dir = reader.dir(&self.kubepods.path, Controller::Memory.name());
+        dir.is_ok_and(|it| it.inode() == self.kubepods.id.0)
     }
 
     /// The cgroups of [`Place::qos_cgroups`] where there are none: nothing is read of them.

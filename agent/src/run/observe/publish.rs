@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Loop;
+use super::{Loop, NO_NAMES};
 use crate::model::container::PodPhase;
 use crate::model::stats::{CgroupStats, KnownPod, StatsSnapshot};
 use crate::model::status::{
@@ -27,9 +27,14 @@ impl Loop {
             let pods = pods.iter();
             pods.flat_map(|pod| pod.containers.iter().map(move |it| (pod, it)))
         };
-        let labels =
+        let of_containers =
             containers().map(|(pod, it)| ContainerLabels::new(&pod.pod, &it.name, &it.runtime_id));
-        self.metrics.sync_pods(labels, now);
+        // Of kills and processes in a pod and none of its containers, where there were any.
+        let of_pods = pods.iter().map(|it| ContainerLabels::new(&it.pod, "", ""));
+        let of_pods: Vec<_> = of_pods.filter(|it| self.metrics.knows(*it)).collect();
+        self.metrics.sync_pods(of_containers.chain(of_pods), now);
+        let uids = pods.iter().map(|it| &*it.pod.uid.0);
+        self.metrics.keep_pods(&uids.collect());
         self.count_objects(pods.len(), containers().count());
         let psi = publisher::node_psi(&self.metrics, now);
         self.metrics.set_source_ages(now);
@@ -84,7 +89,11 @@ impl Loop {
             },
             pods: entries.collect(),
             manifest_faults: Vec::new(),
-            warnings: self.warnings.clone(),
+            warnings: [NO_NAMES]
+                .into_iter()
+                .chain(self.faults.values().map(String::as_str))
+                .map(str::to_owned)
+                .collect(),
         }
     }
 
@@ -163,16 +172,9 @@ impl Loop {
             resources: bounds(read.and_then(|it| it.stats.as_ref())),
             usage: usages.pod(&pod.pod),
             memory_stall: stalls.pod,
-            oom_kills: self.oom_kills(pod),
+            oom_kills: self.metrics.oom_kills_in(&pod.pod.uid),
             containers,
         }
-    }
-
-    /// Of the containers that are there, and of the pod's cgroup itself.
-    fn oom_kills(&self, pod: &KnownPod) -> u64 {
-        let of_pod = ContainerLabels::new(&pod.pod, "", "");
-        let of_containers: u64 = pod.containers.iter().map(|it| it.oom_events).sum();
-        of_containers + self.metrics.oom_kills_of(of_pod)
     }
 }
 

@@ -178,6 +178,10 @@ impl KubeTree {
         let Some(owner) = owner else { return };
         self.kernel.kill_counts.end(id);
         self.show_end(id, &owner);
+        if owner.level == Level::Kubepods {
+            // It may be made again, which the kernel's filters leave out: it is another one.
+            self.want_walk();
+        }
         self.change();
     }
 
@@ -229,17 +233,17 @@ impl KubeTree {
     pub(super) fn walk(&self) -> Result<(), FsError> {
         // Who wants one from now on wants another.
         self.is_walk_wanted.store(false, Ordering::Relaxed);
-        let Some(place) = self.place() else {
-            return Ok(());
-        };
+        let place = self.place();
         let before: BTreeSet<CgroupId> = {
             let live = self.kernel.index().live();
             live.into_iter().map(|(id, _)| id).collect()
         };
         let mut found = Vec::new();
-        kube_tree::walk(self.reader.trees(), &place.root, &mut |id, owner| {
-            found.push((id, owner));
-        })?;
+        if let Some(place) = place {
+            kube_tree::walk(self.reader.trees(), &place.root, &mut |id, owner| {
+                found.push((id, owner));
+            })?;
+        }
         let new: Vec<(CgroupId, Arc<Owner>)> = found
             .iter()
             .filter(|(id, _)| !before.contains(id))

@@ -1,5 +1,6 @@
 //! Pods and containers of which only the ids are known.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::container_stats::{instance, snapshot, stats};
@@ -118,6 +119,35 @@ fn a_kill_in_a_pod_without_a_name_is_none_of_the_hosts_and_of_no_workload() {
         let slice = format!("ballast_oom_host_kills_total{{slice=\"{}\"}}", it.as_str());
         assert_eq!(value(&text, &slice), Some(0.0));
     }
+}
+
+#[test]
+fn kills_in_a_pod_stay_its_own_when_its_containers_are_gone() {
+    let metrics = unnamed();
+    let at = Duration::from_secs;
+    let (uid, other) = (PodUid("uid-a".into()), PodUid("uid-b".into()));
+    kill_in_two_pods(&metrics);
+    let missed = kill_in("uid-a", "0b");
+    metrics.oom_kills_missed(&missed.event, 2, MissedCause::Lost);
+    let mut in_pod = kill_in("uid-a", "");
+    in_pod.event.container_id = None;
+    let (event, detail) = oom_parts(&in_pod);
+    metrics.oom_kill(event, detail, None);
+    let both = || [&uid, &other].map(|it| metrics.oom_kills_in(it));
+    assert_eq!(both(), [4, 1]);
+    let of_pod = ContainerLabels::of_event(&in_pod.event).expect("a pod");
+    assert!(metrics.knows(of_pod));
+    // Its containers are gone for long, and the other pod altogether.
+    for seconds in [100, 10_000] {
+        metrics.sync_pods([of_pod], at(seconds));
+        metrics.keep_pods(&[uid.0.as_str()].into());
+    }
+    assert_eq!(both(), [4, 0]);
+    let text = text(&metrics);
+    assert!(!text.contains("uid-b") && !text.contains("0b"), "{text}");
+    metrics.sync_pods([], at(10_001));
+    metrics.keep_pods(&BTreeSet::new());
+    assert_eq!(both(), [1, 0], "the series of the pod itself are there yet");
 }
 
 #[test]
