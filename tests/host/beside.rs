@@ -2,7 +2,6 @@
 //! harm, and what stands in the way is told.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -334,8 +333,7 @@ fn events_follow_kubepods_when_it_is_made_again() -> Result<()> {
         Ok(())
     };
     hungry("before")?;
-    let inode =
-        || -> Result<u64> { Ok(fs::metadata(cgroup::dir_of("memory", &agent.kubepods()))?.ino()) };
+    let inode = || cgroup::id("memory", &agent.kubepods());
     let first = inode()?;
     for dir in cgroup::dirs_in_all(&agent.kubepods()) {
         until("it is removed", || {

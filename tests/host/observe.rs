@@ -12,7 +12,7 @@ use anyhow::Result;
 use ballast::model::record::{EventRecord, OomDetail, OomScope};
 use ballast::model::status::{PodEntry, Status};
 use ballast_tests::agent::Agent;
-use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree};
+use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape::free_address;
 use ballast_tests::wait::until;
@@ -59,6 +59,18 @@ fn own(name: &str) -> Result<Agent> {
     agent.put(&Manifest::new("own").container(Container::idle("app")))?;
     agent.wait_pod("own", "runs", is_running)?;
     Ok(agent)
+}
+
+/// A container of `pod` that may use [`LIMIT`].
+fn limited(pod: &KubePod, n: u64) -> Result<KubeContainer> {
+    let container = pod.container(Naming::Containerd, n)?;
+    container.limit(LIMIT)?;
+    Ok(container)
+}
+
+/// Runs an [`EATER`] as the first process of a container until it is killed.
+fn eat(container: &KubeContainer) -> Result<()> {
+    container.run(&format!("exec {EATER}"))?.wait()
 }
 
 /// Kills in pods of the tree; those of the rest of the node are not the test's.

@@ -1,7 +1,6 @@
 //! The sweep against the files of this kernel, read as anybody reads them, and what it costs.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -259,7 +258,7 @@ fn every_number_of_a_sweep_is_that_of_its_file() -> Result<()> {
     })?;
     let all = sweep(&mut stats, None).snapshot;
     let main = main_of(&all).context("no container")?;
-    let id = fs::metadata(cgroup::dir_of("memory", &path))?.ino();
+    let id = cgroup::id("memory", &path)?;
     assert_eq!(main.stats.cgroup_id.map(|it| it.0), Some(id));
     assert_eq!(
         (main.id.as_str(), main.stats.n_processes),

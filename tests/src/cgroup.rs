@@ -1,6 +1,7 @@
 //! Cgroups as anybody sees them: mounts, directories, files, processes.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -52,6 +53,13 @@ pub fn read(controller: &str, cgroup_path: &str, file: &str) -> Result<String> {
 pub fn write(controller: &str, cgroup_path: &str, file: &str, value: &str) -> Result<()> {
     let path = dir_of(controller, cgroup_path).join(file);
     fs::write(&path, value).with_context(|| format!("write {value:?} to {}", path.display()))
+}
+
+/// The id by which the kernel tells of a cgroup.
+pub fn id(controller: &str, cgroup_path: &str) -> Result<u64> {
+    let dir = dir_of(controller, cgroup_path);
+    let metadata = fs::metadata(&dir).with_context(|| format!("look at {}", dir.display()))?;
+    Ok(metadata.ino())
 }
 
 pub fn dir_of(controller: &str, cgroup_path: &str) -> PathBuf {

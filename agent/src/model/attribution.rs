@@ -94,8 +94,8 @@ impl Attributed {
 
     /// Below the cgroup of all pods, not registered, and in no container: what it is nobody knows.
     pub fn is_unregistered(&self) -> bool {
-        let is_in_container = |it: &Arc<Owner>| it.container().is_some();
-        self.in_root && !self.is_exact && !self.owner.as_ref().is_some_and(is_in_container)
+        let owner = self.owner.as_ref();
+        self.in_root && !self.is_exact && owner.is_none_or(|it| it.container().is_none())
     }
 
     /// The path of exactly the event's cgroup: that of one above it would name the wrong one.

@@ -98,7 +98,7 @@ struct Loop {
     metrics: Metrics,
     health: Health,
     publisher: Publisher,
-    /// What an operator should know, for the status document.
+    /// What there is now, for the status document.
     faults: BTreeMap<Fault, String>,
     n_passes: u64,
     last_pass: Duration,
@@ -429,26 +429,18 @@ impl Loop {
 
     /// Kubelet may have been started since, or told another place.
     fn look_for_tree(&mut self) {
-        let found = Place::find(&Root::host(), &self.node.reader, &self.roots);
         let followed = self.tree.place();
-        let place = match found {
-            Ok(place) => {
-                self.set_fault(
-                    Fault::Nowhere,
-                    place.is_none().then(|| nowhere(&self.roots)),
-                );
-                place
-            }
+        let (place, why) = match Place::find(&Root::host(), &self.node.reader, &self.roots) {
+            Ok(Some(place)) => (Some(place), None),
+            Ok(None) => (None, Some(nowhere(&self.roots))),
             // The one that was followed is followed as long as it is there.
             Err(error) => {
-                self.set_fault(Fault::Nowhere, Some(crate::observe::chain(&error)));
-                let is_there = |it: &&Arc<Place>| it.is_there(&self.node.reader);
-                followed
-                    .as_ref()
-                    .filter(is_there)
-                    .map(|it| Place::clone(it))
+                let there = followed.as_deref();
+                let there = there.filter(|it| it.is_there(&self.node.reader));
+                (there.cloned(), Some(crate::observe::chain(&error)))
             }
         };
+        self.set_fault(Fault::Nowhere, why);
         if place.as_ref() != followed.as_deref() {
             self.sweeper = sweeper(
                 &self.config,

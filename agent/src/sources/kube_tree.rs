@@ -4,6 +4,7 @@
 //! deeper than containers: what those make below their own is theirs.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_name::CgroupDriver;
@@ -84,20 +85,29 @@ pub fn kubepods(
             }
         }
     }
-    if found.len() > 1 {
-        let mut by_life = Vec::new();
-        for it in found {
-            let mut n_pods = 0_usize;
-            walk_below(&it.0, &it.2.path, it.1, &mut |_, owner| {
-                n_pods += usize::from(matches!(owner.level, Level::Pod { .. }));
-            })?;
-            by_life.push(((n_pods, it.0.changed_at()?), it));
+    // To count pods is to walk a tree: only where there is something to choose.
+    let chosen = match found.len() {
+        0 | 1 => 0,
+        _ => {
+            let lives = found
+                .iter()
+                .map(|(dir, root, it)| life(dir, &it.path, root));
+            let lives = lives.collect::<Result<Vec<_>, _>>()?;
+            (0..lives.len()).max_by_key(|it| lives[*it]).unwrap_or(0)
         }
-        by_life.sort_by_key(|(life, _)| *life);
-        found = by_life.into_iter().map(|(_, it)| it).collect();
-    }
-    let last = found.pop();
-    Ok(last.map(|(_, root, it)| (root.clone(), it)))
+    };
+    let chosen = found.into_iter().nth(chosen);
+    Ok(chosen.map(|(_, root, it)| (root.clone(), it)))
+}
+
+/// How much is going on in a cgroup of all pods, which has the directory `dir`: the pods in it, and when it last
+/// changed.
+fn life(dir: &Dir, kubepods: &CgroupPath, root: &CgroupPath) -> Result<(usize, Duration), FsError> {
+    let mut n_pods = 0;
+    walk_below(dir, kubepods, root, &mut |_, owner| {
+        n_pods += usize::from(matches!(owner.level, Level::Pod { .. }));
+    })?;
+    Ok((n_pods, dir.changed_at()?))
 }
 
 /// Hands on what is at `root`: kubepods, QoS classes, pods and containers, parents first, and containers

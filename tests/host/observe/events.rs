@@ -3,17 +3,15 @@
 use anyhow::{Context, Result};
 use ballast::model::event::{ExitStatus, ProcessChange};
 use ballast::model::record::EventDetail;
-use ballast_tests::kube::Naming;
 
-use super::{EATER, LIMIT, UID, everywhere, whose};
+use super::{EATER, UID, everywhere, limited, whose};
 
 /// Of a process that ends by itself, and of one that waits for memory which nobody can give.
 #[cfg_attr(feature = "privileged", test)]
 fn ends_of_processes_and_stalls_are_told_by_uid_and_id() -> Result<()> {
     everywhere("events", |tree, agent| {
         let pod = tree.pod(UID)?;
-        let container = pod.container(Naming::Containerd, 601)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, 601)?;
         container.run(&format!("(exit 7); exec {EATER}"))?.wait()?;
         let whole = (UID, container.id.as_str());
         let is_end = |detail: &Option<EventDetail>, status| {

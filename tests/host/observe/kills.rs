@@ -9,7 +9,9 @@ use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeTree, Naming};
 use ballast_tests::scrape::text;
 
-use super::{EATER, LIMIT, STATIC_UID, UID, check_kill, everywhere, pod_of, wait_kills, whose};
+use super::{
+    EATER, LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, limited, pod_of, wait_kills, whose,
+};
 use crate::look::oom_detail;
 use crate::scaled;
 
@@ -20,10 +22,8 @@ const LOOKS: usize = 5;
 fn a_kill_by_the_containers_limit_is_told_by_uid_and_id() -> Result<()> {
     everywhere("container", |tree, agent| {
         let pod = tree.pod(UID)?;
-        let container = pod.container(Naming::Containerd, 1)?;
-        container.limit(LIMIT)?;
-        let mut program = container.run(&format!("exec {EATER}"))?;
-        program.wait()?;
+        let container = limited(&pod, 1)?;
+        eat(&container)?;
         let kills = wait_kills(agent, 1)?;
         let detail = check_kill(&kills[0], &pod, &container, OomScope::Container)?;
         assert_eq!(kills[0].event.reason, "OomKilled");
@@ -67,8 +67,7 @@ fn a_kill_by_the_containers_limit_is_told_by_uid_and_id() -> Result<()> {
 fn a_kill_of_a_child_is_told_apart_from_the_containers_end() -> Result<()> {
     everywhere("child", |tree, agent| {
         let pod = tree.pod(STATIC_UID)?;
-        let container = pod.container(Naming::Containerd, 2)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, 2)?;
         let eaters = [EATER; LOOKS].join("; ");
         // The last is the first of a namespace that the container makes.
         let nested = format!("unshare -p -f sh -c 'exec {EATER}'");
@@ -87,9 +86,8 @@ fn the_first_process_of_a_container_is_known_by_its_namespace() -> Result<()> {
     everywhere("first", |tree, agent| {
         let pod = tree.pod(UID)?;
         for n in 0..LOOKS as u64 {
-            let container = pod.container(Naming::Containerd, 300 + n)?;
-            container.limit(LIMIT)?;
-            container.run(&format!("exec {EATER}"))?.wait()?;
+            let container = limited(&pod, 300 + n)?;
+            eat(&container)?;
         }
         for kill in &wait_kills(agent, LOOKS)? {
             assert_eq!(oom_detail(kill)?.victim.is_main_process, Some(true));
@@ -106,8 +104,7 @@ fn nothing_is_said_of_the_first_process_in_a_shared_namespace() -> Result<()> {
         let pod = tree.pod(UID)?;
         let sandbox = pod.container(Naming::Containerd, 310)?;
         let first = sandbox.run("exec sleep 3600")?;
-        let container = pod.container(Naming::Containerd, 311)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, 311)?;
         container
             .run_beside(&first, &format!("exec {EATER}"))?
             .wait()?;
@@ -126,8 +123,7 @@ fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
         let container = pod.container(Naming::Containerd, 3)?;
         let other = pod.container(Naming::Containerd, 4)?;
         let _other = other.run("exec sleep 3600")?;
-        let mut program = container.run(&format!("exec {EATER}"))?;
-        program.wait()?;
+        eat(&container)?;
         let kills = wait_kills(agent, 1)?;
         check_kill(&kills[0], &pod, &container, OomScope::Pod)?;
         Ok(())
@@ -139,8 +135,7 @@ fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
 fn a_kill_in_a_nested_cgroup_belongs_to_the_container() -> Result<()> {
     everywhere("nested", |tree, agent| {
         let pod = tree.pod(UID)?;
-        let container = pod.container(Naming::Containerd, 5)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, 5)?;
         let memory = cgroup::dir_of("memory", &container.path);
         let nested = memory
             .join("kubepods")
@@ -169,8 +164,7 @@ fn kills_at_the_same_time_are_told_apart() -> Result<()> {
         let mut made = Vec::new();
         for (uid, n) in uids.into_iter().zip([6, 7]) {
             let pod = tree.pod(uid)?;
-            let container = pod.container(Naming::Containerd, n)?;
-            container.limit(LIMIT)?;
+            let container = limited(&pod, n)?;
             programs.push(container.run(&format!("{EATER} & {EATER} & wait; exec sleep 3600"))?);
             made.push((pod, container));
         }
@@ -194,8 +188,7 @@ fn kills_at_the_same_time_are_told_apart() -> Result<()> {
 fn a_kill_for_a_threads_allocation_names_the_process() -> Result<()> {
     everywhere("thread", |tree, agent| {
         let pod = tree.pod(UID)?;
-        let container = pod.container(Naming::Containerd, 8)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, 8)?;
         let mut program = container.run(&format!("exec {} thread 100663296", hog()?))?;
         program.wait()?;
         let kills = wait_kills(agent, 1)?;
@@ -214,8 +207,7 @@ fn a_kill_of_a_short_lived_container_is_attributed() -> Result<()> {
             let pod = tree.pod(&format!("{i:032x}"))?;
             let container = pod.container(Naming::Containerd, 100 + u64::from(i))?;
             container.limit(4)?;
-            let mut program = container.run(&format!("exec {EATER}"))?;
-            program.wait()?;
+            eat(&container)?;
             container.remove();
             pod.remove();
         }
@@ -235,8 +227,7 @@ fn a_kill_of_a_short_lived_container_is_attributed() -> Result<()> {
 fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
     everywhere("group", |tree, agent| {
         let pod = tree.pod(UID)?;
-        let container = pod.container(Naming::Containerd, 9)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, 9)?;
         let n = match cgroup::is_unified() {
             true => {
                 cgroup::write("memory", &container.path, "memory.oom.group", "1")?;
@@ -267,7 +258,7 @@ fn containers_of_every_runtime_are_known() -> Result<()> {
         ] {
             let container = pod.container(naming, n)?;
             container.limit(LIMIT)?;
-            container.run(&format!("exec {EATER}"))?.wait()?;
+            eat(&container)?;
             made.push(container);
             let kills = wait_kills(agent, made.len())?;
             let last = kills.last().context("a kill")?;

@@ -8,7 +8,7 @@ use ballast_tests::kube::Naming;
 use ballast_tests::scrape::{page, text};
 use ballast_tests::wait::until;
 
-use super::{LIMIT, STATIC_UID, UID, everywhere};
+use super::{STATIC_UID, UID, everywhere, limited};
 
 /// The mean of what was measured with containerd and runc.
 const REMOVED_AFTER: Duration = Duration::from_millis(18);
@@ -21,8 +21,7 @@ fn every_page_shows_pods_without_names() -> Result<()> {
         for (uid, n) in [(UID, 71), (STATIC_UID, 73)] {
             let pod = tree.pod(uid)?;
             for n in [n, n + 1] {
-                let container = pod.container(Naming::Containerd, n)?;
-                container.limit(LIMIT)?;
+                let container = limited(&pod, n)?;
                 programs.push(container.run("exec sleep 3600")?);
                 ids.push(container);
             }

@@ -11,7 +11,7 @@ use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming};
 use ballast_tests::scrape::{free_address, text};
 use ballast_tests::wait::until;
 
-use super::{EATER, LIMIT, UID, check_kill, wait_kills};
+use super::{UID, check_kill, eat, limited, wait_kills};
 
 /// Loads programs, and reads open files and the network namespace of other users' processes.
 const COMPLETE: &str = "BPF,PERFMON,SYS_PTRACE,DAC_READ_SEARCH";
@@ -77,9 +77,8 @@ fn check(test: &str, names: &'static str) -> Result<()> {
     let held = effective_mask(&status).context("no capabilities")?;
     assert_eq!(held.count_ones() as usize, names.split(',').count());
 
-    let container = pod.container(Naming::Containerd, 501)?;
-    container.limit(LIMIT)?;
-    container.run(&format!("exec {EATER}"))?.wait()?;
+    let container = limited(&pod, 501)?;
+    eat(&container)?;
     let kills = wait_kills(&agent, 1)?;
     let detail = check_kill(&kills[0], &pod, &container, OomScope::Container)?;
     assert_eq!(detail.victim.is_main_process, Some(true));

@@ -1,7 +1,6 @@
 //! The tree as it changes: pods that come, go and come again, and many of them.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming, container_id};
 use ballast_tests::scrape::{get, text};
 
-use super::{EATER, LIMIT, STATIC_UID, UID, check_kill, everywhere, pod_of, wait_kills};
+use super::{LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, limited, pod_of, wait_kills};
 use crate::look::oom_detail;
 use crate::{say, scaled};
 
@@ -26,9 +25,8 @@ fn a_pod_that_is_made_again_under_its_uid_is_another_cgroup() -> Result<()> {
         for n in [31, 32] {
             let sandbox = pod.container(Naming::Containerd, 100 + n)?;
             let _pause = sandbox.run("exec sleep 3600")?;
-            let container = pod.container(Naming::Containerd, n)?;
-            container.limit(LIMIT)?;
-            container.run(&format!("exec {EATER}"))?.wait()?;
+            let container = limited(&pod, n)?;
+            eat(&container)?;
             let kills = wait_kills(agent, containers.len() + 1)?;
             let last = kills.last().context("a kill")?;
             check_kill(last, &pod, &container, OomScope::Container)?;
@@ -46,12 +44,11 @@ fn a_pod_that_is_made_again_under_its_uid_is_another_cgroup() -> Result<()> {
         pod.remove();
         agent.wait("the pod is gone", |it| pod_of(it, STATIC_UID).is_none())?;
         let pod = tree.pod(STATIC_UID)?;
-        let container = pod.container(Naming::Containerd, 33)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, 33)?;
         agent.wait("the pod is there again", |it| {
             pod_of(it, STATIC_UID).is_some_and(|it| it.containers.len() == 1)
         })?;
-        container.run(&format!("exec {EATER}"))?.wait()?;
+        eat(&container)?;
         let kills = wait_kills(agent, 3)?;
         check_kill(
             kills.last().context("a kill")?,
@@ -76,8 +73,7 @@ fn what_was_there_before_the_agent_is_known_and_two_pods_are_two() -> Result<()>
     let mut made = Vec::new();
     for (uid, n) in [(UID, 41), (STATIC_UID, 42)] {
         let pod = tree.pod(uid)?;
-        let container = pod.container(Naming::Containerd, n)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, n)?;
         let program = container.run("exec sleep 3600")?;
         made.push((pod, container, program));
     }
@@ -114,10 +110,9 @@ fn a_kubelet_that_comes_later_is_found() -> Result<()> {
     agent.start()?;
     assert_eq!(agent.status()?.node.cgroup.driver, None);
     let pod = tree.pod(UID)?;
-    let container = pod.container(Naming::Containerd, 51)?;
-    container.limit(LIMIT)?;
+    let container = limited(&pod, 51)?;
     agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;
-    container.run(&format!("exec {EATER}"))?.wait()?;
+    eat(&container)?;
     check_kill(
         &wait_kills(&agent, 1)?[0],
         &pod,
@@ -143,12 +138,11 @@ fn a_kubepods_that_is_made_again_is_found() -> Result<()> {
         assert_eq!(ready.status, 503);
         assert!(is_missed(&why), "{why}");
         let pod = tree.pod(UID)?;
-        let container = pod.container(Naming::Containerd, 61)?;
-        container.limit(LIMIT)?;
+        let container = limited(&pod, 61)?;
         let status = agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;
         let missed: Vec<_> = status.warnings.iter().filter(|it| is_missed(it)).collect();
         assert!(missed.is_empty(), "{missed:?}");
-        container.run(&format!("exec {EATER}"))?.wait()?;
+        eat(&container)?;
         let kills = wait_kills(agent, 1)?;
         check_kill(&kills[0], &pod, &container, OomScope::Container)?;
         assert_eq!(get(&agent.metrics, "/readyz", &[])?.status, 200);
@@ -165,11 +159,10 @@ fn what_another_driver_left_hides_no_pod() -> Result<()> {
     // The one `cgroupRoot` is on disk by either driver.
     let mut agent = Agent::observing("observe-left", &left)?;
     let pod = tree.pod(STATIC_UID)?;
-    let container = pod.container(Naming::Containerd, 71)?;
-    container.limit(LIMIT)?;
+    let container = limited(&pod, 71)?;
     agent.start()?;
     agent.wait("the pod is found", |it| pod_of(it, STATIC_UID).is_some())?;
-    container.run(&format!("exec {EATER}"))?.wait()?;
+    eat(&container)?;
     let kills = wait_kills(&agent, 1)?;
     check_kill(&kills[0], &pod, &container, OomScope::Container)?;
     Ok(())
@@ -192,8 +185,8 @@ fn a_kill_of_nobody_known_is_shown_by_its_cgroup_and_counted() -> Result<()> {
             let path = format!("{above}/strange");
             let strange = KubeContainer::at(&path)?;
             strange.limit(LIMIT)?;
-            strange.run(&format!("exec {EATER}"))?.wait()?;
-            let id = inode(&cgroup::dir_of("memory", &path))?;
+            eat(&strange)?;
+            let id = cgroup::id("memory", &path)?;
             let is_it = |it: &EventRecord| {
                 oom_detail(it).is_ok_and(|it| it.victim.unknown_cgroup_id == Some(id))
             };
@@ -226,10 +219,6 @@ fn a_kill_of_nobody_known_is_shown_by_its_cgroup_and_counted() -> Result<()> {
         })?;
         Ok(())
     })
-}
-
-fn inode(directory: &std::path::Path) -> Result<u64> {
-    Ok(std::fs::metadata(directory)?.ino())
 }
 
 /// As fast as they come.

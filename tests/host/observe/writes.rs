@@ -10,11 +10,11 @@ use anyhow::{Context, Result, ensure};
 use ballast::sys::syscall;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
-use ballast_tests::kube::{Driver, KubeTree, Naming};
+use ballast_tests::kube::{Driver, KubeTree};
 use nix::errno::Errno;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
-use super::{EATER, LIMIT, STATIC_UID, UID, pod_of, wait_kills};
+use super::{STATIC_UID, UID, eat, limited, pod_of, wait_kills};
 
 /// Reports files by their handles, directories and names, and not by descriptors: what is removed at once is
 /// reported too (`linux/fanotify.h`).
@@ -109,9 +109,8 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
         agent.start()?;
         let pid = agent.pid().context("it runs")?;
         agents.insert(pid);
-        let container = first.container(Naming::Containerd, 61 + round)?;
-        container.limit(LIMIT)?;
-        container.run(&format!("exec {EATER}"))?.wait()?;
+        let container = limited(&first, 61 + round)?;
+        eat(&container)?;
         wait_kills(&agent, 1)?;
         container.remove();
         let other = tree.pod(STATIC_UID)?;

@@ -113,26 +113,19 @@ impl Metrics {
 
     /// Kills that were counted in a container, or in a pod and none of its containers, and are shown.
     pub fn oom_kills_of(&self, labels: ContainerLabels<'_>) -> u64 {
-        if !self.knows(labels) {
-            return 0;
+        match self.knows(labels) {
+            true => self.counted_kills(labels),
+            false => 0,
         }
-        let labels = self.values(labels);
-        self.shared.oom.kills.with_label_values(&labels).get()
     }
 
     /// Kills that were counted in a pod without a name and all that was and is in it. Those in containers whose
     /// series have ended are among them as long as [`Metrics::keep_pods`] names the pod.
     pub fn oom_kills_in(&self, uid: &PodUid) -> u64 {
-        let containers = lock(&self.shared.pods).containers_of(uid);
-        let shown = containers.iter().map(|it| {
-            let labels = self.values(it.labels());
-            self.shared.oom.kills.with_label_values(&labels).get()
-        });
-        let ended = lock(&self.shared.kills_of_ended)
-            .get(&*uid.0)
-            .copied()
-            .unwrap_or(0);
-        shown.sum::<u64>() + ended
+        let pods = lock(&self.shared.pods);
+        let shown: u64 = pods.members_of(uid).map(|it| self.counted_kills(it)).sum();
+        let ended = lock(&self.shared.kills_of_ended);
+        shown + ended.get(&*uid.0).copied().unwrap_or(0)
     }
 
     /// Remembers of pods without a name how many kills there were, as long as they are there.
@@ -143,13 +136,17 @@ impl Metrics {
     /// The series of a container end, and its pod may go on.
     pub(super) fn keep_kills(&self, ended: &ContainerKey) {
         let Some(uid) = ended.pod_uid() else { return };
-        let labels = self.values(ended.labels());
-        let n = self.shared.oom.kills.with_label_values(&labels).get();
+        let n = self.counted_kills(ended.labels());
         if n > 0 {
-            *lock(&self.shared.kills_of_ended)
-                .entry(uid.into())
-                .or_default() += n;
+            let mut kills = lock(&self.shared.kills_of_ended);
+            *kills.entry(uid.into()).or_default() += n;
         }
+    }
+
+    /// Of what has series: they begin with this otherwise.
+    fn counted_kills(&self, labels: ContainerLabels<'_>) -> u64 {
+        let kills = &self.shared.oom.kills;
+        kills.with_label_values(&self.values(labels)).get()
     }
 
     /// Counts kills by what became of their forensic record.

@@ -161,8 +161,27 @@ impl<'a> ContainerLabels<'a> {
         [self.pod, self.pod_uid, self.container_id]
     }
 
+    /// `holder`: as [`ContainerLabels::holder`] gives it.
+    pub(super) const fn of_holder(
+        namespace: &'a str,
+        [pod, pod_uid, container_id]: [&'a str; 3],
+        container: &'a str,
+    ) -> Self {
+        Self {
+            pod_uid,
+            container_id,
+            ..Self::named(namespace, pod, container)
+        }
+    }
+
     pub(super) fn to_key(self) -> ContainerKey {
-        ContainerKey::new(self.namespace, self.holder(), self.container)
+        ContainerKey {
+            namespace: self.namespace.into(),
+            pod: self.pod.into(),
+            container: self.container.into(),
+            pod_uid: self.pod_uid.into(),
+            container_id: self.container_id.into(),
+        }
     }
 }
 
@@ -177,21 +196,6 @@ pub(super) struct ContainerKey {
 }
 
 impl ContainerKey {
-    /// `holder`: as [`ContainerLabels::holder`] gives it.
-    pub(super) fn new(
-        namespace: &str,
-        [pod, pod_uid, container_id]: [&str; 3],
-        container: &str,
-    ) -> Self {
-        Self {
-            namespace: namespace.into(),
-            pod: pod.into(),
-            container: container.into(),
-            pod_uid: pod_uid.into(),
-            container_id: container_id.into(),
-        }
-    }
-
     /// Of a pod without a name.
     pub(super) fn pod_uid(&self) -> Option<&str> {
         (!self.pod_uid.is_empty()).then_some(&self.pod_uid)

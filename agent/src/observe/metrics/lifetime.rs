@@ -37,9 +37,13 @@ impl Holder {
         self.labels.each_ref().map(|it| &**it)
     }
 
-    fn keys(&self, namespace: &str) -> impl Iterator<Item = ContainerKey> {
+    fn members<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = ContainerLabels<'a>> {
         let containers = self.containers.iter();
-        containers.map(move |it| ContainerKey::new(namespace, self.labels(), it))
+        containers.map(move |it| ContainerLabels::of_holder(namespace, self.labels(), it))
+    }
+
+    fn keys<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = ContainerKey> {
+        self.members(namespace).map(ContainerLabels::to_key)
     }
 }
 
@@ -145,18 +149,15 @@ impl PodLifetimes {
     }
 
     /// What has series in a pod without a name: its containers, and the pod as a whole.
-    pub(super) fn containers_of(&self, uid: &PodUid) -> Vec<ContainerKey> {
-        let (holders, of) = (
-            self.namespaces.get("").map_or(&[][..], Vec::as_slice),
-            &*uid.0,
-        );
+    pub(super) fn members_of(&self, uid: &PodUid) -> impl Iterator<Item = ContainerLabels<'_>> {
+        let holders = self.namespaces.get("").map_or(&[][..], Vec::as_slice);
         let order = |it: &Holder| {
-            let [pod, uid, _] = it.labels.each_ref().map(|it| &**it);
-            (pod, uid).cmp(&("", of))
+            let [pod, of, _] = it.labels();
+            (pod, of).cmp(&("", &uid.0))
         };
         let begin = holders.partition_point(|it| order(it).is_lt());
-        let of_pod = holders[begin..].iter().take_while(|it| order(it).is_eq());
-        of_pod.flat_map(|it| it.keys("")).collect()
+        let end = holders.partition_point(|it| order(it).is_le());
+        holders[begin..end].iter().flat_map(|it| it.members(""))
     }
 
     /// Takes note of a container that an event names, such as one that has just gone. True: it had
