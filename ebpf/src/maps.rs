@@ -20,7 +20,7 @@ pub(crate) static WATCH: Array<Watch, 1> = Array::new();
 #[btf_map]
 pub(crate) static LOSSES: PerCpuArray<u64, 1> = PerCpuArray::new();
 
-/// 312 bytes and a header of 8 per kill. A burst of 1 000 while the agent restarts needs 313 KiB;
+/// 352 bytes and a header of 8 per kill. A burst of 1 000 while the agent restarts needs 352 KiB;
 /// 512 KiB hold 1 638.
 pub(crate) const OOM_RING_BYTES: usize = 512 << 10;
 

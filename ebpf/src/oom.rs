@@ -166,10 +166,9 @@ pub(crate) unsafe fn victim<M: Memory>(task: Pointer, current: Pointer) {
         (*record).victim_tid = M::load::<u32>(task, offset!(task_pid));
         (*record).victim_uid =
             M::load::<u32>(M::pointer(task, offset!(task_cred)), offset!(cred_uid));
-        (*record).victim_parent_tgid = M::load::<u32>(
-            M::pointer(task, offset!(task_real_parent)),
-            offset!(task_tgid),
-        );
+        let parent = M::pointer(task, offset!(task_real_parent));
+        (*record).victim_parent_tgid = M::load::<u32>(parent, offset!(task_tgid));
+        (*record).parent_cgroup = lineage::<M>(cgroup_of::<M>(parent), &watch);
         copy_comm::<M>(task, &raw mut (*record).victim_comm);
         (*record).oom_score_adj = i32::from(M::load::<i16>(
             M::pointer(task, offset!(task_signal)),
@@ -197,7 +196,7 @@ pub(crate) unsafe fn victim<M: Memory>(task: Pointer, current: Pointer) {
             (*record).flags = OOM_WAS_EXITING;
         }
         (*record).reserved = 0;
-        kin::<M>(record, leader, &watch);
+        namespace::<M>(record, leader, &watch);
         limit::<M>(record, current, &watch);
         debug!(&(), "OOM victim {}", tgid);
     }
@@ -247,11 +246,11 @@ const POINTER_BYTES: u32 = 8;
 /// # Safety
 /// `record` is valid for writes, its flags are written; `leader` is a `task_struct`.
 #[inline(always)]
-unsafe fn kin<M: Memory>(record: *mut OomRecord, leader: Pointer, watch: &Watch) {
+unsafe fn namespace<M: Memory>(record: *mut OomRecord, leader: Pointer, watch: &Watch) {
     // SAFETY: the types follow the names of the offsets. How many numbers a `pid` has stands in itself,
     // which no type says: hence the helper.
     unsafe {
-        (*record).kin_cgroup = Lineage::default();
+        (*record).init_cgroup = Lineage::default();
         if !M::HELPERS || offset!(task_thread_pid) == ABSENT {
             return;
         }
@@ -264,13 +263,11 @@ unsafe fn kin<M: Memory>(record: *mut OomRecord, leader: Pointer, watch: &Watch)
         let number = offset!(pid_numbers).wrapping_add(level.wrapping_mul(number_bytes));
         let namespace = Probed::pointer(pid.wrapping_add(number as usize), offset!(upid_ns));
         let init = Probed::pointer(namespace, offset!(pid_namespace_child_reaper));
-        let kin = if init == leader {
+        // Any of its threads: that is another one once its leader has exited.
+        if Probed::load::<u32>(init, offset!(task_tgid)) == (*record).victim_tgid {
             (*record).flags |= OOM_NAMESPACE_INIT;
-            Probed::pointer(leader, offset!(task_real_parent))
-        } else {
-            init
-        };
-        (*record).kin_cgroup = lineage::<Probed>(cgroup_of::<Probed>(kin), watch);
+        }
+        (*record).init_cgroup = lineage::<Probed>(cgroup_of::<Probed>(init), watch);
     }
 }
 

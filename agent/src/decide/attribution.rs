@@ -162,17 +162,21 @@ impl CgroupIndex {
         }
     }
 
-    /// Whether the victim was the first process of its container, by its PID namespace: a runtime starts that
-    /// from outside the container, as the first of a namespace. `None` too in a namespace that containers
-    /// share, or that of the host.
+    /// Whether the victim was the first process of its container: a runtime starts that from outside the
+    /// container, as the first of a PID namespace. A parent outside proves nothing by itself: commands that are
+    /// run in a container, and orphans, have one too. So `None` for these where containers share a namespace, or
+    /// are in that of the host.
     fn is_main(&self, kill: &OomKill, victim: &Attributed) -> Option<bool> {
         let container = victim
             .owner
             .as_ref()
             .filter(|it| it.container().is_some())?;
         let is_inside = |kin| self.attribute(kin).owner.as_ref() == Some(container);
+        if is_inside(&kill.victim_parent_cgroup) {
+            return Some(false);
+        }
         match &kill.victim_role.as_ref()? {
-            NamespaceRole::Init { parent } => Some(!is_inside(parent)),
+            NamespaceRole::Init => Some(true),
             NamespaceRole::Member { init } => is_inside(init).then_some(false),
         }
     }
@@ -376,37 +380,43 @@ mod tests {
 
     #[test]
     fn the_first_process_of_a_container_is_known_by_its_namespace() {
-        let init = |parent| Some(NamespaceRole::Init { parent });
+        let init = Some(NamespaceRole::Init);
         let member = |init| Some(NamespaceRole::Member { init });
         let container = lineage(4, [2, 3, 4], true);
         let nested = lineage(99, [2, 3, 4], true);
         let (other, host) = (lineage(6, [5, 6, 0], true), lineage(77, [0; 3], false));
-        for (victim, role, expected) in [
-            (container, None, None),
-            (container, init(host), Some(true)),
-            (nested, init(host), Some(true)),
+        let pod = lineage(3, [2, 3, 0], true);
+        for (victim, parent, role, expected) in [
+            (container, host, init, Some(true)),
+            (nested, host, init, Some(true)),
             // The parent is the runtime's, in the cgroup of the pod.
-            (container, init(lineage(3, [2, 3, 0], true)), Some(true)),
+            (container, pod, init, Some(true)),
             // A namespace that the container made.
-            (container, init(container), Some(false)),
-            (nested, init(container), Some(false)),
-            (container, member(container), Some(false)),
-            (nested, member(container), Some(false)),
-            (container, member(nested), Some(false)),
-            // One that the containers of a pod share.
-            (container, member(other), None),
-            (container, member(host), None),
+            (container, container, init, Some(false)),
+            (nested, container, init, Some(false)),
+            (container, host, member(container), Some(false)),
+            (nested, host, member(container), Some(false)),
+            (container, host, member(nested), Some(false)),
+            // In the namespace that the containers of a pod share, or that of the host.
+            (container, host, member(other), None),
+            (container, other, member(other), None),
+            (container, container, member(other), Some(false)),
+            (container, host, None, None),
+            (container, container, None, Some(false)),
+            (nested, container, None, Some(false)),
             // In no container.
-            (lineage(3, [2, 3, 0], true), init(host), None),
-            (host, init(host), None),
+            (pod, host, init, None),
+            (host, host, init, None),
+            (host, host, None, None),
         ] {
             let kill = OomKill {
                 victim_cgroup: victim,
+                victim_parent_cgroup: parent,
                 victim_role: role,
                 ..oom_kill(1, victim.cgroup_id)
             };
             let is_main = index().attribute_kill(&kill).is_main;
-            assert_eq!(is_main, expected, "{victim:?} {role:?}");
+            assert_eq!(is_main, expected, "{victim:?} {parent:?} {role:?}");
         }
     }
 

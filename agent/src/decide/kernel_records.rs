@@ -95,7 +95,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
         record_id: None,
     };
     let message = format!(
-        "{} {} (pid {}, {} MiB anonymous) {}{}",
+        "{} {} (pid {}, {} MiB anonymous) {}{}{}",
         match kill.was_exiting {
             true => "let go of exiting",
             false => "killed",
@@ -110,6 +110,10 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
                 kill.victim_cgroup.cgroup_id.0
             ),
             false => String::new(),
+        },
+        match is_in_container && is_main.is_none() {
+            true => "; whether it was the first process of its container is not known",
+            false => "",
         },
     );
     Event {

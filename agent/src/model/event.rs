@@ -57,7 +57,7 @@ pub enum AttributionMethod {
     None,
 }
 
-/// What a process is in its PID namespace, and the cgroup of whom it is that by.
+/// What a process is in its PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     tag = "type",
@@ -66,8 +66,8 @@ pub enum AttributionMethod {
 )]
 pub enum NamespaceRole {
     /// Its first process, with pid 1.
-    Init { parent: CgroupLineage },
-    /// Another one.
+    Init,
+    /// Another one. `init`: where the first is.
     Member { init: CgroupLineage },
 }
 
@@ -82,6 +82,7 @@ pub struct OomKill {
     pub victim_uid: u32,
     pub victim_parent_pid: u32,
     pub victim_cgroup: CgroupLineage,
+    pub victim_parent_cgroup: CgroupLineage,
     /// In its PID namespace. `None`: that is the host's, or it could not be read.
     pub victim_role: Option<NamespaceRole>,
     /// -1000..=1000 at the time of the kill.

@@ -48,7 +48,7 @@ pub const OOM_NAMESPACE_INIT: u32 = 2;
 shared! {
     /// One process killed by the kernel's OOM killer.
     /// Written by `ebpf/src/oom.rs`, read by `agent/src/sources/bpf/decode.rs`.
-    pub struct OomRecord(312) {
+    pub struct OomRecord(352) {
         pub at_ns: u64,
         /// `start_boottime` of the victim's thread group leader.
         pub victim_start_ns: u64,
@@ -57,9 +57,11 @@ shared! {
         pub trigger_cgroup: Lineage,
         /// The cgroup whose limit was reached; id 0 when there is none or it is unknown.
         pub limit_cgroup: Lineage,
-        /// Of the first process of the victim's PID namespace, or, where that is the victim, of its parent; id 0
-        /// in the initial namespace, and where it cannot be read.
-        pub kin_cgroup: Lineage,
+        /// Of the first process of the victim's PID namespace; id 0 in the initial namespace, and where it cannot
+        /// be read.
+        pub init_cgroup: Lineage,
+        /// Of the victim's parent.
+        pub parent_cgroup: Lineage,
         pub anon_pages: u64,
         pub file_pages: u64,
         pub shmem_pages: u64,

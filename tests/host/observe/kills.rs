@@ -15,6 +15,9 @@ use super::{
 use crate::look::oom_detail;
 use crate::scaled;
 
+/// A shell that goes on after its child.
+const EATER_AS_CHILD: &str = "tail /dev/zero; true";
+
 /// Victims of one kind, one after the other: each is gone before the next comes.
 const LOOKS: usize = 5;
 
@@ -111,6 +114,46 @@ fn nothing_is_said_of_the_first_process_in_a_shared_namespace() -> Result<()> {
         let kills = wait_kills(agent, 1)?;
         let detail = check_kill(&kills[0], &pod, &container, OomScope::Container)?;
         assert_eq!(detail.victim.is_main_process, None);
+        let message = &kills[0].event.message;
+        assert!(message.ends_with(" is not known"), "{message}");
+        // Whoever was started by a process of the container was not.
+        container.run_beside(&first, EATER_AS_CHILD)?.wait()?;
+        container.run_on_host(EATER_AS_CHILD)?.wait()?;
+        for kill in &wait_kills(agent, 3)?[1..] {
+            let detail = check_kill(kill, &pod, &container, OomScope::Container)?;
+            assert_eq!(detail.victim.is_main_process, Some(false));
+            assert_eq!(kill.event.reason, "OomKilledChild");
+        }
+        Ok(())
+    })
+}
+
+/// A program that goes on when its main thread has exited is the first process as before.
+#[cfg_attr(feature = "privileged", test)]
+fn the_first_process_stays_the_first_when_its_main_thread_has_exited() -> Result<()> {
+    everywhere("leaderless", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = limited(&pod, 320)?;
+        let exit = nix::libc::SYS_exit;
+        let program = format!(
+            "exec python3 -c '
+import ctypes, threading, time
+def eat():
+    time.sleep(0.2)
+    held = []
+    while True: held.append(b\"x\" * 1000000)
+threading.Thread(target=eat).start()
+ctypes.CDLL(None).syscall({exit}, 0)'"
+        );
+        container.run(&program)?.wait()?;
+        let kills = wait_kills(agent, 1)?;
+        let detail = check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+        assert_eq!(detail.victim.is_main_process, Some(true));
+        assert_ne!(
+            detail.victim.tid, detail.victim.pid,
+            "another thread allocated"
+        );
+        assert_eq!(kills[0].event.reason, "OomKilled");
         Ok(())
     })
 }

@@ -394,7 +394,11 @@ fn a_kill_in_a_cgroup_of_nobody_known_is_not_the_nodes() {
         (IN_POD, Some(96), ", in cgroup 96 of nobody known"),
         (QOS, Some(2), ", in cgroup 2 of nobody known"),
         (POD, None, ""),
-        (NESTED, None, ""),
+        (
+            NESTED,
+            None,
+            "; whether it was the first process of its container is not known",
+        ),
         (ELSEWHERE, None, ""),
     ] {
         let record = record_of(&kill(victim), &index(), None);

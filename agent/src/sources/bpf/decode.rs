@@ -42,6 +42,7 @@ fn oom(record: &abi::OomRecord, page_bytes: u64) -> Option<OomKill> {
         victim_uid: record.victim_uid,
         victim_parent_pid: record.victim_parent_tgid,
         victim_cgroup: lineage(&record.victim_cgroup),
+        victim_parent_cgroup: lineage(&record.parent_cgroup),
         victim_role: namespace_role(record),
         oom_score_adj: i16::try_from(record.oom_score_adj).ok()?,
         anon_bytes: bytes(record.anon_pages),
@@ -75,11 +76,11 @@ fn oom(record: &abi::OomRecord, page_bytes: u64) -> Option<OomKill> {
 }
 
 fn namespace_role(record: &abi::OomRecord) -> Option<NamespaceRole> {
-    let kin = lineage(&record.kin_cgroup);
-    (record.kin_cgroup.cgroup_id != 0).then_some(
+    let init = lineage(&record.init_cgroup);
+    (record.init_cgroup.cgroup_id != 0).then_some(
         match record.flags & abi::OOM_NAMESPACE_INIT != 0 {
-            true => NamespaceRole::Init { parent: kin },
-            false => NamespaceRole::Member { init: kin },
+            true => NamespaceRole::Init,
+            false => NamespaceRole::Member { init },
         },
     )
 }

@@ -28,7 +28,8 @@ fn oom_record() -> abi::OomRecord {
         victim_cgroup: inside(32, [30, 31, 32]),
         trigger_cgroup: inside(33, [30, 31, 33]),
         limit_cgroup: inside(31, [30, 31, 0]),
-        kin_cgroup: inside(34, [30, 31, 34]),
+        init_cgroup: inside(34, [30, 31, 34]),
+        parent_cgroup: inside(35, [30, 31, 35]),
         anon_pages: 2,
         file_pages: 3,
         shmem_pages: 4,
@@ -112,6 +113,7 @@ fn an_oom_record_keeps_its_three_cgroups_apart_and_turns_pages_into_bytes() {
         victim_uid: 1000,
         victim_parent_pid: 1,
         victim_cgroup: lineage(32, [Some(30), Some(31), Some(32)]),
+        victim_parent_cgroup: lineage(35, [Some(30), Some(31), Some(35)]),
         victim_role: Some(NamespaceRole::Member {
             init: lineage(34, [Some(30), Some(31), Some(34)]),
         }),
@@ -140,7 +142,7 @@ fn an_oom_kill_without_a_limiting_cgroup_has_no_limit() {
     let mut record = oom_record();
     record.limit_cgroup = abi::Lineage::default();
     record.flags = abi::OOM_WAS_EXITING | abi::OOM_NAMESPACE_INIT;
-    record.kin_cgroup = abi::Lineage::default();
+    record.init_cgroup = abi::Lineage::default();
     for (constraint, method, expected) in [
         (abi::CONSTRAINT_UNKNOWN, abi::METHOD_NONE, None),
         (
@@ -173,7 +175,7 @@ fn an_oom_kill_without_a_limiting_cgroup_has_no_limit() {
 }
 
 #[test]
-fn the_first_process_of_a_namespace_has_a_parent() {
+fn the_first_process_of_a_namespace_is_told() {
     let record = abi::OomRecord {
         flags: abi::OOM_NAMESPACE_INIT,
         ..oom_record()
@@ -181,8 +183,7 @@ fn the_first_process_of_a_namespace_has_a_parent() {
     let Some(KernelEvent::Oom(kill)) = decode(Stream::Oom, record.as_bytes(), PAGE) else {
         panic!("not decoded");
     };
-    let parent = super::lineage(&record.kin_cgroup);
-    assert_eq!(kill.victim_role, Some(NamespaceRole::Init { parent }));
+    assert_eq!(kill.victim_role, Some(NamespaceRole::Init));
 }
 
 #[test]
@@ -347,9 +348,9 @@ fn a_value_that_no_program_writes_is_malformed() {
 /// The programs write fields by name, but what is pinned was written by another build: a moved
 /// field must change the version.
 #[test]
-fn fields_lie_where_version_2_has_them() {
+fn fields_lie_where_version_3_has_them() {
     use std::mem::offset_of;
-    assert_eq!(abi::VERSION, 2);
+    assert_eq!(abi::VERSION, 3);
     for (name, offset, expected) in [
         (
             "victim_cgroup",
@@ -357,13 +358,18 @@ fn fields_lie_where_version_2_has_them() {
             16,
         ),
         ("limit_cgroup", offset_of!(abi::OomRecord, limit_cgroup), 96),
-        ("kin_cgroup", offset_of!(abi::OomRecord, kin_cgroup), 136),
-        ("victim_comm", offset_of!(abi::OomRecord, victim_comm), 240),
-        ("victim_tgid", offset_of!(abi::OomRecord, victim_tgid), 272),
+        ("init_cgroup", offset_of!(abi::OomRecord, init_cgroup), 136),
+        (
+            "parent_cgroup",
+            offset_of!(abi::OomRecord, parent_cgroup),
+            176,
+        ),
+        ("victim_comm", offset_of!(abi::OomRecord, victim_comm), 280),
+        ("victim_tgid", offset_of!(abi::OomRecord, victim_tgid), 312),
         (
             "oom_score_adj",
             offset_of!(abi::OomRecord, oom_score_adj),
-            304,
+            344,
         ),
         ("comm", offset_of!(abi::ProcessRecord, comm), 56),
         ("kind", offset_of!(abi::ProcessRecord, kind), 80),
@@ -375,7 +381,7 @@ fn fields_lie_where_version_2_has_them() {
         assert_eq!(offset, expected, "{name}");
     }
     let record = oom_record();
-    assert_eq!(record.as_bytes()[272..276], 100_u32.to_le_bytes());
+    assert_eq!(record.as_bytes()[312..316], 100_u32.to_le_bytes());
     assert_eq!(
         abi::Lineage::read_from_bytes(&record.as_bytes()[96..136])
             .unwrap()
