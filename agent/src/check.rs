@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::{Config, OwnConfig};
+use crate::config::{Config, Mode, OwnConfig};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
     AgentPresence, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport, FactSheet,
@@ -31,6 +31,10 @@ const OOM_GROUP: KernelVersion = KernelVersion::new(4, 19);
 /// Mount option `noswap` of tmpfs, which keeps secrets in memory.
 const TMPFS_NOSWAP: KernelVersion = KernelVersion::new(6, 4);
 
+/// Of mode `observe`, where nobody has told kubelet's thresholds.
+pub const NO_THRESHOLDS: &str = "the thresholds of eviction that are shown are kubelet's defaults: neither \
+                                 kubeletConfigFile nor kubelet.evictionHard is set";
+
 /// Judges a node. `programs` is empty where no program was tried.
 pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> CheckReport {
     let own = config.mode.own();
@@ -51,7 +55,9 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
         ]);
     }
     if own.is_none() {
-        items.extend([pod_cgroups(facts), pod_names(), wakers(facts)]);
+        let of_another = [pod_cgroups(facts), pod_names(), thresholds(config)];
+        items.extend(of_another);
+        items.push(wakers(facts));
     }
     items.extend([
         block_io(facts),
@@ -409,6 +415,14 @@ fn pod_names() -> CheckItem {
     )
 }
 
+fn thresholds(config: &Config) -> CheckItem {
+    const NAME: &str = "eviction-thresholds";
+    match &config.mode {
+        Mode::Observe(it) if !it.knows_thresholds => CheckItem::ok(NAME, NO_THRESHOLDS),
+        _ => CheckItem::ok(NAME, "as kubelet is configured"),
+    }
+}
+
 /// What registers interest by a write is left alone, though it would change nothing.
 fn wakers(facts: &FactSheet) -> CheckItem {
     let instead = match is_unified(facts) {
@@ -680,7 +694,8 @@ fn kubelet(facts: &FactSheet, is_own: bool) -> CheckItem {
     if is_own {
         CheckItem::ok(NAME, found)
     } else {
-        CheckItem::degraded(NAME, found, "there are no pods to watch over")
+        let consequence = "pods are shown as their cgroups are found, whoever makes them";
+        CheckItem::degraded(NAME, found, consequence)
             .with_remedy("start kubelet, or set mode to own")
     }
 }

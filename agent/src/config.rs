@@ -147,7 +147,9 @@ impl Config {
                 .into_iter()
                 .map(|(path, text)| (path.as_path(), text.as_str())),
         );
+        let mut has_files = false;
         for (path, text) in files {
+            has_files = true;
             if let Some(fields) = document(text, Some(path), &mut faults) {
                 check_type(&fields, Some(path), &mut faults);
                 warnings.extend(unknown_in_file(&fields, path));
@@ -167,6 +169,12 @@ impl Config {
         let checked = match &mut agent.mode {
             Mode::Own(own) => kubelet_of_own(&layers, own.compat, &mut warnings, &mut faults),
             Mode::Observe(observe) => {
+                let ignored = without_effect(&inline);
+                raw::RawKubelet::from_fields(&ignored, &root.field("kubelet"), &mut faults);
+                warnings.extend(ignored.keys().map(|name| {
+                    format!("kubelet.{name} has no effect in mode observe: kubelet goes by its own")
+                }));
+                observe.knows_thresholds = has_files || inline.contains_key("evictionHard");
                 kubelet_of_another(&mut layers, observe, &mut warnings, &mut faults)
             }
         };
@@ -194,6 +202,16 @@ fn kubelet_of_own(
     let located = kubelet_faults.0.into_iter().map(|it| layers.locate(it));
     faults.0.extend(located);
     (kubelet, kubelet_fields::counts(&layers.fields))
+}
+
+/// What of the `kubelet` section mode `observe` does not go by.
+fn without_effect(inline: &Map<String, Value>) -> Map<String, Value> {
+    const OF_ITS_PLACE: [&str; 4] = ["apiVersion", "kind", "cgroupRoot", "cgroupDriver"];
+    let counts = |name: &str| OBSERVED.contains(&name) || OF_ITS_PLACE.contains(&name);
+    let fields = inline.iter().filter(|(name, _)| !counts(name));
+    fields
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 /// The settings that a kubelet is run by, as far as they are looked at. A file that it takes is never a reason

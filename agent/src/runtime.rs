@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
+use crate::sys::FsError;
 
 pub mod error;
 pub mod logs;
@@ -204,9 +205,20 @@ impl HostProcess {
         }
     }
 
+    /// The one with this pid; [`FsError::Gone`] without such a process.
+    pub fn find(pid: u32) -> Result<Self, FsError> {
+        let start_ticks = process::start_ticks(pid)?;
+        Ok(Self { pid, start_ticks })
+    }
+
+    /// `CLOCK_BOOTTIME`.
+    pub fn started_at(self) -> Duration {
+        Duration::from_nanos(self.start_ticks.saturating_mul(Self::NS_PER_TICK))
+    }
+
     /// Whether it is there, and still the same.
     pub fn is_there(self) -> bool {
-        process::start_ticks(self.pid).is_ok_and(|it| it == self.start_ticks)
+        Self::find(self.pid).is_ok_and(|it| it == self)
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::dashboards::{self, Window};
 use ballast_tests::manifest::{Container, Manifest};
@@ -144,7 +144,7 @@ fn count_disk_io(agent: &Agent) -> Result<()> {
     }
     let device = fs::metadata(agent.state())?.dev();
     let limit = format!("{}:{} {}", major(device), minor(device), 1_u64 << 40);
-    let root = agent.status()?.node.cgroup.root;
+    let root = agent.status()?.node.cgroup.root.context("no root")?;
     cgroup::write("blkio", &root, "blkio.throttle.read_bps_device", &limit)
 }
 

@@ -375,7 +375,7 @@ fn a_registration_that_breaks_the_rules_is_refused_in_words_that_plugins_know() 
             "absent.sock",
             GPU,
             RefusalReason::Unreachable,
-            "absent.sock is gone",
+            "absent.sock is not there",
         ),
         (
             "v1beta1",

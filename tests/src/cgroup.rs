@@ -107,14 +107,17 @@ pub fn clear(dir: &Path) {
     for child in sub_dirs(dir) {
         clear(&child);
     }
-    for pid in procs(dir)
-        .into_iter()
-        .filter_map(|it| i32::try_from(it).ok())
-    {
+    kill_all(dir);
+    fs::remove_dir(dir).ok();
+}
+
+/// Kills the processes right in a cgroup.
+pub fn kill_all(dir: &Path) {
+    let pids = procs(dir).into_iter();
+    for pid in pids.filter_map(|it| i32::try_from(it).ok()) {
         // It may have ended since.
         kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
     }
-    fs::remove_dir(dir).ok();
 }
 
 /// Kills everything in a cgroup and below it and removes it, in all hierarchies; says what it could not

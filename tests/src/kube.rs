@@ -198,6 +198,12 @@ impl KubeContainer {
         Ok(Program(child))
     }
 
+    /// Kills its processes; its cgroup stays.
+    pub fn kill(&self) {
+        let dirs = cgroup::dirs_in_all(&self.path);
+        dirs.iter().for_each(|it| cgroup::kill_all(it));
+    }
+
     /// As a runtime does when the last process has ended.
     pub fn remove(&self) {
         cgroup::remove_in_all(&self.path);

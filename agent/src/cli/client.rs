@@ -93,13 +93,27 @@ impl Client {
         request: &Request,
         is_patient: bool,
     ) -> Result<Self, ClientError> {
+        let stream = unix_socket::connect(path, CLIENT_TIMEOUT);
+        let stream = stream.map_err(|source| ClientError::new(path, source))?;
+        Self::ask_on(stream, path, request, is_patient)
+    }
+
+    fn ask_on(
+        mut stream: UnixStream,
+        path: &Path,
+        request: &Request,
+        is_patient: bool,
+    ) -> Result<Self, ClientError> {
         let failed = |source| ClientError::new(path, source);
-        let mut stream = unix_socket::connect(path, CLIENT_TIMEOUT).map_err(failed)?;
         let timeout = (!is_patient).then_some(CLIENT_TIMEOUT);
         stream.set_read_timeout(timeout).map_err(failed)?;
         let mut line = serde_json::to_vec(request).map_err(|e| failed(e.into()))?;
         line.push(b'\n');
-        stream.write_all(&line).map_err(failed)?;
+        match stream.write_all(&line) {
+            // It has answered before it was asked, with a refusal, and closed.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written.map_err(failed)?,
+        }
         Ok(Self {
             stream: BufReader::new(stream),
             path: path.to_owned(),
@@ -171,6 +185,21 @@ mod tests {
             "the agent on /run/ballast/ballast.sock is busy: no answer within 10 s"
         );
         assert_eq!(crate::cli::CliError::from(error).exit_code(), 1);
+    }
+
+    /// The agent refuses a user before it has read what is asked.
+    #[test]
+    fn a_refusal_is_read_though_nobody_reads_the_request() {
+        let (ours, mut agents) = UnixStream::pair().expect("a pair of sockets");
+        agents
+            .write_all(b"{\"error\":\"only root may\"}\n")
+            .expect("a socket with room");
+        drop(agents);
+        let path = Path::new("/run/ballast/ballast.sock");
+        let client = Client::ask_on(ours, path, &Request::status(), false);
+        let answer = client.and_then(|mut it| it.next_answer());
+        let text = answer.err().map(|it| it.to_string());
+        assert_eq!(text.as_deref(), Some("only root may"));
     }
 
     #[test]

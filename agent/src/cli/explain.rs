@@ -57,7 +57,7 @@ fn explain_pod(args: &ExplainPodArgs, screen: &Screen) -> Result<String, CliErro
                 pod: format!("{}/{}", explained.pod.namespace, explained.pod.name),
                 why: match explained.record_fault {
                     Some(fault) => fault,
-                    None => pod::NO_RECORD.to_owned(),
+                    None => pod::no_record(explained.is_managed).to_owned(),
                 },
             }),
         };

@@ -9,8 +9,8 @@ use crate::model::cgroup_name::CgroupDriver;
 use crate::model::container::{ContainerKind, PodPhase};
 use crate::model::record::short_id;
 use crate::model::status::{
-    ContainerEntry, EbpfStatus, EntryState, NodeStatus, PodEntry, ProgramState, PsiStatus,
-    ResourceBounds, ResourceStatus, Status, Usage,
+    CgroupStatus, ContainerEntry, EbpfStatus, EntryState, NodeStatus, PodEntry, ProgramState,
+    PsiStatus, ResourceBounds, ResourceStatus, Status, Usage,
 };
 use crate::model::time::WallTime;
 use crate::observe::protocol::{Answer, Request};
@@ -78,12 +78,11 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
     let Status { agent, node, .. } = status;
     line!(
         out,
-        "{}: {} mode, cgroup {} ({} driver, root {})",
+        "{}: {} mode, cgroup {} ({})",
         paint.apply(Tone::Heading, &printable(&node.name)),
         printable(&agent.mode),
         node.cgroup.version,
-        node.cgroup.driver.map_or("no", driver_name),
-        printable(&node.cgroup.root),
+        place(&node.cgroup),
     );
     line!(
         out,
@@ -121,6 +120,23 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
             format::age(old)
         );
         line!(out, "{}", paint.apply(Tone::Bad, &text));
+    }
+}
+
+/// Where the pods lie, and by whose names.
+fn place(cgroup: &CgroupStatus) -> String {
+    let driver = cgroup
+        .driver
+        .map(|it| format!("{} driver", driver_name(it)));
+    let root = cgroup.root.as_deref();
+    let root = root.map(|it| format!("root {}", printable(it)));
+    match (driver, root) {
+        (None, None) => "no cgroup of pods yet".to_owned(),
+        (driver, root) => [driver, root]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(", "),
     }
 }
 

@@ -55,6 +55,8 @@ pub struct OwnConfig {
 pub struct ObserveConfig {
     /// `kubelet.cgroupRoot` as either driver has it on disk, the likelier first; empty where it is not set.
     pub cgroup_roots: Vec<CgroupPath>,
+    /// A file of kubelet's was read, or thresholds are set; else those in the configuration are its defaults.
+    pub knows_thresholds: bool,
 }
 
 /// Where pods come from.

@@ -45,8 +45,17 @@ pub(super) fn take_cgroup_roots(
         let value = fields.remove(name).filter(|it| !it.is_null())?;
         String::read(&value, &field(name), faults)
     };
-    let is_systemd = take("cgroupDriver").is_some_and(|it| it == "systemd");
-    let Some(text) = take("cgroupRoot").filter(|it| !it.is_empty()) else {
+    let [driver, root] = ["cgroupDriver", "cgroupRoot"].map(&mut take);
+    let is_systemd = match driver.as_deref() {
+        None | Some("" | "cgroupfs") => false,
+        Some("systemd") => true,
+        Some(other) => {
+            let message = format!("`{other}` is not a driver; right would be cgroupfs or systemd");
+            faults.add(&field("cgroupDriver"), message);
+            false
+        }
+    };
+    let Some(text) = root.filter(|it| !it.is_empty()) else {
         return Vec::new();
     };
     let mut drivers = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd];

@@ -703,11 +703,31 @@ fn mode_observe_has_settings_of_its_own() {
             "kubelet.evictionHard[\"memory.available\"]",
         ),
         ("kubelet: {maxPod: 1}", "kubelet.maxPod"),
+        ("kubelet: {cgroupDriver: foo}", "kubelet.cgroupDriver"),
+        ("kubelet: {maxPods: many}", "kubelet.maxPods"),
     ] {
         let error = load(rest).expect_err(rest);
         let faults: Vec<String> = error.faults.iter().map(|it| it.field.to_string()).collect();
         assert_eq!(faults, [field], "{rest}");
     }
+}
+
+#[test]
+fn what_mode_observe_does_not_go_by_is_said_to_have_no_effect() {
+    let head = HEAD.replace("own", "observe");
+    let load = |kubelet: &str| {
+        let loaded = Config::from_yaml(&format!("{head}kubelet: {kubelet}\n"), None, &[]);
+        let loaded = loaded.expect("no fault");
+        let Mode::Observe(observe) = loaded.config.mode else {
+            panic!("another mode");
+        };
+        (loaded.warnings, observe.knows_thresholds)
+    };
+    let (warnings, _) = load("{maxPods: -3, evictionHard: {}, cgroupRoot: /a}");
+    let expected = "kubelet.maxPods has no effect in mode observe: kubelet goes by its own";
+    assert_eq!(warnings, [expected]);
+    assert_eq!(load("{}"), (Vec::new(), false));
+    assert!(load("{evictionHard: {}}").1);
 }
 
 #[test]

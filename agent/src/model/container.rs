@@ -21,13 +21,15 @@ pub enum ContainerKind {
     Main,
 }
 
-/// `status.phase` (Kubernetes API). `Unknown` is never ours: the agent always knows its own node.
+/// `status.phase` (Kubernetes API).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PodPhase {
     Pending,
     Running,
     Succeeded,
     Failed,
+    /// Another program runs the pod, and has told nothing. Never of a pod that the agent runs.
+    Unknown,
 }
 
 impl PodPhase {

@@ -116,8 +116,9 @@ pub struct CgroupStatus {
     /// `None`: there is no cgroup of pods yet that shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<CgroupDriver>,
-    /// `cgroupRoot` as a path from the cgroup mount.
-    pub root: String,
+    /// `cgroupRoot` as a path from the cgroup mount; `None`: nobody knows it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
     /// Disks in use whose IO cgroups do not count; `ballast check` says why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncounted_disks: Vec<String>,
@@ -559,7 +560,7 @@ pub(crate) mod tests {
             cgroup: CgroupStatus {
                 version: CgroupVersion::V1,
                 driver: Some(CgroupDriver::Cgroupfs),
-                root: "/".into(),
+                root: Some("/".into()),
                 uncounted_disks: vec!["vda".into()],
             },
             resources: BTreeMap::from([

@@ -116,6 +116,8 @@ pub struct PodExplanation {
     pub kind: PodExplanationKind,
     /// Its entry in the status document.
     pub pod: PodEntry,
+    /// The agent places the pods of this node. False: another program does.
+    pub is_managed: bool,
     /// Of the node, from the same document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementStatus>,

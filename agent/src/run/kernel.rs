@@ -92,6 +92,8 @@ pub(super) enum News<'a> {
     },
     /// A cgroup below that of all pods is gone.
     Gone(CgroupId),
+    /// A process was put into a cgroup below that of all pods.
+    Entered(CgroupId),
     /// A cgroup below that of all pods became empty.
     Emptied(CgroupId),
     /// Kernel events were lost: look at everything.
@@ -99,7 +101,7 @@ pub(super) enum News<'a> {
     Programs(Programs),
 }
 
-/// Says where to look. May wait, since the rings hold what comes meanwhile, but for `Emptied` and `Lost`:
+/// Says where to look. May wait, since the rings hold what comes meanwhile, but for `Entered`, `Emptied` and `Lost`:
 /// false of `Lost` means that it is to be told again. Is not called with the index locked.
 pub(super) type Tell = Box<dyn Fn(News<'_>) -> bool + Send>;
 
@@ -590,10 +592,13 @@ impl Listener {
                 let cgroup = &changed.cgroup;
                 (self.tell)(News::Made { cgroup, name });
             }
+            CgroupChange::Populated { populated: true } | CgroupChange::Attached { .. } => {
+                (self.tell)(News::Entered(id));
+            }
             CgroupChange::Populated { populated: false } => {
                 (self.tell)(News::Emptied(id));
             }
-            _ => {}
+            CgroupChange::Removed => {}
         }
         let cgroup = self.shared.index().attribute(&changed.cgroup);
         if changed.change == CgroupChange::Removed {

@@ -16,6 +16,7 @@ mod publish;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -78,6 +79,10 @@ const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// A disk that does not answer keeps no reading waiting for longer.
 const DISK_TIME: Duration = Duration::from_millis(100);
 
+/// `--root-dir` of kubelet where nobody sets it: its file system is `nodefs`. Nothing is said of one that is not
+/// there.
+const KUBELET_DIRECTORY: &str = "/var/lib/kubelet";
+
 /// Parts of readiness.
 const TREE: &str = "cgroups of pods";
 const KERNEL_EVENTS: &str = "kernel events";
@@ -85,8 +90,7 @@ const KERNEL_EVENTS: &str = "kernel events";
 /// The loop with all that it owns.
 struct Loop {
     config: Config,
-    /// `kubelet.cgroupRoot` by either driver.
-    roots: Vec<CgroupPath>,
+    settings: ObserveConfig,
     node: Node,
     tree: Arc<KubeTree>,
     sweeper: Sweeper,
@@ -200,13 +204,13 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     };
     let background = Arc::<Background>::default();
     let patience = Patience::start(DISK_TIME).map_err(RunError::Thread)?;
-    let nodefs = FilesystemProbe::new(&root, &config.state_directory, &patience);
+    let nodefs = FilesystemProbe::new(&root, Path::new(KUBELET_DIRECTORY), &patience);
     let now = clock::boottime();
     let mut state = Loop {
         sweeper: sweeper(&config, &node, &tree, &background, &nodefs, place.as_ref()),
         pressure: None,
         config,
-        roots: observe.cgroup_roots.clone(),
+        settings: observe.clone(),
         node,
         tree: Arc::clone(&tree),
         background,
@@ -430,9 +434,10 @@ impl Loop {
     /// Kubelet may have been started since, or told another place.
     fn look_for_tree(&mut self) {
         let followed = self.tree.place();
-        let (place, why) = match Place::find(&Root::host(), &self.node.reader, &self.roots) {
+        let roots = &self.settings.cgroup_roots;
+        let (place, why) = match Place::find(&Root::host(), &self.node.reader, roots) {
             Ok(Some(place)) => (Some(place), None),
-            Ok(None) => (None, Some(nowhere(&self.roots))),
+            Ok(None) => (None, Some(nowhere(roots))),
             // The one that was followed is followed as long as it is there.
             Err(error) => {
                 let there = followed.as_deref();

@@ -42,7 +42,7 @@ impl fmt::Display for Operation {
 pub enum FsError {
     /// The file or directory is not there, or the cgroup behind an open descriptor was removed
     /// (ENOENT, ENODEV). Normal for whatever comes and goes; the caller drops it and goes on.
-    #[error("{} is gone", .path.display())]
+    #[error("{} is not there", .path.display())]
     Gone { path: PathBuf },
     #[error("{operation} {}", .path.display())]
     Io {

@@ -8,7 +8,7 @@
 use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Builder, JoinHandle};
@@ -106,12 +106,18 @@ fn hold(path: &Path, tell: &Sender<Result<Held, FsError>>, released: &Receiver<I
 
 /// The inner error: the process that holds it for longer than a dying one would.
 fn lock(path: &Path) -> Result<Result<Flock<File>, Option<u32>>, FsError> {
-    let mut options = OpenOptions::new();
-    match path.is_dir() {
-        true => options.read(true),
-        false => options.create(true).truncate(false).write(true),
-    };
     let failed = |e| FsError::new(Operation::Open, path, e);
+    let mut options = OpenOptions::new();
+    // An open of a FIFO would wait for its other end.
+    options.custom_flags(nix::libc::O_NONBLOCK);
+    match std::fs::metadata(path) {
+        Ok(it) if it.is_dir() => options.read(true),
+        Ok(it) if !it.is_file() => {
+            let error = io::Error::other("it is neither a file nor a directory");
+            return Err(failed(error));
+        }
+        _ => options.create(true).truncate(false).write(true),
+    };
     let mut file = options.open(path).map_err(failed)?;
     let began = Instant::now();
     loop {
@@ -169,6 +175,16 @@ mod tests {
             assert!(is_taken(&path));
         }
         std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        let path = std::env::temp_dir().join(format!("ballast-lock-fifo-{}", std::process::id()));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = Lock::take(&path).unwrap_err();
+        let text = crate::sys::chain(&error);
+        assert!(text.ends_with("neither a file nor a directory"), "{text}");
+        std::fs::remove_file(&path).unwrap();
     }
 
     /// A child gets a copy of the descriptors of the thread that makes it.

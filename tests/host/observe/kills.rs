@@ -134,17 +134,7 @@ fn the_first_process_stays_the_first_when_its_main_thread_has_exited() -> Result
     everywhere("leaderless", |tree, agent| {
         let pod = tree.pod(UID)?;
         let container = limited(&pod, 320)?;
-        let exit = nix::libc::SYS_exit;
-        let program = format!(
-            "exec python3 -c '
-import ctypes, threading, time
-def eat():
-    time.sleep(0.2)
-    held = []
-    while True: held.append(b\"x\" * 1000000)
-threading.Thread(target=eat).start()
-ctypes.CDLL(None).syscall({exit}, 0)'"
-        );
+        let program = format!("exec {} leaderless {}", hog()?, (2 * LIMIT) << 20);
         container.run(&program)?.wait()?;
         let kills = wait_kills(agent, 1)?;
         let detail = check_kill(&kills[0], &pod, &container, OomScope::Container)?;

@@ -1,17 +1,72 @@
 //! What is shown of pods that nobody has named.
 
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use anyhow::{Context, Result};
+use ballast::model::container::PodPhase;
+use ballast::model::status::{EntryState, Status};
+use ballast_tests::cgroup;
 use ballast_tests::kube::Naming;
 use ballast_tests::scrape::{page, text};
 use ballast_tests::wait::until;
 
-use super::{STATIC_UID, UID, everywhere, limited};
+use super::{STATIC_UID, UID, everywhere, limited, pod_of};
 
 /// The mean of what was measured with containerd and runc.
 const REMOVED_AFTER: Duration = Duration::from_millis(18);
+
+/// A container runs as long as it has a process, and was started when that was.
+#[cfg_attr(feature = "privileged", test)]
+fn what_a_container_does_is_told_by_its_processes() -> Result<()> {
+    everywhere("state", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = pod.container(Naming::Containerd, 81)?;
+        let shown = |status: &Status| {
+            let pod = pod_of(status, UID)?;
+            Some((pod.phase, pod.containers.first()?.state.clone()))
+        };
+        let no_process = |status: &Status| {
+            let waits = EntryState::Waiting {
+                reason: Some("NoProcess".to_owned()),
+                message: None,
+                until: None,
+            };
+            shown(status) == Some((PodPhase::Unknown, waits))
+        };
+        agent.wait("there is no process yet", no_process)?;
+        let _program = container.run("exec sleep 3600")?;
+        let started = |status: &Status| match shown(status)? {
+            (
+                PodPhase::Running,
+                EntryState::Running {
+                    pid: None,
+                    started_at,
+                },
+            ) => Some(started_at),
+            _ => None,
+        };
+        let status = agent.wait("it runs", |it| started(it).is_some())?;
+        let before = started(&status);
+        // It makes a cgroup of its own, which changes the directory.
+        thread::sleep(Duration::from_secs(1));
+        fs::create_dir(cgroup::dir_of("memory", &container.path).join("inner"))?;
+        agent.stop()?;
+        agent.start()?;
+        let status = agent.wait("it is found running", |it| started(it).is_some())?;
+        let off = started(&status).zip(before).map(|(now, then)| {
+            let [now, then] = [now, then].map(|it| it.since_epoch());
+            now.abs_diff(then)
+        });
+        assert!(
+            off.is_some_and(|it| it < Duration::from_millis(500)),
+            "{off:?}"
+        );
+        container.kill();
+        agent.wait("its last process has ended", no_process)?;
+        Ok(())
+    })
+}
 
 #[cfg_attr(feature = "privileged", test)]
 fn every_page_shows_pods_without_names() -> Result<()> {
@@ -92,6 +147,9 @@ fn every_page_shows_pods_without_names() -> Result<()> {
         assert!(node.contains("another program"), "{node}");
         let pod = agent.command(&["explain", "pod", UID])?;
         assert!(pod.contains(UID), "{pod}");
+        for unknown in ["RUNS ON", "no placement policy"] {
+            assert!(!pod.contains(unknown), "{unknown} in {pod}");
+        }
         Ok(())
     })
 }

@@ -87,7 +87,8 @@ fn what_was_there_before_the_agent_is_known_and_two_pods_are_two() -> Result<()>
         used(UID).is_some() && used(STATIC_UID).is_some()
     })?;
     assert_eq!(status.pods.len(), 2);
-    assert_eq!(status.node.cgroup.root, format!("/{}", tree.root));
+    let root = status.node.cgroup.root.as_deref();
+    assert_eq!(root, Some(format!("/{}", tree.root).as_str()));
     for (pod, container, _) in &made {
         let entry = pod_of(&status, &pod.uid).context("it is there")?;
         assert_eq!(entry.cgroup_path.as_deref(), Some(pod.path.as_str()));
@@ -108,7 +109,10 @@ fn a_kubelet_that_comes_later_is_found() -> Result<()> {
     cgroup::remove_in_all(&tree.kubepods());
     let mut agent = Agent::observing("observe-later", &tree)?;
     agent.start()?;
-    assert_eq!(agent.status()?.node.cgroup.driver, None);
+    let shown = agent.status()?.node.cgroup;
+    assert_eq!((shown.driver, shown.root), (None, None));
+    let text = agent.command(&["status"])?;
+    assert!(text.contains("(no cgroup of pods yet)"), "{text}");
     let pod = tree.pod(UID)?;
     let container = limited(&pod, 51)?;
     agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;

@@ -28,6 +28,7 @@ const USAGE: &str = "usage: hog MODE
   hold BYTES             the same for an hour
   child BYTES            a child process does, this one goes on when it is dead
   thread BYTES           a thread does
+  leaderless BYTES       a thread does when the main thread has exited
   two BYTES              two children do at the same time
   group N BYTES          N idle children, then this process allocates
   nested MOUNT BYTES     a child does in a cgroup below the own one in the hierarchy at MOUNT
@@ -97,6 +98,23 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             thread
                 .join()
                 .map_err(|_panic| "the thread panicked".to_owned())?;
+        }
+        ["leaderless", bytes] => {
+            let bytes = number(bytes)?;
+            let main = rustix::thread::gettid();
+            thread::spawn(move || {
+                // A zombie then: its name in /proc stays, its command line is gone.
+                let state = format!("/proc/self/task/{main}/stat");
+                while fs::read_to_string(&state).is_ok_and(|it| !it.contains(") Z ")) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                allocate(bytes)
+            });
+            #[expect(unsafe_code, reason = "no library ends the main thread alone")]
+            // SAFETY: nothing of this thread is used any more: the other one owns what it takes.
+            unsafe {
+                nix::libc::syscall(nix::libc::SYS_exit, 0);
+            }
         }
         ["two", bytes] => {
             let children = [spawn(&["alloc", bytes])?, spawn(&["alloc", bytes])?];

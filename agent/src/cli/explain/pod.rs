@@ -20,9 +20,17 @@ use crate::model::status::{
 use crate::observe::protocol::PodExplanation;
 use crate::units::Bytes;
 
-/// What it means that there is none.
-pub(super) const NO_RECORD: &str = "no placement policy had a say in its admission: it has no CPUs, \
-                                    memory or devices of its own";
+/// What it means that there is no record of an admission. `is_managed`: by the agent.
+pub(super) const fn no_record(is_managed: bool) -> &'static str {
+    match is_managed {
+        true => {
+            "no placement policy had a say in its admission: it has no CPUs, memory or devices of its own"
+        }
+        false => {
+            "another program admits the pods of this node, and where it placed this one is not read"
+        }
+    }
+}
 
 /// What it means that the node itself refused a pod.
 pub(super) const BARRED: &str = "by the node as a whole, wherever its resources would lie: ballast status shows \
@@ -83,7 +91,7 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
     }
     pressure::render_stalls(pod, width, paint, &mut out);
     let refusal = report.and_then(|it| it.refusal.as_ref());
-    if refusal.is_none() {
+    if refusal.is_none() && explained.is_managed {
         let places = Places {
             uid: &pod.uid,
             placement: explained.placement.as_ref(),
@@ -110,7 +118,7 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
             add_line!(out, "{}", paint.apply(Tone::Warning, &printable(&text)));
         }
         (None, None) => {
-            add_line!(out, "{NO_RECORD}");
+            add_line!(out, "{}", no_record(explained.is_managed));
         }
     }
     if let (Some(refusal), Some(report)) = (refusal, report) {

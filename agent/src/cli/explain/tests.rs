@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pod::{BARRED, NO_RECORD};
+use super::pod::{BARRED, no_record};
 use super::*;
 use crate::model::admission::{
     AdmissionReport, Alignment, ContainerHoldings, Provider, ProviderVerdict, Refusal,
@@ -110,6 +110,7 @@ fn explanation(report: Option<&AdmissionReport>) -> PodExplanation {
     let pressure = status.node.pressure.unwrap_or_default();
     pod.qos_reason = Some("the containers' requests of cpu and memory equal the limits".into());
     PodExplanation {
+        is_managed: true,
         api_version: ApiVersion::V1Alpha1,
         kind: PodExplanationKind::PodExplanation,
         pod,
@@ -379,7 +380,7 @@ fn a_pod_without_a_record_runs_in_the_shared_pool() {
     explained.pod.uid = PodUid("other".into());
     let text = render_pod(&explained, 80, false);
     assert!(text.contains("0-1,4-5  0-1   shared pool"), "{text}");
-    assert!(text.contains(NO_RECORD), "{text}");
+    assert!(text.contains(no_record(true)), "{text}");
     explained.placement = None;
     let text = render_pod(&explained, 80, false);
     assert!(text.contains("everybody's"), "{text}");

@@ -35,7 +35,7 @@ pub struct KnownContainer {
     pub restarts: u32,
     /// OOM kills over all instances.
     pub oom_events: u64,
-    /// Its first process; `None`: not started yet.
+    /// Its first process, or any of them where nobody has told which that is; `None`: it has none.
     pub pid: Option<u32>,
 }
 

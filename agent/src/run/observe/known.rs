@@ -7,12 +7,14 @@ use super::tree::KubeTree;
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_path::CgroupPath;
+use crate::model::event::CgroupId;
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 use crate::model::stats::{KnownContainer, KnownPod};
 use crate::model::time::WallTime;
 use crate::observe::metrics::{ContainerLabels, Metrics};
+use crate::runtime::HostProcess;
 use crate::sys::{Dir, clock};
 
 /// A pod of which nobody has told the name.
@@ -29,8 +31,8 @@ pub(super) fn oom_events(metrics: &Metrics, pod: &PodRef, key: &ContainerKey) ->
     metrics.oom_kills_of(ContainerLabels::new(pod, "", &key.id))
 }
 
-/// The pods that there are, by UID. `before`: those of the last time, whose processes stand unless they are
-/// to be looked up `anew`.
+/// The pods that there are, by UID. `before`: those of the last time, whose processes stand unless the container
+/// has lost its last one since, or all are to be looked up `anew`.
 pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec<Arc<KnownPod>> {
     let (index, metrics) = (tree.kernel.index().live(), &tree.metrics);
     let before: BTreeMap<&PodUid, &Arc<KnownPod>> =
@@ -44,23 +46,32 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
                 qos: *qos,
                 cgroup: owner.path.clone(),
                 started_at: known
-                    .map_or_else(|| Look::at(tree, &owner.path).made_at, |it| it.started_at),
+                    .map_or_else(|| Look::at(tree, &owner.path).made_at(), |it| it.started_at),
                 containers: Vec::new(),
             };
             pods.insert(uid.clone(), pod);
         }
     }
-    for (_, owner) in &index {
+    for (id, owner) in &index {
         if let Level::Container { uid, key, .. } = &owner.level
             && let Some(pod) = pods.get_mut(uid)
         {
             let before = before.get(uid).into_iter().flat_map(|it| &it.containers);
             let before = before.clone().find(|it| it.cgroup == owner.path);
-            let container = container(tree, owner, key, before, anew);
-            let oom_events = oom_events(metrics, &pod.pod, key);
+            let anew = anew || tree.is_idle(*id);
+            let (started_at, pid) = match before.filter(|it| !anew && it.pid.is_some()) {
+                Some(before) => (before.started_at, before.pid),
+                None => look(tree, *id, owner, before),
+            };
             pod.containers.push(KnownContainer {
-                oom_events,
-                ..container
+                name: String::new(),
+                cgroup: owner.path.clone(),
+                runtime_id: key.id.clone(),
+                image: String::new(),
+                started_at,
+                restarts: 0,
+                oom_events: oom_events(metrics, &pod.pod, key),
+                pid,
             });
         }
     }
@@ -70,6 +81,8 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
     };
     pods.into_values()
         .map(|mut pod| {
+            let started = pod.containers.iter().filter_map(|it| it.started_at);
+            pod.started_at = started.fold(pod.started_at, WallTime::min);
             pod.containers
                 .sort_by(|a, b| a.runtime_id.cmp(&b.runtime_id));
             as_before(pod)
@@ -77,52 +90,45 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
         .collect()
 }
 
-fn container(
+/// When a container was started, and one of its processes. The first stands, however often it is looked at.
+fn look(
     tree: &KubeTree,
+    id: CgroupId,
     owner: &Owner,
-    key: &ContainerKey,
     before: Option<&KnownContainer>,
-    anew: bool,
-) -> KnownContainer {
-    let (started_at, pid) = match before.filter(|it| !anew && it.pid.is_some()) {
-        Some(before) => (before.started_at, before.pid),
-        None => {
-            let found = Look::at(tree, &owner.path);
-            let started_at = before.and_then(|it| it.started_at);
-            (started_at.or(Some(found.made_at)), found.process())
-        }
-    };
-    KnownContainer {
-        name: String::new(),
-        cgroup: owner.path.clone(),
-        runtime_id: key.id.clone(),
-        image: String::new(),
-        started_at,
-        restarts: 0,
-        oom_events: 0,
-        // Any of its processes shows the interfaces of the pod.
-        pid,
-    }
+) -> (Option<WallTime>, Option<u32>) {
+    let found = Look::at(tree, &owner.path);
+    let process = tree.look(id, || found.process());
+    let known = before.and_then(|it| it.started_at);
+    (known.or_else(|| started_at(process?)), process)
+}
+
+/// When a process was started; `None`: it is gone.
+fn started_at(pid: u32) -> Option<WallTime> {
+    let since_boot = HostProcess::find(pid).ok()?.started_at();
+    let ago = clock::boottime().saturating_sub(since_boot);
+    Some(WallTime::from_epoch(clock::wall().saturating_sub(ago)))
 }
 
 /// A look at the directory of a cgroup.
 struct Look {
     dir: Option<Dir>,
-    /// When the cgroup was made, as its directory has it.
-    made_at: WallTime,
 }
 
 impl Look {
     fn at(tree: &KubeTree, path: &CgroupPath) -> Self {
         let dir = tree.reader.dir(path, Controller::Memory.name()).ok();
-        let changed = dir.as_ref().and_then(|it| it.changed_at().ok());
-        Self {
-            made_at: WallTime::from_epoch(changed.unwrap_or_else(clock::wall)),
-            dir,
-        }
+        Self { dir }
     }
 
-    /// One of the processes; crun has them one level further down.
+    /// When the cgroup was made, as its directory has it: at the latest when the last was made in it.
+    fn made_at(&self) -> WallTime {
+        let changed = self.dir.as_ref().and_then(|it| it.changed_at().ok());
+        WallTime::from_epoch(changed.unwrap_or_else(clock::wall))
+    }
+
+    /// One of the processes, of a cgroup that nobody has put one into later the first; crun has them one level
+    /// further down.
     fn process(&self) -> Option<u32> {
         let dir = self.dir.as_ref()?;
         let first = |dir: &Dir| -> Option<u32> {

@@ -4,12 +4,20 @@ use super::Loop;
 use crate::config::{Compat, Config};
 use crate::decide::eviction::signals::{available_memory, observations};
 use crate::decide::eviction::{FsLayout, Policy};
-use crate::model::eviction::{MemoryMethod, NodeReading, Threshold};
+use crate::model::eviction::{MemoryMethod, NodeReading, Signal, Threshold};
 use crate::model::history::NodeSample;
 use crate::model::status::PressureStatus;
 use crate::run::signals::{self, is_met};
 use crate::sources::node_reading::NodeReader;
 use crate::sys::clock;
+
+/// On the file systems of the runtime.
+const IN_RUNTIME: [Signal; 4] = [
+    Signal::ImageFsAvailable,
+    Signal::ImageFsInodesFree,
+    Signal::ContainerFsAvailable,
+    Signal::ContainerFsInodesFree,
+];
 
 /// See the module.
 pub(super) struct Pressure {
@@ -47,7 +55,9 @@ impl Loop {
         self.background.push_node(NodeSample::of(&node));
         let before = pressure.before.replace(node.clone());
         let method = MemoryMethod::WorkingSet;
-        let observed = observations(&node, before.as_ref(), method, Compat::Kubelet);
+        let mut observed = observations(&node, before.as_ref(), method, Compat::Kubelet);
+        // Where images and writable layers are only the runtime can tell.
+        observed.retain(|signal, _| !IN_RUNTIME.contains(signal));
         let thresholds = &pressure.thresholds;
         let met = thresholds.iter().filter(|it| is_met(it, &observed));
         let status = PressureStatus {

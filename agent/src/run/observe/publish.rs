@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Loop, NO_NAMES};
+use crate::check::NO_THRESHOLDS;
 use crate::model::container::PodPhase;
-use crate::model::stats::{CgroupStats, KnownPod, StatsSnapshot};
+use crate::model::stats::{CgroupStats, KnownContainer, KnownPod, StatsSnapshot};
 use crate::model::status::{
     self, AgentStatus, ApiVersion, CgroupStatus, ContainerEntry, EntryState, NodeStatus,
     ResourceBounds, ResourceStatus, Status, StatusKind,
@@ -78,7 +79,7 @@ impl Loop {
                 cgroup: CgroupStatus {
                     version: self.node.version(),
                     driver: place.as_ref().map(|it| it.kubepods.driver),
-                    root: place.map_or_else(|| "/".to_owned(), |it| it.root.to_string()),
+                    root: place.map(|it| it.root.to_string()),
                     uncounted_disks: uncounted_disks(&Root::host(), &self.node.cgroups.layout),
                 },
                 resources: self.resources(&usages, stats.as_deref()),
@@ -91,6 +92,7 @@ impl Loop {
             manifest_faults: Vec::new(),
             warnings: [NO_NAMES]
                 .into_iter()
+                .chain((!self.settings.knows_thresholds).then_some(NO_THRESHOLDS))
                 .chain(self.faults.values().map(String::as_str))
                 .map(str::to_owned)
                 .collect(),
@@ -145,10 +147,7 @@ impl Loop {
                     name: it.name.clone(),
                     id: it.name.is_empty().then(|| it.runtime_id.clone()),
                     kind: None,
-                    state: EntryState::Running {
-                        pid: it.pid,
-                        started_at: it.started_at.unwrap_or(pod.started_at),
-                    },
+                    state: state(pod, it),
                     restarts: it.restarts,
                     oom_kills: it.oom_events,
                     cpuset: None,
@@ -164,7 +163,7 @@ impl Loop {
             uid: pod.pod.uid.clone(),
             qos: pod.qos,
             qos_reason: None,
-            phase: PodPhase::Running,
+            phase: phase(pod),
             reason: None,
             message: None,
             cgroup_path: Some(pod.cgroup.to_string()),
@@ -175,6 +174,29 @@ impl Loop {
             oom_kills: self.metrics.oom_kills_in(&pod.pod.uid),
             containers,
         }
+    }
+}
+
+/// What its processes tell: nobody has told which of them is the main one, nor how one without a process ended.
+fn state(pod: &KnownPod, container: &KnownContainer) -> EntryState {
+    match container.pid {
+        Some(_) => EntryState::Running {
+            pid: None,
+            started_at: container.started_at.unwrap_or(pod.started_at),
+        },
+        None => EntryState::Waiting {
+            reason: Some("NoProcess".to_owned()),
+            message: None,
+            until: None,
+        },
+    }
+}
+
+/// Whether it has not begun, or is over, nobody has told.
+fn phase(pod: &KnownPod) -> PodPhase {
+    match pod.containers.iter().any(|it| it.pid.is_some()) {
+        true => PodPhase::Running,
+        false => PodPhase::Unknown,
     }
 }
 

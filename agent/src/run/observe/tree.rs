@@ -53,6 +53,8 @@ struct Told {
     place: Option<Arc<Place>>,
     /// Of containers without a process.
     last: BTreeMap<CgroupId, CgroupStats>,
+    /// Containers in which no process was found yet, or the last one has ended.
+    idle: BTreeSet<CgroupId>,
     programs: Option<Programs>,
 }
 
@@ -85,6 +87,7 @@ impl KubeTree {
             News::Kill { .. } | News::Missed { .. } => self.change(),
             News::Ended { .. } => {}
             News::Made { cgroup, name } => self.made(cgroup, name),
+            News::Entered(id) => self.entered(id),
             News::Emptied(id) => self.emptied(id),
             News::Gone(id) => self.gone(id),
             News::Lost => self.want_walk(),
@@ -152,6 +155,13 @@ impl KubeTree {
         }
     }
 
+    /// Of those that come later nothing is shown.
+    fn entered(&self, id: CgroupId) {
+        if self.told().idle.remove(&id) {
+            self.change();
+        }
+    }
+
     /// The runtime removes the cgroup some milliseconds after its last process, so this is the last reading.
     fn emptied(&self, id: CgroupId) {
         let Some(owner) = self.kernel.index().get(id).and_then(|it| it.owner) else {
@@ -160,12 +170,32 @@ impl KubeTree {
         if owner.container().is_none() {
             return;
         }
+        self.told().idle.insert(id);
         let trees = self.reader.trees();
         let stats = read_once(trees, &owner.path, clock::boottime(), self.page_size)
             .filter(|it| it.cgroup_id == Some(id));
         if let Some(stats) = stats {
             self.told().last.insert(id, stats);
         }
+        self.change();
+    }
+
+    pub(super) fn is_idle(&self, container: CgroupId) -> bool {
+        self.told().idle.contains(&container)
+    }
+
+    /// What `look` finds of the processes of a container. One that comes meanwhile asks for another look.
+    pub(super) fn look<T>(
+        &self,
+        container: CgroupId,
+        look: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        self.told().idle.insert(container);
+        let found = look();
+        if found.is_some() {
+            self.told().idle.remove(&container);
+        }
+        found
     }
 
     fn gone(&self, id: CgroupId) {
@@ -187,19 +217,26 @@ impl KubeTree {
 
     /// Shows for a while what a container had used.
     fn show_end(&self, id: CgroupId, owner: &Owner) {
-        let last = self.told().last.remove(&id);
+        let last = {
+            let mut told = self.told();
+            told.idle.remove(&id);
+            told.last.remove(&id)
+        };
         let Level::Container { uid, qos, key } = &owner.level else {
             return;
         };
+        let known = self.readings.pod(uid);
+        let mut containers = known.iter().flat_map(|it| &it.containers);
+        let container = containers.find(|it| it.runtime_id == key.id);
         let Some(stats) = last else {
-            self.metrics.ended_left_out(EndedKind::Reading, 1);
+            // One that never had a process has used nothing.
+            if container.is_none_or(|it| it.pid.is_some()) {
+                self.metrics.ended_left_out(EndedKind::Reading, 1);
+            }
             return;
         };
         let (now, wall) = (clock::boottime(), clock::wall());
         let ended_at = WallTime::from_epoch(wall);
-        let known = self.readings.pod(uid);
-        let mut containers = known.iter().flat_map(|it| &it.containers);
-        let container = containers.find(|it| it.runtime_id == key.id);
         let pod = match &known {
             Some(known) => Arc::clone(&known.pod),
             None => known::unnamed(uid),

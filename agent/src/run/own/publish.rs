@@ -308,7 +308,7 @@ impl Loop {
                 cgroup: CgroupStatus {
                     version: self.node.version(),
                     driver: Some(self.config.kubelet.cgroup_driver),
-                    root: self.config.kubelet.cgroup_root_path().to_string(),
+                    root: Some(self.config.kubelet.cgroup_root_path().to_string()),
                     uncounted_disks: uncounted_disks(&Root::host(), &self.node.cgroups.layout),
                 },
                 resources: self.resources(&usages),

@@ -230,6 +230,8 @@ impl Told {
             PodPhase::Running => "PodRunning",
             PodPhase::Succeeded => "PodSucceeded",
             PodPhase::Failed => "PodFailed",
+            // Of pods that others run.
+            PodPhase::Unknown => return,
         };
         self.pod(reason, pod, format!("phase {from} to {to}"));
     }

@@ -296,6 +296,6 @@ fn what_is_no_record_is_told_with_its_line() {
     let error = replay(path, None).err().map(|it| crate::sys::chain(&it));
     assert_eq!(
         error.as_deref(),
-        Some("read the record: /nonexistent/record.json is gone")
+        Some("read the record: /nonexistent/record.json is not there")
     );
 }

@@ -260,7 +260,7 @@ fn a_failed_start_says_which_step_and_leaves_nothing() {
         ),
         (
             with(&|it| it.cgroup = ContainerCgroup::Split(vec!["/no/such".into()])),
-            "open the cgroup of the container: /no/such is gone".to_owned(),
+            "open the cgroup of the container: /no/such is not there".to_owned(),
         ),
         (
             with(&|it| it.cgroup = ContainerCgroup::Unified(dir.0.clone())),

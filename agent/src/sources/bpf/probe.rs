@@ -225,7 +225,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "processes are not seen; the runtime sees containers start and end",
+        fallback: "processes are not seen; that containers start and end is: by the runtime in mode own, by a walk of the cgroups every 30 s in observe",
     },
     Duty {
         stream: Stream::Process,
@@ -236,7 +236,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "processes are not seen; the runtime sees containers start and end",
+        fallback: "processes are not seen; that containers start and end is: by the runtime in mode own, by a walk of the cgroups every 30 s in observe",
     },
     Duty {
         stream: Stream::Process,
@@ -247,7 +247,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "the runtime sees the ends of first processes; those of others are not seen",
+        fallback: "ends of processes are not seen; mode own has those of first processes from its runtime, observe keeps no last reading of a container",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -258,7 +258,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage!["kn_name"],
         after: None,
         unless: None,
-        fallback: "not seen; cgroups of pods that nobody knows are looked for every minute",
+        fallback: "not seen; cgroups that nobody knows are looked for every minute in mode own, every 30 s in observe",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -269,7 +269,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage![],
         after: None,
         unless: None,
-        fallback: "not seen; a cgroup that is missing is made again by the next full pass",
+        fallback: "not seen; the next walk misses it, and in mode own makes it again",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -295,7 +295,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage![],
         after: None,
         unless: None,
-        fallback: "not seen; a cgroup on its way out is tried again until it is empty",
+        fallback: "not seen; in mode own a cgroup on its way out is tried again until it is empty",
     },
     Duty {
         stream: Stream::Stall,
