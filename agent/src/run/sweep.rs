@@ -38,6 +38,10 @@ use crate::units::Bytes;
 /// A rate over a shorter time says little, and sweeps for a shorter time cost too much.
 const MIN_SPAN: Duration = Duration::from_secs(1);
 
+/// However many cgroups there are, and files that cannot be held for want of descriptors: sweeps take this part
+/// of one CPU at most.
+const PART_OF_CPU: u32 = 5;
+
 /// What whoever sweeps shares with everybody else.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
@@ -197,7 +201,7 @@ impl Sweeper {
         let is_wanted = self.parts.readings.is_wanted.load(Ordering::Relaxed);
         if is_wanted {
             let last = self.last.as_ref();
-            let soonest = last.map_or(Duration::ZERO, |it| it.ended + MIN_SPAN);
+            let soonest = last.map_or(Duration::ZERO, |it| after(it, it.ended + MIN_SPAN));
             self.due = self.due.min(soonest);
         }
         is_wanted
@@ -245,7 +249,8 @@ impl Sweeper {
         metrics.source_errors(Source::Cgroup, SourceFault::Io, sweep.faults.io);
         metrics.source_errors(Source::Cgroup, SourceFault::Parse, sweep.faults.parse);
         self.parts.kernel.kill_counts.count_all(&sweep.snapshot);
-        self.due = sweep.snapshot.begun + self.parts.interval;
+        let due = sweep.snapshot.begun + self.parts.interval;
+        self.due = after(&sweep.snapshot, due);
         Some(sweep.snapshot)
     }
 
@@ -404,6 +409,13 @@ fn shown_memory(
     }
 }
 
+/// When a sweep may begin after the `last` one: at `due`, or when that has taken no more than [`PART_OF_CPU`] of
+/// the time since it began.
+fn after(last: &StatsSnapshot, due: Duration) -> Duration {
+    let cost = Duration::from_micros(last.cost_us.unwrap_or(0));
+    due.max(last.begun + cost * PART_OF_CPU)
+}
+
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -412,6 +424,25 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::model::stats::tests::example_stats;
+
+    #[test]
+    fn sweeps_that_cost_much_come_less_often() {
+        let ms = Duration::from_millis;
+        for (cost_us, due) in [
+            (None, 5_000),
+            (Some(20_000), 5_000),
+            (Some(1_000_000), 5_000),
+            (Some(3_750_000), 18_750),
+        ] {
+            let last = StatsSnapshot {
+                begun: ms(60_000),
+                cost_us,
+                ..example_stats(60)
+            };
+            let due = ms(60_000 + due);
+            assert_eq!(after(&last, ms(65_000)), due, "{cost_us:?}");
+        }
+    }
 
     #[test]
     fn containers_without_a_name_have_stalls_of_their_own() {
