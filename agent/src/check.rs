@@ -55,9 +55,12 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
         ]);
     }
     if own.is_none() {
-        let of_another = [pod_cgroups(facts), pod_names(), thresholds(config)];
-        items.extend(of_another);
-        items.push(wakers(facts));
+        items.extend([
+            pod_cgroups(facts),
+            pod_names(),
+            thresholds(config),
+            wakers(facts),
+        ]);
     }
     items.extend([
         block_io(facts),

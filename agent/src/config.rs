@@ -142,14 +142,13 @@ impl Config {
         let mut layers = Layers::default();
         let mut drop_ins: Vec<_> = drop_ins.iter().collect();
         drop_ins.sort();
+        let has_files = kubelet_file.is_some() || !drop_ins.is_empty();
         let files = kubelet_file.into_iter().chain(
             drop_ins
                 .into_iter()
                 .map(|(path, text)| (path.as_path(), text.as_str())),
         );
-        let mut has_files = false;
         for (path, text) in files {
-            has_files = true;
             if let Some(fields) = document(text, Some(path), &mut faults) {
                 check_type(&fields, Some(path), &mut faults);
                 warnings.extend(unknown_in_file(&fields, path));

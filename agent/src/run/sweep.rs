@@ -38,9 +38,9 @@ use crate::units::Bytes;
 /// A rate over a shorter time says little, and sweeps for a shorter time cost too much.
 const MIN_SPAN: Duration = Duration::from_secs(1);
 
-/// However many cgroups there are, and files that cannot be held for want of descriptors: sweeps take this part
-/// of one CPU at most.
-const PART_OF_CPU: u32 = 5;
+/// However many cgroups there are, and files that cannot be held for want of descriptors: sweeps take one part in
+/// this many of one CPU's time.
+const SWEEP_SHARE: u32 = 5;
 
 /// What whoever sweeps shares with everybody else.
 #[derive(Debug, Default)]
@@ -409,11 +409,11 @@ fn shown_memory(
     }
 }
 
-/// When a sweep may begin after the `last` one: at `due`, or when that has taken no more than [`PART_OF_CPU`] of
-/// the time since it began.
+/// When a sweep may begin after the `last` one: at `due`, or when that one's share of the time since it began is
+/// down to [`SWEEP_SHARE`].
 fn after(last: &StatsSnapshot, due: Duration) -> Duration {
     let cost = Duration::from_micros(last.cost_us.unwrap_or(0));
-    due.max(last.begun + cost * PART_OF_CPU)
+    due.max(last.begun + cost * SWEEP_SHARE)
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

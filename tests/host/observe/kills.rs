@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use ballast::model::record::OomScope;
+use ballast::model::record::{EventRecord, OomScope};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
-use ballast_tests::kube::{Driver, KubeTree, Naming};
+use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
 use ballast_tests::scrape::text;
 
 use super::{
@@ -20,6 +20,14 @@ const EATER_AS_CHILD: &str = "tail /dev/zero; true";
 
 /// Victims of one kind, one after the other: each is gone before the next comes.
 const LOOKS: usize = 5;
+
+/// A kill by the limit of a container that was not of its first process.
+fn check_child(kill: &EventRecord, pod: &KubePod, container: &KubeContainer) -> Result<()> {
+    let detail = check_kill(kill, pod, container, OomScope::Container)?;
+    assert_eq!(detail.victim.is_main_process, Some(false));
+    assert_eq!(kill.event.reason, "OomKilledChild");
+    Ok(())
+}
 
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_by_the_containers_limit_is_told_by_uid_and_id() -> Result<()> {
@@ -76,9 +84,7 @@ fn a_kill_of_a_child_is_told_apart_from_the_containers_end() -> Result<()> {
         let nested = format!("unshare -p -f sh -c 'exec {EATER}'");
         let _program = container.run(&format!("{eaters}; {nested}; exec sleep 3600"))?;
         for kill in &wait_kills(agent, LOOKS + 1)? {
-            let detail = check_kill(kill, &pod, &container, OomScope::Container)?;
-            assert_eq!(detail.victim.is_main_process, Some(false));
-            assert_eq!(kill.event.reason, "OomKilledChild");
+            check_child(kill, &pod, &container)?;
         }
         Ok(())
     })
@@ -120,9 +126,7 @@ fn nothing_is_said_of_the_first_process_in_a_shared_namespace() -> Result<()> {
         container.run_beside(&first, EATER_AS_CHILD)?.wait()?;
         container.run_on_host(EATER_AS_CHILD)?.wait()?;
         for kill in &wait_kills(agent, 3)?[1..] {
-            let detail = check_kill(kill, &pod, &container, OomScope::Container)?;
-            assert_eq!(detail.victim.is_main_process, Some(false));
-            assert_eq!(kill.event.reason, "OomKilledChild");
+            check_child(kill, &pod, &container)?;
         }
         Ok(())
     })

@@ -103,7 +103,7 @@ fn run(args: &[&str]) -> Result<ExitCode, String> {
             let bytes = number(bytes)?;
             let main = rustix::thread::gettid();
             thread::spawn(move || {
-                // A zombie then: its name in /proc stays, its command line is gone.
+                // A main thread that has exited is a zombie as long as another one goes on.
                 let state = format!("/proc/self/task/{main}/stat");
                 while fs::read_to_string(&state).is_ok_and(|it| !it.contains(") Z ")) {
                     thread::sleep(Duration::from_millis(1));

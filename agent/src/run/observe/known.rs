@@ -45,8 +45,7 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
                 pod: known.map_or_else(|| unnamed(uid), |it| Arc::clone(&it.pod)),
                 qos: *qos,
                 cgroup: owner.path.clone(),
-                started_at: known
-                    .map_or_else(|| Look::at(tree, &owner.path).made_at(), |it| it.started_at),
+                started_at: known.map_or_else(|| made_at(tree, &owner.path), |it| it.started_at),
                 containers: Vec::new(),
             };
             pods.insert(uid.clone(), pod);
@@ -97,8 +96,7 @@ fn look(
     owner: &Owner,
     before: Option<&KnownContainer>,
 ) -> (Option<WallTime>, Option<u32>) {
-    let found = Look::at(tree, &owner.path);
-    let process = tree.look(id, || found.process());
+    let process = tree.look(id, || one_process(&dir(tree, &owner.path)?));
     let known = before.and_then(|it| it.started_at);
     (known.or_else(|| started_at(process?)), process)
 }
@@ -110,37 +108,29 @@ fn started_at(pid: u32) -> Option<WallTime> {
     Some(WallTime::from_epoch(clock::wall().saturating_sub(ago)))
 }
 
-/// A look at the directory of a cgroup.
-struct Look {
-    dir: Option<Dir>,
+/// The directory of a cgroup; `None`: it is gone.
+fn dir(tree: &KubeTree, path: &CgroupPath) -> Option<Dir> {
+    tree.reader.dir(path, Controller::Memory.name()).ok()
 }
 
-impl Look {
-    fn at(tree: &KubeTree, path: &CgroupPath) -> Self {
-        let dir = tree.reader.dir(path, Controller::Memory.name()).ok();
-        Self { dir }
-    }
+/// When a cgroup was made, as its directory has it: at the latest when the last was made in it.
+fn made_at(tree: &KubeTree, path: &CgroupPath) -> WallTime {
+    let changed = dir(tree, path).and_then(|it| it.changed_at().ok());
+    WallTime::from_epoch(changed.unwrap_or_else(clock::wall))
+}
 
-    /// When the cgroup was made, as its directory has it: at the latest when the last was made in it.
-    fn made_at(&self) -> WallTime {
-        let changed = self.dir.as_ref().and_then(|it| it.changed_at().ok());
-        WallTime::from_epoch(changed.unwrap_or_else(clock::wall))
-    }
-
-    /// One of the processes, of a cgroup that nobody has put one into later the first; crun has them one level
-    /// further down.
-    fn process(&self) -> Option<u32> {
-        let dir = self.dir.as_ref()?;
-        let first = |dir: &Dir| -> Option<u32> {
-            let text = dir.read_text("cgroup.procs").ok()?;
-            text.lines().next()?.parse().ok()
-        };
-        first(dir).or_else(|| {
-            if matches!(dir.n_dirs(), Ok(Some(0))) {
-                return None;
-            }
-            let below = dir.list_dirs().ok()?;
-            below.iter().find_map(|it| first(&dir.open_dir(it).ok()?))
-        })
-    }
+/// One of the processes, of a cgroup that nobody has put one into later the first; crun has them one level
+/// further down.
+fn one_process(dir: &Dir) -> Option<u32> {
+    let first = |dir: &Dir| -> Option<u32> {
+        let text = dir.read_text("cgroup.procs").ok()?;
+        text.lines().next()?.parse().ok()
+    };
+    first(dir).or_else(|| {
+        if matches!(dir.n_dirs(), Ok(Some(0))) {
+            return None;
+        }
+        let below = dir.list_dirs().ok()?;
+        below.iter().find_map(|it| first(&dir.open_dir(it).ok()?))
+    })
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nix::libc;
 
+use super::Shared;
 use super::records::Found;
 use super::state::{Watched, lock};
-use super::{Shared, proc_file};
 use crate::runtime::{
     ContainerEnd, ContainerExit, ContainerRecord, HostProcess, Recovered, RuntimeError, UnknownExit,
 };
@@ -135,8 +135,8 @@ fn open_process(process: HostProcess) -> Result<Option<OwnedFd>, RuntimeError> {
         Err(error) => return Err(RuntimeError::Setup(error)),
     };
     // Read after the open: if the pid was reused in between, this start is a later one.
-    match proc_file::start_ticks(process.pid) {
-        Ok(ticks) => Ok((ticks == process.start_ticks).then_some(pidfd)),
+    match HostProcess::find(process.pid) {
+        Ok(found) => Ok((found == process).then_some(pidfd)),
         Err(error) if error.is_gone() || error.errno() == Some(libc::ESRCH) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -9,7 +9,6 @@ use nix::libc;
 
 use super::command::Command;
 use super::exits::Exits;
-use super::proc_file;
 use super::records::Records;
 use super::state::Watched;
 use crate::model::event::{CgroupId, ExitStatus};
@@ -140,10 +139,7 @@ impl Starter<'_> {
                 })
                 .collect(),
             boot_id: self.boot_id.to_owned(),
-            process: HostProcess {
-                pid: child.pid,
-                start_ticks: proc_file::start_ticks(child.pid).map_err(StartError::Inspect)?,
-            },
+            process: HostProcess::find(child.pid).map_err(StartError::Inspect)?,
             started_at: clock::boottime(),
             end: None,
         };

@@ -225,7 +225,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "processes are not seen; that containers start and end is: by the runtime in mode own, by a walk of the cgroups every 30 s in observe",
+        fallback: PROCESS_FALLBACK,
     },
     Duty {
         stream: Stream::Process,
@@ -236,7 +236,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "processes are not seen; that containers start and end is: by the runtime in mode own, by a walk of the cgroups every 30 s in observe",
+        fallback: PROCESS_FALLBACK,
     },
     Duty {
         stream: Stream::Process,
@@ -247,7 +247,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: None,
         unless: None,
-        fallback: "ends of processes are not seen; mode own has those of first processes from its runtime, observe keeps no last reading of a container",
+        fallback: "ends of processes are not seen; mode own has those of first processes from its runtime",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -269,7 +269,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage![],
         after: None,
         unless: None,
-        fallback: "not seen; the next walk misses it, and in mode own makes it again",
+        fallback: "not seen; in mode own the next full pass makes a missing cgroup again, in observe the next walk lets go of it",
     },
     Duty {
         stream: Stream::Cgroup,
@@ -357,6 +357,9 @@ pub(super) const DUTIES: &[Duty] = &[
 ];
 
 const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit";
+
+const PROCESS_FALLBACK: &str = "processes are not seen; containers are: mode own has them from its runtime, observe \
+                                from a walk of the cgroups every 30 s";
 
 const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on";
 
