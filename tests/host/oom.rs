@@ -123,7 +123,8 @@ fn a_kill_by_the_pods_limit_names_the_pod() -> Result<()> {
     let trigger = detail.trigger.container.as_deref();
     assert!(matches!(trigger, Some("first" | "second")), "{trigger:?}");
     let end = Some(("OOMKilled".to_owned(), Some(137)));
-    assert_eq!(end_of(&pod, victim), end);
+    // The end is told by the process, and its reason by the kernel.
+    agent.wait_pod("both", "ended by OOM", |it| end_of(it, victim) == end)?;
     let other = ["first", "second"].into_iter().find(|it| *it != victim);
     let other = other.context("two containers")?;
     agent.wait_pod("both", "keeps the other one", |it| {
