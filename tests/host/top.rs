@@ -260,13 +260,15 @@ fn top_outlives_its_agent() -> Result<()> {
     terminal.wait(&["default/quiet", "every 0.3 s"])?;
     agent.stop()?;
     terminal.wait(&["AGENT AWAY since", "no agent listens", "default/quiet"])?;
+    // What the next agent tells before it is asked, and what it tells later.
+    agent.put(&Manifest::new("early").container(Container::idle("main")))?;
     agent.start()?;
     terminal.wait_until("the agent back", |screen| {
         !screen.contains("AWAY")
             && screen.contains("every 0.3 s")
             && screen.contains("default/quiet")
     })?;
-    // Events come over a new connection.
+    terminal.wait(&["default/early/main"])?;
     agent.put(&Manifest::new("late").container(Container::idle("main")))?;
     terminal.wait(&["default/late/main"])?;
     terminal.press(&["q"])?;

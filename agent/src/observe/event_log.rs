@@ -11,15 +11,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::model::record::{Event, EventDetail, EventKind, EventRecord};
 use crate::model::time::WallTime;
 
-/// Records that each ring keeps. An OOM record takes about 1 KiB, others half of that: both rings
-/// full are about 4 MiB.
-pub const DEFAULT_CAPACITY: usize = 4096;
+/// Records that each ring of an agent keeps. An OOM record takes about 1 KiB, others half of that: both
+/// rings full are about 4 MiB.
+const CAPACITY: usize = 4096;
 
 /// Which records a reader wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,8 +113,13 @@ impl Ring {
 }
 
 impl EventLog {
-    /// A log whose first record gets number `last_sequence + 1`: 0 for a new log, the last number
-    /// of the log before a restart where that is known.
+    /// The log of an agent that starts `now`, since the epoch. It counts from the clock's microseconds:
+    /// so no number of an earlier agent comes back, and a reader that resumes after one misses nothing.
+    pub fn begin(now: Duration) -> Self {
+        Self::new(CAPACITY, u64::try_from(now.as_micros()).unwrap_or_default())
+    }
+
+    /// A log whose first record gets number `last_sequence + 1`.
     pub fn new(capacity: usize, last_sequence: u64) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -307,7 +313,6 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use std::task::Poll;
-    use std::time::Duration;
 
     fn event(kind: EventKind, second: u64) -> Event {
         let time = WallTime::from_epoch(Duration::from_secs(second));
@@ -378,6 +383,22 @@ mod tests {
             assert_eq!(sequences(&log.snapshot(&filter)), expected, "{name}");
         }
         assert_eq!(log.last_sequence(), 16);
+    }
+
+    #[test]
+    fn a_reader_that_resumes_misses_nothing_of_the_next_agent() {
+        let start = Duration::from_secs(1_700_000_000);
+        let earlier = EventLog::begin(start);
+        for second in 0..8 {
+            earlier.append(event(EventKind::Pod, second));
+        }
+        let next = EventLog::begin(start + Duration::from_millis(1));
+        next.append(event(EventKind::Pod, 8));
+        let resume = EventFilter {
+            after: Some(earlier.last_sequence()),
+            ..EventFilter::default()
+        };
+        assert_eq!(next.snapshot(&resume).len(), 1);
     }
 
     #[tokio::test]

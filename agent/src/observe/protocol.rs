@@ -36,8 +36,8 @@ pub struct EventsRequest {
     /// Only what happened at this time or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<WallTime>,
-    /// Only records with a higher sequence number. A number that the agent has not reached, as
-    /// after its restart, counts as none.
+    /// Only records with a higher sequence number; those of the next agent are higher. A number that
+    /// the agent has not reached, as after the clock went back, counts as none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
 }
@@ -211,7 +211,7 @@ mod tests {
         assert!(request.follow);
         assert_eq!(request.kind, [EventKind::Oom, EventKind::Process]);
         assert_eq!(request.filter(7).after, Some(7));
-        assert_eq!(request.filter(6).after, None, "the agent began anew");
+        assert_eq!(request.filter(6).after, None, "the clock went back");
         assert_eq!(
             serde_json::from_str::<Request>(
                 r#"{"apiVersion":"ballast.dev/v1alpha1","command":"explain",

@@ -55,9 +55,6 @@ use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::patience::Patience;
 use crate::sys::{Root, clock, page_size, syscall};
 
-/// Event records kept for `ballast events`; of the frequent kinds as many again.
-const EVENT_LOG: usize = 4096;
-
 /// No pass for this long means that the loop is stuck.
 const MAX_PASS_AGE: Duration = Duration::from_secs(60);
 
@@ -160,7 +157,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     root.create_dir_all(&config.state_directory)
         .map_err(RunError::State)?;
     let _exclusive = Exclusive::take(&config)?;
-    let log = EventLog::new(EVENT_LOG, 0);
+    let log = EventLog::begin(clock::wall());
     let told = Told::new(log.clone());
     let metrics = Metrics::new(
         config.mode.kubelet_duties(),

@@ -117,9 +117,6 @@ const NOTES: Duration = Duration::from_millis(100);
 /// Most events taken into one pass, so that a storm of them does not put it off for ever.
 const GATHER_MAX: usize = 1024;
 
-/// Event records kept for `ballast events`; of the frequent kinds as many again.
-const EVENT_LOG: usize = 4096;
-
 /// No pass for this long means that the loop is stuck.
 const MAX_PASS_AGE: Duration = Duration::from_secs(60);
 
@@ -207,7 +204,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         .map_err(RunError::State)?;
     let mut exclusive = Exclusive::take(&config)?;
     let (to_loop, events) = event::channel();
-    let log = EventLog::new(EVENT_LOG, 0);
+    let log = EventLog::begin(clock::wall());
     let metrics = Metrics::new(
         config.mode.kubelet_duties(),
         config.kubelet_metric_names,
