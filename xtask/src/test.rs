@@ -151,8 +151,8 @@ const ERROR_BACKTRACE: &str = "RUST_LIB_BACKTRACE";
 /// Of a test program; tests have deadlines of their own, this one is for a test that hangs all the same.
 const DEADLINE: Duration = Duration::from_mins(30);
 
-/// Tests that touch the machine own it: one at a time.
-pub(crate) const HOST_TEST_ARGUMENTS: [&str; 1] = ["--test-threads=1"];
+/// Tests that touch the machine own it.
+pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let every = Lane::value_variants();

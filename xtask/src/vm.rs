@@ -12,6 +12,7 @@ mod kernels;
 use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::slice;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -20,7 +21,7 @@ use crate::progress::headline;
 use crate::test::again;
 use crate::test::programs::{self, HostPrograms};
 use crate::test::report::{Outcome, Report, Row};
-use crate::test::{HOST_TEST_ARGUMENTS, times};
+use crate::test::{ONE_AT_A_TIME, times};
 use crate::{python_grpc, setup};
 use kernels::Table;
 
@@ -142,7 +143,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// The arguments of the host tests in a guest, which has neither tmux nor Python: a screen and a plugin
 /// are the same on every kernel.
 fn guest_arguments(pass_on: &[String]) -> Vec<String> {
-    HOST_TEST_ARGUMENTS
+    [ONE_AT_A_TIME]
         .into_iter()
         .chain(times::ARGUMENTS)
         .chain(["--skip", "top::", "--skip", python_grpc::TESTS])
@@ -195,7 +196,7 @@ pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<(Vec<Ro
         headline(format_args!("kernel {}", kernel.name));
         let mut outcome = debian::kernel(kernel)
             .and_then(|unpacked| {
-                again::run(&arguments, |arguments| {
+                again::run(slice::from_ref(&arguments), |arguments| {
                     let ran = guest::run(&emulator, &kernel.name, &unpacked, programs, arguments)?;
                     output += &ran.output;
                     Ok(ran)

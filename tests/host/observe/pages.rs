@@ -141,7 +141,7 @@ fn every_page_shows_pods_without_names() -> Result<()> {
             status.contains("observe mode") && status.contains(UID),
             "{status}"
         );
-        let top = agent.command(&["top", "--once"])?;
+        let top = agent.command(&["top", "--once", "--interval", "200ms"])?;
         assert!(top.contains(&STATIC_UID[..12]), "{top}");
         let node = agent.command(&["explain", "node"])?;
         assert!(node.contains("another program"), "{node}");

@@ -53,13 +53,20 @@ impl Ran {
     }
 }
 
-/// Runs the tests that `arguments` choose, and those that failed once more. `run` is given the
-/// arguments of a test program of libtest.
+/// Runs the tests that each of `parts` chooses, one part after the other, and those that failed once
+/// more. `run` is given the arguments of a test program of libtest.
 pub(crate) fn run(
-    arguments: &[String],
+    parts: &[Vec<String>],
     mut run: impl FnMut(&[String]) -> Result<Ran>,
 ) -> Result<Outcome> {
-    let first = run(arguments)?;
+    let mut first = Ran::default();
+    for (n, part) in parts.iter().enumerate() {
+        let ran = run(part)?;
+        match n {
+            0 => first = ran,
+            _ => first.add(ran),
+        }
+    }
     let n_passed = report::count_tests(&first.output);
     let detail = |n_more: u64, about: &str| {
         let tests = n_passed.map(|it| report::tests(it + n_more));
@@ -79,7 +86,7 @@ pub(crate) fn run(
         return Ok(Outcome::Failed(fault));
     }
     note(format_args!("once more: {}", tests.join(", ")));
-    let again: Vec<String> = super::HOST_TEST_ARGUMENTS
+    let again: Vec<String> = [super::ONE_AT_A_TIME]
         .into_iter()
         .chain(super::times::ARGUMENTS)
         .chain(["--exact"])
@@ -169,11 +176,16 @@ mod tests {
     }
 
     fn outcome(runs: Vec<Ran>) -> (Outcome, Vec<Vec<String>>) {
+        outcome_of_parts(1, runs)
+    }
+
+    fn outcome_of_parts(n: usize, runs: Vec<Ran>) -> (Outcome, Vec<Vec<String>>) {
         let mut asked = Vec::new();
         let mut runs = runs.into_iter();
-        let outcome = run(&["--skip".to_owned()], |arguments| {
+        let parts = vec![vec!["--skip".to_owned()]; n];
+        let outcome = run(&parts, |arguments| {
             asked.push(arguments.to_vec());
-            Ok(runs.next().expect("no more runs than two"))
+            Ok(runs.next().expect("no more runs than parts and one"))
         });
         (outcome.expect("every run comes to an end"), asked)
     }
@@ -201,6 +213,19 @@ mod tests {
         ];
         let second = second.map(str::to_owned);
         assert_eq!(asked, [vec!["--skip".to_owned()], second.to_vec()]);
+    }
+
+    #[test]
+    fn what_failed_in_any_part_is_run_once_more() {
+        let (found, asked) = outcome_of_parts(2, vec![ran(&["a"], 2), ran(&["c"], 3), ran(&[], 2)]);
+        let Outcome::PassedAgain { detail, tests } = found else {
+            panic!("{found:?}");
+        };
+        assert_eq!(detail, "7 tests, Linux 6.12");
+        let names: Vec<_> = tests.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!((names, asked.len()), (vec!["a", "c"], 3));
+        let (found, _) = outcome_of_parts(2, vec![ran(&["a"], 2), ran(&["oom::a"], 3)]);
+        assert_eq!(found, Outcome::Failed("status 101".to_owned()));
     }
 
     #[test]

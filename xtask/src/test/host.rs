@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::again::{self, Ran};
 use super::programs::HostPrograms;
 use super::report::Outcome;
-use super::{ERROR_BACKTRACE, HOST_TEST_ARGUMENTS, run_to_end, times};
+use super::{ERROR_BACKTRACE, ONE_AT_A_TIME, run_to_end, times};
 use crate::progress::{self, note};
 use crate::{cadvisor, python_grpc, workspace};
 
@@ -42,6 +42,30 @@ const STORM: &[&str] = &[
     "eviction::a_leak_outside_the_pods",
     "node_memory::",
 ];
+
+/// Host tests, by the beginning of their names, that look at nothing but what they have made themselves:
+/// they run beside each other. The others look at the whole machine (kills outside the pods, other agents,
+/// what a process costs) and run one at a time.
+const TOGETHER: &[&str] = &[
+    "cpusets::",
+    "descriptors::",
+    "devices::",
+    "files::",
+    "hostile::",
+    "lifecycle::",
+    "limits::",
+    "metrics::",
+    "placement::",
+    "readings::",
+    "repair::",
+    "reserved::",
+    "room::",
+    "stats::",
+    "top::",
+];
+
+/// Most of these tests wait most of the time.
+const THREE_AT_A_TIME: &str = "--test-threads=3";
 
 /// Options of a test program that are about its output.
 const SHOW: [&str; 2] = ["--nocapture", "--show-output"];
@@ -87,22 +111,9 @@ pub(super) fn run(
         !chosen.is_empty(),
         "no test of this lane has such a name; the rest of the host tests is another lane"
     );
-    let arguments: Vec<String> = HOST_TEST_ARGUMENTS
-        .into_iter()
-        .chain(times::ARGUMENTS)
-        .chain(["--exact"])
-        .map(str::to_owned)
-        // The other options choose, and have chosen.
-        .chain(
-            pass_on
-                .iter()
-                .filter(|it| SHOW.contains(&it.as_str()))
-                .cloned(),
-        )
-        .chain(chosen)
-        .collect();
+    let parts = parts(chosen, part, pass_on);
     let mut output = String::new();
-    let outcome = again::run(&arguments, |arguments| {
+    let outcome = again::run(&parts, |arguments| {
         let mut command = times::command(&programs.tests);
         command
             .current_dir(workspace::root().join("tests"))
@@ -126,6 +137,25 @@ pub(super) fn run(
         })
     })?;
     Ok((outcome, output))
+}
+
+/// The arguments of each run of the test program: of those that run beside each other, and of the others.
+fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>> {
+    let (together, alone) = chosen
+        .into_iter()
+        .partition(|it| part == Part::Host && TOGETHER.iter().any(|begin| it.starts_with(begin)));
+    // The other options choose, and have chosen.
+    let shown = pass_on.iter().filter(|it| SHOW.contains(&it.as_str()));
+    let options = times::ARGUMENTS.into_iter().chain(["--exact"]);
+    let options: Vec<&str> = options.chain(shown.map(String::as_str)).collect();
+    let parts: [(&str, Vec<String>); 2] = [(THREE_AT_A_TIME, together), (ONE_AT_A_TIME, alone)];
+    let parts = parts.into_iter().filter(|(_, tests)| !tests.is_empty());
+    parts
+        .map(|(threads, tests)| {
+            let options = [threads].into_iter().chain(options.iter().copied());
+            options.map(str::to_owned).chain(tests).collect()
+        })
+        .collect()
 }
 
 /// The names of the tests of `part` that `pass_on` chooses: all, or those with one of its words in their

@@ -208,16 +208,17 @@ pub(crate) fn count_tests(output: &str) -> Option<u64> {
     counts.fold(None, |sum, it| Some(sum.unwrap_or(0) + it))
 }
 
-/// The names that libtest lists last, after what the failed tests printed.
+/// The names that libtest lists last, after what the failed tests printed; of each run, where `output` has
+/// several.
 pub(crate) fn failed_tests(output: &str) -> Vec<String> {
     let lines: Vec<&str> = output.lines().map(str::trim_end).collect();
-    let Some(at) = lines.iter().rposition(|it| *it == "failures:") else {
-        return Vec::new();
-    };
-    let names = lines[at + 1..].iter();
-    names
-        .map_while(|it| Some(it.strip_prefix("    ")?.to_owned()))
-        .collect()
+    let runs = lines.split(|it| it.starts_with("test result: "));
+    let listed = runs.filter_map(|run| {
+        let at = run.iter().rposition(|it| *it == "failures:")?;
+        let names = run[at + 1..].iter();
+        Some(names.map_while(|it| Some(it.strip_prefix("    ")?.to_owned())))
+    });
+    listed.flatten().collect()
 }
 
 /// How `test` failed, in one line: what its error or its panic says first.
