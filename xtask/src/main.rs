@@ -9,6 +9,7 @@ mod build;
 mod build_ebpf;
 mod cadvisor;
 mod ci;
+mod cluster;
 mod dashboards;
 mod debian;
 mod demo;
@@ -44,6 +45,7 @@ enum Verb {
     Demo(demo::Arguments),
     Test(test::Arguments),
     Vm(vm::Arguments),
+    Cluster(cluster::Arguments),
     Fuzz(fuzz::Arguments),
     Bench(bench::Arguments),
     Dashboards(dashboards::Arguments),
@@ -76,6 +78,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Demo(arguments) => demo::verb(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Test(arguments) => test::run(&arguments),
         Verb::Vm(arguments) => vm::run(&arguments),
+        Verb::Cluster(arguments) => cluster::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Dashboards(arguments) => dashboards::run(&arguments).map(|()| ExitCode::SUCCESS),

@@ -1,0 +1,512 @@
+//! `cargo xtask cluster`: a Kubernetes cluster of one node, of the real programs.
+//!
+//! It lives in a network namespace, a cgroup root and a directory of its own, so a machine has at most one,
+//! and nothing that it does can leave the machine: the namespace has no way out.
+//!
+//! Invariant: `down` leaves nothing behind, however far `up` came.
+
+mod cgroups;
+mod images;
+mod processes;
+mod programs;
+mod settings;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Subcommand;
+
+use crate::debian::remove;
+use crate::progress::{self, Elapsed, headline, note};
+use crate::workspace;
+use processes::{in_namespace, recorded, wait};
+use programs::{Kubernetes, Programs};
+
+/// Bring a cluster of one node up, of the real programs, speak to it, take it down
+///
+/// As root. Kubernetes is built from its Go modules, once per machine and version.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Start it, and wait until its node is ready
+    Up {
+        /// The version of Kubernetes
+        #[arg(long, value_enum, default_value_t, value_name = "VERSION")]
+        kubernetes: Kubernetes,
+    },
+    /// Say which of its programs run
+    Status,
+    /// Run kubectl as its administrator
+    Kubectl {
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGUMENT"
+        )]
+        arguments: Vec<String>,
+    },
+    /// Run a program in its network
+    Exec {
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            required = true,
+            value_name = "WORD"
+        )]
+        command: Vec<String>,
+    },
+    /// End it, and remove all that it made
+    Down,
+}
+
+/// The programs that run for as long as the cluster, in the order in which they are started.
+const PROGRAMS: [&str; 6] = [
+    "etcd",
+    "kube-apiserver",
+    "containerd",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+];
+
+/// A generous bound for each step of `up`.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Directories outside of the cluster's own that kubelet or containerd makes, whatever it is told. Those
+/// that `up` found missing are removed by `down`.
+const ELSEWHERE: [&str; 5] = [
+    "/run/containerd",
+    "/var/lib/kubelet",
+    "/var/log/containers",
+    "/var/log/pods",
+    "/var/run/kubernetes",
+];
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    ensure!(
+        workspace::is_root(),
+        "run as root: it makes cgroups and a network namespace"
+    );
+    match &arguments.verb {
+        Verb::Up { kubernetes } => up(*kubernetes).map(|()| ExitCode::SUCCESS),
+        Verb::Status => status(),
+        Verb::Kubectl { arguments } => {
+            let cluster = Cluster::running()?;
+            pass_through(cluster.kubectl()?.args(arguments))
+        }
+        Verb::Exec { command } => {
+            Cluster::running()?;
+            pass_through(in_namespace(Path::new(&command[0])).args(&command[1..]))
+        }
+        Verb::Down => down().map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn pass_through(command: &mut Command) -> Result<ExitCode> {
+    let status = command.status().context("start the command")?;
+    let code = status.code().and_then(|it| u8::try_from(it).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Where everything of the cluster is. Short, for the sake of sockets.
+struct Cluster {
+    directory: PathBuf,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        Self {
+            directory: Path::new("/var/lib").join(settings::NAME),
+        }
+    }
+
+    fn running() -> Result<Self> {
+        let cluster = Self::new();
+        ensure!(
+            cluster.directory.exists(),
+            "no cluster is up: cargo xtask cluster up"
+        );
+        Ok(cluster)
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn record(&self, program: &str) -> PathBuf {
+        self.place("processes").join(program)
+    }
+
+    fn log(&self, program: &str) -> PathBuf {
+        self.place("logs").join(program).with_extension("log")
+    }
+
+    /// kubectl of the version that runs.
+    fn kubectl(&self) -> Result<Command> {
+        let mut kubectl = in_namespace(&self.place("kubectl"));
+        kubectl.arg(format!(
+            "--kubeconfig={}",
+            self.place("admin.kubeconfig").display()
+        ));
+        ensure!(
+            self.place("kubectl").exists(),
+            "the cluster came not far: cargo xtask cluster down"
+        );
+        Ok(kubectl)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.place(name);
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+    }
+
+    fn start(&self, program: &str, command: &mut Command) -> Result<()> {
+        processes::start(command, &self.log(program), &self.record(program))
+            .with_context(|| format!("start {program}"))
+    }
+
+    /// Waits for what `program` brings about, no longer than it runs; the error shows the end of its log.
+    fn wait_for(&self, program: &str, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+        let process = recorded(&self.record(program))?;
+        let waited = wait(what, PATIENCE, || {
+            ensure!(process.is_running(), "{program} has ended");
+            Ok(is_so())
+        });
+        waited.with_context(|| {
+            let log = fs::read_to_string(self.log(program)).unwrap_or_default();
+            let lines: Vec<_> = log.lines().rev().take(20).collect();
+            let lines: Vec<_> = lines.into_iter().rev().collect();
+            format!(
+                "the last of {}:\n{}",
+                self.log(program).display(),
+                lines.join("\n")
+            )
+        })
+    }
+}
+
+fn up(kubernetes: Kubernetes) -> Result<()> {
+    if let Some(why) = programs::cannot_run() {
+        bail!(why);
+    }
+    let cluster = Cluster::new();
+    ensure!(
+        !cluster.directory.exists(),
+        "a cluster is up, or was left: cargo xtask cluster down"
+    );
+    let programs = programs::get(kubernetes)?;
+    let started = Instant::now();
+    headline("start the cluster");
+    let came_up = bring_up(&cluster, &programs);
+    match &came_up {
+        Ok(()) => note(format_args!(
+            "its node is ready, {}; cargo xtask cluster kubectl get pods -A",
+            Elapsed(started.elapsed())
+        )),
+        Err(_) => note(format_args!(
+            "what there is of it stays for a look, {}; cargo xtask cluster down removes it",
+            cluster.place("logs").display()
+        )),
+    }
+    came_up
+}
+
+fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
+    let directory = &cluster.directory;
+    for name in [
+        "processes",
+        "logs",
+        "certificates",
+        "manifests",
+        "networks",
+        "nri/plugins",
+        "nri/conf.d",
+    ] {
+        fs::create_dir_all(cluster.place(name)).with_context(|| format!("create {name}"))?;
+    }
+    let missing: Vec<_> = ELSEWHERE
+        .into_iter()
+        .filter(|it| !Path::new(it).exists())
+        .collect();
+    cluster.write("made-elsewhere", &missing.join("\n"))?;
+    write_settings(cluster, programs)?;
+    processes::make_namespace()?;
+    cgroups::make()?;
+
+    let inside = |name: &str, arguments: Vec<String>| {
+        let mut command = in_namespace(&programs.kubernetes(name));
+        command.args(arguments);
+        command
+    };
+    let mut etcd = in_namespace(&programs.debian("usr/bin/etcd"));
+    cluster.start("etcd", etcd.args(settings::etcd(directory)))?;
+    cluster.start(
+        "kube-apiserver",
+        &mut inside("kube-apiserver", settings::api_server(directory)),
+    )?;
+    let mut containerd = in_namespace(&programs.debian("usr/bin/containerd"));
+    containerd
+        .arg("--config")
+        .arg(cluster.place("containerd.toml"))
+        .env("PATH", programs.search_path()?);
+    cluster.start("containerd", &mut containerd)?;
+    import_images(cluster, programs)?;
+
+    cluster.wait_for("kube-apiserver", "the API server is ready", || {
+        cluster
+            .kubectl()
+            .and_then(|mut it| progress::quiet(it.args(["get", "--raw", "/readyz"])))
+            .is_ok()
+    })?;
+    let controllers = settings::controllers(directory);
+    cluster.start(
+        "kube-controller-manager",
+        &mut inside("kube-controller-manager", controllers),
+    )?;
+    cluster.start(
+        "kube-scheduler",
+        &mut inside("kube-scheduler", settings::scheduler(directory)),
+    )?;
+    cluster.start(
+        "kubelet",
+        &mut inside("kubelet", settings::kubelet(directory)),
+    )?;
+    cluster.wait_for("kubelet", "the node is ready", || {
+        let ready = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
+        let ask = |mut kubectl: Command| {
+            progress::quiet(kubectl.args(["get", "node", settings::NODE, "-o", ready]))
+        };
+        cluster.kubectl().and_then(ask).is_ok_and(|it| it == "True")
+    })?;
+    cluster.wait_for("kube-controller-manager", "pods can be made", || {
+        let ask = |mut kubectl: Command| {
+            progress::quiet(kubectl.args(["get", "serviceaccount", "default"]))
+        };
+        let taints = |mut kubectl: Command| {
+            progress::quiet(kubectl.args([
+                "get",
+                "node",
+                settings::NODE,
+                "-o",
+                "jsonpath={.spec.taints}",
+            ]))
+        };
+        cluster.kubectl().and_then(ask).is_ok()
+            && cluster
+                .kubectl()
+                .and_then(taints)
+                .is_ok_and(|it| it.is_empty())
+    })
+}
+
+fn write_settings(cluster: &Cluster, programs: &Programs) -> Result<()> {
+    let directory = &cluster.directory;
+    let certificates = cluster.place("certificates");
+    make_certificates(&certificates)?;
+    cluster.write("tokens.csv", &settings::tokens())?;
+    for (file, user) in [("admin", settings::ADMIN), ("kubelet", settings::KUBELET)] {
+        let text = settings::kubeconfig(&user, &certificates).to_string();
+        cluster.write(&format!("{file}.kubeconfig"), &text)?;
+    }
+    cluster.write(
+        "kubelet.json",
+        &settings::kubelet_configuration(directory).to_string(),
+    )?;
+    cluster.write(
+        "containerd.toml",
+        &settings::containerd(directory, programs),
+    )?;
+    cluster.write(
+        "networks/pods.conflist",
+        &settings::pod_network().to_string(),
+    )?;
+    std::os::unix::fs::symlink(programs.kubernetes("kubectl"), cluster.place("kubectl"))
+        .context("link kubectl")
+}
+
+/// An authority, and what it signs: the API server's certificate and the one it shows to kubelet; besides,
+/// the key of service accounts' tokens.
+fn make_certificates(directory: &Path) -> Result<()> {
+    let openssl = |words: &[&str]| {
+        let mut command = Command::new("openssl");
+        progress::quiet(command.args(words).current_dir(directory)).map(drop)
+    };
+    let new = |name: &str, subject: &str, more: &[&str]| {
+        let (key, certificate) = (format!("{name}.key"), format!("{name}.crt"));
+        let words = [
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "3650",
+            "-subj",
+            subject,
+            "-keyout",
+            &key,
+            "-out",
+            &certificate,
+        ];
+        openssl(&[&words, more].concat())
+    };
+    new("ca", "/CN=ballast-cluster", &[])?;
+    let signed = [
+        "-CA",
+        "ca.crt",
+        "-CAkey",
+        "ca.key",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ];
+    let names = format!(
+        "subjectAltName=IP:{},IP:{},IP:127.0.0.1,DNS:kubernetes.default.svc",
+        settings::ADDRESS,
+        settings::SERVICE_ADDRESS
+    );
+    new(
+        "apiserver",
+        "/CN=kube-apiserver",
+        &[&signed[..], &["-addext", &names]].concat(),
+    )?;
+    new(
+        "apiserver-kubelet-client",
+        "/O=system:masters/CN=kube-apiserver-kubelet-client",
+        &signed,
+    )?;
+    openssl(&[
+        "genrsa",
+        "-traditional",
+        "-out",
+        "service-account.key",
+        "2048",
+    ])
+}
+
+fn import_images(cluster: &Cluster, programs: &Programs) -> Result<()> {
+    let (directory, archive) = (cluster.place("images"), cluster.place("images.tar"));
+    images::write(&programs.busybox()?, &directory, &archive)?;
+    let ctr = |words: &[&str]| {
+        let mut command = Command::new(programs.debian("usr/bin/ctr"));
+        command
+            .arg("--address")
+            .arg(cluster.place("containerd.sock"))
+            .args(words);
+        progress::quiet(&mut command)
+    };
+    cluster.wait_for("containerd", "containerd answers", || {
+        ctr(&["version"]).is_ok()
+    })?;
+    let archive = archive.display().to_string();
+    ctr(&["--namespace", "k8s.io", "images", "import", &archive]).map(drop)
+}
+
+fn status() -> Result<ExitCode> {
+    let cluster = Cluster::running()?;
+    let mut all_run = true;
+    for program in PROGRAMS {
+        let state = match recorded(&cluster.record(program)) {
+            Ok(process) if process.is_running() => format!("runs, pid {}", process.pid),
+            Ok(process) => format!(
+                "has ended, pid {}: {}",
+                process.pid,
+                cluster.log(program).display()
+            ),
+            Err(_) => "was not started".to_owned(),
+        };
+        all_run &= state.starts_with("runs");
+        println!("{program:<24} {state}");
+    }
+    let answer = cluster
+        .kubectl()
+        .and_then(|mut it| progress::quiet(it.args(["get", "nodes", "--no-headers"])));
+    match answer {
+        Ok(nodes) => print!("{nodes}"),
+        Err(error) => println!("{error:#}"),
+    }
+    Ok(if all_run {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn down() -> Result<()> {
+    let cluster = Cluster::new();
+    let started = Instant::now();
+    headline("take the cluster down");
+    // What makes processes ends before what it made.
+    for program in PROGRAMS.iter().rev().filter(|it| **it != "containerd") {
+        if let Ok(process) = recorded(&cluster.record(program)) {
+            processes::end(&[process])?;
+        }
+    }
+    // Containers are in their cgroups; their shims, containerd and who was started beside them in the
+    // namespace. Those of containers end first, so that shims clean up after them.
+    loop {
+        let containers = cgroups::processes()?;
+        if containers.is_empty() {
+            break;
+        }
+        processes::end(&containers)?;
+    }
+    processes::end(&processes::in_the_namespace()?)?;
+    unmount(&cluster.directory)?;
+    cgroups::remove()?;
+    processes::remove_namespace()?;
+    let made = fs::read_to_string(cluster.place("made-elsewhere")).unwrap_or_default();
+    remove_links(Path::new("/var/log/containers"), &cluster.directory)?;
+    made.lines().try_for_each(|it| remove(Path::new(it)))?;
+    remove(&cluster.directory)?;
+    note(format_args!(
+        "nothing is left, {}",
+        Elapsed(started.elapsed())
+    ));
+    Ok(())
+}
+
+/// Unmounts what lies below `directory`, the last mounted first.
+fn unmount(directory: &Path) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").context("read mounts")?;
+        let mut points = mounts.lines().filter_map(|it| it.split(' ').nth(4));
+        let Some(last) = points.rfind(|it| Path::new(it).starts_with(directory)) else {
+            return Ok(());
+        };
+        if let Err(error) = progress::quiet(Command::new("umount").arg(last)) {
+            if Instant::now() >= deadline {
+                return Err(error);
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Removes the links of `from` that lead into `directory`: kubelet makes one per container.
+fn remove_links(from: &Path, directory: &Path) -> Result<()> {
+    let entries = match fs::read_dir(from) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("read {}", from.display()))?,
+    };
+    for entry in entries.flatten() {
+        let leads_here = fs::read_link(entry.path()).is_ok_and(|it| it.starts_with(directory));
+        if leads_here {
+            fs::remove_file(entry.path())
+                .with_context(|| format!("remove {}", entry.path().display()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! The processes of the cluster and the network namespace that they are in.
+//!
+//! Invariant: a process is ended only when it was started here, or by one that was: it is recorded with its
+//! start time, lives in the network namespace, or is in a cgroup below the node's root.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::settings::{ADDRESS, NAME};
+use crate::progress;
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// A process, told from another one of the same number by when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// In clock ticks since boot: field 22 of `/proc/PID/stat`.
+    started: u64,
+}
+
+impl Process {
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, started) = state_and_start(&stat)?;
+        (state != 'Z').then_some(Self { pid, started })
+    }
+
+    pub(super) fn is_running(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+}
+
+/// The command in the second field may hold anything, parentheses too.
+fn state_and_start(stat: &str) -> Option<(char, u64)> {
+    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+fn namespace() -> PathBuf {
+    Path::new("/run/netns").join(NAME)
+}
+
+/// `program` in the network namespace of the node.
+pub(super) fn in_namespace(program: &Path) -> Command {
+    let mut command = Command::new("nsenter");
+    command
+        .arg(format!("--net={}", namespace().display()))
+        .arg("--")
+        .arg(program);
+    command
+}
+
+/// Makes the namespace with its loopback and an address on a pair of devices that both stay in it.
+pub(super) fn make_namespace() -> Result<()> {
+    let ip = |arguments: &[&str]| progress::quiet(Command::new("ip").args(arguments)).map(drop);
+    ip(&["netns", "add", NAME])?;
+    let inside = |arguments: &[&str]| ip(&[&["-n", NAME], arguments].concat());
+    inside(&["link", "set", "lo", "up"])?;
+    inside(&[
+        "link",
+        "add",
+        "node",
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "node-peer",
+    ])?;
+    inside(&["address", "add", &format!("{ADDRESS}/24"), "dev", "node"])?;
+    inside(&["link", "set", "node", "up"])?;
+    inside(&["link", "set", "node-peer", "up"])
+}
+
+pub(super) fn remove_namespace() -> Result<()> {
+    if !namespace().exists() {
+        return Ok(());
+    }
+    progress::quiet(Command::new("ip").args(["netns", "delete", NAME])).map(drop)
+}
+
+/// Starts `command` apart from this terminal, with its output in `log`, and records it in `record`.
+pub(super) fn start(command: &mut Command, log: &Path, record: &Path) -> Result<()> {
+    let output = File::create(log).with_context(|| format!("create {}", log.display()))?;
+    let errors = output.try_clone().context("share a log")?;
+    // A session of its own: neither the end of the terminal nor its interrupt reach it.
+    let mut apart = Command::new("setsid");
+    apart
+        .arg(command.get_program())
+        .args(command.get_args())
+        .envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors);
+    let child = apart
+        .spawn()
+        .with_context(|| format!("start {}", log.display()))?;
+    let process = Process::of(child.id());
+    let process = process.with_context(|| format!("it ended at once: {}", log.display()))?;
+    let record_text = serde_json::to_string(&process).context("write a record")?;
+    fs::write(record, record_text).with_context(|| format!("write {}", record.display()))
+}
+
+pub(super) fn recorded(record: &Path) -> Result<Process> {
+    let text = fs::read_to_string(record).with_context(|| format!("read {}", record.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("read {}", record.display()))
+}
+
+/// Those that live in the network namespace, whoever started them.
+pub(super) fn in_the_namespace() -> Result<Vec<Process>> {
+    if !namespace().exists() {
+        return Ok(Vec::new());
+    }
+    let pids = progress::quiet(Command::new("ip").args(["netns", "pids", NAME]))?;
+    Ok(pids
+        .split_whitespace()
+        .filter_map(|it| Process::of(it.parse().ok()?))
+        .collect())
+}
+
+/// Ends them, at first in an orderly way.
+pub(super) fn end(processes: &[Process]) -> Result<()> {
+    for (signal, patience) in [
+        ("TERM", Duration::from_secs(5)),
+        ("KILL", Duration::from_secs(10)),
+    ] {
+        let running: Vec<_> = processes.iter().filter(|it| it.is_running()).collect();
+        if running.is_empty() {
+            return Ok(());
+        }
+        let pids = running.iter().map(|it| it.pid.to_string());
+        // One that has ended meanwhile is no failure; whether all have, is looked at below.
+        let _ = Command::new("kill")
+            .args(["-s", signal])
+            .args(pids)
+            .stderr(Stdio::null())
+            .status();
+        let deadline = Instant::now() + patience;
+        while running.iter().any(|it| it.is_running()) && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+    }
+    let left: Vec<_> = processes
+        .iter()
+        .filter(|it| it.is_running())
+        .map(|it| it.pid.to_string())
+        .collect();
+    ensure!(
+        left.is_empty(),
+        "processes that do not end: {}",
+        left.join(" ")
+    );
+    Ok(())
+}
+
+/// Looks until `is_so`, as long as `alive` goes on.
+pub(super) fn wait(
+    what: &str,
+    patience: Duration,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if is_so()? {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            bail!("{what}: not after {} s", patience.as_secs());
+        }
+        thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_may_look_like_the_rest_of_the_line() {
+        let stat = "42 (a) S 1 (b) R 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 100 200";
+        assert_eq!(state_and_start(stat), Some(('R', 9876)));
+        assert_eq!(state_and_start("42 (a"), None);
+    }
+
+    #[test]
+    fn a_process_is_itself_and_no_other() {
+        let this = Process::of(std::process::id()).expect("this process has a start");
+        assert!(this.is_running());
+        let other = Process {
+            started: this.started + 1,
+            ..this
+        };
+        assert!(!other.is_running());
+    }
+}

@@ -1,0 +1,270 @@
+//! The programs of the cluster, in the cache: Kubernetes and runc built from their Go modules, the rest
+//! from Debian's packages, unpacked without being installed.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+
+use crate::debian::{Apt, fill};
+use crate::progress::{self, headline, note};
+use crate::workspace;
+
+/// The versions of Kubernetes that there is a module file of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kubernetes {
+    #[default]
+    #[value(name = "1.36")]
+    V1_36,
+    #[value(name = "1.37")]
+    V1_37,
+}
+
+impl Kubernetes {
+    fn module_file(self) -> &'static str {
+        match self {
+            Self::V1_36 => "go.mod",
+            Self::V1_37 => "1.37.mod",
+        }
+    }
+}
+
+/// What one program is, its name tells: see `tests/cluster/kubernetes/main.go`.
+const KUBERNETES: [&str; 5] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+];
+
+/// Debian 12 and 13 have a containerd that is too old; those of sid run on both.
+const SUITE: &str = "sid";
+const PACKAGES: [&str; 4] = [
+    "busybox-static",
+    "containerd",
+    "containernetworking-plugins",
+    "etcd-server",
+];
+
+const RUNC: &str = "github.com/opencontainers/runc";
+
+/// Directories that programs are in.
+#[derive(Clone, Debug)]
+pub(super) struct Programs {
+    kubernetes: PathBuf,
+    debian: PathBuf,
+    runc: PathBuf,
+}
+
+/// Those in the cache, built and fetched first where they are not there.
+pub(super) fn get(kubernetes: Kubernetes) -> Result<Programs> {
+    let cache = workspace::cache()?.join("cluster");
+    let version = module_version("k8s.io/kubernetes", "kubernetes", kubernetes.module_file())?;
+    let runc = module_version(RUNC, "runc", "go.mod")?;
+    let programs = Programs {
+        kubernetes: cache.join(format!("kubernetes-{version}")),
+        debian: cache.join(format!("debian-{SUITE}")),
+        runc: cache.join(format!("runc-{runc}")),
+    };
+    if !programs.debian.exists() {
+        headline(format_args!(
+            "fetch {} from Debian {SUITE}",
+            PACKAGES.join(", ")
+        ));
+        fill(&programs.debian, fetch).context("fetch Debian's packages")?;
+    }
+    if !programs.runc.exists() {
+        headline(format_args!("build runc {runc}"));
+        fill(&programs.runc, build_runc).context("build runc")?;
+    }
+    if !programs.kubernetes.exists() {
+        headline(format_args!("build Kubernetes {version}"));
+        note("once per machine; about nine minutes on two cores");
+        fill(&programs.kubernetes, |directory| {
+            build_kubernetes(kubernetes, &version, directory)
+        })
+        .context("build Kubernetes")?;
+    }
+    Ok(programs)
+}
+
+/// Why this machine cannot build or run them.
+pub(crate) fn cannot_run() -> Option<String> {
+    if env::consts::ARCH != "x86_64" {
+        return Some(format!(
+            "Debian's packages are fetched for x86_64, this is {}",
+            env::consts::ARCH
+        ));
+    }
+    for (program, package) in [
+        ("go", "golang-go, 1.26 or newer"),
+        ("gcc", "gcc and libc6-dev"),
+        ("ip", "iproute2"),
+        ("nsenter", "util-linux"),
+        ("openssl", "openssl"),
+    ] {
+        let path = env::var_os("PATH").unwrap_or_default();
+        if !env::split_paths(&path).any(|it| it.join(program).exists()) {
+            return Some(format!("no `{program}` here: install {package}"));
+        }
+    }
+    None
+}
+
+impl Programs {
+    pub(super) fn kubernetes(&self, name: &str) -> PathBuf {
+        self.kubernetes.join(name)
+    }
+
+    pub(super) fn debian(&self, path: &str) -> PathBuf {
+        self.debian.join(path)
+    }
+
+    pub(super) fn runc(&self) -> PathBuf {
+        self.runc.join("runc")
+    }
+
+    pub(super) fn busybox(&self) -> Result<PathBuf> {
+        let places = ["usr/bin/busybox", "bin/busybox"].map(|it| self.debian(it));
+        let found = places.into_iter().find(|it| it.is_file());
+        found.context("Debian's package busybox-static has no busybox")
+    }
+
+    /// A `PATH` with containerd's shim and runc in front.
+    pub(super) fn search_path(&self) -> Result<std::ffi::OsString> {
+        let own = [
+            self.debian("usr/bin"),
+            self.debian("usr/sbin"),
+            self.runc.clone(),
+        ];
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::join_paths(own.into_iter().chain(env::split_paths(&path)))
+            .context("a directory of PATH has a colon")
+    }
+}
+
+fn source(module: &str) -> PathBuf {
+    workspace::root().join("tests/cluster").join(module)
+}
+
+/// The version of `path` that the module file of `module` asks for.
+fn module_version(path: &str, module: &str, file: &str) -> Result<String> {
+    let file = source(module).join(file);
+    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    match required_version(&text, path) {
+        Some(version) => Ok(version.to_owned()),
+        None => bail!("{} does not require {path}", file.display()),
+    }
+}
+
+fn required_version<'a>(text: &'a str, path: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let mut words = line.split_whitespace().filter(|it| *it != "require");
+        let version = (words.next()? == path).then(|| words.next())??;
+        version.starts_with('v').then_some(version)
+    })
+}
+
+fn fetch(directory: &Path) -> Result<()> {
+    let apt = Apt::new(&directory.join("apt"), &[SUITE])?;
+    apt.download(&PACKAGES)?;
+    apt.unpack(directory)?;
+    apt.remove()
+}
+
+fn go(module: &str, what: &str, arguments: &[&str], is_c: bool) -> Result<()> {
+    let mut go = Command::new("go");
+    go.arg("build")
+        .args(arguments)
+        .current_dir(source(module))
+        .env("CGO_ENABLED", if is_c { "1" } else { "0" })
+        // What the module files name is what is built, whatever this machine has set.
+        .env("GOFLAGS", "-mod=readonly -trimpath")
+        .env_remove("GOOS")
+        .env_remove("GOARCH");
+    progress::run(what, &mut go).map(drop)
+}
+
+/// runc enters namespaces in C before Go starts, so it needs a C compiler. It is built without
+/// libseccomp: pods of tests ask for no profile.
+fn build_runc(directory: &Path) -> Result<()> {
+    let program = directory.join("runc").display().to_string();
+    go(
+        "runc",
+        "build runc",
+        &[
+            "-tags=netgo,osusergo",
+            "-ldflags=-s -w -extldflags -static",
+            "-o",
+            &program,
+            RUNC,
+        ],
+        true,
+    )
+}
+
+fn build_kubernetes(kubernetes: Kubernetes, version: &str, directory: &Path) -> Result<()> {
+    let program = directory.join("kubernetes").display().to_string();
+    let flags = linker_flags(version)?;
+    let module_file = format!("-modfile={}", kubernetes.module_file());
+    go(
+        "kubernetes",
+        "build Kubernetes",
+        &[&module_file, &flags, "-o", &program, "."],
+        false,
+    )?;
+    ensure!(Path::new(&program).is_file(), "go built no {program}");
+    KUBERNETES.iter().try_for_each(|name| {
+        symlink("kubernetes", directory.join(name)).with_context(|| format!("link {name}"))
+    })
+}
+
+/// A Kubernetes built as a module calls itself `v0.0.0-master`, unless the linker tells it its version.
+fn linker_flags(version: &str) -> Result<String> {
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
+        bail!("{version} is no version of Kubernetes");
+    };
+    let set = |name: &str, value: &str| format!("-X k8s.io/component-base/version.{name}={value}");
+    Ok(format!(
+        "-ldflags=-s -w {} {} {}",
+        set("gitVersion", version),
+        set("gitMajor", major),
+        set("gitMinor", minor)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_that_of_the_module_file() {
+        let text = "require (\n\tk8s.io/kubectl v0.36.3\n\tk8s.io/kubernetes v1.36.3\n)\n\
+                    replace (\n\tk8s.io/api => k8s.io/api v0.36.3\n)\n\
+                    require github.com/opencontainers/runc v1.3.6 // indirect\n";
+        assert_eq!(required_version(text, "k8s.io/kubernetes"), Some("v1.36.3"));
+        assert_eq!(required_version(text, RUNC), Some("v1.3.6"));
+        assert_eq!(required_version(text, "k8s.io/api"), None);
+    }
+
+    #[test]
+    fn every_version_has_a_module_file() {
+        for kubernetes in Kubernetes::value_variants() {
+            let file = kubernetes.module_file();
+            let version = module_version("k8s.io/kubernetes", "kubernetes", file).expect(file);
+            let name = kubernetes
+                .to_possible_value()
+                .expect("every version has a name");
+            assert!(
+                version.starts_with(&format!("v{}.", name.get_name())),
+                "{version}"
+            );
+        }
+    }
+}
