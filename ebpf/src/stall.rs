@@ -1,5 +1,5 @@
 //! Memory stalls: time in reclaim, per cgroup of the waiting task. Totals in a map, for every
-//! stall; events at a bounded rate, some of which wake the agent.
+//! stall; events at a bounded rate, some of which wake an agent that decides by them.
 
 use core::arch::asm;
 
@@ -8,13 +8,13 @@ use aya_ebpf::btf_maps::{Array, HashMap, RingBuf};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::macros::btf_map;
 use ebpf_abi::{
-    Lineage, STALL_DIRECT, STALL_MEMCG, STALL_WAKE_INTERVAL_NS, StallRecord, StallTotal,
+    Lineage, STALL_DIRECT, STALL_MEMCG, STALL_WAKE_INTERVAL_NS, StallRecord, StallTotal, WATCH_STALLS,
 };
 
 use crate::kernel::{
     Memory, Pointer, cgroup_id, cgroup_of, hierarchy_of, is_reported, lineage, now, watch,
 };
-use crate::maps::{STALL_RING_BYTES, count_loss};
+use crate::maps::{STALL_RING_BYTES, count_loss, submit_quietly};
 
 #[btf_map]
 pub(crate) static STALL_EVENTS: RingBuf<StallRecord, STALL_RING_BYTES> = RingBuf::new();
@@ -94,7 +94,10 @@ pub(crate) unsafe fn end<M: Memory>(current: Pointer, kind: u32, reclaimed_pages
         (*record).cgroup = cgroup;
         (*record).tgid = (task >> 32) as u32;
         (*record).kind = kind;
-        entry.submit(u64::from(wakeup(at_ns)));
+        match watch.flags & WATCH_STALLS {
+            0 => submit_quietly(&STALL_EVENTS, entry),
+            _ => entry.submit(u64::from(wakeup(at_ns))),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use ballast::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, CgroupLineage, ExitStatus, KernelEvent,
     OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
 };
-use ballast::sources::bpf::{LoadOptions, Pinning, ProgramState, Stream, Streams};
+use ballast::sources::bpf::{LoadOptions, Pinning, ProgramState, Stream, Streams, WatchedRoot};
 use ballast::sys::clock;
 use ballast_tests::wait::{patience, until};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -254,6 +254,14 @@ fn a_kill_and_the_end_of_its_victim_wake_a_reader_and_cgroups_do_not() -> Result
     let edges = |stream| Edges::of(&watcher, stream);
     let (kills, processes) = (edges(Stream::Oom)?, edges(Stream::Process)?);
     let cgroups = edges(Stream::Cgroup)?;
+    let waiting = Watcher::with(LoadOptions {
+        watched: Some(WatchedRoot {
+            tells_ends: true,
+            ..root.watched()?
+        }),
+        ..LoadOptions::default()
+    })?;
+    let ends = Edges::of(&waiting, Stream::Cgroup)?;
     let pod = root.child("pod")?;
     let ended = pod.run("exit 0")?.wait()?;
     ensure!(ended.success(), "{ended}");
@@ -264,6 +272,7 @@ fn a_kill_and_the_end_of_its_victim_wake_a_reader_and_cgroups_do_not() -> Result
         Ok(())
     })?;
     ensure!(!cgroups.has_one(Duration::ZERO)?, "woken for cgroups");
+    ensure!(ends.has_one(patience())?, "not woken for an end, as asked");
     ensure!(!processes.has_one(Duration::ZERO)?, "woken for processes");
     pod.limit_memory(32 * MIB)?;
     wait_for_kill(&mut pod.run_hog()?)?;
@@ -435,11 +444,26 @@ fn time_in_reclaim_is_counted_by_cgroup_and_forgotten_with_it() -> Result<()> {
     let root = Cgroup::root("stall")?;
     let pod = root.child("pod")?;
     pod.limit_memory(32 * MIB)?;
+    let quiet = Watcher::with(LoadOptions {
+        watched: Some(WatchedRoot {
+            tells_stalls: false,
+            ..root.watched()?
+        }),
+        ..LoadOptions::default()
+    })?;
+    let no_edges = Edges::of(&quiet, Stream::Stall)?;
     let mut watcher = Watcher::start(&root)?;
     let edges = Edges::of(&watcher, Stream::Stall)?;
     wait_for_kill(&mut pod.run_hog()?)?;
     ensure!(edges.has_one(patience())?, "nobody is woken for it");
     watcher.until("a stall", |it| !it.stalls().is_empty())?;
+    let n_waiting = quiet.streams.waiting(Stream::Stall)?.len();
+    ensure!(n_waiting > 0, "the other reader is told nothing");
+    ensure!(
+        !no_edges.has_one(Duration::ZERO)?,
+        "woken for {n_waiting} records that it asked nobody to wake it for"
+    );
+    drop(quiet);
     let id = pod.id()?;
     let totals = watcher.streams.stall_totals()?;
     let total = totals.get(&id).context("no total for the pod")?;

@@ -160,6 +160,7 @@ impl Node {
             },
             unified: self.is_unified(),
             tells_ends: false,
+            tells_stalls: true,
         }))
     }
 }

@@ -344,6 +344,7 @@ impl Loop {
         let watched = self.node.watched_root(kubepods).ok()??;
         Some(WatchedRoot {
             tells_ends: true,
+            tells_stalls: false,
             ..watched
         })
     }

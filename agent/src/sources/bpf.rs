@@ -81,6 +81,8 @@ pub struct WatchedRoot {
     pub unified: bool,
     /// A cgroup that becomes empty is to be known at once: another program removes it some milliseconds later.
     pub tells_ends: bool,
+    /// Time in reclaim is to be known at once: eviction is decided by it.
+    pub tells_stalls: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,6 +128,12 @@ impl ProgramReport {
     pub fn reports_kills(&self) -> bool {
         let is_running = !matches!(self.state, ProgramState::Refused { .. });
         is_running && self.program.starts_with("oom_victim")
+    }
+
+    /// It runs, and tells of cgroups that are made.
+    pub fn reports_cgroups(&self) -> bool {
+        let is_running = !matches!(self.state, ProgramState::Refused { .. });
+        is_running && self.program.starts_with("cgroup_created")
     }
 
     /// It is refused, and what it would tell is found out otherwise: the limit of a kill by its victim's

@@ -9,6 +9,8 @@ pub const WATCH_EVERYTHING: u32 = 1;
 pub const WATCH_SIGNALS: u32 = 2;
 /// [`Watch::flags`]: a cgroup that becomes empty wakes the reader: another program removes it at once.
 pub const WATCH_ENDS: u32 = 4;
+/// [`Watch::flags`]: time in reclaim wakes the reader: it decides on eviction.
+pub const WATCH_STALLS: u32 = 8;
 
 shared! {
     /// What the programs report on. In a map and not in read-only data: the root is known after the

@@ -91,6 +91,7 @@ impl Cgroup {
             level: 1,
             hierarchy_id: hierarchy.id,
             tells_ends: false,
+            tells_stalls: true,
             unified: hierarchy.is_v2(),
         })
     }

@@ -54,9 +54,14 @@ fn follow(watch: &mut abi::Watch, root: WatchedRoot) {
     watch.root_id = root.cgroup_id.0;
     watch.root_level = root.level;
     watch.hierarchy_id = root.hierarchy_id;
-    watch.flags &= !abi::WATCH_ENDS;
-    if root.tells_ends {
-        watch.flags |= abi::WATCH_ENDS;
+    for (flag, is_set) in [
+        (abi::WATCH_ENDS, root.tells_ends),
+        (abi::WATCH_STALLS, root.tells_stalls),
+    ] {
+        match is_set {
+            true => watch.flags |= flag,
+            false => watch.flags &= !flag,
+        }
     }
 }
 
