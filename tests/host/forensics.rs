@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use ballast::decide::missed_kills::GRACE;
 use ballast::model::forensics::{MAX_RECORD_BYTES, OomRecord, RecordId};
 use ballast::model::saved_counts::{self, SavedCounts, SavedSeries};
 use ballast::model::status::Status;
@@ -15,6 +16,7 @@ use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::{cgroup, scrape};
 
 use super::look::{container_path, is_running, oom_detail, pod_path, wait_kills};
+use super::missed::check_all_are_counted;
 use super::{say, scaled};
 
 const MIB: u64 = 1 << 20;
@@ -256,6 +258,11 @@ fn an_agent_that_dies_in_a_storm_leaves_whole_records() -> Result<()> {
     // three each, which an emulated machine lets pile up within the 20 ms between two writes.
     let least = (n * 9 / 10).min(n - n_deaths * 3);
     assert!(n_recorded >= least, "{n_recorded} of {n}");
+    // The counters have all of them.
+    let all = u32::try_from(n)?;
+    check_all_are_counted(&agent, "storm", all)?;
+    thread::sleep(2 * GRACE);
+    check_all_are_counted(&agent, "storm", all)?;
     let ids: Vec<RecordId> = records.iter().map(|it| it.id).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
     let files = fs::read_dir(agent.state().join("oom"))?.count();

@@ -1,17 +1,21 @@
 //! OOM kills that no program reports, known from what the kernel counts: at once where the kernel takes
 //! no programs, and right in every counter.
 
+use std::thread;
+
 use anyhow::{Context, Result, ensure};
+use ballast::decide::missed_kills::GRACE;
 use ballast::model::record::EventRecord;
 use ballast::model::status::{ProgramState, Status};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape;
-use ballast_tests::wait::wait_for;
+use ballast_tests::wait::{self, wait_for};
 use serde_json::json;
 
 use super::look::{container_path, has_ended, pid_of, whose};
+use super::scaled;
 
 /// Bytes: more than a container of these tests may use.
 const TOO_MUCH: &str = "100663296";
@@ -124,6 +128,54 @@ fn without_programs_the_kill_that_ends_a_container_is_counted() -> Result<()> {
     }
     assert_eq!(missed(&agent)?.len(), n);
     Ok(())
+}
+
+/// Killed without a word amid kills, and started again.
+#[cfg_attr(feature = "privileged", test)]
+fn without_programs_an_agent_that_dies_amid_kills_counts_each_once() -> Result<()> {
+    let mut agent = agent("missed-burst")?;
+    let n = scaled(200, 30)?;
+    let script = format!("{} burst {n} 16777216; exec sleep 3600", hog()?);
+    let container = limited(Container::sh("greedy", &script));
+    agent.put(
+        &Manifest::new("burst")
+            .with_overhead(16)
+            .container(container),
+    )?;
+    let pod = agent.wait_pod("burst", "runs", |it| pid_of(it, "greedy").is_some())?;
+    let path = container_path(&pod, "greedy")?;
+    let by_kernel = || cgroup::oom_kills(&path);
+    for part in 1..=3 {
+        agent.wait_for("some more kills", || {
+            Ok(by_kernel()? >= u64::from(n * part / 4))
+        })?;
+        agent.kill()?;
+        agent.start()?;
+    }
+    agent.wait_for("the end of the kills", || Ok(by_kernel()? == u64::from(n)))?;
+    check_all_are_counted(&agent, "burst", n)?;
+    // Later than whatever is still compared.
+    thread::sleep(2 * GRACE);
+    check_all_are_counted(&agent, "burst", n)
+}
+
+/// In the counters of both pages and in the status.
+pub(super) fn check_all_are_counted(agent: &Agent, pod: &str, n: u32) -> Result<()> {
+    let of = [("pod", pod), ("container", "greedy")];
+    let all = Some(f64::from(n));
+    wait::until("all kills are counted", || {
+        let own = scrape::page(&agent.metrics, "/metrics")?.value("ballast_oom_kills_total", &of);
+        let cadvisor = scrape::page(&agent.metrics, "/metrics/cadvisor")?;
+        let cadvisor = cadvisor.value("container_oom_events_total", &of);
+        let status = agent.status()?;
+        let shown = status.pods.iter().find(|it| it.name == pod);
+        let shown = shown.map(|it| it.oom_kills);
+        ensure!(
+            (own, cadvisor, shown) == (all, all, Some(n.into())),
+            "of {n}: {own:?}, {cadvisor:?}, {shown:?}"
+        );
+        Ok(())
+    })
 }
 
 #[cfg_attr(feature = "privileged", test)]

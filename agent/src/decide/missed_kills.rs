@@ -9,6 +9,10 @@
 //! limit it was; of v2 (`memory.events`) that of every cgroup above the victim too. There no pod has an
 //! account, since its processes are all in its containers.
 //!
+//! What is known outlives the agent, beside its counters of kills and saved with them: the next one holds the
+//! kernel's counts against that, so that whatever a dying agent took along, or happened while none ran, is
+//! reported from the rings or missed.
+//!
 //! Invariant: an account is of a cgroup id, never of a name: a cgroup that is made again begins anew.
 //! A kill is missed once.
 
@@ -22,11 +26,11 @@ use crate::model::event::{CgroupId, OomKill};
 /// machine that had no memory left.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// Processes killed, of which `n_reported` are known. The one that is chosen first is counted twice
-/// where its whole cgroup goes (`oom_kill_process`, mm/oom_kill.c).
-fn processes(counted: OomCount, n_reported: u64) -> u64 {
+/// Processes killed, of which `known` are known. The one that is chosen first is counted twice where its
+/// whole cgroup goes (`oom_kill_process`, mm/oom_kill.c).
+fn processes(counted: OomCount, known: u64) -> u64 {
     let OomCount { kills, group_kills } = counted;
-    let twice = group_kills.unwrap_or(n_reported.min(kills / 2));
+    let twice = group_kills.unwrap_or(known.min(kills / 2));
     kills.saturating_sub(twice)
 }
 
@@ -49,14 +53,23 @@ pub struct Missed {
     pub at: Duration,
 }
 
+/// Kills that are known, by cgroup: what one agent leaves to the next.
+pub type KnownKills = BTreeMap<CgroupId, u64>;
+
+/// Cgroups without an account of which reports are kept: of those that nobody has registered yet.
+const MAX_EARLY: usize = 1024;
+
 /// See the module. Times are boottime.
 #[derive(Debug, Default)]
 pub struct KillAccounts {
     is_unified: bool,
     /// No program reports kills.
     is_silent: bool,
-    /// Nor was there one between the last agent and this.
-    had_gap: bool,
+    /// What earlier agents knew, of cgroups that have no account yet. `None`: none has counted on this node,
+    /// so what the kernel has counted until now was nobody's to tell.
+    before: Option<KnownKills>,
+    /// Reports of cgroups that have no account yet.
+    early: KnownKills,
     accounts: BTreeMap<CgroupId, Account>,
 }
 
@@ -66,22 +79,10 @@ struct Account {
     known: u64,
     /// Reports from before are in `known` already.
     since: Duration,
-    n_reported: u64,
     counted: u64,
     /// More was counted than is known: how much, and when that was read.
     open: Option<(Duration, u64)>,
     is_removed: bool,
-}
-
-/// What is known of the kills in a cgroup that was there before the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
-    /// All that the kernel has counted: it was nobody's to tell.
-    All,
-    /// So many are on record, and others may have been told that are not yet.
-    Recorded(u64),
-    /// So many were told, and no other.
-    Told(u64),
 }
 
 impl KillAccounts {
@@ -91,6 +92,36 @@ impl KillAccounts {
             is_unified,
             ..Self::default()
         }
+    }
+
+    /// With what the agents before knew.
+    pub fn resume(&mut self, known: KnownKills) {
+        self.before = Some(known);
+    }
+
+    /// The cgroups that were there before the agent have their accounts; what is found from now on was made
+    /// since.
+    pub fn all_are_found(&mut self) {
+        self.before = Some(KnownKills::new());
+    }
+
+    /// What the next agent is to know. `None`: not everything that was there before is looked at yet.
+    pub fn known(&self) -> Option<KnownKills> {
+        let mut known = self.before.clone()?;
+        for (cgroup, n) in &self.early {
+            *known.entry(*cgroup).or_default() += n;
+        }
+        let accounts = self.accounts.iter().filter(|(_, it)| !it.is_removed);
+        known.extend(accounts.map(|(cgroup, it)| (*cgroup, it.known)));
+        known.retain(|_, n| *n > 0);
+        Some(known)
+    }
+
+    /// Kills that are known in a cgroup that has an account. `None`: no agent before has counted, and what it knew
+    /// of this one is not known.
+    pub fn known_in(&self, cgroup: CgroupId) -> Option<u64> {
+        self.before.as_ref()?;
+        Some(self.accounts.get(&cgroup)?.known)
     }
 
     pub fn is_unified(&self) -> bool {
@@ -106,44 +137,38 @@ impl KillAccounts {
         self.is_silent = true;
     }
 
-    /// Nobody reported kills since the last agent, so that what its records do not have was missed. To
-    /// be said before any cgroup is adopted.
-    pub fn after_a_gap(&mut self) {
-        self.had_gap = true;
-    }
-
     /// A cgroup that was just made.
     pub fn begin(&mut self, cgroup: CgroupId) {
-        self.accounts.entry(cgroup).or_insert(Account::new(0));
+        if !self.accounts.contains_key(&cgroup) {
+            let known = self.known_of(cgroup).unwrap_or_default();
+            self.accounts.insert(cgroup, Account::new(known));
+        }
     }
 
-    /// A cgroup that was there before the agent, as counted at `now`. What was killed between two agents is
-    /// reported, from the rings, but after a gap. Whether something is counted that is not known yet.
-    pub fn adopt(
-        &mut self,
-        cgroup: CgroupId,
-        counted: OomCount,
-        before: Before,
-        now: Duration,
-    ) -> bool {
-        // As it will be counted again: nothing is reported of what was before.
-        let counted = processes(counted, 0);
-        let (known, since) = match (before, self.had_gap) {
-            // Whatever is reported is in neither yet.
-            (Before::Told(n), _) | (Before::Recorded(n), true) => (counted.min(n), Duration::ZERO),
-            (Before::All | Before::Recorded(_), _) => (counted, now),
+    /// A cgroup that was found, as counted at `now` or later. Whether something is counted that is not known yet.
+    pub fn adopt(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) -> bool {
+        if let Some(account) = self.accounts.get(&cgroup) {
+            return account.open.is_some();
+        }
+        let mut account = match self.known_of(cgroup) {
+            Some(known) => Account::new(known),
+            None => Account {
+                since: now,
+                ..Account::new(processes(counted, 0))
+            },
         };
-        let mut account = Account {
-            since,
-            counted,
-            ..Account::new(known)
-        };
+        account.counted = processes(counted, account.known);
         account.look(now);
-        self.accounts
-            .entry(cgroup)
-            .or_insert(account)
-            .open
-            .is_some()
+        let is_open = account.open.is_some();
+        self.accounts.insert(cgroup, account);
+        is_open
+    }
+
+    /// What is known of a cgroup that gets an account; `None`: nobody was there to know.
+    fn known_of(&mut self, cgroup: CgroupId) -> Option<u64> {
+        let early = self.early.remove(&cgroup).unwrap_or_default();
+        let before = self.before.as_mut()?.remove(&cgroup).unwrap_or_default();
+        Some(before + early)
     }
 
     /// A program reported a kill.
@@ -156,10 +181,15 @@ impl KillAccounts {
         let above = victim.below_root.iter().flatten().copied();
         let above = above.filter(|it| self.is_unified && *it != victim.cgroup_id);
         for cgroup in above.chain([victim.cgroup_id]) {
-            if let Some(account) = self.accounts.get_mut(&cgroup).filter(|it| at >= it.since) {
-                account.known += 1;
-                account.n_reported += 1;
+            match self.accounts.get_mut(&cgroup) {
+                Some(account) if at >= account.since => account.known += 1,
+                Some(_) => {}
+                None => *self.early.entry(cgroup).or_default() += 1,
             }
+        }
+        while self.early.len() > MAX_EARLY {
+            // The oldest: ids grow.
+            self.early.pop_first();
         }
     }
 
@@ -170,7 +200,7 @@ impl KillAccounts {
             return false;
         };
         let was_open = account.open.is_some();
-        let n = processes(counted, account.n_reported);
+        let n = processes(counted, account.known);
         account.counted = account.counted.max(n);
         account.look(now);
         account.open.is_some() && !was_open
@@ -178,6 +208,7 @@ impl KillAccounts {
 
     /// The cgroup is gone; what was last counted of it is still compared.
     pub fn end(&mut self, cgroup: CgroupId) {
+        self.early.remove(&cgroup);
         if let Some(account) = self.accounts.get_mut(&cgroup) {
             account.is_removed = true;
             if account.open.is_none() {
@@ -235,7 +266,6 @@ impl Account {
         Self {
             known,
             since: Duration::ZERO,
-            n_reported: 0,
             counted: 0,
             open: None,
             is_removed: false,

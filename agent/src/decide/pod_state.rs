@@ -101,10 +101,11 @@ impl PodState {
         self.oom_kills_before.insert(container.to_owned(), kills);
     }
 
-    /// OOM kills in a container since its last start.
-    pub fn kills_of_instance(&self, container: &str) -> u64 {
-        let of = |kills: &BTreeMap<String, u64>| kills.get(container).copied().unwrap_or(0);
-        of(&self.oom_kills).saturating_sub(of(&self.oom_kills_before))
+    /// So many OOM kills are known in a container since its last start, whatever this record has of them: it is
+    /// written later than they are counted.
+    pub fn set_kills_of_instance(&mut self, container: &str, kills: u64) {
+        let before = self.oom_kills_before.get(container).copied().unwrap_or(0);
+        self.oom_kills.insert(container.to_owned(), before + kills);
     }
 
     /// A pod whose state was lost, by the containers of it that are there. Times are of this boot.

@@ -285,6 +285,11 @@ impl OomCount {
             },
         })
     }
+
+    /// Whether processes may be counted twice and the kernel does not say how many.
+    pub fn is_ambiguous(self) -> bool {
+        self.group_kills.is_none() && self.kills > 0
+    }
 }
 
 /// CPU time of a cgroup with all below it, in nanoseconds since it was made.

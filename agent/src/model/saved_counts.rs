@@ -1,8 +1,10 @@
-//! Counts that go on when the agent starts again, by metric family.
+//! Counts that go on when the agent starts again: by metric family, and by cgroup.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use super::event::CgroupId;
 
 /// What the sealed file says it holds, and its format.
 pub const KIND: &str = "SavedCounts";
@@ -20,4 +22,68 @@ pub struct SavedSeries {
     pub labels: BTreeMap<String, String>,
     /// A count, or seconds since the Unix epoch.
     pub value: f64,
+}
+
+/// Stands among the families: how many kills of a cgroup are known. An agent that does not know it passes
+/// it over.
+const KNOWN: &str = "known_oom_kills";
+const BOOT_ID: &str = "boot_id";
+const CGROUP_ID: &str = "cgroup_id";
+
+impl SavedCounts {
+    /// Adds the kills that are known, by cgroup. Ids are those of one boot.
+    pub fn set_known_kills(&mut self, known: &BTreeMap<CgroupId, u64>, boot_id: &str) {
+        let series = known.iter().map(|(cgroup, n)| SavedSeries {
+            labels: BTreeMap::from([
+                (BOOT_ID.to_owned(), boot_id.to_owned()),
+                (CGROUP_ID.to_owned(), cgroup.0.to_string()),
+            ]),
+            value: as_value(*n),
+        });
+        self.0.insert(KNOWN.to_owned(), series.collect());
+    }
+
+    /// Those of this boot. `None`: nobody has saved any, so nobody has counted on this node.
+    pub fn known_kills(&self, boot_id: &str) -> Option<BTreeMap<CgroupId, u64>> {
+        let series = self.0.get(KNOWN)?.iter();
+        let of_this_boot =
+            series.filter(|it| it.labels.get(BOOT_ID).is_some_and(|it| it == boot_id));
+        let known = of_this_boot.filter_map(|it| {
+            let cgroup = it.labels.get(CGROUP_ID)?.parse().ok()?;
+            Some((CgroupId(cgroup), as_count(it.value)))
+        });
+        Some(known.collect())
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+fn as_value(n: u64) -> f64 {
+    n as f64
+}
+
+/// A count that was saved as a number of JSON; exact up to 2^53.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and what is no number becomes 0"
+)]
+pub fn as_count(value: f64) -> u64 {
+    value as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_kills_are_of_one_boot() {
+        let mut saved = SavedCounts::default();
+        assert_eq!(saved.known_kills("a"), None);
+        let known = BTreeMap::from([(CgroupId(7), 3), (CgroupId(u64::MAX), 1)]);
+        saved.set_known_kills(&known, "a");
+        let text = serde_json::to_string(&saved).expect("JSON");
+        let saved: SavedCounts = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(saved.known_kills("a"), Some(known));
+        assert_eq!(saved.known_kills("b"), Some(BTreeMap::new()));
+    }
 }

@@ -18,6 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::kernel::Shared;
+use super::missed::KillCounts;
 use super::node::Node;
 use super::told::Told;
 use crate::apply::checkpoint;
@@ -212,6 +213,7 @@ pub(super) fn keep(
         &config.state_directory,
         config.oom_records.max_bytes,
         SceneReader::new(trees, Root::host()),
+        node.identity.boot_id.clone(),
         Arc::clone(shared),
         Arc::clone(background),
         metrics.clone(),
@@ -228,6 +230,7 @@ fn start(
     state: &Path,
     max_bytes: u64,
     reader: SceneReader,
+    boot_id: Option<String>,
     shared: Arc<Shared>,
     background: Arc<Background>,
     metrics: Metrics,
@@ -241,7 +244,14 @@ fn start(
         faults.push(format!("{n} OOM records are damaged and set aside"));
     }
     let counts = state.join(COUNTS);
-    faults.extend(restore_counts(&counts, &metrics));
+    match restore_counts(&counts, &metrics) {
+        Ok(saved) => {
+            if let Some(known) = boot_id.as_ref().and_then(|it| saved.known_kills(it)) {
+                shared.kill_counts.resume(known);
+            }
+        }
+        Err(fault) => faults.push(fault),
+    }
     let (queue, jobs) = mpsc::sync_channel(QUEUE);
     let recorder = Recorder {
         bursts: OomBursts::new(ring.next_id()),
@@ -252,7 +262,7 @@ fn start(
     let syncer = spawn("oom-sync", move || sync_all(&files))?;
     let (to_read, asked) = mpsc::sync_channel(QUEUE);
     let (read, scenes) = mpsc::channel();
-    let reader = Scenes::new(reader, shared);
+    let reader = Scenes::new(reader, Arc::clone(&shared));
     // Ends when the keeper has.
     spawn("oom-scenes", move || reader.work(&asked, &read))?;
     let keeper = Keeper {
@@ -260,6 +270,8 @@ fn start(
         directory,
         counts,
         background,
+        shared,
+        boot_id,
         metrics,
         open: BTreeMap::new(),
         to_read,
@@ -287,21 +299,21 @@ fn spawn(
     builder.spawn(work).map_err(ForensicsError::Thread)
 }
 
-/// Returns what was wrong with them.
-fn restore_counts(path: &Path, metrics: &Metrics) -> Option<String> {
+/// Gives what was saved, or what was wrong with it.
+fn restore_counts(path: &Path, metrics: &Metrics) -> Result<SavedCounts, String> {
     match stored::read::<SavedCounts>(path, KIND, VERSION) {
         Ok(saved) => {
             metrics.restore_oom_counts(&saved, clock::boottime());
-            None
+            Ok(saved)
         }
-        Err(stored::CheckpointError::File(error)) if error.is_gone() => None,
+        Err(stored::CheckpointError::File(error)) if error.is_gone() => Ok(SavedCounts::default()),
         Err(error) => {
             let aside = checkpoint::set_aside(path).map_err(|error| chain(&error));
             let what = match aside {
                 Ok(()) => "it is set aside".to_owned(),
                 Err(why) => why,
             };
-            Some(format!("{}; {what}; OOM kills count from 0", chain(&error)))
+            Err(format!("{}; {what}; OOM kills count from 0", chain(&error)))
         }
     }
 }
@@ -336,6 +348,9 @@ struct Keeper {
     directory: PathBuf,
     counts: PathBuf,
     background: Arc<Background>,
+    shared: Arc<Shared>,
+    /// `None`: nobody knows, and no cgroup id means anything to the next agent.
+    boot_id: Option<String>,
     metrics: Metrics,
     open: BTreeMap<RecordId, Open>,
     /// Kills whose scene is to be read, and the scenes that were.
@@ -514,6 +529,10 @@ impl Keeper {
     }
 
     /// At once if they are older than a storm would have them saved.
+    fn kill_counts(&self) -> &KillCounts {
+        &self.shared.kill_counts
+    }
+
     fn save_soon(&mut self) {
         self.counts_due.get_or_insert(self.counts_saved + FLUSH);
     }
@@ -521,7 +540,14 @@ impl Keeper {
     fn save_counts(&mut self) {
         self.counts_due = None;
         self.counts_saved = clock::boottime();
-        let counts = self.metrics.oom_counts();
+        let counts = {
+            let _telling = self.kill_counts().telling();
+            let mut counts = self.metrics.oom_counts();
+            if let (Some(known), Some(boot_id)) = (self.kill_counts().known(), &self.boot_id) {
+                counts.set_known_kills(&known, boot_id);
+            }
+            counts
+        };
         match checkpoint::replace(&self.counts, KIND, VERSION, &counts) {
             Ok(()) => self.sync_later(self.counts.clone()),
             Err(error) => tracing::error!(error = chain(&error), "save the counts of OOM kills"),

@@ -112,6 +112,8 @@ pub(super) struct Programs {
     /// Of the program on the kubepods cgroup: `Err` says why it is not there. `None`: no cgroup2 hierarchy
     /// has kubepods.
     pub(super) device: Option<Result<(), String>>,
+    /// Kills are read, of these or of those of an earlier agent.
+    pub(super) reads_kills: bool,
     /// Why some were not even tried.
     pub(super) fault: Option<String>,
     /// Why none outlives the agent.
@@ -124,6 +126,7 @@ impl Programs {
         Self {
             reports: Vec::new(),
             device: None,
+            reads_kills: false,
             fault: Some(crate::observe::chain(why)),
             not_pinned: None,
         }
@@ -305,20 +308,12 @@ impl Prepared {
 }
 
 /// Adopts what an earlier agent has left running in the kernel.
-pub(super) fn adopt(
-    bpf: &BpfConfig,
-    watched: Option<WatchedRoot>,
-    shared: &Shared,
-) -> Result<Streams, LoadError> {
-    let adopted = Streams::adopt(&LoadOptions {
+pub(super) fn adopt(bpf: &BpfConfig, watched: Option<WatchedRoot>) -> Result<Streams, LoadError> {
+    Streams::adopt(&LoadOptions {
         pin_directory: Some(bpf.pin_directory.clone()),
         watched,
         diagnostics: bpf.diagnostics,
-    });
-    if !adopted.as_ref().is_ok_and(|it| it.reads(Stream::Oom)) {
-        shared.kill_counts.after_a_gap();
-    }
-    adopted
+    })
 }
 
 /// Says that nobody listens any more, however the thread ends.
@@ -448,6 +443,7 @@ impl Listener {
         (self.tell)(News::Programs(Programs {
             reports: self.streams.reports().to_vec(),
             device,
+            reads_kills: self.streams.reads(Stream::Oom),
             fault,
             not_pinned: match self.streams.pinning() {
                 Pinning::Failed { reason } => Some(reason.clone()),
@@ -618,7 +614,7 @@ impl Listener {
     }
 
     fn handle_oom(&mut self, kill: &OomKill, handled: Handled) {
-        self.shared.kill_counts.report(kill);
+        let counts = &self.shared.kill_counts;
         let kill = &*self.with_reason(kill);
         let mut attribution = self.shared.index().attribute_kill(kill);
         if let Some(is_first) = &self.is_first {
@@ -632,6 +628,8 @@ impl Listener {
         self.recorder.number(kill, &mut record);
         if let Some(EventDetail::Oom(detail)) = &record.detail {
             let workload = record.pod.as_ref().map(Workload::of_pod);
+            let _telling = counts.telling();
+            counts.report(kill);
             self.metrics.oom_kill(&record, detail, workload.as_ref());
         }
         self.recorder.take(&mut record, &attribution);

@@ -15,11 +15,12 @@ use super::forensics::CountSaver;
 use super::kernel::{News, Shared, Tell};
 use super::worker::{Stop, Worker};
 use crate::decide::kernel_records::{Handled, missed_record};
-use crate::decide::missed_kills::{Before, Cause, KillAccounts, Missed};
-use crate::model::attribution::Level;
+use crate::decide::missed_kills::{Cause, KillAccounts, KnownKills, Missed};
+use crate::model::attribution::{Attributed, Level};
 use crate::model::cgroup_files::OomCount;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
+use crate::model::record::Event;
 use crate::model::stats::{CgroupStats, StatsSnapshot};
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::Metrics;
@@ -41,7 +42,10 @@ const LAST_GAP: Duration = Duration::from_millis(512);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct KillCounts {
+    /// Held while a kill becomes known and is counted in the metrics: both are saved as one.
+    telling: Mutex<()>,
     accounts: Mutex<KillAccounts>,
+    trees: OnceLock<Arc<Trees>>,
     /// Those with an account that are there.
     cgroups: Mutex<BTreeMap<CgroupId, CgroupPath>>,
     /// All kills before were reported, boottime in nanoseconds.
@@ -52,8 +56,34 @@ pub(super) struct KillCounts {
 
 impl KillCounts {
     /// Before anything else.
-    pub(super) fn set_unified(&self, is_unified: bool) {
-        *self.accounts() = KillAccounts::new(is_unified);
+    pub(super) fn set_trees(&self, trees: &Arc<Trees>) {
+        *self.accounts() = KillAccounts::new(trees.unified);
+        self.trees.set(Arc::clone(trees)).ok();
+    }
+
+    /// With what the agents before knew, before any cgroup is found.
+    pub(super) fn resume(&self, known: KnownKills) {
+        self.accounts().resume(known);
+    }
+
+    /// What is found from now on was made since the agent runs.
+    pub(super) fn all_are_found(&self) {
+        self.accounts().all_are_found();
+    }
+
+    /// See [`KillAccounts::known`].
+    pub(super) fn known(&self) -> Option<KnownKills> {
+        self.accounts().known()
+    }
+
+    /// See [`KillAccounts::known_in`].
+    pub(super) fn known_in(&self, cgroup: CgroupId) -> Option<u64> {
+        self.accounts().known_in(cgroup)
+    }
+
+    /// Until it is dropped no kill becomes known without being counted in the metrics, nor the reverse.
+    pub(super) fn telling(&self) -> MutexGuard<'_, ()> {
+        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// No program reports kills.
@@ -62,11 +92,7 @@ impl KillCounts {
         self.ring();
     }
 
-    /// No program reported kills since the last agent. Before any cgroup is adopted.
-    pub(super) fn after_a_gap(&self) {
-        self.accounts().after_a_gap();
-    }
-
+    /// To be counted in the metrics by who holds [`KillCounts::telling`].
     pub(super) fn report(&self, kill: &OomKill) {
         self.accounts().report(kill);
     }
@@ -78,27 +104,48 @@ impl KillCounts {
     }
 
     pub(super) fn count(&self, cgroup: CgroupId, count: OomCount, now: Duration) {
+        let path = match count.is_ambiguous() {
+            true => self.cgroups().get(&cgroup).cloned(),
+            false => None,
+        };
+        let count = path.map_or(count, |it| self.unambiguous(count, &it));
         let is_open = self.accounts().count(cgroup, count, now);
         if is_open {
             self.ring();
         }
     }
 
+    /// Before Linux 5.17 a count alone does not tell whether whole cgroups went.
+    fn unambiguous(&self, count: OomCount, path: &CgroupPath) -> OomCount {
+        let trees = self.trees.get();
+        let is_whole = trees.and_then(|it| oom_counters::goes_as_a_whole(it, path));
+        match count.is_ambiguous() && is_whole == Some(false) {
+            true => OomCount {
+                group_kills: Some(0),
+                ..count
+            },
+            false => count,
+        }
+    }
+
     /// Of v2 a pod's own count has its containers' in it.
     pub(super) fn count_all(&self, sweep: &StatsSnapshot) {
         let is_unified = self.accounts().is_unified();
-        let count = |stats: &CgroupStats| {
-            let count = OomCount::of(&stats.memory.events, is_unified);
-            if let Some((cgroup, count)) = stats.cgroup_id.zip(count) {
-                self.count(cgroup, count, stats.at);
-            }
-        };
         for pod in &sweep.pods {
             let running = pod.containers.iter().filter(|it| it.ended_at.is_none());
-            running.for_each(|it| count(&it.stats));
+            running.for_each(|it| self.count_in(&it.stats));
             if !is_unified {
-                pod.stats.iter().for_each(count);
+                pod.stats.iter().for_each(|it| self.count_in(it));
             }
+        }
+    }
+
+    /// A reading of a cgroup.
+    pub(super) fn count_in(&self, stats: &CgroupStats) {
+        let is_unified = self.accounts().is_unified();
+        let count = OomCount::of(&stats.memory.events, is_unified);
+        if let Some((cgroup, count)) = stats.cgroup_id.zip(count) {
+            self.count(cgroup, count, stats.at);
         }
     }
 
@@ -119,12 +166,15 @@ impl KillCounts {
         if !is_counted {
             return;
         }
-        let before = match origin {
-            Origin::Made => return self.begin(cgroup, path),
-            Origin::Found(before) => before,
-        };
-        if let Some(count) = oom_counters::read_once(trees, path) {
-            self.adopt(cgroup, path, count, before);
+        match origin {
+            Origin::Made => self.begin(cgroup, path),
+            Origin::Found => {
+                // What is killed from now on may be counted already, and is reported later.
+                let now = clock::boottime();
+                if let Some(count) = oom_counters::read_once(trees, path) {
+                    self.adopt(cgroup, path, self.unambiguous(count, path), now);
+                }
+            }
         }
     }
 
@@ -133,9 +183,8 @@ impl KillCounts {
         self.watch(cgroup, path);
     }
 
-    fn adopt(&self, cgroup: CgroupId, path: &CgroupPath, count: OomCount, before: Before) {
-        let now = clock::boottime();
-        let is_open = self.accounts().adopt(cgroup, count, before, now);
+    fn adopt(&self, cgroup: CgroupId, path: &CgroupPath, count: OomCount, now: Duration) {
+        let is_open = self.accounts().adopt(cgroup, count, now);
         self.watch(cgroup, path);
         if is_open {
             self.ring();
@@ -184,7 +233,14 @@ impl KillCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Made,
-    Found(Before),
+    Found,
+}
+
+/// Missed kills that are counted.
+struct ToTell {
+    missed: Missed,
+    cgroup: Attributed,
+    event: Event,
 }
 
 struct Accountant {
@@ -247,8 +303,14 @@ impl Accountant {
             to_read.extend(self.counters.all_if_killed());
         }
         self.look(to_read);
-        for missed in self.shared.kill_counts.settle() {
-            self.tell(&missed);
+        let told = {
+            let counts = &self.shared.kill_counts;
+            let _telling = counts.telling();
+            let missed = counts.settle().into_iter();
+            missed.map(|it| self.count(it)).collect::<Vec<_>>()
+        };
+        for told in told {
+            self.tell(told);
         }
     }
 
@@ -271,18 +333,32 @@ impl Accountant {
         }
     }
 
-    fn tell(&self, missed: &Missed) {
+    /// In the metrics, while nothing is saved.
+    fn count(&self, missed: Missed) -> ToTell {
         let handled = Handled {
             boottime: clock::boottime(),
             wall: clock::wall(),
         };
         let cgroup = self.shared.index().get(missed.cgroup).unwrap_or_default();
-        let event = missed_record(missed, &cgroup, handled);
+        let event = missed_record(&missed, &cgroup, handled);
         let cause = match missed.cause {
             Cause::NoPrograms => MissedCause::NoPrograms,
             Cause::Lost => MissedCause::Lost,
         };
         self.metrics.oom_kills_missed(&event, missed.n, cause);
+        ToTell {
+            missed,
+            cgroup,
+            event,
+        }
+    }
+
+    fn tell(&self, told: ToTell) {
+        let ToTell {
+            missed,
+            cgroup,
+            event,
+        } = told;
         self.saver.save();
         tracing::warn!(
             pod = event.pod.as_ref().map(tracing::field::display),

@@ -45,7 +45,7 @@ use crate::observe::health::Health;
 use crate::observe::http;
 use crate::observe::metrics::labels::Trigger;
 use crate::observe::metrics::{Identity, Metrics};
-use crate::sources::bpf::WatchedRoot;
+use crate::sources::bpf::{ProgramReport, WatchedRoot};
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::mounts::open_trees;
 use crate::sources::node_reading::NodeReader;
@@ -64,7 +64,8 @@ const SLICE: Duration = Duration::from_millis(20);
 /// Between two walks that nobody asked for: the safety net under what the kernel tells.
 const WALK_EVERY: Duration = Duration::from_secs(30);
 
-/// Between two walks that somebody asked for, and between two looks for the tree where there is none.
+/// Between two walks that somebody asked for, between all where the kernel tells of no cgroup, and between two
+/// looks for the tree where there is none.
 const WALK_GAP: Duration = Duration::from_secs(1);
 
 /// Pods that come and go are gathered for this long.
@@ -105,6 +106,8 @@ struct Loop {
     last_pass: Duration,
     /// Boottime of each.
     walked_at: Duration,
+    /// Programs tell of cgroups that are made; taken to be so until it is known.
+    hears_of_cgroups: bool,
     gather_due: Duration,
     measure_due: Duration,
 }
@@ -168,7 +171,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     let health = Health::new(MAX_PASS_AGE, parts, clock::boottime());
     serve::raise_open_files();
     let kernel = Arc::new(Shared::default());
-    kernel.kill_counts.set_unified(node.reader.trees().unified);
+    kernel.kill_counts.set_trees(node.reader.trees());
     if !root.exists("/proc/pressure/memory") {
         kernel.count_reclaim();
     }
@@ -220,6 +223,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         n_passes: 0,
         last_pass: Duration::ZERO,
         walked_at: now,
+        hears_of_cgroups: true,
         gather_due: now,
         measure_due: now,
     };
@@ -242,7 +246,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         &tree.kernel,
         log.clone(),
         state.metrics.clone(),
-        saver,
+        recorder.recorder.saver(),
         tell(&tree),
     )?;
     let listener = state.prepare(place.as_ref(), &log, recorder.recorder)?;
@@ -253,6 +257,9 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     // The kernel tells what is made from then on, and the walk finds what was made before.
     listener.iter().for_each(Prepared::wait_watched);
     state.walk();
+    tree.kernel.kill_counts.all_are_found();
+    saver.save();
+    drop(saver);
     let _listener = listener.map(Prepared::listen);
     while !stop.load(Ordering::Relaxed) {
         state.pass();
@@ -320,7 +327,7 @@ impl Loop {
     ) -> Result<Option<Prepared>, RunError> {
         let watched = place.and_then(|it| self.watched_root(&it.kubepods.path));
         let kernel = &self.tree.kernel;
-        let streams = match kernel::adopt(&self.config.bpf, watched, kernel) {
+        let streams = match kernel::adopt(&self.config.bpf, watched) {
             Ok(streams) => streams,
             Err(error) => {
                 self.programs_loaded(&Programs::none(&error));
@@ -350,6 +357,8 @@ impl Loop {
     }
 
     fn programs_loaded(&mut self, programs: &Programs) {
+        let mut reports = programs.reports.iter();
+        self.hears_of_cgroups = reports.any(ProgramReport::reports_cgroups);
         let counts = &self.tree.kernel.kill_counts;
         self.publisher
             .programs_loaded(programs, counts, &self.metrics, &self.told);
@@ -499,7 +508,8 @@ impl Loop {
 
     /// Boottime.
     fn walk_due(&self) -> Duration {
-        let is_urgent = self.tree.is_walk_wanted() || self.tree.place().is_none();
+        let is_urgent =
+            self.tree.is_walk_wanted() || self.tree.place().is_none() || !self.hears_of_cgroups;
         self.walked_at + if is_urgent { WALK_GAP } else { WALK_EVERY }
     }
 

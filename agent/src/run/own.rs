@@ -227,7 +227,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     let open_files = serve::raise_open_files();
     let shared = Arc::new(Shared::default());
     let runtime = process_runtime(&config, open_files, to_loop.clone(), Arc::clone(&shared))?;
-    shared.kill_counts.set_unified(node.reader.trees().unified);
+    shared.kill_counts.set_trees(node.reader.trees());
     let readings = Arc::new(Readings::default());
     let (publisher, status) = Publisher::new(&config.mode);
     let shown = Shown {
@@ -339,11 +339,14 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         &shared,
         log.clone(),
         metrics.clone(),
-        saver,
+        recorder.recorder.saver(),
         state.tell_loop(to_loop.clone()),
     )?;
     let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.waiting.as_slice()))?;
+    shared.kill_counts.all_are_found();
+    saver.save();
+    drop(saver);
     let _listener = listener.map(Prepared::listen);
     let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;
     state.serve_pod_resources(&server);

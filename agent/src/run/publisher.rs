@@ -118,7 +118,7 @@ impl Publisher {
     ) {
         let reports = &programs.reports;
         self.programs(reports, metrics);
-        if !reports.iter().any(ProgramReport::reports_kills) {
+        if !programs.reads_kills {
             counts.without_programs();
         }
         if let Some(why) = &programs.fault {

@@ -42,6 +42,14 @@ pub fn read_once(trees: &Trees, path: &CgroupPath) -> Option<OomCount> {
     read(&file, trees.unified, &mut TextBuffer::default())
 }
 
+/// Whether an OOM kill takes all of a cgroup of v2; `None`: there is no such cgroup, or none that says.
+pub fn goes_as_a_whole(trees: &Trees, path: &CgroupPath) -> Option<bool> {
+    let dir = cgroup_use::dir(trees, "memory", path).ok()??;
+    let file = HeldFile::open_in(&dir, "memory.oom.group").ok()?;
+    let mut buffer = TextBuffer::default();
+    Some(parse_count(file.read(&mut buffer).ok()?).ok()? != 0)
+}
+
 const fn file_name(is_unified: bool) -> &'static str {
     match is_unified {
         true => "memory.events",

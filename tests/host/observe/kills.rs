@@ -1,13 +1,16 @@
 //! OOM kills in the shapes of the lane of mode `own`, each told with the pod's UID and the container's id.
 
 use std::collections::BTreeSet;
+use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use ballast::decide::missed_kills::GRACE;
 use ballast::model::record::{EventRecord, OomScope};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
-use ballast_tests::scrape::text;
+use ballast_tests::scrape::{self, free_address, text};
+use ballast_tests::wait::until;
 
 use super::{
     EATER, LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, limited, pod_of, wait_kills, whose,
@@ -305,27 +308,53 @@ fn containers_of_every_runtime_are_known() -> Result<()> {
     })
 }
 
-/// Killed without a word amid kills, and started again: each is told once.
+/// The two counters of kills in a container.
+fn counted(agent: &Agent, container: &KubeContainer) -> Result<(Option<f64>, Option<f64>)> {
+    let own = scrape::page(&agent.metrics, "/metrics")?;
+    let of = [("pod_uid", UID), ("container_id", container.id.as_str())];
+    let own = own.value("ballast_oom_kills_total", &of);
+    let cadvisor = scrape::page(&agent.metrics, "/metrics/cadvisor")?;
+    let of = [("id", container.path.as_str())];
+    Ok((own, cadvisor.value("container_oom_events_total", &of)))
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn an_agent_that_dies_amid_kills_loses_none_and_doubles_none() -> Result<()> {
+    dies_amid_kills("observe-restart", false)
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_without_programs_that_dies_amid_kills_loses_none_and_doubles_none() -> Result<()> {
+    dies_amid_kills("observe-restart-bare", true)
+}
+
+/// Killed without a word amid kills, and started again: each is counted once.
+fn dies_amid_kills(test: &str, is_without_programs: bool) -> Result<()> {
     let tree = KubeTree::new("restart", Driver::Cgroupfs)?;
-    let mut agent = Agent::observing("observe-restart", &tree)?;
-    agent.start()?;
+    let mut agent = Agent::observing(test, &tree)?;
+    agent.is_without_programs = is_without_programs;
+    agent.metrics = free_address()?;
     let pod = tree.pod(UID)?;
     let container = pod.container(Naming::Containerd, 21)?;
     container.limit(8)?;
     let each = scaled(60, 12)?;
-    let kill_some = |n: u32| -> Result<()> {
+    let kill_some = |container: &KubeContainer, n: u32| -> Result<()> {
         let script = format!("i=0; while [ $i -lt {n} ]; do {EATER}; i=$((i+1)); done");
         container.run(&script)?.wait()
     };
+    // Before there is any agent: nobody's to tell.
+    let before = 5;
+    kill_some(&container, before)?;
+    agent.start()?;
+    let status = agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
+    let known = pod_of(&status, UID).map(|it| it.oom_kills);
+    assert_eq!(known, Some(0), "kills from before");
     for round in 1..=3 {
         let worker = std::thread::scope(|scope| -> Result<()> {
-            let made = scope.spawn(|| kill_some(each));
+            let made = scope.spawn(|| kill_some(&container, each));
             let enough = u64::from((round - 1) * each + each / 3);
-            agent.wait_for("some kills of this round", || {
-                let kills: u64 = agent.oom_records()?.iter().map(|it| it.n_kills).sum();
-                Ok(kills >= enough)
+            agent.wait("some kills of this round", |status| {
+                pod_of(status, UID).is_some_and(|it| it.oom_kills >= enough)
             })?;
             agent.kill()?;
             agent.start()?;
@@ -333,17 +362,31 @@ fn an_agent_that_dies_amid_kills_loses_none_and_doubles_none() -> Result<()> {
         });
         worker?;
     }
-    let all = u64::from(3 * each);
-    let counted = cgroup::oom_kills(&container.path)?;
-    assert_eq!(counted, all, "the kernel has counted as many");
-    agent.wait("all kills are counted", |status| {
-        pod_of(status, UID).is_some_and(|it| it.oom_kills == all)
-    })?;
+    // While none runs, in a container that it knows and in one that it has never seen.
+    agent.kill()?;
+    let unseen = pod.container(Naming::Containerd, 22)?;
+    unseen.limit(8)?;
+    kill_some(&container, 4)?;
+    kill_some(&unseen, 3)?;
+    agent.start()?;
+    let all = u64::from(3 * each + 4);
+    let by_kernel = cgroup::oom_kills(&container.path)?;
+    assert_eq!(by_kernel, all + u64::from(before), "counted by the kernel");
+    let expected = [(&container, all), (&unseen, 3)].map(|(it, n)| (it, Some(n as f64)));
+    let check = |agent: &Agent| -> Result<()> {
+        for (container, n) in expected {
+            let found = counted(agent, container)?;
+            ensure!(found == (n, n), "{found:?} of {n:?} in {}", container.id);
+        }
+        Ok(())
+    };
+    until("all kills are counted", || check(&agent))?;
     let in_records: u64 = agent.oom_records()?.iter().map(|it| it.n_kills).sum();
-    assert!(in_records <= all, "{in_records} of {all} are on record");
-    // A while later too.
-    agent.wait("all kills are counted", |status| {
-        pod_of(status, UID).is_some_and(|it| it.oom_kills == all)
-    })?;
-    Ok(())
+    assert!(in_records <= all + 3, "{in_records} are on record");
+    // Later than whatever is still compared.
+    thread::sleep(2 * GRACE);
+    check(&agent)?;
+    agent.stop()?;
+    agent.start()?;
+    until("all kills are counted", || check(&agent))
 }

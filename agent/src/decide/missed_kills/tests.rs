@@ -122,40 +122,79 @@ fn a_victim_that_was_exiting_is_neither_counted_nor_reported() {
     assert_eq!(settle(&mut accounts, 2100), [(CONTAINER, 1)]);
 }
 
+/// Those of the next agent, which finds what one before it knew.
+fn resumed(is_unified: bool, known: u64) -> KillAccounts {
+    let mut accounts = KillAccounts::new(is_unified);
+    accounts.resume(KnownKills::from([(CONTAINER, known)]));
+    accounts
+}
+
 #[test]
-fn the_first_count_of_what_was_adopted_is_known() {
+fn what_was_counted_before_any_agent_is_known() {
     let mut accounts = KillAccounts::new(false);
-    accounts.adopt(CONTAINER, counted(5), Before::Recorded(3), at(1000));
-    // Of before, from the ring that the last agent left.
+    assert_eq!(accounts.known(), None);
+    accounts.adopt(CONTAINER, counted(5), at(1000));
+    // Counted already when the cgroup was looked at.
     accounts.report(&kill(900, CONTAINER));
-    accounts.report(&kill(950, CONTAINER));
     accounts.count(CONTAINER, counted(5), at(2000));
     assert_eq!(settle(&mut accounts, 9000), []);
     accounts.count(CONTAINER, counted(6), at(9000));
     assert_eq!(settle(&mut accounts, 11_000), [(CONTAINER, 1)]);
+    accounts.all_are_found();
+    assert_eq!(accounts.known(), Some(KnownKills::from([(CONTAINER, 6)])));
+}
+
+#[test]
+fn a_cgroup_that_is_found_later_was_made_since() {
+    let mut accounts = KillAccounts::new(false);
+    accounts.all_are_found();
+    // Reported before it was found.
+    accounts.report(&kill(900, CONTAINER));
+    accounts.adopt(CONTAINER, counted(3), at(1000));
+    assert_eq!(settle(&mut accounts, 3000), [(CONTAINER, 2)]);
+}
+
+#[test]
+fn what_is_known_goes_on_with_the_next_agent() {
+    let mut first = KillAccounts::new(false);
+    first.all_are_found();
+    first.begin(CONTAINER);
+    first.report(&kill(100, CONTAINER));
+    first.report(&kill(110, CONTAINER));
+    first.count(CONTAINER, counted(3), at(200));
+    assert_eq!(settle(&mut first, 3000), [(CONTAINER, 1)]);
+    let known = first.known().expect("all are found");
+    assert_eq!(known, KnownKills::from([(CONTAINER, 3)]));
+    let mut next = KillAccounts::new(false);
+    next.resume(known.clone());
+    assert_eq!(next.known(), Some(known), "before any cgroup is found");
+    next.adopt(CONTAINER, counted(3), at(4000));
+    next.all_are_found();
+    assert_eq!(settle(&mut next, 9000), []);
+    next.end(CONTAINER);
+    assert_eq!(next.known(), Some(KnownKills::new()));
 }
 
 #[test]
 fn a_count_from_before_is_the_same_at_each_reading() {
-    // Before Linux 5.17 nobody knows how many cgroups went as a whole.
+    // Before Linux 5.17 nobody knows how many cgroups went as a whole: one of three processes did.
     let counted = OomCount {
-        kills: 2,
+        kills: 4,
         group_kills: None,
     };
-    for recorded in 0..=2 {
-        let mut accounts = KillAccounts::new(true);
-        accounts.adopt(CONTAINER, counted, Before::Recorded(recorded), at(1000));
+    for known in 2..=4 {
+        let mut accounts = resumed(true, known);
+        accounts.adopt(CONTAINER, counted, at(1000));
         accounts.count(CONTAINER, counted, at(2000));
-        assert_eq!(settle(&mut accounts, 9000), [], "{recorded}");
+        assert_eq!(settle(&mut accounts, 9000), [], "{known}");
     }
 }
 
 #[test]
-fn after_a_gap_the_records_of_the_last_agent_say_what_is_known() {
+fn what_nobody_told_before_is_missed() {
     for (is_silent, cause) in [(false, Cause::Lost), (true, Cause::NoPrograms)] {
-        let mut accounts = KillAccounts::new(false);
-        accounts.after_a_gap();
-        accounts.adopt(CONTAINER, counted(5), Before::Recorded(3), at(1000));
+        let mut accounts = resumed(false, 3);
+        accounts.adopt(CONTAINER, counted(5), at(1000));
         // Its end is seen before it is known whether there are programs.
         accounts.end(CONTAINER);
         if is_silent {
@@ -170,21 +209,10 @@ fn after_a_gap_the_records_of_the_last_agent_say_what_is_known() {
 }
 
 #[test]
-fn after_a_gap_a_kill_that_was_reported_before_the_adoption_is_not_missed() {
-    let mut accounts = KillAccounts::new(false);
-    accounts.after_a_gap();
-    accounts.adopt(CONTAINER, counted(1), Before::Recorded(0), at(1000));
-    // The programs were attached before the cgroups were looked at.
-    accounts.report(&kill(950, CONTAINER));
-    assert_eq!(settle(&mut accounts, 9000), []);
-    assert!(!accounts.is_open());
-}
-
-#[test]
 fn what_an_agent_took_along_when_it_died_is_missed() {
-    let mut accounts = KillAccounts::new(false);
+    let mut accounts = resumed(false, 3);
     // Three were told, one waits in the ring, and one was taken out of it by who died before it was told.
-    accounts.adopt(CONTAINER, counted(5), Before::Told(3), at(1000));
+    accounts.adopt(CONTAINER, counted(5), at(1000));
     accounts.report(&kill(950, CONTAINER));
     assert_eq!(settle(&mut accounts, 2900), []);
     assert_eq!(settle(&mut accounts, 3000), [(CONTAINER, 1)]);
@@ -193,14 +221,16 @@ fn what_an_agent_took_along_when_it_died_is_missed() {
 }
 
 #[test]
-fn what_a_ring_held_is_not_missed_where_this_agent_has_no_programs() {
+fn reports_of_cgroups_that_nobody_registers_are_forgotten_the_oldest_first() {
     let mut accounts = KillAccounts::new(false);
-    accounts.adopt(CONTAINER, counted(5), Before::Recorded(3), at(1000));
-    accounts.without_programs();
-    accounts.count(CONTAINER, counted(5), at(1001));
-    assert_eq!(settle(&mut accounts, 0), []);
-    accounts.count(CONTAINER, counted(6), at(1002));
-    assert_eq!(settle(&mut accounts, 0), [(CONTAINER, 1)], "at once");
+    accounts.all_are_found();
+    let n = u64::try_from(MAX_EARLY).expect("a small number");
+    for id in 0..=n {
+        accounts.report(&oom_kill(100, CgroupId(1000 + id)));
+    }
+    let known = accounts.known().expect("all are found");
+    assert_eq!(known.len(), MAX_EARLY);
+    assert!(!known.contains_key(&CgroupId(1000)));
 }
 
 #[test]
@@ -239,6 +269,7 @@ fn the_first_victim_of_a_whole_cgroup_is_counted_twice_by_the_kernel() {
         (4, None, 3, 0),
         (2, None, 1, 0),
         (5, None, 1, 3),
+        (4, Some(0), 2, 2),
         (4, None, 0, 4),
     ] {
         let mut accounts = accounts();

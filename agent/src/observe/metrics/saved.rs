@@ -11,7 +11,7 @@ use prometheus::{GaugeVec, IntCounterVec};
 use super::families::OomFamilies;
 use super::identity::{self, ContainerLabels, Identity};
 use super::{Metrics, Workload, lock, table};
-use crate::model::saved_counts::{SavedCounts, SavedSeries};
+use crate::model::saved_counts::{SavedCounts, SavedSeries, as_count};
 
 fn counters(oom: &OomFamilies) -> [&IntCounterVec; 8] {
     [
@@ -72,7 +72,7 @@ impl Metrics {
         }
         for family in counters(oom) {
             for (labels, value) in series(family, saved, identity) {
-                family.with_label_values(&labels).inc_by(whole(value));
+                family.with_label_values(&labels).inc_by(as_count(value));
             }
         }
         for family in times(oom) {
@@ -125,14 +125,4 @@ fn series<'a>(
     series
         .filter_map(|it| Some((values_of(&it.labels)?, it.value)))
         .collect()
-}
-
-/// A count that was saved as a number of JSON; exact up to 2^53.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates, and what is no number becomes 0"
-)]
-fn whole(value: f64) -> u64 {
-    value as u64
 }

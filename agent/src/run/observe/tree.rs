@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::known;
 use super::place::Place;
 use crate::decide::attribution::Made;
-use crate::decide::missed_kills::Before;
 use crate::model::attribution::{Level, Owner};
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
@@ -175,6 +174,7 @@ impl KubeTree {
         let stats = read_once(trees, &owner.path, clock::boottime(), self.page_size)
             .filter(|it| it.cgroup_id == Some(id));
         if let Some(stats) = stats {
+            self.kernel.kill_counts.count_in(&stats);
             self.told().last.insert(id, stats);
         }
         self.change();
@@ -288,7 +288,7 @@ impl KubeTree {
             .collect();
         // Before anybody can be told of a kill in it.
         for (id, owner) in &new {
-            self.count_kills_of(*id, owner, Origin::Found(self.told_of(owner)));
+            self.count_kills_of(*id, owner, Origin::Found);
         }
         let gone = self.kernel.index_mut().walked(&before, found);
         for (id, owner) in gone {
@@ -299,19 +299,6 @@ impl KubeTree {
             self.is_grown.store(true, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    /// What an earlier agent told of kills in a container. One of which it told nothing may have had kills before
-    /// there was any agent.
-    fn told_of(&self, owner: &Owner) -> Before {
-        let Level::Container { uid, key, .. } = &owner.level else {
-            return Before::All;
-        };
-        let pod = known::unnamed(uid);
-        match known::oom_events(&self.metrics, &pod, key) {
-            0 => Before::All,
-            n => Before::Told(n),
-        }
     }
 
     fn count_kills_of(&self, id: CgroupId, owner: &Owner, origin: Origin) {

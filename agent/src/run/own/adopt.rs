@@ -45,7 +45,7 @@ impl Loop {
                 None
             }
         };
-        let streams = match kernel::adopt(&self.config.bpf, watched, &self.shared) {
+        let streams = match kernel::adopt(&self.config.bpf, watched) {
             Ok(streams) => streams,
             Err(error) => {
                 self.programs_loaded(Programs::none(&error));

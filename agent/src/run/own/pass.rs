@@ -19,7 +19,6 @@ use crate::decide::cgroup_files::{WeightMap, files_for};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
 use crate::decide::lifecycle::{PodView, decide_pod};
-use crate::decide::missed_kills::Before;
 use crate::decide::pod_resources::reduced_cpu;
 use crate::decide::qos_cgroups::tiers;
 use crate::model::attribution::{Level, Owner};
@@ -350,11 +349,19 @@ impl Loop {
         };
         let origin = match is_made {
             true => Origin::Made,
-            false => Origin::Found(self.kills_before(&level)),
+            false => Origin::Found,
         };
         let trees = self.node.reader.trees();
         let counts = &self.shared.kill_counts;
         counts.count_kills_of(trees, id, cgroup, &level, origin);
+        if !is_made
+            && let Level::Container { uid, key, .. } = &level
+            && let Some(kills) = counts.known_in(id)
+            && let Some(entry) = self.pods.get_mut(uid)
+            && let Some(name) = entry.container_of(key).map(str::to_owned)
+        {
+            entry.state.set_kills_of_instance(&name, kills);
+        }
         let path = cgroup.clone();
         let owner = Owner { level, path };
         {
@@ -377,17 +384,6 @@ impl Loop {
         if *cgroup == self.hands.plan.kubepods_path() && before != Some(id) {
             self.follow_kubepods();
         }
-    }
-
-    /// Kills in the running instance of a container that its pod's record has. No record has what was killed in
-    /// a pod and in none of its containers.
-    fn kills_before(&self, level: &Level) -> Before {
-        let Level::Container { uid, key, .. } = level else {
-            return Before::All;
-        };
-        let entry = self.pods.get(uid);
-        let kills = entry.and_then(|it| Some(it.state.kills_of_instance(it.container_of(key)?)));
-        kills.map_or(Before::All, Before::Recorded)
     }
 
     /// The cgroup is gone.

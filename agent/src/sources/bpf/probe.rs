@@ -258,7 +258,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage!["kn_name"],
         after: None,
         unless: None,
-        fallback: "not seen; cgroups that nobody knows are looked for every minute in mode own, every 30 s in observe",
+        fallback: "not seen; cgroups that nobody knows are looked for every minute in mode own, every second in observe",
     },
     Duty {
         stream: Stream::Cgroup,
