@@ -1,5 +1,4 @@
-//! Whether this machine can run the lane. Tests run in the order of their names, and this module's is
-//! the first.
+//! Whether this machine can run the lane. `cargo xtask test` runs this module's test before all others.
 
 use std::fs;
 use std::path::Path;

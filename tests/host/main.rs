@@ -1,5 +1,5 @@
 //! The host lane: real cgroups, real programs, this kernel. Every function always compiles; with the
-//! feature `privileged` it is a test. Run on one thread: `cargo xtask test host`.
+//! feature `privileged` it is a test. `cargo xtask test host` knows which of them run beside each other.
 //!
 //! `BALLAST_BIN` names the agent, `BALLAST_HOG` the program that misbehaves, `BALLAST_PLUGIN` the
 //! device plugin, `BALLAST_PYTHON_GRPC` the modules of one in Python, `BALLAST_CADVISOR` cAdvisor;
@@ -76,8 +76,22 @@ fn scaled(n: u32, min: u32) -> Result<u32> {
     Ok(scaled.max(min))
 }
 
-/// Says what a test that passed has shown here, or what this machine cannot show. Unlike what is
-/// printed by the macros it is not kept back.
+/// Says what a test does not show on this machine, and why: the lane's closing line has it.
+fn leave_out(what: impl std::fmt::Display) {
+    say(format_args!("left out: {what}"));
+}
+
+/// A test that does to the machine what only a virtual one is for: the lanes of a real one have it not.
+fn only_in_a_vm() -> Result<()> {
+    let is_virtual = std::env::var_os("BALLAST_VM").is_some();
+    anyhow::ensure!(
+        is_virtual,
+        "run it in a virtual machine: cargo xtask vm -- NAME"
+    );
+    Ok(())
+}
+
+/// Says what a test that passed has shown here. Unlike what is printed by the macros it is not kept back.
 fn say(text: impl std::fmt::Display) {
     // Nothing depends on it.
     writeln!(std::io::stdout(), "\n    {text}").ok();

@@ -12,6 +12,8 @@ use ballast_tests::wait::until;
 use ballast_tests::{cgroup, scrape};
 use serde_json::json;
 
+use super::look::of_pods;
+
 /// Families that this node may not show, with the reason.
 fn absent_here() -> BTreeSet<&'static str> {
     let mut absent = BTreeSet::new();
@@ -89,7 +91,7 @@ fn a_running_agent_shows_every_family() -> Result<()> {
     let amounts = json!({"cpu": "1", "memory": "8Mi"});
     let pinned = Container::idle("main").resources(json!({}), amounts);
     agent.put(&Manifest::new("pinned").container(pinned))?;
-    agent.wait_events("an OOM kill", "oom", |it| !it.is_empty())?;
+    agent.wait_events("an OOM kill", "oom", |it| !of_pods(it.to_vec()).is_empty())?;
     // The cgroup of a pod that goes is removed, which is timed.
     agent.remove_pod("hungry")?;
 

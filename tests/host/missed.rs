@@ -135,7 +135,7 @@ fn without_programs_the_kill_that_ends_a_container_is_counted() -> Result<()> {
 fn without_programs_an_agent_that_dies_amid_kills_counts_each_once() -> Result<()> {
     let mut agent = agent("missed-burst")?;
     let n = scaled(200, 30)?;
-    let script = format!("{} burst {n} 16777216; exec sleep 3600", hog()?);
+    let script = format!("{} burst {n} {TOO_MUCH}; exec sleep 3600", hog()?);
     let container = limited(Container::sh("greedy", &script));
     agent.put(
         &Manifest::new("burst")

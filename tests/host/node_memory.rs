@@ -17,7 +17,7 @@ use ballast_tests::manifest::{Container, Manifest};
 use super::crash::after;
 use super::eviction::{evicted, holds, is_evicted, limit_hits, wait_usage};
 use super::look::{is_running, of_pods};
-use super::{say, scaled};
+use super::{leave_out, only_in_a_vm, say, scaled};
 
 const MIB: u64 = 1 << 20;
 
@@ -87,7 +87,7 @@ fn what_the_kernel_keeps_for_a_pod_is_not_available() -> Result<()> {
     // So much and so fast that what others take or give back meanwhile is little beside it.
     let rate = u64::from(scaled(500, 10)?) * 1_000_000;
     if !is_quiet(margin * MIB / 10)? {
-        say("left out: other programs take and give back too much memory of this machine");
+        leave_out("memory of pipes: other programs take and give back too much of this machine's");
         return Ok(());
     }
     let mut agent = Agent::new("unseen")?;
@@ -183,10 +183,7 @@ pub(super) fn kernel_kills() -> Result<u64> {
 /// is available until the end, since huge pages are not in the working set of the root.
 #[cfg_attr(feature = "privileged", test)]
 fn a_node_that_runs_out_of_memory_loses_the_pod_that_took_it() -> Result<()> {
-    if std::env::var_os("BALLAST_VM").is_none() {
-        say("left out: it takes the memory of the whole machine, which only a virtual one is for");
-        return Ok(());
-    }
+    only_in_a_vm()?;
     let huge = HugePages::leave(500)?;
     let mut agent = Agent::new("small-node")?;
     let gate = agent.dir.join("gate");

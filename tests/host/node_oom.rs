@@ -15,7 +15,7 @@ use ballast_tests::scrape;
 
 use super::look::{end_of, is_running, oom_detail, whose};
 use super::node_memory::{HugePages, STEADY, kernel_kills, put_pods};
-use super::{say, scaled};
+use super::{only_in_a_vm, say, scaled};
 
 /// So many programs, of the two of a set, the kernel takes on one function (`BPF_MAX_TRAMP_LINKS` in
 /// include/linux/bpf.h, 38 from 5.10 to 7), and some more.
@@ -122,26 +122,13 @@ fn run_out(test: &str, method: &str) -> Result<()> {
 
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_by_the_node_is_told_by_the_kernels_reason() -> Result<()> {
-    if is_virtual() {
-        run_out("node-oom-exact", "exact")?;
-    }
-    Ok(())
+    only_in_a_vm()?;
+    run_out("node-oom-exact", "exact")
 }
 
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_by_the_node_is_told_where_the_reason_cannot_be_read() -> Result<()> {
-    if is_virtual() {
-        let _crowd = Crowd::gather()?;
-        run_out("node-oom-derived", "derived")?;
-    }
-    Ok(())
-}
-
-/// Whether a test may take the memory of the machine.
-fn is_virtual() -> bool {
-    let is_it = std::env::var_os("BALLAST_VM").is_some();
-    if !is_it {
-        say("left out: it takes the memory of the whole machine, which only a virtual one is for");
-    }
-    is_it
+    only_in_a_vm()?;
+    let _crowd = Crowd::gather()?;
+    run_out("node-oom-derived", "derived")
 }

@@ -21,7 +21,7 @@ use serde_json::json;
 use super::crash::after;
 use super::eviction::{agent, evicted, holds, is_evicted, limit_hits, told, wait_usage};
 use super::look::{is_running, pid_of, pod_dir, pod_path};
-use super::{say, scaled};
+use super::{leave_out, say, scaled};
 
 const MIB: u64 = 1 << 20;
 
@@ -102,7 +102,7 @@ fn memory_is_decided_on_while_the_disk_hangs() -> Result<()> {
     let pod = agent.wait_pod("leak", "runs", is_running)?;
     let pid = pid_of(&pod, "app").context("it runs")?;
     let Some(disk) = HungDisk::mount(agent.state())? else {
-        say("left out: this kernel has no FUSE");
+        leave_out("a disk that hangs: this kernel has no FUSE");
         return Ok(());
     };
     // Longer than from one pass to the next, so that the agent has asked it.

@@ -193,7 +193,7 @@ fn a_plugin_that_dies_is_told_and_asked_no_more() {
 #[test]
 fn a_plugin_that_hangs_delays_nobody_else() {
     let deadlines = Deadlines {
-        allocate: Duration::from_millis(400),
+        allocate: Duration::from_secs(3),
         ..Deadlines::default()
     };
     let mut node = Node::with_deadlines("hangs", deadlines);
@@ -320,8 +320,8 @@ fn a_stream_that_ends_with_an_error_is_an_end_and_silence_is_none() {
 #[test]
 fn a_registration_that_breaks_the_rules_is_refused_in_words_that_plugins_know() {
     let deadlines = Deadlines {
-        connect: Duration::from_millis(300),
-        registration: Duration::from_millis(300),
+        connect: Duration::from_secs(1),
+        registration: Duration::from_secs(1),
         ..Deadlines::default()
     };
     let mut node = Node::with_deadlines("refused", deadlines);

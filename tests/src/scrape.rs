@@ -1,16 +1,24 @@
 //! A page of an HTTP endpoint as a scraper gets it.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::exposition::Exposition;
 use crate::wait::patience;
 
-/// A local address that nobody uses; the kernel gives out the port again only after all others.
+/// An address of the loopback network that nobody else gets: each call has an IP address of its own, and
+/// the kernel gives out its ports for whatever asks for `127.0.0.1` elsewhere.
 pub fn free_address() -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    static CALLS: AtomicU8 = AtomicU8::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    // Not those of 127.0.0.0/16, nor an address that ends in 0 or 255.
+    let address = Ipv4Addr::new(127, high.max(1), low, 1 + call % 254);
+    let listener =
+        TcpListener::bind((address, 0)).with_context(|| format!("listen at {address}"))?;
     Ok(listener.local_addr()?.to_string())
 }
 

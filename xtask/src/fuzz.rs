@@ -75,6 +75,8 @@ enum Target {
     PluginMessages,
     /// Recordings of eviction, as files and as frames
     Recording,
+    /// Paths of cgroups on Kubernetes nodes
+    KubeCgroup,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -83,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         some => some,
     };
     match fuzz(targets, arguments.seconds, arguments.seed)? {
-        Outcome::Passed(detail) | Outcome::PassedAgain { detail, .. } => println!("fuzz: {detail}"),
+        Outcome::Passed(passed) => println!("fuzz: {}", passed.detail),
         Outcome::Failed(why) | Outcome::LeftOut(why) => bail!("{why}"),
     }
     Ok(ExitCode::SUCCESS)
@@ -144,7 +146,7 @@ fn fuzz(targets: &[Target], seconds: u32, seed: Option<u32>) -> Result<Outcome> 
         }
     }
     Ok(match faults.as_slice() {
-        [] => Outcome::Passed(format!(
+        [] => Outcome::passed(format!(
             "{} targets, {seconds} s each, seed {seed}, {n_runs} inputs",
             targets.len()
         )),
@@ -350,6 +352,21 @@ impl std::fmt::Display for Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_target_is_run() {
+        let manifest = workspace::root().join("tests/fuzz/Cargo.toml");
+        let manifest: toml::Value =
+            toml::from_str(&fs::read_to_string(manifest).expect("the manifest")).expect("TOML");
+        let programs = manifest["bin"].as_array().expect("programs").iter();
+        let programs = programs.filter_map(|it| it["name"].as_str());
+        let mut programs: Vec<_> = programs.filter(|it| *it != SEEDS).collect();
+        let targets = Target::value_variants().iter();
+        let mut targets: Vec<_> = targets.map(|it| format!("fuzz-{}", name(*it))).collect();
+        programs.sort_unstable();
+        targets.sort();
+        assert_eq!(targets, programs);
+    }
 
     #[test]
     fn the_figures_are_those_of_the_last_line() {

@@ -268,12 +268,12 @@ mod tests {
 
     #[test]
     fn a_child_that_says_nothing_in_time_is_killed() {
-        let limit = Some(Duration::from_millis(200));
+        let limit = Some(Duration::from_secs(1));
         let deadline = Deadline {
             first_output: limit,
             end: None,
         };
-        let scripts = [("sleep 9; :", true), ("echo; sleep 0.5", false)];
+        let scripts = [("sleep 9; :", true), ("echo; sleep 1.5", false)];
         for (script, timed_out) in scripts {
             let mut command = Command::new("sh");
             let finished = watch("sh", command.args(["-c", script]), Stdout::Keep, deadline);

@@ -32,10 +32,16 @@ const NAME: &str = "device_plugin";
 /// The directory of the modules in the cache, which is filled first if it is not there. The error says
 /// why they cannot be had here.
 pub(crate) fn modules() -> Result<PathBuf> {
-    let name = format!("python-grpc-{GRPC_VERSION}-kubelet-{KUBELET_VERSION}");
+    setup::python_and_go()?;
+    // Its modules in C are of one version of Python.
+    let abi = "import sysconfig; print(sysconfig.get_config_var('SOABI'))";
+    let abi = progress::quiet(python().args(["-c", abi]))?;
+    let name = format!(
+        "python-grpc-{GRPC_VERSION}-{}-kubelet-{KUBELET_VERSION}",
+        abi.trim()
+    );
     let directory = workspace::cache()?.join("programs").join(name);
     if !directory.exists() {
-        setup::python_and_go()?;
         headline("fetch Python's gRPC and the device plugin API");
         fill(&directory, fetch).context("fetch Python's gRPC")?;
     }

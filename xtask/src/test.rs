@@ -14,11 +14,11 @@ pub(crate) mod report;
 mod tested;
 pub(crate) mod times;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -27,7 +27,7 @@ use crate::{fuzz, monitoring, reference, setup, tidy, vm, workspace};
 use again::Ran;
 use host::Part;
 use programs::{Artifact, HostPrograms, Programs, Wanted};
-use report::{Outcome, Report, Row};
+use report::{Outcome, Passed, Report, Row};
 use times::{Repeated, Test};
 
 /// Run the test lanes: those of the gate, those named, or all
@@ -79,6 +79,8 @@ enum Lane {
     Storm,
     /// Dashboards and queries of others asked of live agents; needs root and Debian's packages
     Live,
+    /// What is known of the dependencies' faults; needs the network
+    Advisories,
     /// Each fuzz target for a short time, with a new seed; needs a C++ compiler
     Fuzz,
     /// The host tests on the default kernel of tests/vm/kernels.toml, in qemu, without those that are
@@ -89,7 +91,10 @@ enum Lane {
 impl Lane {
     /// Whether it is of the gate. The others are run by name or by `all`.
     fn is_of_the_gate(self) -> bool {
-        !matches!(self, Self::Storm | Self::Live | Self::Fuzz | Self::Vm)
+        !matches!(
+            self,
+            Self::Storm | Self::Live | Self::Advisories | Self::Fuzz | Self::Vm
+        )
     }
 
     fn name(self) -> String {
@@ -119,7 +124,16 @@ impl Lane {
                 ..target("monitoring")
             },
             Self::Host | Self::Storm | Self::Vm => HostPrograms::wanted(),
+            Self::Advisories => Wanted::default(),
         }
+    }
+
+    /// Whether it has tests that names can choose among.
+    fn has_tests(self) -> bool {
+        !matches!(
+            self,
+            Self::Tidy | Self::Conformance | Self::Advisories | Self::Fuzz
+        )
     }
 
     /// Why this machine cannot run it. What is missing is installed first where possible.
@@ -153,6 +167,12 @@ const DEADLINE: Duration = Duration::from_mins(30);
 
 /// Tests that touch the machine own it.
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
+
+/// Options of a test program that are about its output.
+const SHOW: [&str; 2] = ["--nocapture", "--show-output"];
+
+/// Those that choose tests.
+const CHOOSE: [&str; 2] = ["--exact", "--skip"];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let every = Lane::value_variants();
@@ -194,7 +214,12 @@ enum Extent {
 }
 
 fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<ExitCode> {
+    check_options(&arguments.pass_on)?;
+    let is_whole = extent != Extent::Named && arguments.pass_on.is_empty();
     let before = tested::clean();
+    if is_whole {
+        tested::forget()?;
+    }
     let left_to_all: Vec<String> = match extent {
         Extent::Gate => Lane::value_variants()
             .iter()
@@ -231,11 +256,23 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
     if arguments.times > 1 {
         println!("\n{}", runner.times.describe());
     }
-    let is_whole = extent != Extent::Named && arguments.pass_on.is_empty();
     if is_whole && let Some(path) = tested::record(before, report.rows())? {
         note(format_args!("{} has this commit", path.display()));
     }
     Ok(report.close())
+}
+
+/// Refuses what the lanes would pass over.
+pub(crate) fn check_options(pass_on: &[String]) -> Result<()> {
+    for option in pass_on.iter().filter(|it| it.starts_with('-')) {
+        ensure!(
+            SHOW.contains(&option.as_str()) || CHOOSE.contains(&option.as_str()),
+            "{option}: the lanes know names of tests, {} and {}",
+            CHOOSE.join(", "),
+            SHOW.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Runs lanes; the programs of all of them are built once.
@@ -254,7 +291,11 @@ impl Runner<'_> {
     fn prepare(&mut self, lanes: &[Lane], report: &mut Report) -> Vec<(Lane, String)> {
         let left_out: Vec<_> = lanes
             .iter()
-            .filter_map(|lane| Some((*lane, lane.cannot_run()?)))
+            .filter_map(|lane| {
+                let chooses = !self.pass_on.is_empty() && !lane.has_tests();
+                let why = chooses.then(|| "it has no tests to choose among".to_owned());
+                Some((*lane, why.or_else(|| lane.cannot_run())?))
+            })
             .collect();
         let mut wanted = Wanted::default();
         for lane in lanes {
@@ -268,7 +309,7 @@ impl Runner<'_> {
             let outcome = match programs::build(&wanted) {
                 Ok(programs) => {
                     self.programs = Some(programs);
-                    Outcome::Passed(String::new())
+                    Outcome::passed("")
                 }
                 Err(error) => Outcome::Failed(format!("{error:#}")),
             };
@@ -292,6 +333,7 @@ impl Runner<'_> {
             Lane::Plugins => self.target("plugins"),
             Lane::Rules => self.monitoring(false),
             Lane::Live => self.monitoring(true),
+            Lane::Advisories => tidy::advisories(),
             Lane::Fuzz => fuzz::lane(),
             Lane::Host => self.host(Part::Host),
             Lane::Storm => self.host(Part::Storm),
@@ -316,30 +358,30 @@ impl Runner<'_> {
         let programs: Vec<Artifact> = self.programs()?.unit().into_iter().cloned().collect();
         let mut all = Ran::default();
         for program in &programs {
-            all.add(self.run_program(program, &[], &[])?);
+            all.add(run_program(program, &[], self.pass_on)?);
         }
         let mut cargo = workspace::cargo();
         cargo.args(["test", "--doc"]);
         programs::flags(&mut cargo).arg("--").args(self.pass_on);
         all.add(run_to_end("tests in the documentation", &mut cargo)?);
-        Ok(self.outcome(&all))
+        Ok(self.outcome("unit", &all))
     }
 
     fn target(&mut self, name: &str) -> Result<Outcome> {
         let program = self.programs()?.target(name)?.clone();
-        let ran = self.run_program(&program, &[], &[])?;
-        Ok(self.outcome(&ran))
+        let ran = run_program(&program, &[], self.pass_on)?;
+        Ok(self.outcome(name, &ran))
     }
 
     /// A program with a report of its own, which tells by its status.
     fn conformance(&mut self) -> Result<Outcome> {
         let program = self.programs()?.target("conformance")?;
         let mut command = Command::new(&program.path);
-        command.current_dir(&program.package).args(self.pass_on);
+        command.current_dir(&program.package);
         let ran = run_to_end("conformance", &mut command)?;
         Ok(match ran.fault {
             Some(fault) => Outcome::Failed(fault),
-            None => Outcome::Passed(String::new()),
+            None => Outcome::passed(""),
         })
     }
 
@@ -350,39 +392,28 @@ impl Runner<'_> {
         let programs = self.programs()?;
         let program = programs.target("monitoring")?.clone();
         let mut variables = vec![("BALLAST_MONITORING", monitoring::programs()?)];
-        let mut arguments = vec!["--skip", LIVE];
         if is_live {
             variables.push(("BALLAST_BIN", programs.bin(programs::AGENT)?));
             variables.push(("BALLAST_HOG", programs.bin(programs::HOG)?));
-            arguments = vec![LIVE];
         }
-        let ran = self.run_program(&program, &variables, &arguments)?;
-        Ok(self.outcome(&ran))
-    }
-
-    /// Runs a test program of libtest where cargo would; `more`: arguments before those passed on.
-    fn run_program(
-        &self,
-        program: &Artifact,
-        variables: &[(&str, PathBuf)],
-        more: &[&str],
-    ) -> Result<Ran> {
-        let mut command = times::command(&program.path);
-        command
-            .args(times::ARGUMENTS)
-            .current_dir(&program.package)
-            .env(ERROR_BACKTRACE, "0")
-            .envs(variables.iter().map(|it| (it.0, &it.1)))
-            .args(more)
-            .args(self.pass_on);
-        run_to_end(&program.name, &mut command)
+        let mut chosen = list(&program.path, self.pass_on)?;
+        chosen.retain(|it| it.starts_with(LIVE) == is_live);
+        ensure!(!chosen.is_empty(), "no test of this lane has such a name");
+        let shown = self.pass_on.iter().filter(|it| SHOW.contains(&it.as_str()));
+        let arguments: Vec<_> = shown
+            .cloned()
+            .chain(["--exact".to_owned()])
+            .chain(chosen)
+            .collect();
+        let ran = run_program(&program, &variables, &arguments)?;
+        Ok(self.outcome(if is_live { "live" } else { "rules" }, &ran))
     }
 
     fn host(&mut self, part: Part) -> Result<Outcome> {
         setup::terminal()?;
         let programs = self.programs()?.host()?;
         let (outcome, output) = host::run(&programs, part, self.pass_on, self.asked)?;
-        self.tell_times(&output);
+        self.tell_times(part.name(), &output);
         Ok(outcome)
     }
 
@@ -392,29 +423,57 @@ impl Runner<'_> {
             ..vm::Programs::of(self.programs()?.host()?, self.pass_on)
         };
         let (rows, output) = vm::lane(&vm::Selection::Default, &programs)?;
-        self.tell_times(&output);
+        self.tell_times("vm", &output);
         Ok(rows)
     }
 
-    fn outcome(&mut self, ran: &Ran) -> Outcome {
-        self.tell_times(&ran.output);
+    fn outcome(&mut self, lane: &str, ran: &Ran) -> Outcome {
+        self.tell_times(lane, &ran.output);
         if let Some(fault) = &ran.fault {
             return Outcome::Failed(fault.clone());
         }
         match report::count_tests(&ran.output) {
             None | Some(0) => Outcome::Failed("no test ran".to_owned()),
-            Some(count) => Outcome::Passed(report::tests(count)),
+            Some(count) => Outcome::Passed(Passed {
+                detail: report::tests(count),
+                without: report::left_out(&ran.output),
+                ..Passed::default()
+            }),
         }
     }
 
-    fn tell_times(&mut self, output: &str) {
+    fn tell_times(&mut self, lane: &str, output: &str) {
         let tests: Vec<Test> = times::tests(output);
         let slowest = times::slowest(&tests);
         if !slowest.is_empty() {
             eprint!("    the slowest:\n{slowest}");
         }
-        self.times.add(tests);
+        self.times.add(lane, tests);
     }
+}
+
+/// Runs a test program of libtest where cargo would.
+fn run_program(
+    program: &Artifact,
+    variables: &[(&str, PathBuf)],
+    arguments: &[String],
+) -> Result<Ran> {
+    let mut command = times::command(&program.path);
+    command
+        .args(times::ARGUMENTS)
+        .current_dir(&program.package)
+        .env(ERROR_BACKTRACE, "0")
+        .envs(variables.iter().map(|it| (it.0, &it.1)))
+        .args(arguments);
+    run_to_end(&program.name, &mut command)
+}
+
+/// The names of the tests of a program that `arguments` choose.
+fn list(program: &Path, arguments: &[String]) -> Result<Vec<String>> {
+    let mut list = Command::new(program);
+    let list = progress::quiet(list.arg("--list").args(arguments))?;
+    let names = list.lines().filter_map(|it| it.strip_suffix(": test"));
+    Ok(names.map(str::to_owned).collect())
 }
 
 /// Runs a test program to its end; one that is still running at the deadline has failed.
@@ -435,7 +494,7 @@ fn run_to_end(what: &str, command: &mut Command) -> Result<Ran> {
     Ok(Ran {
         output: finished.stdout,
         fault,
-        about: String::new(),
+        ..Ran::default()
     })
 }
 

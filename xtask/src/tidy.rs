@@ -6,6 +6,8 @@ mod house_rules;
 mod metrics;
 mod source;
 
+pub(crate) use deny::advisories;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,7 +41,7 @@ impl fmt::Display for Finding {
 
 pub(crate) fn run(_: &Arguments) -> Result<ExitCode> {
     match lane()? {
-        Outcome::Passed(detail) | Outcome::PassedAgain { detail, .. } => println!("tidy: {detail}"),
+        Outcome::Passed(passed) => println!("tidy: {}", passed.detail),
         Outcome::Failed(why) | Outcome::LeftOut(why) => bail!("{why}"),
     }
     Ok(ExitCode::SUCCESS)
@@ -48,7 +50,7 @@ pub(crate) fn run(_: &Arguments) -> Result<ExitCode> {
 /// Every check runs, also after one that failed.
 pub(crate) fn lane() -> Result<Outcome> {
     let files = source::read_all(&workspace::root())?;
-    let checks: [(&str, &dyn Fn() -> Result<Verdict>); 8] = [
+    let checks: [(&str, &dyn Fn() -> Result<()>); 8] = [
         ("module edges", &|| findings(edges::check(&files))),
         ("house rules", &|| findings(house_rules::check(&files))),
         ("metric names", &|| {
@@ -57,22 +59,16 @@ pub(crate) fn lane() -> Result<Outcome> {
         ("dashboards", &|| {
             findings(stale_dashboards(&workspace::root())?)
         }),
-        ("reference page", &|| {
-            reference::check().map(|()| Verdict::Good)
-        }),
+        ("reference page", &|| reference::check()),
         ("formatting", &formatting),
         ("dependencies", &deny::check),
         ("lints", &lints),
     ];
-    let (mut failed, mut passed, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut failed, mut passed) = (Vec::new(), Vec::new());
     for (name, check) in checks {
         headline(name);
         match check() {
-            Ok(Verdict::Good) => passed.push(name.to_owned()),
-            Ok(Verdict::LeftOut(why)) => {
-                note(format_args!("left out: {why}"));
-                left_out.push(format!("{name}: {why}"));
-            }
+            Ok(()) => passed.push(name),
             Err(error) => {
                 note(format_args!("{error:#}"));
                 failed.push(name);
@@ -82,23 +78,12 @@ pub(crate) fn lane() -> Result<Outcome> {
     if !failed.is_empty() {
         return Ok(Outcome::Failed(failed.join(", ")));
     }
-    let left_out = match left_out.as_slice() {
-        [] => String::new(),
-        some => format!("; left out: {}", some.join(", ")),
-    };
-    Ok(Outcome::Passed(format!("{}{left_out}", passed.join(", "))))
+    Ok(Outcome::passed(passed.join(", ")))
 }
 
-/// How a check ended that did not fail.
-enum Verdict {
-    Good,
-    /// What it needs is not here.
-    LeftOut(String),
-}
-
-fn findings(mut findings: Vec<Finding>) -> Result<Verdict> {
+fn findings(mut findings: Vec<Finding>) -> Result<()> {
     if findings.is_empty() {
-        return Ok(Verdict::Good);
+        return Ok(());
     }
     findings.sort();
     for it in &findings {
@@ -126,7 +111,7 @@ fn stale_dashboards(root: &Path) -> Result<Vec<Finding>> {
     Ok(stale.chain(changed).collect())
 }
 
-fn formatting() -> Result<Verdict> {
+fn formatting() -> Result<()> {
     progress::run(
         "cargo fmt",
         workspace::cargo().args(["fmt", "--all", "--check"]),
@@ -135,10 +120,10 @@ fn formatting() -> Result<Verdict> {
     let mut ebpf = workspace::cargo();
     ebpf.args(["fmt", "--check", "--manifest-path", "ebpf/Cargo.toml"]);
     progress::run("cargo fmt in ebpf/", &mut ebpf)?;
-    Ok(Verdict::Good)
+    Ok(())
 }
 
-fn lints() -> Result<Verdict> {
+fn lints() -> Result<()> {
     let mut clippy = workspace::cargo();
     // With the feature, so that the host tests are looked at as they run.
     clippy
@@ -151,5 +136,5 @@ fn lints() -> Result<Verdict> {
             "warnings",
         ]);
     progress::run("cargo clippy", &mut clippy)?;
-    Ok(Verdict::Good)
+    Ok(())
 }

@@ -21,7 +21,7 @@ use crate::progress::headline;
 use crate::test::again;
 use crate::test::programs::{self, HostPrograms};
 use crate::test::report::{Outcome, Report, Row};
-use crate::test::{ONE_AT_A_TIME, times};
+use crate::test::{ONE_AT_A_TIME, check_options, times};
 use crate::{python_grpc, setup};
 use kernels::Table;
 
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let table = Table::read()?;
     let chosen = table.choose(&selection)?;
     if arguments.update {
-        debian::forget(&chosen)?;
+        debian::forget(&table.emulator, &chosen)?;
     }
     let programs = match &arguments.program {
         Some(program) => Programs {
@@ -119,6 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             arguments: arguments.pass_on.clone(),
         },
         None => {
+            check_options(&arguments.pass_on)?;
             setup::toolchain()?;
             headline("build the programs of the guests");
             let programs = programs::build(&HostPrograms::wanted())?.host()?;
@@ -203,10 +204,8 @@ pub(crate) fn lane(selection: &Selection, programs: &Programs) -> Result<(Vec<Ro
                 })
             })
             .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
-        if let (Outcome::Passed(detail) | Outcome::PassedAgain { detail, .. }, [_, ..]) =
-            (&mut outcome, alike)
-        {
-            detail.push_str(", without those that are alike on every kernel");
+        if let (Outcome::Passed(passed), [_, ..]) = (&mut outcome, alike) {
+            passed.detail += ", without those that are alike on every kernel";
         }
         Row {
             name: format!("vm {}", kernel.name),

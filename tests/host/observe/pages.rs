@@ -9,7 +9,7 @@ use ballast::model::status::{EntryState, Status};
 use ballast_tests::cgroup;
 use ballast_tests::kube::Naming;
 use ballast_tests::scrape::{page, text};
-use ballast_tests::wait::until;
+use ballast_tests::wait::{on_this_machine, until};
 
 use super::{STATIC_UID, UID, everywhere, limited, pod_of};
 
@@ -112,7 +112,7 @@ fn every_page_shows_pods_without_names() -> Result<()> {
         short
             .run("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")?
             .wait()?;
-        thread::sleep(REMOVED_AFTER);
+        thread::sleep(on_this_machine(REMOVED_AFTER));
         short.remove();
         let id = format!("id=\"{}\"", short.path);
         let used = until("what it had used is shown", || {

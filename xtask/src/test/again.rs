@@ -3,8 +3,8 @@
 //! They share the machine with whatever else runs on it, and an emulated one is twenty times slower:
 //! each wait has room, and now and then it is not enough. What failed is run once more, by itself, and
 //! is named in the table and in the closing line for as long as it does so, and in a file that outlives
-//! clean clones. Many at once have one cause, and have failed. So has a test of [`ONCE`]: there a rare
-//! failure is the fault that is looked for.
+//! clean clones. Many at once have one cause, and have failed. So has a test that is not of [`AGAIN`]:
+//! there a rare failure is the fault that is looked for.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -12,7 +12,7 @@ use std::io::Write;
 use anyhow::{Context, Result};
 use jiff::{Timestamp, Unit};
 
-use super::report::{self, Outcome, Retried};
+use super::report::{self, Outcome, Passed, Retried};
 use super::tested;
 use crate::progress::note;
 use crate::workspace;
@@ -20,19 +20,15 @@ use crate::workspace;
 /// No more than this many get a second try.
 const MOST: usize = 3;
 
-/// Tests, by the beginning of their names, of what happens rarely if it happens: loss, double starts,
-/// wrong victims, kills that are somebody else's.
-const ONCE: [&str; 10] = [
-    "beside::",
-    "crash::",
-    "ebpf::",
-    "escapes::",
-    "eviction::",
-    "forensics::",
-    "node_memory::",
-    "observe::",
-    "oom::",
-    "placement::storm::",
+/// Tests, by the beginning of their names, that wait on the clock, and of which a rare failure tells
+/// nothing else: not those of loss, double starts, wrong victims, kills that are somebody else's.
+pub(crate) const AGAIN: &[&str] = &[
+    "files::",
+    "hostile::",
+    "limits::",
+    "readings::",
+    "stalls::",
+    "stats::",
 ];
 
 /// One run of a test program.
@@ -43,6 +39,8 @@ pub(crate) struct Ran {
     pub(crate) fault: Option<String>,
     /// What there is to say about a run without a fault; may be empty.
     pub(crate) about: String,
+    /// What was left out of it, besides what its tests say.
+    pub(crate) without: Vec<String>,
 }
 
 impl Ran {
@@ -62,6 +60,10 @@ pub(crate) fn run(
     let mut first = Ran::default();
     for (n, part) in parts.iter().enumerate() {
         let ran = run(part)?;
+        // A crash, or a hang: nobody knows which of its tests ran.
+        if let (Some(fault), []) = (&ran.fault, report::failed_tests(&ran.output).as_slice()) {
+            return Ok(Outcome::Failed(fault.clone()));
+        }
         match n {
             0 => first = ran,
             _ => first.add(ran),
@@ -74,16 +76,22 @@ pub(crate) fn run(
         let parts: Vec<_> = parts.filter(|it| !it.is_empty()).collect();
         parts.join(", ")
     };
+    let mut without = first.without;
+    without.extend(report::left_out(&first.output));
     let Some(fault) = first.fault else {
         return Ok(match n_passed {
             Some(0) => Outcome::Failed("no test ran".to_owned()),
-            _ => Outcome::Passed(detail(0, &first.about)),
+            _ => Outcome::Passed(Passed {
+                detail: detail(0, &first.about),
+                again: Vec::new(),
+                without,
+            }),
         });
     };
     let tests = report::failed_tests(&first.output);
-    let is_once = |test: &String| ONCE.iter().any(|it| test.starts_with(it));
-    if tests.is_empty() || tests.len() > MOST || tests.iter().any(is_once) {
-        return Ok(Outcome::Failed(fault));
+    let has_another = |test: &String| AGAIN.iter().any(|it| test.starts_with(it));
+    if tests.len() > MOST || !tests.iter().all(has_another) {
+        return Ok(Outcome::Failed(format!("{fault}: {}", tests.join(", "))));
     }
     note(format_args!("once more: {}", tests.join(", ")));
     let again: Vec<String> = [super::ONE_AT_A_TIME]
@@ -94,18 +102,20 @@ pub(crate) fn run(
         .chain(tests.iter().cloned())
         .collect();
     let second = run(&again)?;
-    Ok(match second.fault {
-        None => Outcome::PassedAgain {
-            detail: detail(tests.len() as u64, &second.about),
-            tests: tests
+    let n_asked = tests.len() as u64;
+    Ok(match (second.fault, report::count_tests(&second.output)) {
+        (None, Some(n)) if n == n_asked => Outcome::Passed(Passed {
+            detail: detail(n_asked, &second.about),
+            again: tests
                 .into_iter()
                 .map(|name| Retried {
                     message: report::failure(&first.output, &name).unwrap_or_default(),
                     name,
                 })
                 .collect(),
-        },
-        Some(_) => Outcome::Failed(format!("{fault}, twice: {}", tests.join(", "))),
+            without,
+        }),
+        _ => Outcome::Failed(format!("{fault}, twice: {}", tests.join(", "))),
     })
 }
 
@@ -116,9 +126,9 @@ pub(crate) fn remember(outcomes: &[(&str, &Outcome)]) -> Result<Option<String>> 
     let now = Timestamp::now().round(Unit::Second)?;
     let mut lines = String::new();
     for (lane, outcome) in outcomes {
-        if let Outcome::PassedAgain { tests, .. } = outcome {
+        if let Outcome::Passed(Passed { again, .. }) = outcome {
             let commit = tested::commit().unwrap_or_else(|| "unknown".to_owned());
-            for Retried { name, message } in tests {
+            for Retried { name, message } in again {
                 lines += &format!("{now}\t{commit}\t{lane}\t{name}\t{message}\n");
             }
         }
@@ -157,7 +167,8 @@ mod tests {
     fn ran(failed: &[&str], n_passed: usize) -> Ran {
         let mut output = String::new();
         if !failed.is_empty() {
-            output += "\nfailures:\n\n---- a::b stdout ----\nError: no\n\n---- c stdout ----\n\n\
+            output += "\nfailures:\n\n---- files::a stdout ----\nError: no\n\n\
+                       ---- limits::c stdout ----\n\n\
                        thread 'c' (7) panicked at tests/c.rs:1:2:\nit is not\n\nfailures:\n";
             for it in failed {
                 output += &format!("    {it}\r\n");
@@ -172,7 +183,25 @@ mod tests {
             output,
             fault: (!failed.is_empty()).then(|| "status 101".to_owned()),
             about: "Linux 6.12".to_owned(),
+            without: vec!["FUSE".to_owned()],
         }
+    }
+
+    fn twice() -> Outcome {
+        Outcome::Passed(Passed {
+            detail: "7 tests, Linux 6.12".to_owned(),
+            again: [("files::a", "no"), ("limits::c", "it is not")]
+                .map(|(name, message)| Retried {
+                    name: name.to_owned(),
+                    message: message.to_owned(),
+                })
+                .to_vec(),
+            without: vec!["FUSE".to_owned()],
+        })
+    }
+
+    fn failed(tests: &str) -> Outcome {
+        Outcome::Failed(format!("status 101: {tests}"))
     }
 
     fn outcome(runs: Vec<Ran>) -> (Outcome, Vec<Vec<String>>) {
@@ -192,24 +221,15 @@ mod tests {
 
     #[test]
     fn what_failed_is_run_once_more_and_named() {
-        let (found, asked) = outcome(vec![ran(&["a::b", "c"], 5), ran(&[], 2)]);
-        let expected = Outcome::PassedAgain {
-            detail: "7 tests, Linux 6.12".to_owned(),
-            tests: ["a::b", "c"]
-                .map(|it| Retried {
-                    name: it.to_owned(),
-                    message: if it == "c" { "it is not" } else { "no" }.to_owned(),
-                })
-                .to_vec(),
-        };
-        assert_eq!(found, expected);
+        let (found, asked) = outcome(vec![ran(&["files::a", "limits::c"], 5), ran(&[], 2)]);
+        assert_eq!(found, twice());
         let second = [
             "--test-threads=1",
             "-Zunstable-options",
             "--report-time",
             "--exact",
-            "a::b",
-            "c",
+            "files::a",
+            "limits::c",
         ];
         let second = second.map(str::to_owned);
         assert_eq!(asked, [vec!["--skip".to_owned()], second.to_vec()]);
@@ -217,22 +237,41 @@ mod tests {
 
     #[test]
     fn what_failed_in_any_part_is_run_once_more() {
-        let (found, asked) = outcome_of_parts(2, vec![ran(&["a"], 2), ran(&["c"], 3), ran(&[], 2)]);
-        let Outcome::PassedAgain { detail, tests } = found else {
-            panic!("{found:?}");
+        let parts = vec![ran(&["files::a"], 2), ran(&["limits::c"], 3), ran(&[], 2)];
+        let (found, asked) = outcome_of_parts(2, parts);
+        assert_eq!((found, asked.len()), (twice(), 3));
+        let parts = vec![ran(&["files::a"], 2), ran(&["oom::a"], 3)];
+        let (found, _) = outcome_of_parts(2, parts);
+        assert_eq!(found, failed("files::a, oom::a"));
+    }
+
+    #[test]
+    fn a_part_that_crashes_has_failed_whatever_the_others_did() {
+        let crashed = || Ran {
+            output: "running 3 tests\n".to_owned(),
+            ..ran(&["files::a"], 0)
         };
-        assert_eq!(detail, "7 tests, Linux 6.12");
-        let names: Vec<_> = tests.iter().map(|it| it.name.as_str()).collect();
-        assert_eq!((names, asked.len()), (vec!["a", "c"], 3));
-        let (found, _) = outcome_of_parts(2, vec![ran(&["a"], 2), ran(&["oom::a"], 3)]);
-        assert_eq!(found, Outcome::Failed("status 101".to_owned()));
+        for runs in [
+            vec![crashed(), ran(&["limits::c"], 3)],
+            vec![ran(&["limits::c"], 3), crashed()],
+        ] {
+            let (found, _) = outcome_of_parts(2, runs);
+            assert_eq!(found, Outcome::Failed("status 101".to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_second_run_without_the_tests_has_failed() {
+        let (found, _) = outcome(vec![ran(&["files::a", "limits::c"], 5), ran(&[], 1)]);
+        let expected = "status 101, twice: files::a, limits::c".to_owned();
+        assert_eq!(found, Outcome::Failed(expected));
     }
 
     #[test]
     fn a_rare_fault_has_no_second_try() {
-        for test in ["crash::twice", "oom::a", "placement::storm::b"] {
-            let (found, asked) = outcome(vec![ran(&["a::b", test], 5)]);
-            assert_eq!(found, Outcome::Failed("status 101".to_owned()));
+        for test in ["crash::twice", "oom::a", "top::b"] {
+            let (found, asked) = outcome(vec![ran(&["files::a", test], 5)]);
+            assert_eq!(found, failed(&format!("files::a, {test}")));
             assert_eq!(asked.len(), 1, "{test}");
         }
     }
@@ -245,27 +284,26 @@ mod tests {
 
     #[test]
     fn what_fails_twice_has_failed() {
-        let (found, _) = outcome(vec![ran(&["a"], 5), ran(&["a"], 0)]);
-        assert_eq!(found, Outcome::Failed("status 101, twice: a".to_owned()));
+        let (found, _) = outcome(vec![ran(&["files::a"], 5), ran(&["files::a"], 0)]);
+        let expected = "status 101, twice: files::a".to_owned();
+        assert_eq!(found, Outcome::Failed(expected));
     }
 
     #[test]
-    fn many_at_once_and_none_that_is_named_have_failed() {
-        let failed = Outcome::Failed("status 101".to_owned());
-        let (found, asked) = outcome(vec![ran(&["a", "b", "c", "d"], 5)]);
-        assert_eq!((found, asked.len()), (failed.clone(), 1));
-        let crashed = Ran {
-            output: "running 3 tests\n".to_owned(),
-            ..ran(&["a"], 0)
-        };
-        let (found, asked) = outcome(vec![crashed]);
-        assert_eq!((found, asked.len()), (failed, 1));
+    fn many_at_once_have_failed() {
+        let many = ["files::a", "files::b", "limits::c", "limits::d"];
+        let (found, asked) = outcome(vec![ran(&many, 5)]);
+        assert_eq!((found, asked.len()), (failed(&many.join(", ")), 1));
     }
 
     #[test]
     fn what_passes_is_run_once() {
         let (found, asked) = outcome(vec![ran(&[], 5)]);
-        let passed = Outcome::Passed("5 tests, Linux 6.12".to_owned());
+        let passed = Outcome::Passed(Passed {
+            detail: "5 tests, Linux 6.12".to_owned(),
+            without: vec!["FUSE".to_owned()],
+            ..Passed::default()
+        });
         assert_eq!((found, asked.len()), (passed, 1));
         let (found, _) = outcome(vec![ran(&[], 0)]);
         assert_eq!(found, Outcome::Failed("no test ran".to_owned()));

@@ -1,14 +1,12 @@
 //! The host tests, in two lanes: those of the gate, and those that take long.
 
-use std::process::Command;
-
 use anyhow::{Result, ensure};
 
 use super::again::{self, Ran};
 use super::programs::HostPrograms;
 use super::report::Outcome;
-use super::{ERROR_BACKTRACE, ONE_AT_A_TIME, run_to_end, times};
-use crate::progress::{self, note};
+use super::{ERROR_BACKTRACE, ONE_AT_A_TIME, list, run_to_end, times};
+use crate::progress::note;
 use crate::{cadvisor, python_grpc, workspace};
 
 /// Which of the tests.
@@ -21,7 +19,7 @@ pub(super) enum Part {
 
 /// Host tests, by the beginning of their names, that are not of the gate.
 const STORM: &[&str] = &[
-    // These take 10 s and more by themselves, or are about numbers.
+    // These take 15 s and more by themselves, or are about numbers.
     "cadvisor::",
     "crash::a_storm_of_kills",
     "descriptors::a_start_without_descriptors_waits",
@@ -56,7 +54,6 @@ const TOGETHER: &[&str] = &[
     "limits::",
     "metrics::",
     "placement::",
-    "readings::",
     "repair::",
     "reserved::",
     "room::",
@@ -64,15 +61,29 @@ const TOGETHER: &[&str] = &[
     "top::",
 ];
 
+/// Host tests that do to a machine what only a virtual one is for: the lane `vm` has them.
+const ONLY_IN_A_VM: &[&str] = &["node_memory::a_node_that_runs_out_of_memory", "node_oom::"];
+
+/// Whether this machine can run the others.
+const FIRST: &str = "ability::";
+
+fn begins(test: &str, with: &[&str]) -> bool {
+    with.iter().any(|it| test.starts_with(it))
+}
+
 /// Most of these tests wait most of the time.
 const THREE_AT_A_TIME: &str = "--test-threads=3";
 
-/// Options of a test program that are about its output.
-const SHOW: [&str; 2] = ["--nocapture", "--show-output"];
-
 impl Part {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Storm => "storm",
+        }
+    }
+
     fn has(self, test: &str) -> bool {
-        STORM.iter().any(|it| test.starts_with(it)) == (self == Self::Storm)
+        !begins(test, ONLY_IN_A_VM) && begins(test, STORM) == (self == Self::Storm)
     }
 }
 
@@ -93,7 +104,7 @@ pub(super) fn run(
         note(format_args!("no cAdvisor: {why}"));
     }
     let needs_modules = chosen.iter().any(|it| it.contains(python_grpc::TESTS));
-    let mut about = String::new();
+    let mut without = Vec::new();
     let modules = match needs_modules.then(python_grpc::modules).transpose() {
         Ok(modules) => modules,
         // The test that needs them fails.
@@ -103,7 +114,7 @@ pub(super) fn run(
         }
         Err(error) => {
             chosen.retain(|it| !it.contains(python_grpc::TESTS));
-            about = format!("without a plugin in Python: {error:#}");
+            without.push(format!("a plugin in Python: {error:#}"));
             None
         }
     };
@@ -132,23 +143,31 @@ pub(super) fn run(
         let ran = run_to_end("host tests", &mut command)?;
         output += &ran.output;
         Ok(Ran {
-            about: about.clone(),
+            without: without.clone(),
             ..ran
         })
     })?;
     Ok((outcome, output))
 }
 
-/// The arguments of each run of the test program: of those that run beside each other, and of the others.
+/// The arguments of each run of the test program: of the first test, of those that run beside each other,
+/// and of the others.
 fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>> {
-    let (together, alone) = chosen
+    let (first, rest): (_, Vec<_>) = chosen.into_iter().partition(|it| it.starts_with(FIRST));
+    let (together, alone) = rest
         .into_iter()
-        .partition(|it| part == Part::Host && TOGETHER.iter().any(|begin| it.starts_with(begin)));
+        .partition(|it| part == Part::Host && begins(it, TOGETHER));
     // The other options choose, and have chosen.
-    let shown = pass_on.iter().filter(|it| SHOW.contains(&it.as_str()));
+    let shown = pass_on
+        .iter()
+        .filter(|it| super::SHOW.contains(&it.as_str()));
     let options = times::ARGUMENTS.into_iter().chain(["--exact"]);
     let options: Vec<&str> = options.chain(shown.map(String::as_str)).collect();
-    let parts: [(&str, Vec<String>); 2] = [(THREE_AT_A_TIME, together), (ONE_AT_A_TIME, alone)];
+    let parts: [(&str, Vec<String>); 3] = [
+        (ONE_AT_A_TIME, first),
+        (THREE_AT_A_TIME, together),
+        (ONE_AT_A_TIME, alone),
+    ];
     let parts = parts.into_iter().filter(|(_, tests)| !tests.is_empty());
     parts
         .map(|(threads, tests)| {
@@ -161,20 +180,14 @@ fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>
 /// The names of the tests of `part` that `pass_on` chooses: all, or those with one of its words in their
 /// name.
 fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec<String>> {
-    let list = |arguments: &[String]| -> Result<Vec<String>> {
-        let mut list = Command::new(&programs.tests);
-        let list = progress::quiet(list.arg("--list").args(arguments))?;
-        let names = list.lines().filter_map(|it| it.strip_suffix(": test"));
-        Ok(names.map(str::to_owned).collect())
-    };
-    let all = list(&[])?;
-    for name in STORM {
+    let all = list(&programs.tests, &[])?;
+    for name in [STORM, TOGETHER, ONLY_IN_A_VM, again::AGAIN, &[FIRST]].concat() {
         ensure!(
             all.iter().any(|it| it.starts_with(name)),
-            "no test is called {name}, which the lane `storm` should have"
+            "no host test is called {name}, which a list of xtask/src/test names"
         );
     }
-    let mut chosen = list(pass_on)?;
+    let mut chosen = list(&programs.tests, pass_on)?;
     chosen.retain(|it| part.has(it));
     Ok(chosen)
 }

@@ -9,14 +9,31 @@ use crate::progress::Elapsed;
 /// How a lane ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// With what there is to say about it, such as the number of tests.
-    Passed(String),
-    /// The same, but for these tests, which passed when they were run once more.
-    PassedAgain { detail: String, tests: Vec<Retried> },
+    Passed(Passed),
     /// With the reason.
     Failed(String),
     /// It cannot run here, with the reason.
     LeftOut(String),
+}
+
+/// What there is to say about a lane that passed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// Such as the number of tests.
+    pub(crate) detail: String,
+    /// Tests that passed when they were run once more.
+    pub(crate) again: Vec<Retried>,
+    /// Parts of the lane that were left out, with the reason.
+    pub(crate) without: Vec<String>,
+}
+
+impl Outcome {
+    pub(crate) fn passed(detail: impl Into<String>) -> Self {
+        Self::Passed(Passed {
+            detail: detail.into(),
+            ..Passed::default()
+        })
+    }
 }
 
 /// A test that passed when it was run once more.
@@ -113,11 +130,7 @@ fn table(rows: &[Row]) -> String {
     rows.iter()
         .map(|row| {
             let (word, detail) = match &row.outcome {
-                Outcome::Passed(detail) => ("passed", detail.clone()),
-                Outcome::PassedAgain { detail, tests } => {
-                    let tests = names(tests);
-                    ("passed", format!("{detail}; at the second try: {tests}"))
-                }
+                Outcome::Passed(passed) => ("passed", passed.describe()),
                 Outcome::Failed(why) => ("FAILED", why.clone()),
                 Outcome::LeftOut(why) => ("left out", why.clone()),
             };
@@ -128,9 +141,20 @@ fn table(rows: &[Row]) -> String {
         .collect()
 }
 
-fn names(tests: &[Retried]) -> String {
-    let names: Vec<_> = tests.iter().map(|it| it.name.as_str()).collect();
-    names.join(", ")
+impl Passed {
+    fn describe(&self) -> String {
+        let again: Vec<_> = self.again.iter().map(|it| it.name.as_str()).collect();
+        let mut parts = vec![self.detail.clone()];
+        for (before, what) in [
+            ("at the second try", again.join(", ")),
+            ("without", self.without.join(", ")),
+        ] {
+            if !what.is_empty() {
+                parts.push(format!("{before}: {what}"));
+            }
+        }
+        parts.join("; ")
+    }
 }
 
 fn closing_line(rows: &[Row], left_to_all: &[String], took: Duration) -> String {
@@ -155,22 +179,28 @@ fn closing_line(rows: &[Row], left_to_all: &[String], took: Duration) -> String 
             lanes.join(", ")
         }
     };
-    let passed = lanes(|it| matches!(it, Outcome::Passed(_) | Outcome::PassedAgain { .. }));
+    let passed = lanes(|it| matches!(it, Outcome::Passed(_)));
     let failed = lanes(|it| matches!(it, Outcome::Failed(_)));
     let left_out = lanes(|it| matches!(it, Outcome::LeftOut(_)));
-    let again: Vec<Retried> = rows
-        .iter()
-        .filter_map(|it| match &it.outcome {
-            Outcome::PassedAgain { tests, .. } => Some(tests),
-            _ => None,
-        })
-        .flatten()
-        .cloned()
-        .collect();
-    let again = match again.as_slice() {
+    let details = rows.iter().filter_map(|it| match &it.outcome {
+        Outcome::Passed(passed) => Some((&it.name, passed)),
+        _ => None,
+    });
+    let (mut again, mut without) = (Vec::new(), Vec::new());
+    for (lane, passed) in details {
+        again.extend(passed.again.iter().map(|it| it.name.clone()));
+        for what in &passed.without {
+            let text = format!("{lane}: {what}");
+            if !without.contains(&text) {
+                without.push(text);
+            }
+        }
+    }
+    let listed = |before: &str, what: &[String]| match what {
         [] => String::new(),
-        tests => format!("; at the second try: {}", names(tests)),
+        some => format!("; {before}: {}", some.join(", ")),
     };
+    let again = listed("at the second try", &again) + &listed("without", &without);
     let all = match left_to_all {
         [] => String::new(),
         lanes => format!("; left to `all`: {}", lanes.join(", ")),
@@ -206,6 +236,18 @@ pub(crate) fn count_tests(output: &str) -> Option<u64> {
         rest.split_once(" passed")?.0.parse::<u64>().ok()
     });
     counts.fold(None, |sum, it| Some(sum.unwrap_or(0) + it))
+}
+
+/// What tests said that they left out, each once: lines that begin with the words.
+pub(crate) fn left_out(output: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let lines = output.lines();
+    for what in lines.filter_map(|it| it.trim().strip_prefix("left out: ")) {
+        if !found.iter().any(|it| it == what) {
+            found.push(what.to_owned());
+        }
+    }
+    found
 }
 
 /// The names that libtest lists last, after what the failed tests printed; of each run, where `output` has
@@ -254,21 +296,24 @@ mod tests {
     }
 
     fn passed() -> Outcome {
-        Outcome::Passed(String::new())
+        Outcome::passed("")
     }
 
     #[test]
     fn the_closing_line_names_every_lane_once() {
         let left_out = || Outcome::LeftOut("needs root".to_owned());
         let failed = || Outcome::Failed("exit status: 101".to_owned());
-        let again = || Outcome::PassedAgain {
-            detail: String::new(),
-            tests: ["a::b", "c"]
-                .map(|it| Retried {
-                    name: it.to_owned(),
-                    message: String::new(),
-                })
-                .to_vec(),
+        let again = || {
+            Outcome::Passed(Passed {
+                again: ["a::b", "c"]
+                    .map(|it| Retried {
+                        name: it.to_owned(),
+                        message: String::new(),
+                    })
+                    .to_vec(),
+                without: vec!["FUSE".to_owned()],
+                ..Passed::default()
+            })
         };
         let none: &[String] = &[];
         let left_to_all = ["fuzz".to_owned(), "vm".to_owned()];
@@ -310,7 +355,7 @@ mod tests {
                 vec![row("unit", passed()), row("host", again())],
                 none,
                 "ballast: all lanes passed (unit, host); left out: none; at the second try: \
-                 a::b, c; 7m12s",
+                 a::b, c; without: host: FUSE; 7m12s",
             ),
         ] {
             assert_eq!(
@@ -337,6 +382,12 @@ mod tests {
             row.outcome,
             Outcome::Failed("cannot run here: needs root".to_owned())
         );
+    }
+
+    #[test]
+    fn what_tests_leave_out_is_found_once() {
+        let output = "test a ... \n    left out: no FUSE\nok <1.0s>\nleft out: no FUSE\n";
+        assert_eq!(left_out(output), ["no FUSE"]);
     }
 
     #[test]

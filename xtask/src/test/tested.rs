@@ -2,6 +2,7 @@
 //! on a tree without changes, so that who lands a commit can ask.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -24,10 +25,15 @@ struct Tested<'a> {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Lane<'a> {
     name: &'a str,
     /// Whole seconds.
     seconds: u64,
+    /// Tests that passed when they were run once more.
+    second_tries: Vec<&'a str>,
+    /// Parts that were left out.
+    without: &'a [String],
 }
 
 /// The work tree as it is, if it has no changes and git knows it.
@@ -49,33 +55,47 @@ fn git(arguments: &[&str]) -> Option<String> {
     Some(output.trim().to_owned())
 }
 
+fn path() -> PathBuf {
+    workspace::target().join("tested.json")
+}
+
+/// Forgets what an earlier run came to: one that fails leaves no record.
+pub(crate) fn forget() -> Result<()> {
+    match fs::remove_file(path()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path().display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Records that `rows` passed on the tree, if all of them did and it is still the one that it was before
 /// they ran. A lane that was left out has not passed.
 pub(crate) fn record(before: Option<Clean>, rows: &[Row]) -> Result<Option<PathBuf>> {
-    let passed = |row: &Row| {
-        matches!(
-            row.outcome,
-            Outcome::Passed(_) | Outcome::PassedAgain { .. }
-        )
-    };
-    if !rows.iter().all(passed) {
+    let passed = rows.iter().map(|row| match &row.outcome {
+        Outcome::Passed(passed) => Some((row, passed)),
+        Outcome::Failed(_) | Outcome::LeftOut(_) => None,
+    });
+    let Some(passed) = passed.collect::<Option<Vec<_>>>() else {
         return Ok(None);
-    }
+    };
     let (Some(before), Some(after)) = (before, clean()) else {
         return Ok(None);
     };
     if before.commit != after.commit {
         return Ok(None);
     }
-    let lanes = rows.iter().map(|it| Lane {
-        name: &it.name,
-        seconds: it.took.as_secs(),
+    let lanes = passed.iter().map(|(row, passed)| Lane {
+        name: &row.name,
+        seconds: row.took.as_secs(),
+        second_tries: passed.again.iter().map(|it| it.name.as_str()).collect(),
+        without: &passed.without,
     });
     let tested = Tested {
         commit: &after.commit,
         lanes: lanes.collect(),
     };
-    let path = workspace::target().join("tested.json");
+    let path = path();
     let text = serde_json::to_string_pretty(&tested).context("write JSON")?;
     fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
     Ok(Some(path))

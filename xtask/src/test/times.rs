@@ -87,14 +87,16 @@ pub(crate) fn slowest(tests: &[Test]) -> String {
 #[derive(Default)]
 pub(crate) struct Repeated {
     n_runs: usize,
-    tests: BTreeMap<String, Vec<Test>>,
+    /// By lane and name.
+    tests: BTreeMap<(String, String), Vec<Test>>,
 }
 
 impl Repeated {
-    /// Adds tests of the current run.
-    pub(crate) fn add(&mut self, tests: Vec<Test>) {
+    /// Adds tests of the current run of `lane`.
+    pub(crate) fn add(&mut self, lane: &str, tests: Vec<Test>) {
         for test in tests {
-            self.tests.entry(test.name.clone()).or_default().push(test);
+            let key = (lane.to_owned(), test.name.clone());
+            self.tests.entry(key).or_default().push(test);
         }
     }
 
@@ -102,16 +104,18 @@ impl Repeated {
         self.n_runs += 1;
     }
 
-    /// Which tests failed how often, and which were now and then much slower than usual: more than three
-    /// times their median, and 2 s above it.
+    /// Which tests failed how often or did not come to an end, and which were now and then much slower than
+    /// usual: more than three times their median, and 2 s above it.
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("{} runs of {} tests\n", self.n_runs, self.tests.len());
         let mut unsteady = Vec::new();
-        for (name, tests) in &self.tests {
-            let n_failed = tests.iter().filter(|it| !it.passed).count();
+        for ((lane, name), tests) in &self.tests {
+            // A run that crashes or hangs tells nothing of the tests that it has not come to.
+            let n_unended = self.n_runs.saturating_sub(tests.len());
+            let n_failed = n_unended + tests.iter().filter(|it| !it.passed).count();
             let mut times: Vec<_> = tests.iter().map(|it| it.took).collect();
             times.sort();
-            let median = times[times.len() / 2];
+            let median = times[(times.len() - 1) / 2];
             let slow = median * 3 + Duration::from_secs(2);
             let n_slow = times.iter().filter(|it| **it > slow).count();
             if n_failed + n_slow > 0 {
@@ -120,8 +124,8 @@ impl Repeated {
                     n_failed,
                     n_slow,
                     format!(
-                        "    {name}: failed {n_failed}, slow {n_slow}, of {}; median {}, at most {}\n",
-                        tests.len(),
+                        "    {lane} {name}: failed {n_failed}, slow {n_slow}, of {}; median {}, at most {}\n",
+                        tests.len() + n_unended,
                         Elapsed(median),
                         Elapsed(most)
                     ),
@@ -183,20 +187,27 @@ mod tests_of_times {
     fn repeated_runs_name_who_failed_or_was_slow() {
         let mut repeated = Repeated::default();
         for n in 0..5 {
-            repeated.add(vec![
+            let mut tests = vec![
                 test("steady", true, 1_000),
                 test("fails", n != 3, 10),
                 test("lags", true, if n == 2 { 9_000 } else { 1_000 }),
-            ]);
+            ];
+            if n > 1 {
+                tests.push(test("hangs", true, 10));
+            }
+            repeated.add("host", tests);
+            repeated.add("vm", vec![test("lags", true, 60_000)]);
             repeated.next_run();
         }
         assert_eq!(
             repeated.describe(),
-            "5 runs of 3 tests\n    fails: failed 1, slow 0, of 5; median 0.0s, at most 0.0s\n    \
-             lags: failed 0, slow 1, of 5; median 1.0s, at most 9.0s\n"
+            "5 runs of 5 tests\n    \
+             host hangs: failed 2, slow 0, of 5; median 0.0s, at most 0.0s\n    \
+             host fails: failed 1, slow 0, of 5; median 0.0s, at most 0.0s\n    \
+             host lags: failed 0, slow 1, of 5; median 1.0s, at most 9.0s\n"
         );
         let mut steady = Repeated::default();
-        steady.add(vec![test("steady", true, 1)]);
+        steady.add("host", vec![test("steady", true, 1)]);
         assert!(steady.describe().contains("no test failed"), "a word of it");
     }
 }

@@ -39,7 +39,7 @@ impl UnpackedEmulator {
 pub(super) fn cannot_fetch(table: &Table) -> Option<String> {
     let kept = || -> Result<bool> {
         let kernels = table.choose(&super::Selection::Default)?;
-        let mut directories = vec![emulator_directory()?];
+        let mut directories = vec![emulator_directory(&table.emulator)?];
         for kernel in kernels {
             directories.push(kernel_directory(kernel)?);
         }
@@ -53,8 +53,8 @@ pub(super) fn cannot_fetch(table: &Table) -> Option<String> {
 }
 
 /// Removes the kernels from the cache, and the emulator, so that they are fetched again.
-pub(super) fn forget(kernels: &[&Kernel]) -> Result<()> {
-    remove(&emulator_directory()?)?;
+pub(super) fn forget(emulator: &Emulator, kernels: &[&Kernel]) -> Result<()> {
+    remove(&emulator_directory(emulator)?)?;
     kernels
         .iter()
         .try_for_each(|kernel| remove(&kernel_directory(kernel)?))
@@ -82,7 +82,7 @@ pub(super) fn kernel(kernel: &Kernel) -> Result<UnpackedKernel> {
 
 /// The emulator from the cache, fetched first if it is not there.
 pub(super) fn emulator(emulator: &Emulator) -> Result<UnpackedEmulator> {
-    let root = emulator_directory()?;
+    let root = emulator_directory(emulator)?;
     if !root.exists() {
         headline(format_args!(
             "fetch {} and its libraries from Debian",
@@ -97,8 +97,14 @@ fn kernel_directory(kernel: &Kernel) -> Result<PathBuf> {
     Ok(cache()?.join("kernels").join(&kernel.suite))
 }
 
-fn emulator_directory() -> Result<PathBuf> {
-    Ok(cache()?.join("emulator"))
+/// Another one for other packages or suites.
+fn emulator_directory(emulator: &Emulator) -> Result<PathBuf> {
+    let name = format!(
+        "emulator-{}-{}",
+        emulator.package,
+        emulator.suites.join("-")
+    );
+    Ok(cache()?.join(name))
 }
 
 fn fetch_kernel(kernel: &Kernel, directory: &Path) -> Result<()> {

@@ -129,6 +129,7 @@ fn run_in(
         fault: (report.status != 0)
             .then(|| format!("the tests ended with status {}", report.status)),
         about: report.to_string(),
+        without: Vec::new(),
     })
 }
 
