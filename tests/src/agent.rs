@@ -132,9 +132,14 @@ impl Agent {
 
     /// An agent that watches over a tree that somebody else makes.
     pub fn observing(test: &str, tree: &KubeTree) -> Result<Self> {
+        Self::observing_below(test, &tree.root)
+    }
+
+    /// The same, of what is below the cgroup `root` of the mounts.
+    pub fn observing_below(test: &str, root: &str) -> Result<Self> {
         let mut agent = Self::new(test)?;
         agent.observes = true;
-        agent.cgroup_root.clone_from(&tree.root);
+        root.clone_into(&mut agent.cgroup_root);
         agent.kubelet.clear();
         Ok(agent)
     }

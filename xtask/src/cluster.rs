@@ -25,6 +25,7 @@ use crate::debian::remove;
 use crate::progress::{self, Elapsed, headline, note};
 use crate::workspace;
 use processes::{in_namespace, recorded, wait};
+pub(crate) use programs::cannot_run;
 use programs::{Kubernetes, Programs};
 
 /// Bring a cluster of one node up, of the real programs, speak to it, take it down
@@ -192,6 +193,27 @@ impl Cluster {
                 lines.join("\n")
             )
         })
+    }
+}
+
+/// Runs `work` with the directory of a cluster: the one that is up, or one for as long as it takes.
+pub(crate) fn with<T>(work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    let cluster = Cluster::new();
+    let is_up = cluster.directory.exists();
+    if !is_up {
+        up(Kubernetes::default()).inspect_err(|_| leave())?;
+    }
+    let done = work(&cluster.directory);
+    if !is_up {
+        down()?;
+    }
+    done
+}
+
+/// Takes down what came not up; what is wrong is told already.
+fn leave() {
+    if let Err(error) = down() {
+        note(format_args!("{error:#}"));
     }
 }
 

@@ -73,6 +73,18 @@ const CXX: [Need; 1] = [Need {
     witness: &["/usr/bin/c++"],
 }];
 
+/// For runc: the sandbox of every pod has a seccomp profile.
+const SECCOMP: [Need; 2] = [
+    Need {
+        package: "libseccomp-dev",
+        witness: &["/usr/include/seccomp.h"],
+    },
+    Need {
+        package: "pkg-config",
+        witness: &["/usr/bin/pkg-config"],
+    },
+];
+
 /// For the tests of full screens, which look at them in a real terminal.
 const TERMINAL: [Need; 1] = [Need {
     package: "tmux",
@@ -129,6 +141,12 @@ pub(crate) fn terminal() -> Result<()> {
         true => Ok(()),
         false => install(&TERMINAL, "tmux"),
     }
+}
+
+/// libseccomp, to build with. What is missing is installed where that is possible; else the error says what
+/// to install.
+pub(crate) fn seccomp() -> Result<()> {
+    install(&SECCOMP, "libseccomp with headers, and pkg-config")
 }
 
 /// The eBPF tool chain. What is missing is installed where that is possible; else the error says

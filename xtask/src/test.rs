@@ -23,7 +23,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::progress::{self, Deadline, Stdout, headline, note};
-use crate::{fuzz, monitoring, reference, setup, tidy, vm, workspace};
+use crate::{cluster, fuzz, monitoring, reference, setup, tidy, vm, workspace};
 use again::Ran;
 use host::Part;
 use programs::{Artifact, HostPrograms, Programs, Wanted};
@@ -83,6 +83,8 @@ enum Lane {
     Advisories,
     /// Each fuzz target for a short time, with a new seed; needs a C++ compiler
     Fuzz,
+    /// The agent beside a real kubelet, containerd and API server; needs root, Go and Debian's packages
+    Cluster,
     /// The host tests on the default kernel of tests/vm/kernels.toml, in qemu, without those that are
     /// alike on every kernel
     Vm,
@@ -93,7 +95,7 @@ impl Lane {
     fn is_of_the_gate(self) -> bool {
         !matches!(
             self,
-            Self::Storm | Self::Live | Self::Advisories | Self::Fuzz | Self::Vm
+            Self::Storm | Self::Live | Self::Advisories | Self::Fuzz | Self::Cluster | Self::Vm
         )
     }
 
@@ -119,6 +121,10 @@ impl Lane {
             Self::Conformance => target("conformance"),
             Self::Plugins => target("plugins"),
             Self::Rules => target("monitoring"),
+            Self::Cluster => Wanted {
+                bins: vec![programs::AGENT],
+                ..target("cluster")
+            },
             Self::Live => Wanted {
                 bins: vec![programs::AGENT, programs::HOG],
                 ..target("monitoring")
@@ -140,6 +146,9 @@ impl Lane {
     fn cannot_run(self) -> Option<String> {
         match self {
             Self::Host | Self::Storm | Self::Live => needs_root().or_else(no_toolchain),
+            Self::Cluster => needs_root()
+                .or_else(cluster::cannot_run)
+                .or_else(no_toolchain),
             Self::Vm => vm::cannot_run().or_else(no_toolchain),
             _ => None,
         }
@@ -335,6 +344,7 @@ impl Runner<'_> {
             Lane::Live => self.monitoring(true),
             Lane::Advisories => tidy::advisories(),
             Lane::Fuzz => fuzz::lane(),
+            Lane::Cluster => self.cluster(),
             Lane::Host => self.host(Part::Host),
             Lane::Storm => self.host(Part::Storm),
             Lane::Vm => match self.vm() {
@@ -415,6 +425,22 @@ impl Runner<'_> {
         let (outcome, output) = host::run(&programs, part, self.pass_on, self.asked)?;
         self.tell_times(part.name(), &output);
         Ok(outcome)
+    }
+
+    fn cluster(&mut self) -> Result<Outcome> {
+        let programs = self.programs()?;
+        let program = programs.target("cluster")?.clone();
+        let agent = programs.bin(programs::AGENT)?;
+        let arguments = [ONE_AT_A_TIME.to_owned()];
+        let arguments: Vec<_> = arguments.iter().chain(self.pass_on).cloned().collect();
+        let ran = cluster::with(|directory| {
+            let variables = [
+                ("BALLAST_BIN", agent),
+                ("BALLAST_CLUSTER", directory.to_owned()),
+            ];
+            run_program(&program, &variables, &arguments)
+        })?;
+        Ok(self.outcome("cluster", &ran))
     }
 
     fn vm(&mut self) -> Result<Vec<Row>> {

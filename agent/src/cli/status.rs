@@ -98,7 +98,7 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
         "{}, {} refused; {}",
         count(agent.writes, "write"),
         agent.failed_writes,
-        count(agent.last_event, "event"),
+        count(agent.events, "event"),
     );
     if !node.cgroup.uncounted_disks.is_empty() {
         let disks: Vec<_> = node

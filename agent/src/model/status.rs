@@ -79,7 +79,10 @@ pub struct AgentStatus {
     pub writes: u64,
     /// Writes that the kernel refused, since the start.
     pub failed_writes: u64,
-    /// Sequence number of the newest event record; 0 before the first.
+    /// Event records since the start.
+    #[serde(default)]
+    pub events: u64,
+    /// Sequence number of the newest event record.
     pub last_event: u64,
 }
 
@@ -450,7 +453,8 @@ pub(crate) mod tests {
                 last_pass_us: 1840,
                 writes: 96,
                 failed_writes: 0,
-                last_event: 41,
+                events: 41,
+                last_event: 1_700_000_000_000_041,
             },
             node: example_node(),
             pods: vec![

@@ -59,6 +59,8 @@ pub struct EventLog {
 
 #[derive(Debug)]
 struct Shared {
+    /// Before the first record.
+    first: u64,
     rings: Mutex<Rings>,
     /// The newest sequence number of each ring, to wake its followers: who waits for an OOM kill
     /// sleeps through a fork storm.
@@ -128,6 +130,7 @@ impl EventLog {
                     frequent: Ring::new(capacity),
                     last_sequence,
                 }),
+                first: last_sequence,
                 newest_rare: watch::channel(last_sequence).0,
                 newest_frequent: watch::channel(last_sequence).0,
             }),
@@ -166,6 +169,11 @@ impl EventLog {
     /// Number of the newest record; the starting number before the first.
     pub fn last_sequence(&self) -> u64 {
         self.lock().last_sequence
+    }
+
+    /// How many records have been appended, dropped ones too.
+    pub fn n_appended(&self) -> u64 {
+        self.last_sequence() - self.shared.first
     }
 
     /// The kept records that the filter wants, oldest first.
@@ -382,7 +390,7 @@ mod tests {
         ] {
             assert_eq!(sequences(&log.snapshot(&filter)), expected, "{name}");
         }
-        assert_eq!(log.last_sequence(), 16);
+        assert_eq!((log.last_sequence(), log.n_appended()), (16, 6));
     }
 
     #[test]

@@ -86,6 +86,7 @@ impl Publisher {
             last_pass_us: 0,
             writes: 0,
             failed_writes: 0,
+            events: 0,
             last_event: 0,
         }
     }

@@ -22,6 +22,11 @@ impl Told {
         self.log.last_sequence()
     }
 
+    /// How many records there have been, of anyone.
+    pub(super) fn n_events(&self) -> u64 {
+        self.log.n_appended()
+    }
+
     pub(super) fn tell(
         &self,
         kind: EventKind,

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use crate::debian::{Apt, fill};
 use crate::progress::{self, headline, note};
-use crate::workspace;
+use crate::{setup, workspace};
 
 /// The versions of Kubernetes that there is a module file of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -79,6 +79,7 @@ pub(super) fn get(kubernetes: Kubernetes) -> Result<Programs> {
         fill(&programs.debian, fetch).context("fetch Debian's packages")?;
     }
     if !programs.runc.exists() {
+        setup::seccomp()?;
         headline(format_args!("build runc {runc}"));
         fill(&programs.runc, build_runc).context("build runc")?;
     }
@@ -190,15 +191,14 @@ fn go(module: &str, what: &str, arguments: &[&str], is_c: bool) -> Result<()> {
     progress::run(what, &mut go).map(drop)
 }
 
-/// runc enters namespaces in C before Go starts, so it needs a C compiler. It is built without
-/// libseccomp: pods of tests ask for no profile.
+/// runc enters namespaces in C before Go starts, so it needs a C compiler.
 fn build_runc(directory: &Path) -> Result<()> {
     let program = directory.join("runc").display().to_string();
     go(
         "runc",
         "build runc",
         &[
-            "-tags=netgo,osusergo",
+            "-tags=seccomp,netgo,osusergo",
             "-ldflags=-s -w -extldflags -static",
             "-o",
             &program,

@@ -183,6 +183,8 @@ pub(super) fn kubelet_configuration(directory: &Path) -> Value {
         },
         "authorization": {"mode": "Webhook"},
         "clusterDomain": "cluster.local",
+        // Nobody answers there, but without one each pod is warned about.
+        "clusterDNS": ["10.242.0.10"],
         "resolvConf": "",
         // The disk is shared with whatever else the machine does.
         "evictionHard": {

@@ -71,6 +71,7 @@ impl Loop {
             agent: AgentStatus {
                 passes: self.n_passes,
                 last_pass_us: u64::try_from(self.last_pass.as_micros()).unwrap_or(u64::MAX),
+                events: self.told.n_events(),
                 last_event: self.told.last_event(),
                 ..self.publisher.agent()
             },

@@ -300,6 +300,7 @@ impl Loop {
                     .unwrap_or(u64::MAX),
                 writes: self.counters.writes,
                 failed_writes: self.counters.failed_writes,
+                events: self.told.n_events(),
                 last_event: self.told.last_event(),
                 ..self.publisher.agent()
             },

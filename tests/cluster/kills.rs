@@ -1,0 +1,106 @@
+//! OOM kills in pods of a real node.
+
+use std::thread;
+
+use anyhow::{Result, ensure};
+use ballast::decide::missed_kills::GRACE;
+use ballast::model::record::{EventDetail, EventRecord, OomScope};
+use ballast_tests::agent::Agent;
+use ballast_tests::scrape;
+use ballast_tests::wait::until;
+use serde_json::Value;
+
+use super::{Namespace, agent, text};
+
+/// The id that the pod's status has of its first container, without the runtime's name before it.
+fn container_id(pod: &Value) -> Result<&str> {
+    let id = text(pod, "/status/containerStatuses/0/containerID")?;
+    Ok(id.rsplit('/').next().unwrap_or(id))
+}
+
+fn is_running(pod: &Value) -> bool {
+    pod.pointer("/status/containerStatuses/0/state/running")
+        .is_some()
+}
+
+fn kills_of(agent: &Agent, uid: &str) -> Result<Vec<EventRecord>> {
+    let mut kills = agent.events("oom")?;
+    kills.retain(|it| it.event.pod_uid.as_ref().is_some_and(|it| it.0 == uid));
+    Ok(kills)
+}
+
+/// Both counters of a container have so many kills.
+fn check_counted(agent: &Agent, uid: &str, id: &str, n: f64) -> Result<()> {
+    let own = scrape::page(&agent.metrics, "/metrics")?;
+    let own = own.value(
+        "ballast_oom_kills_total",
+        &[("pod_uid", uid), ("container_id", id)],
+    );
+    let cadvisor = scrape::text(&agent.metrics, "/metrics/cadvisor")?;
+    let line = cadvisor
+        .lines()
+        .find(|it| it.starts_with("container_oom_events_total{") && it.contains(id));
+    let cadvisor = line.and_then(|it| it.split_whitespace().nth(1)?.parse().ok());
+    ensure!(
+        (own, cadvisor) == (Some(n), Some(n)),
+        "{own:?}, {cadvisor:?} of {n}"
+    );
+    Ok(())
+}
+
+/// kubelet shows no restart, and nobody else tells.
+#[cfg_attr(feature = "privileged", test)]
+fn a_child_that_is_killed_is_told_with_the_ids_of_the_api_server() -> Result<()> {
+    let agent = agent("cluster-child")?;
+    let namespace = Namespace::new("child")?;
+    namespace.run("greedy", "tail /dev/zero; exec sleep 3600", "32Mi")?;
+    let pod = namespace.wait("greedy", "runs", is_running)?;
+    let (uid, id) = (text(&pod, "/metadata/uid")?, container_id(&pod)?);
+    let kills = until("the kill is told", || {
+        let kills = kills_of(&agent, uid)?;
+        ensure!(!kills.is_empty(), "none yet");
+        Ok(kills)
+    })?;
+    ensure!(kills.len() == 1, "{kills:#?}");
+    let event = &kills[0].event;
+    ensure!(event.container_id.as_deref() == Some(id), "{event:#?}");
+    ensure!(event.reason == "OomKilledChild", "{event:#?}");
+    let Some(EventDetail::Oom(detail)) = &event.detail else {
+        anyhow::bail!("{event:#?}");
+    };
+    ensure!(detail.scope == OomScope::Container, "{event:#?}");
+    ensure!(detail.victim.comm == "tail", "{event:#?}");
+    until("it is counted", || check_counted(&agent, uid, id, 1.0))?;
+    thread::sleep(2 * GRACE);
+    check_counted(&agent, uid, id, 1.0)?;
+    let pod = namespace.wait("greedy", "goes on", is_running)?;
+    ensure!(container_id(&pod)? == id, "another container runs");
+    Ok(())
+}
+
+/// Killed without a word and started again while containers die, each in turn, of which the runtime removes
+/// the cgroup at once.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_dies_amid_kills_counts_what_the_kernel_did() -> Result<()> {
+    const N: u32 = 60;
+    let mut agent = agent("cluster-storm")?;
+    let namespace = Namespace::new("storm")?;
+    let script =
+        format!("i=0; while [ $i -lt {N} ]; do tail /dev/zero; i=$((i+1)); done; exec sleep 3600");
+    namespace.run("storm", &script, "16Mi")?;
+    let pod = namespace.wait("storm", "runs", is_running)?;
+    let (uid, id) = (text(&pod, "/metadata/uid")?, container_id(&pod)?);
+    for part in 1..=3 {
+        let enough = u64::from(N * part / 4);
+        agent.wait("some more kills", |status| {
+            let mut pods = status.pods.iter();
+            pods.any(|it| it.uid.0 == uid && it.oom_kills >= enough)
+        })?;
+        agent.kill()?;
+        agent.start()?;
+    }
+    let all = f64::from(N);
+    until("all are counted", || check_counted(&agent, uid, id, all))?;
+    thread::sleep(2 * GRACE);
+    check_counted(&agent, uid, id, all)
+}

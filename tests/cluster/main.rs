@@ -1,0 +1,129 @@
+//! The cluster lane: the agent beside a real kubelet, containerd and API server. Every function always
+//! compiles; with the feature `privileged` it is a test. `cargo xtask test cluster` brings the cluster up.
+//!
+//! `BALLAST_CLUSTER` names its directory, `BALLAST_BIN` the agent. Pods are made by kubectl.
+#![cfg_attr(
+    not(feature = "privileged"),
+    expect(dead_code, reason = "tests only with the feature")
+)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the lane speaks to the cluster beside the code under test"
+)]
+
+mod kills;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::Agent;
+use ballast_tests::scrape::free_address;
+use ballast_tests::wait::until;
+use serde_json::{Value, json};
+
+/// The network namespace and the cgroup root of the cluster, which `cargo xtask cluster` names.
+const NAME: &str = "ballast-cluster";
+
+const IMAGE: &str = "localhost/ballast/busybox:1";
+
+/// A namespace of the cluster for one test, gone with its pods when it is dropped.
+struct Namespace {
+    cluster: PathBuf,
+    name: String,
+}
+
+impl Namespace {
+    fn new(name: &str) -> Result<Self> {
+        let cluster = std::env::var_os("BALLAST_CLUSTER").context("BALLAST_CLUSTER is not set")?;
+        let namespace = Self {
+            cluster: cluster.into(),
+            name: name.to_owned(),
+        };
+        namespace.kubectl(&["create", "namespace", name], None)?;
+        // Without it no pod is admitted.
+        until("the namespace has its service account", || {
+            namespace.kubectl(&["get", "serviceaccount", "default"], None)
+        })?;
+        Ok(namespace)
+    }
+
+    fn kubectl(&self, arguments: &[&str], input: Option<&str>) -> Result<String> {
+        let mut child = Command::new("nsenter")
+            .arg(format!("--net=/run/netns/{NAME}"))
+            .arg("--")
+            .arg(self.cluster.join("kubectl"))
+            .arg("--kubeconfig")
+            .arg(self.cluster.join("admin.kubeconfig"))
+            .args(["--namespace", &self.name])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("start kubectl")?;
+        let mut stdin = child.stdin.take().context("it was piped")?;
+        stdin.write_all(input.unwrap_or_default().as_bytes())?;
+        drop(stdin);
+        let output = child.wait_with_output()?;
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "kubectl {arguments:?}: {errors}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// A pod of one container that runs `script`.
+    fn run(&self, name: &str, script: &str, memory: &str) -> Result<()> {
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{
+                    "name": "main",
+                    "image": IMAGE,
+                    "imagePullPolicy": "Never",
+                    "command": ["/bin/sh", "-c", script],
+                    "resources": {"limits": {"memory": memory}},
+                }],
+            },
+        });
+        self.kubectl(&["create", "--filename", "-"], Some(&pod.to_string()))?;
+        Ok(())
+    }
+
+    /// The pod as the API server has it, once `is_it`.
+    fn wait(&self, name: &str, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
+        until(&format!("{name} {what}"), || {
+            let text = self.kubectl(&["get", "pod", name, "--output", "json"], None)?;
+            let pod: Value = serde_json::from_str(&text)?;
+            ensure!(is_it(&pod), "{text}");
+            Ok(pod)
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let name = self.name.clone();
+        let delete = ["delete", "namespace", &name, "--wait=false"];
+        if let Err(error) = self.kubectl(&delete, None) {
+            eprintln!("remove namespace {name}: {error:#}");
+        }
+    }
+}
+
+/// An agent that observes the node.
+fn agent(test: &str) -> Result<Agent> {
+    let mut agent = Agent::observing_below(test, NAME)?;
+    agent.metrics = free_address()?;
+    agent.start()?;
+    Ok(agent)
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> Result<&'a str> {
+    let found = value.pointer(pointer).and_then(Value::as_str);
+    found.with_context(|| format!("no {pointer} in {value}"))
+}
