@@ -8,7 +8,8 @@ use aya_ebpf::btf_maps::{Array, HashMap, RingBuf};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::macros::btf_map;
 use ebpf_abi::{
-    Lineage, STALL_DIRECT, STALL_MEMCG, STALL_WAKE_INTERVAL_NS, StallRecord, StallTotal, WATCH_STALLS,
+    Lineage, STALL_DIRECT, STALL_MEMCG, STALL_WAKE_INTERVAL_NS, StallRecord, StallTotal,
+    WATCH_STALLS,
 };
 
 use crate::kernel::{

@@ -46,9 +46,9 @@ fn command(cargo_deny: &Path, manifest: &str, checks: &[&str]) -> Command {
     let mut command = Command::new(cargo_deny);
     command
         .current_dir(workspace::root())
-        .args(["--locked", "--manifest-path", manifest])
-        .args(["check", "--config"])
+        .args(["--locked", "--manifest-path", manifest, "--config"])
         .arg(workspace::root().join(".deny.toml"))
+        .arg("check")
         .args(checks);
     command
 }
