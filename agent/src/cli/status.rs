@@ -228,6 +228,7 @@ fn render_ebpf(ebpf: &EbpfStatus, paint: Paint, out: &mut String) {
         .map(|(stream, n)| format!("{n} {}", printable(stream)))
         .collect();
     let lost = match lost.as_slice() {
+        [] if missing.len() == n_wanted => "nobody listens".to_owned(),
         [] => "no event lost".to_owned(),
         some => paint.apply(Tone::Warning, &format!("events lost: {}", some.join(", "))),
     };

@@ -124,7 +124,7 @@ impl Publisher {
         }
         if let Some(why) = &programs.fault {
             if reports.is_empty() {
-                self.no_streams(why);
+                self.no_streams(why, metrics);
             }
             told.node("KernelEventsOff", why.clone());
         }
@@ -177,7 +177,10 @@ impl Publisher {
     }
 
     /// There is nothing to listen to.
-    fn no_streams(&mut self, why: &str) {
+    fn no_streams(&mut self, why: &str, metrics: &Metrics) {
+        for program in ProgramReport::wanted() {
+            metrics.set_program(program, Hook::None);
+        }
         self.ebpf.programs = vec![ProgramStatus {
             name: "all".to_owned(),
             state: status::ProgramState::Failed,

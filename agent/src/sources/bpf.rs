@@ -124,6 +124,12 @@ impl ProgramReport {
     /// What there is instead where no stream can be read at all.
     pub const WITHOUT_ANY: &str = probe::OOM_FALLBACK;
 
+    /// The programs that are to run, by the names of those that are tried first.
+    pub fn wanted() -> impl Iterator<Item = &'static str> {
+        let first = probe::DUTIES.iter().filter_map(|it| it.programs.first());
+        first.map(|it| it.name)
+    }
+
     /// It runs, and tells of OOM kills.
     pub fn reports_kills(&self) -> bool {
         let is_running = !matches!(self.state, ProgramState::Refused { .. });
