@@ -33,8 +33,12 @@ struct Watcher {
 
 impl Watcher {
     fn start(root: &Cgroup) -> Result<Self> {
+        Self::watching(root.watched()?)
+    }
+
+    fn watching(root: WatchedRoot) -> Result<Self> {
         Self::with(LoadOptions {
-            watched: Some(root.watched()?),
+            watched: Some(root),
             ..LoadOptions::default()
         })
     }
@@ -254,12 +258,9 @@ fn a_kill_and_the_end_of_its_victim_wake_a_reader_and_cgroups_do_not() -> Result
     let edges = |stream| Edges::of(&watcher, stream);
     let (kills, processes) = (edges(Stream::Oom)?, edges(Stream::Process)?);
     let cgroups = edges(Stream::Cgroup)?;
-    let waiting = Watcher::with(LoadOptions {
-        watched: Some(WatchedRoot {
-            tells_ends: true,
-            ..root.watched()?
-        }),
-        ..LoadOptions::default()
+    let waiting = Watcher::watching(WatchedRoot {
+        tells_ends: true,
+        ..root.watched()?
     })?;
     let ends = Edges::of(&waiting, Stream::Cgroup)?;
     let pod = root.child("pod")?;
@@ -444,12 +445,9 @@ fn time_in_reclaim_is_counted_by_cgroup_and_forgotten_with_it() -> Result<()> {
     let root = Cgroup::root("stall")?;
     let pod = root.child("pod")?;
     pod.limit_memory(32 * MIB)?;
-    let quiet = Watcher::with(LoadOptions {
-        watched: Some(WatchedRoot {
-            tells_stalls: false,
-            ..root.watched()?
-        }),
-        ..LoadOptions::default()
+    let quiet = Watcher::watching(WatchedRoot {
+        tells_stalls: false,
+        ..root.watched()?
     })?;
     let no_edges = Edges::of(&quiet, Stream::Stall)?;
     let mut watcher = Watcher::start(&root)?;

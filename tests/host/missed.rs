@@ -164,9 +164,7 @@ pub(super) fn check_all_are_counted(agent: &Agent, pod: &str, n: u32) -> Result<
     let of = [("pod", pod), ("container", "greedy")];
     let all = Some(f64::from(n));
     wait::until("all kills are counted", || {
-        let own = scrape::page(&agent.metrics, "/metrics")?.value("ballast_oom_kills_total", &of);
-        let cadvisor = scrape::page(&agent.metrics, "/metrics/cadvisor")?;
-        let cadvisor = cadvisor.value("container_oom_events_total", &of);
+        let (own, cadvisor) = scrape::oom_kills(&agent.metrics, &of, &of)?;
         let status = agent.status()?;
         let shown = status.pods.iter().find(|it| it.name == pod);
         let shown = shown.map(|it| it.oom_kills);

@@ -70,6 +70,18 @@ pub fn page(address: &str, path: &str) -> Result<Exposition> {
     Exposition::parse(&text(address, path)?).with_context(|| format!("{address}{path}"))
 }
 
+/// The two counters of OOM kills of a container, each by its labels: the agent's own, and cAdvisor's.
+pub fn oom_kills(
+    address: &str,
+    own: &[(&str, &str)],
+    cadvisor: &[(&str, &str)],
+) -> Result<(Option<f64>, Option<f64>)> {
+    Ok((
+        page(address, "/metrics")?.value("ballast_oom_kills_total", own),
+        page(address, "/metrics/cadvisor")?.value("container_oom_events_total", cadvisor),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::debian::{Apt, fill};
+use crate::debian::{self, fill};
 use crate::progress::headline;
 use crate::workspace;
 
@@ -49,15 +49,12 @@ pub(crate) fn program() -> Result<PathBuf> {
 
 /// What it needs besides, the C library and libzstd, every Debian and Ubuntu has.
 fn fetch(directory: &Path) -> Result<()> {
-    let apt = Apt::new(&directory.join("apt"), &[SUITE])?;
-    apt.download(&[PACKAGE])?;
     let unpacked = directory.join("unpacked");
-    apt.unpack(&unpacked)?;
+    debian::fetch(SUITE, &[PACKAGE], &unpacked)?;
     fs::rename(
         unpacked.join("usr/bin/cadvisor"),
         directory.join("cadvisor"),
     )
     .context("keep the program")?;
-    fs::remove_dir_all(&unpacked).context("remove the rest of the package")?;
-    apt.remove()
+    fs::remove_dir_all(&unpacked).context("remove the rest of the package")
 }

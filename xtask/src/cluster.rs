@@ -24,7 +24,7 @@ use clap::Subcommand;
 use crate::debian::remove;
 use crate::progress::{self, Elapsed, headline, note};
 use crate::workspace;
-use processes::{in_namespace, recorded, wait};
+use processes::{POLL, in_namespace, recorded};
 pub(crate) use programs::cannot_run;
 use programs::{Kubernetes, Programs};
 
@@ -171,28 +171,36 @@ impl Cluster {
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))
     }
 
+    /// What kubectl answers.
+    fn ask(&self, arguments: &[&str]) -> Result<String> {
+        progress::quiet(self.kubectl()?.args(arguments))
+    }
+
     fn start(&self, program: &str, command: &mut Command) -> Result<()> {
         processes::start(command, &self.log(program), &self.record(program))
             .with_context(|| format!("start {program}"))
     }
 
     /// Waits for what `program` brings about, no longer than it runs; the error shows the end of its log.
-    fn wait_for(&self, program: &str, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    fn wait_for(&self, program: &str, what: &str, is_so: impl Fn() -> bool) -> Result<()> {
         let process = recorded(&self.record(program))?;
-        let waited = wait(what, PATIENCE, || {
-            ensure!(process.is_running(), "{program} has ended");
-            Ok(is_so())
-        });
-        waited.with_context(|| {
-            let log = fs::read_to_string(self.log(program)).unwrap_or_default();
-            let lines: Vec<_> = log.lines().rev().take(20).collect();
-            let lines: Vec<_> = lines.into_iter().rev().collect();
-            format!(
-                "the last of {}:\n{}",
-                self.log(program).display(),
-                lines.join("\n")
-            )
-        })
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so() {
+            let why = match (process.is_running(), Instant::now() < deadline) {
+                (true, true) => {
+                    thread::sleep(POLL);
+                    continue;
+                }
+                (true, false) => format!("{what}: not after {} s", PATIENCE.as_secs()),
+                (false, _) => format!("{program} has ended"),
+            };
+            let path = self.log(program);
+            let log = fs::read_to_string(&path).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(20)..].join("\n");
+            bail!("{why}; the last of {}:\n{last}", path.display());
+        }
+        Ok(())
     }
 }
 
@@ -265,17 +273,15 @@ fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
     processes::make_namespace()?;
     cgroups::make()?;
 
-    let inside = |name: &str, arguments: Vec<String>| {
-        let mut command = in_namespace(&programs.kubernetes(name));
-        command.args(arguments);
-        command
+    let start = |name: &str, arguments: Vec<String>| {
+        cluster.start(
+            name,
+            in_namespace(&programs.kubernetes(name)).args(arguments),
+        )
     };
     let mut etcd = in_namespace(&programs.debian("usr/bin/etcd"));
     cluster.start("etcd", etcd.args(settings::etcd(directory)))?;
-    cluster.start(
-        "kube-apiserver",
-        &mut inside("kube-apiserver", settings::api_server(directory)),
-    )?;
+    start("kube-apiserver", settings::api_server(directory))?;
     let mut containerd = in_namespace(&programs.debian("usr/bin/containerd"));
     containerd
         .arg("--config")
@@ -285,49 +291,19 @@ fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
     import_images(cluster, programs)?;
 
     cluster.wait_for("kube-apiserver", "the API server is ready", || {
-        cluster
-            .kubectl()
-            .and_then(|mut it| progress::quiet(it.args(["get", "--raw", "/readyz"])))
-            .is_ok()
+        cluster.ask(&["get", "--raw", "/readyz"]).is_ok()
     })?;
-    let controllers = settings::controllers(directory);
-    cluster.start(
-        "kube-controller-manager",
-        &mut inside("kube-controller-manager", controllers),
-    )?;
-    cluster.start(
-        "kube-scheduler",
-        &mut inside("kube-scheduler", settings::scheduler(directory)),
-    )?;
-    cluster.start(
-        "kubelet",
-        &mut inside("kubelet", settings::kubelet(directory)),
-    )?;
+    start("kube-controller-manager", settings::controllers(directory))?;
+    start("kube-scheduler", settings::scheduler(directory))?;
+    start("kubelet", settings::kubelet(directory))?;
+    let of_node = |what: &str| cluster.ask(&["get", "node", settings::NODE, "-o", what]);
     cluster.wait_for("kubelet", "the node is ready", || {
         let ready = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
-        let ask = |mut kubectl: Command| {
-            progress::quiet(kubectl.args(["get", "node", settings::NODE, "-o", ready]))
-        };
-        cluster.kubectl().and_then(ask).is_ok_and(|it| it == "True")
+        of_node(ready).is_ok_and(|it| it == "True")
     })?;
     cluster.wait_for("kube-controller-manager", "pods can be made", || {
-        let ask = |mut kubectl: Command| {
-            progress::quiet(kubectl.args(["get", "serviceaccount", "default"]))
-        };
-        let taints = |mut kubectl: Command| {
-            progress::quiet(kubectl.args([
-                "get",
-                "node",
-                settings::NODE,
-                "-o",
-                "jsonpath={.spec.taints}",
-            ]))
-        };
-        cluster.kubectl().and_then(ask).is_ok()
-            && cluster
-                .kubectl()
-                .and_then(taints)
-                .is_ok_and(|it| it.is_empty())
+        cluster.ask(&["get", "serviceaccount", "default"]).is_ok()
+            && of_node("jsonpath={.spec.taints}").is_ok_and(|it| it.is_empty())
     })
 }
 
@@ -451,10 +427,7 @@ fn status() -> Result<ExitCode> {
         all_run &= state.starts_with("runs");
         println!("{program:<24} {state}");
     }
-    let answer = cluster
-        .kubectl()
-        .and_then(|mut it| progress::quiet(it.args(["get", "nodes", "--no-headers"])));
-    match answer {
+    match cluster.ask(&["get", "nodes", "--no-headers"]) {
         Ok(nodes) => print!("{nodes}"),
         Err(error) => println!("{error:#}"),
     }
@@ -512,7 +485,7 @@ fn unmount(directory: &Path) -> Result<()> {
             if Instant::now() >= deadline {
                 return Err(error);
             }
-            thread::sleep(Duration::from_millis(100));
+            thread::sleep(POLL);
         }
     }
 }

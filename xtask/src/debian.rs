@@ -29,6 +29,14 @@ pub(crate) fn fill(directory: &Path, with: impl FnOnce(&Path) -> Result<()>) -> 
     filled
 }
 
+/// Unpacks packages of a suite into a directory, and nothing that they depend on.
+pub(crate) fn fetch(suite: &str, packages: &[&str], directory: &Path) -> Result<()> {
+    let apt = Apt::new(&directory.join("apt"), &[suite])?;
+    apt.download(packages)?;
+    apt.unpack(directory)?;
+    apt.remove()
+}
+
 /// An apt with a state of its own, in which no package is installed.
 pub(crate) struct Apt {
     directory: PathBuf,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::debian::{Apt, fill};
+use crate::debian::{self, fill};
 use crate::progress::headline;
 use crate::workspace;
 
@@ -41,11 +41,8 @@ pub(crate) fn programs() -> Result<PathBuf> {
 }
 
 fn fetch(directory: &Path) -> Result<()> {
-    let apt = Apt::new(&directory.join("apt"), &[SUITE])?;
     // Not what they depend on: that is the C library, and parts of their web pages.
-    apt.download(&PACKAGES)?;
-    apt.unpack(directory)?;
-    apt.remove()?;
+    debian::fetch(SUITE, &PACKAGES, directory)?;
     let bin = directory.join("bin");
     fs::create_dir(&bin).with_context(|| format!("create {}", bin.display()))?;
     for program in PROGRAMS {

@@ -124,10 +124,7 @@ pub(crate) fn run(_: &Arguments) -> Result<()> {
 /// The C++ compiler that libFuzzer is built with. What is missing is installed where that is
 /// possible; else the error says what to install.
 pub(crate) fn cxx_compiler() -> Result<()> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let is_there =
-        env::var_os("CXX").is_some() || env::split_paths(&path).any(|it| it.join("c++").exists());
-    match is_there {
+    match env::var_os("CXX").is_some() || workspace::has_program("c++") {
         true => Ok(()),
         false => install(&CXX, "a C++ compiler"),
     }
@@ -136,8 +133,7 @@ pub(crate) fn cxx_compiler() -> Result<()> {
 /// The terminal that keeps its screen for who asks. What is missing is installed where that is
 /// possible; else the error says what to install.
 pub(crate) fn terminal() -> Result<()> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    match env::split_paths(&path).any(|it| it.join("tmux").exists()) {
+    match workspace::has_program("tmux") {
         true => Ok(()),
         false => install(&TERMINAL, "tmux"),
     }

@@ -337,16 +337,14 @@ impl Runner<'_> {
         let outcome = match lane {
             Lane::Tidy => tidy::lane(),
             Lane::Unit => self.unit(),
-            Lane::Replay => self.target("replay"),
+            Lane::Replay | Lane::Plugins => self.target(lane),
             Lane::Conformance => self.conformance(),
-            Lane::Plugins => self.target("plugins"),
-            Lane::Rules => self.monitoring(false),
-            Lane::Live => self.monitoring(true),
+            Lane::Rules | Lane::Live => self.monitoring(lane),
             Lane::Advisories => tidy::advisories(),
             Lane::Fuzz => fuzz::lane(),
             Lane::Cluster => self.cluster(),
-            Lane::Host => self.host(Part::Host),
-            Lane::Storm => self.host(Part::Storm),
+            Lane::Host => self.host(lane, Part::Host),
+            Lane::Storm => self.host(lane, Part::Storm),
             Lane::Vm => match self.vm() {
                 Ok(rows) => return rows,
                 Err(error) => Err(error),
@@ -374,13 +372,14 @@ impl Runner<'_> {
         cargo.args(["test", "--doc"]);
         programs::flags(&mut cargo).arg("--").args(self.pass_on);
         all.add(run_to_end("tests in the documentation", &mut cargo)?);
-        Ok(self.outcome("unit", &all))
+        Ok(self.outcome(Lane::Unit, &all))
     }
 
-    fn target(&mut self, name: &str) -> Result<Outcome> {
-        let program = self.programs()?.target(name)?.clone();
+    /// The lane of the test program of its name.
+    fn target(&mut self, lane: Lane) -> Result<Outcome> {
+        let program = self.programs()?.target(&lane.name())?.clone();
         let ran = run_program(&program, &[], self.pass_on)?;
-        Ok(self.outcome(name, &ran))
+        Ok(self.outcome(lane, &ran))
     }
 
     /// A program with a report of its own, which tells by its status.
@@ -396,9 +395,10 @@ impl Runner<'_> {
     }
 
     /// The tests of rules, or those with live agents.
-    fn monitoring(&mut self, is_live: bool) -> Result<Outcome> {
+    fn monitoring(&mut self, lane: Lane) -> Result<Outcome> {
         /// The module of those with live agents.
         const LIVE: &str = "live::";
+        let is_live = lane == Lane::Live;
         let programs = self.programs()?;
         let program = programs.target("monitoring")?.clone();
         let mut variables = vec![("BALLAST_MONITORING", monitoring::programs()?)];
@@ -409,21 +409,15 @@ impl Runner<'_> {
         let mut chosen = list(&program.path, self.pass_on)?;
         chosen.retain(|it| it.starts_with(LIVE) == is_live);
         ensure!(!chosen.is_empty(), "no test of this lane has such a name");
-        let shown = self.pass_on.iter().filter(|it| SHOW.contains(&it.as_str()));
-        let arguments: Vec<_> = shown
-            .cloned()
-            .chain(["--exact".to_owned()])
-            .chain(chosen)
-            .collect();
-        let ran = run_program(&program, &variables, &arguments)?;
-        Ok(self.outcome(if is_live { "live" } else { "rules" }, &ran))
+        let ran = run_program(&program, &variables, &exactly(chosen, self.pass_on))?;
+        Ok(self.outcome(lane, &ran))
     }
 
-    fn host(&mut self, part: Part) -> Result<Outcome> {
+    fn host(&mut self, lane: Lane, part: Part) -> Result<Outcome> {
         setup::terminal()?;
         let programs = self.programs()?.host()?;
         let (outcome, output) = host::run(&programs, part, self.pass_on, self.asked)?;
-        self.tell_times(part.name(), &output);
+        self.tell_times(lane, &output);
         Ok(outcome)
     }
 
@@ -440,7 +434,7 @@ impl Runner<'_> {
             ];
             run_program(&program, &variables, &arguments)
         })?;
-        Ok(self.outcome("cluster", &ran))
+        Ok(self.outcome(Lane::Cluster, &ran))
     }
 
     fn vm(&mut self) -> Result<Vec<Row>> {
@@ -449,11 +443,11 @@ impl Runner<'_> {
             ..vm::Programs::of(self.programs()?.host()?, self.pass_on)
         };
         let (rows, output) = vm::lane(&vm::Selection::Default, &programs)?;
-        self.tell_times("vm", &output);
+        self.tell_times(Lane::Vm, &output);
         Ok(rows)
     }
 
-    fn outcome(&mut self, lane: &str, ran: &Ran) -> Outcome {
+    fn outcome(&mut self, lane: Lane, ran: &Ran) -> Outcome {
         self.tell_times(lane, &ran.output);
         if let Some(fault) = &ran.fault {
             return Outcome::Failed(fault.clone());
@@ -468,13 +462,13 @@ impl Runner<'_> {
         }
     }
 
-    fn tell_times(&mut self, lane: &str, output: &str) {
+    fn tell_times(&mut self, lane: Lane, output: &str) {
         let tests: Vec<Test> = times::tests(output);
         let slowest = times::slowest(&tests);
         if !slowest.is_empty() {
             eprint!("    the slowest:\n{slowest}");
         }
-        self.times.add(lane, tests);
+        self.times.add(&lane.name(), tests);
     }
 }
 
@@ -492,6 +486,14 @@ fn run_program(
         .envs(variables.iter().map(|it| (it.0, &it.1)))
         .args(arguments);
     run_to_end(&program.name, &mut command)
+}
+
+/// Arguments of a test program that run these tests, and of those passed on the ones that are about its
+/// output: the others have chosen.
+fn exactly(tests: Vec<String>, pass_on: &[String]) -> Vec<String> {
+    let shown = pass_on.iter().filter(|it| SHOW.contains(&it.as_str()));
+    let options = shown.cloned().chain(["--exact".to_owned()]);
+    options.chain(tests).collect()
 }
 
 /// The names of the tests of a program that `arguments` choose.

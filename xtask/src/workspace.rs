@@ -68,6 +68,12 @@ pub(crate) fn cache() -> Result<PathBuf> {
     Ok(tools.parent().unwrap_or(&tools).to_owned())
 }
 
+/// Whether there is a program of this name to be run.
+pub(crate) fn has_program(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|it| it.join(name).exists())
+}
+
 /// Whether this process belongs to root.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0)

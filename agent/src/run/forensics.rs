@@ -18,7 +18,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::kernel::Shared;
-use super::missed::KillCounts;
 use super::node::Node;
 use super::told::Told;
 use crate::apply::checkpoint;
@@ -529,10 +528,6 @@ impl Keeper {
     }
 
     /// At once if they are older than a storm would have them saved.
-    fn kill_counts(&self) -> &KillCounts {
-        &self.shared.kill_counts
-    }
-
     fn save_soon(&mut self) {
         self.counts_due.get_or_insert(self.counts_saved + FLUSH);
     }
@@ -541,9 +536,10 @@ impl Keeper {
         self.counts_due = None;
         self.counts_saved = clock::boottime();
         let counts = {
-            let _telling = self.kill_counts().telling();
+            let kills = &self.shared.kill_counts;
+            let _telling = kills.telling();
             let mut counts = self.metrics.oom_counts();
-            if let (Some(known), Some(boot_id)) = (self.kill_counts().known(), &self.boot_id) {
+            if let (Some(known), Some(boot_id)) = (kills.known(), &self.boot_id) {
                 counts.set_known_kills(&known, boot_id);
             }
             counts

@@ -66,9 +66,10 @@ impl KillCounts {
         self.accounts().resume(known);
     }
 
-    /// What is found from now on was made since the agent runs.
-    pub(super) fn all_are_found(&self) {
+    /// What is found from now on was made since the agent runs. What is known is saved for the next one.
+    pub(super) fn all_are_found(&self, saver: &CountSaver) {
         self.accounts().all_are_found();
+        saver.save();
     }
 
     /// See [`KillAccounts::known`].
@@ -104,33 +105,35 @@ impl KillCounts {
     }
 
     pub(super) fn count(&self, cgroup: CgroupId, count: OomCount, now: Duration) {
-        let path = match count.is_ambiguous() {
-            true => self.cgroups().get(&cgroup).cloned(),
-            false => None,
-        };
-        let count = path.map_or(count, |it| self.unambiguous(count, &it));
+        let count = self.unambiguous(count, || self.cgroups().get(&cgroup).cloned());
         let is_open = self.accounts().count(cgroup, count, now);
         if is_open {
             self.ring();
         }
     }
 
-    /// Before Linux 5.17 a count alone does not tell whether whole cgroups went.
-    fn unambiguous(&self, count: OomCount, path: &CgroupPath) -> OomCount {
-        let trees = self.trees.get();
-        let is_whole = trees.and_then(|it| oom_counters::goes_as_a_whole(it, path));
-        match count.is_ambiguous() && is_whole == Some(false) {
-            true => OomCount {
+    /// Before Linux 5.17 a count alone does not tell whether whole cgroups went; a file at `path` does.
+    fn unambiguous(&self, count: OomCount, path: impl FnOnce() -> Option<CgroupPath>) -> OomCount {
+        if !count.is_ambiguous() {
+            return count;
+        }
+        let is_whole = || oom_counters::goes_as_a_whole(self.trees.get()?, &path()?);
+        match is_whole() {
+            Some(false) => OomCount {
                 group_kills: Some(0),
                 ..count
             },
-            false => count,
+            Some(true) | None => count,
         }
+    }
+
+    fn is_unified(&self) -> bool {
+        self.trees.get().is_some_and(|it| it.unified)
     }
 
     /// Of v2 a pod's own count has its containers' in it.
     pub(super) fn count_all(&self, sweep: &StatsSnapshot) {
-        let is_unified = self.accounts().is_unified();
+        let is_unified = self.is_unified();
         for pod in &sweep.pods {
             let running = pod.containers.iter().filter(|it| it.ended_at.is_none());
             running.for_each(|it| self.count_in(&it.stats));
@@ -142,8 +145,7 @@ impl KillCounts {
 
     /// A reading of a cgroup.
     pub(super) fn count_in(&self, stats: &CgroupStats) {
-        let is_unified = self.accounts().is_unified();
-        let count = OomCount::of(&stats.memory.events, is_unified);
+        let count = OomCount::of(&stats.memory.events, self.is_unified());
         if let Some((cgroup, count)) = stats.cgroup_id.zip(count) {
             self.count(cgroup, count, stats.at);
         }
@@ -152,7 +154,6 @@ impl KillCounts {
     /// From now on kills in a cgroup are compared with what is reported.
     pub(super) fn count_kills_of(
         &self,
-        trees: &Trees,
         cgroup: CgroupId,
         path: &CgroupPath,
         level: &Level,
@@ -160,19 +161,20 @@ impl KillCounts {
     ) {
         let is_counted = match level {
             Level::Container { .. } => true,
-            Level::Pod { .. } => !trees.unified,
+            Level::Pod { .. } => !self.is_unified(),
             Level::Qos(_) | Level::Kubepods => false,
         };
-        if !is_counted {
+        let Some(trees) = self.trees.get().filter(|_| is_counted) else {
             return;
-        }
+        };
         match origin {
             Origin::Made => self.begin(cgroup, path),
             Origin::Found => {
                 // What is killed from now on may be counted already, and is reported later.
                 let now = clock::boottime();
                 if let Some(count) = oom_counters::read_once(trees, path) {
-                    self.adopt(cgroup, path, self.unambiguous(count, path), now);
+                    let count = self.unambiguous(count, || Some(path.clone()));
+                    self.adopt(cgroup, path, count, now);
                 }
             }
         }

@@ -257,8 +257,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     // The kernel tells what is made from then on, and the walk finds what was made before.
     listener.iter().for_each(Prepared::wait_watched);
     state.walk();
-    tree.kernel.kill_counts.all_are_found();
-    saver.save();
+    tree.kernel.kill_counts.all_are_found(&saver);
     drop(saver);
     let _listener = listener.map(Prepared::listen);
     while !stop.load(Ordering::Relaxed) {

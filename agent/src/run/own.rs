@@ -344,8 +344,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     )?;
     let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.waiting.as_slice()))?;
-    shared.kill_counts.all_are_found();
-    saver.save();
+    shared.kill_counts.all_are_found(&saver);
     drop(saver);
     let _listener = listener.map(Prepared::listen);
     let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;

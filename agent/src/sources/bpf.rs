@@ -130,24 +130,25 @@ impl ProgramReport {
         first.map(|it| it.name)
     }
 
+    fn is_running(&self) -> bool {
+        !matches!(self.state, ProgramState::Refused { .. })
+    }
+
     /// It runs, and tells of OOM kills.
     pub fn reports_kills(&self) -> bool {
-        let is_running = !matches!(self.state, ProgramState::Refused { .. });
-        is_running && self.program.starts_with("oom_victim")
+        self.is_running() && self.program.starts_with("oom_victim")
     }
 
     /// It runs, and tells of cgroups that are made.
     pub fn reports_cgroups(&self) -> bool {
-        let is_running = !matches!(self.state, ProgramState::Refused { .. });
-        is_running && self.program.starts_with("cgroup_created")
+        self.is_running() && self.program.starts_with("cgroup_created")
     }
 
     /// It is refused, and what it would tell is found out otherwise: the limit of a kill by its victim's
     /// program.
     pub fn has_stand_in(&self, all: &[Self]) -> bool {
-        let is_refused = matches!(self.state, ProgramState::Refused { .. });
         let tells_reasons = self.program.starts_with("oom_reason");
-        is_refused && tells_reasons && all.iter().any(Self::looks_for_limits)
+        !self.is_running() && tells_reasons && all.iter().any(Self::looks_for_limits)
     }
 
     /// It looks for the limit that was reached: the one without helpers cannot.

@@ -308,16 +308,6 @@ fn containers_of_every_runtime_are_known() -> Result<()> {
     })
 }
 
-/// The two counters of kills in a container.
-fn counted(agent: &Agent, container: &KubeContainer) -> Result<(Option<f64>, Option<f64>)> {
-    let own = scrape::page(&agent.metrics, "/metrics")?;
-    let of = [("pod_uid", UID), ("container_id", container.id.as_str())];
-    let own = own.value("ballast_oom_kills_total", &of);
-    let cadvisor = scrape::page(&agent.metrics, "/metrics/cadvisor")?;
-    let of = [("id", container.path.as_str())];
-    Ok((own, cadvisor.value("container_oom_events_total", &of)))
-}
-
 #[cfg_attr(feature = "privileged", test)]
 fn an_agent_that_dies_amid_kills_loses_none_and_doubles_none() -> Result<()> {
     dies_amid_kills("observe-restart", false)
@@ -375,7 +365,9 @@ fn dies_amid_kills(test: &str, is_without_programs: bool) -> Result<()> {
     let expected = [(&container, all), (&unseen, 3)].map(|(it, n)| (it, Some(n as f64)));
     let check = |agent: &Agent| -> Result<()> {
         for (container, n) in expected {
-            let found = counted(agent, container)?;
+            let own = [("pod_uid", UID), ("container_id", container.id.as_str())];
+            let cadvisor = [("id", container.path.as_str())];
+            let found = scrape::oom_kills(&agent.metrics, &own, &cadvisor)?;
             ensure!(found == (n, n), "{found:?} of {n:?} in {}", container.id);
         }
         Ok(())

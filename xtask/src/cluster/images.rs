@@ -88,13 +88,12 @@ impl Blobs {
 
     /// The descriptor of an image of one layer.
     fn image(&self, name: &str, layer: &Value, config: &Value) -> Result<Value> {
-        let (arch, digest) = ("amd64", layer["digest"].clone());
         let config = self.keep_json(
             &json!({
-                "architecture": arch,
+                "architecture": "amd64",
                 "os": "linux",
                 "config": config,
-                "rootfs": {"type": "layers", "diff_ids": [digest]},
+                "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
             }),
             "application/vnd.oci.image.config.v1+json",
         )?;

@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::settings::{ADDRESS, NAME};
 use crate::progress;
 
-const POLL: Duration = Duration::from_millis(100);
+pub(super) const POLL: Duration = Duration::from_millis(100);
 
 /// A process, told from another one of the same number by when it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,24 +162,6 @@ pub(super) fn end(processes: &[Process]) -> Result<()> {
         left.join(" ")
     );
     Ok(())
-}
-
-/// Looks until `is_so`, as long as `alive` goes on.
-pub(super) fn wait(
-    what: &str,
-    patience: Duration,
-    mut is_so: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    let deadline = Instant::now() + patience;
-    loop {
-        if is_so()? {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            bail!("{what}: not after {} s", patience.as_secs());
-        }
-        thread::sleep(POLL);
-    }
 }
 
 #[cfg(test)]

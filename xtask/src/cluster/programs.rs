@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
-use crate::debian::{Apt, fill};
+use crate::debian::{self, fill};
 use crate::progress::{self, headline, note};
 use crate::{setup, workspace};
 
@@ -76,7 +76,10 @@ pub(super) fn get(kubernetes: Kubernetes) -> Result<Programs> {
             "fetch {} from Debian {SUITE}",
             PACKAGES.join(", ")
         ));
-        fill(&programs.debian, fetch).context("fetch Debian's packages")?;
+        fill(&programs.debian, |directory| {
+            debian::fetch(SUITE, &PACKAGES, directory)
+        })
+        .context("fetch Debian's packages")?;
     }
     if !programs.runc.exists() {
         setup::seccomp()?;
@@ -109,8 +112,7 @@ pub(crate) fn cannot_run() -> Option<String> {
         ("nsenter", "util-linux"),
         ("openssl", "openssl"),
     ] {
-        let path = env::var_os("PATH").unwrap_or_default();
-        if !env::split_paths(&path).any(|it| it.join(program).exists()) {
+        if !workspace::has_program(program) {
             return Some(format!("no `{program}` here: install {package}"));
         }
     }
@@ -169,13 +171,6 @@ fn required_version<'a>(text: &'a str, path: &str) -> Option<&'a str> {
         let version = (words.next()? == path).then(|| words.next())??;
         version.starts_with('v').then_some(version)
     })
-}
-
-fn fetch(directory: &Path) -> Result<()> {
-    let apt = Apt::new(&directory.join("apt"), &[SUITE])?;
-    apt.download(&PACKAGES)?;
-    apt.unpack(directory)?;
-    apt.remove()
 }
 
 fn go(module: &str, what: &str, arguments: &[&str], is_c: bool) -> Result<()> {

@@ -59,10 +59,14 @@ pub(super) fn kubeconfig(user: &User, certificates: &Path) -> Value {
     })
 }
 
+fn place(directory: &Path, name: &str) -> String {
+    directory.join(name).display().to_string()
+}
+
 pub(super) fn etcd(directory: &Path) -> Vec<String> {
     let address = "http://127.0.0.1:2379";
     vec![
-        format!("--data-dir={}", directory.join("etcd").display()),
+        format!("--data-dir={}", place(directory, "etcd")),
         format!("--listen-client-urls={address}"),
         format!("--advertise-client-urls={address}"),
         "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),
@@ -71,13 +75,7 @@ pub(super) fn etcd(directory: &Path) -> Vec<String> {
 }
 
 pub(super) fn api_server(directory: &Path) -> Vec<String> {
-    let certificate = |name: &str| {
-        directory
-            .join("certificates")
-            .join(name)
-            .display()
-            .to_string()
-    };
+    let certificate = |name: &str| place(directory, &format!("certificates/{name}"));
     vec![
         "--etcd-servers=http://127.0.0.1:2379".to_owned(),
         format!("--bind-address={ADDRESS}"),
@@ -97,10 +95,7 @@ pub(super) fn api_server(directory: &Path) -> Vec<String> {
         "--kubelet-preferred-address-types=InternalIP".to_owned(),
         "--authorization-mode=Node,RBAC".to_owned(),
         "--enable-admission-plugins=NodeRestriction".to_owned(),
-        format!(
-            "--token-auth-file={}",
-            directory.join("tokens.csv").display()
-        ),
+        format!("--token-auth-file={}", place(directory, "tokens.csv")),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         format!(
             "--service-account-key-file={}",
@@ -115,13 +110,7 @@ pub(super) fn api_server(directory: &Path) -> Vec<String> {
 }
 
 pub(super) fn controllers(directory: &Path) -> Vec<String> {
-    let certificate = |name: &str| {
-        directory
-            .join("certificates")
-            .join(name)
-            .display()
-            .to_string()
-    };
+    let certificate = |name: &str| place(directory, &format!("certificates/{name}"));
     vec![
         kubeconfig_flag(directory),
         "--leader-elect=false".to_owned(),
@@ -142,14 +131,11 @@ pub(super) fn scheduler(directory: &Path) -> Vec<String> {
 }
 
 fn kubeconfig_flag(directory: &Path) -> String {
-    format!(
-        "--kubeconfig={}",
-        directory.join("admin.kubeconfig").display()
-    )
+    format!("--kubeconfig={}", place(directory, "admin.kubeconfig"))
 }
 
 pub(super) fn kubelet(directory: &Path) -> Vec<String> {
-    let place = |name: &str| directory.join(name).display().to_string();
+    let place = |name: &str| place(directory, name);
     vec![
         format!("--config={}", place("kubelet.json")),
         format!("--kubeconfig={}", place("kubelet.kubeconfig")),
@@ -172,7 +158,7 @@ pub(super) fn kubelet_configuration(directory: &Path) -> Value {
         "cgroupRoot": format!("/{NAME}"),
         "failSwapOn": false,
         "enforceNodeAllocatable": ["pods"],
-        "containerRuntimeEndpoint": format!("unix://{}", directory.join("containerd.sock").display()),
+        "containerRuntimeEndpoint": format!("unix://{}", place(directory, "containerd.sock")),
         "staticPodPath": directory.join("manifests"),
         "podLogsDir": directory.join("pod-logs"),
         "volumePluginDir": directory.join("volume-plugins"),
@@ -201,7 +187,7 @@ pub(super) fn kubelet_configuration(directory: &Path) -> Value {
 
 /// containerd's own file, in its third version.
 pub(super) fn containerd(directory: &Path, programs: &Programs) -> String {
-    let place = |name: &str| directory.join(name).display().to_string();
+    let place = |name: &str| place(directory, name);
     format!(
         r#"version = 3
 root = "{root}"

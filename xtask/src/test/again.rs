@@ -39,15 +39,16 @@ pub(crate) struct Ran {
     pub(crate) fault: Option<String>,
     /// What there is to say about a run without a fault; may be empty.
     pub(crate) about: String,
-    /// What was left out of it, besides what its tests say.
-    pub(crate) without: Vec<String>,
 }
 
 impl Ran {
-    /// Of two runs one; the first fault is that of both.
+    /// Of two runs one; the first fault is that of both, and what there is to say first.
     pub(crate) fn add(&mut self, other: Self) {
         self.output += &other.output;
         self.fault = self.fault.take().or(other.fault);
+        if self.about.is_empty() {
+            self.about = other.about;
+        }
     }
 }
 
@@ -58,16 +59,13 @@ pub(crate) fn run(
     mut run: impl FnMut(&[String]) -> Result<Ran>,
 ) -> Result<Outcome> {
     let mut first = Ran::default();
-    for (n, part) in parts.iter().enumerate() {
+    for part in parts {
         let ran = run(part)?;
         // A crash, or a hang: nobody knows which of its tests ran.
         if let (Some(fault), []) = (&ran.fault, report::failed_tests(&ran.output).as_slice()) {
             return Ok(Outcome::Failed(fault.clone()));
         }
-        match n {
-            0 => first = ran,
-            _ => first.add(ran),
-        }
+        first.add(ran);
     }
     let n_passed = report::count_tests(&first.output);
     let detail = |n_more: u64, about: &str| {
@@ -76,8 +74,7 @@ pub(crate) fn run(
         let parts: Vec<_> = parts.filter(|it| !it.is_empty()).collect();
         parts.join(", ")
     };
-    let mut without = first.without;
-    without.extend(report::left_out(&first.output));
+    let without = report::left_out(&first.output);
     let Some(fault) = first.fault else {
         return Ok(match n_passed {
             Some(0) => Outcome::Failed("no test ran".to_owned()),
@@ -165,7 +162,7 @@ mod tests {
     use super::*;
 
     fn ran(failed: &[&str], n_passed: usize) -> Ran {
-        let mut output = String::new();
+        let mut output = "left out: FUSE\n".to_owned();
         if !failed.is_empty() {
             output += "\nfailures:\n\n---- files::a stdout ----\nError: no\n\n\
                        ---- limits::c stdout ----\n\n\
@@ -183,7 +180,6 @@ mod tests {
             output,
             fault: (!failed.is_empty()).then(|| "status 101".to_owned()),
             about: "Linux 6.12".to_owned(),
-            without: vec!["FUSE".to_owned()],
         }
     }
 

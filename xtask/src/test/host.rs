@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 
-use super::again::{self, Ran};
+use super::again;
 use super::programs::HostPrograms;
 use super::report::Outcome;
-use super::{ERROR_BACKTRACE, ONE_AT_A_TIME, list, run_to_end, times};
+use super::{ERROR_BACKTRACE, ONE_AT_A_TIME, exactly, list, run_to_end, times};
 use crate::progress::note;
 use crate::{cadvisor, python_grpc, workspace};
 
@@ -75,13 +75,6 @@ fn begins(test: &str, with: &[&str]) -> bool {
 const THREE_AT_A_TIME: &str = "--test-threads=3";
 
 impl Part {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Storm => "storm",
-        }
-    }
-
     fn has(self, test: &str) -> bool {
         !begins(test, ONLY_IN_A_VM) && begins(test, STORM) == (self == Self::Storm)
     }
@@ -124,7 +117,7 @@ pub(super) fn run(
     );
     let parts = parts(chosen, part, pass_on);
     let mut output = String::new();
-    let outcome = again::run(&parts, |arguments| {
+    let mut outcome = again::run(&parts, |arguments| {
         let mut command = times::command(&programs.tests);
         command
             .current_dir(workspace::root().join("tests"))
@@ -142,11 +135,11 @@ pub(super) fn run(
         };
         let ran = run_to_end("host tests", &mut command)?;
         output += &ran.output;
-        Ok(Ran {
-            without: without.clone(),
-            ..ran
-        })
+        Ok(ran)
     })?;
+    if let Outcome::Passed(passed) = &mut outcome {
+        passed.without.extend(without);
+    }
     Ok((outcome, output))
 }
 
@@ -157,12 +150,6 @@ fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>
     let (together, alone) = rest
         .into_iter()
         .partition(|it| part == Part::Host && begins(it, TOGETHER));
-    // The other options choose, and have chosen.
-    let shown = pass_on
-        .iter()
-        .filter(|it| super::SHOW.contains(&it.as_str()));
-    let options = times::ARGUMENTS.into_iter().chain(["--exact"]);
-    let options: Vec<&str> = options.chain(shown.map(String::as_str)).collect();
     let parts: [(&str, Vec<String>); 3] = [
         (ONE_AT_A_TIME, first),
         (THREE_AT_A_TIME, together),
@@ -171,7 +158,8 @@ fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>
     let parts = parts.into_iter().filter(|(_, tests)| !tests.is_empty());
     parts
         .map(|(threads, tests)| {
-            let options = [threads].into_iter().chain(options.iter().copied());
+            let options = [threads].into_iter().chain(times::ARGUMENTS);
+            let tests = exactly(tests, pass_on);
             options.map(str::to_owned).chain(tests).collect()
         })
         .collect()

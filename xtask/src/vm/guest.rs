@@ -129,7 +129,6 @@ fn run_in(
         fault: (report.status != 0)
             .then(|| format!("the tests ended with status {}", report.status)),
         about: report.to_string(),
-        without: Vec::new(),
     })
 }
 

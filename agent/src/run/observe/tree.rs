@@ -302,9 +302,8 @@ impl KubeTree {
     }
 
     fn count_kills_of(&self, id: CgroupId, owner: &Owner, origin: Origin) {
-        let trees = self.reader.trees();
         let counts = &self.kernel.kill_counts;
-        counts.count_kills_of(trees, id, &owner.path, &owner.level, origin);
+        counts.count_kills_of(id, &owner.path, &owner.level, origin);
     }
 
     fn want_walk(&self) {

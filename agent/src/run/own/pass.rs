@@ -351,17 +351,8 @@ impl Loop {
             true => Origin::Made,
             false => Origin::Found,
         };
-        let trees = self.node.reader.trees();
         let counts = &self.shared.kill_counts;
-        counts.count_kills_of(trees, id, cgroup, &level, origin);
-        if !is_made
-            && let Level::Container { uid, key, .. } = &level
-            && let Some(kills) = counts.known_in(id)
-            && let Some(entry) = self.pods.get_mut(uid)
-            && let Some(name) = entry.container_of(key).map(str::to_owned)
-        {
-            entry.state.set_kills_of_instance(&name, kills);
-        }
+        counts.count_kills_of(id, cgroup, &level, origin);
         let path = cgroup.clone();
         let owner = Owner { level, path };
         {
@@ -373,8 +364,11 @@ impl Loop {
                         index.names.name_pod(&entry.pod_ref);
                     }
                     Some(key) => {
-                        let name = entry.container_of(key).unwrap_or_default();
-                        index.names.name_container(&entry.pod_ref.uid, key, name);
+                        let name = entry.container_of(key).unwrap_or_default().to_owned();
+                        index.names.name_container(&entry.pod_ref.uid, key, &name);
+                        if !is_made && let Some(kills) = counts.known_in(id) {
+                            entry.state.set_kills_of_instance(&name, kills);
+                        }
                     }
                 }
             }
