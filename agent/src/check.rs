@@ -137,12 +137,13 @@ fn cgroup_hierarchy(facts: &FactSheet, config: &Config) -> CheckItem {
                 return CheckItem::fatal(NAME, found, "failCgroupV1 forbids cgroup v1")
                     .with_remedy(format!("{remedy}, or set failCgroupV1 to false"));
             }
-            CheckItem::degraded(
-                NAME,
-                found,
-                "no memory.high, no stall times per pod, no memory protection, no swap limits",
-            )
-            .with_remedy(remedy)
+            let swap = match facts.has_swap_limit {
+                Some(false) => ", no swap limits",
+                Some(true) | None => "",
+            };
+            let consequence =
+                format!("no memory.high, no stall times per pod, no memory protection{swap}");
+            CheckItem::degraded(NAME, found, consequence).with_remedy(remedy)
         }
     }
 }
@@ -429,7 +430,10 @@ fn thresholds(config: &Config) -> CheckItem {
 /// What registers interest by a write is left alone, though it would change nothing.
 fn wakers(facts: &FactSheet) -> CheckItem {
     let instead = match is_unified(facts) {
-        true => "stalls are read with each sweep, OOM counts are polled",
+        true => {
+            "stalls are read with each sweep, OOM counts when the kernel says that one changed, where no program \
+             reports kills"
+        }
         false => {
             "stalls are read with each sweep, OOM counts once a second where no program reports kills"
         }
@@ -538,13 +542,30 @@ fn cgroup_tree(facts: &FactSheet) -> CheckItem {
 }
 
 /// What is lost without a capability. `SysAdmin` stands in for `Bpf` and `Perfmon`.
-fn loss(capability: Capability, is_own: bool, held: &BTreeSet<Capability>) -> Option<&'static str> {
+fn loss(
+    capability: Capability,
+    is_own: bool,
+    facts: &FactSheet,
+    held: &BTreeSet<Capability>,
+) -> Option<&'static str> {
     let is_admin = held.contains(&Capability::SysAdmin);
+    let needs_device_program = layout(facts).is_some_and(needs_device_program);
     match capability {
         Capability::Bpf if !is_admin => Some("no eBPF program loads"),
         Capability::Perfmon if !is_admin => Some("no tracing program loads"),
-        Capability::NetAdmin => Some("no program attaches to a cgroup"),
-        Capability::SysAdmin => Some("bpffs cannot be mounted and programs are not timed"),
+        Capability::NetAdmin if is_own && needs_device_program => {
+            Some("containers may open every device of the host, and what they open is not counted")
+        }
+        Capability::NetAdmin if is_own => Some("devices that containers open are not counted"),
+        Capability::SysAdmin if is_own && needs_device_program => Some(
+            "programs are not timed, bpffs cannot be mounted, and after a restart the device programs of running \
+             containers cannot be read back",
+        ),
+        Capability::SysAdmin if is_own => Some(
+            "programs are not timed, bpffs cannot be mounted, and containers do not start, because their devices \
+             cannot be restricted",
+        ),
+        Capability::SysAdmin => Some("programs are not timed and bpffs cannot be mounted"),
         Capability::SysResource if is_own => Some("an oom_score_adj cannot be lowered"),
         Capability::SysPtrace => Some("files of processes of other users stay closed"),
         Capability::DacReadSearch => Some("files of other users stay closed"),
@@ -567,7 +588,7 @@ fn capabilities(facts: &FactSheet, is_own: bool) -> CheckItem {
         if held.contains(&capability) {
             continue;
         }
-        if let Some(loss) = loss(capability, is_own, held) {
+        if let Some(loss) = loss(capability, is_own, facts, held) {
             missing.push(capability);
             consequences.push(format!("{loss} ({capability})"));
         }
@@ -620,7 +641,8 @@ fn locked_memory(facts: &FactSheet) -> Option<CheckItem> {
 
 fn bpffs(facts: &FactSheet) -> CheckItem {
     const NAME: &str = "bpffs";
-    let consequence = "kills while the agent is down are not reported";
+    let consequence =
+        "kills while no agent runs are known from the kernel's counts alone, without their victims";
     match &facts.bpffs {
         Bpffs::Mounted(path) => CheckItem::ok(NAME, path.display().to_string()),
         Bpffs::Elsewhere(path) => {

@@ -16,6 +16,7 @@ pub mod filesystem;
 pub mod held;
 pub mod input;
 pub mod launch;
+pub mod loaded;
 pub mod lock;
 pub mod note;
 pub mod patience;

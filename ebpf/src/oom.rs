@@ -15,7 +15,8 @@ use aya_ebpf::macros::btf_map;
 use aya_log_ebpf::debug;
 use ebpf_abi::{
     ABSENT, CONSTRAINT_MEMCG, CONSTRAINT_UNKNOWN, Lineage, METHOD_DERIVED, METHOD_EXACT,
-    METHOD_NONE, OOM_NAMESPACE_INIT, OOM_WAS_EXITING, OomRecord, WATCH_SIGNALS, Watch,
+    METHOD_NONE, OOM_LIMIT_RECLAIM, OOM_NAMESPACE_INIT, OOM_NODE_RECLAIM, OOM_WAS_EXITING,
+    OomRecord, WATCH_SIGNALS, Watch,
 };
 
 use crate::kernel::{Memory, Pointer, Probed, cgroup_of, copy_comm, lineage, now, offset, watch};
@@ -57,6 +58,11 @@ struct Reason {
 /// may have left the cgroup below its limit. Least-recently-used: a task that ends leaves its entry.
 #[btf_map]
 static RECLAIMS: LruHashMap<u64, u64, 1024> = LruHashMap::new();
+
+/// Values of [`RECLAIMS`] that are no address: the task reclaimed for the node; at a limit, of a cgroup that is not
+/// known.
+const RECLAIMED_FOR_NODE: u64 = 1;
+const RECLAIMED_AT_LIMIT: u64 = 2;
 
 /// `SEND_SIG_PRIV`, include/linux/sched/signal.h: the kernel sends, not a process.
 const SEND_SIG_PRIV: u64 = 1;
@@ -115,17 +121,18 @@ pub(crate) unsafe fn reclaimed<M: Memory>(current: Pointer, reclaimed_pages: u64
         0 => unsafe { first_full::<M>(current, 0) },
         _ => core::ptr::null(),
     };
-    // Without an entry the counters are asked at the kill.
-    let _ = match css.is_null() {
-        true => RECLAIMS.remove(task),
-        false => RECLAIMS.insert(task, css as u64, 0),
+    // Without a cgroup the counters are asked at the kill.
+    let last = match css.is_null() {
+        true => RECLAIMED_AT_LIMIT,
+        false => css as u64,
     };
+    let _ = RECLAIMS.insert(task, last, 0);
 }
 
 /// A task reclaims because the node is short of pages: a kill that follows is the node's.
 #[inline(always)]
 pub(crate) fn reclaims_for_the_node() {
-    let _ = RECLAIMS.remove(bpf_get_current_pid_tgid());
+    let _ = RECLAIMS.insert(bpf_get_current_pid_tgid(), RECLAIMED_FOR_NODE, 0);
 }
 
 /// `mark_victim` before it passed the task (up to 6.7 and the stable releases without the backport): the
@@ -291,25 +298,32 @@ unsafe fn limit<M: Memory>(record: *mut OomRecord, current: Pointer, watch: &Wat
         (*record).limit_usage_pages = 0;
         (*record).limit_max_pages = 0;
         (*record).limit_cgroup = Lineage::default();
+        let task = bpf_get_current_pid_tgid();
+        let reason = REASON.get(0).filter(|it| it.killer == task);
+        if let Some(reason) = reason {
+            (*record).constraint = reason.constraint as u32;
+            (*record).method = METHOD_EXACT;
+        }
+        let mut remembered = RECLAIMS.get(task).copied().unwrap_or(0);
+        (*record).flags |= match remembered {
+            0 => 0,
+            RECLAIMED_FOR_NODE => OOM_NODE_RECLAIM,
+            _ => OOM_LIMIT_RECLAIM,
+        };
         // What is behind a css is a matter of knowing, not of types.
         if !M::HELPERS {
             return;
         }
         let offset = offset!(mem_cgroup_css) as usize;
-        let css = if let Some(reason) = REASON.get(0)
-            && reason.killer == bpf_get_current_pid_tgid()
-        {
-            (*record).constraint = reason.constraint as u32;
-            (*record).method = METHOD_EXACT;
+        let css = if let Some(reason) = reason {
             if reason.memcg == 0 {
                 return;
             }
             (reason.memcg as Pointer).wrapping_add(offset)
         } else {
-            let remembered = RECLAIMS
-                .get(bpf_get_current_pid_tgid())
-                .copied()
-                .unwrap_or(0);
+            if remembered <= RECLAIMED_AT_LIMIT {
+                remembered = 0;
+            }
             let css = first_full::<M>(current, remembered);
             if css.is_null() {
                 return;

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +14,9 @@ use ballast::apply::cgroupfs::CgroupWriter;
 use ballast::apply::devices::DevicePrograms;
 use ballast::decide::device_access::device_access;
 use ballast::model::cgroup_path::CgroupPath;
-use ballast::model::device_access::{AllocatedDevice, DeviceAccess, DeviceKind, DevicePermissions};
+use ballast::model::device_access::{
+    AllocatedDevice, DeviceAccess, DeviceKind, DevicePermissions, DeviceRules,
+};
 use ballast::model::status::PodEntry;
 use ballast::sources::bpf::{LoadOptions, Streams};
 use ballast::sources::cgroupfs::CgroupReader;
@@ -22,6 +25,7 @@ use ballast::sys::{Root, Tree, Trees, syscall};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use rustix::thread::CapabilitySet;
 use serde_json::json;
 
 use super::look::{container_path, is_running, pid_of};
@@ -114,12 +118,18 @@ fn open(mount: &Path, unified: bool) -> Result<(CgroupReader, CgroupWriter)> {
         trees: vec![Tree::open(controllers, mount)?],
     });
     let mut writer = CgroupWriter::new(Arc::clone(&trees), BTreeSet::new(), PAGE);
+    let reader = CgroupReader::new(trees, BTreeSet::new(), PAGE);
     if unified {
         let began = Instant::now();
-        writer.set_device_programs(DevicePrograms::new(&device_access(&[]))?);
+        let told = reader.clone();
+        let on_load = move |id, rules: &DeviceRules| {
+            told.device_program_is_loaded(id, rules.clone());
+        };
+        let programs = DevicePrograms::new(&device_access(&[]), Box::new(on_load))?;
+        writer.set_device_programs(programs);
         println!("ready to attach after {:?}", began.elapsed());
     }
-    Ok((CgroupReader::new(trees, BTreeSet::new(), PAGE), writer))
+    Ok((reader, writer))
 }
 
 impl Drop for Subject {
@@ -167,6 +177,50 @@ fn the_default_set_is_open_and_an_allocated_device_becomes_so() -> Result<()> {
         assert!(subject.can_open(DENIED)?, "{what}: everything");
         assert!(subject.programs()?.is_empty(), "{what}");
     }
+    Ok(())
+}
+
+/// Programs are looked at by id, which the kernel lets nobody without `CAP_SYS_ADMIN`: what this agent loaded is
+/// known all the same, and what another loaded is not taken for no restriction.
+#[cfg_attr(feature = "privileged", test)]
+fn who_may_not_look_at_programs_knows_its_own_and_takes_no_other_for_none() -> Result<()> {
+    let subjects = Subject::all("blind")?;
+    let Some(subject) = subjects.iter().find(|it| it.what == "program") else {
+        bail!("no cgroup v2 hierarchy is mounted");
+    };
+    let mount = cgroup::unified_mount().context("a cgroup v2 hierarchy")?;
+    let default = device_access(&[]);
+    let wider = device_access(&[kmsg("r")?]);
+    let without = |work: &(dyn Fn() -> Result<()> + Sync)| -> Result<()> {
+        thread::scope(|scope| {
+            let blind = scope.spawn(|| {
+                let mut held = rustix::thread::capabilities(None)?;
+                held.effective -= CapabilitySet::SYS_ADMIN;
+                rustix::thread::set_capabilities(None, held)?;
+                work()
+            });
+            blind.join().expect("it does not panic")
+        })
+    };
+    without(&|| {
+        // Each in the place of the one before.
+        for access in [&default, &wider, &default] {
+            subject.allow(access)?;
+            assert_eq!(subject.programs()?.len(), 1);
+        }
+        // As an agent sees it that did not load the program.
+        let (reader, writer) = open(&mount, true)?;
+        let seen = reader.devices(&subject.path);
+        ensure!(seen.is_err(), "{seen:?}");
+        let refused = writer.allow_devices(&subject.path, &wider);
+        let error = refused.err().context("written over")?;
+        let text = format!("{:#}", anyhow::Error::from(error));
+        ensure!(text.contains("CAP_SYS_ADMIN"), "{text}");
+        Ok(())
+    })?;
+    assert!(!subject.can_open(DENIED)?, "it stays as it was");
+    let (reader, _) = open(&mount, true)?;
+    assert_eq!(reader.devices(&subject.path)?, Some(default));
     Ok(())
 }
 

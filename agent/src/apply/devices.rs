@@ -6,17 +6,19 @@
 //! long as the cgroup, with or without an agent.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::{Array, MapError};
-use aya::programs::{CgroupDevice, ProgramError, ProgramFd, loaded_programs};
+use aya::programs::{CgroupDevice, ProgramError, ProgramFd};
 use aya::{EbpfError, EbpfLoader, include_bytes_aligned};
 use ebpf_abi as abi;
 pub use ebpf_abi::DEVICE_PROGRAM;
 use zerocopy::IntoBytes;
 
 use crate::model::device_access::{DeviceAccess, DeviceKind, DeviceRule, DeviceRules};
+use crate::sys::loaded::look_at_programs;
 use crate::sys::syscall;
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/device_rules.o"));
@@ -49,6 +51,8 @@ pub enum DeviceError {
     Load { source: ProgramError },
     #[error("list the device programs of the cgroup")]
     List { source: io::Error },
+    #[error("look at the device programs of the cgroup, which takes CAP_SYS_ADMIN")]
+    Look { source: io::Error },
     #[error("attach the device program")]
     Attach { source: io::Error },
     #[error("detach a device program")]
@@ -69,11 +73,14 @@ impl DeviceError {
     }
 }
 
+/// Hears of each program that is loaded, under its id.
+type OnLoad = Box<dyn Fn(u32, &DeviceRules) + Send>;
+
 /// Loads and attaches the programs.
-#[derive(Debug)]
 pub struct DevicePrograms {
     loader: EbpfLoader<'static>,
     loaded: BTreeMap<DeviceRules, Loaded>,
+    on_load: OnLoad,
 }
 
 #[derive(Debug)]
@@ -82,10 +89,18 @@ struct Loaded {
     fd: ProgramFd,
 }
 
+impl fmt::Debug for DevicePrograms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DevicePrograms")
+            .field("loaded", &self.loaded)
+            .finish_non_exhaustive()
+    }
+}
+
 impl DevicePrograms {
     /// Loads the program for one set of rules, by which it is known whether this kernel takes it.
     /// Takes 30 ms and, for as long, 20 MB: the library reads all of the kernel's types once.
-    pub fn new(rules: &DeviceAccess) -> Result<Self, DeviceError> {
+    pub fn new(rules: &DeviceAccess, on_load: OnLoad) -> Result<Self, DeviceError> {
         if OBJECT.is_empty() {
             return Err(DeviceError::NoObject);
         }
@@ -94,6 +109,7 @@ impl DevicePrograms {
         let mut programs = Self {
             loader,
             loaded: BTreeMap::new(),
+            on_load,
         };
         if let DeviceAccess::Only(rules) = rules {
             programs.loaded(rules)?;
@@ -111,25 +127,26 @@ impl DevicePrograms {
         let ids = attached(cgroup)?;
         let mut present;
         if let DeviceAccess::Only(rules) = access {
-            let program = self.loaded(rules)?;
-            if ids == [program.id] {
+            let wanted = self.loaded(rules)?.id;
+            if ids == [wanted] {
                 return Ok(());
             }
-            present = ours(&ids)?;
-            match present.iter().position(|it| it.id == program.id) {
+            present = self.ours(&ids)?;
+            match present.iter().position(|it| it.id == wanted) {
                 Some(index) => drop(present.swap_remove(index)),
                 None => {
                     let replaced = present.pop();
                     let replaced = replaced.as_ref().map(|it| it.fd.as_fd());
-                    syscall::attach_device_program(cgroup, program.fd.as_fd(), replaced)
+                    let program = self.loaded(rules)?.fd.as_fd();
+                    syscall::attach_device_program(cgroup, program, replaced)
                         .map_err(|source| DeviceError::Attach { source })?;
                 }
             }
-            if !attached(cgroup)?.contains(&program.id) {
+            if !attached(cgroup)?.contains(&wanted) {
                 return Err(DeviceError::NotKept);
             }
         } else {
-            present = ours(&ids)?;
+            present = self.ours(&ids)?;
         }
         for program in present {
             match syscall::detach_device_program(cgroup, program.fd.as_fd()) {
@@ -148,9 +165,46 @@ impl DevicePrograms {
                 self.loaded.clear();
             }
             let program = load(&mut self.loader, rules)?;
+            (self.on_load)(program.id, rules);
             self.loaded.insert(rules.clone(), program);
         }
         Ok(&self.loaded[rules])
+    }
+
+    /// Those of `ids` that an agent loaded. Looks at every program of the node, unless all are of this one.
+    fn ours(&self, ids: &[u32]) -> Result<Vec<Loaded>, DeviceError> {
+        let mut found = Vec::new();
+        let mut unknown = Vec::new();
+        for id in ids {
+            match self.loaded.values().find(|it| it.id == *id) {
+                Some(it) => found.push(it.try_clone()?),
+                None => unknown.push(*id),
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(found);
+        }
+        let mut looked_at = Vec::new();
+        look_at_programs(&unknown, |info| {
+            if info.name() == abi::DEVICE_PROGRAM.as_bytes() {
+                looked_at.push(info.fd().map(|fd| Loaded { id: info.id(), fd }));
+            }
+        })
+        .map_err(|source| DeviceError::Look { source })?;
+        for it in looked_at {
+            found.push(it.map_err(|source| DeviceError::Load { source })?);
+        }
+        Ok(found)
+    }
+}
+
+impl Loaded {
+    fn try_clone(&self) -> Result<Self, DeviceError> {
+        let fd = self.fd.try_clone();
+        let fd = fd.map_err(|source| DeviceError::Load {
+            source: source.into(),
+        })?;
+        Ok(Self { id: self.id, fd })
     }
 }
 
@@ -227,20 +281,4 @@ fn encode_rule(rule: DeviceRule) -> abi::DeviceRule {
 
 fn attached(cgroup: BorrowedFd<'_>) -> Result<Vec<u32>, DeviceError> {
     syscall::device_programs(cgroup).map_err(|source| DeviceError::List { source })
-}
-
-/// Those of `ids` that an agent loaded. Looks at every program of the node, unless there are none.
-fn ours(ids: &[u32]) -> Result<Vec<Loaded>, DeviceError> {
-    let mut found = Vec::new();
-    if ids.is_empty() {
-        return Ok(found);
-    }
-    for info in loaded_programs().filter_map(Result::ok) {
-        let id = info.id();
-        if ids.contains(&id) && info.name() == abi::DEVICE_PROGRAM.as_bytes() {
-            let fd = info.fd().map_err(|source| DeviceError::Load { source })?;
-            found.push(Loaded { id, fd });
-        }
-    }
-    Ok(found)
 }

@@ -272,6 +272,30 @@ fn each_missing_capability_is_named_with_what_is_lost() {
 }
 
 #[test]
+fn what_a_capability_is_for_depends_on_the_mode_and_on_the_hierarchy() {
+    const DEVICES: &str = "cpu cpuset memory devices pids";
+    let lost = |mode: &str, cgroups: CgroupDetection, capability| {
+        let mut facts = good();
+        facts.cgroups = cgroups;
+        facts.capabilities.as_mut().unwrap().remove(&capability);
+        let report = report(&facts, &config(mode, ""), &[]);
+        let item = report
+            .items
+            .into_iter()
+            .find(|it| it.name == "capabilities");
+        item.unwrap().consequence.unwrap_or_default()
+    };
+    let (admin, net) = (Capability::SysAdmin, Capability::NetAdmin);
+    assert!(lost(OWN, v1(DEVICES), admin).contains("containers do not start"));
+    assert!(lost(OWN, v2("cpu memory"), admin).contains("cannot be read back"));
+    let observed = lost(OBSERVE, v1(DEVICES), admin);
+    assert!(!observed.contains("container"), "{observed}");
+    assert!(lost(OWN, v2("cpu memory"), net).contains("may open every device"));
+    assert!(lost(OWN, v1(DEVICES), net).contains("not counted"));
+    assert_eq!(lost(OBSERVE, v2("cpu memory"), net), "");
+}
+
+#[test]
 fn locked_memory_is_a_matter_of_old_kernels_that_may_not_be_asked_for_more() {
     let own = config(OWN, "");
     let item = |facts: &FactSheet| {

@@ -23,7 +23,7 @@ pub enum ClientError {
     Forbidden { path: PathBuf },
     #[error("talk to the agent on {}", .path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("the agent closed the connection without an answer")]
+    #[error("the agent closed the connection without an answer: it is busy, or ends")]
     NoAnswer,
     /// In the middle of a followed stream.
     #[error("the agent ended the connection")]
@@ -54,6 +54,8 @@ impl ClientError {
             io::ErrorKind::PermissionDenied => Self::Forbidden { path },
             // So the kernel says that a timeout of a socket is over.
             io::ErrorKind::WouldBlock => Self::Busy { path },
+            // Closed before the request was read.
+            io::ErrorKind::ConnectionReset => Self::NoAnswer,
             _ => Self::Io { path, source },
         }
     }

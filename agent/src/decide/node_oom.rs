@@ -3,11 +3,13 @@
 //!
 //! On what is not known nothing is derived: the limit stays unknown.
 
-use crate::model::event::{AttributionMethod, OomConstraint, OomKill};
+use crate::model::event::{AttributionMethod, OomConstraint, OomKill, Reclaim};
 
 /// What was seen around a kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
+    /// Programs note both kinds of reclaim, so the one that a kill names is the one that came last.
+    pub tells_reclaim: bool,
     /// The program looks for a limit that is reached, from the allocating task upwards. Where it found
     /// none, no memory cgroup was the reason.
     pub looks_for_limits: bool,
@@ -19,23 +21,42 @@ pub struct Evidence {
     pub is_confined: Option<bool>,
 }
 
-/// The reason of a kill of which the programs know none. A memory policy is not told from the node.
-pub fn derive(kill: &OomKill, evidence: Evidence) -> Option<OomConstraint> {
-    if !is_unknown(kill) || !evidence.looks_for_limits || evidence.has_stalled != Some(true) {
+/// A kill with the reason that follows from the evidence. `None`: it stays as it is. A memory policy is not told
+/// from the node.
+pub fn derive(kill: &OomKill, evidence: Evidence) -> Option<OomKill> {
+    if !is_open(kill) {
         return None;
     }
-    match evidence.is_confined? {
-        true => Some(OomConstraint::Cpuset),
-        false => Some(OomConstraint::Global),
+    let is_by_node = match kill.last_reclaim.filter(|_| evidence.tells_reclaim) {
+        // Right before (mm/page_alloc.c, `__alloc_pages_may_oom`): a cgroup that is full beside it is chance.
+        Some(Reclaim::ForNode) => true,
+        Some(Reclaim::AtLimit) => false,
+        None => {
+            kill.limit_cgroup.is_none()
+                && evidence.looks_for_limits
+                && evidence.has_stalled == Some(true)
+        }
+    };
+    if !is_by_node {
+        return None;
     }
+    let constraint = match evidence.is_confined? {
+        true => OomConstraint::Cpuset,
+        false => OomConstraint::Global,
+    };
+    Some(OomKill {
+        constraint: Some(constraint),
+        method: AttributionMethod::Derived,
+        limit_cgroup: None,
+        limit_usage_bytes: None,
+        limit_max_bytes: None,
+        ..kill.clone()
+    })
 }
 
-/// No program knows why.
-pub fn is_unknown(kill: &OomKill) -> bool {
-    !kill.was_exiting
-        && kill.method == AttributionMethod::None
-        && kill.constraint.is_none()
-        && kill.limit_cgroup.is_none()
+/// No program read why from the kernel's own decision.
+pub fn is_open(kill: &OomKill) -> bool {
+    !kill.was_exiting && kill.method != AttributionMethod::Exact
 }
 
 #[cfg(test)]
@@ -45,10 +66,15 @@ mod tests {
     use crate::model::event::CgroupId;
 
     const NODE: Evidence = Evidence {
+        tells_reclaim: true,
         looks_for_limits: true,
         has_stalled: Some(true),
         is_confined: Some(false),
     };
+
+    fn reason(kill: &OomKill, evidence: Evidence) -> Option<OomConstraint> {
+        derive(kill, evidence)?.constraint
+    }
 
     fn kill() -> OomKill {
         OomKill {
@@ -63,8 +89,44 @@ mod tests {
             is_confined: Some(true),
             ..NODE
         };
-        assert_eq!(derive(&kill(), NODE), Some(OomConstraint::Global));
-        assert_eq!(derive(&kill(), confined), Some(OomConstraint::Cpuset));
+        assert_eq!(reason(&kill(), NODE), Some(OomConstraint::Global));
+        assert_eq!(reason(&kill(), confined), Some(OomConstraint::Cpuset));
+    }
+
+    #[test]
+    fn the_last_reclaim_of_the_task_decides_where_it_is_told() {
+        let after = |last_reclaim| OomKill {
+            last_reclaim: Some(last_reclaim),
+            ..kill()
+        };
+        let bare = Evidence {
+            looks_for_limits: false,
+            has_stalled: None,
+            ..NODE
+        };
+        let global = Some(OomConstraint::Global);
+        assert_eq!(reason(&after(Reclaim::ForNode), bare), global);
+        assert_eq!(reason(&after(Reclaim::AtLimit), NODE), None);
+        // A cgroup that is full by chance.
+        let full = OomKill {
+            constraint: Some(OomConstraint::Memcg),
+            limit_cgroup: Some(kill().victim_cgroup),
+            limit_max_bytes: Some(1),
+            method: AttributionMethod::Derived,
+            ..after(Reclaim::ForNode)
+        };
+        let derived = derive(&full, bare).expect("the node had too little");
+        assert_eq!(derived.constraint, global);
+        assert_eq!(
+            (derived.limit_cgroup, derived.limit_max_bytes),
+            (None, None)
+        );
+        // What one program notes alone may be of long ago.
+        let alone = Evidence {
+            tells_reclaim: false,
+            ..bare
+        };
+        assert_eq!(reason(&after(Reclaim::ForNode), alone), None);
     }
 
     #[test]
@@ -87,7 +149,7 @@ mod tests {
                 ..NODE
             },
         ] {
-            assert_eq!(derive(&kill(), evidence), None, "{evidence:?}");
+            assert_eq!(reason(&kill(), evidence), None, "{evidence:?}");
         }
     }
 

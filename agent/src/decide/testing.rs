@@ -123,6 +123,7 @@ pub(crate) fn oom_kill(ms: u64, cgroup: CgroupId) -> OomKill {
         limit_max_bytes: None,
         method: AttributionMethod::None,
         was_exiting: false,
+        last_reclaim: None,
     }
 }
 

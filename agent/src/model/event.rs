@@ -108,6 +108,19 @@ pub struct OomKill {
     pub method: AttributionMethod,
     /// The victim was exiting already; the kernel counted no kill.
     pub was_exiting: bool,
+    /// What the allocating task did last before the kill. `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_reclaim: Option<Reclaim>,
+}
+
+/// Whose memory a task had to free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reclaim {
+    /// The node was short of pages.
+    ForNode,
+    /// A memory cgroup was at its limit.
+    AtLimit,
 }
 
 /// How a process ended.

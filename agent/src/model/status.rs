@@ -225,7 +225,8 @@ pub struct EbpfStatus {
     /// Why no program outlives the agent: what happens while none runs is not told in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_pinned: Option<String>,
-    /// Records lost in the kernel by stream name, since the pinned maps were made.
+    /// Records by stream name that were lost in the kernel since the pinned maps were made, or that nobody
+    /// understands.
     pub lost: BTreeMap<String, u64>,
 }
 

@@ -95,7 +95,7 @@ fn reserved_facts(
 }
 
 fn try_device_program() -> ProgramCheck {
-    let tried = DevicePrograms::new(&device_access(&[]));
+    let tried = DevicePrograms::new(&device_access(&[]), Box::new(|_, _| {}));
     ProgramCheck {
         program: DEVICE_PROGRAM.to_owned(),
         is_running: tried.is_ok(),
@@ -109,23 +109,24 @@ fn try_device_program() -> ProgramCheck {
 
 fn try_programs() -> Vec<ProgramCheck> {
     match Streams::load(&LoadOptions::default()) {
-        Ok(streams) => streams.reports().iter().map(program_check).collect(),
+        Ok(streams) => {
+            let reports = streams.reports();
+            let checks = reports.iter().map(|it| program_check(it, reports));
+            checks.collect()
+        }
         Err(error) => Stream::ALL
             .iter()
             .map(|stream| ProgramCheck {
                 program: stream.name().to_owned(),
                 state: crate::observe::chain(&error),
                 is_running: false,
-                fallback: match stream {
-                    Stream::Oom => Some(ProgramReport::WITHOUT_ANY.to_owned()),
-                    _ => None,
-                },
+                fallback: Some(ProgramReport::without(*stream).to_owned()),
             })
             .collect(),
     }
 }
 
-fn program_check(report: &ProgramReport) -> ProgramCheck {
+fn program_check(report: &ProgramReport, all: &[ProgramReport]) -> ProgramCheck {
     let (state, is_running) = match &report.state {
         ProgramState::Attached { hook } => (hook.clone(), true),
         ProgramState::Adopted => ("adopted".to_owned(), true),
@@ -135,6 +136,6 @@ fn program_check(report: &ProgramReport) -> ProgramCheck {
         program: report.program.to_owned(),
         state,
         is_running,
-        fallback: report.fallback.map(str::to_owned),
+        fallback: report.instead(all).map(str::to_owned),
     }
 }

@@ -29,8 +29,8 @@ use crate::decide::node_oom::{self, Evidence};
 use crate::decide::reclaim_stalls::ReclaimStalls;
 use crate::model::attribution::{Attributed, OomAttribution};
 use crate::model::event::{
-    AttributionMethod, CgroupChange, CgroupEvent, CgroupId, CgroupLineage, ExitStatus, KernelEvent,
-    OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
+    CgroupChange, CgroupEvent, CgroupId, CgroupLineage, ExitStatus, KernelEvent, OomKill,
+    ProcessChange, ProcessEvent, ProcessKey, StallEvent,
 };
 use crate::model::record::{Event, EventDetail, EventKind};
 use crate::model::time::WallTime;
@@ -175,7 +175,7 @@ impl Shared {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Events lost in the kernel by stream, since its maps were made; empty before the first
+    /// Events lost by stream, in the kernel since its maps were made, or not understood; empty before the first
     /// reading, and where there is nothing to listen to.
     pub(super) fn lost(&self) -> BTreeMap<String, u64> {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -650,23 +650,20 @@ impl Listener {
 
     /// A kill with its reason, where no program could read it and there is enough to derive it from.
     fn with_reason<'a>(&self, kill: &'a OomKill) -> Cow<'a, OomKill> {
-        if !node_oom::is_unknown(kill) {
+        if !node_oom::is_open(kill) {
             return Cow::Borrowed(kill);
         }
         let root = Root::host();
-        let mut reports = self.streams.reports().iter();
+        let reports = self.streams.reports();
         let before = self.allocation_stalls;
         let evidence = Evidence {
-            looks_for_limits: reports.any(ProgramReport::looks_for_limits),
+            tells_reclaim: reports.iter().any(ProgramReport::tells_reclaim_at_limits),
+            looks_for_limits: reports.iter().any(ProgramReport::looks_for_limits),
             has_stalled: before.and_then(|it| Some(procfs::allocation_stalls(&root)? > it)),
             is_confined: procfs::is_confined(&root, kill.trigger_pid),
         };
         match node_oom::derive(kill, evidence) {
-            Some(constraint) => Cow::Owned(OomKill {
-                constraint: Some(constraint),
-                method: AttributionMethod::Derived,
-                ..kill.clone()
-            }),
+            Some(derived) => Cow::Owned(derived),
             None => Cow::Borrowed(kill),
         }
     }
@@ -713,6 +710,7 @@ impl Listener {
     fn count_losses(&mut self, now: Duration) -> Result<(), LoadError> {
         let wall = WallTime::from_epoch(clock::wall());
         let losses = self.streams.losses()?;
+        let mut shown = BTreeMap::new();
         for (&stream, &n) in &losses {
             let label = metric_stream(stream);
             // What was lost before the first reading belongs to an earlier agent; the start looks
@@ -724,9 +722,11 @@ impl Listener {
             }
             let malformed = self.malformed.get(&stream).copied().unwrap_or(0);
             let unreadable = self.streams.unreadable().get(&stream).copied();
+            let unreadable = unreadable.unwrap_or(0);
+            shown.insert(stream.name().to_owned(), n + malformed + unreadable);
             for (why, n) in [
                 (LossReason::Malformed, malformed),
-                (LossReason::UnknownFormat, unreadable.unwrap_or(0)),
+                (LossReason::UnknownFormat, unreadable),
             ] {
                 let new = self.metrics.set_bpf_lost(label, why, n, wall);
                 if new > 0 {
@@ -734,9 +734,7 @@ impl Listener {
                 }
             }
         }
-        let by_name = |(stream, n): (Stream, u64)| (stream.name().to_owned(), n);
-        self.shared
-            .set_lost(losses.into_iter().map(by_name).collect());
+        self.shared.set_lost(shown);
         Ok(())
     }
 

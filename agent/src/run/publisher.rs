@@ -19,7 +19,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::{
     CgroupLevel, Hook, PressureResource, PressureScope, Source, SourceFault,
 };
-use crate::sources::bpf::{ProgramReport, ProgramState};
+use crate::sources::bpf::{ProgramReport, ProgramState, Stream};
 use crate::sources::{ReadError, agent_process, psi};
 use crate::sys::{Root, clock};
 
@@ -135,7 +135,8 @@ impl Publisher {
     }
 
     fn programs(&mut self, reports: &[ProgramReport], metrics: &Metrics) {
-        self.ebpf.programs = reports.iter().map(program_status).collect();
+        let programs = reports.iter().map(|it| program_status(it, reports));
+        self.ebpf.programs = programs.collect();
         for report in reports {
             let hook = match report.has_stand_in(reports) {
                 true => Hook::StandIn,
@@ -185,7 +186,10 @@ impl Publisher {
             name: "all".to_owned(),
             state: status::ProgramState::Failed,
             hook: None,
-            reason: Some(format!("{why}; instead: {}", ProgramReport::WITHOUT_ANY)),
+            reason: Some(format!(
+                "{why}; instead: {}",
+                ProgramReport::without(Stream::Oom)
+            )),
         }];
     }
 }
@@ -230,7 +234,7 @@ pub(super) fn node_psi(metrics: &Metrics, now: Duration) -> PsiStatus {
 }
 
 /// One eBPF program for the status document.
-fn program_status(report: &ProgramReport) -> ProgramStatus {
+fn program_status(report: &ProgramReport, all: &[ProgramReport]) -> ProgramStatus {
     let (state, hook, reason) = match &report.state {
         ProgramState::Attached { hook } => {
             (status::ProgramState::Attached, Some(hook.clone()), None)
@@ -241,7 +245,7 @@ fn program_status(report: &ProgramReport) -> ProgramStatus {
             None,
         ),
         ProgramState::Refused { reason } => {
-            let reason = match report.fallback {
+            let reason = match report.instead(all) {
                 Some(fallback) => format!("{reason}; instead: {fallback}"),
                 None => reason.clone(),
             };

@@ -111,18 +111,28 @@ pub enum ProgramState {
     },
 }
 
+/// The form of a victim's program that cannot look for the limit that was reached.
+const LIMITLESS: &str = "oom_victim_bare";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramReport {
     pub program: &'static str,
     pub stream: Stream,
     pub state: ProgramState,
-    /// For a refused program: what does its work now.
+    /// For a refused program: what does its work now, be it another form of it; see [`Self::instead`].
     pub fallback: Option<&'static str>,
 }
 
 impl ProgramReport {
-    /// What there is instead where no stream can be read at all.
-    pub const WITHOUT_ANY: &str = probe::OOM_FALLBACK;
+    /// What there is instead where a stream cannot be read at all.
+    pub const fn without(stream: Stream) -> &'static str {
+        match stream {
+            Stream::Oom => probe::OOM_FALLBACK,
+            Stream::Process => probe::PROCESS_FALLBACK,
+            Stream::Cgroup => probe::CGROUP_FALLBACK,
+            Stream::Stall => probe::STALL_FALLBACK,
+        }
+    }
 
     /// The programs that are to run, by the names of those that are tried first.
     pub fn wanted() -> impl Iterator<Item = &'static str> {
@@ -136,7 +146,7 @@ impl ProgramReport {
 
     /// It runs, and tells of OOM kills.
     pub fn reports_kills(&self) -> bool {
-        self.is_running() && self.program.starts_with("oom_victim")
+        self.is_running() && self.tells_victims()
     }
 
     /// It runs, and tells of cgroups that are made.
@@ -144,16 +154,48 @@ impl ProgramReport {
         self.is_running() && self.program.starts_with("cgroup_created")
     }
 
-    /// It is refused, and what it would tell is found out otherwise: the limit of a kill by its victim's
-    /// program.
+    /// It is refused, and what it would tell is found out otherwise: by another form of it, or the limit of a kill
+    /// by its victim's program.
     pub fn has_stand_in(&self, all: &[Self]) -> bool {
-        let tells_reasons = self.program.starts_with("oom_reason");
-        !self.is_running() && tells_reasons && all.iter().any(Self::looks_for_limits)
+        if self.is_running() {
+            return false;
+        }
+        let is_form = |it: &Self| self.fallback == Some(it.program) && it.is_running();
+        match all.iter().find(|it| is_form(it)) {
+            // Without the limit.
+            Some(form) => form.program != LIMITLESS,
+            None => self.tells_reasons() && all.iter().any(Self::looks_for_limits),
+        }
+    }
+
+    /// What does the work of a refused program, beside those that run. `None`: nothing does.
+    pub fn instead(&self, all: &[Self]) -> Option<&'static str> {
+        let helps_with_kills = self.stream == Stream::Oom && !self.tells_victims();
+        if helps_with_kills && !all.iter().any(Self::reports_kills) {
+            return None;
+        }
+        if self.tells_reasons() && !all.iter().any(Self::looks_for_limits) {
+            return None;
+        }
+        self.fallback
+    }
+
+    fn tells_victims(&self) -> bool {
+        self.program.starts_with("oom_victim")
+    }
+
+    fn tells_reasons(&self) -> bool {
+        self.program.starts_with("oom_reason")
+    }
+
+    /// It runs, and notes which tasks reclaim because a cgroup is at its limit.
+    pub fn tells_reclaim_at_limits(&self) -> bool {
+        self.is_running() && self.program.starts_with("oom_reclaim")
     }
 
     /// It looks for the limit that was reached: the one without helpers cannot.
     pub fn looks_for_limits(&self) -> bool {
-        self.reports_kills() && self.program != "oom_victim_bare"
+        self.reports_kills() && self.program != LIMITLESS
     }
 }
 
@@ -670,4 +712,54 @@ fn memory_is_unified(root: &Root) -> bool {
 fn page_bytes() -> u64 {
     let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
     size.and_then(|it| u64::try_from(it).ok()).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(program: &'static str, fallback: Option<&'static str>) -> ProgramReport {
+        let state = match fallback {
+            None => ProgramState::Adopted,
+            Some(_) => ProgramState::Refused {
+                reason: String::new(),
+            },
+        };
+        ProgramReport {
+            program,
+            stream: Stream::Oom,
+            state,
+            fallback,
+        }
+    }
+
+    #[test]
+    fn another_form_of_a_program_stands_in_for_it() {
+        let form = |name| [report("oom_victim", Some(name)), report(name, None)];
+        let [refused, running] = &form("oom_victim_raw");
+        assert!(refused.has_stand_in(&form("oom_victim_raw")));
+        assert!(!running.has_stand_in(&form("oom_victim_raw")));
+        assert!(!refused.has_stand_in(&[refused.clone()]), "it does not run");
+        let limitless = form(LIMITLESS);
+        assert!(!limitless[0].has_stand_in(&limitless));
+    }
+
+    #[test]
+    fn what_does_the_work_of_a_program_has_to_run_itself() {
+        const TEXT: &str = "something else";
+        let reason = report("oom_reason", Some(TEXT));
+        let signal = report("oom_signal", Some(TEXT));
+        let refused = report("oom_victim", Some(TEXT));
+        for (victim, of_reason, of_signal) in [
+            (report("oom_victim", None), Some(TEXT), Some(TEXT)),
+            (report(LIMITLESS, None), None, Some(TEXT)),
+            (refused.clone(), None, None),
+        ] {
+            let all = [reason.clone(), signal.clone(), victim];
+            assert_eq!(reason.instead(&all), of_reason);
+            assert_eq!(signal.instead(&all), of_signal);
+            assert_eq!(reason.has_stand_in(&all), of_reason.is_some());
+        }
+        assert_eq!(refused.instead(&[refused.clone()]), Some(TEXT));
+    }
 }

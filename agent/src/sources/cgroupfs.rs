@@ -15,7 +15,7 @@ use crate::model::cgroup::{
 use crate::model::cgroup_files::parse_dying_descendants;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
-use crate::model::device_access::DeviceAccess;
+use crate::model::device_access::{DeviceAccess, DeviceRules};
 use crate::model::event::CgroupId;
 use crate::sys::{Dir, FsError, Trees};
 
@@ -35,7 +35,10 @@ pub enum ReadError {
         text: String,
         kind: FileKind,
     },
-    #[error("list the device programs of cgroup {path}")]
+    #[error(
+        "read back which devices cgroup {path} allows, which takes CAP_SYS_ADMIN where another process attached its \
+         program"
+    )]
     DevicePrograms { path: CgroupPath, source: io::Error },
     #[error("the cgroup mount has no `{controller}` controller")]
     NoController { controller: String },
@@ -178,6 +181,11 @@ impl CgroupReader {
             }
         }
         Ok(observed)
+    }
+
+    /// This agent has loaded a device program: the reader knows it without a look at it.
+    pub fn device_program_is_loaded(&self, id: u32, rules: DeviceRules) {
+        self.device_programs.is_loaded(id, rules);
     }
 
     /// Which devices a cgroup allows: by the devices controller where v1 has it, else by a program

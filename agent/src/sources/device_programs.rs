@@ -8,20 +8,21 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
 use aya::maps::{Array, Map, MapData, MapInfo};
-use aya::programs::{ProgramInfo, loaded_programs};
+use aya::programs::ProgramInfo;
 use ebpf_abi as abi;
 use zerocopy::FromBytes;
 
 use crate::model::device_access::{
     DeviceAccess, DeviceKind, DevicePermissions, DeviceRule, DeviceRules, DeviceSet,
 };
+use crate::sys::loaded::look_at_programs;
 use crate::sys::syscall;
 
 /// Bytes of the map's value; aya asks for plain arrays.
 type RuleBytes = [u8; size_of::<abi::DeviceRules>()];
 
 /// The kernel counts ids up and does not give one again soon, so a program that was looked at once
-/// stays what it is. Above this many, arbitrary, all are looked at again.
+/// stays what it is. Above this many, arbitrary, the oldest are looked at again.
 const MAX_KNOWN: usize = 1024;
 
 /// See the module.
@@ -39,8 +40,16 @@ enum Program {
 }
 
 impl DevicePrograms {
+    /// A program of this agent: it is known without a look at it.
+    pub(super) fn is_loaded(&self, id: u32, rules: DeviceRules) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(id, Program::Ours(Some(DeviceAccess::Only(rules))));
+    }
+
     /// `None`: it cannot be told, so it is to be written. Costs a system call, and where a program
-    /// is seen for the first time a look at all of the node's.
+    /// is seen for the first time a look at all of the node's, which takes `CAP_SYS_ADMIN`
+    /// (kernel/bpf/syscall.c): without it what another process loaded is an error, and not taken for
+    /// no restriction.
     pub(super) fn access(&self, cgroup: BorrowedFd<'_>) -> io::Result<Option<DeviceAccess>> {
         let ids = match syscall::device_programs(cgroup) {
             // The cgroup was removed meanwhile.
@@ -49,13 +58,12 @@ impl DevicePrograms {
         };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if ids.iter().any(|id| !known.contains_key(id)) {
-            if known.len() > MAX_KNOWN {
-                known.clear();
+            while known.len() > MAX_KNOWN {
+                known.pop_first();
             }
-            let infos = loaded_programs().filter_map(Result::ok);
-            for info in infos.filter(|it| ids.contains(&it.id())) {
+            look_at_programs(&ids, |info| {
                 known.insert(info.id(), program(&info));
-            }
+            })?;
         }
         let mut ours = ids.iter().filter_map(|id| match known.get(id) {
             Some(Program::Ours(access)) => Some(access.clone()),

@@ -171,7 +171,7 @@ fn partial_trees(root: &Root, layout: &CgroupLayout) -> Vec<PathBuf> {
 
 /// The initial namespaces have fixed numbers (include/linux/proc_ns.h, `PROC_PID_INIT_INO` and
 /// its like).
-fn namespaces(root: &Root) -> Namespaces {
+pub(super) fn namespaces(root: &Root) -> Namespaces {
     let is = |kind: &str, inode: u32| {
         let link = root.read_link(format!("/proc/self/ns/{kind}")).ok()?;
         Some(link == Path::new(&format!("{kind}:[{inode}]")))

@@ -8,6 +8,7 @@ use crate::model::capacity::{
 use crate::model::cgroup_files::parse_count;
 use crate::model::text::{ParseError, flat_keyed, meminfo_bytes, number};
 use crate::sources::ReadError;
+use crate::sources::probe::namespaces;
 use crate::sys::{FsError, Root};
 use crate::units::Bytes;
 
@@ -90,11 +91,19 @@ pub fn allocation_stalls(root: &Root) -> Option<u64> {
     (!counts.is_empty()).then(|| counts.iter().sum())
 }
 
-/// Whether a process may use a part of the NUMA nodes alone that have memory. `None`: it is gone.
+/// Whether a process may use a part of the NUMA nodes alone that have memory, by its pid in the kernel's first
+/// PID namespace. `None`: it is gone, or this process lives in another namespace.
 pub fn is_confined(root: &Root, pid: u32) -> Option<bool> {
+    let all = root.read_text("/sys/devices/system/node/has_memory").ok()?;
+    if all.trim().parse::<u32>().is_ok() {
+        // There is one, so there are no parts.
+        return Some(false);
+    }
+    if namespaces(root).is_initial_pid == Some(false) {
+        return None;
+    }
     let status = root.read_text(format!("/proc/{pid}/status")).ok()?;
     let mut lines = status.lines();
     let allowed = lines.find_map(|it| it.strip_prefix("Mems_allowed_list:"))?;
-    let all = root.read_text("/sys/devices/system/node/has_memory").ok()?;
     Some(allowed.trim() != all.trim())
 }

@@ -44,6 +44,11 @@ pub const METHOD_DERIVED: u32 = 2;
 pub const OOM_WAS_EXITING: u32 = 1;
 /// [`OomRecord::flags`]: the victim was the first process of its PID namespace.
 pub const OOM_NAMESPACE_INIT: u32 = 2;
+/// [`OomRecord::flags`]: what the allocating task reclaimed last was memory of the node, so the node had too
+/// little; meant where a program tells of reclaim for limits too.
+pub const OOM_NODE_RECLAIM: u32 = 4;
+/// [`OomRecord::flags`]: it was memory of a cgroup at its limit.
+pub const OOM_LIMIT_RECLAIM: u32 = 8;
 
 shared! {
     /// One process killed by the kernel's OOM killer.

@@ -16,11 +16,12 @@ use crate::model::cgroup::Controller;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
+use crate::model::device_access::DeviceRules;
 use crate::model::numa::NumaMask;
 use crate::model::topology::NumaNodeId;
 use crate::run::RunError;
 use crate::run::node::{Node, NodeError, n_cpus};
-use crate::sources::cgroupfs::ReadError;
+use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::sysfs;
 use crate::sys::{Root, Trees, syscall};
 use crate::units::Bytes;
@@ -174,7 +175,7 @@ impl Hands {
     /// Makes kubepods and the QoS cgroups, and learns from them what only a cgroup can tell. Finds
     /// out whether devices can be restricted, which takes 30 ms where a program does it.
     pub(super) fn prepare(&mut self, node: &Node) -> Result<(), ApplyError> {
-        let device_control = self.start_device_control(node.reader.trees());
+        let device_control = self.start_device_control(&node.reader);
         self.plan.rules.devices = !matches!(device_control, DeviceControl::Off(_));
         self.device_control = Some(device_control);
         for name in self.plan.qos_cgroups() {
@@ -189,7 +190,8 @@ impl Hands {
         Ok(())
     }
 
-    fn start_device_control(&mut self, trees: &Trees) -> DeviceControl {
+    fn start_device_control(&mut self, reader: &CgroupReader) -> DeviceControl {
+        let trees = reader.trees();
         if trees.legacy(Controller::Devices.name()).is_some() {
             return DeviceControl::Controller;
         }
@@ -198,7 +200,11 @@ impl Hands {
                 "the node has neither the devices controller of cgroup v1 nor a cgroup2 mount";
             return DeviceControl::Off(why.to_owned());
         }
-        match DevicePrograms::new(&device_access(&[])) {
+        let reader = reader.clone();
+        let on_load = move |id, rules: &DeviceRules| {
+            reader.device_program_is_loaded(id, rules.clone());
+        };
+        match DevicePrograms::new(&device_access(&[]), Box::new(on_load)) {
             Ok(programs) => {
                 self.writer.set_device_programs(programs);
                 syscall::release_free_memory();

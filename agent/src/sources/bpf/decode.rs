@@ -9,8 +9,8 @@ use zerocopy::FromBytes;
 use super::Stream;
 use crate::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, CgroupId, CgroupLineage, ExitStatus, KernelEvent,
-    NamespaceRole, OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
-    StallKind,
+    NamespaceRole, OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, Reclaim,
+    StallEvent, StallKind,
 };
 
 /// One record of the ring of `stream`. `page_bytes`: the kernel's page size.
@@ -72,7 +72,16 @@ fn oom(record: &abi::OomRecord, page_bytes: u64) -> Option<OomKill> {
             _ => return None,
         },
         was_exiting: record.flags & abi::OOM_WAS_EXITING != 0,
+        last_reclaim: last_reclaim(record.flags),
     })
+}
+
+fn last_reclaim(flags: u32) -> Option<Reclaim> {
+    match flags & (abi::OOM_NODE_RECLAIM | abi::OOM_LIMIT_RECLAIM) {
+        abi::OOM_NODE_RECLAIM => Some(Reclaim::ForNode),
+        abi::OOM_LIMIT_RECLAIM => Some(Reclaim::AtLimit),
+        _ => None,
+    }
 }
 
 fn namespace_role(record: &abi::OomRecord) -> Option<NamespaceRole> {

@@ -10,6 +10,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{BtfTracePoint, FEntry, FExit, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use ebpf_abi as abi;
+use nix::errno::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::pins::{Pinned, Pins, PinsError};
@@ -252,9 +253,14 @@ pub(super) fn load(
             not_done.push(duty.programs[0].name);
             continue;
         }
-        let Some((program, id, link)) = attach_first(duty, loader, &mut ebpf, reports) else {
-            not_done.push(duty.programs[0].name);
-            continue;
+        let (program, id, link) = match attach_first(duty, loader, &mut ebpf, reports) {
+            Ok(attached) => attached,
+            Err(refusal) => {
+                if refusal == Refusal::Lasting {
+                    not_done.push(duty.programs[0].name);
+                }
+                continue;
+            }
         };
         programs.push((program.name, id));
         links.push((program.name, link));
@@ -284,7 +290,7 @@ pub(super) fn load(
 /// A stream whose programs run, before it is decided whether it is pinned.
 pub(super) struct Attached {
     stream: Stream,
-    /// The first program of each duty that nothing does.
+    /// The first program of each duty that nothing does, and that the next agent need not try again.
     refused: Vec<&'static str>,
     ring: Map,
     watch: Map,
@@ -345,15 +351,45 @@ impl Attached {
     }
 }
 
+/// Whether the kernel would refuse once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Lasting,
+    /// It lacked memory or descriptors, or a signal came between (kernel/bpf/verifier.c).
+    OfTheMoment,
+}
+
+impl Refusal {
+    fn of(error: &ProgramError) -> Self {
+        let error = match error {
+            ProgramError::LoadError { io_error, .. } => io_error,
+            ProgramError::SyscallError(error) => &error.io_error,
+            _ => return Self::Lasting,
+        };
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(
+                Errno::EAGAIN
+                | Errno::EINTR
+                | Errno::ENOMEM
+                | Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::EBUSY,
+            ) => Self::OfTheMoment,
+            _ => Self::Lasting,
+        }
+    }
+}
+
 /// Goes down the list of a duty until the kernel takes a program.
 fn attach_first(
     duty: &'static Duty,
     loader: &Loader<'_>,
     ebpf: &mut Ebpf,
     reports: &mut Vec<ProgramReport>,
-) -> Option<(&'static Program, u32, FdLink)> {
+) -> Result<(&'static Program, u32, FdLink), Refusal> {
     let plan = plan(duty, loader.support);
     let mut failures = Vec::new();
+    let mut refused_for = Refusal::Lasting;
     for program in plan.fit {
         match attach(program, ebpf, &loader.hook_types) {
             Ok((id, link)) => {
@@ -370,9 +406,14 @@ fn attach_first(
                     },
                     fallback: None,
                 });
-                return Some((program, id, link));
+                return Ok((program, id, link));
             }
-            Err(error) => failures.push((program.name, refusal(&error))),
+            Err(error) => {
+                if Refusal::of(&error) == Refusal::OfTheMoment {
+                    refused_for = Refusal::OfTheMoment;
+                }
+                failures.push((program.name, refusal(&error)));
+            }
         }
     }
     if failures.is_empty() {
@@ -381,7 +422,7 @@ fn attach_first(
     for (failed, reason) in failures {
         reports.push(refused(duty, failed, reason));
     }
-    None
+    Err(refused_for)
 }
 
 fn attach(program: &Program, ebpf: &mut Ebpf, btf: &Btf) -> Result<(u32, FdLink), ProgramError> {

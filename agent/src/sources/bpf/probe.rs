@@ -258,7 +258,7 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: with_lineage!["kn_name"],
         after: None,
         unless: None,
-        fallback: "not seen; cgroups that nobody knows are looked for every minute in mode own, every second in observe",
+        fallback: CGROUP_FALLBACK,
     },
     Duty {
         stream: Stream::Cgroup,
@@ -358,10 +358,13 @@ pub(super) const DUTIES: &[Duty] = &[
 
 const RECLAIM_FALLBACK: &str = "of kills at the same time in one cgroup, some name no limit";
 
-const PROCESS_FALLBACK: &str = "processes are not seen; containers are: mode own has them from its runtime, observe \
+pub(super) const CGROUP_FALLBACK: &str = "not seen; cgroups that nobody knows are looked for every minute in mode own, \
+                                          every second in observe";
+
+pub(super) const PROCESS_FALLBACK: &str = "processes are not seen; containers are: mode own has them from its runtime, observe \
                                 from a walk of the cgroups every 30 s";
 
-const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on";
+pub(super) const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on";
 
 /// What this kernel's BTF says about the hooks and fields that the programs use.
 #[derive(Clone, Debug, PartialEq, Eq)]

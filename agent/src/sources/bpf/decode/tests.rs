@@ -133,6 +133,7 @@ fn an_oom_record_keeps_its_three_cgroups_apart_and_turns_pages_into_bytes() {
         limit_max_bytes: Some(9 * PAGE),
         method: AttributionMethod::Derived,
         was_exiting: false,
+        last_reclaim: None,
     };
     assert_eq!(kill, expected);
 }
@@ -184,6 +185,24 @@ fn the_first_process_of_a_namespace_is_told() {
         panic!("not decoded");
     };
     assert_eq!(kill.victim_role, Some(NamespaceRole::Init));
+}
+
+#[test]
+fn the_last_reclaim_is_told() {
+    for (flags, expected) in [
+        (0, None),
+        (abi::OOM_NODE_RECLAIM, Some(Reclaim::ForNode)),
+        (abi::OOM_LIMIT_RECLAIM, Some(Reclaim::AtLimit)),
+    ] {
+        let record = abi::OomRecord {
+            flags,
+            ..oom_record()
+        };
+        let Some(KernelEvent::Oom(kill)) = decode(Stream::Oom, record.as_bytes(), PAGE) else {
+            panic!("not decoded");
+        };
+        assert_eq!(kill.last_reclaim, expected);
+    }
 }
 
 #[test]
