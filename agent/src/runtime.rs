@@ -34,6 +34,11 @@ pub trait Runtime: Send {
     /// [`Runtime::start`]; reads one file per container, so it may take some milliseconds.
     fn recover(&mut self) -> Result<Recovered, RuntimeError>;
 
+    /// Watches a container that runs and whose record was lost, by what is known of it otherwise, and stores the
+    /// record anew. False: its first process is not there any more. A record that cannot be stored is told in the
+    /// log; the container goes on.
+    fn adopt(&mut self, record: ContainerRecord) -> Result<bool, RuntimeError>;
+
     /// Queues a start. Refused when the id is known already or the runtime cannot take starts;
     /// every other failure arrives as [`RuntimeEvent::StartFailed`].
     fn start(&mut self, spec: ContainerSpec) -> Result<(), RuntimeError>;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ballast::model::container::PodPhase;
 use ballast::model::eviction::NodeCondition;
+use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
@@ -20,7 +21,7 @@ use serde_json::json;
 
 use super::crash::after;
 use super::eviction::{agent, evicted, holds, is_evicted, limit_hits, told, wait_usage};
-use super::look::{is_running, pid_of, pod_dir, pod_path};
+use super::look::{end_of, is_running, pid_of, pod_dir, pod_path};
 use super::{leave_out, say, scaled};
 
 const MIB: u64 = 1 << 20;
@@ -205,6 +206,50 @@ fn a_pod_that_cannot_be_stored_waits_for_room() -> Result<()> {
     agent.kill()?;
     agent.start()?;
     agent.wait_pod("pod", "runs", is_running)?;
+    Ok(())
+}
+
+/// A full disk keeps no agent from starting: what ran goes on, and what ended meanwhile is known, though neither can
+/// be stored.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_starts_on_a_full_disk() -> Result<()> {
+    let mut agent = Agent::new("start-full")?.with_quick_passes();
+    let disk = SmallDisk::mount(&agent, 4)?;
+    agent.start()?;
+    agent.put(&Manifest::new("steady").container(Container::idle("app")))?;
+    let gate = agent.dir.join("gate");
+    let job = Container::sh("app", &after(&gate, "exit 7"));
+    let job = Manifest::new("job")
+        .with("restartPolicy", "Never".into())
+        .container(job);
+    agent.put(&job)?;
+    let steady = agent.wait_pod("steady", "runs", is_running)?;
+    let job = agent.wait_pod("job", "runs", is_running)?;
+    let pid = pid_of(&job, "app").context("it runs")?;
+    agent.kill()?;
+    fs::write(&gate, "")?;
+    agent.wait_for("the job has ended", || {
+        Ok(!Path::new(&format!("/proc/{pid}")).exists())
+    })?;
+    let filler = disk.0.join("filler");
+    let full = fs::write(&filler, vec![0; 8 << 20]);
+    ensure!(full.is_err(), "a disk of 4 MiB holds 8");
+
+    agent.start()?;
+    let after = agent.wait_pod("steady", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&steady, "app"));
+    let ended = |it: &PodEntry| end_of(it, "app").is_some();
+    let job = agent.wait_pod("job", "is known to have ended", ended)?;
+    assert_eq!(job.containers[0].restarts, 0);
+    agent.wait_full_passes(2)?;
+    fs::remove_file(&filler)?;
+    agent.wait_full_passes(2)?;
+    agent.kill()?;
+    agent.start()?;
+    let job = agent.wait_pod("job", "is known to have ended", ended)?;
+    assert_eq!(job.containers[0].restarts, 0);
+    let after = agent.wait_pod("steady", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&steady, "app"));
     Ok(())
 }
 

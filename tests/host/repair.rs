@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::wait::STEP;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use super::look::{container_path, is_running, pid_of, pod_path};
@@ -79,6 +81,105 @@ fn a_pod_whose_record_is_lost_goes_on() -> Result<()> {
     agent.remove_pod("pod")?;
     agent.wait("it is gone", |it| it.pods.is_empty())?;
     Ok(())
+}
+
+/// The records of containers are gone, all of them or one that is damaged: what runs is found by its cgroup, and no
+/// second copy starts beside it.
+#[cfg_attr(feature = "privileged", test)]
+fn containers_whose_records_are_lost_go_on() -> Result<()> {
+    let mut agent = Agent::new("found")?.with_quick_passes();
+    agent.start()?;
+    let child = "sleep 3600 & exec sleep 3601";
+    let pod = Manifest::new("pod").container(Container::sh("app", child));
+    agent.put(&pod.container(Container::idle("other")))?;
+    let runs = |pod: &PodEntry| ["app", "other"].iter().all(|it| pid_of(pod, it).is_some());
+    let before = agent.wait_pod("pod", "runs", runs)?;
+    let pids = |pod: &PodEntry| (pid_of(pod, "app"), pid_of(pod, "other"));
+    let records = agent.state().join("containers");
+    let of_app = |name: &Path| name.to_string_lossy().contains("/app-");
+    type Spoil = fn(&Path) -> std::io::Result<()>;
+    let spoils: [Spoil; 2] = [|it| fs::write(it, "spoilt"), |it| fs::remove_file(it)];
+    for (n, spoil) in spoils.into_iter().enumerate() {
+        agent.kill()?;
+        for entry in fs::read_dir(&records)? {
+            let path = entry?.path();
+            let is_record = path.extension().is_some_and(|it| it == "json");
+            if is_record && (n > 0 || of_app(&path)) {
+                spoil(&path)?;
+            }
+        }
+        agent.start()?;
+        agent.wait_full_passes(2)?;
+        let after = agent.wait_pod("pod", "runs", runs)?;
+        assert_eq!(pids(&after), pids(&before));
+        let restarts: Vec<u32> = after.containers.iter().map(|it| it.restarts).collect();
+        assert_eq!(restarts, [0, 0]);
+        let told = agent.events("pod")?;
+        let found = told.iter().filter(|it| it.event.reason == "ContainerFound");
+        assert_eq!(found.count(), [1, 2][n]);
+    }
+    // Its end is seen as that of any other.
+    let app = pid_of(&before, "app").context("it runs")?;
+    kill(Pid::from_raw(app.try_into()?), Signal::SIGKILL)?;
+    agent.wait_pod("pod", "runs again", |it| {
+        runs(it) && pid_of(it, "app") != Some(app)
+    })?;
+    Ok(())
+}
+
+/// Neither the record of a pod nor its manifest can be read: what runs goes on until somebody knows what it is, and
+/// what ended meanwhile is known then. Once a reading without a fault lacks the pod, it goes.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_that_nobody_can_name_goes_on() -> Result<()> {
+    let mut agent = Agent::new("unnamed")?.with_quick_passes();
+    agent.start()?;
+    let pod = Manifest::new("pod").with("restartPolicy", "Always".into());
+    let pod = pod.container(Container::idle("app"));
+    let pod = pod.container(Container::idle("other"));
+    agent.put(&pod)?;
+    let runs = |pod: &PodEntry| ["app", "other"].iter().all(|it| pid_of(pod, it).is_some());
+    let before = agent.wait_pod("pod", "runs", runs)?;
+    let path = container_path(&before, "app")?;
+    let pid = pid_of(&before, "app").context("it runs")?;
+    let other = pid_of(&before, "other").context("it runs")?;
+    let dir = cgroup::dir_of("memory", &path);
+    let record = agent.state().join(format!("pods/{}.json", before.uid));
+    let aside = record.with_extension("json.corrupt");
+    let lose = |agent: &mut Agent| -> Result<()> {
+        agent.kill()?;
+        fs::write(&record, "spoilt")?;
+        agent.put_file("pod.yaml", "kind: Pod\nmetadata: {name: pod\n")?;
+        agent.start()?;
+        agent.wait_events("that nobody knows the pod", "node", |it| {
+            it.iter().any(|it| it.event.reason == "PodUndecided")
+        })?;
+        agent.wait_full_passes(2)?;
+        ensure!(cgroup::procs(&dir).contains(&pid), "{pid} has ended");
+        Ok(())
+    };
+
+    lose(&mut agent)?;
+    kill(Pid::from_raw(other.try_into()?), Signal::SIGKILL)?;
+    agent.wait_full_passes(1)?;
+    agent.put(&pod)?;
+    let after = agent.wait_pod("pod", "runs again", |it| {
+        runs(it) && pid_of(it, "other") != Some(other)
+    })?;
+    assert_eq!(pid_of(&after, "app"), Some(pid));
+    let restarts: Vec<u32> = after.containers.iter().map(|it| it.restarts).collect();
+    assert_eq!(restarts, [0, 1]);
+    agent.wait_for("the record is whole again, and alone", || {
+        Ok(record.exists() && !aside.exists())
+    })?;
+
+    lose(&mut agent)?;
+    let told = agent.events("node")?;
+    let orphans = told.iter().filter(|it| it.event.reason == "OrphanCgroup");
+    assert_eq!(orphans.count(), 0);
+    agent.remove_pod("pod")?;
+    agent.wait_for("it is gone, with what was kept of its record", || {
+        Ok(!dir.exists() && !aside.exists())
+    })
 }
 
 #[cfg_attr(feature = "privileged", test)]

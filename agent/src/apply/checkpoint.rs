@@ -1,6 +1,6 @@
 //! Stores what the agent needs after its own restart: whole, checksummed, synced.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -37,7 +37,16 @@ pub const ASIDE: &str = ".corrupt";
 
 /// Moves a checkpoint that cannot be used out of the way and keeps it for a look.
 pub fn set_aside(path: &Path) -> Result<(), FsError> {
+    durable::rename(path, &aside(path))
+}
+
+/// Removes what was [`set_aside`]; what is not there is fine.
+pub fn remove_aside(path: &Path) -> Result<(), FsError> {
+    durable::remove(&aside(path))
+}
+
+fn aside(path: &Path) -> PathBuf {
     let mut aside = path.as_os_str().to_owned();
     aside.push(ASIDE);
-    durable::rename(path, Path::new(&aside))
+    aside.into()
 }

@@ -24,6 +24,7 @@ mod hands;
 mod hardware;
 mod known;
 mod logs;
+mod lost;
 mod manifests;
 mod ownership;
 mod pass;
@@ -38,6 +39,7 @@ mod reserved;
 mod returns;
 mod start;
 mod told;
+mod undecided;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +64,7 @@ use self::pressure::{Notes, Pressure};
 use self::publish::Counters;
 use self::removals::Removals;
 use self::returns::Tries;
+use self::undecided::Undecided;
 use super::exclusive::Exclusive;
 use super::forensics::{self, Background};
 use super::kernel::{Prepared, Shared, Tell};
@@ -102,9 +105,10 @@ const FULL_PASS: Duration = Duration::from_secs(10);
 /// the agent may use.
 const MIN_FULL_PASS: Duration = Duration::from_secs(1);
 
-/// Cgroups that nobody knows are looked for this often: all are listed, in every hierarchy. A start
-/// does it too, and what the agent could not remove itself it tries again without this.
-const ORPHANS: Duration = Duration::from_secs(60);
+/// Cgroups that nobody knows are looked for each so many full passes, a minute where no setting makes those
+/// shorter: all are listed, in every hierarchy. A start does it too, and what the agent could not remove itself it
+/// tries again without this.
+const ORPHAN_PASSES: u32 = 6;
 
 /// Events that come together are worked in one pass: what follows the first one for this long is
 /// part of it.
@@ -137,6 +141,7 @@ pub(super) struct Loop {
     manifests: ManifestDirectory,
     pods: BTreeMap<PodUid, PodEntry>,
     ownership: Ownership,
+    undecided: Undecided,
     /// False: the last state that was to be stored could not be.
     is_storing: bool,
     removals: Removals,
@@ -267,6 +272,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         runtime: Box::new(runtime),
         pods: BTreeMap::new(),
         ownership: Ownership::default(),
+        undecided: Undecided::default(),
         is_storing: true,
         removals: Removals::default(),
         shared: Arc::clone(&shared),
@@ -473,7 +479,7 @@ impl Loop {
             if self.has_new_logs {
                 self.keep_logs();
             }
-            if scope == Scope::All && now >= last_orphans + ORPHANS {
+            if scope == Scope::All && now >= last_orphans + interval * ORPHAN_PASSES {
                 last_orphans = now;
                 self.look_for_unknown(now);
             }
@@ -536,10 +542,14 @@ impl Loop {
         | RuntimeEvent::Exited { id, .. }) = &event;
         let Some((uid, container)) = pods::owner_of(&self.pods, id) else {
             // Of a pod whose record was lost; its cgroup goes as an orphan.
-            if let RuntimeEvent::Exited { id, .. } = &event
-                && let Err(error) = self.runtime.forget(id)
+            if let RuntimeEvent::Exited {
+                id,
+                exit,
+                finished_at,
+            } = &event
+                && !self.undecided.ended(id, *exit, *finished_at)
             {
-                tracing::warn!(%id, error = crate::observe::chain(&error), "forget");
+                self.forget_container(id);
             }
             return;
         };

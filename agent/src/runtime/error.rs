@@ -112,12 +112,10 @@ impl StartError {
                 steady::is_lack(self)
                     || matches!(source.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM))
             }
-            Self::Stdin(_)
-            | Self::Log(_)
-            | Self::Cgroup(_)
-            | Self::Listen(_)
-            | Self::Inspect(_)
-            | Self::Record(_) => steady::is_lack(self),
+            Self::Log(_) | Self::Record(_) => steady::is_lack(self) || steady::lacks_room(self),
+            Self::Stdin(_) | Self::Cgroup(_) | Self::Listen(_) | Self::Inspect(_) => {
+                steady::is_lack(self)
+            }
             _ => false,
         }
     }

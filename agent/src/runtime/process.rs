@@ -34,8 +34,8 @@ use self::records::Records;
 use self::start::{Started, Starter};
 use self::state::{State, Watched, lock};
 use super::{
-    ContainerId, ContainerSpec, ExitReporter, Recovered, Runtime, RuntimeError, RuntimeEvent,
-    Signal, StartError,
+    ContainerId, ContainerRecord, ContainerSpec, ExitReporter, Recovered, Runtime, RuntimeError,
+    RuntimeEvent, Signal, StartError,
 };
 use crate::model::event::{ExitStatus, ProcessKey};
 use crate::sys::syscall::{ProcessExit, pidfd_send_signal};
@@ -147,6 +147,10 @@ impl ProcessRuntime {
 impl Runtime for ProcessRuntime {
     fn recover(&mut self) -> Result<Recovered, RuntimeError> {
         self.shared.recover()
+    }
+
+    fn adopt(&mut self, record: ContainerRecord) -> Result<bool, RuntimeError> {
+        self.shared.adopt(record)
     }
 
     fn start(&mut self, spec: ContainerSpec) -> Result<(), RuntimeError> {

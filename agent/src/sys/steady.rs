@@ -72,17 +72,26 @@ pub fn open_files() -> io::Result<u64> {
 
 /// The agent lacks descriptors, which may be there later. Told by the first cause of `error`.
 pub fn is_lack(error: &(dyn Error + 'static)) -> bool {
+    matches!(first_cause(error), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// A disk is full, or a quota of it. Told by the first cause of `error`.
+pub fn lacks_room(error: &(dyn Error + 'static)) -> bool {
+    matches!(first_cause(error), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+fn first_cause(error: &(dyn Error + 'static)) -> Option<i32> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let errno = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::raw_os_error);
         if errno.is_some() {
-            return matches!(errno, Some(libc::EMFILE | libc::ENFILE));
+            return errno;
         }
         cause = error.source();
     }
-    false
+    None
 }
 
 #[cfg(test)]

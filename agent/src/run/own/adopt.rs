@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::event::Sender;
 use super::hands::DeviceControl;
 use super::pods::{self, Instance, PodEntry};
+use super::undecided::LeftContainer;
 use super::{KERNEL_EVENTS, Loop};
 use crate::apply::checkpoint;
 use crate::apply::devices::DEVICE_PROGRAM;
@@ -23,7 +24,9 @@ use crate::observe::metrics::labels::RestoreResult;
 use crate::run::RunError;
 use crate::run::forensics::Recorder;
 use crate::run::kernel::{self, Listener, Outputs, Prepared, Programs};
-use crate::runtime::{ContainerExit, ContainerRecord, HostProcess, StartWarning, UnknownExit};
+use crate::runtime::{
+    ContainerExit, ContainerId, ContainerRecord, HostProcess, StartWarning, UnknownExit,
+};
 use crate::sources::bpf::DEVICE_COUNTER;
 use crate::sources::checkpoint as stored;
 use crate::sys::{Dir, clock};
@@ -130,29 +133,19 @@ impl Loop {
             self.told
                 .node("ContainerRecordUnusable", crate::observe::chain(fault));
         }
-        let begun = recovered.running.iter().chain(&recovered.ended);
-        self.rebuild_lost(begun, now);
+        let left = recovered.running.into_iter().chain(recovered.ended);
+        let left = left.map(|record| LeftContainer {
+            was_oom_killed: victims.contains(&record.process),
+            record,
+        });
+        let left = self.rebuild_lost(left.collect(), now);
         for record in &recovered.never_started {
             self.reset_start(record);
         }
-        for record in recovered.running {
-            self.adopt(&record, &victims);
+        for it in left {
+            self.take_up(it, now);
         }
-        for record in recovered.ended {
-            let id = record.id.clone();
-            let Some((uid, container)) = self.adopt(&record, &victims) else {
-                if let Err(error) = self.runtime.forget(&id) {
-                    tracing::warn!(%id, error = crate::observe::chain(&error), "forget");
-                }
-                continue;
-            };
-            let end = record.end;
-            let exit = end.map_or(ContainerExit::Unknown(UnknownExit::Unobserved), |it| {
-                it.exit
-            });
-            let finished_at = end.and_then(|it| it.finished_at).unwrap_or(now);
-            self.exited(&uid, &container, exit, finished_at);
-        }
+        self.find_lost(now);
         self.recover_evictions(now);
         self.settle(now);
         self.restore_placement();
@@ -201,6 +194,8 @@ impl Loop {
                     );
                     if let Err(error) = checkpoint::set_aside(&path) {
                         tracing::warn!(error = crate::observe::chain(&error), "set aside");
+                    } else if let Some(uid) = path.file_stem().and_then(|it| it.to_str()) {
+                        self.ownership.set_aside(PodUid(uid.to_owned()));
                     }
                 }
             }
@@ -208,41 +203,69 @@ impl Loop {
         self.metrics.state_restored(result);
     }
 
-    /// Pods without a usable record of which containers are there by their own: what runs goes on.
-    fn rebuild_lost<'a>(
-        &mut self,
-        records: impl Iterator<Item = &'a ContainerRecord>,
-        now: Duration,
-    ) {
-        let mut lost: BTreeMap<&PodUid, Vec<Begun>> = BTreeMap::new();
-        for record in records {
-            let uid = &record.owner.pod_uid;
-            if !self.pods.contains_key(uid) {
-                lost.entry(uid).or_default().push(Begun {
-                    name: record.owner.container.clone(),
-                    attempt: record.owner.attempt,
-                    spec_hash: SpecHash(record.spec_hash.clone()),
-                    started_at: record.started_at,
-                });
-            }
+    /// Pods without a usable record of which containers are there by their own: what runs goes on. Returns the
+    /// containers of pods that there are.
+    fn rebuild_lost(&mut self, left: Vec<LeftContainer>, now: Duration) -> Vec<LeftContainer> {
+        let is_known = |it: &LeftContainer| self.pods.contains_key(&it.record.owner.pod_uid);
+        let (mut left, lost): (Vec<_>, Vec<_>) = left.into_iter().partition(is_known);
+        let mut by_pod: BTreeMap<PodUid, Vec<LeftContainer>> = BTreeMap::new();
+        for it in lost {
+            let uid = it.record.owner.pod_uid.clone();
+            by_pod.entry(uid).or_default().push(it);
         }
-        if lost.is_empty() {
-            return;
+        if by_pod.is_empty() {
+            return left;
         }
         let scan = self.manifests.scan();
-        for (uid, begun) in lost {
-            // Of no manifest: what is left of it goes as an orphan.
-            let Some(pod) = scan.pods.get(uid) else {
-                continue;
-            };
-            let accepted_at = WallTime::from_epoch(clock::wall());
-            let pod = accepted(Pod::clone(pod), &self.config.kubelet);
-            let state = PodState::rebuilt(pod, self.boot_id(), accepted_at, &begun, now);
-            if let Some(entry) = self.entry_of(state) {
-                self.told.pod_rebuilt(&entry.pod_ref, begun.len());
-                self.ownership.add(uid.clone());
-                self.pods.insert(uid.clone(), entry);
+        for (uid, of_pod) in by_pod {
+            match scan.pods.get(&uid) {
+                Some(pod) => self.rebuild(pod, &of_pod, now),
+                // Any of the manifests that cannot be read may be its own.
+                None if !scan.is_complete => {
+                    self.told.pod_undecided(&uid, of_pod.len());
+                    self.undecided.add(uid, of_pod);
+                    continue;
+                }
+                // Of no manifest: what is left of it goes as an orphan.
+                None => {}
             }
+            left.extend(of_pod);
+        }
+        left
+    }
+
+    /// A pod of a manifest whose record is not usable, by what has begun of it.
+    pub(super) fn rebuild(&mut self, pod: &Pod, left: &[LeftContainer], now: Duration) {
+        let begun: Vec<Begun> = left.iter().map(|it| begun(&it.record)).collect();
+        let accepted_at = WallTime::from_epoch(clock::wall());
+        let pod = accepted(Pod::clone(pod), &self.config.kubelet);
+        let state = PodState::rebuilt(pod, self.boot_id(), accepted_at, &begun, now);
+        if let Some(entry) = self.entry_of(state) {
+            self.told.pod_rebuilt(&entry.pod_ref, begun.len());
+            let uid = entry.uid().clone();
+            self.ownership.add(uid.clone());
+            self.pods.insert(uid, entry);
+        }
+    }
+
+    /// Ties a container that an earlier agent started to its pod, and tells how it ended if it has.
+    pub(super) fn take_up(&mut self, left: LeftContainer, now: Duration) {
+        let owner = self.adopt(&left.record, left.was_oom_killed);
+        let Some(end) = left.record.end else {
+            return;
+        };
+        match owner {
+            Some((uid, container)) => {
+                let finished_at = end.finished_at.unwrap_or(now);
+                self.exited(&uid, &container, end.exit, finished_at);
+            }
+            None => self.forget_container(&left.record.id),
+        }
+    }
+
+    pub(super) fn forget_container(&mut self, id: &ContainerId) {
+        if let Err(error) = self.runtime.forget(id) {
+            tracing::warn!(%id, error = crate::observe::chain(&error), "forget");
         }
     }
 
@@ -272,7 +295,7 @@ impl Loop {
     fn adopt(
         &mut self,
         record: &ContainerRecord,
-        oom_victims: &BTreeSet<HostProcess>,
+        was_oom_killed: bool,
     ) -> Option<(PodUid, String)> {
         let owner = &record.owner;
         let entry = self.pods.get_mut(&owner.pod_uid)?;
@@ -291,7 +314,7 @@ impl Loop {
         entry.is_dirty = true;
         let mut instance = Instance::new(record.id.clone(), cgroup);
         instance.set_process(record.process);
-        instance.oom_killed = oom_victims.contains(&record.process);
+        instance.oom_killed = was_oom_killed;
         entry.instances.insert(owner.container.clone(), instance);
         self.first_processes.add(record.process);
         Some((owner.pod_uid.clone(), owner.container.clone()))
@@ -434,5 +457,14 @@ impl Loop {
         entry.is_dirty = true;
         self.removals
             .insert(instance.cgroup.clone(), clock::boottime());
+    }
+}
+
+fn begun(record: &ContainerRecord) -> Begun {
+    Begun {
+        name: record.owner.container.clone(),
+        attempt: record.owner.attempt,
+        spec_hash: SpecHash(record.spec_hash.clone()),
+        started_at: record.started_at,
     }
 }

@@ -145,7 +145,13 @@ impl Loop {
         // With the process runtime images and writable layers are not apart from the state
         // directory.
         let policy = Policy::new(&config.kubelet, FsLayout::One, own.compat)?;
-        root.create_dir_all(self.eviction_notes.directory())?;
+        // A full disk shall not keep anybody from acting on it: a note makes the directory where it is missing.
+        if let Err(error) = root.create_dir_all(self.eviction_notes.directory()) {
+            tracing::warn!(
+                error = crate::observe::chain(&error),
+                "the directory of eviction notes"
+            );
+        }
         let state_directory = &config.state_directory;
         let patience = Patience::start(DISK_TIME)?;
         let nodefs = FilesystemProbe::new(&root, state_directory, &patience);

@@ -18,6 +18,8 @@ use crate::sys::clock;
 pub(super) struct ManifestState {
     pub faults: Vec<ManifestFault>,
     pub warnings: Vec<String>,
+    /// It had every manifest, without a fault.
+    pub is_complete: bool,
     /// Faults already told, so that each is told once.
     told: BTreeSet<String>,
 }
@@ -33,6 +35,7 @@ impl Loop {
         let scan = self.manifests.scan();
         self.tell_faults(&scan.faults);
         self.metrics.source_read(Source::Manifests, now);
+        self.decide_undecided(&scan.pods, scan.is_complete, now);
         let mut wanted: BTreeMap<PodUid, Arc<Pod>> = scan.pods;
         let mut going = Vec::new();
         for (uid, entry) in &mut self.pods {
@@ -60,6 +63,7 @@ impl Loop {
                 self.pods.insert(entry.uid().clone(), entry);
             }
         }
+        self.manifest_state.is_complete = scan.is_complete;
         self.manifest_state.faults = scan.faults;
         self.manifest_state.warnings = scan.warnings.iter().map(ToString::to_string).collect();
     }

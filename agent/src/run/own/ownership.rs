@@ -1,5 +1,6 @@
 //! Which pod cgroups are ours: those of pods that this state directory has a record of, readable or
-//! not. A record is stored before the cgroup is made.
+//! not. A record is stored before the cgroup is made, and one that was set aside goes when the pod is
+//! stored anew or nothing is left of it.
 //!
 //! Invariant: no process in any other cgroup is killed, and none other is removed, unless
 //! `pods.removeUnknownCgroups` says so.
@@ -8,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Loop;
+use super::pods::PodEntry;
 use crate::apply::checkpoint;
 use crate::model::cgroup_name::{CgroupName, POD_PREFIX};
 use crate::model::cgroup_path::CgroupPath;
@@ -18,6 +20,8 @@ use crate::sys::Root;
 #[derive(Debug, Default)]
 pub(super) struct Ownership {
     pods: BTreeSet<PodUid>,
+    /// Those whose record was set aside.
+    aside: BTreeSet<PodUid>,
     /// Pod cgroups of others, as they were found last.
     unknown: BTreeSet<CgroupPath>,
 }
@@ -25,12 +29,22 @@ pub(super) struct Ownership {
 impl Ownership {
     /// Takes the pods of all records, and of those that were set aside.
     pub(super) fn load(&mut self, names: &[String]) {
-        let uid = |name: &String| {
-            let name = name.strip_suffix(checkpoint::ASIDE).unwrap_or(name);
-            let uid = name.strip_suffix(".json")?;
-            Some(PodUid(uid.to_owned()))
-        };
-        self.pods.extend(names.iter().filter_map(uid));
+        for name in names {
+            let record = name.strip_suffix(checkpoint::ASIDE);
+            let Some(uid) = record.unwrap_or(name).strip_suffix(".json") else {
+                continue;
+            };
+            let uid = PodUid(uid.to_owned());
+            if record.is_some() {
+                self.aside.insert(uid.clone());
+            }
+            self.pods.insert(uid);
+        }
+    }
+
+    /// The record of a pod is not usable and was set aside.
+    pub(super) fn set_aside(&mut self, uid: PodUid) {
+        self.aside.insert(uid);
     }
 
     pub(super) fn has(&self, uid: &PodUid) -> bool {
@@ -47,6 +61,17 @@ impl Ownership {
 }
 
 impl Loop {
+    /// A record that was set aside is of no use any more: the pod is stored anew, or over.
+    pub(super) fn remove_aside(&mut self, uid: &PodUid) {
+        if !self.ownership.aside.remove(uid) {
+            return;
+        }
+        if let Err(error) = checkpoint::remove_aside(&self.paths.pod_record(uid)) {
+            tracing::warn!(pod = %uid, error = crate::observe::chain(&error), "remove a record set aside");
+            self.ownership.aside.insert(uid.clone());
+        }
+    }
+
     pub(super) fn load_ownership(&mut self) {
         match Root::host().list(self.paths.pods()) {
             Ok(names) => self.ownership.load(&names),
@@ -63,7 +88,9 @@ impl Loop {
         let Some(entry) = self.pods.get_mut(uid) else {
             return false;
         };
-        if self.ownership.has(uid) || entry.state.deletion.is_some() {
+        // Of a record that was set aside, with none of its containers left, nothing is known.
+        let is_known = !self.ownership.aside.contains(uid) || !entry.instances.is_empty();
+        if self.ownership.has(uid) && is_known || entry.state.deletion.is_some() {
             return false;
         }
         let cgroup = &entry.cgroup;
@@ -120,20 +147,44 @@ impl Loop {
             })
             .collect();
         let mut unknown = BTreeSet::new();
+        let mut present = BTreeSet::new();
+        // A manifest that cannot be read may be that of a pod whose record cannot be read either.
+        let knows_all_pods = self.manifest_state.is_complete;
         for parent in self.hands.plan.qos_cgroups() {
             for pod in self.children(&parent) {
                 let Some(uid) = pod.last().and_then(uid_of) else {
                     continue;
                 };
-                let is_ours = self.ownership.has(&uid);
+                present.insert(uid.clone());
+                let is_occupied = |it: &PodEntry| it.occupied.is_some();
+                let is_left = self.pods.get(&uid).is_some_and(is_occupied);
+                let is_ours = self.ownership.has(&uid) && !is_left;
                 if !is_ours && !self.own.remove_unknown_cgroups {
                     unknown.insert(pod);
+                } else if is_ours && !knows_all_pods && !self.pods.contains_key(&uid) {
+                    if !self.undecided.has(&uid) {
+                        unknown.insert(pod);
+                    }
                 } else if !known.contains(&pod) || !is_ours {
                     self.told.orphan(&pod);
                     self.removals.insert(pod, now);
                 } else {
                     self.remove_unknown_containers(&pod, &known, now);
                 }
+            }
+        }
+        if knows_all_pods {
+            let is_over = |it: &&PodUid| !present.contains(it) && !self.pods.contains_key(it);
+            let over: Vec<PodUid> = self
+                .ownership
+                .aside
+                .iter()
+                .filter(is_over)
+                .cloned()
+                .collect();
+            for uid in over {
+                self.remove_aside(&uid);
+                self.ownership.remove(&uid);
             }
         }
         for pod in unknown.difference(&self.ownership.unknown) {
@@ -197,6 +248,7 @@ mod tests {
         let ours: Vec<&str> = ownership.pods.iter().map(|it| it.0.as_str()).collect();
         // What was never whole was never followed by a cgroup.
         assert_eq!(ours, ["a", "b"]);
+        assert_eq!(ownership.aside.len(), 1);
     }
 
     #[test]

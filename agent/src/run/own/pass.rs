@@ -698,7 +698,7 @@ impl Loop {
     pub(super) fn save_pods(&mut self) {
         let mut fault = None;
         let is_behind = |it: &&mut PodEntry| it.is_unsaved && it.occupied.is_none();
-        let mut n_saved = 0;
+        let mut saved_pods = Vec::new();
         for entry in self.pods.values_mut().filter(is_behind) {
             let started = clock::boottime();
             let saved = pods::save(&self.paths, &entry.state);
@@ -710,9 +710,9 @@ impl Loop {
             self.metrics.state_saved(result, took);
             match saved {
                 Ok(()) => {
-                    n_saved += 1;
                     entry.is_unsaved = false;
                     self.ownership.add(entry.uid().clone());
+                    saved_pods.push(entry.uid().clone());
                 }
                 Err(error) => {
                     let why = crate::observe::chain(&error);
@@ -726,12 +726,15 @@ impl Loop {
                 self.told.node("StateNotStored", fault);
                 self.is_storing = false;
             }
-            (None, false) if n_saved > 0 => {
+            (None, false) if !saved_pods.is_empty() => {
                 self.told
                     .node("StateStored", "all that was to be stored is".to_owned());
                 self.is_storing = true;
             }
             _ => {}
+        }
+        for uid in saved_pods {
+            self.remove_aside(&uid);
         }
     }
 
@@ -785,8 +788,9 @@ impl Loop {
             return;
         }
         self.told.pod_removed(&entry.pod_ref);
-        // Where somebody else removed it.
         let cgroup = entry.cgroup.clone();
+        self.remove_aside(uid);
+        // Where somebody else removed it.
         self.unregister(&cgroup);
         self.pods.remove(uid);
         self.ownership.remove(uid);

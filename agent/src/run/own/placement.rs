@@ -357,8 +357,11 @@ impl Loop {
         if !self.has_stale_holders() {
             return;
         }
-        let pods = &self.pods;
+        let (pods, undecided) = (&self.pods, &self.undecided);
         self.placement.managers.retain(|uid, container| {
+            if undecided.has(uid) {
+                return true;
+            }
             pods.get(uid).is_some_and(|entry| {
                 holds(entry)
                     && entry

@@ -33,7 +33,7 @@ use crate::model::status::PressureStatus;
 use crate::sources::checkpoint as stored;
 use crate::sources::checkpoint::CheckpointError;
 use crate::sources::wakers::Bell;
-use crate::sys::FsError;
+use crate::sys::{FsError, Root};
 use crate::units::Limit;
 
 /// Directory of notes of evictions below the state directory, `<uid>.json` each.
@@ -138,6 +138,7 @@ impl Notes {
 
     fn write(&self, eviction: &Eviction) -> Result<(), FsError> {
         let path = self.path(&eviction.victim.pod.uid);
+        Root::host().create_dir_all(&self.0)?;
         checkpoint::replace(&path, NOTE_KIND, NOTE_VERSION, eviction)
     }
 

@@ -11,10 +11,11 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerExit, PodPhase, Termination};
 use crate::model::event::ExitStatus;
 use crate::model::eviction::{EVICTED, NodeCondition, Observation, Threshold, Victim};
+use crate::model::pod::PodUid;
 use crate::model::record::{ContainerDetail, EventDetail, EventKind, PodRef};
 use crate::model::relief::{ReliefEffect, ReliefStep};
 use crate::run::told::Told;
-use crate::runtime::HostProcess;
+use crate::runtime::{ContainerOwner, HostProcess};
 use crate::sources::largest::Largest;
 use crate::sys::clock;
 
@@ -44,6 +45,39 @@ impl Told {
              {n_containers} containers"
         );
         self.pod("PodRebuilt", pod, message);
+    }
+
+    pub(super) fn container_found(&self, owner: &ContainerOwner, process: HostProcess) {
+        let pod = PodRef {
+            namespace: owner.pod_namespace.clone(),
+            name: owner.pod_name.clone(),
+            uid: owner.pod_uid.clone(),
+        };
+        let message = format!(
+            "container {}: its record is missing or cannot be used; process {} of its cgroup is its first and goes on",
+            owner.container, process.pid
+        );
+        self.pod("ContainerFound", &pod, message);
+    }
+
+    pub(super) fn container_not_found(&self, pod: &PodRef, container: &str, why: &str) {
+        let message = format!(
+            "container {container}: it counts as ended, since whether it runs cannot be found out: {why}"
+        );
+        self.pod("ContainerUnknown", pod, message);
+    }
+
+    pub(super) fn pod_undecided(&self, uid: &PodUid, n_containers: usize) {
+        let message = format!(
+            "pod {uid}: its record is missing or cannot be used, and so is a manifest that may be its own; \
+             {n_containers} containers are left as they are until the manifests can be read"
+        );
+        self.node("PodUndecided", message);
+    }
+
+    pub(super) fn pod_unclaimed(&self, uid: &PodUid) {
+        let message = format!("pod {uid}: no manifest is its own; what is left of it goes");
+        self.node("PodUnclaimed", message);
     }
 
     pub(super) fn pod_deletion(&self, pod: &PodRef, grace: Duration) {

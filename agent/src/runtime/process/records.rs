@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::runtime::error::RecordError;
 use crate::runtime::{ContainerId, ContainerRecord, RecordFault};
 use crate::sys::launch::Rename;
-use crate::sys::{Dir, FsError, Operation, Root, durable};
+use crate::sys::{Dir, FsError, Operation, Root, chain, durable};
 
 /// Changes with every change of [`ContainerRecord`] that an older agent would misread.
 const FORMAT: u32 = 1;
@@ -106,8 +106,10 @@ impl Records {
                 (Some(id), _) => (id, true),
                 (None, Some(id)) => (id, false),
                 (None, None) => {
-                    if name.ends_with(TEMPORARY) {
-                        host.remove_file(&path)?;
+                    if name.ends_with(TEMPORARY)
+                        && let Err(error) = host.remove_file(&path)
+                    {
+                        tracing::warn!(error = chain(&error), "remove what is left of a write");
                     }
                     continue;
                 }
@@ -128,7 +130,10 @@ impl Records {
                 Err(source) => {
                     let mut aside = path.clone().into_os_string();
                     aside.push(CORRUPT);
-                    durable::rename(&path, Path::new(&aside))?;
+                    // Where that fails it is found again by the next agent.
+                    if let Err(error) = durable::rename(&path, Path::new(&aside)) {
+                        tracing::error!(error = chain(&error), "set a record aside");
+                    }
                     faults.push(RecordFault { path, source });
                 }
             }

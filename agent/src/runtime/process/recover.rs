@@ -14,6 +14,7 @@ use crate::runtime::{
 };
 use crate::sys::launch::is_readable_within;
 use crate::sys::syscall::{pidfd_open, pidfd_send_signal};
+use crate::sys::{FsError, chain};
 
 /// How long a process at its gate may take to see that the gate is closed, or to pass it if the
 /// gate was opened in the last moment. A loaded node may not run it for a while.
@@ -43,20 +44,22 @@ impl Shared {
             if record.boot_id != self.boot_id {
                 // Whether it ran is not known for sure: the rename may be lost with the node.
                 let exit = ContainerExit::Unknown(UnknownExit::NodeRestarted);
-                recovered.ended.push(self.end(record, exit)?);
+                recovered.ended.push(self.end(record, exit));
                 continue;
             }
             match self.fate(&record, has_run)? {
                 Fate::Runs(pidfd) => adopted.push((record, pidfd)),
                 Fate::NeverRan => {
-                    self.records.remove(&record.id)?;
+                    if let Err(error) = self.records.remove(&record.id) {
+                        tell_unwritten(&record, &error);
+                    }
                     recovered.never_started.push(record);
                 }
                 Fate::Ended => {
                     let known = lock(&self.state).reports.early(record.process);
                     let unknown = ContainerExit::Unknown(UnknownExit::Unobserved);
                     let exit = known.map_or(unknown, ContainerExit::Known);
-                    recovered.ended.push(self.end(record, exit)?);
+                    recovered.ended.push(self.end(record, exit));
                 }
             }
         }
@@ -77,11 +80,28 @@ impl Shared {
         Ok(recovered)
     }
 
-    fn end(
-        &self,
-        record: ContainerRecord,
-        exit: ContainerExit,
-    ) -> Result<ContainerRecord, RuntimeError> {
+    pub(super) fn adopt(&self, record: ContainerRecord) -> Result<bool, RuntimeError> {
+        if lock(&self.state).knows(&record.id) {
+            return Err(RuntimeError::Duplicate { id: record.id });
+        }
+        let Some(pidfd) = open_process(record.process)? else {
+            return Ok(false);
+        };
+        if let Err(error) = self.records.update(&record) {
+            tell_unwritten(&record, &error);
+        }
+        let watched = Watched {
+            pidfd,
+            record: Some(record),
+        };
+        let token = lock(&self.state).watch(watched);
+        self.arm(token);
+        Ok(true)
+    }
+
+    /// The record of a container with its end. Where that cannot be stored, as on a full disk, the next recovery
+    /// finds the end once more.
+    fn end(&self, record: ContainerRecord, exit: ContainerExit) -> ContainerRecord {
         let record = ContainerRecord {
             end: Some(ContainerEnd {
                 exit,
@@ -89,9 +109,11 @@ impl Shared {
             }),
             ..record
         };
-        self.records.update(&record)?;
-        self.records.remove_starting(&record.id)?;
-        Ok(record)
+        let stored = self.records.update(&record);
+        if let Err(error) = stored.and_then(|()| self.records.remove_starting(&record.id)) {
+            tell_unwritten(&record, &error);
+        }
+        record
     }
 
     fn fate(&self, record: &ContainerRecord, has_run: bool) -> Result<Fate, RuntimeError> {
@@ -124,6 +146,11 @@ impl Shared {
         pidfd_send_signal(pidfd.as_fd(), 9).map_err(RuntimeError::Setup)?;
         Ok(Fate::NeverRan)
     }
+}
+
+fn tell_unwritten(record: &ContainerRecord, error: &FsError) {
+    let (container, error) = (&record.id, chain(error));
+    tracing::error!(%container, error, "the record of a container cannot be stored");
 }
 
 /// The process, if it is still there and still the same.

@@ -100,12 +100,17 @@ impl Loop {
         self.books_changed();
     }
 
-    /// Tells what could not be kept, and opens the admission of the pods that lack something.
+    /// Tells what could not be kept, and has the pods placed anew that lack something.
     fn reopen(&mut self, faults: &[StateFault], why: MoveReason) {
         self.placement.reopened_by = why;
         for fault in faults {
             self.told.node("PlacementStateFault", fault.to_string());
         }
+        self.reopen_unsettled();
+    }
+
+    /// Opens the admission of the pods that lack something of what they are to have.
+    pub(in crate::run) fn reopen_unsettled(&mut self) {
         let managers = &self.placement.managers;
         for entry in self.pods.values_mut() {
             let is_in = entry.state.admission == Admission::Admitted;
@@ -215,7 +220,8 @@ impl Loop {
     pub(super) fn has_stale_holders(&self) -> bool {
         let managers = &self.placement.managers;
         let holders: BTreeSet<&PodUid> = managers.holders();
-        holders.into_iter().any(|uid| {
+        let mut holders = holders.into_iter().filter(|it| !self.undecided.has(it));
+        holders.any(|uid| {
             let entry = self.pods.get(uid);
             entry.is_none_or(|entry| !super::holds(entry))
         })
