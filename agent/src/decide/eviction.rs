@@ -60,7 +60,7 @@ pub struct Policy {
 }
 
 /// What stays from one pass to the next. All of it may be lost, as in kubelet at a restart:
-/// conditions clear and graces begin again.
+/// conditions clear, graces begin again, and evictions in vain are not remembered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {

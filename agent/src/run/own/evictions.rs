@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::Loop;
 use super::event::Sender;
 use super::pods::{PodEntry, StatePaths};
-use super::pressure::{self, Parts, Stages};
+use super::pressure::{self, KeptState, Parts, Stages};
 use crate::apply::checkpoint;
 use crate::apply::recording::{Recorder, RecordingLimits};
 use crate::apply::relief::ReliefWriter;
+use crate::config::Compat;
 use crate::decide::eviction::story::{Step, StoryHeader, StoryKind};
 use crate::decide::eviction::thresholds::ThresholdError;
 use crate::decide::eviction::{FsLayout, Policy};
@@ -155,6 +156,12 @@ impl Loop {
         let state_directory = &config.state_directory;
         let patience = Patience::start(DISK_TIME)?;
         let nodefs = FilesystemProbe::new(&root, state_directory, &patience);
+        // Kubelet begins anew.
+        let kept = (own.compat == Compat::Ballast)
+            .then(|| KeptState::open(state_directory, self.boot_id(), patience.clone()));
+        if let Some(kept) = &kept {
+            self.pressure.set_earlier(kept.conditions());
+        }
         let wakers = Wakers::open(&root, Arc::clone(trees), kubepods)?;
         self.shared.set_reclaim_bell(wakers.tracepoint_bell());
         if !root.exists("/proc/pressure/memory") {
@@ -174,6 +181,7 @@ impl Loop {
                 state_directory,
                 patience.clone(),
             ),
+            kept,
             reader: NodeReader::open(
                 &root,
                 Arc::clone(trees),

@@ -60,12 +60,11 @@ impl Loop {
         self.work_removals(started);
         self.record_late();
         phases.end(Phase::Apply);
-        let uids: Vec<PodUid> = self
-            .pods
-            .iter()
-            .filter(|(_, entry)| scope == Scope::All || entry.is_dirty)
-            .map(|(uid, _)| uid.clone())
-            .collect();
+        let is_looked_at = |it: &&PodEntry| scope == Scope::All || it.is_dirty;
+        let mut entries: Vec<&PodEntry> = self.pods.values().filter(is_looked_at).collect();
+        // Who decides first takes what there is.
+        entries.sort_by_key(|it| pods::claim(it, self.own.compat));
+        let uids: Vec<PodUid> = entries.iter().map(|it| it.uid().clone()).collect();
         self.unblock();
         self.sweep_placement();
         if scope == Scope::All {

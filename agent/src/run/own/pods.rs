@@ -1,5 +1,6 @@
 //! The pods that the loop knows, with what is stored of them and what is only held.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use super::escapes::Escape;
 use super::plugins::PreStart;
 use crate::apply::checkpoint;
+use crate::config::Compat;
 use crate::decide::lifecycle::{PodDecision, after_reboot};
 use crate::decide::pod_state::PodState;
 use crate::model::admission::Admission;
@@ -19,6 +21,7 @@ use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
+use crate::model::time::WallTime;
 use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
 use crate::sys::{FsError, steady};
 
@@ -329,6 +332,15 @@ impl StatePaths {
         };
         logs::log_path(&self.0, &owner)
     }
+}
+
+/// Whose claim on the node comes first: the higher priority, then the older pod. Kubelet's knows no priority.
+pub(super) fn claim(entry: &PodEntry, compat: Compat) -> (Reverse<i32>, WallTime, &PodUid) {
+    let priority = match compat {
+        Compat::Ballast => entry.facts.priority,
+        Compat::Kubelet => 0,
+    };
+    (Reverse(priority), entry.state.accepted_at, entry.uid())
 }
 
 /// Stores the state of a pod.

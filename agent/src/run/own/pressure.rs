@@ -12,6 +12,7 @@
 mod act;
 mod disk;
 mod figures;
+mod kept;
 mod show;
 mod stages;
 mod watcher;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
+pub(super) use self::kept::KeptState;
 pub(super) use self::stages::Stages;
 pub(super) use self::watcher::{Parts, spawn};
 use super::evictions::Candidate;
@@ -47,6 +49,8 @@ pub(super) struct Pressure {
     /// The pods to choose from, as of the last pass of the loop.
     candidates: Mutex<Arc<Vec<Candidate>>>,
     status: RwLock<Option<PressureStatus>>,
+    /// What the node was short of when an earlier agent looked last.
+    earlier: OnceLock<BTreeSet<NodeCondition>>,
     /// What the watcher changed, for the loop not to take it for a foreign hand.
     relief: RwLock<ReliefState>,
     /// The next look is to be a pass.
@@ -89,9 +93,15 @@ impl Pressure {
         relief.memory_high_of(cgroup)
     }
 
-    /// What the node is known to be short of.
+    /// What the node is known to be short of; before the watcher has looked, what it was short of before.
     pub(super) fn conditions(&self) -> BTreeSet<NodeCondition> {
-        self.known_conditions().unwrap_or_default()
+        let earlier = || self.earlier.get().cloned().unwrap_or_default();
+        self.known_conditions().unwrap_or_else(earlier)
+    }
+
+    /// Once, before there is a watcher.
+    pub(super) fn set_earlier(&self, conditions: BTreeSet<NodeCondition>) {
+        self.earlier.set(conditions).ok();
     }
 
     /// `None`: nobody has looked yet.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Loop;
 use super::placement::pressure_refusal;
-use super::pods::PodEntry;
+use super::pods::{self, PodEntry};
 use crate::config::Compat;
 use crate::decide::eviction::returns::is_to_return;
 use crate::decide::placement::admission::{Outcome, admit};
@@ -91,10 +91,11 @@ impl Loop {
     /// Those that would be let in now, one after the other.
     fn refused_to_return(&self, now: Duration) -> Vec<PodUid> {
         let is_due = |it: &&PodEntry| is_to_be_tried(it) && self.tries.is_due(it.uid(), now);
-        let waiting: Vec<&PodEntry> = self.pods.values().filter(is_due).collect();
+        let mut waiting: Vec<&PodEntry> = self.pods.values().filter(is_due).collect();
         if waiting.is_empty() || self.own.compat == Compat::Kubelet {
             return Vec::new();
         }
+        waiting.sort_by_key(|it| pods::claim(it, self.own.compat));
         let is_pressure_known = self.pressure.known_conditions().is_some();
         let mut room = self.count_room();
         let mut managers = self.placement.managers.clone();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::act::{Leaving, Pending};
 use super::disk::{DiskKeeper, Freshness};
 use super::stages::Stages;
-use super::{Notes, Pressure};
+use super::{KeptState, Notes, Pressure};
 use crate::apply::recording::Recorder;
 use crate::apply::relief::ReliefWriter;
 use crate::config::StallConfig;
@@ -84,6 +84,8 @@ pub(in crate::run) struct Parts {
     /// `None`: stalls evict nobody.
     pub stall: Option<StallConfig>,
     pub stages: Stages,
+    /// `None`: each agent begins anew.
+    pub kept: Option<KeptState>,
     pub reader: NodeReader,
     /// Of the reader and the notes.
     pub patience: Patience,
@@ -191,10 +193,12 @@ impl Watcher {
         let now = clock::boottime();
         let node = parts.reader.read(now);
         parts.metrics.begin_eviction();
+        let kept = parts.kept.as_ref();
+        let state = kept.map_or_else(State::new, |it| it.state(now));
         Self {
             parts,
             disk,
-            state: State::new(),
+            state,
             stall: StallState::default(),
             candidates: Arc::default(),
             before: node.clone(),
@@ -370,6 +374,9 @@ impl Watcher {
         let snapshot = self.snapshot(started, observations);
         let decision = synchronize(&self.parts.policy, &self.state, &snapshot);
         let state = std::mem::replace(&mut self.state, decision.state.clone());
+        if let Some(kept) = &mut self.parts.kept {
+            kept.keep(&self.state, started);
+        }
         self.tell_changes(&decision);
         if self.state.met.is_empty() {
             self.told_threshold = None;
