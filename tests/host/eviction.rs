@@ -212,6 +212,15 @@ fn a_leak_outside_the_pods_does_not_take_the_pods() -> Result<()> {
     })?;
     assert_eq!(evicted(&agent)?, gone);
     assert_eq!(of(&agent.events("node")?), message);
+
+    // The next agent knows who went in vain.
+    agent.kill()?;
+    agent.start()?;
+    agent.wait_for("nobody goes for the next agent either", || {
+        Ok(n_blocked()? > 0.0)
+    })?;
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(evicted(&agent)?, gone);
     Ok(())
 }
 

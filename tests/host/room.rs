@@ -93,6 +93,33 @@ fn what_does_not_fit_is_refused_and_begins_when_there_is_room() -> Result<()> {
     Ok(())
 }
 
+/// At a start, when all come at once, and when there is room again: the higher priority has what there is.
+#[cfg_attr(feature = "privileged", test)]
+fn the_higher_priority_comes_first() -> Result<()> {
+    let mut agent = Agent::new("claims")?
+        .with_memory(256, 64)?
+        .with_quick_passes();
+    let batch: Vec<String> = (0..6).map(|i| format!("batch-{i}")).collect();
+    let wants = |name: &str| always(name, json!({"memory": "100Mi"}));
+    for name in &batch {
+        agent.put(&wants(name))?;
+    }
+    agent.put(&wants("urgent").with("priority", json!(1000)))?;
+    agent.put(&wants("later").with("priority", json!(10)))?;
+    agent.start()?;
+    agent.wait_pod("urgent", "runs", is_running)?;
+    let others = || batch.iter().map(String::as_str).chain(["later"]);
+    for name in others() {
+        agent.wait_pod(name, "is refused", is_refused("OutOfmemory"))?;
+    }
+    agent.remove_pod("urgent")?;
+    agent.wait_pod("later", "runs", is_running)?;
+    for name in &batch {
+        agent.wait_pod(name, "stays refused", is_refused("OutOfmemory"))?;
+    }
+    Ok(())
+}
+
 /// A node that is made smaller, or whose reservations grow, keeps what runs on it.
 #[cfg_attr(feature = "privileged", test)]
 fn pods_are_counted_and_those_that_run_are_never_refused() -> Result<()> {
