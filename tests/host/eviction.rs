@@ -193,8 +193,9 @@ fn a_leak_outside_the_pods_does_not_take_the_pods() -> Result<()> {
     assert_eq!(of(&again), message);
 
     // It ends, and another one begins: the same again, which is no news.
+    let address = agent.metrics.clone();
     let n_blocked = || -> Result<f64> {
-        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let page = scrape::page(&address, "/metrics")?;
         Ok(page.sum(
             "ballast_eviction_blocked_total",
             &[("reason", "ineffective")],

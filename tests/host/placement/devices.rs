@@ -439,7 +439,7 @@ fn a_pod_keeps_its_device_through_all_that_befalls_plugin_and_agent() -> Result<
     Ok(())
 }
 
-/// What devices a container holds shows nowhere else. It is given some again, and nobody else the
+/// The books of devices are spoilt, then gone: who runs keeps its own, whichever it is, and nobody else gets the
 /// same.
 #[cfg_attr(feature = "privileged", test)]
 fn no_device_is_given_twice_after_their_record_was_lost() -> Result<()> {
@@ -450,19 +450,27 @@ fn no_device_is_given_twice_after_their_record_was_lost() -> Result<()> {
     agent.put(&pod("first", 1, &plugin))?;
     let first = agent.wait_pod("first", "runs", is_running)?;
     check_held(&agent, &first, &["dev-0"])?;
-
-    agent.stop()?;
-    fs::write(state_file(&agent, DEVICE_FILE), "not json")?;
-    agent.start()?;
-    wait_told(&agent, "node", "PlacementStateRebuilt", 1)?;
-    wait_told(&agent, "pod", "Placed", 1)?;
-    check_held(&agent, &first, &["dev-0"])?;
-    check_same_process(&agent, &first)?;
     agent.put(&pod("second", 1, &plugin))?;
     let second = agent.wait_pod("second", "runs", is_running)?;
     check_held(&agent, &second, &["dev-1"])?;
+    agent.remove_pod("first")?;
+    agent.wait("it is gone", |it| it.pods.len() == 1)?;
+
+    type Spoil = fn(&Path) -> std::io::Result<()>;
+    let spoils: [Spoil; 2] = [|it| fs::write(it, "not json"), |it| fs::remove_file(it)];
+    for spoil in spoils {
+        agent.stop()?;
+        spoil(&state_file(&agent, DEVICE_FILE))?;
+        agent.start()?;
+        wait_told(&agent, "node", "PlacementStateRebuilt", 1)?;
+        check_held(&agent, &second, &["dev-1"])?;
+        check_same_process(&agent, &second)?;
+    }
     agent.put(&pod("third", 1, &plugin))?;
-    agent.wait_pod("third", "has failed", |it| it.phase == PodPhase::Failed)?;
+    let third = agent.wait_pod("third", "runs", is_running)?;
+    check_held(&agent, &third, &["dev-0"])?;
+    agent.put(&pod("fourth", 1, &plugin))?;
+    agent.wait_pod("fourth", "has failed", |it| it.phase == PodPhase::Failed)?;
     Ok(())
 }
 

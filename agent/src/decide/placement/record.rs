@@ -1,6 +1,8 @@
 //! An admission with all that it was decided from, so that it can be decided again: elsewhere, later,
 //! by another version.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::admission::{Decided, Outcome, admit};
@@ -8,6 +10,7 @@ use super::devices::PluginAnswers;
 use super::managers::{Books, Managers, PlacementError, PlacementSettings};
 use super::remedies::remedies;
 use crate::model::admission::{AdmissionReport, Refusal};
+use crate::model::placement::DeviceAllocation;
 use crate::model::pod::Pod;
 use crate::model::status::ApiVersion;
 
@@ -72,17 +75,32 @@ impl AdmissionRecord {
 
     /// The same record with the report made anew from its input.
     pub fn replay(&self) -> Result<Self, ReplayError> {
+        let Decided { report, .. } = self.decide_again()?;
+        Ok(Self::new(self.input.clone(), report))
+    }
+
+    /// The devices that the pod was given, by container and resource.
+    pub fn devices(
+        &self,
+    ) -> Result<BTreeMap<String, BTreeMap<String, DeviceAllocation>>, ReplayError> {
+        let Decided { managers, .. } = self.decide_again()?;
+        let pod = &self.input.pod;
+        let names = pod.all_containers().map(|it| &it.name);
+        let given = names.filter_map(|name| {
+            let devices = managers.devices.allocations_of(&pod.uid, name)?;
+            Some((name.clone(), devices.clone()))
+        });
+        Ok(given.collect())
+    }
+
+    fn decide_again(&self) -> Result<Decided, ReplayError> {
         let mut managers = Managers::new(&self.input.settings)?;
         managers.adopt(self.input.books.clone());
         if let Some(refusal) = self.input.barred.clone() {
-            let Decided { report, .. } = Decided::refused(managers, refusal);
-            return Ok(Self::new(self.input.clone(), report));
+            return Ok(Decided::refused(managers, refusal));
         }
         match decide(&managers, &self.input.pod, &self.input.answers) {
-            Outcome::Decided(decided) => {
-                let Decided { report, .. } = *decided;
-                Ok(Self::new(self.input.clone(), report))
-            }
+            Outcome::Decided(decided) => Ok(*decided),
             Outcome::Ask(_) => Err(ReplayError::Unanswered),
         }
     }

@@ -1,4 +1,5 @@
-//! What was given out before: from kubelet's files, else from the cgroups of the containers that run.
+//! What was given out before: from kubelet's files, else from the cgroups and the admissions of the containers that
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,8 +9,9 @@ use crate::apply::checkpoint;
 use crate::config::{CpuManagerPolicy, MemoryManagerPolicy};
 use crate::decide::placement::cpu::exclusive_cpus;
 use crate::decide::placement::managers::{Books, Managers, PlacementError, StateFault};
+use crate::decide::placement::record::AdmissionRecord;
 use crate::decide::qos::qos_class;
-use crate::model::admission::Admission;
+use crate::model::admission::{Admission, MAX_RECORD_BYTES};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::kubelet_state::{CPU_FILE, DEVICE_FILE, MEMORY_FILE, StateFileError};
 use crate::model::numa::NumaMask;
@@ -19,6 +21,7 @@ use crate::model::topology::NumaNodeId;
 use crate::observe::chain;
 use crate::observe::metrics::labels::{MoveReason, RestoreResult};
 use crate::sources::kubelet_state::{self, KubeletStateError};
+use crate::sys::Root;
 
 /// What became of one file.
 enum Found<T> {
@@ -26,7 +29,7 @@ enum Found<T> {
     Kept(T),
     /// Of a policy that is not the configured one.
     OtherPolicy,
-    /// Not usable: from the cgroups.
+    /// Missing or not usable: from what runs.
     Rebuilt(T),
 }
 
@@ -57,10 +60,11 @@ impl Loop {
             &directory.join(MEMORY_FILE),
             Self::memory_of_cgroups,
         );
-        // What devices a container has shows nowhere else.
-        let devices = self.found(devices, &directory.join(DEVICE_FILE), |_| {
-            DeviceState::default()
-        });
+        let devices = self.found(
+            devices,
+            &directory.join(DEVICE_FILE),
+            Self::devices_of_admissions,
+        );
 
         // Containers that an earlier policy has pinned get the machine back.
         let was_pinned = matches!(cpu, Found::OtherPolicy);
@@ -121,14 +125,28 @@ impl Loop {
         }
     }
 
-    fn found<T: Default>(
+    fn found<T: Default + PartialEq>(
         &mut self,
         read: Result<Option<T>, KubeletStateError>,
         path: &Path,
         rebuild: impl FnOnce(&Self) -> T,
     ) -> Found<T> {
         let error = match read {
-            Ok(state) => return Found::Kept(state.unwrap_or_default()),
+            Ok(Some(state)) => return Found::Kept(state),
+            Ok(None) => {
+                let rebuilt = rebuild(self);
+                // Nobody has ever held anything.
+                if rebuilt == T::default() {
+                    return Found::Kept(rebuilt);
+                }
+                let message = format!(
+                    "{} is missing; it is rebuilt from what runs",
+                    path.display()
+                );
+                self.told.node("PlacementStateRebuilt", message);
+                self.metrics.state_restored(RestoreResult::Rebuilt);
+                return Found::Rebuilt(rebuilt);
+            }
             Err(error) => error,
         };
         if let Err(error) = checkpoint::set_aside(path) {
@@ -144,7 +162,7 @@ impl Loop {
                 Found::OtherPolicy
             }
             _ => {
-                let message = format!("{why}; it is set aside, and rebuilt from the cgroups");
+                let message = format!("{why}; it is set aside, and rebuilt from what runs");
                 self.told.node("PlacementStateRebuilt", message);
                 self.metrics.state_restored(RestoreResult::Rebuilt);
                 Found::Rebuilt(rebuild(self))
@@ -200,6 +218,32 @@ impl Loop {
                 .collect();
             let containers = state.containers.entry(pod.uid.clone()).or_default();
             containers.insert(container.name.clone(), blocks);
+        }
+        state
+    }
+
+    /// The devices of running containers, which show in the records of their admissions alone. One whose record
+    /// is lost too is given some again.
+    fn devices_of_admissions(&self) -> DeviceState {
+        let mut state = DeviceState::default();
+        let running: BTreeSet<&PodUid> = self.running().map(|(pod, ..)| &pod.uid).collect();
+        for uid in running {
+            let path = self.placement.record_path(uid);
+            let bytes = match Root::host().read_at_most(&path, MAX_RECORD_BYTES) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    tracing::warn!(%uid, error = chain(&error), "the record of an admission");
+                    continue;
+                }
+            };
+            let devices = serde_json::from_slice::<AdmissionRecord>(&bytes)
+                .map_err(|error| error.to_string())
+                .and_then(|it| it.devices().map_err(|error| chain(&error)));
+            match devices {
+                Ok(devices) if devices.is_empty() => {}
+                Ok(devices) => drop(state.containers.insert(uid.clone(), devices)),
+                Err(error) => tracing::warn!(%uid, error, "the record of an admission"),
+            }
         }
         state
     }
