@@ -178,6 +178,11 @@ pub fn effective_uid(status: &str) -> Option<u32> {
         .ok()
 }
 
+/// Whether a process has ended and waits for its parent, by `/proc/PID/status`.
+pub fn is_zombie(status: &str) -> bool {
+    status_field(status, "State").is_some_and(|it| it.starts_with('Z'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,5 +247,8 @@ mod tests {
         assert_eq!(effective_uid(status), Some(0));
         assert_eq!(effective_capabilities("CapEff:\tnone\n"), None);
         assert_eq!(effective_uid("Uid:\t0\n"), None);
+        for (state, expected) in [("Z (zombie)", true), ("S (sleeping)", false)] {
+            assert_eq!(is_zombie(&format!("Name:\tZ\nState:\t{state}\n")), expected);
+        }
     }
 }

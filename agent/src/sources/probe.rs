@@ -10,7 +10,7 @@ use crate::model::capacity::is_swap_on;
 use crate::model::check::{
     AgentPresence, Bpffs, CgroupDetection, FactSheet, KubeletFacts, MemoryFloor, Namespaces,
 };
-use crate::model::kernel::{effective_capabilities, effective_uid};
+use crate::model::kernel::{effective_capabilities, effective_uid, is_zombie};
 use crate::model::mounts::{CgroupFacts, CgroupLayout};
 use crate::model::node_memory::{Meminfo, low_watermark_pages};
 use crate::model::sysctl::Sysctl;
@@ -213,8 +213,10 @@ fn kubelet(root: &Root) -> KubeletFacts {
         if !KUBELETS.contains(&comm) {
             continue;
         }
-        let status = root.read_text(format!("/proc/{pid}/status"));
-        if status.is_ok_and(|it| effective_uid(&it) == Some(0)) {
+        let Ok(status) = root.read_text(format!("/proc/{pid}/status")) else {
+            continue;
+        };
+        if effective_uid(&status) == Some(0) && !is_zombie(&status) {
             processes.insert(id, comm.to_owned());
         }
     }

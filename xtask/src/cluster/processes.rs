@@ -103,10 +103,12 @@ pub(super) fn start(command: &mut Command, log: &Path, record: &Path) -> Result<
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors);
-    let child = apart
+    let mut child = apart
         .spawn()
         .with_context(|| format!("start {}", log.display()))?;
     let process = Process::of(child.id());
+    // Where this program goes on until its end, it does not stay as a zombie.
+    thread::spawn(move || child.wait());
     let process = process.with_context(|| format!("it ended at once: {}", log.display()))?;
     let record_text = serde_json::to_string(&process).context("write a record")?;
     fs::write(record, record_text).with_context(|| format!("write {}", record.display()))
