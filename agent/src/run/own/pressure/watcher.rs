@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::thread;
 use std::time::Duration;
 
@@ -135,6 +136,8 @@ pub(super) struct Watcher {
     pub(super) disk_since: Option<Duration>,
     /// The figures of the pods are newer than that.
     pub(super) is_disk_fresh: bool,
+    /// Of the candidates, modulo their number: whose old logs go next while a disk is short.
+    pub(super) next_pruned: Arc<AtomicUsize>,
     pub(super) leaving: Option<Leaving>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
@@ -215,6 +218,7 @@ impl Watcher {
             reaping: None,
             disk_since: None,
             is_disk_fresh: false,
+            next_pruned: Arc::default(),
             leaving: None,
             conditions: BTreeSet::new(),
             told_threshold: None,
