@@ -11,7 +11,7 @@ use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 
-use super::look::{is_running, pid_of};
+use super::look::{is_running, pid_of, pod_path};
 
 /// A shell line for each hierarchy: puts `pid` into the cgroup at `path`, a path from the mount.
 fn join(pid: &str, path: &str) -> String {
@@ -111,6 +111,41 @@ fn an_agent_that_was_put_into_a_pod_does_not_end_with_it() -> Result<()> {
     Ok(())
 }
 
+/// The freezer of this machine: its file, and what it is written.
+fn freezer() -> (&'static str, &'static str) {
+    match cgroup::is_unified() {
+        true => ("cgroup.freeze", "1"),
+        false => ("freezer.state", "FROZEN"),
+    }
+}
+
+/// Nobody else would ever thaw it.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_that_a_dead_agent_left_frozen_goes_on() -> Result<()> {
+    let mut agent = Agent::new("thawed")?;
+    agent.start()?;
+    let ticks = agent.dir.join("ticks");
+    let script = format!(
+        "while :; do echo tick >>{}; sleep 0.1; done",
+        ticks.display()
+    );
+    agent.put(&Manifest::new("pod").container(Container::sh("app", &script)))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    agent.kill()?;
+    let (file, frozen) = freezer();
+    cgroup::write("freezer", pod_path(&pod)?, file, frozen)?;
+    agent.start()?;
+    agent.wait_events("it is told", "pod", |it| {
+        it.iter().any(|it| it.event.reason == "PodThawed")
+    })?;
+    let n_ticks = || Ok::<_, std::io::Error>(fs::read(&ticks)?.len());
+    let before = n_ticks()?;
+    agent.wait_for("it goes on", || Ok(n_ticks()? > before))?;
+    let after = agent.wait_pod("pod", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&pod, "app"));
+    Ok(())
+}
+
 /// As an agent leaves it that dies while it kills, and as a container can do it to itself below.
 #[cfg_attr(feature = "privileged", test)]
 fn a_frozen_pod_ends_all_the_same() -> Result<()> {
@@ -123,10 +158,7 @@ fn a_frozen_pod_ends_all_the_same() -> Result<()> {
     let pod = agent.wait_pod("frozen", "runs", is_running)?;
     let pid = pid_of(&pod, "app").context("it runs")?;
     let container = cgroup_of(pid)?;
-    let (file, frozen) = match cgroup::is_unified() {
-        true => ("cgroup.freeze", "1"),
-        false => ("freezer.state", "FROZEN"),
-    };
+    let (file, frozen) = freezer();
     let own = Path::new(&container);
     let pod_path = own
         .parent()

@@ -80,6 +80,8 @@ pub enum ApplyError {
     },
     #[error("kill the processes of cgroup {path}")]
     Kill { path: CgroupPath, source: FsError },
+    #[error("thaw cgroup {path}")]
+    Thaw { path: CgroupPath, source: FsError },
     #[error("remove cgroup {path}")]
     Remove { path: CgroupPath, source: FsError },
     #[error("restrict the devices of cgroup {path}")]
@@ -115,6 +117,7 @@ impl ApplyError {
             | Self::NotEffective { path, .. }
             | Self::Move { path, .. }
             | Self::Kill { path, .. }
+            | Self::Thaw { path, .. }
             | Self::Remove { path, .. }
             | Self::Devices { path, .. }
             | Self::NoController { path, .. } => path,
@@ -504,6 +507,23 @@ impl CgroupWriter {
         Ok(has_left)
     }
 
+    /// Thaws a cgroup and those below it. True: some were frozen.
+    pub fn thaw(&self, path: &CgroupPath) -> Result<bool, ApplyError> {
+        let mut was_frozen = false;
+        for tree in &self.trees.trees {
+            let thawed = match tree.dir.descend(path.components()) {
+                Ok(dir) => thaw_below(&dir),
+                Err(FsError::Gone { .. }) => continue,
+                Err(source) => Err(source),
+            };
+            was_frozen |= thawed.map_err(|source| ApplyError::Thaw {
+                path: path.clone(),
+                source,
+            })?;
+        }
+        Ok(was_frozen)
+    }
+
     /// For those who write to the same cgroups.
     pub(super) fn trees(&self) -> &Trees {
         &self.trees
@@ -621,18 +641,24 @@ fn thaw_below(dir: &Dir) -> Result<bool, FsError> {
     Ok(was_frozen)
 }
 
-/// Thaws a cgroup that is frozen by itself. v1 alone tells (`freezer.self_freezing`, Linux 3.8,
-/// Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst); on v2 a frozen process dies as any other.
+/// Thaws a cgroup that is frozen by itself, and not by one above it: v1 tells by `freezer.self_freezing` (Linux 3.8,
+/// Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst), v2 by what was written.
 fn thaw(dir: &Dir) -> Result<bool, FsError> {
-    let is_frozen = dir.read_text_if_any("freezer.self_freezing")?;
-    if is_frozen.is_none_or(|it| it.trim() != "1") {
-        return Ok(false);
+    for (shown, written, value) in [
+        ("freezer.self_freezing", "freezer.state", "THAWED"),
+        ("cgroup.freeze", "cgroup.freeze", "0"),
+    ] {
+        let is_frozen = dir.read_text_if_any(shown)?;
+        if is_frozen.is_none_or(|it| it.trim() != "1") {
+            continue;
+        }
+        return match dir.write(written, value) {
+            Ok(()) => Ok(true),
+            Err(FsError::Gone { .. }) => Ok(false),
+            Err(error) => Err(error),
+        };
     }
-    match dir.write("freezer.state", "THAWED") {
-        Ok(()) => Ok(true),
-        Err(FsError::Gone { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
+    Ok(false)
 }
 
 /// The processes in and below a cgroup of one hierarchy.

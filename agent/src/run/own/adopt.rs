@@ -148,6 +148,7 @@ impl Loop {
         self.find_lost(now);
         self.recover_evictions(now);
         self.settle(now);
+        self.thaw_adopted();
         self.restore_placement();
         self.register_all();
         self.health.unblock("recovery");
@@ -356,6 +357,20 @@ impl Loop {
                 entry.is_unsaved = true;
             }
             self.told.pod_adopted(&entry.pod_ref, n_running);
+        }
+    }
+
+    /// An agent that died in its own freeze has left a pod so. What a stage of relief froze is thawed with it.
+    fn thaw_adopted(&self) {
+        let with_containers = self.pods.values().filter(|it| !it.instances.is_empty());
+        for entry in with_containers {
+            match self.hands.writer.thaw(&entry.cgroup) {
+                Ok(true) => self.told.pod_thawed(&entry.pod_ref),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(pod = %entry.pod_ref, error = crate::observe::chain(&error), "thaw");
+                }
+            }
         }
     }
 

@@ -47,6 +47,11 @@ impl Told {
         self.pod("PodRebuilt", pod, message);
     }
 
+    pub(super) fn pod_thawed(&self, pod: &PodRef) {
+        let message = "it was frozen, as an agent leaves it that dies while it kills; it is thawed";
+        self.pod("PodThawed", pod, message.to_owned());
+    }
+
     pub(super) fn container_found(&self, owner: &ContainerOwner, process: HostProcess) {
         let pod = PodRef {
             namespace: owner.pod_namespace.clone(),
