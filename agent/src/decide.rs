@@ -29,5 +29,6 @@ pub mod reclaim_stalls;
 pub mod reserved;
 pub mod resource_settings;
 pub mod room;
+pub mod strangers;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -11,6 +11,7 @@ use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::wait::{until, wait_for};
 use ballast_tests::{cgroup, scrape};
 use nix::mount::{MsFlags, mount};
+use serde_json::json;
 
 use super::files::Mounted;
 use super::look::{is_running, pid_of, pod_path};
@@ -206,6 +207,53 @@ fn pods_of_others_are_told_and_left() -> Result<()> {
     agent.wait_for("what is told to be removed is", || {
         Ok(!is_alive(pid) && cgroup::dirs_in_all(&path).is_empty())
     })
+}
+
+/// What the pods of others have of their class stays, though no pod of this agent needs it; and what they have not
+/// asked for is given.
+#[cfg_attr(feature = "privileged", test)]
+fn nothing_is_taken_from_the_pods_of_others() -> Result<()> {
+    let mut other = Agent::new("lodger")?;
+    other.start()?;
+    let wants = |cpu: &str| json!({"cpu": cpu, "memory": "16Mi"});
+    let container = Container::idle("app").resources(wants("600m"), json!({}));
+    other.put(&Manifest::new("pod").container(container))?;
+    let theirs = other.wait_pod("pod", "runs", is_running)?;
+    let class = format!("{}/burstable", other.kubepods());
+    let file = match cgroup::is_unified() {
+        true => "cpu.weight",
+        false => "cpu.shares",
+    };
+    let weight = || -> Result<u64> { Ok(cgroup::read("cpu", &class, file)?.trim().parse()?) };
+    let before = weight()?;
+    other.kill()?;
+
+    let mut agent = Agent::new("landlord")?.with_quick_passes();
+    agent.cgroup_root.clone_from(&other.cgroup_root);
+    agent.start()?;
+    agent.wait_full_passes(2)?;
+    assert_eq!(weight()?, before);
+    agent.wait_events("it is told", "node", |it| {
+        let mut told = it.iter().filter(|it| it.event.reason == "LimitKept");
+        told.any(|it| it.event.message.contains(file))
+    })?;
+    let container = Container::idle("app").resources(wants("900m"), json!({}));
+    agent.put(&Manifest::new("own").container(container))?;
+    agent.wait_pod("own", "runs", is_running)?;
+    agent.wait_for("it has what it needs itself", || Ok(weight()? > before))?;
+    agent.remove_pod("own")?;
+    agent.wait("the own pod is gone", |it| it.pods.is_empty())?;
+    let pid = pid_of(&theirs, "app").context("it runs")?;
+    assert!(is_alive(pid) && weight()? >= before);
+    // Once they are gone the class is as the agent needs it.
+    let pod = pod_path(&theirs)?.to_owned();
+    agent.wait_for("they have ended and their cgroup is removed", || {
+        Ok(cgroup::dirs_in_all(&pod).iter().all(|it| {
+            cgroup::clear(it);
+            !it.exists()
+        }))
+    })?;
+    agent.wait_for("the class is lowered", || Ok(weight()? < before))
 }
 
 /// After the loss of the state directory the container that still runs is nobody's: no second one

@@ -177,7 +177,7 @@ fn has_cgroup_below(desired: &[DesiredCgroup], path: &CgroupPath) -> bool {
 
 /// Whether a write takes away from what the cgroup may use. An unknown old value counts as none at
 /// all: the write is done on the way down.
-fn is_tighter(from: Option<&FileValue>, to: &FileValue) -> bool {
+pub(super) fn is_tighter(from: Option<&FileValue>, to: &FileValue) -> bool {
     let ordering = match (from, to) {
         (Some(FileValue::Number(from)), FileValue::Number(to)) => to.cmp(from),
         (Some(FileValue::Limit(from)), FileValue::Limit(to)) => to.cmp(from),

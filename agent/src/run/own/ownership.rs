@@ -5,12 +5,14 @@
 //! Invariant: no process in any other cgroup is killed, and none other is removed, unless
 //! `pods.removeUnknownCgroups` says so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Loop;
 use super::pods::PodEntry;
 use crate::apply::checkpoint;
+use crate::decide::strangers::never_lower;
+use crate::model::cgroup::{DesiredCgroup, ObservedCgroup};
 use crate::model::cgroup_name::{CgroupName, POD_PREFIX};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::pod::PodUid;
@@ -24,6 +26,10 @@ pub(super) struct Ownership {
     aside: BTreeSet<PodUid>,
     /// Pod cgroups of others, as they were found last.
     unknown: BTreeSet<CgroupPath>,
+    /// The same, as the last full pass has found them.
+    strangers: BTreeSet<CgroupPath>,
+    /// What stays above what is wanted because of them, once told.
+    spared: BTreeSet<(CgroupPath, String)>,
 }
 
 impl Ownership {
@@ -133,6 +139,48 @@ impl Loop {
                 entry.is_dirty = true;
             }
         }
+    }
+
+    /// Finds the pod cgroups of others.
+    pub(super) fn look_for_strangers(&mut self) {
+        let mut strangers = BTreeSet::new();
+        for class in self.hands.plan.qos_cgroups() {
+            let pods = self.children(&class);
+            strangers.extend(pods.into_iter().filter(|pod| {
+                let uid = pod.last().and_then(uid_of);
+                uid.is_some_and(|uid| !self.ownership.has(&uid))
+            }));
+        }
+        self.ownership.strangers = strangers;
+    }
+
+    /// Nothing of a cgroup of the node is lowered while it holds pods of others, whose manager may be away for a
+    /// while.
+    pub(super) fn spare_strangers(
+        &mut self,
+        wanted: &mut [DesiredCgroup],
+        observed: &BTreeMap<CgroupPath, ObservedCgroup>,
+    ) {
+        let mut spared = BTreeSet::new();
+        for cgroup in wanted {
+            let path = cgroup.path.clone();
+            let mut strangers = self.ownership.strangers.iter();
+            let holds_some = strangers.any(|it| it.below(&path).is_some());
+            if !holds_some || !self.hands.is_node_level(&path) {
+                continue;
+            }
+            let Some(seen) = observed.get(&path) else {
+                continue;
+            };
+            for kept in never_lower(cgroup, seen) {
+                let key = (path.clone(), kept.file.name.clone());
+                if !self.ownership.spared.contains(&key) {
+                    self.told.spared(&path, &kept);
+                }
+                spared.insert(key);
+            }
+        }
+        self.ownership.spared = spared;
     }
 
     /// Looks for cgroups below kubepods that belong to no pod: what an agent of this state directory

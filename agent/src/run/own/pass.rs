@@ -68,6 +68,7 @@ impl Loop {
         self.unblock();
         self.sweep_placement();
         if scope == Scope::All {
+            self.look_for_strangers();
             self.give_up_pre_starts(started);
             self.expire_devices(started);
             self.look_for_escapes();
@@ -233,6 +234,7 @@ impl Loop {
                 }
             },
         );
+        self.spare_strangers(&mut wanted, &observed);
         leave_out_absent(&reserved, &mut wanted, &observed, &mut faults);
         if !observed.is_empty() {
             self.metrics.source_read(Source::Cgroup, clock::boottime());

@@ -6,6 +6,7 @@ use super::escapes::Escape;
 use crate::apply::cgroupfs::Killed;
 use crate::decide::eviction::brake::InVain;
 use crate::decide::lifecycle::{PodDecision, Waiting};
+use crate::decide::strangers::Kept;
 use crate::model::admission::{ContainerHoldings, Refusal};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerExit, PodPhase, Termination};
@@ -477,6 +478,16 @@ impl Told {
             format!(
                 "cgroup {path} is of no pod that this agent has made; it is left as it is, unless \
                  pods.removeUnknownCgroups is set"
+            ),
+        );
+    }
+
+    pub(super) fn spared(&self, path: &CgroupPath, kept: &Kept) {
+        self.node(
+            "LimitKept",
+            format!(
+                "cgroup {path} holds pods of others: its {} stays at {}, where the pods of this agent need {}",
+                kept.file.name, kept.found, kept.wanted
             ),
         );
     }
