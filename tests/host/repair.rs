@@ -90,7 +90,8 @@ fn containers_whose_records_are_lost_go_on() -> Result<()> {
     let mut agent = Agent::new("found")?.with_quick_passes();
     agent.start()?;
     let child = "sleep 3600 & exec sleep 3601";
-    let pod = Manifest::new("pod").container(Container::sh("app", child));
+    let pod = Manifest::new("pod").with("restartPolicy", "Always".into());
+    let pod = pod.container(Container::sh("app", child));
     agent.put(&pod.container(Container::idle("other")))?;
     let runs = |pod: &PodEntry| ["app", "other"].iter().all(|it| pid_of(pod, it).is_some());
     let before = agent.wait_pod("pod", "runs", runs)?;
