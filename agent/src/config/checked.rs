@@ -241,8 +241,9 @@ pub struct KubeletConfig {
     pub eviction_minimum_reclaim: BTreeMap<String, String>,
     #[serde(serialize_with = "as_text")]
     pub eviction_pressure_transition_period: Duration,
-    #[serde(serialize_with = "as_text")]
-    pub eviction_max_pod_grace_period: Duration,
+    /// `None`: as long as the pod itself has.
+    #[serde(serialize_with = "option_as_text")]
+    pub eviction_max_pod_grace_period: Option<Duration>,
     /// Above 0; `None` leaves `pids.max` of pods alone.
     pub pod_pids_limit: Option<u64>,
     pub cpu_cfs_quota: bool,
@@ -308,6 +309,13 @@ impl KubeletConfig {
 
 pub(super) fn as_text<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&duration::format(*value))
+}
+
+fn option_as_text<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&match value {
+        Some(value) => duration::format(*value),
+        None => "the pod's own".to_owned(),
+    })
 }
 
 pub(super) fn from_text<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {

@@ -122,15 +122,7 @@ pub(super) fn check(
             raw.eviction_pressure_transition_period.as_deref(),
             DEFAULT_PRESSURE_TRANSITION_PERIOD,
         ),
-        eviction_max_pod_grace_period: Duration::from_secs(
-            check
-                .count(
-                    "evictionMaxPodGracePeriod",
-                    raw.eviction_max_pod_grace_period,
-                )
-                .unwrap_or(0)
-                .into(),
-        ),
+        eviction_max_pod_grace_period: check.max_pod_grace(&raw),
         pod_pids_limit: raw
             .pod_pids_limit
             .and_then(|it| u64::try_from(it).ok())
@@ -283,6 +275,17 @@ impl Checker<'_> {
             );
         }
         count
+    }
+
+    /// Negative is the pod's own (`evictionMaxPodGracePeriod`,
+    /// staging/src/k8s.io/kubelet/config/v1beta1/types.go).
+    fn max_pod_grace(&mut self, raw: &RawKubelet) -> Option<Duration> {
+        let value = raw.eviction_max_pod_grace_period;
+        if value.is_some_and(i64::is_negative) {
+            return None;
+        }
+        let seconds = self.count("evictionMaxPodGracePeriod", value);
+        Some(Duration::from_secs(seconds.unwrap_or(0).into()))
     }
 
     /// Not negative; absent, empty and zero all stand for the default, as kubelet has it.

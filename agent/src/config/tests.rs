@@ -773,3 +773,15 @@ fn the_shipped_configuration_is_the_default_one() {
     assert_eq!(loaded.warnings, [""; 0]);
     assert_eq!(loaded.config, good("").config);
 }
+
+#[test]
+fn a_negative_longest_grace_is_that_of_the_pod() {
+    let longest = |text: &str| {
+        let kubelet = kubelet(&format!("evictionMaxPodGracePeriod: {text}"));
+        kubelet.eviction_max_pod_grace_period
+    };
+    assert_eq!(longest("-1"), None);
+    assert_eq!(longest("0"), Some(Duration::ZERO));
+    let faults = faults("kubelet: {evictionMaxPodGracePeriod: 9999999999}\n");
+    assert!(faults[0].contains("out of range"), "{faults:?}");
+}

@@ -187,7 +187,9 @@ impl Policy {
             thresholds,
             n_known_at_first: derived.n_before,
             transition_period: config.eviction_pressure_transition_period,
-            max_pod_grace: config.eviction_max_pod_grace_period,
+            max_pod_grace: config
+                .eviction_max_pod_grace_period
+                .unwrap_or(Duration::MAX),
             limits_local_storage: config.local_storage_capacity_isolation,
             layout,
             compat,
