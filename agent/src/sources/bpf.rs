@@ -739,7 +739,10 @@ mod tests {
         let [refused, running] = &form("oom_victim_raw");
         assert!(refused.has_stand_in(&form("oom_victim_raw")));
         assert!(!running.has_stand_in(&form("oom_victim_raw")));
-        assert!(!refused.has_stand_in(&[refused.clone()]), "it does not run");
+        assert!(
+            !refused.has_stand_in(std::slice::from_ref(refused)),
+            "it does not run"
+        );
         let limitless = form(LIMITLESS);
         assert!(!limitless[0].has_stand_in(&limitless));
     }
@@ -760,6 +763,6 @@ mod tests {
             assert_eq!(signal.instead(&all), of_signal);
             assert_eq!(reason.has_stand_in(&all), of_reason.is_some());
         }
-        assert_eq!(refused.instead(&[refused.clone()]), Some(TEXT));
+        assert_eq!(refused.instead(std::slice::from_ref(&refused)), Some(TEXT));
     }
 }
