@@ -3,7 +3,7 @@
 //!
 //! Memory in use is split into that of the pods, which an eviction can give back, and the rest. An
 //! eviction was in vain if the rest has taken half of what evictions gave back since, and more than
-//! the pods that are left. So many in vain within the window, and nobody goes any more; a pod whose
+//! the pods that are left, be it for a moment: what comes and goes outside takes no pod each time. So many in vain within the window, and nobody goes any more; a pod whose
 //! whole usage is too little for those that may still go does not go at all. Whoever grows among the
 //! pods takes more than the rest, and goes as ever.
 
@@ -60,6 +60,9 @@ pub struct Kill {
     /// What the pod used, bytes.
     pub gives: u64,
     pub before: Split,
+    /// It has been seen to be in vain, and stays so: whoever took what it gave may give it back and take it again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_in_vain: bool,
 }
 
 /// What stays of it from pass to pass.
@@ -96,6 +99,11 @@ impl Brake {
         let kills = self.kills.iter().chain(self.asked.iter().filter(is_going));
         let mut kills: Vec<Kill> = kills.filter(|it| !is_over(it)).cloned().collect();
         kills.drain(..kills.len().saturating_sub(MAX_KEPT));
+        if let Some(now) = Split::of(snapshot) {
+            for i in 0..kills.len() {
+                kills[i].is_in_vain |= is_in_vain(&kills, i, now);
+            }
+        }
         let calm = match is_short {
             true => self.calm,
             false => Split::of(snapshot).or(self.calm),
@@ -109,8 +117,10 @@ impl Brake {
 
     /// The least that a pod must use to go while `need` bytes are short; `None`: nobody goes.
     pub fn least_use(&self, now: Split, need: u64) -> Option<u64> {
-        let n_in_vain = self.kills.iter().filter(|it| self.is_in_vain(it, now));
-        let n_allowed = MAX_IN_VAIN.saturating_sub(n_in_vain.count() as u64);
+        let is_in_vain =
+            |it: &usize| self.kills[*it].is_in_vain || is_in_vain(&self.kills, *it, now);
+        let n_in_vain = (0..self.kills.len()).filter(is_in_vain).count();
+        let n_allowed = MAX_IN_VAIN.saturating_sub(n_in_vain as u64);
         if n_allowed == 0 {
             return None;
         }
@@ -127,24 +137,26 @@ impl Brake {
         let since = self.kills.first().map(|it| it.before).or(self.calm);
         InVain {
             n_kills: self.kills.len(),
-            given: self.given_since(Duration::ZERO),
+            given: given_since(&self.kills, Duration::ZERO),
             taken: now
                 .outside
                 .saturating_sub(since.map_or(now.outside, |it| it.outside)),
         }
     }
+}
 
-    fn is_in_vain(&self, kill: &Kill, now: Split) -> bool {
-        let given = self.given_since(kill.at);
-        let taken = now.outside.saturating_sub(kill.before.outside);
-        let of_pods = now.pods.saturating_add(given);
-        taken >= given / 2 && taken > of_pods.saturating_sub(kill.before.pods)
-    }
+/// Whether the rest of the node has taken what the kill `i` and those since gave.
+fn is_in_vain(kills: &[Kill], i: usize, now: Split) -> bool {
+    let kill = &kills[i];
+    let given = given_since(kills, kill.at);
+    let taken = now.outside.saturating_sub(kill.before.outside);
+    let of_pods = now.pods.saturating_add(given);
+    taken >= given / 2 && taken > of_pods.saturating_sub(kill.before.pods)
+}
 
-    fn given_since(&self, at: Duration) -> u64 {
-        let since = self.kills.iter().filter(|it| it.at >= at);
-        since.fold(0, |sum, it| sum.saturating_add(it.gives))
-    }
+fn given_since(kills: &[Kill], at: Duration) -> u64 {
+    let since = kills.iter().filter(|it| it.at >= at);
+    since.fold(0, |sum, it| sum.saturating_add(it.gives))
 }
 
 /// Whether a shortage that ends at `now` leaves nothing of what was told at `told`, so that the next one

@@ -330,6 +330,7 @@ fn asked(snapshot: &Snapshot, relief: &Relief) -> Option<Kill> {
         at: snapshot.at,
         gives: victim.expected.unwrap_or(0),
         before,
+        is_in_vain: false,
     })
 }
 

@@ -152,6 +152,27 @@ fn a_leak_outside_the_pods_takes_a_few_of_them_and_no_more() {
     );
 }
 
+/// Each wave is over before the next one begins.
+#[test]
+fn waves_outside_the_pods_take_no_more_of_them_than_a_leak_does() {
+    let mut scene = Scene::new(Compat::Ballast, 20, 20);
+    scene.pass();
+    let calm = scene.outside;
+    let mut reasons = Vec::new();
+    for _ in 0..10 {
+        reasons = scene.leak(50, 2);
+        scene.outside = calm;
+        scene.pass();
+    }
+    assert_eq!(scene.gone.len(), 4, "{:?}", scene.gone);
+    assert!(reasons.contains(&BlockedReason::Ineffective));
+    // Long after, they are another matter.
+    scene.at += WINDOW * 2;
+    scene.pass();
+    scene.leak(50, 5);
+    assert!(scene.gone.len() > 4, "{:?}", scene.gone);
+}
+
 #[test]
 fn growth_that_kubelets_formula_does_not_see_counts_too() {
     let mut scene = Scene::new(Compat::Ballast, 20, 20);

@@ -155,6 +155,7 @@ mod tests {
                 at,
                 gives: 1,
                 before: Split::default(),
+                is_in_vain: true,
             }],
             ..Brake::default()
         };
