@@ -23,12 +23,14 @@ pub mod placement;
 pub mod pleg;
 pub mod pod_resources;
 pub mod pod_state;
+pub mod predicates;
+pub mod preemption;
 pub mod qos;
 pub mod qos_cgroups;
 pub mod reclaim_stalls;
 pub mod reserved;
 pub mod resource_settings;
-pub mod room;
 pub mod strangers;
+pub mod sysctls;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -13,6 +13,7 @@
     reason = "a program of its own: it finds its own files"
 )]
 
+mod admission;
 mod cgroup_names;
 mod checkpoints;
 mod cpu;
@@ -55,6 +56,7 @@ enum Suite {
 }
 
 const SUITES: &[(&str, Suite)] = &[
+    ("admission", Suite::ImplementedAgainst(admission::run)),
     ("cgroup_names", Suite::Implemented(cgroup_names::run)),
     ("checkpoints", Suite::Implemented(checkpoints::run)),
     ("cpu_hints", Suite::Implemented(cpu::run_policy)),

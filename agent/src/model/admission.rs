@@ -41,6 +41,19 @@ pub enum RefusalReason {
     /// Of some size, which the message names.
     #[serde(rename = "OutOfhugepages")]
     OutOfHugepages,
+    /// A resource that is not Kubernetes' own, which the message names.
+    OutOfExtendedResources,
+    /// Node selector or node affinity.
+    NodeAffinity,
+    NodeName,
+    /// A port of the host that another pod has.
+    NodePorts,
+    TaintToleration,
+    #[serde(rename = "PodOSNotSupported")]
+    PodOsNotSupported,
+    #[serde(rename = "PodOSSelectorNodeLabelDoesNotMatch")]
+    PodOsSelectorNodeLabelDoesNotMatch,
+    SupplementalGroupsPolicyNotSupported,
 }
 
 impl RefusalReason {
@@ -55,6 +68,14 @@ impl RefusalReason {
         Self::OutOfMemory,
         Self::OutOfEphemeralStorage,
         Self::OutOfHugepages,
+        Self::OutOfExtendedResources,
+        Self::NodeAffinity,
+        Self::NodeName,
+        Self::NodePorts,
+        Self::TaintToleration,
+        Self::PodOsNotSupported,
+        Self::PodOsSelectorNodeLabelDoesNotMatch,
+        Self::SupplementalGroupsPolicyNotSupported,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -69,6 +90,14 @@ impl RefusalReason {
             Self::OutOfMemory => "OutOfmemory",
             Self::OutOfEphemeralStorage => "OutOfephemeral-storage",
             Self::OutOfHugepages => "OutOfhugepages",
+            Self::OutOfExtendedResources => "OutOfExtendedResources",
+            Self::NodeAffinity => "NodeAffinity",
+            Self::NodeName => "NodeName",
+            Self::NodePorts => "NodePorts",
+            Self::TaintToleration => "TaintToleration",
+            Self::PodOsNotSupported => "PodOSNotSupported",
+            Self::PodOsSelectorNodeLabelDoesNotMatch => "PodOSSelectorNodeLabelDoesNotMatch",
+            Self::SupplementalGroupsPolicyNotSupported => "SupplementalGroupsPolicyNotSupported",
         }
     }
 }

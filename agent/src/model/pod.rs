@@ -8,7 +8,9 @@
 mod check;
 mod convert;
 mod env;
+pub mod node_requirements;
 mod numbers;
+mod resize;
 mod totals;
 
 use std::collections::BTreeMap;
@@ -18,6 +20,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1;
 use serde::{Deserialize, Serialize};
 
+pub use self::check::is_qualified_name;
+use self::node_requirements::NodeRequirements;
 pub use self::numbers::quote_quantities;
 pub use self::totals::{Overhead, PodLevel, Totals};
 use super::quantity::Quantity;
@@ -158,6 +162,9 @@ pub struct Container {
     /// `securityContext.privileged`: every device of the host may be used.
     #[serde(default)]
     pub is_privileged: bool,
+    /// What its requests count for while it is being resized in place. `None`: they count as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_requests: Option<ResourceList>,
 }
 
 /// See the module.
@@ -185,10 +192,22 @@ pub struct Pod {
     /// Pod-level resources (KEP-2837); `None` when `spec.resources` is absent, which is not the
     /// same as present and empty.
     pub resources: Option<Resources>,
+    /// What the pod-level requests count for while the pod is being resized in place. `None`: they count
+    /// as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_requests: Option<ResourceList>,
     pub volumes: Vec<Volume>,
-    /// `spec.tolerations` has one for the taint that the node has under memory pressure.
+    #[serde(default, skip_serializing_if = "NodeRequirements::is_empty")]
+    pub node_requirements: NodeRequirements,
+    /// Names in `spec.securityContext.sysctls`, as they are written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sysctls: Vec<String>,
+    /// `spec.hostNetwork`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub tolerates_memory_pressure: bool,
+    pub is_on_host_network: bool,
+    /// `spec.hostIPC`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_on_host_ipc: bool,
     /// Fields that are set and that the agent does not act on.
     pub warnings: Vec<FieldFault>,
 }

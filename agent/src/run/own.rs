@@ -78,7 +78,7 @@ use crate::config::{Config, FieldCounts, KubeletConfig, OwnConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
-use crate::decide::room::Room;
+use crate::decide::predicates::NodeInfo;
 use crate::device_plugin::DevicePlugins;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::ContainerAction;
@@ -169,8 +169,8 @@ pub(super) struct Loop {
     has_new_logs: bool,
     files: Files,
     placement: Placement,
-    /// What is left for pods, once it was counted in this pass.
-    room: Option<Room>,
+    /// The node with what pods take of it, once it was counted in this pass.
+    node_info: Option<NodeInfo>,
     /// Refused pods that were tried again.
     tries: Tries,
     pressure: Arc<Pressure>,
@@ -295,7 +295,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         )?,
         has_new_logs: false,
         placement,
-        room: None,
+        node_info: None,
         tries: Tries::default(),
         pressure: Arc::default(),
         readings,

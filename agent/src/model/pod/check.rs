@@ -38,6 +38,27 @@ fn is_dns_subdomain(text: &str) -> bool {
         })
 }
 
+/// A name of up to 63 characters, with a DNS subdomain and `/` before it or not: the key of a label, or
+/// a resource.
+pub fn is_qualified_name(text: &str) -> bool {
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
+}
+
+/// The value of a label: letters, digits and inner dashes, dots and underscores, at most 63 of them.
+pub(super) fn is_label_value(text: &str) -> bool {
+    let is_outer = |it: u8| it.is_ascii_alphanumeric();
+    text.len() <= MAX_LABEL
+        && text.bytes().next().is_none_or(is_outer)
+        && text.bytes().next_back().is_none_or(is_outer)
+        && text
+            .bytes()
+            .all(|it| is_outer(it) || matches!(it, b'-' | b'.' | b'_'))
+}
+
 /// Init containers among them. Arbitrary, far above what pods have: each end of a container is a
 /// decision about its whole pod, so three thousand in one held up the node for a minute.
 pub(super) const MAX_CONTAINERS: usize = 200;

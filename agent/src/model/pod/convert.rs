@@ -8,7 +8,8 @@ use k8s_openapi::apimachinery::pkg::api::resource;
 
 use super::{
     Container, DEFAULT_TERMINATION_GRACE, FieldFault, Pod, PodOrigin, PodUid, QosClass,
-    ResourceList, Resources, RestartPolicy, Volume, VolumeSource, check, env,
+    ResourceList, Resources, RestartPolicy, Volume, VolumeSource, check, env, node_requirements,
+    resize,
 };
 use crate::model::quantity::Quantity;
 
@@ -85,10 +86,15 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
             .resources
             .as_ref()
             .map(|it| resources(Some(it), "spec.resources", &mut found)),
+        counted_requests: None,
         volumes: volumes(spec, &mut found),
-        tolerates_memory_pressure: tolerates_memory_pressure(spec),
+        node_requirements: node_requirements::of(source, origin, &mut found),
+        sysctls: sysctls(spec),
+        is_on_host_network: spec.host_network == Some(true),
+        is_on_host_ipc: spec.host_ipc == Some(true),
         warnings: Vec::new(),
     };
+    resize::count(source, &mut pod, &mut found);
     check::identity(&pod, &mut found);
     if origin == PodOrigin::Manifest {
         pod.apply_defaults();
@@ -268,6 +274,7 @@ fn container(
         run_as_group,
         run_as_non_root,
         is_privileged: security.and_then(|it| it.privileged) == Some(true),
+        counted_requests: None,
     }
 }
 
@@ -307,7 +314,7 @@ fn resources(
     }
 }
 
-fn resource_list(
+pub(super) fn resource_list(
     source: Option<&BTreeMap<String, resource::Quantity>>,
     path: &str,
     found: &mut Findings,
@@ -341,23 +348,11 @@ pub(super) fn quantity(
     }
 }
 
-/// By the rules of tolerations: what one leaves out, it does not ask about.
-fn tolerates_memory_pressure(spec: &v1::PodSpec) -> bool {
-    spec.tolerations.iter().flatten().any(|it| {
-        let any_or = |field: &Option<String>, wanted: &str| {
-            let field = field.as_deref().unwrap_or_default();
-            field.is_empty() || field == wanted
-        };
-        let is_value_right = match it.operator.as_deref().unwrap_or_default() {
-            // The taint has no value.
-            "" | "Equal" => it.value.as_deref().unwrap_or_default().is_empty(),
-            "Exists" => true,
-            _ => false,
-        };
-        any_or(&it.key, "node.kubernetes.io/memory-pressure")
-            && any_or(&it.effect, "NoSchedule")
-            && is_value_right
-    })
+fn sysctls(spec: &v1::PodSpec) -> Vec<String> {
+    let security = spec.security_context.as_ref();
+    let sysctls = security.and_then(|it| it.sysctls.as_ref());
+    let names = sysctls.into_iter().flatten().map(|it| it.name.clone());
+    names.collect()
 }
 
 fn volumes(spec: &v1::PodSpec, found: &mut Findings) -> Vec<Volume> {

@@ -397,7 +397,11 @@ fn a_toleration_of_memory_pressure_is_known_by_what_it_leaves_out() {
     ] {
         let spec = json!({"containers": [{"name": "c"}], "tolerations": [toleration]});
         let pod = convert(manifest(spec), PodOrigin::Api).expect("a valid pod");
-        assert_eq!(pod.tolerates_memory_pressure, wanted, "{toleration}");
+        assert_eq!(
+            pod.tolerates(&node_requirements::Taint::memory_pressure()),
+            wanted,
+            "{toleration}"
+        );
     }
 }
 
@@ -421,4 +425,141 @@ fn a_memory_limit_that_holds_nothing_is_warned_of() {
     );
     assert_eq!(limited("256Ki"), [""; 0]);
     assert_eq!(limited("0"), [""; 0]);
+}
+
+#[test]
+fn a_term_that_cannot_match_is_a_fault_of_a_manifest_and_is_left_out_elsewhere() {
+    let terms = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution\
+                 .nodeSelectorTerms";
+    let spec = |terms: Value| {
+        let required = json!({"nodeSelectorTerms": terms});
+        json!({
+            "containers": [{"name": "a"}],
+            "affinity": {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required},
+            },
+        })
+    };
+    let requirement = |key: &str, operator: &str, values: Value| json!({"key": key, "operator": operator, "values": values});
+    let bad = spec(json!([
+        {"matchExpressions": [
+            requirement("-a", "Exists", json!([])),
+            requirement("a", "In", json!([])),
+            requirement("a", "Exists", json!(["b"])),
+            requirement("a", "Gt", json!(["many"])),
+            requirement("a", "Gt", json!(["-1"])),
+            requirement("a", "Lt", json!(["1", "2"])),
+            requirement("a", "Like", json!(["b"])),
+        ]},
+        {"matchFields": [
+            requirement("metadata.uid", "In", json!(["b"])),
+            requirement("metadata.name", "In", json!(["a", "b"])),
+            requirement("metadata.name", "Exists", json!([])),
+        ]},
+        {},
+    ]));
+    let paths: Vec<String> = faults(bad.clone())
+        .iter()
+        .filter_map(|it| Some(it.strip_prefix(terms)?.split_once(':')?.0.to_owned()))
+        .collect();
+    let expected: Vec<String> = (0..7)
+        .map(|i| format!("[0].matchExpressions[{i}]"))
+        .chain((0..3).map(|i| format!("[1].matchFields[{i}]")))
+        .collect();
+    assert_eq!(paths, expected);
+    let elsewhere = convert(manifest(bad), PodOrigin::Api).expect("what the API server has taken");
+    assert_eq!(elsewhere.node_requirements.node_affinity, Some(Vec::new()));
+    assert_eq!(
+        faults(spec(json!([]))),
+        [format!("{terms}: must have at least one term")]
+    );
+    let empty = good(spec(json!([{}])));
+    assert_eq!(empty.node_requirements.node_affinity, Some(Vec::new()));
+}
+
+#[test]
+fn ports_of_the_host_are_those_of_containers_that_run_as_long_as_the_pod() {
+    let port = |port: u16| json!([{"containerPort": 1, "hostPort": port}, {"containerPort": 9}]);
+    let spec = json!({
+        "initContainers": [
+            {"name": "prepare", "ports": port(2)},
+            {"name": "proxy", "ports": port(3), "restartPolicy": "Always"},
+        ],
+        "containers": [{"name": "app", "ports": port(4)}],
+    });
+    let ports = |pod: Pod| {
+        let ports = pod.node_requirements.host_ports.into_iter();
+        ports.map(|it| it.port).collect::<Vec<_>>()
+    };
+    assert_eq!(ports(good(spec.clone())), [3, 4]);
+    let mut on_host = spec;
+    on_host["hostNetwork"] = json!(true);
+    assert_eq!(ports(good(on_host.clone())), [3, 9, 4, 9]);
+    let elsewhere = convert(manifest(on_host), PodOrigin::Api).expect("a valid pod");
+    assert_eq!(ports(elsewhere), [3, 4], "the API server has said which");
+    let bad = json!({"containers": [{"name": "a", "ports": [
+        {"containerPort": 1, "hostPort": 65536},
+        {"containerPort": 1, "hostPort": 1, "protocol": "ICMP"},
+    ]}]});
+    assert_eq!(
+        faults(bad),
+        [
+            "spec.containers[0].ports[0].hostPort: `65536` is not in 1..=65535",
+            "spec.containers[0].ports[1].protocol: `ICMP` is none of TCP, UDP, SCTP",
+        ]
+    );
+}
+
+#[test]
+fn a_resize_counts_with_what_is_wanted_granted_and_used_unless_it_is_infeasible() {
+    let source = |reason: &str| {
+        let mut source = manifest(json!({
+            "resources": {"requests": {"cpu": "3", "memory": "1Gi"}},
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "2"}}}],
+        }));
+        source["status"] = json!({
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+            "resources": {"requests": {"cpu": "1"}},
+            "allocatedResources": {"cpu": "1500m", "hugepages-2Mi": "2Mi"},
+            "containerStatuses": [{
+                "name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "resources": {"requests": {"cpu": "1", "ephemeral-storage": "1Gi"}},
+                "allocatedResources": {"cpu": "500m"},
+            }],
+        });
+        source
+    };
+    let counted = |source: Value| {
+        let pod = convert(source, PodOrigin::Api).expect("a valid pod");
+        let counted = pod.counted_requests().into_iter();
+        counted
+            .map(|(name, amount)| format!("{name}={amount}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let deferred = "cpu=3 ephemeral-storage=1Gi memory=1Gi";
+    assert_eq!(counted(source("Deferred")), deferred);
+    let infeasible = "cpu=1500m ephemeral-storage=1Gi memory=0";
+    assert_eq!(counted(source("Infeasible")), infeasible);
+    let mut of_containers = source("Infeasible");
+    of_containers["spec"]["resources"] = Value::Null;
+    assert_eq!(counted(of_containers), "cpu=1 ephemeral-storage=1Gi");
+}
+
+#[test]
+fn qualified_names_are_those_of_labels_and_resources() {
+    for (name, is_qualified) in [
+        ("app", true),
+        ("App.v-1_2", true),
+        ("example.org/app", true),
+        ("", false),
+        ("-app", false),
+        ("/app", false),
+        ("example.org/", false),
+        ("Example.org/app", false),
+        ("a/b/c", false),
+    ] {
+        assert_eq!(is_qualified_name(name), is_qualified, "{name}");
+    }
+    assert!(is_qualified_name(&"a".repeat(63)) && !is_qualified_name(&"a".repeat(64)));
 }

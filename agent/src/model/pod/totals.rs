@@ -46,7 +46,7 @@ fn add(total: &mut ResourceList, other: &ResourceList) {
     }
 }
 
-fn raise(total: &mut ResourceList, other: &ResourceList) {
+pub(super) fn raise(total: &mut ResourceList, other: &ResourceList) {
     for (name, amount) in other {
         match total.get_mut(name) {
             Some(peak) if *peak >= *amount => {}
@@ -78,9 +78,22 @@ impl Pod {
         total
     }
 
+    /// What the pod takes of its node: its requests with overhead, and while a resize is under way what
+    /// the containers still hold or may get.
+    pub fn counted_requests(&self) -> ResourceList {
+        let mut total = self
+            .sum(|it| counted(&it.counted_requests, &it.resources))
+            .amounts;
+        if let Some(own) = &self.resources {
+            replace(&mut total, counted(&self.counted_requests, own));
+        }
+        add(&mut total, &self.overhead);
+        total
+    }
+
     /// What the pod is limited to, as far as it is.
     pub fn limits(&self, pod_level: PodLevel, overhead: Overhead) -> Totals {
-        let mut total = self.sum(|it| &it.limits);
+        let mut total = self.sum(|it| &it.resources.limits);
         if pod_level == PodLevel::Honoured
             && let Some(own) = &self.resources
         {
@@ -103,7 +116,7 @@ impl Pod {
 
     /// What the containers request together, without pod-level values and overhead.
     pub fn container_requests(&self) -> ResourceList {
-        self.sum(|it| &it.requests).amounts
+        self.sum(|it| &it.resources.requests).amounts
     }
 
     /// Whether `spec.resources` names anything that a pod can have as a whole.
@@ -113,12 +126,20 @@ impl Pod {
             .any(|name| is_pod_level_resource(name))
     }
 
+    /// What the pod requests as a whole. `None`: it has no resources as a whole, not even limits.
+    pub fn pod_level_requests(&self) -> Option<ResourceList> {
+        let own = self.resources.as_ref()?;
+        let mut requests = ResourceList::new();
+        replace(&mut requests, &own.requests);
+        self.has_pod_level_resources().then_some(requests)
+    }
+
     /// The pod-level request, where it counts at all.
     pub fn pod_level_request(&self, name: &str) -> Option<&Quantity> {
         self.resources.as_ref()?.requests.get(name)
     }
 
-    fn sum<'a>(&'a self, list: impl Fn(&'a Resources) -> &'a ResourceList) -> Totals {
+    fn sum<'a>(&'a self, of: impl Fn(&'a Container) -> &'a ResourceList) -> Totals {
         let mut total = ResourceList::new();
         let mut sidecars = ResourceList::new();
         let mut peak = ResourceList::new();
@@ -128,7 +149,6 @@ impl Pod {
                 *is_declared &= is_positive(list, name);
             }
         };
-        let of = |it: &'a Container| list(&it.resources);
         for container in &self.containers {
             add(&mut total, of(container));
             note(of(container));
@@ -152,6 +172,10 @@ impl Pod {
             is_memory_declared,
         }
     }
+}
+
+fn counted<'a>(counted: &'a Option<ResourceList>, own: &'a Resources) -> &'a ResourceList {
+    counted.as_ref().unwrap_or(&own.requests)
 }
 
 fn replace(total: &mut ResourceList, pod_level: &ResourceList) {

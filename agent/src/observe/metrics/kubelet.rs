@@ -166,10 +166,17 @@ impl Metrics {
     }
 }
 
-/// Kubelet's label: names of resources that a cluster can add to would make a series each.
+/// Kubelet's label (`recordAdmissionRejection`, pkg/kubelet/kubelet.go, v1.36): names of resources that a
+/// cluster can add to would make a series each, and some reasons are not on its list.
 const fn rejection(reason: RefusalReason) -> &'static str {
     match reason {
-        RefusalReason::OutOfHugepages => "OutOfExtendedResources",
+        RefusalReason::OutOfHugepages => RefusalReason::OutOfExtendedResources.as_str(),
+        RefusalReason::NodeAffinity
+        | RefusalReason::NodeName
+        | RefusalReason::NodePorts
+        | RefusalReason::TaintToleration
+        | RefusalReason::SmtAlignmentError
+        | RefusalReason::EmptyPodSharedPoolError => "Other",
         other => other.as_str(),
     }
 }

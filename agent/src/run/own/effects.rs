@@ -19,10 +19,10 @@ use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::decide::placement::record::decide;
 use crate::decide::placement::{admission::Outcome, tests::topology};
 use crate::decide::pod_state::accepted;
+use crate::decide::predicates;
 use crate::decide::qos::qos_class;
 use crate::decide::reserved::reserved_cgroups;
 use crate::decide::resource_settings::{CpuPinning, NodeFacts};
-use crate::decide::room;
 use crate::decide::testing::pod;
 use crate::model::cgroup::DesiredCgroup;
 use crate::model::pod::{Pod, PodUid};
@@ -280,7 +280,7 @@ fn aspects(sections: &str) -> BTreeMap<&'static str, String> {
             "room",
             format!(
                 "{:?}",
-                room::allocatable(&allocatable(&config), &config.kubelet, 8)
+                predicates::Node::standalone("node", &allocatable(&config), &config.kubelet, 8)
             ),
         ),
     ])

@@ -55,7 +55,7 @@ impl Loop {
     /// with the next one.
     pub(super) fn pass(&mut self, scope: Scope) {
         let started = clock::boottime();
-        self.room = None;
+        self.node_info = None;
         let mut phases = Phases::begin();
         self.work_removals(started);
         self.record_late();

@@ -28,7 +28,7 @@ use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuest
 use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
 use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
 use crate::decide::pod_state::PodState;
-use crate::decide::room::{self, Room};
+use crate::decide::predicates::{self, NodeInfo};
 use crate::model::admission::{
     Admission, AdmissionReport, ContainerHoldings, MAX_RECORD_BYTES, Refusal, RefusalReason,
 };
@@ -36,6 +36,7 @@ use crate::model::container::ContainerState;
 use crate::model::kubelet_state::PodEntries;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::model::pod::PodUid;
+use crate::model::pod::node_requirements::Taint;
 use crate::model::time::WallTime;
 use crate::observe::chain;
 use crate::observe::metrics::labels::MoveReason;
@@ -161,7 +162,7 @@ pub(super) fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<
     let applicant = Applicant {
         qos: entry.qos,
         is_critical: entry.facts.is_critical,
-        tolerates_memory_pressure: entry.state.pod.tolerates_memory_pressure,
+        tolerates_memory_pressure: entry.state.pod.tolerates(&Taint::memory_pressure()),
     };
     (!is_admitted(&conditions, applicant)).then(|| Refusal {
         reason: RefusalReason::Evicted,
@@ -220,7 +221,7 @@ impl Loop {
             }
         };
         if decided.report.refusal.is_none()
-            && let Some(refusal) = self.room_refusal(uid)
+            && let Some(refusal) = self.node_refusal(uid)
         {
             self.bar(uid, refusal);
             return;
@@ -237,25 +238,28 @@ impl Loop {
         self.conclude(uid, decided, PluginAnswers::default(), None);
     }
 
-    /// Why there is no room for the pod. What has begun has its room, whatever there is by now.
-    fn room_refusal(&mut self, uid: &PodUid) -> Option<Refusal> {
+    /// Why the node does not take the pod. What has begun has its place, whatever there is by now.
+    fn node_refusal(&mut self, uid: &PodUid) -> Option<Refusal> {
         let entry = self.pods.get(uid)?;
         if entry.has_begun() {
             return None;
         }
-        let room = self.room.take().unwrap_or_else(|| self.count_room());
-        let refusal = room.refusal(&entry.state.pod);
-        self.room = Some(room);
+        let node_info = self.node_info.take().unwrap_or_else(|| self.count_pods());
+        let refusal = node_info.refusal(&entry.state.pod);
+        self.node_info = Some(node_info);
         refusal
     }
 
-    /// What is left for pods by those that are in. Linear in their number.
-    pub(super) fn count_room(&self) -> Room {
-        let n_cpus = self.node.capacity.n_cpus;
-        let allocatable = &self.hands.plan.allocatable;
-        let allocatable = room::allocatable(allocatable, &self.config.kubelet, n_cpus);
+    /// The node with what those pods take of it that are in. Linear in their number.
+    pub(super) fn count_pods(&self) -> NodeInfo {
+        let node = predicates::Node::standalone(
+            &self.node.name,
+            &self.hands.plan.allocatable,
+            &self.config.kubelet,
+            self.node.capacity.n_cpus,
+        );
         let active = self.pods.values().filter(|it| it.is_active());
-        Room::new(&allocatable, active.map(|it| &it.state.pod))
+        NodeInfo::new(node, active.map(|it| &it.state.pod))
     }
 
     /// A plugin has said something in the admission of a pod.
@@ -310,8 +314,8 @@ impl Loop {
         match report.refusal {
             None => {
                 entry.state.admission = Admission::Admitted;
-                if let Some(room) = &mut self.room {
-                    room.take(&entry.state.pod);
+                if let Some(node_info) = &mut self.node_info {
+                    node_info.take(&entry.state.pod);
                 }
                 self.told.admitted(&entry.pod_ref, &report.holdings);
                 let before = self.placement.managers.holdings(&entry.state.pod);

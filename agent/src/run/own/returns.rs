@@ -97,14 +97,14 @@ impl Loop {
         }
         waiting.sort_by_key(|it| pods::claim(it, self.own.compat));
         let is_pressure_known = self.pressure.known_conditions().is_some();
-        let mut room = self.count_room();
+        let mut node_info = self.count_pods();
         let mut managers = self.placement.managers.clone();
         let mut due = Vec::new();
         for entry in waiting {
             let pod = &entry.state.pod;
             let is_calm = is_pressure_known && pressure_refusal(entry, &self.pressure).is_none();
             let is_awaiting = managers.devices.awaited(pod).is_some();
-            if !is_calm || is_awaiting || room.refusal(pod).is_some() {
+            if !is_calm || is_awaiting || node_info.refusal(pod).is_some() {
                 continue;
             }
             match admit(&managers, pod, &PluginAnswers::default()) {
@@ -113,7 +113,7 @@ impl Loop {
                 // There are devices for it; what the plugin says will be seen.
                 Outcome::Ask(_) => {}
             }
-            room.take(pod);
+            node_info.take(pod);
             due.push(pod.uid.clone());
         }
         due

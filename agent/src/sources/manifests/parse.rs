@@ -253,9 +253,8 @@ impl Parser<'_> {
             let uid = derived_uid(pod);
             pod.metadata.uid = Some(uid);
         }
-        if let (Some(spec), Some(name)) = (&mut pod.spec, self.node_name)
-            && spec.node_name.as_ref().is_none_or(String::is_empty)
-        {
+        // Whatever node the manifest names: it is run where it lies.
+        if let (Some(spec), Some(name)) = (&mut pod.spec, self.node_name) {
             spec.node_name = Some(name.to_owned());
         }
     }

@@ -275,6 +275,16 @@ fn a_uid_is_stable_and_follows_the_definition() {
 }
 
 #[test]
+fn a_manifest_runs_where_it_lies_whatever_node_it_names() {
+    let fixture = Fixture::new("other-node");
+    let elsewhere = pod("one").replace("spec: {", "spec: {nodeName: node-2, ");
+    fixture.put("a.yaml", elsewhere);
+    let scan = fixture.directory().with_node_name("node-1").scan();
+    let pod = scan.pods.values().next().expect("the pod is good");
+    assert_eq!(pod.node_name.as_deref(), Some("node-1"));
+}
+
+#[test]
 fn of_two_pods_with_one_name_or_uid_the_first_file_wins() {
     let fixture = Fixture::new("twice");
     fixture.put("a.yaml", pod("one"));
