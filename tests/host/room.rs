@@ -93,6 +93,40 @@ fn what_does_not_fit_is_refused_and_begins_when_there_is_room() -> Result<()> {
     Ok(())
 }
 
+/// What kubelet asks of its node beside resources; and a pod that asks for what this node is runs.
+#[cfg_attr(feature = "privileged", test)]
+fn labels_ports_and_systems_are_asked_for_as_by_kubelet() -> Result<()> {
+    let mut agent = Agent::new("labels")?.with_quick_passes();
+    agent.start()?;
+    let pod = |name: &str| always(name, json!({}));
+    let selects = |name: &str, key: &str, value: &str| {
+        let mut selector = serde_json::Map::new();
+        selector.insert(key.to_owned(), json!(value));
+        pod(name).with("nodeSelector", Value::Object(selector))
+    };
+    agent.put(&selects("here", "kubernetes.io/os", "linux"))?;
+    agent.wait_pod("here", "runs", is_running)?;
+    let message = refusal(&agent, &selects("elsewhere", "disk", "ssd"), "NodeAffinity")?;
+    assert_eq!(
+        message,
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+    );
+    let windows = pod("windows").with("os", json!({"name": "windows"}));
+    refusal(&agent, &windows, "PodOSNotSupported")?;
+    let listens = |name: &str| {
+        let ports = json!([{"containerPort": 8080, "hostPort": 18080}]);
+        Manifest::new(name)
+            .with("restartPolicy", json!("Always"))
+            .container(Container::idle("app").with("ports", ports))
+    };
+    agent.put(&listens("first"))?;
+    agent.wait_pod("first", "runs", is_running)?;
+    refusal(&agent, &listens("second"), "NodePorts")?;
+    agent.remove_pod("first")?;
+    agent.wait_pod("second", "runs", is_running)?;
+    Ok(())
+}
+
 /// At a start, when all come at once, and when there is room again: the higher priority has what there is.
 #[cfg_attr(feature = "privileged", test)]
 fn the_higher_priority_comes_first() -> Result<()> {
