@@ -35,6 +35,19 @@ pub const DEFAULT_TERMINATION_GRACE: Duration = Duration::from_secs(30);
 /// Priority from which a pod is critical to the system (Kubernetes API).
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
+/// The two classes that every cluster has (Kubernetes, pkg/apis/scheduling/types.go).
+pub const CLUSTER_CRITICAL_CLASS: &str = "system-cluster-critical";
+pub const NODE_CRITICAL_CLASS: &str = "system-node-critical";
+
+/// The number of a priority class that every cluster has; `None`: it is another.
+pub fn built_in_priority(class: &str) -> Option<i32> {
+    match class {
+        CLUSTER_CRITICAL_CLASS => Some(SYSTEM_CRITICAL_PRIORITY),
+        NODE_CRITICAL_CLASS => Some(SYSTEM_CRITICAL_PRIORITY + 1000),
+        _ => None,
+    }
+}
+
 /// `metadata.uid`: unique over time, unlike the name. Free of `/` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

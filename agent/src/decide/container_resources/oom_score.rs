@@ -1,7 +1,9 @@
 //! `oom_score_adj` of a container's processes (spec cgroups-qos 7).
 
 use crate::config::Compat;
-use crate::model::pod::{Container, Overhead, Pod, PodLevel, QosClass, ResourceList};
+use crate::model::pod::{
+    Container, NODE_CRITICAL_CLASS, Overhead, Pod, PodLevel, QosClass, ResourceList,
+};
 use crate::model::quantity::Quantity;
 use crate::units::Bytes;
 
@@ -11,7 +13,6 @@ const BEST_EFFORT: i16 = 1000;
 /// Above any Guaranteed pod that uses all memory there is.
 const BURSTABLE_MIN: i128 = 3;
 const BURSTABLE_MAX: i128 = 999;
-const NODE_CRITICAL_CLASS: &str = "system-node-critical";
 
 /// -1000..=1000, higher is killed first. A Burstable container goes the later the more of the
 /// node's memory it requests; a sidecar never before the regular containers that it serves.

@@ -4,7 +4,7 @@ use crate::config::Compat;
 use crate::model::eviction::{ContainerFacts, PodFacts, VolumeFacts};
 use crate::model::pod::{
     CONFIG_SOURCE_ANNOTATION, Container, Overhead, Pod, PodLevel, QosClass,
-    SYSTEM_CRITICAL_PRIORITY, Volume, VolumeSource,
+    SYSTEM_CRITICAL_PRIORITY, Volume, VolumeSource, built_in_priority,
 };
 use crate::model::quantity::Quantity;
 use crate::model::record::PodRef;
@@ -27,7 +27,7 @@ pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
             uid: pod.uid.clone(),
         },
         qos,
-        priority: pod.priority.unwrap_or(0),
+        priority: priority(pod, compat),
         is_critical: is_critical(pod, compat),
         termination_grace: pod.termination_grace,
         memory_request: request(pod, MEMORY, compat),
@@ -37,6 +37,16 @@ pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
         containers: containers.collect(),
         volumes: pod.volumes.iter().map(volume).collect(),
     }
+}
+
+/// An API server puts the number of a class into each pod; nobody does into a manifest, and kubelet counts 0. The
+/// classes that every cluster has mean the same here.
+fn priority(pod: &Pod, compat: Compat) -> i32 {
+    let of_class = || match compat {
+        Compat::Kubelet => None,
+        Compat::Ballast => built_in_priority(pod.priority_class_name.as_deref()?),
+    };
+    pod.priority.or_else(of_class).unwrap_or(0)
 }
 
 /// Whether the pod is never evicted.
@@ -51,11 +61,7 @@ fn is_critical(pod: &Pod, compat: Compat) -> bool {
     match compat {
         Compat::Kubelet => pod.is_critical(),
         Compat::Ballast => {
-            is_static()
-                || pod.is_mirror()
-                || pod
-                    .priority
-                    .is_some_and(|it| it >= SYSTEM_CRITICAL_PRIORITY)
+            is_static() || pod.is_mirror() || priority(pod, compat) >= SYSTEM_CRITICAL_PRIORITY
         }
     }
 }
@@ -99,5 +105,32 @@ fn volume(it: &Volume) -> VolumeFacts {
         name: it.name.clone(),
         is_local,
         size_limit: size_limit.filter(|it| it.is_positive()).cloned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::testing::pod;
+
+    #[test]
+    fn the_classes_that_every_cluster_has_mean_their_numbers() {
+        for (class, given, expected) in [
+            ("system-node-critical", None, 2_000_001_000),
+            ("system-cluster-critical", None, 2_000_000_000),
+            ("system-node-critical", Some(7), 7),
+            ("batch", None, 0),
+        ] {
+            let pod = Pod {
+                priority_class_name: Some(class.to_owned()),
+                priority: given,
+                ..pod("")
+            };
+            let facts = |compat| pod_facts(&pod, QosClass::BestEffort, compat);
+            assert_eq!(facts(Compat::Ballast).priority, expected, "{class}");
+            let is_critical = expected >= SYSTEM_CRITICAL_PRIORITY;
+            assert_eq!(facts(Compat::Ballast).is_critical, is_critical, "{class}");
+            assert_eq!(facts(Compat::Kubelet).priority, given.unwrap_or(0));
+        }
     }
 }

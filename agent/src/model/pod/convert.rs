@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::api::resource;
 
 use super::{
     Container, DEFAULT_TERMINATION_GRACE, FieldFault, Pod, PodOrigin, PodUid, QosClass,
-    ResourceList, Resources, RestartPolicy, Volume, VolumeSource, check, env, node_requirements,
-    resize,
+    ResourceList, Resources, RestartPolicy, Volume, VolumeSource, built_in_priority, check, env,
+    node_requirements, resize,
 };
 use crate::model::quantity::Quantity;
 
@@ -97,6 +97,7 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
     resize::count(source, &mut pod, &mut found);
     check::identity(&pod, &mut found);
     if origin == PodOrigin::Manifest {
+        unknown_class(&pod, &mut found);
         pod.apply_defaults();
         check::relations(&pod, &mut found);
     }
@@ -345,6 +346,19 @@ pub(super) fn quantity(
             found.fault(path, error.to_string());
             None
         }
+    }
+}
+
+/// Nobody else knows the number of a class that a cluster has made.
+fn unknown_class(pod: &Pod, found: &mut Findings) {
+    if let Some(class) = &pod.priority_class_name
+        && pod.priority.is_none()
+        && built_in_priority(class).is_none()
+    {
+        found.warn(
+            "spec.priorityClassName",
+            format!("`{class}` is not known here and counts as 0; set spec.priority too"),
+        );
     }
 }
 
