@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
-use crate::sys::FsError;
+use crate::model::record::PodRef;
+use crate::sys::{Dir, FsError};
 
 pub mod error;
 pub mod logs;
@@ -148,6 +149,18 @@ pub struct ContainerOwner {
     pub attempt: u32,
 }
 
+impl ContainerOwner {
+    pub fn new(pod: &PodRef, container: &str, attempt: u32) -> Self {
+        Self {
+            pod_uid: pod.uid.clone(),
+            pod_namespace: pod.namespace.clone(),
+            pod_name: pod.name.clone(),
+            container: container.to_owned(),
+            attempt,
+        }
+    }
+}
+
 /// All that one start needs, decided before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerSpec {
@@ -233,6 +246,15 @@ impl HostProcess {
 pub struct JoinedCgroup {
     pub path: PathBuf,
     pub cgroup_id: CgroupId,
+}
+
+impl JoinedCgroup {
+    pub fn of(dir: &Dir) -> Self {
+        Self {
+            path: dir.path().into(),
+            cgroup_id: CgroupId(dir.inode()),
+        }
+    }
 }
 
 /// What outlives the agent about a container.

@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::devices::{DeviceError, DevicePrograms};
+use super::freezer::Freezer;
 use crate::model::cgroup::{CgroupStep, Controller, FileValue, InterfaceFile};
 use crate::model::cgroup_path::CgroupPath;
 use crate::sys::{Dir, FsError, Tree, Trees};
@@ -491,37 +492,25 @@ impl CgroupWriter {
 
     /// Takes the agent out of a cgroup, if somebody has put it there. True: it was.
     pub fn leave(&self, path: &CgroupPath) -> Result<bool, ApplyError> {
-        let mut has_left = false;
-        for tree in &self.trees.trees {
-            let left = match tree.dir.descend(path.components()) {
-                Ok(dir) => leave(&dir, &tree.dir),
-                Err(FsError::Gone { .. }) => continue,
-                Err(source) => Err(source),
-            };
-            has_left |= left.map_err(|source| ApplyError::Move {
-                path: path.clone(),
-                pid: std::process::id(),
-                source,
-            })?;
-        }
-        Ok(has_left)
+        let all = self.trees.trees.iter();
+        let left = any_in(all, path, |dir, tree| leave(dir, &tree.dir));
+        left.map_err(|source| ApplyError::Move {
+            path: path.clone(),
+            pid: std::process::id(),
+            source,
+        })
     }
 
     /// Thaws a cgroup and those below it. True: some were frozen.
     pub fn thaw(&self, path: &CgroupPath) -> Result<bool, ApplyError> {
-        let mut was_frozen = false;
-        for tree in &self.trees.trees {
-            let thawed = match tree.dir.descend(path.components()) {
-                Ok(dir) => thaw_below(&dir),
-                Err(FsError::Gone { .. }) => continue,
-                Err(source) => Err(source),
-            };
-            was_frozen |= thawed.map_err(|source| ApplyError::Thaw {
-                path: path.clone(),
-                source,
-            })?;
-        }
-        Ok(was_frozen)
+        // The others of v1 have none.
+        let with_freezer = [self.trees.cgroup2(), self.trees.legacy("freezer")];
+        let with_freezer = with_freezer.into_iter().flatten();
+        let thawed = any_in(with_freezer, path, |dir, _| thaw_below(dir));
+        thawed.map_err(|source| ApplyError::Thaw {
+            path: path.clone(),
+            source,
+        })
     }
 
     /// For those who write to the same cgroups.
@@ -569,31 +558,43 @@ impl CgroupWriter {
     }
 }
 
+/// Does something to a cgroup in each of these trees that has it. True: somewhere it was to be done.
+fn any_in<'a>(
+    trees: impl Iterator<Item = &'a Tree>,
+    path: &CgroupPath,
+    mut act: impl FnMut(&Dir, &Tree) -> Result<bool, FsError>,
+) -> Result<bool, FsError> {
+    let mut any = false;
+    for tree in trees {
+        match tree.dir.descend(path.components()) {
+            Ok(dir) => any |= act(&dir, tree)?,
+            Err(FsError::Gone { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(any)
+}
+
 /// A cgroup frozen for the time of one kill round; thawed on drop, whatever happens.
 struct Frozen<'a> {
     dir: &'a Dir,
-    file: &'static str,
-    thawed: &'static str,
+    freezer: &'static Freezer,
 }
 
 impl<'a> Frozen<'a> {
     /// `None` where the cgroup has no freezer, or it refuses: the round is then a plain one, and
     /// the caller's next round catches what was forked meanwhile.
     fn freeze(dir: &'a Dir) -> Option<Self> {
-        let candidates = [
-            ("cgroup.freeze", "1", "0"),
-            ("freezer.state", "FROZEN", "THAWED"),
-        ];
-        let (file, frozen, thawed) = candidates.into_iter().find(|(file, ..)| dir.has(file))?;
-        dir.write(file, frozen).ok()?;
-        Some(Self { dir, file, thawed })
+        let freezer = Freezer::of(dir)?;
+        dir.write(freezer.file, freezer.frozen).ok()?;
+        Some(Self { dir, freezer })
     }
 }
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         // A cgroup that vanished has nothing left to thaw.
-        if let Err(error) = self.dir.write(self.file, self.thawed)
+        if let Err(error) = self.dir.write(self.freezer.file, self.freezer.thawed)
             && !error.is_gone()
         {
             tracing::error!(cgroup = %self.dir.path().display(), %error, "thaw failed");
@@ -641,24 +642,20 @@ fn thaw_below(dir: &Dir) -> Result<bool, FsError> {
     Ok(was_frozen)
 }
 
-/// Thaws a cgroup that is frozen by itself, and not by one above it: v1 tells by `freezer.self_freezing` (Linux 3.8,
-/// Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst), v2 by what was written.
+/// Thaws a cgroup that is frozen by itself, and not by one above it.
 fn thaw(dir: &Dir) -> Result<bool, FsError> {
-    for (shown, written, value) in [
-        ("freezer.self_freezing", "freezer.state", "THAWED"),
-        ("cgroup.freeze", "cgroup.freeze", "0"),
-    ] {
-        let is_frozen = dir.read_text_if_any(shown)?;
-        if is_frozen.is_none_or(|it| it.trim() != "1") {
-            continue;
-        }
-        return match dir.write(written, value) {
-            Ok(()) => Ok(true),
-            Err(FsError::Gone { .. }) => Ok(false),
-            Err(error) => Err(error),
-        };
+    let Some(freezer) = Freezer::of(dir) else {
+        return Ok(false);
+    };
+    let is_frozen = dir.read_text_if_any(freezer.self_file)?;
+    if is_frozen.is_none_or(|it| it.trim() != "1") {
+        return Ok(false);
     }
-    Ok(false)
+    match dir.write(freezer.file, freezer.thawed) {
+        Ok(()) => Ok(true),
+        Err(FsError::Gone { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The processes in and below a cgroup of one hierarchy.

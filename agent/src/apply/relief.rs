@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::cgroupfs::{ApplyError, CgroupWriter, kill_below, procs_below};
+use super::freezer::{self, Freezer};
 use crate::model::cgroup::{Controller, FileKind, FileValue, InterfaceFile};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::relief::{KillOutcome, ReliefAction, ReliefEffect, ReliefStep};
@@ -224,8 +225,8 @@ impl ReliefWriter {
 
     fn freezer(&self) -> &'static Freezer {
         match self.writer.trees().unified {
-            true => &UNIFIED_FREEZER,
-            false => &LEGACY_FREEZER,
+            true => &freezer::UNIFIED,
+            false => &freezer::LEGACY,
         }
     }
 
@@ -257,33 +258,6 @@ impl ReliefWriter {
         }
     }
 }
-
-/// The files that stop and continue the processes of a cgroup and below it.
-struct Freezer {
-    file: &'static str,
-    frozen: &'static str,
-    thawed: &'static str,
-    /// Where it shows that all have stopped, and as which line.
-    state_file: &'static str,
-    frozen_state: &'static str,
-}
-
-/// Linux 5.2, Documentation/admin-guide/cgroup-v2.rst.
-const UNIFIED_FREEZER: Freezer = Freezer {
-    file: "cgroup.freeze",
-    frozen: "1",
-    thawed: "0",
-    state_file: "cgroup.events",
-    frozen_state: "frozen 1",
-};
-
-const LEGACY_FREEZER: Freezer = Freezer {
-    file: "freezer.state",
-    frozen: "FROZEN",
-    thawed: "THAWED",
-    state_file: "freezer.state",
-    frozen_state: "FROZEN",
-};
 
 fn write_failed(path: &CgroupPath, file: &str, value: &str, source: FsError) -> ApplyError {
     match source {

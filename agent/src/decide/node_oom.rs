@@ -24,20 +24,12 @@ pub struct Evidence {
 /// A kill with the reason that follows from the evidence. `None`: it stays as it is. A memory policy is not told
 /// from the node.
 pub fn derive(kill: &OomKill, evidence: Evidence) -> Option<OomKill> {
-    if !is_open(kill) {
+    if !is_open(kill, evidence.tells_reclaim) {
         return None;
     }
-    let is_by_node = match kill.last_reclaim.filter(|_| evidence.tells_reclaim) {
-        // Right before (mm/page_alloc.c, `__alloc_pages_may_oom`): a cgroup that is full beside it is chance.
-        Some(Reclaim::ForNode) => true,
-        Some(Reclaim::AtLimit) => false,
-        None => {
-            kill.limit_cgroup.is_none()
-                && evidence.looks_for_limits
-                && evidence.has_stalled == Some(true)
-        }
-    };
-    if !is_by_node {
+    let is_told = evidence.tells_reclaim && kill.last_reclaim.is_some();
+    let is_seen = evidence.looks_for_limits && evidence.has_stalled == Some(true);
+    if !is_told && !is_seen {
         return None;
     }
     let constraint = match evidence.is_confined? {
@@ -54,9 +46,17 @@ pub fn derive(kill: &OomKill, evidence: Evidence) -> Option<OomKill> {
     })
 }
 
-/// No program read why from the kernel's own decision.
-pub fn is_open(kill: &OomKill) -> bool {
-    !kill.was_exiting && kill.method != AttributionMethod::Exact
+/// It may have been the node, so the rest of the evidence is worth a look.
+pub fn is_open(kill: &OomKill, tells_reclaim: bool) -> bool {
+    if kill.was_exiting || kill.method == AttributionMethod::Exact {
+        return false;
+    }
+    match kill.last_reclaim.filter(|_| tells_reclaim) {
+        // Right before (mm/page_alloc.c, `__alloc_pages_may_oom`): a cgroup that is full beside it is chance.
+        Some(Reclaim::ForNode) => true,
+        Some(Reclaim::AtLimit) => false,
+        None => kill.limit_cgroup.is_none(),
+    }
 }
 
 #[cfg(test)]

@@ -650,14 +650,15 @@ impl Listener {
 
     /// A kill with its reason, where no program could read it and there is enough to derive it from.
     fn with_reason<'a>(&self, kill: &'a OomKill) -> Cow<'a, OomKill> {
-        if !node_oom::is_open(kill) {
+        let reports = self.streams.reports();
+        let tells_reclaim = reports.iter().any(ProgramReport::tells_reclaim_at_limits);
+        if !node_oom::is_open(kill, tells_reclaim) {
             return Cow::Borrowed(kill);
         }
         let root = Root::host();
-        let reports = self.streams.reports();
         let before = self.allocation_stalls;
         let evidence = Evidence {
-            tells_reclaim: reports.iter().any(ProgramReport::tells_reclaim_at_limits),
+            tells_reclaim,
             looks_for_limits: reports.iter().any(ProgramReport::looks_for_limits),
             has_stalled: before.and_then(|it| Some(procfs::allocation_stalls(&root)? > it)),
             is_confined: procfs::is_confined(&root, kill.trigger_pid),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Loop;
 use crate::run::RunError;
+use crate::runtime::ContainerOwner;
 use crate::runtime::logs::{Rotated, prune, rotate};
 
 /// How often the length of each log is looked at: what a container writes in this time is beyond the
@@ -101,7 +102,8 @@ impl Loop {
                     [Some(it.attempt), before].map(|attempt| (&it.name, attempt))
                 });
                 attempts.filter_map(|(name, attempt)| {
-                    let path = self.paths.log(&entry.pod_ref, name, attempt?);
+                    let owner = ContainerOwner::new(&entry.pod_ref, name, attempt?);
+                    let path = self.paths.log(&owner);
                     Some(Log { path })
                 })
             })

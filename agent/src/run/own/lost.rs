@@ -1,14 +1,14 @@
 //! Containers that run and whose record was lost: they are found by their cgroup, and go on.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
 use super::pods::PodEntry;
-use super::start::container_id;
+use super::start::{container_id, spec_hash};
 use super::undecided::LeftContainer;
-use crate::model::container::{ContainerState, ContainerStatus, SpecHash};
-use crate::model::event::CgroupId;
+use crate::model::container::{ContainerState, ContainerStatus};
 use crate::runtime::{ContainerOwner, ContainerRecord, HostProcess, JoinedCgroup};
 use crate::sys::{Dir, FsError, Root};
 
@@ -23,7 +23,7 @@ impl Loop {
                     continue;
                 }
                 match self.lost_record(entry, status) {
-                    Ok(record) => found.extend(record),
+                    Ok(record) => found.extend(record.map(|it| (Arc::clone(&entry.pod_ref), it))),
                     Err(error) => self.told.container_not_found(
                         &entry.pod_ref,
                         &status.name,
@@ -32,19 +32,16 @@ impl Loop {
                 }
             }
         }
-        for record in found {
-            let owner = record.owner.clone();
+        for (pod, record) in found {
             match self.runtime.adopt(record.clone()) {
                 Ok(true) => {
-                    self.told.container_found(&owner, record.process);
-                    let was_oom_killed = false;
-                    self.take_up(
-                        LeftContainer {
-                            record,
-                            was_oom_killed,
-                        },
-                        now,
-                    );
+                    let container = &record.owner.container;
+                    self.told.container_found(&pod, container, record.process);
+                    let left = LeftContainer {
+                        record,
+                        was_oom_killed: false,
+                    };
+                    self.take_up(left, now);
                 }
                 Ok(false) => {}
                 Err(error) => {
@@ -69,32 +66,16 @@ impl Loop {
         let Some(process) = first_process(&pids, started_at) else {
             return Ok(None);
         };
-        let joined = |path| -> Result<JoinedCgroup, FsError> {
-            let dir = Dir::open(path)?;
-            Ok(JoinedCgroup {
-                path: dir.path().into(),
-                cgroup_id: CgroupId(dir.inode()),
-            })
-        };
         let dirs = self.node.dirs_of(&cgroup);
-        let cgroups = dirs.iter().map(|it| joined(it)).collect::<Result<_, _>>()?;
+        let joined = dirs.iter().map(|it| Ok(JoinedCgroup::of(&Dir::open(it)?)));
+        let cgroups = joined.collect::<Result<_, FsError>>()?;
         let adj = Root::host().read_text(format!("/proc/{}/oom_score_adj", process.pid))?;
-        let pod = &entry.pod_ref;
+        let owner = ContainerOwner::new(&entry.pod_ref, &status.name, status.attempt);
         Ok(Some(ContainerRecord {
             id,
-            owner: ContainerOwner {
-                pod_uid: pod.uid.clone(),
-                pod_namespace: pod.namespace.clone(),
-                pod_name: pod.name.clone(),
-                container: status.name.clone(),
-                attempt: status.attempt,
-            },
-            spec_hash: status
-                .spec_hash
-                .clone()
-                .map(|SpecHash(hash)| hash)
-                .unwrap_or_default(),
-            log_path: self.paths.log(pod, &status.name, status.attempt),
+            log_path: self.paths.log(&owner),
+            owner,
+            spec_hash: spec_hash(status),
             oom_score_adj: adj.trim().parse()?,
             cgroups,
             boot_id: self.boot_id(),

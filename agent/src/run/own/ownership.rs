@@ -143,15 +143,9 @@ impl Loop {
 
     /// Finds the pod cgroups of others.
     pub(super) fn look_for_strangers(&mut self) {
-        let mut strangers = BTreeSet::new();
-        for class in self.hands.plan.qos_cgroups() {
-            let pods = self.children(&class);
-            strangers.extend(pods.into_iter().filter(|pod| {
-                let uid = pod.last().and_then(uid_of);
-                uid.is_some_and(|uid| !self.ownership.has(&uid))
-            }));
-        }
-        self.ownership.strangers = strangers;
+        let mut strangers = self.pod_cgroups_there();
+        strangers.retain(|(_, uid)| !self.ownership.has(uid));
+        self.ownership.strangers = strangers.into_iter().map(|(pod, _)| pod).collect();
     }
 
     /// Nothing of a cgroup of the node is lowered while it holds pods of others, whose manager may be away for a
@@ -198,28 +192,22 @@ impl Loop {
         let mut present = BTreeSet::new();
         // A manifest that cannot be read may be that of a pod whose record cannot be read either.
         let knows_all_pods = self.manifest_state.is_complete;
-        for parent in self.hands.plan.qos_cgroups() {
-            for pod in self.children(&parent) {
-                let Some(uid) = pod.last().and_then(uid_of) else {
-                    continue;
-                };
-                present.insert(uid.clone());
-                let is_occupied = |it: &PodEntry| it.occupied.is_some();
-                let is_left = self.pods.get(&uid).is_some_and(is_occupied);
-                let is_ours = self.ownership.has(&uid) && !is_left;
-                if !is_ours && !self.own.remove_unknown_cgroups {
-                    unknown.insert(pod);
-                } else if is_ours && !knows_all_pods && !self.pods.contains_key(&uid) {
-                    if !self.undecided.has(&uid) {
-                        unknown.insert(pod);
-                    }
-                } else if !known.contains(&pod) || !is_ours {
-                    self.told.orphan(&pod);
-                    self.removals.insert(pod, now);
-                } else {
-                    self.remove_unknown_containers(&pod, &known, now);
-                }
+        for (pod, uid) in self.pod_cgroups_there() {
+            let is_occupied = |it: &PodEntry| it.occupied.is_some();
+            let is_left = self.pods.get(&uid).is_some_and(is_occupied);
+            let is_ours = self.ownership.has(&uid) && !is_left;
+            let may_be_of_a_manifest = !knows_all_pods && !self.pods.contains_key(&uid);
+            if !is_ours && !self.own.remove_unknown_cgroups {
+                unknown.insert(pod);
+            } else if is_ours && may_be_of_a_manifest {
+                unknown.extend((!self.undecided.has(&uid)).then_some(pod));
+            } else if !known.contains(&pod) || !is_ours {
+                self.told.orphan(&pod);
+                self.removals.insert(pod, now);
+            } else {
+                self.remove_unknown_containers(&pod, &known, now);
             }
+            present.insert(uid);
         }
         if knows_all_pods {
             let is_over = |it: &&PodUid| !present.contains(it) && !self.pods.contains_key(it);
@@ -254,6 +242,17 @@ impl Loop {
                 self.removals.insert(container, now);
             }
         }
+    }
+
+    /// The cgroups of pods that there are, whoever made them.
+    fn pod_cgroups_there(&self) -> Vec<(CgroupPath, PodUid)> {
+        let classes = self.hands.plan.qos_cgroups();
+        let children = classes.iter().flat_map(|it| self.children(it));
+        let with_uid = children.filter_map(|pod| {
+            let uid = uid_of(pod.last()?)?;
+            Some((pod, uid))
+        });
+        with_uid.collect()
     }
 
     fn children(&self, parent: &CgroupPath) -> Vec<CgroupPath> {

@@ -322,15 +322,8 @@ impl StatePaths {
         logs::pod_dir(&self.0, &pod.namespace, &pod.name, &pod.uid)
     }
 
-    pub(super) fn log(&self, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
-        let owner = ContainerOwner {
-            pod_uid: pod.uid.clone(),
-            pod_namespace: pod.namespace.clone(),
-            pod_name: pod.name.clone(),
-            container: container.to_owned(),
-            attempt,
-        };
-        logs::log_path(&self.0, &owner)
+    pub(super) fn log(&self, owner: &ContainerOwner) -> PathBuf {
+        logs::log_path(&self.0, owner)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::decide::desired::NodePlan;
 use crate::decide::env::{self, BaseEnv, DEFAULT_PATH};
 use crate::decide::pod_resources::{memory, memory_volume_size, pod_resources};
 use crate::decide::resource_settings::CpuPinning;
-use crate::model::container::SpecHash;
+use crate::model::container::{ContainerStatus, SpecHash};
 use crate::model::device::ContainerDevices;
 use crate::model::pod::{PodUid, VolumeSource};
 use crate::run::node::Node;
@@ -116,15 +116,11 @@ pub(super) fn container_spec(
         return Err("runAsNonRoot is set and runAsUser is 0 or not set".to_owned());
     }
     let dirs = node.dirs_of(&instance.cgroup);
+    let owner = ContainerOwner::new(&entry.pod_ref, name, status.attempt);
     Ok(ContainerSpec {
         id: instance.id.clone(),
-        owner: ContainerOwner {
-            pod_uid: pod.uid.clone(),
-            pod_namespace: pod.namespace.clone(),
-            pod_name: pod.name.clone(),
-            container: name.to_owned(),
-            attempt: status.attempt,
-        },
+        log_path: paths.log(&owner),
+        owner,
         argv: process.argv,
         env: process.env,
         working_dir: container
@@ -143,13 +139,14 @@ pub(super) fn container_spec(
             node.capacity.memory,
             plan.settings.compat,
         ),
-        log_path: paths.log(&entry.pod_ref, name, status.attempt),
-        spec_hash: status
-            .spec_hash
-            .clone()
-            .map(|SpecHash(hash)| hash)
-            .unwrap_or_default(),
+        spec_hash: spec_hash(status),
     })
+}
+
+/// Empty: not known.
+pub(super) fn spec_hash(status: &ContainerStatus) -> String {
+    let hash = status.spec_hash.clone();
+    hash.map(|SpecHash(hash)| hash).unwrap_or_default()
 }
 
 /// What was made by an earlier start stays as it is.

@@ -16,7 +16,7 @@ use crate::model::pod::PodUid;
 use crate::model::record::{ContainerDetail, EventDetail, EventKind, PodRef};
 use crate::model::relief::{ReliefEffect, ReliefStep};
 use crate::run::told::Told;
-use crate::runtime::{ContainerOwner, HostProcess};
+use crate::runtime::HostProcess;
 use crate::sources::largest::Largest;
 use crate::sys::clock;
 
@@ -53,17 +53,13 @@ impl Told {
         self.pod("PodThawed", pod, message.to_owned());
     }
 
-    pub(super) fn container_found(&self, owner: &ContainerOwner, process: HostProcess) {
-        let pod = PodRef {
-            namespace: owner.pod_namespace.clone(),
-            name: owner.pod_name.clone(),
-            uid: owner.pod_uid.clone(),
-        };
+    pub(super) fn container_found(&self, pod: &PodRef, container: &str, process: HostProcess) {
         let message = format!(
-            "container {}: its record is missing or cannot be used; process {} of its cgroup is its first and goes on",
-            owner.container, process.pid
+            "container {container}: its record is missing or cannot be used; process {} of its cgroup is its first \
+             and goes on",
+            process.pid
         );
-        self.pod("ContainerFound", &pod, message);
+        self.pod("ContainerFound", pod, message);
     }
 
     pub(super) fn container_not_found(&self, pod: &PodRef, container: &str, why: &str) {

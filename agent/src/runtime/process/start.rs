@@ -11,7 +11,7 @@ use super::command::Command;
 use super::exits::Exits;
 use super::records::Records;
 use super::state::Watched;
-use crate::model::event::{CgroupId, ExitStatus};
+use crate::model::event::ExitStatus;
 use crate::runtime::{
     ContainerCgroup, ContainerRecord, ContainerSpec, HostProcess, JoinedCgroup, StartError,
     StartWarning,
@@ -131,13 +131,7 @@ impl Starter<'_> {
             spec_hash: spec.spec_hash.clone(),
             log_path: spec.log_path.clone(),
             oom_score_adj: spec.oom_score_adj,
-            cgroups: cgroups
-                .iter()
-                .map(|dir| JoinedCgroup {
-                    path: dir.path().into(),
-                    cgroup_id: CgroupId(dir.inode()),
-                })
-                .collect(),
+            cgroups: cgroups.iter().map(JoinedCgroup::of).collect(),
             boot_id: self.boot_id.to_owned(),
             process: HostProcess::find(child.pid).map_err(StartError::Inspect)?,
             started_at: clock::boottime(),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::apply::checkpoint;
 use crate::decide::eviction::State;
-use crate::decide::eviction::brake::Brake;
+use crate::decide::eviction::brake::{Brake, Kill};
 use crate::model::eviction::NodeCondition;
 use crate::sources::checkpoint::{self as stored, CheckpointError};
 use crate::sys::patience::Patience;
@@ -39,25 +39,21 @@ impl Saved {
     fn state(&self, boot_id: &str, now: Duration) -> State {
         let is_of_this_boot = self.boot_id == boot_id;
         let seen = |it: &Duration| if is_of_this_boot { *it } else { now };
-        let fresh = State::new();
-        let brake = self.brake.clone().filter(|_| is_of_this_boot);
-        State {
-            condition_seen: self
-                .condition_seen
-                .iter()
-                .map(|(condition, at)| (*condition, seen(at)))
-                .collect(),
-            brake: brake.or(fresh.brake),
-            ..State::default()
+        let mut state = State::new();
+        let conditions = self.condition_seen.iter();
+        state.condition_seen = conditions.map(|(it, at)| (*it, seen(at))).collect();
+        if self.brake.is_some() && is_of_this_boot {
+            state.brake.clone_from(&self.brake);
         }
+        state
     }
 
     /// It would decide otherwise.
     fn differs(&self, other: &Self) -> bool {
-        let evictions = |it: &Self| {
-            let brake = it.brake.as_ref();
-            brake.map(|it| (it.asked.clone(), it.kills.clone()))
-        };
+        fn evictions(of: &Saved) -> Option<(&Option<Kill>, &[Kill])> {
+            let brake = of.brake.as_ref();
+            brake.map(|it| (&it.asked, it.kills.as_slice()))
+        }
         !self.condition_seen.keys().eq(other.condition_seen.keys())
             || evictions(self) != evictions(other)
     }
@@ -144,7 +140,7 @@ impl KeptState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::eviction::brake::{Kill, Split};
+    use crate::decide::eviction::brake::Split;
     use crate::model::pod::PodUid;
 
     fn saved() -> Saved {
