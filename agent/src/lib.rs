@@ -25,6 +25,8 @@ pub mod grpc;
 
 pub mod device_plugin;
 
+pub mod cri;
+
 pub mod observe;
 
 pub mod cli;

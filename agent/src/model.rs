@@ -36,6 +36,7 @@ pub mod record;
 pub mod recording;
 pub mod relief;
 pub mod resources;
+pub mod runtime_names;
 pub mod saved_counts;
 pub mod sealed;
 pub mod stats;

@@ -1,11 +1,12 @@
-//! The agent's side of the device plugin API against plugins of other processes. Needs a temporary
-//! directory and nothing else.
+//! The agent's side of the device plugin API against plugins of other processes, and that of CRI against a runtime
+//! that runs nothing. Needs a temporary directory and nothing else.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
     reason = "a failed fixture fails the test"
 )]
 
+mod cri;
 mod node;
 
 use std::collections::BTreeSet;

@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod cadvisor;
 pub mod cgroup;
+pub mod cri;
 pub mod dashboards;
 pub mod exposition;
 pub mod fake_node;

@@ -25,8 +25,8 @@ use crate::debian::remove;
 use crate::progress::{self, Elapsed, headline, note};
 use crate::workspace;
 use processes::{POLL, in_namespace, recorded};
-pub(crate) use programs::cannot_run;
 use programs::{Kubernetes, Programs};
+pub(crate) use programs::{cannot_run, sources};
 
 /// Bring a cluster of one node up, of the real programs, speak to it, take it down
 ///

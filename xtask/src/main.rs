@@ -10,6 +10,7 @@ mod build_ebpf;
 mod cadvisor;
 mod ci;
 mod cluster;
+mod cri;
 mod dashboards;
 mod debian;
 mod demo;
@@ -46,6 +47,7 @@ enum Verb {
     Test(test::Arguments),
     Vm(vm::Arguments),
     Cluster(cluster::Arguments),
+    Cri(cri::Arguments),
     Fuzz(fuzz::Arguments),
     Bench(bench::Arguments),
     Dashboards(dashboards::Arguments),
@@ -79,6 +81,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Test(arguments) => test::run(&arguments),
         Verb::Vm(arguments) => vm::run(&arguments),
         Verb::Cluster(arguments) => cluster::run(&arguments),
+        Verb::Cri(arguments) => cri::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
         Verb::Dashboards(arguments) => dashboards::run(&arguments).map(|()| ExitCode::SUCCESS),

@@ -69,7 +69,7 @@ enum Lane {
     Replay,
     /// Recorded behaviour of kubelet, every case; needs nothing
     Conformance,
-    /// The agent's side of device plugins against processes that are plugins; needs nothing
+    /// The agent's side of device plugins and of a container runtime against programs that are none; needs nothing
     Plugins,
     /// Rules, alerts and pages in a Prometheus and an Alertmanager of their own; needs Debian's packages
     Rules,

@@ -47,6 +47,16 @@ impl Channel {
         let stream = UnixStream::connect(path)
             .await
             .map_err(ConnectError::Connect)?;
+        Self::begin(stream).await
+    }
+
+    /// On a socket that is connected and does not block.
+    pub async fn over(stream: std::os::unix::net::UnixStream) -> Result<Self, ConnectError> {
+        let stream = UnixStream::from_std(stream).map_err(ConnectError::Connect)?;
+        Self::begin(stream).await
+    }
+
+    async fn begin(stream: UnixStream) -> Result<Self, ConnectError> {
         let (sender, connection) = Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)

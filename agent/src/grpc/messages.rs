@@ -1,6 +1,7 @@
 //! Messages on the wire, by API. Field numbers are those of the Kubernetes APIs (spec placement 5.2
 //! and 6); fields that nobody here reads or sends are left out, and skipped when they come.
 
+pub mod cri;
 pub mod device_plugin;
 pub mod plugin_registration;
 pub mod pod_resources;

@@ -151,6 +151,23 @@ impl Programs {
     }
 }
 
+/// The sources of a Go module of the default version of Kubernetes, as its module file names it: downloaded by Go,
+/// which checks its sum.
+pub(crate) fn sources(path: &str) -> Result<PathBuf> {
+    let version = module_version(path, "kubernetes", Kubernetes::default().module_file())?;
+    let mut go = Command::new("go");
+    go.args(["mod", "download", "-json"])
+        .arg(format!("{path}@{version}"))
+        .current_dir(source("kubernetes"))
+        .env("GOFLAGS", "-mod=readonly");
+    let text = progress::quiet(&mut go).with_context(|| format!("fetch {path} {version}"))?;
+    let told: serde_json::Value = serde_json::from_str(&text).context("read what Go tells")?;
+    let directory = told.get("Dir").and_then(serde_json::Value::as_str);
+    directory
+        .map(PathBuf::from)
+        .with_context(|| format!("Go has no directory of {path} {version}"))
+}
+
 fn source(module: &str) -> PathBuf {
     workspace::root().join("tests/cluster").join(module)
 }

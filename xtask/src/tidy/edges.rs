@@ -36,6 +36,8 @@ const MODULES: &[Module] = &[
     effectful("grpc", &["places"]),
     // Answers plugins and calls them: one matter there too.
     effectful("device_plugin", &["units", "model", "sys", "grpc"]),
+    // Asks the container runtime for names, and follows what it tells.
+    effectful("cri", &["units", "model", "sys", "grpc"]),
     // Serves what it was told, on sockets and files.
     effectful("observe", &["units", "model", "sys", "places", "grpc"]),
     // Talks to a running agent, in the protocol of `observe`.

@@ -1,0 +1,143 @@
+//! The container runtime of a kubelet, asked for names by CRI v1. In: lists, events and answers of its socket.
+//! Out: whose a container id is, and how the runtime is ([`Told`]).
+//!
+//! Two threads. `cri` connects, asks and tells; it has one call open at a time, each with a deadline. `cri-events`
+//! reads the stream of events into a queue and does nothing else: a runtime waits for each of its subscribers, and
+//! while one does not read no container is made on the node. The queue drops its oldest when it is full, which a
+//! list makes good; a reader that was late is cut off, so that nobody waits for it.
+//!
+//! Invariants:
+//! - Nothing of the runtime is changed: it is asked for its version, for lists and for events.
+//! - No answer, however late or large, holds up another part of the agent, and no part of it the runtime.
+//! - An event says whom there is, never that somebody is gone.
+//!
+//! Deliberate absences: no state of a container, no exit code, no image. Nothing is kept on disk.
+
+mod endpoint;
+mod events;
+mod follower;
+mod meaning;
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use self::follower::Follower;
+use crate::model::runtime_names::{Identified, RuntimeStatus};
+
+/// For each call, and to connect. A list of some hundred containers takes milliseconds.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Largest answer, bytes. Kubelet takes as much: sandboxes carry all annotations of their pods.
+const MAX_ANSWER: usize = 16 << 20;
+
+/// Ids that wait to be asked for, at most; of more the oldest are named by the next list.
+const MAX_ASKED: usize = 1024;
+
+/// What is told, to one closure, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Everybody whom the runtime knows, and whom it has told of since the list before.
+    All(Vec<Identified>),
+    /// Some of them.
+    Some(Vec<Identified>),
+    /// Comes first, and with each change.
+    State(RuntimeStatus),
+}
+
+/// Asks until it is dropped.
+#[derive(Debug)]
+pub struct Cri {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_stopped: AtomicBool,
+    /// Something is to be done: an event is in the queue, an id is to be asked for, the agent ends.
+    wake: Notify,
+    asked: Mutex<VecDeque<String>>,
+}
+
+impl Cri {
+    /// `endpoint`: the socket; `None`: it is looked for. `sink` is called on a thread where it may block; while it
+    /// does, nothing is asked.
+    pub fn start(
+        endpoint: Option<PathBuf>,
+        sink: impl Fn(Told) + Send + 'static,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let shared = Arc::<Shared>::default();
+        let follower = Follower::new(endpoint, Arc::clone(&shared), Box::new(sink));
+        let thread = thread::Builder::new()
+            .name("cri".to_owned())
+            .spawn(move || runtime.block_on(follower.run()))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    pub fn asker(&self) -> Asker {
+        Asker(Arc::clone(&self.shared))
+    }
+}
+
+/// Asks for single ids, on any thread.
+#[derive(Clone, Debug)]
+pub struct Asker(Arc<Shared>);
+
+impl Asker {
+    /// A cgroup of this id was made, and nobody has told whose it is. Returns at once; what comes of it is told.
+    pub fn ask(&self, id: &str) {
+        let mut asked = self.0.asked();
+        if asked.len() >= MAX_ASKED {
+            asked.pop_front();
+        }
+        asked.push_back(id.to_owned());
+        drop(asked);
+        self.0.wake.notify_one();
+    }
+}
+
+impl Drop for Cri {
+    fn drop(&mut self) {
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
+        self.shared.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by then.
+            thread.join().ok();
+        }
+    }
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    fn asked(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which runtime answers, for `ballast check`: it is asked for its version, and never subscribed to.
+pub fn probe(endpoint: Option<&Path>) -> io::Result<RuntimeStatus> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let found = runtime.block_on(endpoint::find(endpoint));
+    Ok(match found {
+        Ok(found) => found.status(),
+        Err(missing) => missing.status(),
+    })
+}

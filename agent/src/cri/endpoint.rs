@@ -1,0 +1,147 @@
+//! Which socket: the configured one, or the first of those that runtimes have by default on which one answers.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use tonic::Status;
+
+use super::{DEADLINE, MAX_ANSWER};
+use crate::grpc::client::{Channel, ConnectError, Method};
+use crate::grpc::messages::cri::{API_VERSION, VersionRequest, VersionResponse, path};
+use crate::model::runtime_names::RuntimeStatus;
+use crate::sys::{chain, unix_socket};
+
+/// containerd, as packages have it, k3s and RKE2, k0s, MicroK8s; CRI-O; cri-dockerd.
+const KNOWN: [&str; 6] = [
+    "/run/containerd/containerd.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/run/k0s/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/cri-dockerd.sock",
+];
+
+/// A runtime that answers.
+pub(super) struct Found {
+    pub(super) endpoint: PathBuf,
+    pub(super) channel: Channel,
+    pub(super) version: VersionResponse,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub(super) struct Missing {
+    /// `None`: there is no socket.
+    pub(super) endpoint: Option<PathBuf>,
+    pub(super) why: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum EndpointError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Its code and its text.
+    #[error("ask for its version: {0}")]
+    Version(String),
+    #[error("it speaks version {0:?} of CRI, not {API_VERSION}")]
+    Api(String),
+}
+
+impl Found {
+    /// Of a runtime from which nothing is followed yet.
+    pub(super) fn status(&self) -> RuntimeStatus {
+        RuntimeStatus {
+            endpoint: Some(self.endpoint.display().to_string()),
+            name: Some(self.version.runtime_name.clone()),
+            version: Some(self.version.runtime_version.clone()),
+            ..RuntimeStatus::default()
+        }
+    }
+}
+
+impl Missing {
+    pub(super) fn status(&self) -> RuntimeStatus {
+        RuntimeStatus {
+            endpoint: self.endpoint.as_ref().map(|it| it.display().to_string()),
+            fault: Some(self.why.clone()),
+            ..RuntimeStatus::default()
+        }
+    }
+}
+
+/// `configured`: none but this one.
+pub(super) async fn find(configured: Option<&Path>) -> Result<Found, Missing> {
+    if let Some(endpoint) = configured {
+        return try_one(endpoint).await.map_err(|error| Missing {
+            endpoint: Some(endpoint.to_owned()),
+            why: chain(&error),
+        });
+    }
+    // A socket that does not answer is no reason not to ask the next: Docker has a containerd without CRI.
+    let mut first = None;
+    for endpoint in KNOWN.map(Path::new) {
+        if !is_socket(endpoint) {
+            continue;
+        }
+        match try_one(endpoint).await {
+            Ok(found) => return Ok(found),
+            Err(error) => {
+                first.get_or_insert_with(|| Missing {
+                    endpoint: Some(endpoint.to_owned()),
+                    why: chain(&error),
+                });
+            }
+        }
+    }
+    Err(first.unwrap_or_else(|| Missing {
+        endpoint: None,
+        why: "no runtime has a socket where containerd, CRI-O or cri-dockerd have theirs"
+            .to_owned(),
+    }))
+}
+
+fn is_socket(path: &Path) -> bool {
+    matches!(unix_socket::version(path), Ok(Some(_)))
+}
+
+async fn try_one(endpoint: &Path) -> Result<Found, EndpointError> {
+    const VERSION: Method = Method {
+        path: path::VERSION,
+        max_answer: MAX_ANSWER,
+    };
+    let (channel, _) = connect(endpoint).await?;
+    let question = VersionRequest {
+        version: API_VERSION.to_owned(),
+    };
+    let version: VersionResponse = channel
+        .unary(VERSION, question, DEADLINE)
+        .await
+        .map_err(|it| EndpointError::Version(said(&it)))?;
+    if version.runtime_api_version != API_VERSION {
+        return Err(EndpointError::Api(version.runtime_api_version));
+    }
+    Ok(Found {
+        endpoint: endpoint.to_owned(),
+        channel,
+        version,
+    })
+}
+
+/// A connection of its own, with the socket below it.
+pub(super) async fn connect(endpoint: &Path) -> Result<(Channel, UnixStream), ConnectError> {
+    let open = || {
+        let stream = unix_socket::connect(endpoint, DEADLINE)?;
+        stream.set_nonblocking(true)?;
+        Ok((stream.try_clone()?, stream))
+    };
+    let (stream, socket) = open().map_err(ConnectError::Connect)?;
+    Ok((Channel::over(stream).await?, socket))
+}
+
+/// A refusal as people read it.
+pub(super) fn said(status: &Status) -> String {
+    match status.message() {
+        "" => status.code().to_string(),
+        text => text.to_owned(),
+    }
+}

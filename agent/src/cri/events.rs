@@ -1,0 +1,249 @@
+//! The stream of events of one connection, read by a thread that does nothing else.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{io, thread};
+
+use tokio::sync::Notify;
+use tonic::{Code, Status};
+
+use super::endpoint::{connect, said};
+use super::{MAX_ANSWER, Shared};
+use crate::grpc::client::Method;
+use crate::grpc::messages::cri::{ContainerEventResponse, GetEventsRequest, path};
+use crate::sys::{chain, clock};
+
+/// Events that wait to be looked at; of more the oldest are dropped. A start of a pod with two containers makes six.
+const MAX_WAITING: usize = 256;
+
+/// How often the reader shows that it is there.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A reader that has not shown itself for so long may hold up the runtime: what it has not read fills the socket,
+/// and then the runtime waits.
+const LATE: Duration = Duration::from_secs(1);
+
+/// A stream that ends well and so early, without an event, is that of a runtime that tells none (CRI-O, unless
+/// `enable_pod_events` is set).
+const TELLS_NONE: Duration = Duration::from_secs(1);
+
+/// Why there will be no more events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The runtime tells none.
+    Unsupported,
+    Failed(String),
+}
+
+/// What was read since the last look.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub(super) events: Vec<ContainerEventResponse>,
+    pub(super) n_dropped: u64,
+    pub(super) end: Option<End>,
+}
+
+/// Reads until it is dropped.
+pub(super) struct Events {
+    queue: Arc<Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    /// When the reader was there, boottime in milliseconds.
+    seen_ms: AtomicU64,
+    is_stopped: AtomicBool,
+    stop: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<ContainerEventResponse>,
+    n_dropped: u64,
+    end: Option<End>,
+    /// To end the connection from another thread.
+    socket: Option<UnixStream>,
+}
+
+impl Events {
+    /// `shared` is woken by what is read.
+    pub(super) fn start(endpoint: PathBuf, shared: Arc<Shared>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let queue = Arc::new(Queue {
+            waiting: Mutex::default(),
+            seen_ms: AtomicU64::new(milliseconds(clock::boottime())),
+            is_stopped: AtomicBool::new(false),
+            stop: Notify::new(),
+        });
+        let of_reader = Arc::clone(&queue);
+        // Ends by itself: whoever waited for a reader that hangs would hang too.
+        thread::Builder::new()
+            .name("cri-events".to_owned())
+            .spawn(move || {
+                let end = runtime.block_on(read(&endpoint, &of_reader, &shared));
+                let mut waiting = of_reader.waiting();
+                waiting.end = Some(end);
+                waiting.socket = None;
+                drop(waiting);
+                shared.wake.notify_one();
+            })?;
+        Ok(Self { queue })
+    }
+
+    pub(super) fn take(&self) -> Taken {
+        let mut waiting = self.queue.waiting();
+        Taken {
+            events: waiting.events.drain(..).collect(),
+            n_dropped: std::mem::take(&mut waiting.n_dropped),
+            end: waiting.end.clone(),
+        }
+    }
+
+    /// The reader has not been there for too long.
+    pub(super) fn is_late(&self, now: Duration) -> bool {
+        let seen = Duration::from_millis(self.queue.seen_ms.load(Ordering::Relaxed));
+        now.saturating_sub(seen) > LATE
+    }
+}
+
+impl Drop for Events {
+    /// Ends the connection, whatever its reader does.
+    fn drop(&mut self) {
+        self.queue.is_stopped.store(true, Ordering::Relaxed);
+        self.queue.stop.notify_one();
+        if let Some(socket) = self.queue.waiting().socket.take() {
+            // One that the runtime has closed cannot be shut down, and need not.
+            socket.shutdown(Shutdown::Both).ok();
+        }
+    }
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, event: ContainerEventResponse) {
+        let mut waiting = self.waiting();
+        if waiting.events.len() >= MAX_WAITING {
+            waiting.events.pop_front();
+            waiting.n_dropped += 1;
+        }
+        waiting.events.push_back(event);
+    }
+
+    fn show(&self) {
+        let now = milliseconds(clock::boottime());
+        self.seen_ms.store(now, Ordering::Relaxed);
+    }
+}
+
+/// Until the stream ends, or nobody wants it.
+async fn read(endpoint: &Path, queue: &Queue, shared: &Shared) -> End {
+    const EVENTS: Method = Method {
+        path: path::GET_CONTAINER_EVENTS,
+        max_answer: MAX_ANSWER,
+    };
+    let (channel, socket) = match connect(endpoint).await {
+        Ok(connected) => connected,
+        Err(error) => return End::Failed(chain(&error)),
+    };
+    queue.waiting().socket = Some(socket);
+    if queue.is_stopped.load(Ordering::Relaxed) {
+        return End::Failed(NOT_WANTED.to_owned());
+    }
+    let began = clock::boottime();
+    let n_read = Cell::new(0_u64);
+    let reading = async {
+        let mut stream = channel
+            .server_streaming::<_, ContainerEventResponse>(EVENTS, GetEventsRequest {})
+            .await?;
+        while let Some(event) = stream.message().await? {
+            n_read.set(n_read.get() + 1);
+            queue.show();
+            queue.push(event);
+            shared.wake.notify_one();
+        }
+        Ok::<(), Status>(())
+    };
+    let mut reading = std::pin::pin!(reading);
+    let ended = loop {
+        tokio::select! {
+            ended = reading.as_mut() => break ended,
+            () = tokio::time::sleep(TICK) => queue.show(),
+            () = queue.stop.notified() => return End::Failed(NOT_WANTED.to_owned()),
+        }
+    };
+    let lasted = clock::boottime().saturating_sub(began);
+    meaning_of(ended, n_read.get(), lasted)
+}
+
+const NOT_WANTED: &str = "nobody follows its events";
+
+fn meaning_of(ended: Result<(), Status>, n_read: u64, lasted: Duration) -> End {
+    match ended {
+        Ok(()) if n_read == 0 && lasted < TELLS_NONE => End::Unsupported,
+        Ok(()) => End::Failed("its stream of events ended".to_owned()),
+        Err(status) if status.code() == Code::Unimplemented => End::Unsupported,
+        Err(status) => End::Failed(format!("its stream of events ended: {}", said(&status))),
+    }
+}
+
+fn milliseconds(of: Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_ends_well_at_once_is_of_a_runtime_without_events() {
+        let short = Duration::from_millis(3);
+        assert_eq!(meaning_of(Ok(()), 0, short), End::Unsupported);
+        for (n_read, lasted) in [(1, short), (0, TELLS_NONE)] {
+            let end = meaning_of(Ok(()), n_read, lasted);
+            assert!(matches!(end, End::Failed(_)), "{n_read} {lasted:?}");
+        }
+        let refused = Err(Status::unimplemented("unknown method"));
+        assert_eq!(meaning_of(refused, 0, short), End::Unsupported);
+        let gone = Err(Status::unavailable("the connection is closed"));
+        let text = "its stream of events ended: the connection is closed";
+        assert_eq!(meaning_of(gone, 0, short), End::Failed(text.to_owned()));
+    }
+
+    #[test]
+    fn a_queue_that_nobody_empties_drops_the_oldest_and_counts() {
+        let queue = Queue {
+            waiting: Mutex::default(),
+            seen_ms: AtomicU64::new(0),
+            is_stopped: AtomicBool::new(false),
+            stop: Notify::new(),
+        };
+        for n in 0..MAX_WAITING + 3 {
+            queue.push(ContainerEventResponse {
+                container_id: n.to_string(),
+                ..ContainerEventResponse::default()
+            });
+        }
+        let events = Events {
+            queue: Arc::new(queue),
+        };
+        let taken = events.take();
+        assert_eq!((taken.events.len(), taken.n_dropped), (MAX_WAITING, 3));
+        assert_eq!(taken.events[0].container_id, "3");
+        let taken = events.take();
+        assert_eq!((taken.events.len(), taken.n_dropped), (0, 0));
+        assert!(!events.is_late(LATE));
+        assert!(events.is_late(LATE + TICK));
+    }
+}

@@ -1,0 +1,385 @@
+//! The thread `cri`: connects, follows and tells, and begins again when the runtime goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use tonic::{Code, Status};
+
+use super::endpoint::{self, Found, said};
+use super::events::{End, Events};
+use super::{DEADLINE, MAX_ANSWER, MAX_ASKED, Shared, Told, meaning};
+use crate::grpc::client::{Channel, Method};
+use crate::grpc::messages::cri::{
+    ContainerFilter, ListContainersRequest, ListContainersResponse, ListPodSandboxRequest,
+    ListPodSandboxResponse, PodSandboxFilter, path,
+};
+use crate::model::runtime_names::{Follows, Identified, RuntimeStatus};
+use crate::sys::clock;
+
+/// Between two lists that nothing asked for: the net below the events.
+const LIST_EVERY: Duration = Duration::from_secs(60);
+
+/// The same where the runtime tells no events. Each new id is asked for besides.
+const LIST_WITHOUT_EVENTS: Duration = Duration::from_secs(10);
+
+/// The stream of events has begun by then; who began between the first list and that is in the second.
+const SECOND_LIST: Duration = Duration::from_secs(1);
+
+/// Between two lists, at least.
+const LIST_GAP: Duration = Duration::from_secs(1);
+
+/// The cgroup of a container is made some 25 ms after the event that names it, and that of a sandbox 60 ms before:
+/// who has no name by now was missed.
+const ASK_AFTER: Duration = Duration::from_millis(75);
+
+/// How often an id is asked for, each time after four times as long.
+const ASKS: u32 = 3;
+
+/// Ids that are due at once beyond which a list is cheaper.
+const ASKED_TOGETHER: usize = 8;
+
+/// The reader of events is looked after so often.
+const WATCH: Duration = Duration::from_millis(250);
+
+/// Before it is tried again, from the first failure to the last: the socket is the node's own.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A runtime that was there for so long is tried again at once.
+const LASTED: Duration = Duration::from_secs(10);
+
+/// See the module. Times are boottime.
+pub(super) struct Follower {
+    endpoint: Option<PathBuf>,
+    shared: Arc<Shared>,
+    sink: Box<dyn Fn(Told) + Send>,
+    status: RuntimeStatus,
+    is_told: bool,
+    /// Learned since the last list began.
+    recent: BTreeMap<String, Identified>,
+    /// Ids of the last list, and of those.
+    known: BTreeSet<String>,
+    asked: BTreeMap<String, Asked>,
+}
+
+/// An id without a name.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    due: Duration,
+    n: u32,
+}
+
+/// Why a connection is not followed any more.
+enum Left {
+    Stopped,
+    Failed(String),
+}
+
+impl Follower {
+    pub(super) fn new(
+        endpoint: Option<PathBuf>,
+        shared: Arc<Shared>,
+        sink: Box<dyn Fn(Told) + Send>,
+    ) -> Self {
+        Self {
+            endpoint,
+            shared,
+            sink,
+            status: RuntimeStatus::default(),
+            is_told: false,
+            recent: BTreeMap::new(),
+            known: BTreeSet::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// Until the agent ends.
+    pub(super) async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let configured = self.endpoint.clone();
+            let finding = endpoint::find(configured.as_deref());
+            let Some(found) = self.unless_stopped(finding).await else {
+                return;
+            };
+            match found {
+                Ok(found) => {
+                    let began = clock::boottime();
+                    match self.follow(found).await {
+                        Left::Stopped => return,
+                        Left::Failed(why) => self.set_status(RuntimeStatus {
+                            follows: Follows::Nothing,
+                            fault: Some(why),
+                            ..self.status.clone()
+                        }),
+                    }
+                    if clock::boottime().saturating_sub(began) >= LASTED {
+                        pause = FIRST_PAUSE;
+                    }
+                }
+                Err(missing) => {
+                    // Which runtime it was stays known.
+                    let RuntimeStatus {
+                        endpoint, fault, ..
+                    } = missing.status();
+                    self.set_status(RuntimeStatus {
+                        endpoint,
+                        fault,
+                        follows: Follows::Nothing,
+                        ..self.status.clone()
+                    });
+                }
+            }
+            let pausing = tokio::time::sleep(jittered(pause, clock::boottime()));
+            if self.unless_stopped(pausing).await.is_none() {
+                return;
+            }
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// `None`: the agent ends.
+    async fn unless_stopped<F: Future>(&self, waiting: F) -> Option<F::Output> {
+        let mut waiting = std::pin::pin!(waiting);
+        let mut is_woken = false;
+        let done = loop {
+            if self.shared.is_stopped() {
+                return None;
+            }
+            tokio::select! {
+                done = waiting.as_mut() => break done,
+                () = self.shared.wake.notified() => is_woken = true,
+            }
+        };
+        if is_woken {
+            // For whoever looks next: it may have been something else.
+            self.shared.wake.notify_one();
+        }
+        Some(done)
+    }
+
+    fn set_status(&mut self, status: RuntimeStatus) {
+        if !self.is_told || status != self.status {
+            self.is_told = true;
+            self.status = status;
+            (self.sink)(Told::State(self.status.clone()));
+        }
+    }
+
+    async fn follow(&mut self, found: Found) -> Left {
+        let status = RuntimeStatus {
+            follows: Follows::Events,
+            dropped_events: self.status.dropped_events,
+            ..found.status()
+        };
+        let started = Events::start(found.endpoint.clone(), Arc::clone(&self.shared));
+        let mut events = match started {
+            Ok(events) => Some(events),
+            Err(error) => return Left::Failed(format!("start a reader of its events: {error}")),
+        };
+        if let Err(left) = self.list(&found.channel).await {
+            return left;
+        }
+        // Said when there are names.
+        self.set_status(status);
+        let mut listed = clock::boottime();
+        let mut list_due = listed + SECOND_LIST;
+        loop {
+            let now = clock::boottime();
+            if now >= list_due {
+                if let Err(left) = self.list(&found.channel).await {
+                    return left;
+                }
+                listed = now;
+                list_due = now
+                    + match events {
+                        Some(_) => LIST_EVERY,
+                        None => LIST_WITHOUT_EVENTS,
+                    };
+            }
+            match self.ask(&found.channel).await {
+                Ok(true) => {}
+                Ok(false) => list_due = list_due.min(listed + LIST_GAP),
+                Err(left) => return left,
+            }
+            let due = self.asked.values().map(|it| it.due);
+            let due = due.fold(list_due.min(clock::boottime() + WATCH), Duration::min);
+            let wait = due.saturating_sub(clock::boottime());
+            // Woken or not, there may be something.
+            let _ = tokio::time::timeout(wait, self.shared.wake.notified()).await;
+            if self.shared.is_stopped() {
+                return Left::Stopped;
+            }
+            let Some(reader) = &events else { continue };
+            let taken = reader.take();
+            if reader.is_late(clock::boottime()) && taken.end.is_none() {
+                return Left::Failed("its events were not read in time".to_owned());
+            }
+            self.learn(taken.events.iter().flat_map(meaning::of_event).collect());
+            if taken.n_dropped > 0 {
+                list_due = list_due.min(listed + LIST_GAP);
+                self.set_status(RuntimeStatus {
+                    dropped_events: self.status.dropped_events + taken.n_dropped,
+                    ..self.status.clone()
+                });
+            }
+            match taken.end {
+                None => {}
+                Some(End::Unsupported) => {
+                    events = None;
+                    list_due = list_due.min(listed + LIST_WITHOUT_EVENTS);
+                    self.set_status(RuntimeStatus {
+                        follows: Follows::Lists,
+                        ..self.status.clone()
+                    });
+                }
+                Some(End::Failed(why)) => return Left::Failed(why),
+            }
+        }
+    }
+
+    /// Tells whom it has not told.
+    fn learn(&mut self, identified: Vec<Identified>) {
+        let new: Vec<Identified> = identified
+            .into_iter()
+            .filter(|it| self.known.insert(it.id.clone()))
+            .collect();
+        for it in &new {
+            self.asked.remove(&it.id);
+            self.recent.insert(it.id.clone(), it.clone());
+        }
+        if !new.is_empty() {
+            (self.sink)(Told::Some(new));
+        }
+    }
+
+    /// Tells everybody. What events told since the list before may be too new for this one.
+    async fn list(&mut self, channel: &Channel) -> Result<(), Left> {
+        let sandboxes = self.sandboxes(channel, None).await?;
+        let containers = self.containers(channel, None).await?;
+        let listed = meaning::of_lists(&sandboxes.items, &containers.containers);
+        let mut all: BTreeMap<String, Identified> = std::mem::take(&mut self.recent);
+        all.extend(listed.into_iter().map(|it| (it.id.clone(), it)));
+        self.known = all.keys().cloned().collect();
+        self.asked.retain(|id, _| !self.known.contains(id));
+        (self.sink)(Told::All(all.into_values().collect()));
+        Ok(())
+    }
+
+    /// Asks for the ids that are due. `Ok(false)`: they are so many that a list is wanted.
+    async fn ask(&mut self, channel: &Channel) -> Result<bool, Left> {
+        let now = clock::boottime();
+        let asked = std::mem::take(&mut *self.shared.asked());
+        for id in asked {
+            if self.asked.len() < MAX_ASKED && !self.known.contains(&id) {
+                let first = Asked {
+                    due: now + ASK_AFTER,
+                    n: 0,
+                };
+                self.asked.entry(id).or_insert(first);
+            }
+        }
+        let due = self.asked.iter().filter(|(_, it)| it.due <= now);
+        let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
+        let are_few = due.len() <= ASKED_TOGETHER;
+        for id in due {
+            if are_few {
+                let found = self.find(channel, &id).await?;
+                self.learn(found);
+            }
+            if let Some(asked) = self.asked.get_mut(&id) {
+                asked.n += 1;
+                asked.due = clock::boottime() + ASK_AFTER * 4_u32.pow(asked.n);
+                if asked.n >= ASKS {
+                    self.asked.remove(&id);
+                }
+            }
+        }
+        Ok(are_few)
+    }
+
+    /// One id. The filter of a runtime takes the beginning of another one for it too.
+    async fn find(&self, channel: &Channel, id: &str) -> Result<Vec<Identified>, Left> {
+        let mut found = self.containers(channel, Some(id)).await?;
+        found.containers.retain(|it| it.id == id);
+        if !found.containers.is_empty() {
+            return Ok(meaning::of_lists(&[], &found.containers));
+        }
+        let mut found = self.sandboxes(channel, Some(id)).await?;
+        found.items.retain(|it| it.id == id);
+        Ok(meaning::of_lists(&found.items, &[]))
+    }
+
+    async fn sandboxes(
+        &self,
+        channel: &Channel,
+        id: Option<&str>,
+    ) -> Result<ListPodSandboxResponse, Left> {
+        let filter = id.map(|it| PodSandboxFilter { id: it.to_owned() });
+        let question = ListPodSandboxRequest { filter };
+        self.call(channel, path::LIST_POD_SANDBOX, question).await
+    }
+
+    async fn containers(
+        &self,
+        channel: &Channel,
+        id: Option<&str>,
+    ) -> Result<ListContainersResponse, Left> {
+        let filter = id.map(|it| ContainerFilter { id: it.to_owned() });
+        let question = ListContainersRequest { filter };
+        self.call(channel, path::LIST_CONTAINERS, question).await
+    }
+
+    async fn call<Q, A>(
+        &self,
+        channel: &Channel,
+        path: &'static str,
+        question: Q,
+    ) -> Result<A, Left>
+    where
+        Q: Message + Send + Sync + 'static,
+        A: Message + Default + Send + Sync + 'static,
+    {
+        let method = Method {
+            path,
+            max_answer: MAX_ANSWER,
+        };
+        let calling = channel.unary(method, question, DEADLINE);
+        match self.unless_stopped(calling).await {
+            None => Err(Left::Stopped),
+            Some(Ok(answer)) => Ok(answer),
+            // A filter that fits nobody.
+            Some(Err(status)) if status.code() == Code::NotFound => Ok(A::default()),
+            Some(Err(status)) => Err(Left::Failed(refused(path, &status))),
+        }
+    }
+}
+
+fn refused(path: &str, status: &Status) -> String {
+    let method = path.rsplit('/').next().unwrap_or(path);
+    format!("{method}: {}", said(status))
+}
+
+/// Between half of it and all: agents of a cluster whose runtimes are restarted together do not ask together.
+fn jittered(pause: Duration, now: Duration) -> Duration {
+    let half = pause / 2;
+    // The last digits of the clock are as good as any.
+    half + half * (now.subsec_nanos() % 1000) / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_half_of_what_is_said_at_least_and_never_more() {
+        for nanos in [0, 1, 499, 999, 1_000_000_999] {
+            let now = Duration::from_nanos(nanos);
+            let pause = jittered(LAST_PAUSE, now);
+            assert!(pause >= LAST_PAUSE / 2 && pause <= LAST_PAUSE, "{pause:?}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What answers and events of a runtime mean: pure functions from messages to names.
+//!
+//! kubelet gives every sandbox and every container labels with the names of its pod. Whoever lacks them was made by
+//! somebody else, and is nobody here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::grpc::messages::cri::{
+    Container, ContainerEventResponse, ContainerMetadata, PodSandbox, label,
+};
+use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
+use crate::model::runtime_names::{Identified, Role};
+
+type Labels = BTreeMap<String, String>;
+
+/// Whom lists name. A container is of the pod of its sandbox; one whose sandbox is in no list goes by its own
+/// labels. Sandboxes come first.
+pub(super) fn of_lists(sandboxes: &[PodSandbox], containers: &[Container]) -> Vec<Identified> {
+    let pods: BTreeMap<&str, Arc<PodRef>> = sandboxes
+        .iter()
+        .filter_map(|it| Some((it.id.as_str(), pod(&it.labels)?)))
+        .collect();
+    let of_sandboxes = sandboxes.iter().filter_map(|it| {
+        let pod = Arc::clone(pods.get(it.id.as_str())?);
+        Some(sandbox(&it.id, pod))
+    });
+    let of_containers = containers.iter().filter_map(|it| {
+        let joined = pods.get(it.pod_sandbox_id.as_str()).cloned();
+        let pod = joined.or_else(|| pod(&it.labels))?;
+        container(&it.id, pod, it.metadata.as_ref(), &it.labels)
+    });
+    of_sandboxes.chain(of_containers).collect()
+}
+
+/// Whom an event names: the sandbox, and all containers of it.
+pub(super) fn of_event(event: &ContainerEventResponse) -> Vec<Identified> {
+    let of_sandbox = event.pod_sandbox_status.as_ref();
+    let of_sandbox = of_sandbox.and_then(|it| Some((it, pod(&it.labels)?)));
+    let of_containers = event.containers_statuses.iter().filter_map(|it| {
+        let joined = of_sandbox.as_ref().map(|(_, pod)| Arc::clone(pod));
+        let pod = joined.or_else(|| pod(&it.labels))?;
+        container(&it.id, pod, it.metadata.as_ref(), &it.labels)
+    });
+    let sandbox = of_sandbox
+        .iter()
+        .map(|(it, pod)| sandbox(&it.id, Arc::clone(pod)));
+    sandbox.chain(of_containers).collect()
+}
+
+fn sandbox(id: &str, pod: Arc<PodRef>) -> Identified {
+    Identified {
+        id: id.to_owned(),
+        pod,
+        role: Role::Sandbox,
+    }
+}
+
+/// `None`: it has no name.
+fn container(
+    id: &str,
+    pod: Arc<PodRef>,
+    metadata: Option<&ContainerMetadata>,
+    labels: &Labels,
+) -> Option<Identified> {
+    let named = metadata.map(|it| it.name.as_str());
+    let name = named.filter(|it| !it.is_empty());
+    let name = name.or_else(|| text(labels, label::CONTAINER_NAME))?;
+    Some(Identified {
+        id: id.to_owned(),
+        pod,
+        role: Role::Container {
+            name: name.into(),
+            attempt: metadata.map_or(0, |it| it.attempt),
+        },
+    })
+}
+
+/// `None`: kubelet has not made it.
+fn pod(labels: &Labels) -> Option<Arc<PodRef>> {
+    Some(Arc::new(PodRef {
+        namespace: text(labels, label::POD_NAMESPACE)?.to_owned(),
+        name: text(labels, label::POD_NAME)?.to_owned(),
+        uid: PodUid(text(labels, label::POD_UID)?.to_owned()),
+    }))
+}
+
+fn text<'a>(labels: &'a Labels, name: &str) -> Option<&'a str> {
+    let text = labels.get(name)?;
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests;

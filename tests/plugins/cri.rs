@@ -1,0 +1,263 @@
+//! The agent's side of CRI against a runtime that runs nothing.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use ballast::cri::{Cri, Told, probe};
+use ballast::model::runtime_names::{Follows, Identified, Role, RuntimeStatus};
+use ballast_tests::cri::{FakeRuntime, Manner, RuntimePod, socket_in};
+use ballast_tests::kube::container_id;
+use ballast_tests::wait::{patience, until, wait_for};
+
+/// A directory of a test, gone when it is dropped.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("ballast-cri-{name}-{}", process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What was told, as far as it was looked at.
+struct Heard {
+    told: Receiver<Told>,
+    known: BTreeMap<String, Identified>,
+    status: RuntimeStatus,
+}
+
+impl Heard {
+    /// `pause`: what each telling takes.
+    fn start(socket: PathBuf, pause: Duration) -> (Cri, Self) {
+        let (sender, told) = mpsc::channel();
+        let sink = move |told| {
+            thread::sleep(pause);
+            sender.send(told).unwrap_or_default();
+        };
+        let cri = Cri::start(Some(socket), sink).unwrap();
+        let heard = Self {
+            told,
+            known: BTreeMap::new(),
+            status: RuntimeStatus::default(),
+        };
+        (cri, heard)
+    }
+
+    fn look(&mut self) {
+        while let Ok(told) = self.told.try_recv() {
+            let some = match told {
+                Told::State(status) => {
+                    self.status = status;
+                    continue;
+                }
+                Told::All(all) => {
+                    self.known.clear();
+                    all
+                }
+                Told::Some(some) => some,
+            };
+            self.known
+                .extend(some.into_iter().map(|it| (it.id.clone(), it)));
+        }
+    }
+
+    fn wait(&mut self, what: &str, is_it: impl Fn(&Self) -> bool) {
+        let found = until(what, || {
+            self.look();
+            ensure!(is_it(self), "{:?} {:?}", self.status, self.known);
+            Ok(())
+        });
+        found.unwrap();
+    }
+
+    fn name(&self, id: &str) -> Option<(&str, Option<&str>)> {
+        let it = self.known.get(id)?;
+        let name = match &it.role {
+            Role::Sandbox => None,
+            Role::Container { name, .. } => Some(&**name),
+        };
+        Some((&it.pod.name, name))
+    }
+}
+
+fn pod(name: &str, n: u64) -> RuntimePod {
+    RuntimePod::new("default", name, &format!("uid-{name}"), &container_id(n))
+}
+
+fn runtime(directory: &Directory, manner: Manner) -> FakeRuntime {
+    FakeRuntime::start(socket_in(&directory.0), manner).unwrap()
+}
+
+#[test]
+fn who_was_there_before_is_listed_and_who_comes_is_told() {
+    let directory = Directory::new("listed");
+    let fake = runtime(&directory, Manner::Events);
+    let (shop, late) = (pod("shop", 1), pod("late", 3));
+    fake.add_sandbox(&shop);
+    fake.add_container(&shop, "app", 2, &container_id(2));
+    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("the list", |it| {
+        it.known.len() == 2 && it.status.is_connected()
+    });
+    assert_eq!(heard.name(&shop.sandbox), Some(("shop", None)));
+    assert_eq!(heard.name(&container_id(2)), Some(("shop", Some("app"))));
+    assert_eq!(heard.status.runtime().as_deref(), Some("fake 1.2.3"));
+    assert_eq!(heard.status.follows, Follows::Events);
+    wait_for("it is followed", || Ok(fake.n_subscribers() == 1)).unwrap();
+    let n_lists = fake.n_lists();
+    fake.add_sandbox(&late);
+    fake.add_container(&late, "main", 0, &container_id(4));
+    assert!(fake.tell(&late, &container_id(4), patience()));
+    heard.wait("the event", |it| it.known.contains_key(&container_id(4)));
+    assert_eq!(heard.name(&late.sandbox), Some(("late", None)));
+    assert!(fake.n_lists() <= n_lists + 1, "the second list alone");
+    assert_eq!(fake.most_open(), 1, "one call at a time");
+}
+
+/// No event is told, and the filter fits another one too.
+#[test]
+fn one_that_nobody_has_told_of_is_asked_for_by_its_whole_id() {
+    let directory = Directory::new("asked");
+    let fake = runtime(&directory, Manner::Events);
+    let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("it is connected", |it| it.status.is_connected());
+    wait_for("two lists", || Ok(fake.n_lists() >= 2)).unwrap();
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    fake.add_container(&shop, "app", 0, &container_id(2));
+    let beginning = &container_id(2)[..60];
+    cri.asker().ask(beginning);
+    cri.asker().ask(&container_id(2));
+    heard.wait("the answer", |it| it.known.contains_key(&container_id(2)));
+    cri.asker().ask(&shop.sandbox);
+    heard.wait("the sandbox", |it| it.known.contains_key(&shop.sandbox));
+    assert_eq!(heard.name(&shop.sandbox), Some(("shop", None)));
+    wait_for("the beginning was asked for to the end", || {
+        Ok(fake.n_asked() >= 5)
+    })
+    .unwrap();
+    heard.look();
+    assert_eq!(heard.name(beginning), None);
+}
+
+#[test]
+fn a_runtime_that_tells_no_events_is_asked_and_not_tried_again_and_again() {
+    let directory = Directory::new("lists");
+    let fake = runtime(&directory, Manner::NoEvents);
+    let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("it says so", |it| it.status.follows == Follows::Lists);
+    assert!(heard.status.is_connected());
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    fake.add_container(&shop, "app", 0, &container_id(2));
+    cri.asker().ask(&container_id(2));
+    heard.wait("the answer", |it| it.known.contains_key(&container_id(2)));
+    thread::sleep(Duration::from_secs(2));
+    assert!(fake.n_lists() <= 3, "{} lists", fake.n_lists());
+}
+
+/// Names stand, and who came meanwhile is in the next list.
+#[test]
+fn a_runtime_that_is_restarted_is_followed_again() {
+    let directory = Directory::new("restarted");
+    let mut fake = runtime(&directory, Manner::Events);
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("it is connected", |it| it.status.is_connected());
+    fake.stop();
+    heard.wait("it is missed", |it| !it.status.is_connected());
+    assert_eq!(heard.name(&shop.sandbox), Some(("shop", None)));
+    assert!(heard.status.fault.is_some() && heard.status.name.is_some());
+    let late = pod("late", 3);
+    fake.add_sandbox(&late);
+    fake.begin(Manner::Events).unwrap();
+    heard.wait("it is back", |it| it.status.is_connected());
+    heard.wait("who came meanwhile", |it| {
+        it.known.contains_key(&late.sandbox)
+    });
+    wait_for("it is followed once", || Ok(fake.n_subscribers() == 1)).unwrap();
+}
+
+#[test]
+fn one_that_never_answers_holds_up_nobody() {
+    let directory = Directory::new("silent");
+    let fake = runtime(&directory, Manner::Silent);
+    let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("it is given up", |it| it.status.fault.is_some());
+    let why = heard.status.fault.clone().unwrap();
+    assert!(why.contains("no answer within 2 s"), "{why}");
+    for n in 0..5_000 {
+        cri.asker().ask(&container_id(n));
+    }
+    let began = Instant::now();
+    drop(cri);
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(fake.most_open(), 1, "one call at a time");
+    let status = probe(Some(&fake.socket)).unwrap();
+    assert!(status.fault.is_some() && status.name.is_none());
+}
+
+#[test]
+fn where_there_is_no_socket_that_is_said() {
+    let directory = Directory::new("absent");
+    let socket = socket_in(&directory.0);
+    let (_cri, mut heard) = Heard::start(socket.clone(), Duration::ZERO);
+    heard.wait("it is said", |it| it.status.fault.is_some());
+    assert_eq!(heard.status.endpoint, Some(socket.display().to_string()));
+    let _fake = runtime(&directory, Manner::Events);
+    heard.wait("it is found when it comes", |it| it.status.is_connected());
+}
+
+/// Whoever is told takes his time: the runtime does not wait for him, and what was dropped is made good by a list.
+#[test]
+fn a_flood_of_events_is_read_at_once_and_what_was_dropped_is_counted() {
+    let directory = Directory::new("flood");
+    let fake = runtime(&directory, Manner::Events);
+    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::from_millis(300));
+    heard.wait("it is connected", |it| it.status.is_connected());
+    wait_for("it is followed", || Ok(fake.n_subscribers() == 1)).unwrap();
+    let n = 2_000;
+    let began = Instant::now();
+    for i in 0..n {
+        let pod = pod(&format!("pod{i}"), 2 * i);
+        fake.add_sandbox(&pod);
+        fake.add_container(&pod, "app", 0, &container_id(2 * i + 1));
+        let is_read = fake.tell(&pod, &container_id(2 * i + 1), Duration::from_secs(5));
+        assert!(is_read, "event {i} waits since {:?}", began.elapsed());
+    }
+    heard.wait("all are known", |it| {
+        let n_known = it.known.len();
+        u64::try_from(n_known).unwrap() == 2 * n && it.status.dropped_events > 0
+    });
+    assert_eq!(fake.n_subscribers(), 1, "the same one");
+}
+
+#[test]
+fn a_probe_says_who_answers_and_subscribes_to_nothing() -> Result<()> {
+    let directory = Directory::new("probe");
+    let fake = runtime(&directory, Manner::Events);
+    let status = probe(Some(&fake.socket))?;
+    assert_eq!(status.runtime().as_deref(), Some("fake 1.2.3"));
+    assert_eq!((status.fault, fake.n_subscribers()), (None, 0));
+    Ok(())
+}
