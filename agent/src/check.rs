@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::{Config, Mode, OwnConfig};
+use crate::config::{Config, Mode, ObservedRuntime, OwnConfig};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
     AgentPresence, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport, FactSheet,
@@ -57,7 +57,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
     if own.is_none() {
         items.extend([
             pod_cgroups(facts),
-            pod_names(),
+            pod_names(facts, config),
             thresholds(config),
             wakers(facts),
         ]);
@@ -412,12 +412,36 @@ fn pod_cgroups(facts: &FactSheet) -> CheckItem {
     }
 }
 
-fn pod_names() -> CheckItem {
-    CheckItem::ok(
-        "pod-names",
-        "none: neither kubelet nor an API server nor a runtime is asked; pods are shown by UID, containers by id",
-    )
+/// What tells of a container without kubelet and without an API server.
+fn pod_names(facts: &FactSheet, config: &Config) -> CheckItem {
+    const NAME: &str = "pod-names";
+    const BY_IDS: &str = "pods are shown by UID, containers by id";
+    let is_asked = match &config.mode {
+        Mode::Observe(it) => it.runtime != ObservedRuntime::None,
+        Mode::Own(_) => false,
+    };
+    if !is_asked {
+        let found = format!("none: nobody is asked (runtime.type is none); {BY_IDS}");
+        return CheckItem::ok(NAME, found);
+    }
+    let Some(runtime) = &facts.runtime else {
+        return CheckItem::ok(NAME, "from the container runtime, which was not looked for");
+    };
+    let at = runtime.endpoint.as_deref().unwrap_or("no socket");
+    match (&runtime.fault, runtime.runtime()) {
+        (None, Some(whose)) => CheckItem::ok(NAME, format!("from {whose} at {at}")),
+        (Some(why), _) if runtime.endpoint.is_none() => {
+            CheckItem::degraded(NAME, why, BY_IDS).with_remedy(ENDPOINT)
+        }
+        (why, _) => {
+            let why = why.as_deref().unwrap_or("it does not say what it is");
+            CheckItem::degraded(NAME, format!("none: {at}: {why}"), BY_IDS).with_remedy(ENDPOINT)
+        }
+    }
 }
+
+const ENDPOINT: &str =
+    "set runtime.endpoint to kubelet's containerRuntimeEndpoint, or runtime.type to none";
 
 fn thresholds(config: &Config) -> CheckItem {
     const NAME: &str = "eviction-thresholds";

@@ -13,25 +13,30 @@ use serde_json::Value;
 use super::{Namespace, agent, text};
 
 /// The id that the pod's status has of its first container, without the runtime's name before it.
-fn container_id(pod: &Value) -> Result<&str> {
+pub(super) fn container_id(pod: &Value) -> Result<&str> {
     let id = text(pod, "/status/containerStatuses/0/containerID")?;
     Ok(id.rsplit('/').next().unwrap_or(id))
 }
 
-fn is_running(pod: &Value) -> bool {
+pub(super) fn is_running(pod: &Value) -> bool {
     pod.pointer("/status/containerStatuses/0/state/running")
         .is_some()
 }
 
-fn kills_of(agent: &Agent, uid: &str) -> Result<Vec<EventRecord>> {
+pub(super) fn kills_of(agent: &Agent, uid: &str) -> Result<Vec<EventRecord>> {
     let mut kills = agent.events("oom")?;
-    kills.retain(|it| it.event.pod_uid.as_ref().is_some_and(|it| it.0 == uid));
+    kills.retain(|it| it.event.uid().is_some_and(|it| it.0 == uid));
     Ok(kills)
 }
 
-/// Both counters of a container have so many kills.
-fn check_counted(agent: &Agent, uid: &str, id: &str, n: f64) -> Result<()> {
-    let own = [("pod_uid", uid), ("container_id", id)];
+/// Both counters of the container `main` have so many kills.
+pub(super) fn check_counted(agent: &Agent, pod: &Value, n: f64) -> Result<()> {
+    let (uid, id) = (text(pod, "/metadata/uid")?, container_id(pod)?);
+    let own = [
+        ("namespace", text(pod, "/metadata/namespace")?),
+        ("pod", text(pod, "/metadata/name")?),
+        ("container", "main"),
+    ];
     // A pod with limits alone is Burstable where not every resource has one.
     let path = format!("{}/burstable/pod{uid}/{id}", agent.kubepods());
     let counted = scrape::oom_kills(&agent.metrics, &own, &[("id", &path)])?;
@@ -41,7 +46,7 @@ fn check_counted(agent: &Agent, uid: &str, id: &str, n: f64) -> Result<()> {
 
 /// kubelet shows no restart, and nobody else tells.
 #[cfg_attr(feature = "privileged", test)]
-fn a_child_that_is_killed_is_told_with_the_ids_of_the_api_server() -> Result<()> {
+fn a_child_that_is_killed_is_told_with_the_names_of_the_api_server() -> Result<()> {
     let agent = agent("cluster-child")?;
     let namespace = Namespace::new("child")?;
     namespace.run("greedy", "tail /dev/zero; exec sleep 3600", "32Mi")?;
@@ -54,16 +59,18 @@ fn a_child_that_is_killed_is_told_with_the_ids_of_the_api_server() -> Result<()>
     })?;
     ensure!(kills.len() == 1, "{kills:#?}");
     let event = &kills[0].event;
-    ensure!(event.container_id.as_deref() == Some(id), "{event:#?}");
+    let named = event.pod.as_ref().map(|it| (&*it.namespace, &*it.name));
+    ensure!(named == Some(("child", "greedy")), "{event:#?}");
+    ensure!(event.container.as_deref() == Some("main"), "{event:#?}");
     ensure!(event.reason == "OomKilledChild", "{event:#?}");
     let Some(EventDetail::Oom(detail)) = &event.detail else {
         anyhow::bail!("{event:#?}");
     };
     ensure!(detail.scope == OomScope::Container, "{event:#?}");
     ensure!(detail.victim.comm == "tail", "{event:#?}");
-    until("it is counted", || check_counted(&agent, uid, id, 1.0))?;
+    until("it is counted", || check_counted(&agent, &pod, 1.0))?;
     thread::sleep(2 * GRACE);
-    check_counted(&agent, uid, id, 1.0)?;
+    check_counted(&agent, &pod, 1.0)?;
     let pod = namespace.wait("greedy", "goes on", is_running)?;
     ensure!(container_id(&pod)? == id, "another container runs");
     Ok(())
@@ -79,7 +86,7 @@ fn an_agent_that_dies_amid_kills_counts_what_the_kernel_did() -> Result<()> {
         format!("i=0; while [ $i -lt {N} ]; do tail /dev/zero; i=$((i+1)); done; exec sleep 3600");
     namespace.run("storm", &script, "16Mi")?;
     let pod = namespace.wait("storm", "runs", is_running)?;
-    let (uid, id) = (text(&pod, "/metadata/uid")?, container_id(&pod)?);
+    let uid = text(&pod, "/metadata/uid")?;
     for part in 1..=3 {
         let enough = u64::from(N * part / 4);
         agent.wait("some more kills", |status| {
@@ -90,7 +97,7 @@ fn an_agent_that_dies_amid_kills_counts_what_the_kernel_did() -> Result<()> {
         agent.start()?;
     }
     let all = f64::from(N);
-    until("all are counted", || check_counted(&agent, uid, id, all))?;
+    until("all are counted", || check_counted(&agent, &pod, all))?;
     thread::sleep(2 * GRACE);
-    check_counted(&agent, uid, id, all)
+    check_counted(&agent, &pod, all)
 }

@@ -12,6 +12,7 @@
 )]
 
 mod kills;
+mod names;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -36,9 +37,8 @@ struct Namespace {
 
 impl Namespace {
     fn new(name: &str) -> Result<Self> {
-        let cluster = std::env::var_os("BALLAST_CLUSTER").context("BALLAST_CLUSTER is not set")?;
         let namespace = Self {
-            cluster: cluster.into(),
+            cluster: cluster()?,
             name: name.to_owned(),
         };
         namespace.kubectl(&["create", "namespace", name], None)?;
@@ -115,10 +115,17 @@ impl Drop for Namespace {
     }
 }
 
+/// The directory of the cluster.
+fn cluster() -> Result<PathBuf> {
+    let cluster = std::env::var_os("BALLAST_CLUSTER").context("BALLAST_CLUSTER is not set")?;
+    Ok(cluster.into())
+}
+
 /// An agent that observes the node.
 fn agent(test: &str) -> Result<Agent> {
     let mut agent = Agent::observing_below(test, NAME)?;
     agent.metrics = free_address()?;
+    agent.runtime = Some(cluster()?.join("containerd.sock"));
     agent.start()?;
     Ok(agent)
 }

@@ -3,6 +3,7 @@
 
 mod events;
 mod kills;
+mod names;
 mod pages;
 mod privileges;
 mod tree;
@@ -76,7 +77,7 @@ fn eat(container: &KubeContainer) -> Result<()> {
 /// Kills in pods of the tree; those of the rest of the node are not the test's.
 fn kills(agent: &Agent) -> Result<Vec<EventRecord>> {
     let mut kills = agent.events("oom")?;
-    kills.retain(|it| it.event.pod_uid.is_some());
+    kills.retain(|it| it.event.uid().is_some());
     Ok(kills)
 }
 

@@ -58,6 +58,8 @@ pub struct Agent {
     pub capabilities: Option<&'static str>,
     /// Mode `observe`; the cgroup root is somebody else's.
     pub observes: bool,
+    /// Socket of the container runtime that is asked for names in mode `observe`. `None`: nobody is asked.
+    pub runtime: Option<PathBuf>,
     /// How many open files it may have, if not as many as the test.
     pub descriptors: Option<u64>,
     child: Option<Child>,
@@ -86,6 +88,7 @@ impl Agent {
             is_without_programs: false,
             capabilities: None,
             observes: false,
+            runtime: None,
             descriptors: None,
             child: None,
         })
@@ -160,7 +163,13 @@ impl Agent {
     fn write_config(&self) -> Result<PathBuf> {
         let dir = self.dir.display();
         let mode = match self.observes {
-            true => "mode: observe\n".to_owned(),
+            true => match &self.runtime {
+                Some(socket) => format!(
+                    "mode: observe\nruntime: {{type: cri, endpoint: unix://{}}}\n",
+                    socket.display()
+                ),
+                None => "mode: observe\nruntime: {type: none}\n".to_owned(),
+            },
             false => format!(
                 "mode: own\n\
                  pods: {{source: manifests, manifestDirectory: {dir}/pods{pods}}}\n\

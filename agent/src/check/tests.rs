@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::model::check::{KubeletFacts, MemoryFloor, Namespaces, ReservedCgroupFacts};
 use crate::model::mounts::parse_controllers;
+use crate::model::runtime_names::RuntimeStatus;
 use crate::model::sysctl::Sysctl;
 
 const OWN: &str = "own";
@@ -73,6 +74,12 @@ fn good() -> FactSheet {
         pod_cgroups: Some(PodCgroups::Found {
             path: "/kubepods".to_owned(),
             driver: CgroupDriver::Cgroupfs,
+        }),
+        runtime: Some(RuntimeStatus {
+            endpoint: Some("/run/containerd/containerd.sock".to_owned()),
+            name: Some("containerd".to_owned()),
+            version: Some("2.1.9".to_owned()),
+            ..RuntimeStatus::default()
         }),
         kubelet: KubeletFacts::default(),
         agent: AgentPresence::Absent,

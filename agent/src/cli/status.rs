@@ -8,6 +8,7 @@ use super::{CliError, Output, Screen, StatusArgs, pressure};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::container::{ContainerKind, PodPhase};
 use crate::model::record::short_id;
+use crate::model::runtime_names::RuntimeStatus;
 use crate::model::status::{
     CgroupStatus, ContainerEntry, EbpfStatus, EntryState, NodeStatus, PodEntry, ProgramState,
     PsiStatus, ResourceBounds, ResourceStatus, Status, Usage,
@@ -100,6 +101,15 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
         agent.failed_writes,
         count(agent.events, "event"),
     );
+    if let Some(whose) = node.runtime.as_ref().and_then(RuntimeStatus::runtime) {
+        let at = node.runtime.as_ref().and_then(|it| it.endpoint.as_deref());
+        line!(
+            out,
+            "names from {} at {}",
+            printable(&whose),
+            printable(at.unwrap_or("?")),
+        );
+    }
     if !node.cgroup.uncounted_disks.is_empty() {
         let disks: Vec<_> = node
             .cgroup

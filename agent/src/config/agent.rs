@@ -104,12 +104,8 @@ pub(super) fn check(raw: &RawConfig, faults: &mut Faults) -> Agent {
         &root.field("bpf").field("pinDirectory"),
         faults,
     );
-    if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
-        faults.add(
-            &root.field("socket"),
-            format!("the path is longer than the {LONGEST_SOCKET_PATH} bytes of a socket address"),
-        );
-    }
+    let socket =
+        socket_path(socket, &root.field("socket"), faults).unwrap_or_else(|| DEFAULT_SOCKET.into());
     let log_at = root.field("log");
     Agent {
         mode,
@@ -159,7 +155,10 @@ fn mode(raw: &RawConfig, state_directory: &Path, faults: &mut Faults) -> Mode {
         Some("own") => {}
         Some("observe") => {
             check_observe(raw, faults);
-            return Mode::Observe(ObserveConfig::default());
+            return Mode::Observe(ObserveConfig {
+                runtime: observed_runtime(raw, faults),
+                ..ObserveConfig::default()
+            });
         }
         Some("assist") => faults.add(
             &at,
@@ -268,13 +267,66 @@ fn check_observe(raw: &RawConfig, faults: &mut Faults) {
             format!("`{source}` is not a source of pods beside kubelet; right would be none"),
         ),
     }
-    if raw.runtime.is_some() {
-        faults.add(
-            &root.field("runtime"),
-            "this build does not speak to the runtime of a kubelet yet; right would be to leave it out",
-        );
+}
+
+/// The runtime beside kubelet.
+fn observed_runtime(raw: &RawConfig, faults: &mut Faults) -> ObservedRuntime {
+    let at = FieldPath::root().field("runtime");
+    let runtime = raw.runtime.clone().unwrap_or_default();
+    let endpoint_at = at.field("endpoint");
+    match runtime.kind.as_deref() {
+        None | Some("cri") => ObservedRuntime::Cri {
+            endpoint: runtime
+                .endpoint
+                .and_then(|it| endpoint(&it, &endpoint_at, faults)),
+        },
+        Some("none") => {
+            if runtime.endpoint.is_some() {
+                faults.add(&endpoint_at, ONLY_CRI_HAS_ENDPOINT);
+            }
+            ObservedRuntime::None
+        }
+        Some("process") => {
+            let problem = "only mode own runs containers itself; right would be cri or none";
+            faults.add(&at.field("type"), problem);
+            ObservedRuntime::default()
+        }
+        Some(kind) => {
+            let problem = format!("`{kind}` is not a runtime; right would be cri or none");
+            faults.add(&at.field("type"), problem);
+            ObservedRuntime::default()
+        }
     }
 }
+
+/// A socket, as `crictl` and kubelet take it.
+fn endpoint(text: &str, at: &FieldPath, faults: &mut Faults) -> Option<PathBuf> {
+    let Some(path) = text.strip_prefix("unix://") else {
+        faults.add(
+            at,
+            format!(
+                "`{}` is not a Unix socket; right would be as unix:///run/containerd/containerd.sock",
+                text.escape_debug()
+            ),
+        );
+        return None;
+    };
+    absolute_path(path, at, faults).and_then(|it| socket_path(it, at, faults))
+}
+
+/// `None`: an address of the kernel has no room for it.
+fn socket_path(path: PathBuf, at: &FieldPath, faults: &mut Faults) -> Option<PathBuf> {
+    if path.as_os_str().len() > LONGEST_SOCKET_PATH {
+        faults.add(
+            at,
+            format!("the path is longer than the {LONGEST_SOCKET_PATH} bytes of a socket address"),
+        );
+        return None;
+    }
+    Some(path)
+}
+
+const ONLY_CRI_HAS_ENDPOINT: &str = "only a runtime of type cri has an endpoint";
 
 const LOG_FORMATS: &[(&str, LogFormat)] = &[
     ("auto", LogFormat::Auto),
@@ -344,15 +396,12 @@ fn check_runtime(raw: &RawConfig, faults: &mut Faults) {
     match runtime.kind.as_deref() {
         None | Some("process") => {
             if runtime.endpoint.is_some() {
-                faults.add(
-                    &at.field("endpoint"),
-                    "only a runtime of type cri has an endpoint",
-                );
+                faults.add(&at.field("endpoint"), ONLY_CRI_HAS_ENDPOINT);
             }
         }
         Some("cri") => faults.add(
             &at.field("type"),
-            "this build does not speak to CRI runtimes yet; right would be process",
+            "this build does not run containers by CRI yet; right would be process",
         ),
         Some(kind) => faults.add(
             &at.field("type"),

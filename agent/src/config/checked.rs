@@ -57,6 +57,28 @@ pub struct ObserveConfig {
     pub cgroup_roots: Vec<CgroupPath>,
     /// A file of kubelet's was read, or thresholds are set; else those in the configuration are its defaults.
     pub knows_thresholds: bool,
+    pub runtime: ObservedRuntime,
+}
+
+/// The container runtime of a kubelet, as a source of names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "type")]
+pub enum ObservedRuntime {
+    /// It is not asked.
+    None,
+    /// By CRI v1.
+    Cri {
+        /// Its socket. `None`: that of the first runtime that answers where runtimes have theirs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        endpoint: Option<PathBuf>,
+    },
+}
+
+impl Default for ObservedRuntime {
+    /// Every kubelet has one that speaks CRI.
+    fn default() -> Self {
+        Self::Cri { endpoint: None }
+    }
 }
 
 /// Where pods come from.

@@ -109,7 +109,7 @@ fn every_fault_of_the_agent_section_names_its_field() {
         ),
         (
             "runtime: {type: cri, endpoint: unix:///run/x.sock}\n",
-            "runtime.type: this build does not speak to CRI runtimes yet; right would be process",
+            "runtime.type: this build does not run containers by CRI yet; right would be process",
         ),
         (
             "runtime: {endpoint: unix:///run/x.sock}\n",
@@ -696,7 +696,16 @@ fn mode_observe_has_settings_of_its_own() {
         ("eviction: {record: {}}", "eviction.record"),
         ("pods: {source: kubelet}", "pods.source"),
         ("pods: {source: manifests}", "pods.source"),
-        ("runtime: {type: cri}", "runtime"),
+        ("runtime: {type: process}", "runtime.type"),
+        ("runtime: {type: docker}", "runtime.type"),
+        ("runtime: {type: cri, socket: /x}", "runtime.socket"),
+        (
+            "runtime: {type: none, endpoint: unix:///x}",
+            "runtime.endpoint",
+        ),
+        ("runtime: {endpoint: /run/x.sock}", "runtime.endpoint"),
+        ("runtime: {endpoint: tcp://127.0.0.1:1}", "runtime.endpoint"),
+        ("runtime: {endpoint: unix://run/x.sock}", "runtime.endpoint"),
         ("kubelet: {cgroupRoot: a/../b}", "kubelet.cgroupRoot"),
         (
             "kubelet: {evictionHard: {memory.available: x}}",
@@ -710,6 +719,30 @@ fn mode_observe_has_settings_of_its_own() {
         let faults: Vec<String> = error.faults.iter().map(|it| it.field.to_string()).collect();
         assert_eq!(faults, [field], "{rest}");
     }
+}
+
+#[test]
+fn mode_observe_asks_the_runtime_unless_it_is_told_not_to() {
+    let head = HEAD.replace("own", "observe");
+    let runtime = |rest: &str| {
+        let loaded = Config::from_yaml(&format!("{head}{rest}"), None, &[]);
+        match loaded.expect("no fault").config.mode {
+            Mode::Observe(observe) => observe.runtime,
+            Mode::Own(_) => panic!("another mode"),
+        }
+    };
+    let cri = |endpoint: Option<&str>| ObservedRuntime::Cri {
+        endpoint: endpoint.map(Into::into),
+    };
+    assert_eq!(runtime(""), cri(None));
+    assert_eq!(runtime("runtime: {}"), cri(None));
+    assert_eq!(runtime("runtime: {type: cri}"), cri(None));
+    assert_eq!(runtime("runtime: {type: none}"), ObservedRuntime::None);
+    let endpoint = "runtime: {type: cri, endpoint: unix:///run/x.sock}";
+    assert_eq!(runtime(endpoint), cri(Some("/run/x.sock")));
+    let long = format!("runtime: {{endpoint: unix:///{}}}", "x".repeat(108));
+    let error = Config::from_yaml(&format!("{head}{long}"), None, &[]).expect_err("too long");
+    assert!(error.to_string().contains("longer than"), "{error}");
 }
 
 #[test]

@@ -20,7 +20,9 @@ use crate::model::event::{
     AttributionMethod, CgroupId, CgroupLineage, NamespaceRole, OomConstraint, OomKill,
 };
 use crate::model::kube_cgroup;
+use crate::model::pod::PodUid;
 use crate::model::record::OomScope;
+use crate::model::runtime_names::Identified;
 
 /// How many cgroups there are of each level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -225,6 +227,22 @@ impl CgroupIndex {
         gone
     }
 
+    /// Takes everybody whom a runtime knows, and forgets of others the names of who has no cgroup that is registered.
+    /// True: somebody was not known.
+    pub fn learn_all(&mut self, all: &[Identified]) -> bool {
+        let is_new = self.names.learn_each(all);
+        let owners = self.owners.values();
+        let of_owners = owners.filter_map(|it| {
+            let id = it.container().map(|it| it.id.as_str());
+            Some((it.uid()?, id))
+        });
+        let told = all.iter();
+        let told = told.flat_map(|it| [(&it.pod.uid, None), (&it.pod.uid, Some(it.id.as_str()))]);
+        let kept: BTreeSet<(&PodUid, Option<&str>)> = of_owners.chain(told).collect();
+        self.names.retain(|uid, id| kept.contains(&(uid, id)));
+        is_new
+    }
+
     /// How many of the cgroups `ids` are of each level.
     pub fn count(&self, ids: impl IntoIterator<Item = CgroupId>) -> LevelCounts {
         let mut counts = LevelCounts::default();
@@ -277,7 +295,7 @@ mod tests {
     use super::*;
     use crate::decide::ended::KEPT;
     use crate::decide::testing::{key, oom_kill, register, registered};
-    use crate::model::pod::{PodUid, QosClass};
+    use crate::model::pod::QosClass;
 
     fn owner(level: Level) -> Owner {
         Owner {

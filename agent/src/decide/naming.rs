@@ -13,15 +13,28 @@ use crate::model::attribution::Owner;
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
+use crate::model::runtime_names::{Identified, Role};
 
-/// A pod, or one of its containers.
-type Subject = (PodUid, Option<ContainerKey>);
+/// A pod, or one of its containers by its id.
+type Subject = (PodUid, Option<Box<str>>);
 
-/// Of a pod and its containers. Container ids need not differ between pods.
+/// What an id below a pod is of, as its runtime tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It holds the namespaces of the pod, and is no container of it.
+    Sandbox,
+    Container {
+        name: Arc<str>,
+        /// How often the pod has started a container of this name before.
+        attempt: u32,
+    },
+}
+
+/// Of a pod and its containers, those by their ids. Ids need not differ between pods.
 #[derive(Debug, Default)]
 struct PodNames {
     pod: Option<Arc<PodRef>>,
-    containers: BTreeMap<ContainerKey, Arc<str>>,
+    containers: BTreeMap<Box<str>, Known>,
 }
 
 /// See the module.
@@ -43,10 +56,58 @@ impl Names {
 
     /// A container of the pod `uid` has this name.
     pub fn name_container(&mut self, uid: &PodUid, key: &ContainerKey, name: &str) {
-        let names = self.pods.entry(uid.clone()).or_default();
-        if names.containers.insert(key.clone(), name.into()).is_some() {
-            self.ended.remove(&(uid.clone(), Some(key.clone())));
+        let known = Known::Container {
+            name: name.into(),
+            attempt: 0,
+        };
+        if self.set_container(uid, &key.id, known).is_some() {
+            self.ended
+                .remove(&(uid.clone(), Some(key.id.as_str().into())));
         }
+    }
+
+    /// Takes what a runtime tells. True: some of it was not known.
+    pub fn learn_each(&mut self, identified: &[Identified]) -> bool {
+        let new = identified.iter().filter(|it| self.learn(it));
+        new.count() > 0
+    }
+
+    /// The same of one.
+    pub fn learn(&mut self, identified: &Identified) -> bool {
+        let Identified { id, pod, role } = identified;
+        let known = match role {
+            Role::Sandbox => Known::Sandbox,
+            Role::Container { name, attempt } => Known::Container {
+                name: Arc::clone(name),
+                attempt: *attempt,
+            },
+        };
+        let names = self.pods.get(&pod.uid);
+        let is_known = names.is_some_and(|it| {
+            it.pod.as_ref() == Some(pod) && it.containers.get(id.as_str()) == Some(&known)
+        });
+        if !is_known {
+            self.name_pod(pod);
+            self.set_container(&pod.uid, id, known);
+        }
+        !is_known
+    }
+
+    fn set_container(&mut self, uid: &PodUid, id: &str, known: Known) -> Option<Known> {
+        let names = self.pods.entry(uid.clone()).or_default();
+        names.containers.insert(id.into(), known)
+    }
+
+    /// Forgets the pods and the containers that are not to be kept, which is asked of each with the id of the
+    /// container, or none for the pod.
+    pub fn retain(&mut self, is_kept: impl Fn(&PodUid, Option<&str>) -> bool) {
+        self.pods.retain(|uid, names| {
+            names.containers.retain(|id, _| is_kept(uid, Some(id)));
+            if !is_kept(uid, None) && names.containers.is_empty() {
+                names.pod = None;
+            }
+            names.pod.is_some() || !names.containers.is_empty()
+        });
     }
 
     /// The cgroup is gone. What is on its way still gets the name.
@@ -54,13 +115,13 @@ impl Names {
         let Some(uid) = owner.uid() else {
             return;
         };
-        let ended = (uid.clone(), owner.container().cloned());
-        if let Some((uid, key)) = self.ended.push(ended)
+        let id = owner.container().map(|it| it.id.as_str().into());
+        if let Some((uid, id)) = self.ended.push((uid.clone(), id))
             && let Some(names) = self.pods.get_mut(&uid)
         {
-            match key {
+            match id {
                 None => names.pod = None,
-                Some(key) => drop(names.containers.remove(&key)),
+                Some(id) => drop(names.containers.remove(&id)),
             }
             if names.pod.is_none() && names.containers.is_empty() {
                 self.pods.remove(&uid);
@@ -70,13 +131,36 @@ impl Names {
 
     /// The name of the pod of a cgroup.
     pub fn pod_of(&self, owner: &Owner) -> Option<&Arc<PodRef>> {
-        self.pods.get(owner.uid()?)?.pod.as_ref()
+        self.pod(owner.uid()?)
     }
 
-    /// The name of the container of a cgroup.
+    /// The name of the pod of a UID.
+    pub fn pod(&self, uid: &PodUid) -> Option<&Arc<PodRef>> {
+        self.pods.get(uid)?.pod.as_ref()
+    }
+
+    /// The name of the container of a cgroup. A sandbox has none.
     pub fn container_of(&self, owner: &Owner) -> Option<&Arc<str>> {
-        let names = self.pods.get(owner.uid()?)?;
-        names.containers.get(owner.container()?)
+        match self.known(owner.uid()?, &owner.container()?.id)? {
+            Known::Container { name, .. } => Some(name),
+            Known::Sandbox => None,
+        }
+    }
+
+    /// What an id of a pod is of; `None`: nobody has told.
+    pub fn known(&self, uid: &PodUid, id: &str) -> Option<&Known> {
+        self.pods.get(uid)?.containers.get(id)
+    }
+
+    /// The same of an id that is known by the name of its pod alone.
+    pub fn known_in(&self, namespace: &str, pod: &str, id: &str) -> Option<(&Arc<PodRef>, &Known)> {
+        let named = self.pods.values().filter_map(|it| {
+            let name = it.pod.as_ref()?;
+            (name.namespace == namespace && name.name == pod).then_some((name, it))
+        });
+        named
+            .filter_map(|(name, it)| Some((name, it.containers.get(id)?)))
+            .next()
     }
 }
 
@@ -86,6 +170,7 @@ mod tests {
     use crate::decide::ended::KEPT;
     use crate::model::attribution::Level;
     use crate::model::cgroup_path::CgroupPath;
+    use crate::model::kube_cgroup::CgroupRuntime;
     use crate::model::pod::QosClass;
 
     fn owner(uid: &str, container: Option<&str>) -> Owner {
@@ -156,5 +241,83 @@ mod tests {
             names.end(&owner(&format!("x{n}"), None));
         }
         assert!(names.pod_of(&of_pod).is_some());
+    }
+
+    fn identified(uid: &str, id: &str, role: Role) -> Identified {
+        Identified {
+            id: id.to_owned(),
+            pod: pod(uid),
+            role,
+        }
+    }
+
+    fn app(attempt: u32) -> Role {
+        Role::Container {
+            name: "app".into(),
+            attempt,
+        }
+    }
+
+    #[test]
+    fn what_a_runtime_tells_again_is_nothing_new() {
+        let mut names = Names::default();
+        let (app, pause) = (
+            identified("a", "1", app(2)),
+            identified("a", "2", Role::Sandbox),
+        );
+        assert!(names.learn(&pause) && names.learn(&app));
+        assert!(!names.learn(&pause) && !names.learn(&app));
+        let name = Some("name-of-a".to_owned());
+        assert_eq!(
+            named(&names, &owner("a", Some("1"))),
+            [name.clone(), Some("app".to_owned())]
+        );
+        assert_eq!(named(&names, &owner("a", Some("2"))), [name, None]);
+        let uid = PodUid("a".into());
+        assert_eq!(names.known(&uid, "2"), Some(&Known::Sandbox));
+        let found = names.known_in("default", "name-of-a", "1");
+        let app = Known::Container {
+            name: "app".into(),
+            attempt: 2,
+        };
+        assert_eq!(found.map(|(_, it)| it), Some(&app));
+        assert_eq!(names.known_in("default", "name-of-b", "1"), None);
+    }
+
+    #[test]
+    fn the_prefix_of_a_runtimes_cgroups_is_no_part_of_an_id() {
+        let mut names = Names::default();
+        names.learn(&identified("a", "1", app(0)));
+        let key = ContainerKey {
+            runtime: Some(CgroupRuntime::CriO),
+            ..key("1")
+        };
+        let level = Level::Container {
+            uid: PodUid("a".into()),
+            qos: QosClass::Burstable,
+            key,
+        };
+        let path = CgroupPath::root();
+        let found = names.container_of(&Owner { level, path }).cloned();
+        assert_eq!(found.as_deref(), Some("app"));
+    }
+
+    #[test]
+    fn who_is_in_no_list_and_has_no_cgroup_is_forgotten() {
+        let mut names = Names::default();
+        for (uid, id) in [("a", "1"), ("a", "2"), ("b", "3"), ("c", "4")] {
+            names.learn(&identified(uid, id, app(0)));
+        }
+        names.retain(|uid, id| uid.0 == "c" && id.is_none() || id == Some("2"));
+        let left: Vec<_> = names.pods.iter().collect();
+        let left: Vec<(&str, bool, usize)> = left
+            .into_iter()
+            .map(|(uid, it)| (&*uid.0, it.pod.is_some(), it.containers.len()))
+            .collect();
+        assert_eq!(
+            left,
+            [("a", true, 1), ("c", true, 0)],
+            "a pod goes after its containers"
+        );
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::cgroup_name::CgroupDriver;
 use super::kernel::{Capability, KernelVersion, Lockdown};
 use super::mounts::CgroupFacts;
+use super::runtime_names::RuntimeStatus;
 use super::sysctl::Sysctl;
 
 /// What the node lets this process do. `None` is what could not be found out.
@@ -52,6 +53,8 @@ pub struct FactSheet {
     /// Where kubelet's pods lie; `None`: nobody has looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cgroups: Option<PodCgroups>,
+    /// Of the runtime that is asked for names; `None`: none is.
+    pub runtime: Option<RuntimeStatus>,
     pub kubelet: KubeletFacts,
     pub agent: AgentPresence,
     /// `None`: the setting cannot be read.

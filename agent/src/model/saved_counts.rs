@@ -30,6 +30,14 @@ const KNOWN: &str = "known_oom_kills";
 const BOOT_ID: &str = "boot_id";
 const CGROUP_ID: &str = "cgroup_id";
 
+/// Stands there too: kills by the pod and the container, whatever their names are.
+const BY_ID: &str = "oom_kills_by_id";
+const POD_UID: &str = "pod_uid";
+const CONTAINER_ID: &str = "container_id";
+
+/// By the UID of a pod and the id of a container, which is empty for a kill in none of its containers.
+pub type KillsById = BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>;
+
 impl SavedCounts {
     /// Adds the kills that are known, by cgroup. Ids are those of one boot.
     pub fn set_known_kills(&mut self, known: &BTreeMap<CgroupId, u64>, boot_id: &str) {
@@ -53,6 +61,34 @@ impl SavedCounts {
             Some((CgroupId(cgroup), as_count(it.value)))
         });
         Some(known.collect())
+    }
+
+    pub fn set_kills_by_id(&mut self, kills: &KillsById) {
+        let of_pods = kills.iter();
+        let series = of_pods.flat_map(|(uid, of_pod)| {
+            of_pod.iter().map(|(id, n)| SavedSeries {
+                labels: BTreeMap::from([
+                    (POD_UID.to_owned(), uid.to_string()),
+                    (CONTAINER_ID.to_owned(), id.to_string()),
+                ]),
+                value: as_value(*n),
+            })
+        });
+        let series: Vec<SavedSeries> = series.collect();
+        if !series.is_empty() {
+            self.0.insert(BY_ID.to_owned(), series);
+        }
+    }
+
+    pub fn kills_by_id(&self) -> KillsById {
+        let mut kills = KillsById::new();
+        for it in self.0.get(BY_ID).into_iter().flatten() {
+            if let (Some(uid), Some(id)) = (it.labels.get(POD_UID), it.labels.get(CONTAINER_ID)) {
+                let of_pod = kills.entry(uid.as_str().into()).or_default();
+                of_pod.insert(id.as_str().into(), as_count(it.value));
+            }
+        }
+        kills
     }
 }
 

@@ -24,6 +24,7 @@ use super::container::{ContainerKind, PodPhase};
 use super::eviction::StallTotals;
 use super::pod::{PodUid, QosClass};
 use super::psi::{Psi, PsiLine, Stalls};
+use super::runtime_names::RuntimeStatus;
 use super::time::WallTime;
 use crate::units::{Bytes, MilliCpu};
 
@@ -102,6 +103,9 @@ pub struct NodeStatus {
     /// `None`: not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pressure: Option<PressureStatus>,
+    /// Where the names of pods and containers come from; `None`: it is not asked, or has not told yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeStatus>,
 }
 
 impl NodeStatus {
@@ -607,6 +611,7 @@ pub(crate) mod tests {
                 lost: BTreeMap::from([("oom".into(), 0), ("process".into(), 17)]),
             },
             placement: None,
+            runtime: None,
             pressure: Some(pressure::tests::example_pressure()),
         }
     }

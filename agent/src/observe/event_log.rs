@@ -161,6 +161,18 @@ impl EventLog {
         sequence
     }
 
+    /// Replaces what `amend` gives another text for, of the rare kinds. Who has read it does not read it again.
+    pub fn amend(&self, amend: impl Fn(&Event) -> Option<Event>) {
+        for record in &mut self.lock().rare.records {
+            if let Some(event) = amend(&record.event) {
+                *record = Arc::new(EventRecord {
+                    sequence: record.sequence,
+                    event,
+                });
+            }
+        }
+    }
+
     /// Whether somebody waits for records of a frequent kind.
     pub fn is_followed(&self) -> bool {
         self.shared.newest_frequent.receiver_count() > 0

@@ -25,6 +25,7 @@ mod kubelet;
 pub mod labels;
 mod lifetime;
 mod memory;
+mod named;
 mod native;
 mod openmetrics;
 mod placement;
@@ -35,7 +36,7 @@ mod saved;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
@@ -62,6 +63,7 @@ pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workl
 use self::lifetime::{PodLifetimes, WorkloadLifetimes};
 use self::memory::Hits;
 pub use self::memory::{ContainerMemory, LimitHits};
+pub use self::named::{Instance, Unnamed};
 pub use self::placement::{PlacementGauges, PoolCpus};
 use self::pressure::Windows;
 use self::registry::Builder;
@@ -70,6 +72,7 @@ use crate::model::device::RefusalReason;
 use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
 use crate::model::numa::NumaMask;
 use crate::model::record::OomScope;
+use crate::model::saved_counts::KillsById;
 use crate::model::time::WallTime;
 
 /// Handles of every family; clones share them.
@@ -102,8 +105,10 @@ struct Shared {
     /// Resources with series of their own.
     resources: Mutex<BTreeSet<String>>,
     pods: Mutex<PodLifetimes>,
-    /// OOM kills in containers whose series have ended, by the UID of their pod, which has no name.
-    kills_of_ended: Mutex<BTreeMap<Box<str>, u64>>,
+    /// OOM kills, where names may come late.
+    kills_by_id: Mutex<KillsById>,
+    /// Held together by who counts or reads, and alone by who gives series another name.
+    naming: RwLock<()>,
     workloads: Mutex<WorkloadLifetimes>,
     /// Last value of each counter that the kernel keeps and the agent only repeats.
     kernel_counts: Mutex<BTreeMap<(String, &'static str), u64>>,
@@ -164,7 +169,8 @@ impl Metrics {
                 rings: Mutex::default(),
                 resources: Mutex::default(),
                 pods: Mutex::default(),
-                kills_of_ended: Mutex::default(),
+                kills_by_id: Mutex::default(),
+                naming: RwLock::default(),
                 workloads: Mutex::default(),
                 kernel_counts: Mutex::default(),
                 memory_hits: Mutex::default(),
@@ -256,13 +262,13 @@ impl Metrics {
         containers: impl IntoIterator<Item = ContainerLabels<'a>>,
         now: Duration,
     ) {
+        let _counting = self.counting();
         let mut pods = lock(&self.shared.pods);
         let changes = pods.sync(containers, now);
         for it in &changes.begun {
             self.begin_container(it.labels());
         }
         for it in &changes.ended {
-            self.keep_kills(it);
             self.end_container(it);
         }
         self.ended_left_out(EndedKind::Pod, changes.n_cut_short);
@@ -315,6 +321,12 @@ impl Metrics {
         if pods.touch(container, now) {
             self.begin_container(container);
         }
+    }
+
+    /// No series gets another name meanwhile. Not to be taken twice by one thread.
+    fn counting(&self) -> RwLockReadGuard<'_, ()> {
+        let naming = self.shared.naming.read();
+        naming.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Values of the labels of a family of containers.

@@ -23,7 +23,10 @@ use crate::sys::{Root, page_size};
 /// What this node gives the agent. Every eBPF program is loaded and attached for a moment; nothing
 /// is pinned, mounted or written.
 pub fn check(config: &Config) -> CheckReport {
-    let facts = facts(config);
+    let mut facts = facts(config);
+    if let Mode::Observe(settings) = &config.mode {
+        facts.runtime = observe::find_runtime(settings);
+    }
     let mut programs = try_programs();
     if let (Mode::Own(_), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)
         && check::needs_device_program(found)

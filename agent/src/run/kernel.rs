@@ -631,6 +631,10 @@ impl Listener {
             let _telling = counts.telling();
             counts.report(kill);
             self.metrics.oom_kill(&record, detail, workload.as_ref());
+            let owner = attribution.victim.owner.as_ref();
+            if let Some(owner) = owner.filter(|_| !detail.was_exiting) {
+                self.metrics.oom_kills_by(owner, 1);
+            }
         }
         self.recorder.take(&mut record, &attribution);
         tracing::warn!(

@@ -348,6 +348,9 @@ impl Accountant {
             Cause::Lost => MissedCause::Lost,
         };
         self.metrics.oom_kills_missed(&event, missed.n, cause);
+        if let Some(owner) = &cgroup.owner {
+            self.metrics.oom_kills_by(owner, missed.n);
+        }
         ToTell {
             missed,
             cgroup,

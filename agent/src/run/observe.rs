@@ -10,6 +10,7 @@
 //! and the directory of pins alone.
 
 mod known;
+mod names;
 mod place;
 mod pressure;
 mod publish;
@@ -34,10 +35,11 @@ use super::serve::{self, ServeError, Server, Shown};
 use super::sweep::{self, Sweeper};
 use super::told::Told;
 use super::{RunError, check, directories, identity, missed};
-use crate::config::{Config, ObserveConfig};
+use crate::config::{Config, ObserveConfig, ObservedRuntime};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::check::PodCgroups;
 use crate::model::mounts::CgroupFacts;
+use crate::model::runtime_names::RuntimeStatus;
 use crate::model::stats::StatsSnapshot;
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
@@ -84,6 +86,11 @@ const KUBELET_DIRECTORY: &str = "/var/lib/kubelet";
 /// Parts of readiness.
 const TREE: &str = "cgroups of pods";
 const KERNEL_EVENTS: &str = "kernel events";
+const RUNTIME: &str = "container runtime";
+
+/// Pods that are there before the agent have their names from the first look at them, unless the runtime takes
+/// longer to tell.
+const FIRST_NAMES: Duration = Duration::from_millis(500);
 
 /// The loop with all that it owns.
 struct Loop {
@@ -102,6 +109,8 @@ struct Loop {
     publisher: Publisher,
     /// What there is now, for the status document.
     faults: BTreeMap<Fault, String>,
+    /// As it was told last.
+    runtime: Option<RuntimeStatus>,
     n_passes: u64,
     last_pass: Duration,
     /// Boottime of each.
@@ -136,6 +145,14 @@ pub(super) fn find_pods(found: &CgroupFacts, observe: &ObserveConfig) -> PodCgro
     }
 }
 
+/// For `ballast check`. `None`: nobody is asked.
+pub(super) fn find_runtime(observe: &ObserveConfig) -> Option<RuntimeStatus> {
+    match &observe.runtime {
+        ObservedRuntime::None => None,
+        ObservedRuntime::Cri { endpoint } => Some(names::probe(endpoint.as_deref())),
+    }
+}
+
 /// What a start goes on with, found out without making anything.
 fn find(
     root: &Root,
@@ -167,7 +184,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         config.kubelet_metric_names,
         Identity::NamesOrIds,
     );
-    let parts = ["node", TREE, KERNEL_EVENTS];
+    let parts = ["node", TREE, KERNEL_EVENTS, RUNTIME];
     let health = Health::new(MAX_PASS_AGE, parts, clock::boottime());
     serve::raise_open_files();
     let kernel = Arc::new(Shared::default());
@@ -220,6 +237,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         health,
         publisher,
         faults: BTreeMap::new(),
+        runtime: None,
         n_passes: 0,
         last_pass: Duration::ZERO,
         walked_at: now,
@@ -229,6 +247,8 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     };
     state.sweeper.set_bell(bell.clone());
     state.begin();
+    // Ends after the listener, which asks it.
+    let _cri = names::ask_runtime(&observe.runtime, &tree, &log)?;
     let recorder = forensics::keep(
         &state.config,
         &state.node,
@@ -253,6 +273,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     if place.is_none() {
         state.set_fault(Fault::Nowhere, Some(nowhere(&observe.cgroup_roots)));
     }
+    state.wait_for_names(&bell);
     state.follow(place);
     // The kernel tells what is made from then on, and the walk finds what was made before.
     listener.iter().for_each(Prepared::wait_watched);
@@ -270,10 +291,6 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     server.stop();
     Ok(())
 }
-
-/// Said once, at the start, and in the status document.
-const NO_NAMES: &str = "pods are known by their UID and containers by their id: this build asks neither \
-                                   kubelet nor an API server nor a runtime for names";
 
 fn tell(tree: &Arc<KubeTree>) -> Tell {
     let tree = Arc::clone(tree);
@@ -314,7 +331,6 @@ impl Loop {
                 self.node.topology.shape(),
             ),
         );
-        self.told.agent("PodsWithoutNames", NO_NAMES.to_owned());
     }
 
     /// `Ok(None)`: there is nothing to listen to, which is told.
@@ -386,6 +402,7 @@ impl Loop {
         }
         if started >= self.gather_due && self.tree.takes_change() {
             self.gather_due = started + GATHER;
+            self.take_runtime();
             self.take_pods(false);
             self.publisher.changed(started);
             trigger = Trigger::Event;
@@ -419,10 +436,14 @@ impl Loop {
 
     /// Pods as the tree has them. `anew`: their processes are looked up again.
     fn take_pods(&mut self, anew: bool) {
+        let is_named = self.tree.takes_names();
+        if is_named {
+            self.name_series();
+        }
         let readings = &self.tree.readings;
         let pods = known::pods(&self.tree, &readings.pods(), anew);
-        readings.set_pods(pods);
-        if self.tree.takes_growth() {
+        let is_other = readings.set_pods(pods);
+        if self.tree.takes_growth() || is_named && is_other {
             readings.ask();
         }
     }
@@ -532,6 +553,8 @@ enum Fault {
     Nowhere,
     /// Their cgroups cannot be read.
     Unreadable,
+    /// The runtime tells no names.
+    Nameless,
 }
 
 impl Fault {
@@ -539,6 +562,7 @@ impl Fault {
         match self {
             Self::Nowhere => "PodsNotFound",
             Self::Unreadable => "TreeUnreadable",
+            Self::Nameless => "RuntimeUnavailable",
         }
     }
 }

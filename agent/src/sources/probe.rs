@@ -64,6 +64,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         // The configuration says which.
         reserved_cgroups: Vec::new(),
         pod_cgroups: None,
+        runtime: None,
         kubelet: kubelet(root),
         agent: agent(root, socket),
         sysctls: sysctls(root),

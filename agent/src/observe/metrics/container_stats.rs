@@ -62,6 +62,7 @@ impl Metrics {
     /// Takes a sweep, and the one `before` it for what needs two. Counts of a container that is not
     /// in it stay as long as its pod.
     pub fn set_stats(&self, now: &StatsSnapshot, before: Option<&StatsSnapshot>) {
+        let _counting = self.counting();
         self.set_idle(&now.node, before.map(|it| &it.node), now.machine.n_cpus);
         let mut present = BTreeSet::new();
         for pod in &now.pods {

@@ -1,13 +1,14 @@
 //! What the kernel's events say: OOM kills, and processes that begin and end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::exemplars::Exemplar;
-use super::identity::{ContainerKey, ContainerLabels};
+use super::identity::{ContainerLabels, Identity};
 use super::labels::{self, ExitHow, HostSlice, MissedCause, RecordResult};
 use super::lifetime::Workload;
 use super::{Metrics, lock, observe, set_time};
+use crate::model::attribution::Owner;
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::pod::PodUid;
 use crate::model::record::{Event, OomDetail, OomScope, PodRef};
@@ -18,6 +19,7 @@ impl Metrics {
     /// A victim that was exiting already counts for attribution and latency only, as in the
     /// kernel's own counters.
     pub fn oom_kill(&self, event: &Event, detail: &OomDetail, workload: Option<&Workload>) {
+        let _counting = self.counting();
         let oom = &self.shared.oom;
         let method = event.method.unwrap_or(AttributionMethod::None);
         oom.attribution
@@ -88,6 +90,7 @@ impl Metrics {
 
     /// Counts `n` kills of which no more is known than where they were. They have no forensic record.
     pub fn oom_kills_missed(&self, event: &Event, n: u64, cause: MissedCause) {
+        let _counting = self.counting();
         let oom = &self.shared.oom;
         oom.missed.with_label_values(&[cause.as_str()]).inc_by(n);
         self.oom_records(RecordResult::Dropped, n);
@@ -100,10 +103,15 @@ impl Metrics {
         oom.kills.with_label_values(&labels).inc_by(n);
         set_time(&oom.last_kill, &labels, event.time);
         let Some(pod) = named_pod(event) else { return };
-        let workload = Workload::of_pod(pod);
-        let counted = lock(&self.shared.workloads).touch(&workload, now);
+        self.count_workload(&Workload::of_pod(pod), n, now);
+    }
+
+    /// Counts `n` kills of which nobody has the record at hand.
+    pub(super) fn count_workload(&self, workload: &Workload, n: u64, now: Duration) {
+        let counted = lock(&self.shared.workloads).touch(workload, now);
         let labels = [&*counted.namespace, &counted.kind, &counted.name];
-        oom.workload_kills.with_label_values(&labels).inc_by(n);
+        let kills = &self.shared.oom.workload_kills;
+        kills.with_label_values(&labels).inc_by(n);
     }
 
     /// Whether a container, or a pod as a whole, has series.
@@ -111,42 +119,31 @@ impl Metrics {
         lock(&self.shared.pods).knows(labels)
     }
 
-    /// Kills that were counted in a container, or in a pod and none of its containers, and are shown.
-    pub fn oom_kills_of(&self, labels: ContainerLabels<'_>) -> u64 {
-        match self.knows(labels) {
-            true => self.counted_kills(labels),
-            false => 0,
-        }
+    /// Kills that were counted in a pod, by the id of the container; empty: in none.
+    pub fn oom_kills_by_id(&self, uid: &PodUid) -> BTreeMap<Box<str>, u64> {
+        let kills = lock(&self.shared.kills_by_id);
+        kills.get(&*uid.0).cloned().unwrap_or_default()
     }
 
-    /// Kills that were counted in a pod without a name and all that was and is in it. Those in containers whose
-    /// series have ended are among them as long as [`Metrics::keep_pods`] names the pod.
+    /// Kills that were counted in a pod and all that was and is in it, as long as [`Metrics::keep_pods`] names it.
     pub fn oom_kills_in(&self, uid: &PodUid) -> u64 {
-        let pods = lock(&self.shared.pods);
-        let shown: u64 = pods.members_of(uid).map(|it| self.counted_kills(it)).sum();
-        let ended = lock(&self.shared.kills_of_ended);
-        shown + ended.get(&*uid.0).copied().unwrap_or(0)
+        let kills = lock(&self.shared.kills_by_id);
+        kills.get(&*uid.0).map_or(0, |it| it.values().sum())
     }
 
-    /// Remembers of pods without a name how many kills there were, as long as they are there.
+    /// Remembers of these pods alone how many kills there were.
     pub fn keep_pods(&self, uids: &BTreeSet<&str>) {
-        lock(&self.shared.kills_of_ended).retain(|uid, _| uids.contains(&**uid));
+        lock(&self.shared.kills_by_id).retain(|uid, _| uids.contains(&**uid));
     }
 
-    /// The series of a container end, and its pod may go on.
-    pub(super) fn keep_kills(&self, ended: &ContainerKey) {
-        let Some(uid) = ended.pod_uid() else { return };
-        let n = self.counted_kills(ended.labels());
-        if n > 0 {
-            let mut kills = lock(&self.shared.kills_of_ended);
-            *kills.entry(uid.into()).or_default() += n;
+    /// Counts kills by ids besides, which no name that comes late changes. `owner`: of the cgroup of the victims.
+    pub fn oom_kills_by(&self, owner: &Owner, n: u64) {
+        if let (Identity::NamesOrIds, Some(uid)) = (self.shared.identity, owner.uid()) {
+            let mut kills = lock(&self.shared.kills_by_id);
+            let of_pod = kills.entry(uid.0.as_str().into()).or_default();
+            let id = owner.container().map_or("", |it| it.id.as_str());
+            *of_pod.entry(id.into()).or_default() += n;
         }
-    }
-
-    /// Of what has series: they begin with this otherwise.
-    fn counted_kills(&self, labels: ContainerLabels<'_>) -> u64 {
-        let kills = &self.shared.oom.kills;
-        kills.with_label_values(&self.values(labels)).get()
     }
 
     /// Counts kills by what became of their forensic record.
@@ -162,6 +159,7 @@ impl Metrics {
         change: &ProcessChange,
         now: Duration,
     ) {
+        let _counting = self.counting();
         self.touch(labels, now);
         let process = &self.shared.process;
         let family = match change {

@@ -69,6 +69,24 @@ impl Exemplars {
         }
     }
 
+    /// The series goes on under other labels. Of two the newer one stays.
+    pub(super) fn rename(&self, family: &IntCounterVec, old: &[&str], new: &[&str]) {
+        for desc in family.desc() {
+            let mut kept = lock(&self.0);
+            let Some(series) = kept.get_mut(&desc.fq_name) else {
+                continue;
+            };
+            let Some(exemplar) = series.remove(&labels(desc, old)) else {
+                continue;
+            };
+            let of_new = series.entry(labels(desc, new));
+            let kept = of_new.or_insert_with(|| exemplar.clone());
+            if kept.at < exemplar.at {
+                *kept = exemplar;
+            }
+        }
+    }
+
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot(lock(&self.0).clone())
     }

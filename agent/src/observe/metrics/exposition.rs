@@ -51,7 +51,9 @@ impl Metrics {
     pub fn encode(&self, format: Format, out: &mut Vec<u8>) -> Result<u64, EncodeError> {
         self.show_rings();
         let shared = &*self.shared;
+        let counting = self.counting();
         let mut families = shared.registry.gather();
+        drop(counting);
         if shared.identity == Identity::NamesOrIds {
             identity::leave_out_empty_ids(&mut families);
         }

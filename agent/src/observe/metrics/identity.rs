@@ -152,8 +152,20 @@ impl<'a> ContainerLabels<'a> {
         self.namespace
     }
 
+    pub(super) const fn pod(&self) -> &'a str {
+        self.pod
+    }
+
+    pub(super) const fn pod_uid(&self) -> &'a str {
+        self.pod_uid
+    }
+
     pub(super) const fn container(&self) -> &'a str {
         self.container
+    }
+
+    pub(super) const fn container_id(&self) -> &'a str {
+        self.container_id
     }
 
     /// What tells apart, within a namespace, the pods and the containers without a name.
@@ -196,11 +208,6 @@ pub(super) struct ContainerKey {
 }
 
 impl ContainerKey {
-    /// Of a pod without a name.
-    pub(super) fn pod_uid(&self) -> Option<&str> {
-        (!self.pod_uid.is_empty()).then_some(&self.pod_uid)
-    }
-
     pub(super) fn labels(&self) -> ContainerLabels<'_> {
         ContainerLabels {
             namespace: &self.namespace,

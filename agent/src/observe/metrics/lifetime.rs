@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::identity::{ContainerKey, ContainerLabels};
-use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 
 /// How long the series of a pod outlive it: the last counts are scraped several times at the usual
@@ -148,16 +147,32 @@ impl PodLifetimes {
         })
     }
 
-    /// What has series in a pod without a name: its containers, and the pod as a whole.
-    pub(super) fn members_of(&self, uid: &PodUid) -> impl Iterator<Item = ContainerLabels<'_>> {
-        let holders = self.namespaces.get("").map_or(&[][..], Vec::as_slice);
-        let order = |it: &Holder| {
-            let [pod, of, _] = it.labels();
-            (pod, of).cmp(&("", &uid.0))
+    /// Who has series under an id, where a name would be.
+    pub(super) fn unnamed(&self) -> Vec<ContainerKey> {
+        let of_namespace = |(namespace, holders): (&String, &Vec<Holder>)| {
+            let unnamed = holders.iter().filter(|it| {
+                let [_, uid, id] = it.labels();
+                !uid.is_empty() || !id.is_empty()
+            });
+            unnamed
+                .flat_map(|it| it.keys(namespace))
+                .collect::<Vec<_>>()
         };
-        let begin = holders.partition_point(|it| order(it).is_lt());
-        let end = holders.partition_point(|it| order(it).is_le());
-        holders[begin..end].iter().flat_map(|it| it.members(""))
+        self.namespaces.iter().flat_map(of_namespace).collect()
+    }
+
+    /// A container has series under another name from now on.
+    pub(super) fn end(&mut self, container: ContainerLabels<'_>) {
+        let Some(holders) = self.namespaces.get_mut(container.namespace()) else {
+            return;
+        };
+        let labels = container.holder();
+        if let Ok(at) = holders.binary_search_by(|it| it.labels().cmp(&labels)) {
+            holders[at].containers.remove(container.container());
+            if holders[at].containers.is_empty() {
+                holders.remove(at);
+            }
+        }
     }
 
     /// Takes note of a container that an event names, such as one that has just gone. True: it had
@@ -257,6 +272,7 @@ impl WorkloadLifetimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::pod::PodUid;
 
     const LIVE: [ContainerLabels<'_>; 2] = [
         ContainerLabels::named("default", "a", "main"),

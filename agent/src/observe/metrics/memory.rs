@@ -45,8 +45,12 @@ pub struct LimitHits {
 pub(super) type Hits = BTreeMap<ContainerKey, (u64, LimitHits)>;
 
 impl LimitHits {
+    /// As labels have them.
+    pub(super) const NAMES: [&str; 3] = ["low", "high", "max"];
+
     fn by_limit(self) -> [(&'static str, Option<u64>); 3] {
-        [("low", self.low), ("high", self.high), ("max", self.max)]
+        let [low, high, max] = Self::NAMES;
+        [(low, self.low), (high, self.high), (max, self.max)]
     }
 
     /// With the count of `before` where there is none now.
@@ -67,6 +71,7 @@ impl Metrics {
         containers: impl IntoIterator<Item = (ContainerLabels<'a>, ContainerMemory)>,
         now: Duration,
     ) {
+        let _counting = self.counting();
         let mut present = BTreeSet::new();
         for (labels, memory) in containers {
             self.touch(labels, now);
@@ -142,7 +147,7 @@ impl Metrics {
     pub(super) fn end_memory(&self, key: &ContainerKey) {
         self.hide_memory(key);
         lock(&self.shared.memory_hits).remove(key);
-        for (limit, _) in LimitHits::default().by_limit() {
+        for limit in LimitHits::NAMES {
             let labels = self.values_with(key.labels(), limit);
             remove(&self.shared.memory.limit_hits, &labels);
         }

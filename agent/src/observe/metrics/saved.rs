@@ -38,8 +38,10 @@ fn times(oom: &OomFamilies) -> [&GaugeVec; 4] {
 impl Metrics {
     /// The counts of OOM kills and the times of the last of them; series at 0 are left out.
     pub fn oom_counts(&self) -> SavedCounts {
+        let _counting = self.counting();
         let oom = &self.shared.oom;
         let mut saved = SavedCounts::default();
+        saved.set_kills_by_id(&lock(&self.shared.kills_by_id));
         for family in counters(oom) {
             save(family, |it| it.get_counter().get_value(), &mut saved);
         }
@@ -55,6 +57,9 @@ impl Metrics {
     pub fn restore_oom_counts(&self, saved: &SavedCounts, now: Duration) {
         let oom = &self.shared.oom;
         let identity = self.shared.identity;
+        if identity == Identity::NamesOrIds {
+            *lock(&self.shared.kills_by_id) = saved.kills_by_id();
+        }
         for (labels, _) in series(&oom.kills, saved, identity) {
             if let Some(labels) = ContainerLabels::of_values(&labels) {
                 self.touch(labels, now);

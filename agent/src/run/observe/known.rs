@@ -1,9 +1,10 @@
-//! Which pods and containers there are, as the index of cgroups has them: without names, which nobody has told.
+//! Which pods and containers there are, as the index of cgroups has them, under the names that somebody has told.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::tree::KubeTree;
+use crate::decide::naming::Known;
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_path::CgroupPath;
@@ -13,7 +14,6 @@ use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 use crate::model::stats::{KnownContainer, KnownPod};
 use crate::model::time::WallTime;
-use crate::observe::metrics::{ContainerLabels, Metrics};
 use crate::runtime::HostProcess;
 use crate::sys::{Dir, clock};
 
@@ -26,23 +26,38 @@ pub(super) fn unnamed(uid: &PodUid) -> Arc<PodRef> {
     })
 }
 
-/// OOM kills that were counted in a container.
-pub(super) fn oom_events(metrics: &Metrics, pod: &PodRef, key: &ContainerKey) -> u64 {
-    metrics.oom_kills_of(ContainerLabels::new(pod, "", &key.id))
+/// OOM kills that were counted in a container, and in those of its name that were there before it.
+pub(super) fn oom_events(tree: &KubeTree, uid: &PodUid, id: &str) -> u64 {
+    let kills = tree.metrics.oom_kills_by_id(uid);
+    let index = tree.kernel.index();
+    let name = |id: &str| match index.names.known(uid, id)? {
+        Known::Container { name, .. } => Some(name),
+        Known::Sandbox => None,
+    };
+    let own = name(id);
+    let is_of_it = |it: &str| it == id || own.is_some() && name(it) == own;
+    let of_it = kills.iter().filter(|(it, _)| is_of_it(it));
+    of_it.map(|(_, n)| n).sum()
 }
 
-/// The pods that there are, by UID. `before`: those of the last time, whose processes stand unless the container
-/// has lost its last one since, or all are to be looked up `anew`.
+/// The pods that there are, in the order of their names. `before`: those of the last time, whose processes stand
+/// unless the container has lost its last one since, or all are to be looked up `anew`.
 pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec<Arc<KnownPod>> {
-    let (index, metrics) = (tree.kernel.index().live(), &tree.metrics);
     let before: BTreeMap<&PodUid, &Arc<KnownPod>> =
         before.iter().map(|it| (&it.pod.uid, it)).collect();
     let mut pods: BTreeMap<PodUid, KnownPod> = BTreeMap::new();
+    let Named { index, names } = named(tree);
     for (_, owner) in &index {
         if let Level::Pod { uid, qos } = &owner.level {
-            let known = before.get(uid).filter(|it| it.cgroup == owner.path);
+            let last = before.get(uid);
+            let known = last.filter(|it| it.cgroup == owner.path);
+            let name = names.get(uid).and_then(|it| it.pod.clone());
+            let unnamed = || match last.filter(|it| !it.pod.has_name()) {
+                Some(last) => Arc::clone(&last.pod),
+                None => unnamed(uid),
+            };
             let pod = KnownPod {
-                pod: known.map_or_else(|| unnamed(uid), |it| Arc::clone(&it.pod)),
+                pod: name.unwrap_or_else(unnamed),
                 qos: *qos,
                 cgroup: owner.path.clone(),
                 started_at: known.map_or_else(|| made_at(tree, &owner.path), |it| it.started_at),
@@ -52,33 +67,43 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
         }
     }
     for (id, owner) in &index {
-        if let Level::Container { uid, key, .. } = &owner.level
-            && let Some(pod) = pods.get_mut(uid)
-        {
-            let before = before.get(uid).into_iter().flat_map(|it| &it.containers);
-            let before = before.clone().find(|it| it.cgroup == owner.path);
-            let anew = anew || tree.is_idle(*id);
-            let (started_at, pid) = match before.filter(|it| !anew && it.pid.is_some()) {
-                Some(before) => (before.started_at, before.pid),
-                None => look(tree, *id, owner, before),
-            };
-            pod.containers.push(KnownContainer {
-                name: String::new(),
-                cgroup: owner.path.clone(),
-                runtime_id: key.id.clone(),
-                image: String::new(),
-                started_at,
-                restarts: 0,
-                oom_events: oom_events(metrics, &pod.pod, key),
-                pid,
-            });
-        }
+        let Level::Container { uid, key, .. } = &owner.level else {
+            continue;
+        };
+        let known = names.get(uid).and_then(|it| it.containers.get(key));
+        let (name, restarts) = match known {
+            // What holds the namespaces of a pod is none of its containers.
+            Some(Known::Sandbox) => continue,
+            Some(Known::Container { name, attempt }) => (name.to_string(), *attempt),
+            None => (String::new(), 0),
+        };
+        let Some(pod) = pods.get_mut(uid) else {
+            continue;
+        };
+        let before = before.get(uid).into_iter().flat_map(|it| &it.containers);
+        let before = before.clone().find(|it| it.cgroup == owner.path);
+        let anew = anew || tree.is_idle(*id);
+        let (started_at, pid) = match before.filter(|it| !anew && it.pid.is_some()) {
+            Some(before) => (before.started_at, before.pid),
+            None => look(tree, *id, owner, before),
+        };
+        pod.containers.push(KnownContainer {
+            name,
+            cgroup: owner.path.clone(),
+            runtime_id: key.id.clone(),
+            image: String::new(),
+            started_at,
+            restarts,
+            oom_events: oom_events(tree, uid, &key.id),
+            pid,
+        });
     }
     let as_before = |pod: KnownPod| match before.get(&pod.pod.uid) {
         Some(known) if ***known == pod => Arc::clone(known),
         _ => Arc::new(pod),
     };
-    pods.into_values()
+    let mut pods: Vec<Arc<KnownPod>> = pods
+        .into_values()
         .map(|mut pod| {
             let started = pod.containers.iter().filter_map(|it| it.started_at);
             pod.started_at = started.fold(pod.started_at, WallTime::min);
@@ -86,7 +111,42 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
                 .sort_by(|a, b| a.runtime_id.cmp(&b.runtime_id));
             as_before(pod)
         })
-        .collect()
+        .collect();
+    // Sweeps look them up by their names.
+    pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+    pods
+}
+
+/// What is known of one pod.
+#[derive(Default)]
+struct PodNames {
+    pod: Option<Arc<PodRef>>,
+    containers: BTreeMap<ContainerKey, Known>,
+}
+
+/// The cgroups that there are, and their names.
+struct Named {
+    index: Vec<(CgroupId, Arc<Owner>)>,
+    names: BTreeMap<PodUid, PodNames>,
+}
+
+/// As of one moment.
+fn named(tree: &KubeTree) -> Named {
+    let index = tree.kernel.index();
+    let live = index.live();
+    let mut names: BTreeMap<PodUid, PodNames> = BTreeMap::new();
+    for (_, owner) in &live {
+        let Some(uid) = owner.uid() else { continue };
+        let of_pod = names.entry(uid.clone()).or_default();
+        match owner.container() {
+            None => of_pod.pod = index.names.pod(uid).cloned(),
+            Some(key) => {
+                let known = index.names.known(uid, &key.id).cloned();
+                of_pod.containers.extend(known.map(|it| (key.clone(), it)));
+            }
+        }
+    }
+    Named { index: live, names }
 }
 
 /// When a container was started, and one of its processes. The first stands, however often it is looked at.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Loop, NO_NAMES};
+use super::{Loop, names};
 use crate::check::NO_THRESHOLDS;
 use crate::model::container::PodPhase;
 use crate::model::stats::{CgroupStats, KnownContainer, KnownPod, StatsSnapshot};
@@ -13,12 +13,13 @@ use crate::model::status::{
     self, AgentStatus, ApiVersion, CgroupStatus, ContainerEntry, EntryState, NodeStatus,
     ResourceBounds, ResourceStatus, Status, StatusKind,
 };
+use crate::model::time::WallTime;
 use crate::observe::metrics::ContainerLabels;
 use crate::observe::metrics::labels::ObjectKind;
 use crate::run::publisher;
 use crate::run::usage::Usages;
 use crate::sources::block_io::uncounted_disks;
-use crate::sys::Root;
+use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};
 
 impl Loop {
@@ -28,14 +29,21 @@ impl Loop {
             let pods = pods.iter();
             pods.flat_map(|pod| pod.containers.iter().map(move |it| (pod, it)))
         };
+        // A kill that was attributed before its name came may have been counted after it.
+        self.name_series();
         let of_containers =
             containers().map(|(pod, it)| ContainerLabels::new(&pod.pod, &it.name, &it.runtime_id));
         // Of kills and processes in a pod and none of its containers, where there were any.
         let of_pods = pods.iter().map(|it| ContainerLabels::new(&it.pod, "", ""));
         let of_pods: Vec<_> = of_pods.filter(|it| self.metrics.knows(*it)).collect();
         self.metrics.sync_pods(of_containers.chain(of_pods), now);
-        let uids = pods.iter().map(|it| &*it.pod.uid.0);
-        self.metrics.keep_pods(&uids.collect());
+        // Nobody knows which pods there are before they are found.
+        if self.tree.place().is_some() {
+            let live = self.tree.kernel.index().live();
+            // Not those that are shown: a kill may be counted in a pod before it is.
+            let uids = live.iter().filter_map(|(_, it)| Some(&*it.uid()?.0));
+            self.metrics.keep_pods(&uids.collect());
+        }
         self.count_objects(pods.len(), containers().count());
         let psi = publisher::node_psi(&self.metrics, now);
         self.metrics.set_source_ages(now);
@@ -88,16 +96,22 @@ impl Loop {
                 ebpf: self.publisher.ebpf(self.tree.kernel.lost()),
                 pressure: self.pressure.as_ref().and_then(|it| it.status.clone()),
                 placement: None,
+                runtime: self.runtime.clone(),
             },
             pods: entries.collect(),
             manifest_faults: Vec::new(),
-            warnings: [NO_NAMES]
+            warnings: self
+                .nameless(pods)
                 .into_iter()
-                .chain((!self.settings.knows_thresholds).then_some(NO_THRESHOLDS))
-                .chain(self.faults.values().map(String::as_str))
-                .map(str::to_owned)
+                .chain((!self.settings.knows_thresholds).then(|| NO_THRESHOLDS.to_owned()))
+                .chain(self.faults.values().cloned())
                 .collect(),
         }
+    }
+
+    fn nameless(&self, pods: &[Arc<KnownPod>]) -> Vec<String> {
+        let now = WallTime::from_epoch(clock::wall());
+        names::warnings(&self.settings.runtime, self.runtime.as_ref(), pods, now)
     }
 
     /// What the node has, and what all pods use of it.

@@ -1,6 +1,6 @@
 //! The tree of cgroups that kubelet and its runtime make: found by a walk, followed by what the kernel tells.
 //!
-//! In: news of the listener, on its thread. Out: the index of cgroups, which pods there are, and what a
+//! In: news of the listener and of the runtime, on their threads. Out: the index of cgroups, which pods there are, and what a
 //! container had used when its last process ended.
 //!
 //! Invariant: nothing here writes. A cgroup is registered when the kernel tells of it or a walk finds it, and
@@ -8,14 +8,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::known;
 use super::place::Place;
+use crate::cri::{self, Asker};
 use crate::decide::attribution::Made;
+use crate::decide::naming::Known;
 use crate::model::attribution::{Level, Owner};
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
+use crate::model::runtime_names::RuntimeStatus;
 use crate::model::stats::{CgroupStats, ContainerStats, EndedContainer, ProcessLimits};
 use crate::model::time::WallTime;
 use crate::observe::metrics::Metrics;
@@ -39,12 +42,16 @@ pub(super) struct KubeTree {
     /// Wakes the loop.
     pub(super) bell: Bell,
     told: Mutex<Told>,
+    /// Who can be asked for names; empty: nobody.
+    asker: OnceLock<Asker>,
     /// Only a walk can tell what there is.
     is_walk_wanted: AtomicBool,
     /// What there is to show changed.
     is_changed: AtomicBool,
     /// There are pods or containers that no sweep has read.
     is_grown: AtomicBool,
+    /// Somebody was told of whose name was not known.
+    are_named: AtomicBool,
 }
 
 #[derive(Default)]
@@ -55,6 +62,8 @@ struct Told {
     /// Containers in which no process was found yet, or the last one has ended.
     idle: BTreeSet<CgroupId>,
     programs: Option<Programs>,
+    /// `None`: the runtime has not told anything yet, or it is not asked.
+    runtime: Option<RuntimeStatus>,
 }
 
 impl KubeTree {
@@ -74,9 +83,11 @@ impl KubeTree {
             page_size,
             bell,
             told: Mutex::default(),
+            asker: OnceLock::new(),
             is_walk_wanted: AtomicBool::new(false),
             is_changed: AtomicBool::new(true),
             is_grown: AtomicBool::new(true),
+            are_named: AtomicBool::new(false),
         }
     }
 
@@ -96,6 +107,36 @@ impl KubeTree {
             }
         }
         true
+    }
+
+    /// Takes what the runtime told, on its thread.
+    pub(super) fn hear_runtime(&self, told: cri::Told) {
+        let is_new = match &told {
+            cri::Told::All(all) => self.kernel.index_mut().learn_all(all),
+            cri::Told::Some(some) => self.kernel.index_mut().names.learn_each(some),
+            cri::Told::State(status) => {
+                self.told().runtime = Some(status.clone());
+                true
+            }
+        };
+        if is_new {
+            self.are_named.store(true, Ordering::Relaxed);
+            self.change();
+        }
+    }
+
+    pub(super) fn set_asker(&self, asker: Asker) {
+        self.asker.set(asker).ok();
+    }
+
+    /// How the runtime is; `None`: it has not told anything yet, or it is not asked.
+    pub(super) fn runtime(&self) -> Option<RuntimeStatus> {
+        self.told().runtime.clone()
+    }
+
+    /// Somebody has a name who had none.
+    pub(super) fn takes_names(&self) -> bool {
+        self.are_named.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn take_programs(&self) -> Option<Programs> {
@@ -145,12 +186,23 @@ impl KubeTree {
                 drop(index);
                 if let Some(owner) = owner {
                     self.count_kills_of(cgroup.cgroup_id, &owner, Origin::Made);
+                    self.ask_for(&owner);
                 }
                 self.is_grown.store(true, Ordering::Relaxed);
                 self.change();
             }
             Made::Inner => {}
             Made::Unknown => self.want_walk(),
+        }
+    }
+
+    /// Has the runtime asked whose a container is, if nobody has told.
+    fn ask_for(&self, owner: &Owner) {
+        if let (Some(asker), Level::Container { uid, key, .. }) = (self.asker.get(), &owner.level) {
+            let is_known = self.kernel.index().names.known(uid, &key.id).is_some();
+            if !is_known {
+                asker.ask(&key.id);
+            }
         }
     }
 
@@ -225,6 +277,11 @@ impl KubeTree {
         let Level::Container { uid, qos, key } = &owner.level else {
             return;
         };
+        let (name, restarts) = match self.kernel.index().names.known(uid, &key.id) {
+            Some(Known::Sandbox) => return,
+            Some(Known::Container { name, attempt }) => (name.to_string(), *attempt),
+            None => (String::new(), 0),
+        };
         let known = self.readings.pod(uid);
         let mut containers = known.iter().flat_map(|it| &it.containers);
         let container = containers.find(|it| it.runtime_id == key.id);
@@ -237,11 +294,13 @@ impl KubeTree {
         };
         let (now, wall) = (clock::boottime(), clock::wall());
         let ended_at = WallTime::from_epoch(wall);
-        let pod = match &known {
-            Some(known) => Arc::clone(&known.pod),
-            None => known::unnamed(uid),
+        let named = self.kernel.index().names.pod(uid).cloned();
+        let pod = match (named, &known) {
+            (Some(pod), _) => pod,
+            (None, Some(known)) => Arc::clone(&known.pod),
+            (None, None) => known::unnamed(uid),
         };
-        let oom_events = known::oom_events(&self.metrics, &pod, key);
+        let oom_events = known::oom_events(self, uid, &key.id);
         self.readings.add_ended(EndedContainer {
             pod,
             qos: *qos,
@@ -249,13 +308,13 @@ impl KubeTree {
             pod_started_at: known.as_ref().map_or(ended_at, |it| it.started_at),
             at: now,
             container: ContainerStats {
-                name: container.map_or_else(String::new, |it| it.name.clone()),
+                name,
                 id: owner.path.to_string(),
                 runtime_id: key.id.clone(),
                 image: String::new(),
                 started_at: container.and_then(|it| it.started_at),
                 ended_at: Some(ended_at),
-                restarts: 0,
+                restarts,
                 oom_events,
                 stats,
                 root_fs: DiskUse::default(),
@@ -291,6 +350,7 @@ impl KubeTree {
             self.count_kills_of(*id, owner, Origin::Found);
         }
         let gone = self.kernel.index_mut().walked(&before, found);
+        new.iter().for_each(|(_, owner)| self.ask_for(owner));
         for (id, owner) in gone {
             self.kernel.kill_counts.end(id);
             self.show_end(id, &owner);

@@ -50,6 +50,8 @@ const FORENSICS: &str = include_str!("../forensics.rs");
 const MAIN: &str = include_str!("../../main.rs");
 const KERNEL: &str = include_str!("../kernel.rs");
 const MODES: &str = include_str!("../../run.rs");
+const OBSERVE: &str = include_str!("../observe.rs");
+const OBSERVED_NAMES: &str = include_str!("../observe/names.rs");
 const OWNERSHIP: &str = include_str!("ownership.rs");
 const PLACEMENT: &str = include_str!("placement.rs");
 const RUN: &str = include_str!("../own.rs");
@@ -77,8 +79,8 @@ const CASES: &[Case] = &[
     ("pods.source", Refused, "", "pods: {source: kubelet}"),
     ("pods.manifestDirectory", At(RUN, "ManifestDirectory::new(manifest_directory)"), "", "pods: {manifestDirectory: /pods}"),
     ("pods.removeUnknownCgroups", At(OWNERSHIP, "remove_unknown_cgroups"), "", "pods: {removeUnknownCgroups: true}"),
-    ("runtime.type", Refused, "", "runtime: {type: cri}"),
-    ("runtime.endpoint", Refused, "", "runtime: {endpoint: unix:///run/cri.sock}"),
+    ("runtime.type", At(OBSERVE, "match &observe.runtime"), "mode: observe", "mode: observe\nruntime: {type: none}"),
+    ("runtime.endpoint", At(OBSERVED_NAMES, "endpoint.clone()"), "mode: observe", "mode: observe\nruntime: {endpoint: unix:///run/cri.sock}"),
     ("stateDirectory", At(RUN, "StatePaths(config.state_directory"), "", "stateDirectory: /state"),
     ("kubeletDirectory", At(PLACEMENT, "own.kubelet_directory"), "", "kubeletDirectory: /kubelet"),
     ("socket", At(SERVE, "&config.socket"), "", "socket: /run/other.sock"),

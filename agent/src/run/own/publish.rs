@@ -312,6 +312,7 @@ impl Loop {
                     root: Some(self.config.kubelet.cgroup_root_path().to_string()),
                     uncounted_disks: uncounted_disks(&Root::host(), &self.node.cgroups.layout),
                 },
+                runtime: None,
                 resources: self.resources(&usages),
                 psi,
                 ebpf: self.publisher.ebpf(self.shared.lost()),

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use super::container_stats::{instance, snapshot, stats};
 use super::formats::{encoded, families, samples_of};
 use super::*;
+use crate::model::attribution::{Level, Owner};
+use crate::model::cgroup_path::CgroupPath;
+use crate::model::kube_cgroup::ContainerKey;
+use crate::model::pod::QosClass;
 use crate::model::record::PodRef;
 use crate::model::saved_counts::SavedCounts;
 
@@ -24,12 +28,28 @@ fn kill_in(uid: &str, id: &str) -> EventRecord {
     record
 }
 
+/// The cgroup of a container, or of a pod where the id is empty.
+fn owner(uid: &str, id: &str) -> Owner {
+    let (uid, qos) = (PodUid(uid.to_owned()), QosClass::Burstable);
+    let key = ContainerKey {
+        id: id.to_owned(),
+        runtime: None,
+    };
+    let level = match id {
+        "" => Level::Pod { uid, qos },
+        _ => Level::Container { uid, qos, key },
+    };
+    let path = CgroupPath::root();
+    Owner { level, path }
+}
+
 /// One kill in each of two pods.
 fn kill_in_two_pods(metrics: &Metrics) {
     for (uid, id) in [("uid-a", "0a"), ("uid-b", "0b")] {
         let record = kill_in(uid, id);
         let (event, detail) = oom_parts(&record);
         metrics.oom_kill(event, detail, None);
+        metrics.oom_kills_by(&owner(uid, id), 1);
     }
 }
 
@@ -129,10 +149,12 @@ fn kills_in_a_pod_stay_its_own_when_its_containers_are_gone() {
     kill_in_two_pods(&metrics);
     let missed = kill_in("uid-a", "0b");
     metrics.oom_kills_missed(&missed.event, 2, MissedCause::Lost);
+    metrics.oom_kills_by(&owner("uid-a", "0b"), 2);
     let mut in_pod = kill_in("uid-a", "");
     in_pod.event.container_id = None;
     let (event, detail) = oom_parts(&in_pod);
     metrics.oom_kill(event, detail, None);
+    metrics.oom_kills_by(&owner("uid-a", ""), 1);
     let both = || [&uid, &other].map(|it| metrics.oom_kills_in(it));
     assert_eq!(both(), [4, 1]);
     let of_pod = ContainerLabels::of_event(&in_pod.event).expect("a pod");
@@ -147,7 +169,7 @@ fn kills_in_a_pod_stay_its_own_when_its_containers_are_gone() {
     assert!(!text.contains("uid-b") && !text.contains("0b"), "{text}");
     metrics.sync_pods([], at(10_001));
     metrics.keep_pods(&BTreeSet::new());
-    assert_eq!(both(), [1, 0], "the series of the pod itself are there yet");
+    assert_eq!(both(), [0, 0], "the pod is gone");
 }
 
 #[test]
@@ -315,4 +337,147 @@ fn saved_counts_without_ids_are_of_named_containers() {
     after.oom_kill(event, detail, None);
     let kills = r#"ballast_oom_kills_total{container="main",namespace="default",pod="hungry"}"#;
     check(&after, &[(kills, Some(2.0))]);
+}
+
+fn pod_ref(name: &str, uid: &str) -> PodRef {
+    PodRef {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: PodUid(uid.into()),
+    }
+}
+
+/// Gives all that is unnamed the name `app` in the pod `shop`.
+fn name_all(metrics: &Metrics) {
+    for of in metrics.unnamed() {
+        let pod = pod_ref("shop", "uid-a");
+        metrics.name(
+            &of,
+            &pod,
+            ["app", ""],
+            Instance::Live,
+            Duration::from_secs(1),
+        );
+    }
+}
+
+/// The sum over the series of a family.
+fn sum(metrics: &Metrics, family: &str) -> f64 {
+    let text = text(metrics);
+    let lines = text.lines();
+    let of_family = lines.filter(|it| it.starts_with(&format!("{family}{{")));
+    let values = of_family.filter_map(|it| it.rsplit(' ').next()?.parse::<f64>().ok());
+    values.sum()
+}
+
+#[test]
+fn what_was_counted_under_an_id_goes_on_under_the_name() {
+    let metrics = unnamed();
+    let record = kill_in("uid-a", "0a");
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, None);
+    let labels = ContainerLabels::of_event(event).expect("a pod");
+    let exit = ProcessChange::Exec;
+    metrics.process_change(labels, &exit, Duration::from_secs(1));
+    name_all(&metrics);
+    let named =
+        |family: &str| format!("{family}{{container=\"app\",namespace=\"default\",pod=\"shop\"}}");
+    let seconds = Some(1_763_710_000.123_456);
+    let workload = r#"ballast_oom_workload_kills_total{namespace="default",workload="shop",workload_kind="Pod"}"#;
+    check(
+        &metrics,
+        &[
+            (&named("ballast_oom_kills_total"), Some(1.0)),
+            (&named("ballast_oom_child_kills_total"), Some(1.0)),
+            (&named("ballast_oom_last_kill_timestamp_seconds"), seconds),
+            (&named("ballast_process_execs_total"), Some(1.0)),
+            (workload, Some(1.0)),
+        ],
+    );
+    assert!(!text(&metrics).contains("0a"), "no series has the id");
+    // One that was attributed before the name came, and is counted after it.
+    metrics.oom_kill(event, detail, None);
+    assert_eq!(sum(&metrics, "ballast_oom_kills_total"), 2.0);
+    name_all(&metrics);
+    assert_eq!(metrics.unnamed(), []);
+    check(
+        &metrics,
+        &[
+            (&named("ballast_oom_kills_total"), Some(2.0)),
+            (workload, Some(2.0)),
+        ],
+    );
+    let (bytes, _) = encoded(&metrics, Format::OpenMetrics);
+    let page = String::from_utf8(bytes).expect("UTF-8");
+    let line = page
+        .lines()
+        .find(|it| it.starts_with(&named("ballast_oom_kills_total")));
+    assert!(
+        line.is_some_and(|it| it.contains("record_id=\"3\"")),
+        "{line:?}"
+    );
+}
+
+#[test]
+fn a_sum_over_all_series_never_falls_while_names_come() {
+    let metrics = unnamed();
+    let n = 200;
+    std::thread::scope(|scope| {
+        let metrics = &metrics;
+        let counting = scope.spawn(move || {
+            for i in 0..n {
+                let record = kill_in("uid-a", &format!("{:02}", i % 7));
+                let (event, detail) = oom_parts(&record);
+                metrics.oom_kill(event, detail, None);
+            }
+        });
+        let naming = scope.spawn(move || {
+            while !counting.is_finished() {
+                name_all(metrics);
+            }
+        });
+        let mut before = 0.0;
+        while !naming.is_finished() {
+            let now = sum(metrics, "ballast_oom_kills_total");
+            assert!(now >= before && now <= f64::from(n), "{before} {now}");
+            before = now;
+        }
+    });
+    name_all(&metrics);
+    assert_eq!(sum(&metrics, "ballast_oom_kills_total"), f64::from(n));
+}
+
+#[test]
+fn what_sweeps_count_goes_on_under_the_name() {
+    let metrics = unnamed();
+    let sweep = |pod: &PodRef, name: &str, n: u64| {
+        let mut container = instance("0a", stats(0, 0));
+        name.clone_into(&mut container.name);
+        container.stats.n_fork_refusals = Some(n);
+        let mut snapshot = snapshot(1, None, vec![container]);
+        snapshot.pods[0].pod = Arc::new(pod.clone());
+        snapshot
+    };
+    let (before, after) = (
+        PodRef {
+            namespace: String::new(),
+            name: String::new(),
+            uid: PodUid("uid-a".into()),
+        },
+        pod_ref("shop", "uid-a"),
+    );
+    metrics.set_stats(&sweep(&before, "", 5), None);
+    let family = "ballast_pids_limit_hits_total";
+    let first = sum(&metrics, family);
+    assert!(first > 0.0);
+    name_all(&metrics);
+    assert_eq!(sum(&metrics, family), first);
+    metrics.set_stats(&sweep(&after, "app", 5), None);
+    assert_eq!(
+        sum(&metrics, family),
+        first,
+        "the same reading is nothing new"
+    );
+    metrics.set_stats(&sweep(&after, "app", 7), None);
+    assert!(sum(&metrics, family) > first);
 }

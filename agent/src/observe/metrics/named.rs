@@ -1,0 +1,163 @@
+//! Series of pods and containers whose names came late: what was counted under an id goes on under the name.
+//!
+//! Invariant: what was counted is under one of both at any time, so a sum over all series neither falls nor counts
+//! anything twice.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use prometheus::GaugeVec;
+use prometheus::core::{Atomic, Collector, GenericCounter, MetricVec, MetricVecBuilder, Number};
+
+use super::identity::{ContainerKey, ContainerLabels};
+use super::labels::{CpuStallCause, ExitHow};
+use super::lifetime::Workload;
+use super::{LimitHits, Metrics, lock, remove};
+use crate::model::record::PodRef;
+
+/// Who has series under an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unnamed(ContainerKey);
+
+impl Unnamed {
+    /// `None`: the pod has a name, which [`Unnamed::pod`] gives.
+    pub fn pod_uid(&self) -> Option<&str> {
+        let uid = self.0.labels().pod_uid();
+        (!uid.is_empty()).then_some(uid)
+    }
+
+    /// Namespace and name; empty where only the UID is known.
+    pub fn pod(&self) -> [&str; 2] {
+        let labels = self.0.labels();
+        [labels.namespace(), labels.pod()]
+    }
+
+    /// `None`: it is of the pod as a whole.
+    pub fn container_id(&self) -> Option<&str> {
+        let id = self.0.labels().container_id();
+        (!id.is_empty()).then_some(id)
+    }
+}
+
+/// Whether the cgroup is there whose series get a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instance {
+    /// Sweeps go on counting from what they read last of it.
+    Live,
+    /// Another one of its name may have come since.
+    Gone,
+}
+
+impl Metrics {
+    /// Who has series under an id now.
+    pub fn unnamed(&self) -> Vec<Unnamed> {
+        let unnamed = lock(&self.shared.pods).unnamed();
+        unnamed.into_iter().map(Unnamed).collect()
+    }
+
+    /// Gives the series of `of` to the container `name` of `pod`, or to the pod as a whole where that is empty.
+    /// `id`: of a container whose name is not known. `now` is boottime.
+    pub fn name(
+        &self,
+        of: &Unnamed,
+        pod: &PodRef,
+        [name, id]: [&str; 2],
+        instance: Instance,
+        now: Duration,
+    ) {
+        let naming = self.shared.naming.write();
+        let _naming = naming.unwrap_or_else(PoisonError::into_inner);
+        let (from, to) = (of.0.labels(), ContainerLabels::new(pod, name, id));
+        if from == to {
+            return;
+        }
+        self.touch(to, now);
+        let n_kills = self.move_events(from, to);
+        self.move_readings(&of.0, &to.to_key(), instance);
+        self.end_container(&of.0);
+        lock(&self.shared.pods).end(from);
+        if of.pod_uid().is_some() && pod.has_name() && n_kills > 0 {
+            self.count_workload(&Workload::of_pod(pod), n_kills, now);
+        }
+    }
+
+    /// What the kernel told. Gives how many kills there were.
+    fn move_events(&self, from: ContainerLabels<'_>, to: ContainerLabels<'_>) -> u64 {
+        let (old, new) = (self.values(from), self.values(to));
+        let (oom, process) = (&self.shared.oom, &self.shared.process);
+        let n_kills = oom.kills.with_label_values(&old).get();
+        for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
+            move_count(family, &old, &new);
+            self.shared.exemplars.rename(family, &old, &new);
+        }
+        for how in ExitHow::ALL {
+            let old = self.values_with(from, how.as_str());
+            let new = self.values_with(to, how.as_str());
+            move_count(&process.exits, &old, &new);
+        }
+        move_time(&oom.last_kill, &old, &new);
+        move_time(&oom.last_child_kill, &old, &new);
+        n_kills
+    }
+
+    /// What sweeps read of counters that the kernel keeps.
+    fn move_readings(&self, from: &ContainerKey, to: &ContainerKey, instance: Instance) {
+        let (of, whose) = (from.labels(), to.labels());
+        let (old, new) = (self.values(of), self.values(whose));
+        let (oom, process) = (&self.shared.oom, &self.shared.process);
+        move_count(&oom.group_kills, &old, &new);
+        move_count(&process.limit_hits, &old, &new);
+        for cause in CpuStallCause::ALL {
+            let old = self.values_with(of, cause.as_str());
+            let new = self.values_with(whose, cause.as_str());
+            move_count(&self.shared.cpu.stall, &old, &new);
+        }
+        for limit in LimitHits::NAMES {
+            let (old, new) = (self.values_with(of, limit), self.values_with(whose, limit));
+            move_count(&self.shared.memory.limit_hits, &old, &new);
+        }
+        if whose.has_container() {
+            move_last(&mut lock(&self.shared.stats), from, to, instance);
+            move_last(&mut lock(&self.shared.memory_hits), from, to, instance);
+        }
+    }
+}
+
+/// Where the next reading is compared with the last one.
+fn move_last<T>(
+    last: &mut BTreeMap<ContainerKey, T>,
+    from: &ContainerKey,
+    to: &ContainerKey,
+    instance: Instance,
+) {
+    if let Some(counts) = last.remove(from)
+        && (instance == Instance::Live || !last.contains_key(to))
+    {
+        last.insert(to.clone(), counts);
+    }
+}
+
+/// A series that is not there stays so.
+fn move_count<T, P>(family: &MetricVec<T>, old: &[&str], new: &[&str])
+where
+    P: Atomic,
+    T: MetricVecBuilder<M = GenericCounter<P>>,
+    MetricVec<T>: Collector,
+{
+    let counter = family.with_label_values(old);
+    let n = counter.get();
+    remove(family, old);
+    if n.into_f64() > 0.0 {
+        family.with_label_values(new).inc_by(n);
+    }
+}
+
+fn move_time(family: &GaugeVec, old: &[&str], new: &[&str]) {
+    let time = family.with_label_values(old).get();
+    remove(family, old);
+    if time > 0.0 {
+        let newest = family.with_label_values(new);
+        newest.set(newest.get().max(time));
+    }
+}

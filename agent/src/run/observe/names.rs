@@ -1,0 +1,210 @@
+//! The names of pods and containers, as the container runtime tells them: what they change in what was counted,
+//! told and shown before they came.
+//!
+//! Invariant: a name is an addition. Nothing waits for one but the first look at the node, and that not for long.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::tree::KubeTree;
+use super::{FIRST_NAMES, Fault, Loop, RUNTIME};
+use crate::config::ObservedRuntime;
+use crate::cri::{self, Cri};
+use crate::decide::naming::{Known, Names};
+use crate::model::pod::PodUid;
+use crate::model::record::{Event, PodRef};
+use crate::model::runtime_names::{Follows, RuntimeStatus};
+use crate::model::stats::KnownPod;
+use crate::model::time::WallTime;
+use crate::observe::event_log::EventLog;
+use crate::observe::metrics::{Instance, Unnamed};
+use crate::run::RunError;
+use crate::sources::wakers::Bell;
+use crate::sys::clock;
+
+/// Nobody is asked.
+pub(super) const NO_NAMES: &str = "pods are known by their UID and containers by their id: runtime.type is none, so \
+                                   nobody is asked for names";
+
+/// A container is named before its first process runs, or a moment later: one that has no name by then is told of.
+const NAMED_BY: Duration = Duration::from_secs(5);
+
+/// `None`: it is not to be asked.
+pub(super) fn ask_runtime(
+    runtime: &ObservedRuntime,
+    tree: &Arc<KubeTree>,
+    log: &EventLog,
+) -> Result<Option<Cri>, RunError> {
+    let ObservedRuntime::Cri { endpoint } = runtime else {
+        return Ok(None);
+    };
+    let (of_sink, log) = (Arc::clone(tree), log.clone());
+    let sink = move |told| {
+        of_sink.hear_runtime(told);
+        let index = of_sink.kernel.index();
+        log.amend(|event| name_event(event, &index.names));
+    };
+    let cri = Cri::start(endpoint.clone(), sink).map_err(RunError::Thread)?;
+    tree.set_asker(cri.asker());
+    Ok(Some(cri))
+}
+
+/// For `ballast check`.
+pub(super) fn probe(endpoint: Option<&Path>) -> RuntimeStatus {
+    cri::probe(endpoint).unwrap_or_else(|error| RuntimeStatus {
+        fault: Some(format!("ask the runtime: {error}")),
+        ..RuntimeStatus::default()
+    })
+}
+
+/// A record that was made before the names came. `None`: it has them, or they have not come.
+fn name_event(event: &Event, names: &Names) -> Option<Event> {
+    let uid = event.uid()?;
+    let named = event.pod_uid.as_ref().and_then(|it| names.pod(it));
+    let id = event.container_id.as_deref();
+    let container = match id.and_then(|id| names.known(uid, id)) {
+        Some(Known::Container { name, .. }) => Some(name.to_string()),
+        Some(Known::Sandbox) | None => None,
+    };
+    if named.is_none() && container.is_none() {
+        return None;
+    }
+    let mut event = event.clone();
+    if let Some(pod) = named {
+        (event.pod, event.pod_uid) = (Some((**pod).clone()), None);
+    }
+    if container.is_some() {
+        (event.container, event.container_id) = (container, None);
+    }
+    Some(event)
+}
+
+/// Under which names the series of an id go on. `None`: nobody has told.
+fn name_of(of: &Unnamed, names: &Names) -> Option<(Arc<PodRef>, String, String)> {
+    let (pod, known) = match (of.pod_uid(), of.container_id()) {
+        (Some(uid), id) => {
+            let uid = PodUid(uid.to_owned());
+            let known = id.and_then(|it| names.known(&uid, it));
+            (names.pod(&uid)?, known)
+        }
+        (None, id) => {
+            let [namespace, pod] = of.pod();
+            let (pod, known) = names.known_in(namespace, pod, id?)?;
+            (pod, Some(known))
+        }
+    };
+    let (name, id) = match known {
+        Some(Known::Container { name, .. }) => (name.to_string(), String::new()),
+        // What happened in it happened to the pod.
+        Some(Known::Sandbox) => (String::new(), String::new()),
+        None => (
+            String::new(),
+            of.container_id().unwrap_or_default().to_owned(),
+        ),
+    };
+    Some((Arc::clone(pod), name, id))
+}
+
+/// What the status document says of missing names.
+pub(super) fn warnings(
+    runtime: &ObservedRuntime,
+    status: Option<&RuntimeStatus>,
+    pods: &[Arc<KnownPod>],
+    now: WallTime,
+) -> Vec<String> {
+    if *runtime == ObservedRuntime::None {
+        return vec![NO_NAMES.to_owned()];
+    }
+    let Some(status) = status.filter(|it| it.is_connected()) else {
+        // That it does not answer is a fault by itself.
+        return Vec::new();
+    };
+    let containers = pods.iter().flat_map(|it| &it.containers);
+    let is_old = |since: Option<WallTime>| since.is_some_and(|it| it.until(now) > NAMED_BY);
+    let unnamed = containers.filter(|it| it.name.is_empty() && is_old(it.started_at));
+    let n = unnamed.count();
+    let whose = status.runtime().unwrap_or_default();
+    match n {
+        0 => Vec::new(),
+        1 => vec![format!(
+            "1 container is shown by its id: {whose} does not know it"
+        )],
+        n => vec![format!(
+            "{n} containers are shown by their ids: {whose} does not know them"
+        )],
+    }
+}
+
+impl Loop {
+    /// For the first answer of the runtime, or that there is none.
+    pub(super) fn wait_for_names(&mut self, bell: &Bell) {
+        if self.settings.runtime == ObservedRuntime::None {
+            self.told.agent("PodsWithoutNames", NO_NAMES.to_owned());
+            return self.health.unblock(RUNTIME);
+        }
+        let until = clock::boottime() + FIRST_NAMES;
+        while self.tree.runtime().is_none() {
+            let left = until.saturating_sub(clock::boottime());
+            if left.is_zero() {
+                return;
+            }
+            bell.wait(left);
+        }
+    }
+
+    /// Tells how the runtime is, where that has changed.
+    pub(super) fn take_runtime(&mut self) {
+        let status = self.tree.runtime();
+        if status == self.runtime {
+            return;
+        }
+        let Some(status) = status else { return };
+        self.health.unblock(RUNTIME);
+        let was_connected = self
+            .runtime
+            .as_ref()
+            .is_some_and(RuntimeStatus::is_connected);
+        let followed = self.runtime.as_ref().map(|it| it.follows);
+        if status.is_connected() && (!was_connected || followed != Some(status.follows)) {
+            let whose = status.runtime().unwrap_or_default();
+            let at = status.endpoint.as_deref().unwrap_or_default();
+            let how = match status.follows {
+                Follows::Events => "its events are followed",
+                Follows::Lists | Follows::Nothing => {
+                    "it tells no events, so it is asked for each new container"
+                }
+            };
+            let text = format!("names come from {whose} at {at}; {how}");
+            self.told.agent("RuntimeConnected", text);
+        }
+        let fault = status.fault.as_ref().map(|why| match &status.endpoint {
+            Some(at) => format!("{at} gives no names of pods and containers: {why}"),
+            None => format!("nobody gives names of pods and containers: {why}"),
+        });
+        self.set_fault(Fault::Nameless, fault);
+        self.runtime = Some(status);
+    }
+
+    /// What was counted under ids goes on under the names that have come.
+    pub(super) fn name_series(&self) {
+        let unnamed = self.metrics.unnamed();
+        let index = self.tree.kernel.index();
+        let live = index.live();
+        let live: BTreeSet<&str> = live
+            .iter()
+            .filter_map(|(_, it)| Some(it.container()?.id.as_str()))
+            .collect();
+        let now = clock::boottime();
+        for of in unnamed {
+            if let Some((pod, name, id)) = name_of(&of, &index.names) {
+                let instance = match of.container_id().is_some_and(|it| live.contains(it)) {
+                    true => Instance::Live,
+                    false => Instance::Gone,
+                };
+                self.metrics.name(&of, &pod, [&name, &id], instance, now);
+            }
+        }
+    }
+}
