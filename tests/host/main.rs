@@ -37,6 +37,7 @@ mod limits;
 mod look;
 mod metrics;
 mod missed;
+mod moved;
 mod node_memory;
 mod node_oom;
 mod observe;

@@ -89,6 +89,17 @@ impl Files<'_> {
         self.files.push((file, value));
     }
 
+    /// A limit of 0 is none, as it is for runc, and one below a page is a page: the kernel counts in pages and makes
+    /// 0 of it, with which no process starts.
+    fn memory_limit(&self, limit: Option<Limit>) -> Option<FileValue> {
+        let limit = match limit? {
+            Limit::At(0) => return None,
+            Limit::At(bytes) => Limit::At(bytes.max(self.rules.page_size)),
+            Limit::Max => Limit::Max,
+        };
+        Some(FileValue::Limit(limit))
+    }
+
     fn unified(&mut self, resources: &CgroupResources, weights: WeightMap) {
         if let Some(limit) = resources.pids_max {
             let limit = FileValue::Limit(at_least_one(limit));
@@ -105,8 +116,7 @@ impl Files<'_> {
                 others.insert(name, text);
             }
         }
-        if let Some(limit) = resources.memory_max {
-            let limit = FileValue::Limit(limit);
+        if let Some(limit) = self.memory_limit(resources.memory_max) {
             self.push(Controller::Memory, "memory.max", FileKind::PageLimit, limit);
         }
         if let Some(shares) = resources.cpu_shares {
@@ -150,15 +160,13 @@ impl Files<'_> {
     }
 
     fn legacy(&mut self, resources: &CgroupResources) {
-        if let Some(limit) = resources.memory_max {
-            let limit = FileValue::Limit(limit);
+        if let Some(limit) = self.memory_limit(resources.memory_max) {
             let kind = FileKind::PageLimitV1;
             self.push(Controller::Memory, "memory.limit_in_bytes", kind, limit);
         }
-        if let Some(limit) = resources.memory_and_swap_max
+        if let Some(limit) = self.memory_limit(resources.memory_and_swap_max)
             && self.rules.memory_and_swap
         {
-            let limit = FileValue::Limit(limit);
             let kind = FileKind::PageLimitV1;
             self.push(
                 Controller::Memory,

@@ -8,6 +8,7 @@
 mod check;
 mod convert;
 mod env;
+pub mod fields;
 pub mod node_requirements;
 mod numbers;
 mod resize;

@@ -74,7 +74,7 @@ use super::serve::{self, Shown};
 use super::sweep::Readings;
 use super::told::Told;
 use super::{RunError, check, identity, missed};
-use crate::config::{Config, FieldCounts, KubeletConfig, OwnConfig, PodsConfig};
+use crate::config::{Compat, Config, FieldCounts, KubeletConfig, OwnConfig, PodsConfig};
 use crate::decide::cgroup_plan::Deferred;
 use crate::decide::contention::{Contention, Held};
 use crate::decide::lifecycle::{BackoffPolicy, Settings};
@@ -263,6 +263,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         paths,
         manifests: ManifestDirectory::new(manifest_directory)
             .with_node_name(node.name.as_str())
+            .with_believed_status(own.compat == Compat::Kubelet)
             .with_witness(Arc::<Beginning>::clone(&beginning)),
         beginning,
         config: Arc::clone(&config),

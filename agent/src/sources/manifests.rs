@@ -110,11 +110,18 @@ pub struct ManifestScan {
     pub is_complete: bool,
 }
 
+/// How manifests are read.
+#[derive(Clone, Debug, Default)]
+struct Reading {
+    node_name: Option<String>,
+    believes_status: bool,
+}
+
 /// A directory of manifests and what is known of it.
 #[derive(Debug)]
 pub struct ManifestDirectory {
     path: PathBuf,
-    node_name: Option<String>,
+    reading: Reading,
     witness: Option<Arc<dyn Witness>>,
     files: BTreeMap<String, FileState>,
     /// Files that the last look missed.
@@ -151,7 +158,7 @@ impl ManifestDirectory {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
-            node_name: None,
+            reading: Reading::default(),
             witness: None,
             files: BTreeMap::new(),
             missing: BTreeMap::new(),
@@ -163,7 +170,15 @@ impl ManifestDirectory {
     /// Sets `spec.nodeName` of pods that have none. It is no part of their UID.
     #[must_use]
     pub fn with_node_name(mut self, name: impl Into<String>) -> Self {
-        self.node_name = Some(name.into());
+        self.reading.node_name = Some(name.into());
+        self
+    }
+
+    /// Takes `status` as it stands in a manifest, as kubelet does. Else it counts for nothing, as it does in whatever is
+    /// created by an API server.
+    #[must_use]
+    pub fn with_believed_status(mut self, believes_status: bool) -> Self {
+        self.reading.believes_status = believes_status;
         self
     }
 
@@ -288,7 +303,7 @@ impl ManifestDirectory {
             let path = self.path.join(name);
             let state = self.files.entry(name.clone()).or_default();
             let witness = self.witness.as_deref();
-            let is_there = state.refresh(&path, self.node_name.as_deref(), witness);
+            let is_there = state.refresh(&path, &self.reading, witness);
             if !is_there && let Some(state) = self.files.remove(name) {
                 self.missing.insert(name.clone(), state);
             }
@@ -338,12 +353,7 @@ impl ManifestDirectory {
 
 impl FileState {
     /// Reads the file if it has changed. False: it is not there.
-    fn refresh(
-        &mut self,
-        path: &Path,
-        node_name: Option<&str>,
-        witness: Option<&dyn Witness>,
-    ) -> bool {
+    fn refresh(&mut self, path: &Path, reading: &Reading, witness: Option<&dyn Witness>) -> bool {
         let version = match regular::look(path) {
             Ok(Kind::Regular(version)) => version,
             Ok(Kind::Other) => {
@@ -367,7 +377,7 @@ impl FileState {
             Ok(Contents::Whole { bytes, version }) => {
                 let thing = format!("manifest {} {version}", path.display());
                 if witness.is_none_or(|it| it.begins(&thing)) {
-                    self.replace(path, &bytes, version, node_name);
+                    self.replace(path, &bytes, version, reading);
                     witness.into_iter().for_each(Witness::ends);
                 } else {
                     let message = "ended the agent at two starts in a row, and is not read until it \
@@ -387,20 +397,14 @@ impl FileState {
         true
     }
 
-    fn replace(
-        &mut self,
-        path: &Path,
-        bytes: &[u8],
-        version: FileVersion,
-        node_name: Option<&str>,
-    ) {
+    fn replace(&mut self, path: &Path, bytes: &[u8], version: FileVersion, reading: &Reading) {
         let had_pods = !self.fresh.is_empty() || !self.held.is_empty();
         if had_pods && bytes.iter().all(u8::is_ascii_whitespace) {
             let message = "became empty and counts as half written; remove it to remove its pods";
             self.fail(path, message, Some(version));
             return;
         }
-        let parsed = parse::file(path, bytes, node_name);
+        let parsed = parse::file(path, bytes, reading);
         let mut earlier = std::mem::take(&mut self.fresh);
         earlier.append(&mut self.held);
         self.version = Some(version);

@@ -6,7 +6,7 @@ use super::*;
 use crate::config::{Compat, Config};
 use crate::decide::node_allocatable::{Machine, Reservations};
 use crate::decide::testing::{pod, settings};
-use crate::units::Bytes;
+use crate::units::{Bytes, Limit};
 
 fn plan(exclusive_cpu_limits: CpuLimits) -> NodePlan {
     let machine = Machine {
@@ -117,5 +117,34 @@ fn ancestors_have_a_cpuset_where_they_need_one() {
     for cgroup in &ancestors {
         assert_eq!(file(cgroup, "cpuset.cpus").unwrap(), "0-3", "{cgroup:?}");
         assert_eq!(file(cgroup, "cpuset.mems").unwrap(), "0-1", "{cgroup:?}");
+    }
+}
+
+/// The kernel makes 0 of less than a page, and nothing starts in it.
+#[test]
+fn no_cgroup_has_a_memory_limit_of_0() {
+    let plan = |unified| NodePlan {
+        rules: FileRules {
+            memory_and_swap: true,
+            ..FileRules::plain(unified, 4096)
+        },
+        ..plan(CpuLimits::Enforced)
+    };
+    for (limit, written) in [
+        (Limit::At(0), None),
+        (Limit::At(1), Some("4096")),
+        (Limit::At(8193), Some("8192")),
+        (Limit::Max, Some("max")),
+    ] {
+        let resources = CgroupResources {
+            memory_max: Some(limit),
+            memory_and_swap_max: Some(limit),
+            ..CgroupResources::default()
+        };
+        let of = |unified: bool| plan(unified).cgroup(path("/a"), &resources, WeightMap::Linear);
+        assert_eq!(file(&of(true), "memory.max").as_deref(), written);
+        for name in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] {
+            assert_eq!(file(&of(false), name).as_deref(), written);
+        }
     }
 }

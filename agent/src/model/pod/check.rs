@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::convert::{Findings, key_path};
+use super::convert::{Findings, is_huge_pages, key_path};
 use super::totals::is_pod_level_resource;
-use super::{Container, Pod, PodOrigin, ResourceList, Resources};
+use super::{Container, Pod, PodOrigin, ResourceList, Resources, VolumeSource};
 
 /// Longest DNS label (RFC 1123).
 const MAX_LABEL: usize = 63;
@@ -169,6 +169,7 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
                     format!("no volume `{volume}` in spec.volumes"),
                 );
             }
+            elsewhere(pod, volume, mount_path, &path, found);
             if mount_path.is_empty() {
                 found.fault(format!("{path}.mountPath"), "is missing");
             } else if !mount_paths.insert(mount_path) {
@@ -185,6 +186,8 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
             );
         }
     }
+    huge_pages_alone(&[&pod.overhead], "spec.overhead", found);
+    amounts(&pod.overhead, "spec.overhead", found);
     if let Some(own) = &pod.resources {
         resources(own, "spec.resources", found);
         for (field, list) in [("requests", &own.requests), ("limits", &own.limits)] {
@@ -220,12 +223,31 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
     }
 }
 
+/// Nothing is mounted, so a volume is where a container asks for it by chance alone.
+fn elsewhere(pod: &Pod, volume: &str, mount_path: &str, path: &str, found: &mut Findings) {
+    let volume = pod.volumes.iter().find(|it| it.name == volume);
+    let place = match volume.map(|it| &it.source) {
+        Some(VolumeSource::HostPath { path }) if path == mount_path => return,
+        Some(VolumeSource::HostPath { path }) => format!("at `{path}`"),
+        Some(VolumeSource::EmptyDir { .. }) => {
+            "in the pod's directory below stateDirectory".to_owned()
+        }
+        // Told of the volume.
+        Some(VolumeSource::Other { .. }) | None => return,
+    };
+    found.warn(
+        format!("{path}.mountPath"),
+        format!("is ignored: the process runtime mounts nothing, so the volume is {place}"),
+    );
+}
+
 fn resources(own: &Resources, path: &str, found: &mut Findings) {
+    huge_pages_alone(&[&own.requests, &own.limits], path, found);
     if let Some(limit) = own.limits.get("memory")
         && (1..LEAST_MEMORY).contains(&limit.value())
     {
         found.warn(
-            format!("{path}.limits.memory"),
+            key_path(&format!("{path}.limits"), "memory"),
             format!("`{limit}` bytes are less than any program needs, so nothing will start"),
         );
     }
@@ -249,10 +271,28 @@ fn resources(own: &Resources, path: &str, found: &mut Findings) {
     }
 }
 
+/// Huge pages are charged beside the memory of a cgroup, never instead of it.
+fn huge_pages_alone(lists: &[&ResourceList], path: &str, found: &mut Findings) {
+    let mut names = lists.iter().flat_map(|it| it.keys());
+    if names.clone().any(|it| is_huge_pages(it)) && !names.any(|it| it == "cpu" || it == "memory") {
+        found.fault(
+            path,
+            "names huge pages, which need cpu or memory beside them",
+        );
+    }
+}
+
 fn amounts(list: &ResourceList, path: &str, found: &mut Findings) {
     for (name, amount) in list {
         let path = key_path(path, name);
         let is_whole = amount.milli_value() % 1000 == 0 || amount.value() == i64::MAX;
+        if matches!(name.as_str(), "memory" | "ephemeral-storage") && !is_whole {
+            let message = format!(
+                "`{amount}` has a part of a byte, and counts as {}",
+                amount.value()
+            );
+            found.warn(path.clone(), message);
+        }
         if is_extended(name) && !is_whole {
             found.fault(path, format!("`{amount}` must be a whole number"));
         } else if let Some(size) = name.strip_prefix("hugepages-") {

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource;
 use super::{
     Container, DEFAULT_TERMINATION_GRACE, FieldFault, Pod, PodOrigin, PodUid, QosClass,
     ResourceList, Resources, RestartPolicy, Volume, VolumeSource, built_in_priority, check, env,
-    node_requirements, resize,
+    fields, node_requirements, resize,
 };
 use crate::model::quantity::Quantity;
 
@@ -34,23 +34,11 @@ impl Findings {
             message: message.into(),
         });
     }
-
-    fn ignored(&mut self, path: &str, fields: &[(&str, bool)]) {
-        for (field, is_set) in fields {
-            if *is_set {
-                self.warn(format!("{path}.{field}"), "is ignored");
-            }
-        }
-    }
 }
 
-/// `path.key`, or `path[key]` where the key itself has dots or slashes.
+/// The entry of a map, as the API server writes it.
 pub(super) fn key_path(path: &str, key: &str) -> String {
-    if key.contains(['.', '/']) {
-        format!("{path}[{key}]")
-    } else {
-        format!("{path}.{key}")
-    }
+    format!("{path}[{key}]")
 }
 
 pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldFault>> {
@@ -103,7 +91,9 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
     }
     // Variables may refer to the pod's resources, so they come after the defaults.
     env::resolve(source, &mut pod, &mut found);
-    ignored_pod_fields(spec, &mut found);
+    if origin == PodOrigin::Manifest {
+        fields::judge(spec, &mut found);
+    }
     if found.faults.is_empty() {
         pod.warnings = found.warnings;
         Ok(pod)
@@ -114,7 +104,8 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
 
 impl Pod {
     /// The API server's defaults for resources: a request that is missing is the limit; a missing
-    /// pod-level request is the containers' sum, or else the pod-level limit.
+    /// pod-level request is the containers' sum, or else the pod-level limit; a missing pod-level limit
+    /// of huge pages is the containers' sum.
     fn apply_defaults(&mut self) {
         for container in self.init_containers.iter_mut().chain(&mut self.containers) {
             let Resources { requests, limits } = &mut container.resources;
@@ -128,6 +119,13 @@ impl Pod {
         if let Some(Resources { requests, limits }) = &mut self.resources
             && !limits.is_empty()
         {
+            // A container's request of huge pages is its limit, and a pod's is too.
+            for (name, amount) in sums.iter().filter(|(name, _)| is_huge_pages(name)) {
+                let limit = limits.entry(name.clone()).or_insert_with(|| amount.clone());
+                requests
+                    .entry(name.clone())
+                    .or_insert_with(|| limit.clone());
+            }
             for (name, amount) in sums.iter().chain(&*limits) {
                 if super::totals::is_pod_level_resource(name) {
                     requests
@@ -137,6 +135,10 @@ impl Pod {
             }
         }
     }
+}
+
+pub(super) fn is_huge_pages(resource: &str) -> bool {
+    resource.starts_with("hugepages-")
 }
 
 fn recorded_qos(source: &v1::Pod, found: &mut Findings) -> Option<QosClass> {
@@ -250,7 +252,6 @@ fn container(
         .and_then(|it| it.run_as_non_root)
         .or(pod_security.and_then(|it| it.run_as_non_root))
         .unwrap_or(false);
-    ignored_container_fields(source, path, found);
     Container {
         name: source.name.clone(),
         image: source.image.clone().unwrap_or_default(),
@@ -302,13 +303,6 @@ fn resources(
     let Some(source) = source else {
         return Resources::default();
     };
-    found.ignored(
-        path,
-        &[(
-            "claims",
-            source.claims.as_ref().is_some_and(|it| !it.is_empty()),
-        )],
-    );
     Resources {
         requests: resource_list(source.requests.as_ref(), &format!("{path}.requests"), found),
         limits: resource_list(source.limits.as_ref(), &format!("{path}.limits"), found),
@@ -422,73 +416,5 @@ fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> Volum
     {
         Some(kind) => VolumeSource::Other { kind: kind.clone() },
         None => empty_dir(None, found),
-    }
-}
-
-fn ignored_container_fields(source: &v1::Container, path: &str, found: &mut Findings) {
-    found.ignored(
-        path,
-        &[
-            ("livenessProbe", source.liveness_probe.is_some()),
-            ("readinessProbe", source.readiness_probe.is_some()),
-            ("startupProbe", source.startup_probe.is_some()),
-            ("lifecycle", source.lifecycle.is_some()),
-            ("restartPolicyRules", source.restart_policy_rules.is_some()),
-            ("volumeDevices", source.volume_devices.is_some()),
-            ("stdin", source.stdin == Some(true)),
-            ("tty", source.tty == Some(true)),
-        ],
-    );
-    if let Some(it) = &source.security_context {
-        found.ignored(
-            &format!("{path}.securityContext"),
-            &[
-                (
-                    "allowPrivilegeEscalation",
-                    it.allow_privilege_escalation == Some(false),
-                ),
-                ("appArmorProfile", it.app_armor_profile.is_some()),
-                ("capabilities", it.capabilities.is_some()),
-                ("procMount", it.proc_mount.is_some()),
-                (
-                    "readOnlyRootFilesystem",
-                    it.read_only_root_filesystem == Some(true),
-                ),
-                ("seLinuxOptions", it.se_linux_options.is_some()),
-                ("seccompProfile", it.seccomp_profile.is_some()),
-            ],
-        );
-    }
-}
-
-fn ignored_pod_fields(spec: &v1::PodSpec, found: &mut Findings) {
-    found.ignored(
-        "spec",
-        &[
-            (
-                "activeDeadlineSeconds",
-                spec.active_deadline_seconds.is_some(),
-            ),
-            ("ephemeralContainers", spec.ephemeral_containers.is_some()),
-            ("resourceClaims", spec.resource_claims.is_some()),
-            ("schedulingGates", spec.scheduling_gates.is_some()),
-            (
-                "shareProcessNamespace",
-                spec.share_process_namespace == Some(true),
-            ),
-        ],
-    );
-    if let Some(it) = &spec.security_context {
-        found.ignored(
-            "spec.securityContext",
-            &[
-                ("appArmorProfile", it.app_armor_profile.is_some()),
-                ("fsGroup", it.fs_group.is_some()),
-                ("seLinuxOptions", it.se_linux_options.is_some()),
-                ("seccompProfile", it.seccomp_profile.is_some()),
-                ("supplementalGroups", it.supplemental_groups.is_some()),
-                ("sysctls", it.sysctls.is_some()),
-            ],
-        );
     }
 }

@@ -52,7 +52,7 @@ fn a_manifest_becomes_a_pod_with_its_defaults() {
             {"name": "scratch"},
             {"name": "ram", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
             {"name": "host", "hostPath": {"path": "/srv"}},
-            {"name": "conf", "configMap": {"name": "c"}},
+            {"name": "conf", "nfs": {"server": "s", "path": "/"}},
         ],
         "securityContext": {"runAsUser": 1000},
         "priority": 7,
@@ -95,12 +95,19 @@ fn a_manifest_becomes_a_pod_with_its_defaults() {
                 path: "/srv".to_owned()
             },
             &VolumeSource::Other {
-                kind: "configMap".to_owned()
+                kind: "nfs".to_owned()
             },
         ]
     );
     assert!(pod.is_static() && pod.is_critical() && !pod.is_mirror());
-    assert!(pod.warnings.is_empty(), "{:?}", pod.warnings);
+    let warned: Vec<&str> = pod.warnings.iter().map(|it| it.path.as_str()).collect();
+    assert_eq!(
+        warned,
+        [
+            "spec.containers[0].volumeMounts[0].mountPath",
+            "spec.volumes[3].nfs"
+        ]
+    );
 }
 
 #[test]
@@ -126,8 +133,8 @@ fn every_fault_is_reported_with_its_path() {
         [
             "spec.restartPolicy",
             "spec.terminationGracePeriodSeconds",
-            "spec.containers[0].resources.requests.memory",
-            "spec.containers[1].resources.limits.cpu",
+            "spec.containers[0].resources.requests[memory]",
+            "spec.containers[1].resources.limits[cpu]",
             "spec.containers[4].securityContext.runAsUser",
             "spec.volumes[0].hostPath.path",
             "metadata.uid",
@@ -137,16 +144,16 @@ fn every_fault_is_reported_with_its_path() {
             "spec.containers[1].name",
             "spec.containers[2].name",
             "spec.volumes[1].name",
-            "spec.containers[0].resources.requests.cpu",
+            "spec.containers[0].resources.requests[cpu]",
             "spec.containers[2].resources.requests[gpu.example/a]",
-            "spec.containers[2].resources.requests.widgets",
+            "spec.containers[2].resources.requests[widgets]",
             "spec.containers[2].resources.requests[gpu.example/a]",
-            "spec.containers[2].resources.requests.widgets",
+            "spec.containers[2].resources.requests[widgets]",
             "spec.containers[3].volumeMounts[0].name",
             "spec.containers[3].volumeMounts[0].mountPath",
         ]
     );
-    let cpu = "spec.containers[0].resources.requests.cpu: `2` is above the limit, 1";
+    let cpu = "spec.containers[0].resources.requests[cpu]: `2` is above the limit, 1";
     assert!(faults.iter().any(|it| it.to_string() == cpu), "{faults:?}");
 }
 
@@ -172,7 +179,7 @@ fn a_pod_without_containers_or_spec_is_at_fault() {
 fn hugepages_need_equal_whole_pages() {
     let of = |request: &str, limit: &str| {
         faults(json!({"containers": [{"name": "a", "resources": {
-            "requests": {"hugepages-2Mi": request}, "limits": {"hugepages-2Mi": limit},
+            "requests": {"cpu": "1", "hugepages-2Mi": request}, "limits": {"hugepages-2Mi": limit},
         }}]}))
     };
     assert!(of("2Mi", "4Mi")[0].contains("must equal the limit, 4Mi"));
@@ -195,15 +202,15 @@ fn pod_level_values_must_hold_the_containers() {
     assert_eq!(
         low,
         [
-            "spec.resources.requests.cpu: `1` is below what the containers request together, 2",
-            "spec.containers[0].resources.limits.cpu: `4` is above the pod's limit, 3",
+            "spec.resources.requests[cpu]: `1` is below what the containers request together, 2",
+            "spec.containers[0].resources.limits[cpu]: `4` is above the pod's limit, 3",
         ]
     );
     let other = faults(spec(
         json!({"limits": {"cpu": "4", "ephemeral-storage": "1Gi"}}),
     ));
     assert!(
-        other[0].starts_with("spec.resources.limits.ephemeral-storage: "),
+        other[0].starts_with("spec.resources.limits[ephemeral-storage]: "),
         "{other:?}"
     );
     // Missing pod-level requests are the containers' sum, else the pod-level limit.
@@ -256,7 +263,6 @@ fn a_static_pod_shows_by_its_annotation_too() {
 fn variables(env: Value, status: Value) -> Result<Pod, Vec<FieldFault>> {
     let mut source = manifest(json!({
         "nodeName": "n1",
-        "serviceAccountName": "sa",
         "containers": [
             {"name": "a", "env": env, "resources": {
                 "limits": {"cpu": "1500m", "memory": "1Gi"}, "requests": {"cpu": "250m"},
@@ -286,7 +292,7 @@ fn variables_are_resolved_from_the_pod() {
         (field("metadata.labels['none']"), ""),
         (field("metadata.annotations['example.org/note']"), "hello"),
         (field("spec.nodeName"), "n1"),
-        (field("spec.serviceAccountName"), "sa"),
+        (field("spec.serviceAccountName"), ""),
         (field("status.podIP"), "10.0.0.1"),
         (field("status.hostIPs"), "1.1.1.1,::1"),
         (resource("limits.cpu", json!(null), ""), "2"),
@@ -367,9 +373,64 @@ fn what_is_not_honoured_is_a_warning() {
     assert_eq!(
         paths,
         [
+            "spec.activeDeadlineSeconds",
             "spec.containers[0].livenessProbe",
             "spec.containers[0].securityContext.procMount",
-            "spec.activeDeadlineSeconds",
+        ]
+    );
+}
+
+#[test]
+fn huge_pages_need_cpu_or_memory_beside_them() {
+    let resources =
+        |resources: Value| json!({"containers": [{"name": "a", "resources": resources}]});
+    let alone = resources(json!({"limits": {"hugepages-2Mi": "4Mi"}}));
+    let text = "names huge pages, which need cpu or memory beside them";
+    assert_eq!(
+        faults(alone),
+        [format!("spec.containers[0].resources: {text}")]
+    );
+    good(resources(
+        json!({"limits": {"hugepages-2Mi": "4Mi"}, "requests": {"cpu": "1"}}),
+    ));
+    let overhead = json!({"containers": [{"name": "a"}], "overhead": {"hugepages-2Mi": "2Mi"}});
+    assert_eq!(faults(overhead), [format!("spec.overhead: {text}")]);
+}
+
+#[test]
+fn pod_level_huge_pages_default_to_those_of_the_containers() {
+    let huge = |amount: &str| json!({"cpu": "1", "hugepages-2Mi": amount});
+    let of = |limits: Value| {
+        let pod = good(json!({
+            "containers": [
+                {"name": "a", "resources": {"limits": huge("2Mi")}},
+                {"name": "b", "resources": {"limits": huge("4Mi")}},
+            ],
+            "resources": {"limits": limits},
+        }));
+        let own = pod.resources.expect("pod-level resources");
+        [own.requests, own.limits].map(|it| it["hugepages-2Mi"].to_string())
+    };
+    assert_eq!(of(json!({"memory": "1Gi"})), ["6Mi", "6Mi"]);
+    assert_eq!(of(json!({"hugepages-2Mi": "8Mi"})), ["8Mi", "8Mi"]);
+}
+
+#[test]
+fn a_part_of_a_byte_is_warned_of_where_it_stands() {
+    let pod = good(json!({
+        "containers": [{"name": "a", "resources": {
+            "limits": {"memory": "64Mi", "ephemeral-storage": "1500m"},
+            "requests": {"memory": "33554432500m", "ephemeral-storage": "1"},
+        }}],
+        "overhead": {"memory": "128m"},
+    }));
+    let warnings: Vec<String> = pod.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "spec.containers[0].resources.requests[memory]: `33554432500m` has a part of a byte, and counts as 33554433",
+            "spec.containers[0].resources.limits[ephemeral-storage]: `1500m` has a part of a byte, and counts as 2",
+            "spec.overhead[memory]: `128m` has a part of a byte, and counts as 1",
         ]
     );
 }
@@ -418,10 +479,15 @@ fn a_memory_limit_that_holds_nothing_is_warned_of() {
             .map(|it| it.path)
             .collect::<Vec<_>>()
     };
-    assert_eq!(limited("1"), ["spec.containers[0].resources.limits.memory"]);
+    assert_eq!(
+        limited("1"),
+        ["spec.containers[0].resources.limits[memory]"]
+    );
+    let of = |list: &str| format!("spec.containers[0].resources.{list}[memory]");
+    // Once for what it is, and for each list that has it: the request is the limit.
     assert_eq!(
         limited("100m"),
-        ["spec.containers[0].resources.limits.memory"]
+        [of("limits"), of("requests"), of("limits")]
     );
     assert_eq!(limited("256Ki"), [""; 0]);
     assert_eq!(limited("0"), [""; 0]);

@@ -10,18 +10,17 @@ use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid};
 use crate::model::time::WallTime;
 use crate::observe::metrics::labels::{Source, SourceFault};
-use crate::sources::manifests::ManifestFault;
+use crate::sources::manifests::{ManifestFault, ManifestScan};
 use crate::sys::clock;
 
 /// What the last reading said beside the pods.
 #[derive(Debug, Default)]
 pub(super) struct ManifestState {
     pub faults: Vec<ManifestFault>,
-    pub warnings: Vec<String>,
+    /// Each is told once, when it comes, as faults are.
+    pub warnings: BTreeSet<String>,
     /// It had every manifest, without a fault.
     pub is_complete: bool,
-    /// Faults already told, so that each is told once.
-    told: BTreeSet<String>,
 }
 
 impl Loop {
@@ -33,7 +32,7 @@ impl Loop {
     pub(super) fn read_manifests(&mut self) {
         let now = clock::boottime();
         let scan = self.manifests.scan();
-        self.tell_faults(&scan.faults);
+        self.tell_findings(&scan);
         self.metrics.source_read(Source::Manifests, now);
         self.decide_undecided(&scan.pods, scan.is_complete, now);
         let mut wanted: BTreeMap<PodUid, Arc<Pod>> = scan.pods;
@@ -65,7 +64,6 @@ impl Loop {
         }
         self.manifest_state.is_complete = scan.is_complete;
         self.manifest_state.faults = scan.faults;
-        self.manifest_state.warnings = scan.warnings.iter().map(ToString::to_string).collect();
     }
 
     fn delete_pod(&mut self, uid: &PodUid, now: Duration) {
@@ -83,13 +81,19 @@ impl Loop {
         entry.is_unsaved = true;
     }
 
-    fn tell_faults(&mut self, faults: &[ManifestFault]) {
-        let now: BTreeSet<String> = faults.iter().map(ToString::to_string).collect();
-        for fault in now.difference(&self.manifest_state.told) {
+    fn tell_findings(&mut self, scan: &ManifestScan) {
+        let texts = |list: &[ManifestFault]| list.iter().map(ToString::to_string).collect();
+        let told: BTreeSet<String> = texts(&self.manifest_state.faults);
+        let faults: BTreeSet<String> = texts(&scan.faults);
+        for fault in faults.difference(&told) {
             self.metrics
                 .source_error(Source::Manifests, SourceFault::Parse);
             self.told.manifest_fault(fault.clone());
         }
-        self.manifest_state.told = now;
+        let warnings: BTreeSet<String> = texts(&scan.warnings);
+        for warning in warnings.difference(&self.manifest_state.warnings) {
+            self.told.manifest_warning(warning.clone());
+        }
+        self.manifest_state.warnings = warnings;
     }
 }

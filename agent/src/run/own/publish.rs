@@ -278,7 +278,7 @@ impl Loop {
             .map(|entry| self.pod_status(entry, &usages, &at))
             .collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-        let mut warnings = self.manifest_state.warnings.clone();
+        let mut warnings: Vec<String> = self.manifest_state.warnings.iter().cloned().collect();
         warnings.extend(self.node_faults.values().cloned());
         warnings.extend(self.deferred.iter().map(|it| {
             format!(

@@ -31,6 +31,12 @@ impl Told {
         self.tell(EventKind::Agent, "ManifestFault", None, None, message, None);
     }
 
+    pub(super) fn manifest_warning(&self, message: String) {
+        tracing::warn!(reason = "ManifestWarning", "{message}");
+        let reason = "ManifestWarning";
+        self.tell(EventKind::Agent, reason, None, None, message, None);
+    }
+
     pub(super) fn pod_added(&self, pod: &PodRef, message: String) {
         self.pod("PodAdded", pod, message);
     }

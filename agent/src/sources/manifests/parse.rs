@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault};
+use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
 use crate::model::pod::{Pod, PodOrigin, quote_quantities};
 
@@ -20,11 +20,11 @@ pub(super) struct ParsedFile {
     pub(super) warnings: Vec<ManifestFault>,
 }
 
-/// `path` is for messages, and its ending tells JSON.
-pub(super) fn file(path: &Path, bytes: &[u8], node_name: Option<&str>) -> ParsedFile {
+/// `path` is for messages.
+pub(super) fn file(path: &Path, bytes: &[u8], reading: &Reading) -> ParsedFile {
     let mut parser = Parser {
         path,
-        node_name,
+        reading,
         n_pods: 0,
         found: ParsedFile::default(),
     };
@@ -46,7 +46,7 @@ pub(super) fn file(path: &Path, bytes: &[u8], node_name: Option<&str>) -> Parsed
 
 struct Parser<'a> {
     path: &'a Path,
-    node_name: Option<&'a str>,
+    reading: &'a Reading,
     /// Pods met so far, good or not.
     n_pods: usize,
     found: ParsedFile,
@@ -61,22 +61,13 @@ struct Place<'a> {
 }
 
 impl Parser<'_> {
-    /// JSON by its name or, as Kubernetes guesses, by its first character; YAML otherwise. Most
-    /// JSON is YAML too, but not with tabs.
+    /// JSON by its first character, as Kubernetes guesses, and YAML otherwise, whatever the file is called. Most JSON
+    /// is YAML too, but not with tabs.
     fn text(&mut self, text: &str) {
-        let is_json_by_name = self.path.extension().is_some_and(|it| it == "json");
-        if is_json_by_name || text.trim_start().starts_with('{') {
-            match parse_json_stream(text, Budget::default()) {
-                Ok(values) => return self.documents(values),
-                Err(error) if is_json_by_name => {
-                    let message = error.to_string();
-                    self.found
-                        .faults
-                        .push(ManifestFault::of_file(self.path.into(), message));
-                    return;
-                }
-                Err(_) => {}
-            }
+        if text.trim_start().starts_with('{')
+            && let Ok(values) = parse_json_stream(text, Budget::default())
+        {
+            return self.documents(values);
         }
         let chunks = split_stream(text);
         let budget = share(chunks.len());
@@ -220,6 +211,14 @@ impl Parser<'_> {
             }
         };
         self.complete(&mut typed);
+        let is_believed = self.reading.believes_status;
+        let status = typed.status.take_if(|_| !is_believed);
+        if status.is_some_and(|it| it != v1::PodStatus::default()) {
+            let field = format!("{}status", place.prefix);
+            let message = "is ignored: only who runs a pod knows it".to_owned();
+            let warning = self.finding(place, name.clone(), Some(field), message);
+            self.found.warnings.push(warning);
+        }
         match Pod::from_v1(&typed, PodOrigin::Manifest) {
             Ok(pod) => {
                 for it in &pod.warnings {
@@ -254,8 +253,8 @@ impl Parser<'_> {
             pod.metadata.uid = Some(uid);
         }
         // Whatever node the manifest names: it is run where it lies.
-        if let (Some(spec), Some(name)) = (&mut pod.spec, self.node_name) {
-            spec.node_name = Some(name.to_owned());
+        if let (Some(spec), Some(name)) = (&mut pod.spec, &self.reading.node_name) {
+            spec.node_name = Some(name.clone());
         }
     }
 

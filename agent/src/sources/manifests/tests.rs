@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::*;
+use crate::model::pod::QosClass;
 
 /// A directory of manifests that goes with the test.
 struct Fixture {
@@ -136,6 +137,41 @@ fn many_documents_lists_and_json_make_pods() {
     assert!(scan.pods.values().all(|pod| pod.namespace == "default"));
 }
 
+/// As `kubectl get pod -o yaml` writes it of a pod that has run elsewhere.
+#[test]
+fn the_status_of_a_manifest_counts_only_where_it_is_believed() {
+    let fixture = Fixture::new("status");
+    fixture.put(
+        "a.yaml",
+        "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c}]}, \
+         status: {qosClass: Guaranteed, phase: Running}}",
+    );
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    let told: Vec<String> = scan.warnings.iter().map(ToString::to_string).collect();
+    let told: Vec<&str> = told.iter().filter_map(|it| it.rsplit('/').next()).collect();
+    assert_eq!(
+        told,
+        ["web: status: is ignored: only who runs a pod knows it"]
+    );
+    let class = |scan: &ManifestScan| {
+        scan.pods
+            .values()
+            .map(|it| it.recorded_qos)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(class(&scan), [None]);
+    let believed = fixture.directory().with_believed_status(true).scan();
+    assert_eq!(believed.warnings, []);
+    assert_eq!(class(&believed), [Some(QosClass::Guaranteed)]);
+    // An empty one says nothing.
+    fixture.put(
+        "a.yaml",
+        "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c}]}, status: {}}",
+    );
+    assert_eq!(fixture.scan().warnings, []);
+}
+
 #[test]
 fn a_fault_names_file_document_pod_and_field() {
     for (text, right) in [
@@ -192,7 +228,7 @@ fn a_fault_names_file_document_pod_and_field() {
     );
     let found = faults(&fixture.scan());
     assert_eq!(found.len(), 1, "{found:?}");
-    let right = "a.yaml: document 1: pod default/web: items[0].spec.containers[0].resources.limits.cpu: `lots`";
+    let right = "a.yaml: document 1: pod default/web: items[0].spec.containers[0].resources.limits[cpu]: `lots`";
     assert!(found[0].starts_with(right), "{found:?}");
 }
 
@@ -230,7 +266,7 @@ fn unknown_fields_warn_and_do_not_stop_the_pod() {
 fn bare_numbers_are_quantities_and_octal_modes_are_numbers() {
     let fixture = Fixture::new("numbers");
     let numbers = pod_with("one", ", resources: {limits: {cpu: 0.5, memory: 1048576}}");
-    let volumes = "volumes: [{name: v, secret: {secretName: s, defaultMode: 0644}}], containers";
+    let volumes = "volumes: [{name: v, downwardAPI: {defaultMode: 0644}}], containers";
     fixture.put("a.yaml", numbers.replace("containers", volumes));
     let scan = fixture.scan();
     assert_eq!(scan.faults, []);
@@ -636,8 +672,8 @@ fn damaged_manifests_never_panic() {
                 _ => bytes.insert(at, b"-0%9:{}[]\"' \n#aZ"[next(16)]),
             }
         }
-        let first = parse::file(path, &bytes, Some("node"));
-        let second = parse::file(path, &bytes, Some("node"));
+        let first = parse::file(path, &bytes, &Reading::default());
+        let second = parse::file(path, &bytes, &Reading::default());
         assert_eq!(first.faults, second.faults);
         assert_eq!(first.pods.len(), second.pods.len());
     }

@@ -1,0 +1,215 @@
+use std::collections::BTreeSet;
+use std::fmt;
+
+use k8s_openapi::api::core::v1;
+use serde::de::{self, Deserialize, Visitor};
+use serde_json::json;
+
+use super::*;
+
+/// The fields of a type, which it tells whoever reads it: there is nothing to read.
+struct FieldsOf<'a>(&'a mut &'static [&'static str]);
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Nothing(String);
+
+impl de::Error for Nothing {
+    fn custom<T: fmt::Display>(text: T) -> Self {
+        Self(text.to_string())
+    }
+}
+
+impl<'de> de::Deserializer<'de> for FieldsOf<'_> {
+    type Error = Nothing;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Nothing> {
+        Err(Nothing("not a struct".to_owned()))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Nothing> {
+        *self.0 = fields;
+        Err(Nothing("it is enough".to_owned()))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct newtype_struct
+        seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+fn fields_of<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    let mut fields: &'static [&'static str] = &[];
+    assert!(T::deserialize(FieldsOf(&mut fields)).is_err(), "a struct");
+    assert!(!fields.is_empty());
+    fields
+}
+
+#[test]
+fn every_field_has_a_row_and_every_row_a_field() {
+    let types = [
+        ("", fields_of::<v1::PodSpec>()),
+        ("affinity", fields_of::<v1::Affinity>()),
+        ("affinity.nodeAffinity", fields_of::<v1::NodeAffinity>()),
+        ("containers[]", fields_of::<v1::Container>()),
+        (
+            "containers[].resources",
+            fields_of::<v1::ResourceRequirements>(),
+        ),
+        (
+            "containers[].securityContext",
+            fields_of::<v1::SecurityContext>(),
+        ),
+        (
+            "containers[].volumeMounts[]",
+            fields_of::<v1::VolumeMount>(),
+        ),
+        (
+            "imagePullSecrets[]",
+            fields_of::<v1::LocalObjectReference>(),
+        ),
+        ("resources", fields_of::<v1::ResourceRequirements>()),
+        ("securityContext", fields_of::<v1::PodSecurityContext>()),
+        ("volumes[]", fields_of::<v1::Volume>()),
+        (
+            "volumes[].emptyDir",
+            fields_of::<v1::EmptyDirVolumeSource>(),
+        ),
+        (
+            "volumes[].hostPath",
+            fields_of::<v1::HostPathVolumeSource>(),
+        ),
+        (
+            "volumes[].projected.sources[]",
+            fields_of::<v1::VolumeProjection>(),
+        ),
+    ];
+    let fields: BTreeSet<String> = types
+        .iter()
+        .flat_map(|(of, fields)| fields.iter().map(|it| below(of, it)))
+        // Of volumes that are not provided, whose fields have no rows.
+        .chain(
+            [
+                "cephfs",
+                "cinder",
+                "flexVolume",
+                "iscsi",
+                "rbd",
+                "scaleIO",
+                "storageos",
+            ]
+            .map(|it| format!("volumes[].{it}.secretRef")),
+        )
+        .collect();
+    let rows: Vec<&str> = FIELDS.iter().map(|(field, _)| *field).collect();
+    assert_eq!(rows, fields.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[track_caller]
+fn judged(spec: serde_json::Value) -> (Vec<String>, Vec<String>) {
+    let spec: v1::PodSpec = serde_json::from_value(spec).expect("a PodSpec");
+    let mut found = Findings::default();
+    judge(&spec, &mut found);
+    let texts =
+        |list: Vec<crate::model::pod::FieldFault>| list.iter().map(ToString::to_string).collect();
+    (texts(found.faults), texts(found.warnings))
+}
+
+/// What an API server puts into every pod, and what asks for what is so in any case.
+#[test]
+fn nothing_is_said_of_defaults() {
+    let (faults, warnings) = judged(json!({
+        "containers": [{
+            "name": "app",
+            "image": "registry.example/app:1",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["app"],
+            "resources": {},
+            "securityContext": {"privileged": true, "readOnlyRootFilesystem": false},
+            "stdin": false,
+            "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File",
+            "ports": [{"containerPort": 80, "name": "http"}],
+        }],
+        "dnsPolicy": "ClusterFirst",
+        "enableServiceLinks": true,
+        "hostNetwork": true,
+        "hostPID": true,
+        "imagePullSecrets": [{"name": ""}],
+        "preemptionPolicy": "PreemptLowerPriority",
+        "schedulerName": "default-scheduler",
+        "securityContext": {},
+        "serviceAccountName": "",
+        "tolerations": [{"operator": "Exists"}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    }));
+    assert_eq!((faults, warnings), (vec![], vec![]));
+}
+
+#[test]
+fn what_a_manifest_cannot_refer_to_is_a_fault_at_its_field() {
+    let (faults, _) = judged(json!({
+        "containers": [],
+        "serviceAccountName": "deployer",
+        "imagePullSecrets": [{"name": ""}, {"name": "registry"}],
+        "resourceClaims": [{"name": "gpu"}],
+        "schedulingGates": [{"name": "wait"}],
+        "volumes": [
+            {"name": "a", "configMap": {"name": "c"}},
+            {"name": "b", "secret": {}},
+            {"name": "c", "projected": {"sources": [{"downwardAPI": {}}, {"secret": {"name": "s"}}]}},
+            {"name": "d", "persistentVolumeClaim": {"claimName": "p"}},
+            {"name": "e", "rbd": {"image": "i", "monitors": ["m"], "secretRef": {"name": "s"}}},
+        ],
+    }));
+    let fields: Vec<&str> = faults
+        .iter()
+        .filter_map(|it| it.split(": ").next())
+        .collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.imagePullSecrets[1].name",
+            "spec.resourceClaims",
+            "spec.schedulingGates",
+            "spec.serviceAccountName",
+            "spec.volumes[0].configMap",
+            "spec.volumes[1].secret",
+            "spec.volumes[2].projected.sources[1].secret",
+            "spec.volumes[3].persistentVolumeClaim",
+            "spec.volumes[4].rbd.secretRef",
+        ]
+    );
+    assert!(faults[4].contains("config maps"), "{}", faults[4]);
+}
+
+#[test]
+fn what_has_no_effect_is_told_of_each_container() {
+    let (faults, warnings) = judged(json!({
+        "containers": [{"name": "a", "livenessProbe": {}, "ports": [{"containerPort": 80, "hostPort": 8080}]}],
+        "initContainers": [{"name": "b", "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true}]}],
+        "volumes": [{"name": "v", "hostPath": {"path": "/v", "type": "Directory"}}, {"name": "n", "nfs": {"server": "s", "path": "/"}}],
+        "securityContext": {"fsGroup": 0},
+    }));
+    assert_eq!(faults, Vec::<String>::new());
+    let fields: Vec<&str> = warnings
+        .iter()
+        .filter_map(|it| it.split(": ").next())
+        .collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.containers[0].livenessProbe",
+            "spec.initContainers[0].volumeMounts[0].readOnly",
+            "spec.securityContext.fsGroup",
+            "spec.volumes[0].hostPath.type",
+            "spec.volumes[1].nfs",
+            "spec.containers[0].ports[0].hostPort",
+        ]
+    );
+}
