@@ -6,6 +6,7 @@ pub mod cgroup_plan;
 pub mod container_resources;
 pub mod contention;
 pub mod cpusets;
+pub mod definition;
 pub mod desired;
 pub mod device_access;
 pub mod ended;

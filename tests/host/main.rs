@@ -46,6 +46,7 @@ mod placement;
 mod pressure;
 mod quiet;
 mod readings;
+mod redefined;
 mod relief;
 mod repair;
 mod reserved;

@@ -41,6 +41,13 @@ impl Manifest {
         self
     }
 
+    /// A UID of its own, as static pods of some distributions have: an edit is the same pod.
+    #[must_use]
+    pub fn with_uid(mut self, uid: &str) -> Self {
+        self.0["metadata"]["uid"] = uid.into();
+        self
+    }
+
     /// Sets a field of `spec`.
     #[must_use]
     pub fn with(mut self, field: &str, value: Value) -> Self {

@@ -18,7 +18,7 @@ use crate::model::container::{
     Termination,
 };
 use crate::model::eviction::Eviction;
-use crate::model::pod::{Container, FieldFault, Pod, RestartPolicy};
+use crate::model::pod::{Container, FieldFault, Pod, Redefinition, RestartPolicy};
 use crate::model::time::WallTime;
 
 /// See the module.
@@ -30,6 +30,9 @@ pub struct PodState {
     pub pod: Pod,
     /// When the agent accepted the pod, `status.startTime` of Kubernetes.
     pub accepted_at: WallTime,
+    /// The last one; `None`: `pod` is the definition that was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redefined: Option<Redefinition>,
     pub containers: Vec<ContainerStatus>,
     pub deletion: Option<Deletion>,
     /// It ends as failed, and stays known until its definition goes. The first one stays.
@@ -84,6 +87,7 @@ impl PodState {
             boot_id,
             pod,
             accepted_at,
+            redefined: None,
             containers,
             deletion: None,
             eviction: None,

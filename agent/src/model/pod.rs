@@ -26,6 +26,7 @@ use self::node_requirements::NodeRequirements;
 pub use self::numbers::quote_quantities;
 pub use self::totals::{Overhead, PodLevel, Totals};
 use super::quantity::Quantity;
+use super::time::WallTime;
 
 /// Annotation naming the source of a static pod (`file`, `http`); `api` for all others.
 pub const CONFIG_SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
@@ -71,6 +72,16 @@ pub struct FieldFault {
 
 /// Resource name (`cpu`, `memory`, `hugepages-2Mi`, ...) to amount.
 pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// A pod's manifest had another definition under its UID.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Redefinition {
+    /// When the pod took it.
+    pub at: WallTime,
+    /// What differs from the definition before, by its paths in the manifest.
+    pub fields: Vec<String>,
+}
 
 /// `resources` of a container or of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

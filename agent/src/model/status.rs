@@ -22,7 +22,7 @@ pub use self::pressure::{
 use super::cgroup_name::CgroupDriver;
 use super::container::{ContainerKind, PodPhase};
 use super::eviction::StallTotals;
-use super::pod::{PodUid, QosClass};
+use super::pod::{PodUid, QosClass, Redefinition};
 use super::psi::{Psi, PsiLine, Stalls};
 use super::runtime_names::RuntimeStatus;
 use super::time::WallTime;
@@ -279,6 +279,9 @@ pub struct PodEntry {
     pub cgroup_path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<WallTime>,
+    /// The last time that its manifest had another definition under its UID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redefined: Option<Redefinition>,
     /// Requests and limits of the pod as a whole.
     pub resources: ResourceBounds,
     pub usage: Usage,
@@ -474,6 +477,7 @@ pub(crate) mod tests {
                     message: None,
                     cgroup_path: Some("/kubepods/pod6a1f".into()),
                     started_at: Some(at(4)),
+                    redefined: None,
                     resources: bounds([Some(500); 2], [Some(256); 2]),
                     usage: Usage {
                         memory_bytes: Some(Bytes(192 << 20)),
@@ -510,6 +514,7 @@ pub(crate) mod tests {
                     message: None,
                     cgroup_path: Some("/kubepods/burstable/pod0c4e".into()),
                     started_at: Some(at(4)),
+                    redefined: None,
                     resources: bounds([Some(100), None], [Some(64), Some(1536)]),
                     usage: Usage::default(),
                     memory_stall: None,
@@ -539,6 +544,7 @@ pub(crate) mod tests {
                     message: Some("the node has 0 of 64 MiB left".into()),
                     cgroup_path: None,
                     started_at: None,
+                    redefined: None,
                     resources: ResourceBounds::default(),
                     usage: Usage::default(),
                     memory_stall: None,

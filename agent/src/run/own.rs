@@ -159,6 +159,8 @@ pub(super) struct Loop {
     /// What failed at kubepods and the QoS cgroups in the last pass.
     node_faults: BTreeMap<CgroupPath, String>,
     manifest_state: manifests::ManifestState,
+    /// A pod has gone that begins anew.
+    reads_again: bool,
     told: Told,
     metrics: Metrics,
     health: Health,
@@ -285,6 +287,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         foreign: Vec::new(),
         node_faults: BTreeMap::new(),
         manifest_state: manifests::ManifestState::default(),
+        reads_again: false,
         told,
         metrics: metrics.clone(),
         health,
@@ -476,6 +479,10 @@ impl Loop {
             };
             self.metrics.loop_tick(trigger);
             self.pass(scope);
+            if std::mem::take(&mut self.reads_again) {
+                self.read_manifests();
+                self.pass(Scope::Dirty);
+            }
             self.shared.set_emptying(self.removals.is_emptying());
             if self.has_new_logs {
                 self.keep_logs();

@@ -100,6 +100,8 @@ pub trait Witness: fmt::Debug + Send + Sync {
 pub struct ManifestScan {
     /// Unique by UID and by namespace and name.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
+    /// Those whose manifest names the UID, so that another definition is still the same pod.
+    pub with_own_uid: BTreeSet<PodUid>,
     /// In the order of file names; stay from scan to scan until their cause is gone.
     pub faults: Vec<ManifestFault>,
     pub warnings: Vec<ManifestFault>,
@@ -151,6 +153,7 @@ struct FileState {
 #[derive(Clone, Debug)]
 struct Definition {
     document: usize,
+    has_own_uid: bool,
     pod: Arc<Pod>,
 }
 
@@ -320,7 +323,12 @@ impl ManifestDirectory {
         let definitions = fresh
             .chain(held)
             .flat_map(|(file, list)| list.iter().map(move |it| (file, it)));
-        for (file, Definition { document, pod }) in definitions {
+        for (file, definition) in definitions {
+            let Definition {
+                document,
+                has_own_uid,
+                pod,
+            } = definition;
             let name = pod.full_name();
             let clash = match names.get(&name) {
                 Some(first) => Some(format!("is already defined in {first}")),
@@ -341,6 +349,9 @@ impl ManifestDirectory {
             }
             names.insert(name, file);
             scan.pods.insert(pod.uid.clone(), Arc::clone(pod));
+            if *has_own_uid {
+                scan.with_own_uid.insert(pod.uid.clone());
+            }
         }
         for state in self.files.values() {
             scan.faults.extend_from_slice(&state.faults);

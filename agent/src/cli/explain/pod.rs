@@ -13,7 +13,7 @@ use crate::model::admission::{
 };
 use crate::model::cpuset::CpuSet;
 use crate::model::numa::{Hint, NumaMask};
-use crate::model::pod::PodUid;
+use crate::model::pod::{PodUid, Redefinition};
 use crate::model::status::{
     ContainerEntry, ExclusiveCpus, PlacementPolicies, PlacementStatus, PodEntry,
 };
@@ -161,6 +161,13 @@ fn render_head(pod: &PodEntry, paint: Paint, out: &mut String) {
     if !why.is_empty() {
         let text = printable(&why.join(": ")).into_owned();
         add_line!(out, "{}", paint.apply(Tone::Warning, &text));
+    }
+    if let Some(Redefinition { at, fields }) = &pod.redefined {
+        add_line!(
+            out,
+            "its manifest has another definition since {at}: {}",
+            printable(&fields.join(", "))
+        );
     }
     let cgroup = pod.cgroup_path.as_deref().unwrap_or("not made");
     add_line!(out, "uid {}", printable(&pod.uid.0));

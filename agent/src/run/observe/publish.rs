@@ -183,6 +183,7 @@ impl Loop {
             message: None,
             cgroup_path: Some(pod.cgroup.to_string()),
             started_at: Some(pod.started_at),
+            redefined: None,
             resources: bounds(read.and_then(|it| it.stats.as_ref())),
             usage: usages.pod(&pod.pod),
             memory_stall: stalls.pod,

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
+use crate::decide::definition::{Change, Standing, change};
+use crate::decide::eviction::facts::pod_facts;
 use crate::decide::pod_state::{PodState, accepted};
+use crate::model::admission::Admission;
 use crate::model::container::{Deletion, DeletionReason};
-use crate::model::pod::{Pod, PodUid};
+use crate::model::pod::{Pod, PodUid, Redefinition};
 use crate::model::time::WallTime;
 use crate::observe::metrics::labels::{Source, SourceFault};
 use crate::sources::manifests::{ManifestFault, ManifestScan};
@@ -21,6 +24,8 @@ pub(super) struct ManifestState {
     pub warnings: BTreeSet<String>,
     /// It had every manifest, without a fault.
     pub is_complete: bool,
+    /// Pods that end because their definition is another one, which they have when they come back.
+    ending_to_begin_anew: BTreeMap<PodUid, Redefinition>,
 }
 
 impl Loop {
@@ -37,9 +42,13 @@ impl Loop {
         self.decide_undecided(&scan.pods, scan.is_complete, now);
         let mut wanted: BTreeMap<PodUid, Arc<Pod>> = scan.pods;
         let mut going = Vec::new();
+        let mut known = Vec::new();
         for (uid, entry) in &mut self.pods {
-            if wanted.remove(uid).is_some() {
+            if let Some(pod) = wanted.remove(uid) {
                 entry.is_confirmed = true;
+                if scan.with_own_uid.contains(uid) {
+                    known.push(pod);
+                }
             } else if entry.state.deletion.is_none() && (scan.is_complete || entry.is_confirmed) {
                 going.push(uid.clone());
             }
@@ -47,11 +56,18 @@ impl Loop {
         for uid in going {
             self.delete_pod(&uid, now);
         }
+        for pod in known {
+            self.redefine(&pod, now);
+        }
         let boot_id = self.boot_id();
         for pod in wanted.into_values() {
             let accepted_at = WallTime::from_epoch(clock::wall());
             let pod = accepted(Pod::clone(&pod), &self.config.kubelet);
-            let state = PodState::new(pod, boot_id.clone(), accepted_at);
+            let mut state = PodState::new(pod, boot_id.clone(), accepted_at);
+            state.redefined = self
+                .manifest_state
+                .ending_to_begin_anew
+                .remove(&state.pod.uid);
             if let Some(mut entry) = self.entry_of(state) {
                 entry.is_confirmed = true;
                 entry.seen_at = Some(now);
@@ -62,8 +78,85 @@ impl Loop {
                 self.pods.insert(entry.uid().clone(), entry);
             }
         }
+        let pods = &self.pods;
+        let ending = &mut self.manifest_state.ending_to_begin_anew;
+        ending.retain(|uid, _| pods.contains_key(uid));
         self.manifest_state.is_complete = scan.is_complete;
         self.manifest_state.faults = scan.faults;
+    }
+
+    /// A pod that is there, as its manifest has it now.
+    fn redefine(&mut self, pod: &Pod, now: Duration) {
+        let new = accepted(pod.clone(), &self.config.kubelet);
+        let Some(entry) = self.pods.get(&new.uid) else {
+            return;
+        };
+        let is_left_alone = entry.aside.is_some() || entry.occupied.is_some();
+        if entry.state.deletion.is_some() || is_left_alone {
+            return;
+        }
+        let old = &entry.state.pod;
+        let standing = Standing {
+            is_over: entry.is_finished()
+                || entry.state.phase.is_terminal()
+                || entry.state.eviction.is_some()
+                || matches!(entry.state.admission, Admission::Refused(_)),
+            has_holdings: !self.placement.managers.holdings(old).is_empty(),
+        };
+        let change = change(old, &new, standing);
+        let refusal = match change {
+            Change::None => None,
+            // Of what runs nothing is ended, and nothing taken from others, for what the node cannot give.
+            Change::InPlace(_) | Change::Anew(_) if !standing.is_over => {
+                let others = self.count_pods_but(Some(&new.uid));
+                let refusal = others.refusal(&new);
+                refusal.filter(|_| others.refusal(old).is_none())
+            }
+            Change::InPlace(_) | Change::Anew(_) => None,
+        };
+        let at = WallTime::from_epoch(clock::wall());
+        let Some(entry) = self.pods.get_mut(&new.uid) else {
+            return;
+        };
+        match (change, refusal) {
+            (Change::None, _) => entry.held_back = None,
+            (Change::InPlace(fields) | Change::Anew(fields), Some(refusal)) => {
+                let why = format!(
+                    "goes on with the definition that it had, for the new one ({}) has no room: {refusal}",
+                    fields.join(", ")
+                );
+                self.told
+                    .held_back(&entry.pod_ref, &mut entry.held_back, why);
+            }
+            (Change::InPlace(fields), None) => {
+                let text = format!("has another definition now: {}", fields.join(", "));
+                self.told.redefined(&entry.pod_ref, text);
+                entry.facts = Arc::new(pod_facts(&new, entry.qos, self.own.compat));
+                entry.state.pod = new;
+                entry.state.redefined = Some(Redefinition { at, fields });
+                entry.held_back = None;
+                entry.is_dirty = true;
+                entry.is_unsaved = true;
+                entry.is_known_stale = true;
+                self.ask_again(&pod.uid);
+            }
+            (Change::Anew(fields), None) => {
+                let text = format!(
+                    "ends, and begins anew with another definition: {}",
+                    fields.join(", ")
+                );
+                self.told.redefined(&entry.pod_ref, text);
+                let redefinition = Redefinition { at, fields };
+                let ending = &mut self.manifest_state.ending_to_begin_anew;
+                ending.insert(new.uid.clone(), redefinition);
+                self.delete_pod(&new.uid, now);
+            }
+        }
+    }
+
+    /// Whether a pod has gone that begins anew: its manifest is there.
+    pub(super) fn begins_anew(&self, uid: &PodUid) -> bool {
+        self.manifest_state.ending_to_begin_anew.contains_key(uid)
     }
 
     fn delete_pod(&mut self, uid: &PodUid, now: Duration) {

@@ -789,6 +789,7 @@ impl Loop {
             return;
         }
         self.told.pod_removed(&entry.pod_ref);
+        self.reads_again |= self.begins_anew(uid);
         let cgroup = entry.cgroup.clone();
         self.remove_aside(uid);
         // Where somebody else removed it.

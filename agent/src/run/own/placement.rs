@@ -231,6 +231,11 @@ impl Loop {
         self.conclude(uid, *decided, answers, Some(took));
     }
 
+    /// What plugins have said of a pod whose definition is another one now.
+    pub(super) fn ask_again(&mut self, uid: &PodUid) {
+        self.placement.open.remove(uid);
+    }
+
     /// The node does not let the pod in, whatever the managers say.
     fn bar(&mut self, uid: &PodUid, refusal: Refusal) {
         self.placement.open.remove(uid);
@@ -252,13 +257,18 @@ impl Loop {
 
     /// The node with what those pods take of it that are in. Linear in their number.
     pub(super) fn count_pods(&self) -> NodeInfo {
+        self.count_pods_but(None)
+    }
+
+    pub(super) fn count_pods_but(&self, but: Option<&PodUid>) -> NodeInfo {
         let node = predicates::Node::standalone(
             &self.node.name,
             &self.hands.plan.allocatable,
             &self.config.kubelet,
             self.node.capacity.n_cpus,
         );
-        let active = self.pods.values().filter(|it| it.is_active());
+        let is_counted = |it: &&PodEntry| it.is_active() && Some(it.uid()) != but;
+        let active = self.pods.values().filter(is_counted);
         NodeInfo::new(node, active.map(|it| &it.state.pod))
     }
 

@@ -155,6 +155,8 @@ pub(super) struct PodEntry {
     pub aside: Option<String>,
     /// Why its admission is not decided yet.
     pub waits: Option<String>,
+    /// Why it has not taken the definition that its manifest has now.
+    pub held_back: Option<String>,
     /// Containers whose cgroup could not be made as it should be, with the error.
     pub cgroup_faults: BTreeMap<CgroupPath, CgroupFault>,
     /// It was evicted, and its files are gone or on their way out.
@@ -200,6 +202,7 @@ impl PodEntry {
             occupied: None,
             aside: None,
             waits: None,
+            held_back: None,
             cgroup_faults: BTreeMap::new(),
             gave_up_files: false,
         }

@@ -460,6 +460,7 @@ impl Loop {
                 .or_else(|| entry.occupied.clone())
                 .or_else(|| entry.aside.clone())
                 .or_else(|| entry.waits.clone())
+                .or_else(|| entry.held_back.clone())
                 .or_else(|| entry.instances.values().find_map(|it| it.held.clone()))
                 .or_else(|| {
                     entry
@@ -471,6 +472,7 @@ impl Loop {
                 .or_else(|| self.foreign_text_of(entry)),
             cgroup_path: entry.cgroup_id.map(|_| entry.cgroup.to_string()),
             started_at: Some(entry.state.accepted_at),
+            redefined: entry.state.redefined.clone(),
             resources: bounds(&requests, &limits),
             usage: match entry.is_active() {
                 true => usages.pod(&entry.pod_ref),

@@ -41,6 +41,17 @@ impl Told {
         self.pod("PodAdded", pod, message);
     }
 
+    pub(super) fn redefined(&self, pod: &PodRef, message: String) {
+        self.pod("PodRedefined", pod, message);
+    }
+
+    pub(super) fn held_back(&self, pod: &PodRef, before: &mut Option<String>, why: String) {
+        if before.as_ref() != Some(&why) {
+            self.pod("PodDefinitionWaits", pod, why.clone());
+            *before = Some(why);
+        }
+    }
+
     pub(super) fn pod_adopted(&self, pod: &PodRef, n_running: usize) {
         let message = format!("adopted with {n_running} running containers");
         self.pod("PodAdopted", pod, message);

@@ -210,6 +210,7 @@ impl Parser<'_> {
                 return self.fault(place, name, field, error.to_string());
             }
         };
+        let has_own_uid = typed.metadata.uid.as_ref().is_some_and(|it| !it.is_empty());
         self.complete(&mut typed);
         let is_believed = self.reading.believes_status;
         let status = typed.status.take_if(|_| !is_believed);
@@ -229,6 +230,7 @@ impl Parser<'_> {
                 }
                 self.found.pods.push(Definition {
                     document: place.document,
+                    has_own_uid,
                     pod: Arc::new(pod),
                 });
             }

@@ -1,0 +1,234 @@
+//! A manifest that changes under the UID that it names itself: what of the pod goes on, and what begins anew.
+//!
+//! A manifest without a UID of its own is another pod with each change. One with it is the same pod, as it is for
+//! kubelet: its limits change in place, and a container whose process would be started otherwise is started anew, alone.
+//! What cannot change while the pod is there ends it, in its grace, and it begins anew under its UID.
+
+use crate::decide::lifecycle::spec_hash;
+use crate::decide::qos::qos_class;
+use crate::model::pod::{Container, Pod, ResourceList, Resources};
+
+/// What a new definition does to the pod that is there. The fields are those that differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    None,
+    InPlace(Vec<String>),
+    Anew(Vec<String>),
+}
+
+/// How the pod is that has another definition now.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// It has ended, was refused or is evicted.
+    pub is_over: bool,
+    /// It was given CPUs, memory or devices of its own, for what it requested.
+    pub has_holdings: bool,
+}
+
+/// Both are of one UID.
+pub fn change(old: &Pod, new: &Pod, standing: Standing) -> Change {
+    let fields = changed_fields(old, new);
+    // Whoever labels what has ended does not want it again.
+    let is_about_it = |field: &String| field.starts_with("metadata.");
+    let is_stale = standing.is_over && !fields.iter().all(is_about_it);
+    if fields.is_empty() {
+        Change::None
+    } else if !is_stale && goes_on(old, new, standing) {
+        Change::InPlace(fields)
+    } else {
+        Change::Anew(fields)
+    }
+}
+
+fn goes_on(old: &Pod, new: &Pod, standing: Standing) -> bool {
+    (&old.namespace, &old.name) == (&new.namespace, &new.name)
+        && old.volumes == new.volumes
+        // The place of its cgroup.
+        && qos_class(old) == qos_class(new)
+        && are_equal_but(&old.init_containers, &new.init_containers, |old, new| {
+            // What it did was for those that run now.
+            is_same_process(old, new) && (old.is_sidecar || spec_hash(old) == spec_hash(new))
+        })
+        && are_equal_but(&old.containers, &new.containers, is_same_process)
+        && (all_resources(old) == all_resources(new)
+            || !standing.has_holdings && keeps_limits(old, new))
+}
+
+/// The same containers in the same order, each as `is_same` has it.
+fn are_equal_but(
+    old: &[Container],
+    new: &[Container],
+    is_same: impl Fn(&Container, &Container) -> bool,
+) -> bool {
+    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| is_same(old, new))
+}
+
+/// What the hash of a container does not tell, and its process has from its start.
+fn is_same_process(old: &Container, new: &Container) -> bool {
+    let of = |it: &Container| {
+        (
+            it.name.clone(),
+            it.is_sidecar,
+            it.run_as_user,
+            it.run_as_group,
+            it.run_as_non_root,
+            it.is_privileged,
+        )
+    };
+    of(old) == of(new)
+}
+
+type AllResources<'a> = (Vec<&'a Resources>, Option<&'a Resources>, &'a ResourceList);
+
+fn all_resources(pod: &Pod) -> AllResources<'_> {
+    let of_containers = pod.all_containers().map(|it| &it.resources);
+    (
+        of_containers.collect(),
+        pod.resources.as_ref(),
+        &pod.overhead,
+    )
+}
+
+/// A limit that is gone would stay in the cgroup.
+fn keeps_limits(old: &Pod, new: &Pod) -> bool {
+    let keeps =
+        |old: &Resources, new: &Resources| old.limits.keys().all(|it| new.limits.contains_key(it));
+    let mut containers = old.all_containers().zip(new.all_containers());
+    containers.all(|(old, new)| keeps(&old.resources, &new.resources))
+        && match (&old.resources, &new.resources) {
+            (Some(old), Some(new)) => keeps(old, new),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+}
+
+/// By their paths in the manifest. Empty: it is the same definition.
+fn changed_fields(old: &Pod, new: &Pod) -> Vec<String> {
+    // Named one by one: a field that is new is an error here until it is compared.
+    let Pod {
+        uid: _,
+        namespace,
+        name,
+        labels,
+        annotations,
+        origin: _,
+        recorded_qos,
+        priority,
+        priority_class_name,
+        node_name: _,
+        restart_policy,
+        termination_grace,
+        init_containers,
+        containers,
+        overhead,
+        resources,
+        counted_requests,
+        volumes,
+        node_requirements,
+        sysctls,
+        is_on_host_network,
+        is_on_host_ipc,
+        warnings: _,
+    } = old;
+    let fields = [
+        ("metadata.namespace", *namespace != new.namespace),
+        ("metadata.name", *name != new.name),
+        ("metadata.labels", *labels != new.labels),
+        ("metadata.annotations", *annotations != new.annotations),
+        (
+            "status",
+            *recorded_qos != new.recorded_qos || *counted_requests != new.counted_requests,
+        ),
+        ("spec.priority", *priority != new.priority),
+        (
+            "spec.priorityClassName",
+            *priority_class_name != new.priority_class_name,
+        ),
+        ("spec.restartPolicy", *restart_policy != new.restart_policy),
+        (
+            "spec.terminationGracePeriodSeconds",
+            *termination_grace != new.termination_grace,
+        ),
+        ("spec.overhead", *overhead != new.overhead),
+        ("spec.resources", *resources != new.resources),
+        ("spec.volumes", *volumes != new.volumes),
+        (
+            "what spec requires of its node",
+            *node_requirements != new.node_requirements,
+        ),
+        ("spec.securityContext.sysctls", *sysctls != new.sysctls),
+        (
+            "spec.hostNetwork",
+            *is_on_host_network != new.is_on_host_network,
+        ),
+        ("spec.hostIPC", *is_on_host_ipc != new.is_on_host_ipc),
+    ];
+    let fields = fields.into_iter().filter(|(_, is_other)| *is_other);
+    let mut changed: Vec<String> = fields.map(|(field, _)| field.to_owned()).collect();
+    for (field, old, new) in [
+        ("initContainers", init_containers, &new.init_containers),
+        ("containers", containers, &new.containers),
+    ] {
+        if old.len() != new.len() {
+            changed.push(format!("spec.{field}"));
+            continue;
+        }
+        for (i, (old, new)) in old.iter().zip(new).enumerate() {
+            let of_container = changed_container_fields(old, new);
+            changed.extend(of_container.map(|it| format!("spec.{field}[{i}].{it}")));
+        }
+    }
+    changed
+}
+
+fn changed_container_fields(
+    old: &Container,
+    new: &Container,
+) -> impl Iterator<Item = &'static str> {
+    let Container {
+        name,
+        image,
+        command,
+        args,
+        env,
+        working_dir,
+        resources,
+        volume_mounts,
+        is_sidecar,
+        restart_policy,
+        run_as_user,
+        run_as_group,
+        run_as_non_root,
+        is_privileged,
+        counted_requests,
+    } = old;
+    [
+        ("name", *name != new.name),
+        ("image", *image != new.image),
+        ("command", *command != new.command),
+        ("args", *args != new.args),
+        ("env", *env != new.env),
+        ("workingDir", *working_dir != new.working_dir),
+        (
+            "resources",
+            *resources != new.resources || *counted_requests != new.counted_requests,
+        ),
+        ("volumeMounts", *volume_mounts != new.volume_mounts),
+        (
+            "restartPolicy",
+            *is_sidecar != new.is_sidecar || *restart_policy != new.restart_policy,
+        ),
+        (
+            "securityContext",
+            *run_as_user != new.run_as_user
+                || *run_as_group != new.run_as_group
+                || *run_as_non_root != new.run_as_non_root
+                || *is_privileged != new.is_privileged,
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(field, is_other)| is_other.then_some(field))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Manifests that are edited while their pod runs, under the UID that they name themselves.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
+use ballast_tests::manifest::{Container, Manifest};
+use serde_json::json;
+
+use super::look::{container_path, is_running, pid_of, pod_path};
+
+/// Two containers: `sleep 36NN` with a limit, and one that stays as it is.
+fn pod(seconds: u32, mib: u64) -> Manifest {
+    let app = Container::new("app", &["sleep", &seconds.to_string()]).limited_to(mib);
+    let other = Container::idle("other").limited_to(16);
+    Manifest::new("static")
+        .with_uid("0b1c2d3e-static")
+        .with("restartPolicy", json!("Always"))
+        .container(app)
+        .container(other)
+}
+
+fn memory_limit(path: &str) -> Result<u64> {
+    let file = match cgroup::is_unified() {
+        true => "memory.max",
+        false => "memory.limit_in_bytes",
+    };
+    Ok(cgroup::read("memory", path, file)?.parse()?)
+}
+
+fn command(pid: u32) -> Result<String> {
+    let text = fs::read(format!("/proc/{pid}/cmdline"))?;
+    Ok(String::from_utf8_lossy(&text).replace('\0', " "))
+}
+
+fn redefinitions(agent: &Agent) -> Result<Vec<String>> {
+    let events = agent.events("pod")?;
+    let of = events
+        .into_iter()
+        .filter(|it| it.event.reason == "PodRedefined");
+    Ok(of.map(|it| it.event.message).collect())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn an_edited_manifest_changes_its_pod_and_no_more_of_it_than_it_says() -> Result<()> {
+    let mut agent = Agent::new("redefined")?;
+    agent.start()?;
+    agent.put(&pod(3601, 32))?;
+    let first = agent.wait_pod("static", "runs", is_running)?;
+    let [app, other] = [pid_of(&first, "app"), pid_of(&first, "other")];
+    let (app, other) = (app.context("it runs")?, other.context("it runs")?);
+    // A limit, in place.
+    agent.put(&pod(3601, 64))?;
+    let limit = |of: &str, mib: u64| {
+        let pod = first.clone();
+        let path = match of {
+            "" => pod_path(&pod)?.to_owned(),
+            of => container_path(&pod, of)?,
+        };
+        Ok::<_, anyhow::Error>(memory_limit(&path)? == mib << 20)
+    };
+    agent.wait_for("the limit is another", || limit("app", 64))?;
+    agent.wait_for("that of the pod too", || limit("", 80))?;
+    let status = agent.wait_pod("static", "has it", |it| it.redefined.is_some())?;
+    ensure!(pid_of(&status, "app") == Some(app), "{status:#?}");
+    // A program: its container alone.
+    agent.put(&pod(3602, 64))?;
+    let status = agent.wait_pod("static", "runs another program", |it| {
+        pid_of(it, "app").is_some_and(|it| it != app)
+    })?;
+    let now = pid_of(&status, "app").context("it runs")?;
+    agent.wait_for("it is the program", || Ok(command(now)? == "sleep 3602 "))?;
+    ensure!(pid_of(&status, "other") == Some(other), "{status:#?}");
+    assert_eq!(memory_limit(&container_path(&status, "app")?)?, 64 << 20);
+    assert_eq!(
+        redefinitions(&agent)?,
+        [
+            "has another definition now: spec.containers[0].resources",
+            "has another definition now: spec.containers[0].args",
+        ]
+        .map(|it| it.replace("args", "command"))
+    );
+    let explained = agent.command(&["explain", "pod", "default/static"])?;
+    ensure!(
+        explained.contains("another definition since") && explained.contains("[0].command"),
+        "{explained}"
+    );
+    // While no agent runs, and what cannot change while it is there.
+    agent.stop()?;
+    agent.put(&pod(3602, 64).with("volumes", json!([])))?;
+    agent.start()?;
+    let anew = agent.wait_pod("static", "begins anew", |it| {
+        is_running(it) && pid_of(it, "other").is_some_and(|it| it != other)
+    })?;
+    let redefined = anew.redefined.context("it is known")?;
+    assert_eq!(redefined.fields, ["spec.volumes"]);
+    assert_eq!(
+        redefinitions(&agent)?,
+        ["ends, and begins anew with another definition: spec.volumes"]
+    );
+    Ok(())
+}
+
+/// More than the node has: what runs goes on, and the definition is taken when there is room.
+#[cfg_attr(feature = "privileged", test)]
+fn a_definition_without_room_waits_while_the_pod_goes_on() -> Result<()> {
+    let mut agent = Agent::new("redefined-room")?.with_quick_passes();
+    agent.start()?;
+    agent.put(&pod(3601, 32))?;
+    let first = agent.wait_pod("static", "runs", is_running)?;
+    let pid = pid_of(&first, "app");
+    let large = Container::new("app", &["sleep", "3602"])
+        .resources(json!({"cpu": "1000"}), json!({"memory": "32Mi"}));
+    let other = Container::idle("other").limited_to(16);
+    agent.put(
+        &Manifest::new("static")
+            .with_uid("0b1c2d3e-static")
+            .with("restartPolicy", json!("Always"))
+            .container(large)
+            .container(other),
+    )?;
+    let is_told = |text: &Option<String>| text.as_ref().is_some_and(|it| it.contains("OutOfcpu"));
+    agent.wait_pod("static", "says why", |it| is_told(&it.message))?;
+    agent.wait_full_passes(2)?;
+    let status = agent.wait_pod("static", "goes on", |it| {
+        is_running(it) && is_told(&it.message)
+    })?;
+    ensure!(pid_of(&status, "app") == pid, "{status:#?}");
+    let told = agent.events("pod")?;
+    let told = told
+        .iter()
+        .filter(|it| it.event.reason == "PodDefinitionWaits");
+    assert_eq!(told.count(), 1);
+    agent.put(&pod(3602, 32))?;
+    agent.wait_pod("static", "takes what fits", |it| {
+        it.message.is_none() && pid_of(it, "app").is_some() && pid_of(it, "app") != pid
+    })?;
+    Ok(())
+}
