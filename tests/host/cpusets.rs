@@ -103,7 +103,10 @@ impl Cgroups {
 
     fn reconcile(&self, wanted: &[DesiredCgroup]) -> Result<Vec<ApplyError>> {
         let plan = self.plan(wanted)?;
-        Ok(self.writer.apply(&plan.steps, &mut |_, _| {}).1)
+        Ok(self
+            .writer
+            .apply(&plan.steps, &BTreeSet::new(), &mut |_, _| {})
+            .1)
     }
 
     #[track_caller]

@@ -5,6 +5,7 @@
 //! asked for, or the step fails and says so.
 
 mod devices;
+mod nested;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -202,11 +203,13 @@ impl CgroupWriter {
     /// refused with EINVAL or EBUSY is tried once more after the others, since v1 checks CPU and
     /// memory limits against files that a later step sets.
     ///
-    /// `ended` hears of each step that is over, in the order of doing; steps of a cgroup that could
-    /// not be made are left out. Returns how many steps took effect and what failed.
+    /// What containers have made below theirs is nobody's plan, and moves with them. `ended` hears of each step that is
+    /// over, in the order of doing; steps of a cgroup that could not be made are left out. Returns how many steps took
+    /// effect and what failed.
     pub fn apply(
         &self,
         steps: &[CgroupStep],
+        containers: &BTreeSet<&CgroupPath>,
         ended: &mut dyn FnMut(&CgroupStep, Option<&ApplyError>),
     ) -> (usize, Vec<ApplyError>) {
         let mut n_done = 0;
@@ -216,6 +219,9 @@ impl CgroupWriter {
         for step in steps {
             if broken.contains(step.path()) {
                 continue;
+            }
+            if containers.contains(step.path()) {
+                self.move_nested(step);
             }
             match self.step(step) {
                 Ok(()) => {
@@ -237,6 +243,9 @@ impl CgroupWriter {
             }
         }
         for step in again {
+            if containers.contains(step.path()) {
+                self.move_nested(step);
+            }
             match self.step(step) {
                 Ok(()) => {
                     n_done += 1;
@@ -249,6 +258,24 @@ impl CgroupWriter {
             }
         }
         (n_done, failed)
+    }
+
+    /// What lies below a cgroup whose cpuset is to move.
+    fn move_nested(&self, step: &CgroupStep) {
+        let CgroupStep::Write {
+            path,
+            file,
+            from: Some(FileValue::List(from)),
+            to: FileValue::List(to),
+        } = step
+        else {
+            return;
+        };
+        if let Some(tree) = self.trees.legacy("cpuset")
+            && let Ok(dir) = tree.dir.descend(path.components())
+        {
+            nested::move_below(&dir, &file.name, from, to);
+        }
     }
 
     fn step(&self, step: &CgroupStep) -> Result<(), ApplyError> {

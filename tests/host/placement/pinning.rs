@@ -1,15 +1,18 @@
 //! CPUs of one's own: in the kernel, for the process itself, and against all others.
 
 use anyhow::{Context, Result};
+use ballast::model::cpuset::CpuSet;
 use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
 
 use super::super::look::{container_path, has_ended, is_running, pid_of, pod_dir, pod_path};
 use super::super::say;
 use super::{
-    agent, burstable, check_books, cpu_books, guaranteed, has_quota, held, kernel_cpus, machine,
-    noted, notes_cpus_of, notes_its_cpus, told_cpus, wait_all_free, wait_file,
+    agent, burstable, check_books, cpu_books, cpus_of_dir, guaranteed, has_quota, held,
+    kernel_cpus, machine, noted, notes_cpus_of, notes_its_cpus, told_cpus, wait_all_free,
+    wait_file,
 };
 
 /// A container of the shared pool, which is the whole machine so far.
@@ -120,4 +123,60 @@ fn the_cpus_of_an_init_container_go_to_those_after_it() -> Result<()> {
     assert_eq!(kernel_cpus(&pod, "app")?, own);
     agent.remove_pod("pod")?;
     wait_all_free(&agent)
+}
+
+/// Makes a cpuset below its own, as kube-proxy and dockerd do on cgroup v1, with all that it has, and stays in it.
+const NESTED: &str = "
+    while IFS=: read -r id controllers path; do
+        case ,$controllers, in *,cpuset,*) own=$path;; esac
+    done < /proc/self/cgroup
+    dir=$CPUSETS$own/nested
+    mkdir $dir $dir/deeper
+    for dir in $dir $dir/deeper; do
+        for file in cpuset.cpus cpuset.mems; do
+            read -r all < ${dir%/*}/$file
+            echo $all > $dir/$file
+        done
+    done
+    echo $$ > $dir/cgroup.procs
+    echo > \"$BALLAST_POD_DIR/nested\"
+    exec sleep 3600";
+
+/// The kernel refuses to narrow a cpuset below which another would stick out.
+#[cfg_attr(feature = "privileged", test)]
+fn cpusets_that_a_container_made_move_with_it() -> Result<()> {
+    if cgroup::is_unified() {
+        say(format_args!("on v2 a cpuset is cut by those above it"));
+        return Ok(());
+    }
+    let machine = machine()?;
+    let mut agent = agent("nested")?;
+    agent.start()?;
+    let nest = Container::sh("app", NESTED).with(
+        "env",
+        json!([{"name": "CPUSETS", "value": cgroup::mount_of("cpuset")}]),
+    );
+    agent.put(&Manifest::new("nest").container(burstable(nest)))?;
+    let nest = agent.wait_pod("nest", "runs", is_running)?;
+    let note = pod_dir(&agent.state(), &nest).join("nested");
+    wait_file(&agent, &note, |text| text.ends_with('\n'))?;
+    let own = cgroup::dir_of("cpuset", &container_path(&nest, "app")?);
+    let all = [own.clone(), own.join("nested"), own.join("nested/deeper")];
+    let are_on = |cpus: &CpuSet| -> Result<bool> {
+        let mut are = true;
+        for dir in &all {
+            are &= cpus_of_dir(dir)? == *cpus;
+        }
+        Ok(are)
+    };
+    assert!(are_on(&machine.online())?);
+    let pinned = guaranteed(Container::idle("app"), machine.cpus.len() - 1);
+    agent.put(&Manifest::new("pinned").container(pinned))?;
+    agent.wait_pod("pinned", "runs alone", is_running)?;
+    assert!(are_on(&cpu_books(&agent)?.shared_pool)?);
+    agent.remove_pod("pinned")?;
+    wait_all_free(&agent)?;
+    agent.wait_for("they have the machine again", || are_on(&machine.online()))?;
+    assert_eq!(agent.status()?.agent.failed_writes, 0);
+    Ok(())
 }

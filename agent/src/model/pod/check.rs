@@ -230,7 +230,10 @@ fn elsewhere(pod: &Pod, volume: &str, mount_path: &str, path: &str, found: &mut 
         Some(VolumeSource::HostPath { path }) if path == mount_path => return,
         Some(VolumeSource::HostPath { path }) => format!("at `{path}`"),
         Some(VolumeSource::EmptyDir { .. }) => {
-            "in the pod's directory below stateDirectory".to_owned()
+            format!(
+                "$BALLAST_POD_DIR/volumes/{}",
+                volume.map_or("", |it| &it.name)
+            )
         }
         // Told of the volume.
         Some(VolumeSource::Other { .. }) | None => return,

@@ -98,31 +98,39 @@ impl Loop {
     pub(super) fn apply_counted(&mut self, steps: &[CgroupStep]) -> (usize, Vec<ApplyError>) {
         let mut since = clock::boottime();
         let mut by_cgroup: BTreeMap<CgroupPath, (KubeletCgroupOp, Duration)> = BTreeMap::new();
-        let applied = self.hands.writer.apply(steps, &mut |step, error| {
-            let now = clock::boottime();
-            let op = match step {
-                CgroupStep::Create { .. } | CgroupStep::Repair { .. } => CgroupOp::Mkdir,
-                CgroupStep::Write { file, .. } => {
-                    let result = error.map_or(WriteResult::Changed, write_result);
-                    self.metrics.cgroup_writes(&file.name, result, 1);
-                    if error.is_none() {
-                        self.contention.wrote(step, now);
+        let instances = self.pods.values().flat_map(|it| it.instances.values());
+        let containers = match steps {
+            [] => BTreeSet::new(),
+            _ => instances.map(|it| &it.cgroup).collect(),
+        };
+        let applied = self
+            .hands
+            .writer
+            .apply(steps, &containers, &mut |step, error| {
+                let now = clock::boottime();
+                let op = match step {
+                    CgroupStep::Create { .. } | CgroupStep::Repair { .. } => CgroupOp::Mkdir,
+                    CgroupStep::Write { file, .. } => {
+                        let result = error.map_or(WriteResult::Changed, write_result);
+                        self.metrics.cgroup_writes(&file.name, result, 1);
+                        if error.is_none() {
+                            self.contention.wrote(step, now);
+                        }
+                        CgroupOp::Write
                     }
-                    CgroupOp::Write
-                }
-            };
-            let took = now.saturating_sub(since);
-            self.metrics.cgroup_op(op, took);
-            since = now;
-            let begun = match step {
-                CgroupStep::Create { .. } => KubeletCgroupOp::Create,
-                CgroupStep::Repair { .. } | CgroupStep::Write { .. } => KubeletCgroupOp::Update,
-            };
-            let (_, sum) = by_cgroup
-                .entry(step.path().clone())
-                .or_insert((begun, Duration::ZERO));
-            *sum += took;
-        });
+                };
+                let took = now.saturating_sub(since);
+                self.metrics.cgroup_op(op, took);
+                since = now;
+                let begun = match step {
+                    CgroupStep::Create { .. } => KubeletCgroupOp::Create,
+                    CgroupStep::Repair { .. } | CgroupStep::Write { .. } => KubeletCgroupOp::Update,
+                };
+                let (_, sum) = by_cgroup
+                    .entry(step.path().clone())
+                    .or_insert((begun, Duration::ZERO));
+                *sum += took;
+            });
         for (op, took) in by_cgroup.into_values() {
             self.metrics.kubelet_cgroup_op(op, took);
         }
