@@ -30,6 +30,16 @@ pub fn topology(root: &Root) -> Result<Topology, TopologyError> {
     Ok(Topology::from_facts(&topology_facts(root)?)?)
 }
 
+/// The same of a part of the node: CPUs that are not among `cpus` count as offline.
+pub fn topology_within(root: &Root, cpus: &CpuSet) -> Result<Topology, TopologyError> {
+    let mut facts = topology_facts(root)?;
+    facts.online = Some(match &facts.online {
+        Some(online) => online.intersection(cpus),
+        None => cpus.clone(),
+    });
+    Ok(Topology::from_facts(&facts)?)
+}
+
 /// What sysfs says, file by file. A file that is missing or does not parse is left out; only a
 /// directory that cannot be listed is an error.
 pub fn topology_facts(root: &Root) -> Result<TopologyFacts, FsError> {

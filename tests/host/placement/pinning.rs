@@ -1,5 +1,7 @@
 //! CPUs of one's own: in the kernel, for the process itself, and against all others.
 
+use std::fs;
+
 use anyhow::{Context, Result};
 use ballast::model::cpuset::CpuSet;
 use ballast_tests::agent::Agent;
@@ -178,5 +180,47 @@ fn cpusets_that_a_container_made_move_with_it() -> Result<()> {
     wait_all_free(&agent)?;
     agent.wait_for("they have the machine again", || are_on(&machine.online()))?;
     assert_eq!(agent.status()?.agent.failed_writes, 0);
+    Ok(())
+}
+
+/// Somebody gives pods a part of the machine. They have that, and it is all that there is.
+#[cfg_attr(feature = "privileged", test)]
+fn pods_have_the_cpus_of_the_root_of_their_cgroups() -> Result<()> {
+    let machine = machine()?;
+    let last = machine.cpus.keys().next_back().context("a CPU")?;
+    let mut agent = Agent::new("part")?
+        .with_kubelet("cpuManagerPolicy: static")
+        .with_kubelet("kubeReserved: {cpu: 100m}")
+        .with_quick_passes();
+    let root = cgroup::dir_of("cpuset", &format!("/{}", agent.cgroup_root));
+    fs::create_dir_all(&root)?;
+    if cgroup::is_unified() {
+        let above = root.parent().context("it is below a mount")?;
+        fs::write(above.join("cgroup.subtree_control"), "+cpuset")?;
+    } else {
+        fs::write(
+            root.join("cpuset.mems"),
+            fs::read(cgroup::mount_of("cpuset").join("cpuset.mems"))?,
+        )?;
+    }
+    fs::write(root.join("cpuset.cpus"), last.to_string())?;
+    agent.start()?;
+    agent.put(&Manifest::new("shared").container(burstable(Container::idle("app"))))?;
+    let shared = agent.wait_pod("shared", "runs", is_running)?;
+    let part: CpuSet = [*last].into_iter().collect();
+    assert_eq!(kernel_cpus(&shared, "app")?, part);
+    let status = agent.status()?;
+    assert_eq!(status.node.resources["cpu"].capacity, 1000);
+    assert_eq!(status.agent.failed_writes, 0);
+    // The whole machine would have room for it.
+    let two = Container::idle("app").resources(json!({"cpu": "1"}), json!({}));
+    agent.put(&Manifest::new("two").container(two))?;
+    let two = agent.wait_pod("two", "is refused", |it| it.reason.is_some())?;
+    assert_eq!(two.reason.as_deref(), Some("OutOfcpu"));
+    // More of it, while the agent runs.
+    fs::write(root.join("cpuset.cpus"), machine.online().to_string())?;
+    agent.wait_for("pods have it too", || {
+        Ok(kernel_cpus(&shared, "app")? == machine.online())
+    })?;
     Ok(())
 }

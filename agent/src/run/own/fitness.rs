@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::hands::Hands;
+use super::hands::{self, Hands};
 use super::placement::Placement;
 use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::observe::http;
@@ -36,7 +36,8 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     if let Some(listen) = serve::listen(&config.metrics) {
         http::check(&listen).map_err(ServeError::Http)?;
     }
-    let node = Node::detect(root, &config.state_directory)?;
+    let mut node = Node::detect(root, &config.state_directory)?;
+    hands::confine(&mut node, root, &config.kubelet)?;
     let hands = Hands::new(&node, &config.kubelet, own.compat)?;
     let placement = Placement::new(config, own, &node, &hands.plan)?;
     Ok(Fit {

@@ -18,7 +18,7 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::DeviceRules;
 use crate::model::numa::NumaMask;
-use crate::model::topology::NumaNodeId;
+use crate::model::topology::{NumaNodeId, Topology};
 use crate::run::RunError;
 use crate::run::node::{Node, NodeError, n_cpus};
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
@@ -42,10 +42,10 @@ pub enum SettingError {
     )]
     OomGroup,
     #[error(
-        "kubelet.reservedSystemCPUs {wanted} is not among the online CPUs {online}; name only CPUs \
-         that are online"
+        "kubelet.reservedSystemCPUs {wanted} is not among the CPUs {usable} that are online and that \
+         kubelet.cgroupRoot may use; name only those"
     )]
-    ReservedCpus { wanted: CpuSet, online: CpuSet },
+    ReservedCpus { wanted: CpuSet, usable: CpuSet },
     #[error(
         "kubelet.systemReserved, kubeReserved and evictionHard keep more {resource} ({reserved}) than the \
          node has ({capacity})"
@@ -118,7 +118,7 @@ impl Hands {
         })
     }
 
-    /// Reads the CPUs again when others are online than were; the budgets follow. Nothing of the node
+    /// Reads the CPUs again when pods may have others than they could; the budgets follow. Nothing of the node
     /// changes when that fails.
     pub(super) fn refresh_cpus(
         &mut self,
@@ -127,10 +127,9 @@ impl Hands {
         kubelet: &KubeletConfig,
     ) -> Result<Option<CpusChanged>, RunError> {
         let before = node.topology.online();
-        if sysfs::online(root).is_none_or(|it| it == before) {
+        let Some(topology) = topology_for_pods(node, root, kubelet)? else {
             return Ok(None);
-        }
-        let topology = sysfs::topology(root).map_err(NodeError::from)?;
+        };
         let online = topology.online();
         let mut capacity = node.capacity.clone();
         capacity.n_cpus = n_cpus(&topology);
@@ -235,16 +234,60 @@ impl Hands {
     }
 }
 
-/// `reservedSystemCPUs` must be CPUs of this node.
-fn check_reserved_cpus(kubelet: &KubeletConfig, online: &CpuSet) -> Result<(), SettingError> {
+/// The node as pods can have it: of the CPUs that are online those that the root of their cgroups may use.
+pub(super) fn confine(
+    node: &mut Node,
+    root: &Root,
+    kubelet: &KubeletConfig,
+) -> Result<(), RunError> {
+    if let Some(topology) = topology_for_pods(node, root, kubelet)? {
+        node.capacity.n_cpus = n_cpus(&topology);
+        node.topology = topology;
+    }
+    Ok(())
+}
+
+/// `None`: as it was, or not known.
+fn topology_for_pods(
+    node: &Node,
+    root: &Root,
+    kubelet: &KubeletConfig,
+) -> Result<Option<Topology>, RunError> {
+    let usable = usable_cpus(node, kubelet).map_err(NodeError::Usable)?;
+    let cpus = match (sysfs::online(root), usable) {
+        (Some(online), Some(usable)) => online.intersection(&usable),
+        (Some(cpus), None) | (None, Some(cpus)) => cpus,
+        (None, None) => return Ok(None),
+    };
+    if cpus.is_empty() || cpus == node.topology.online() {
+        return Ok(None);
+    }
+    let topology = sysfs::topology_within(root, &cpus);
+    Ok(Some(topology.map_err(NodeError::from)?))
+}
+
+/// Of the cgroup below which kubepods is, or of the nearest above it that is there. `None`: there are no cpusets.
+fn usable_cpus(node: &Node, kubelet: &KubeletConfig) -> Result<Option<CpuSet>, ReadError> {
+    let mut path = Some(kubelet.cgroup_root_path());
+    while let Some(at) = path {
+        if let Some(cpus) = node.reader.cpus(&at)? {
+            return Ok(Some(cpus));
+        }
+        path = at.parent();
+    }
+    Ok(None)
+}
+
+/// `reservedSystemCPUs` must be CPUs that this node can give.
+fn check_reserved_cpus(kubelet: &KubeletConfig, usable: &CpuSet) -> Result<(), SettingError> {
     let Some(wanted) = &kubelet.reserved_system_cpus else {
         return Ok(());
     };
-    match wanted.is_subset(online) {
+    match wanted.is_subset(usable) {
         true => Ok(()),
         false => Err(SettingError::ReservedCpus {
             wanted: wanted.clone(),
-            online: online.clone(),
+            usable: usable.clone(),
         }),
     }
 }
