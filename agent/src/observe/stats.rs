@@ -20,6 +20,7 @@ use self::objects::Objects;
 use self::table::Entry;
 use self::text::Samples;
 use crate::model::stats::StatsSnapshot;
+use crate::observe::metrics::Type;
 
 /// How pages in the Prometheus text format are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +78,11 @@ impl<S: Deref<Target = StatsSnapshot>> Encoder<S> {
         let before = out.len();
         text::push_header(out, &entry.family);
         let mut samples = Samples::new(out, entry.family.name);
-        for object in self.objects.iter(&self.snapshot) {
+        // What an ended container had is in its counters; what it has now is nothing, and beside the instance after it
+        // a limit or a size would be there twice.
+        let is_lasting = entry.family.kind != Type::Gauge;
+        let objects = self.objects.iter(&self.snapshot);
+        for object in objects.filter(|it| is_lasting || !it.has_ended()) {
             samples.set_object(object.labels, object.stamp);
             (entry.write)(&object, &mut samples);
         }

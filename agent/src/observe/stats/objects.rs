@@ -61,6 +61,10 @@ impl<'a> Object<'a> {
         }
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        self.container().is_some_and(|it| it.ended_at.is_some())
+    }
+
     /// It has a reading of its own, and so a time.
     fn is_cgroup(&self) -> bool {
         !matches!(self.kind, Kind::Page | Kind::Machine)
