@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::scrape::{free_address, text};
+use ballast_tests::wait::until;
 
 use super::look::{is_running, pid_of, pod_path};
 
@@ -48,6 +51,7 @@ fn is_there(pid: u32) -> bool {
 #[cfg_attr(feature = "privileged", test)]
 fn a_container_that_left_its_cgroup_is_told_and_ends_with_its_pod() -> Result<()> {
     let mut agent = Agent::new("escape")?.with_quick_passes();
+    agent.metrics = free_address()?;
     agent.start()?;
     // As a command of a container writes `$$`.
     let moves = join("$$$$", "/");
@@ -65,6 +69,20 @@ fn a_container_that_left_its_cgroup_is_told_and_ends_with_its_pod() -> Result<()
         Ok(events.into_iter().map(|it| it.event.message).collect())
     };
     agent.wait_for("it is told", || Ok(!told(&agent)?.is_empty()))?;
+    let shows_it = |pod: &PodEntry| {
+        pod.message
+            .as_ref()
+            .is_some_and(|it| it.contains("app: its first process"))
+    };
+    agent.wait_pod("escape", "is shown", shows_it)?;
+    until("it is counted", || {
+        let page = text(&agent.metrics, "/metrics")?;
+        ensure!(
+            page.lines().any(|it| it == "ballast_escaped_containers 1"),
+            "{page}"
+        );
+        Ok(())
+    })?;
     // Another agent finds it again, and tells it again.
     agent.kill()?;
     agent.start()?;

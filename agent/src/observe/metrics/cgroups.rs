@@ -68,4 +68,10 @@ impl Metrics {
         let family = &self.shared.reconcile.unknown_cgroups;
         set_or_leave_out(family, Some(n as u64));
     }
+
+    /// First processes that have left the cgroups of their containers.
+    pub fn set_escaped_containers(&self, n: usize) {
+        let family = &self.shared.reconcile.escaped_containers;
+        set_or_leave_out(family, Some(n as u64));
+    }
 }

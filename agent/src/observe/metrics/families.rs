@@ -132,6 +132,7 @@ pub(super) struct ReconcileFamilies {
     pub(super) cgroups: IntGaugeVec,
     pub(super) cgroups_dying: IntGaugeVec,
     pub(super) unknown_cgroups: IntGaugeVec,
+    pub(super) escaped_containers: IntGaugeVec,
 }
 
 impl ReconcileFamilies {
@@ -147,6 +148,7 @@ impl ReconcileFamilies {
             cgroups: build.gauge("ballast_cgroups"),
             cgroups_dying: build.gauge("ballast_cgroups_dying"),
             unknown_cgroups: build.gauge("ballast_unknown_cgroups"),
+            escaped_containers: build.gauge("ballast_escaped_containers"),
         }
     }
 }

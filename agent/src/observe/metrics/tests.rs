@@ -103,6 +103,7 @@ fn everything_of(identity: Identity) -> Metrics {
     metrics.set_cgroups(CgroupLevel::Pod, 1);
     metrics.set_cgroups_dying(Some(0));
     metrics.set_unknown_cgroups(0);
+    metrics.set_escaped_containers(0);
     metrics.set_program("oom_mark_victim", Hook::TpBtf);
     metrics.set_program_statistics("oom_mark_victim", 1, second);
     metrics.bpf_event(Stream::Oom, second);

@@ -45,6 +45,7 @@ impl Loop {
             self.leave_pods();
         }
         let trees = &self.node.reader.trees().trees;
+        let mut n_escaped = 0;
         for entry in self.pods.values_mut() {
             for (container, instance) in &mut entry.instances {
                 let Some(process) = instance.process.filter(|_| instance.ended.is_none()) else {
@@ -65,9 +66,11 @@ impl Loop {
                 {
                     self.told.container_left(&entry.pod_ref, container, escape);
                 }
+                n_escaped += usize::from(escape.is_some());
                 instance.escape = escape;
             }
         }
+        self.metrics.set_escaped_containers(n_escaped);
     }
 
     fn leave_pods(&mut self) {

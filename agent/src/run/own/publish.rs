@@ -477,6 +477,10 @@ impl Loop {
                         .next()
                         .map(|it| it.text.clone())
                 })
+                .or_else(|| {
+                    let mut escapes = entry.instances.iter();
+                    escapes.find_map(|(name, it)| Some(format!("{name}: {}", it.escape.as_ref()?)))
+                })
                 .or_else(|| self.foreign_text_of(entry)),
             cgroup_path: entry.cgroup_id.map(|_| entry.cgroup.to_string()),
             started_at: Some(entry.state.accepted_at),
