@@ -54,7 +54,7 @@ fn predicates(input: &Value) -> anyhow::Result<Value> {
     // Killing a victim may fail, which changes nothing.
     let outcome = decision(|| {
         let failures = NodeInfo::new(node, &admitted).failures(&pod, fresh.as_ref());
-        resolve(&pod, &failures, &admitted)
+        resolve(&pod, &failures, &admitted, &Pod::is_critical)
     });
     Ok(match outcome {
         Ok(victims) if victims.is_empty() => json!({"admit": true}),

@@ -1,12 +1,13 @@
 //! Admission by capacity: what does not fit into the node fails with kubelet's reason and words, and
 //! begins when there is room, if it is to run always.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ballast::model::container::PodPhase;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape;
+use ballast_tests::wait::until;
 use serde_json::{Value, json};
 
 use super::eviction::told;
@@ -186,6 +187,60 @@ fn pods_are_counted_and_those_that_run_are_never_refused() -> Result<()> {
     Ok(())
 }
 
+/// Priority makes it critical. The one that ended comes back when there is room again.
+#[cfg_attr(feature = "privileged", test)]
+fn a_critical_pod_is_made_room_for() -> Result<()> {
+    let mut agent = Agent::new("critical")?
+        .with_kubelet("maxPods: 2")
+        .with_quick_passes();
+    agent.metrics = scrape::free_address()?;
+    agent.start()?;
+    agent.put(&always("first", json!({})))?;
+    agent.wait_pod("first", "runs", is_running)?;
+    let slow = Container::sh("app", "trap 'exit 0' TERM; while :; do sleep 0.1; done");
+    let second = Manifest::new("second")
+        .with("restartPolicy", json!("Always"))
+        .with("terminationGracePeriodSeconds", json!(30))
+        .container(slow);
+    agent.put(&second)?;
+    agent.wait_pod("second", "runs", is_running)?;
+    // Of equals the later one.
+    let critical =
+        always("critical", json!({})).with("priorityClassName", json!("system-node-critical"));
+    agent.put(&critical)?;
+    agent.wait_pod("critical", "runs", is_running)?;
+    let second = agent.wait_pod("second", "has ended for it", |it| {
+        it.phase == PodPhase::Failed
+    })?;
+    assert_eq!(second.reason.as_deref(), Some("Preempting"));
+    let message = second.message.unwrap_or_default();
+    assert!(message.contains("default/critical"), "{message}");
+    agent.wait_pod("first", "goes on", is_running)?;
+    let told = told(&agent, "Preempting")?;
+    assert_eq!(told.len(), 1, "{told:#?}");
+    until("it is counted", || {
+        let page = scrape::text(&agent.metrics, "/metrics")?;
+        let line = "kubelet_preemptions{preemption_signal=\"pods\"} 1";
+        ensure!(page.lines().any(|it| it == line), "{page}");
+        Ok(())
+    })?;
+    // Another critical one takes the room of the other; a third finds nobody.
+    let next = always("next", json!({})).with("priority", json!(2_000_000_000));
+    agent.put(&next)?;
+    agent.wait_pod("next", "runs", is_running)?;
+    agent.wait_pod("first", "has ended for it", |it| {
+        it.reason.as_deref() == Some("Preempting")
+    })?;
+    let last = always("last", json!({})).with("priority", json!(2_000_000_000));
+    refusal(&agent, &last, "OutOfpods")?;
+    for pod in ["critical", "next", "last"] {
+        agent.remove_pod(pod)?;
+    }
+    agent.wait_pod("first", "is back", is_running)?;
+    agent.wait_pod("second", "is back", is_running)?;
+    Ok(())
+}
+
 /// There a controller makes another pod.
 #[cfg_attr(feature = "privileged", test)]
 fn a_refusal_is_for_good_where_kubelets_ways_are_asked_for() -> Result<()> {
@@ -197,11 +252,14 @@ fn a_refusal_is_for_good_where_kubelets_ways_are_asked_for() -> Result<()> {
     agent.start()?;
     agent.put(&always("first", json!({})))?;
     agent.wait_pod("first", "runs", is_running)?;
-    refusal(&agent, &always("second", json!({})), "OutOfpods")?;
+    // Every pod of a manifest is critical there, and so are those that would have to go for it.
+    let reason = "UnexpectedAdmissionError";
+    let message = refusal(&agent, &always("second", json!({})), reason)?;
+    assert!(message.ends_with("[(res: pods, q: 1), ]"), "{message}");
     agent.remove_pod("first")?;
     agent.wait("the first is gone", |it| it.pods.len() == 1)?;
     agent.wait_full_passes(3)?;
-    agent.wait_pod("second", "stays refused", is_refused("OutOfpods"))?;
+    agent.wait_pod("second", "stays refused", is_refused(reason))?;
     assert!(told(&agent, "RefusedPodReturns")?.is_empty());
     Ok(())
 }

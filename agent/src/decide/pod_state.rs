@@ -17,7 +17,7 @@ use crate::model::container::{
     ContainerExit, ContainerState, ContainerStatus, Deletion, DeletionReason, PodPhase, SpecHash,
     Termination,
 };
-use crate::model::eviction::Eviction;
+use crate::model::eviction::{Eviction, EvictionCause};
 use crate::model::pod::{Container, FieldFault, Pod, Redefinition, RestartPolicy};
 use crate::model::time::WallTime;
 
@@ -168,7 +168,10 @@ impl PodState {
         let evicted = self.eviction.as_ref().map(|it| Deletion {
             requested_at: it.at,
             grace: it.victim.grace,
-            reason: DeletionReason::Evicted,
+            reason: match it.victim.cause {
+                EvictionCause::Preemption { .. } => DeletionReason::Preempted,
+                _ => DeletionReason::Evicted,
+            },
         });
         match (evicted, self.deletion) {
             (Some(evicted), Some(removed)) => Some(evicted.merge(removed)),

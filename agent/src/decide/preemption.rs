@@ -12,7 +12,7 @@ use std::fmt;
 
 use super::predicates::{CPU, Failure, MEMORY, PODS, figure};
 use super::qos::qos_class;
-use crate::model::admission::RefusalReason;
+use crate::model::admission::{Refusal, RefusalReason};
 use crate::model::pod::{Pod, QosClass, ResourceList};
 
 /// Why a pod does not come in.
@@ -30,6 +30,19 @@ impl Rejection {
         match self {
             Self::Failed(failure) => failure.reason(),
             Self::NoVictims(_) => Cow::Borrowed(RefusalReason::UnexpectedAdmissionError.as_str()),
+        }
+    }
+}
+
+impl Rejection {
+    pub fn refusal(&self) -> Refusal {
+        match self {
+            Self::Failed(failure) => failure.refusal(),
+            Self::NoVictims(_) => Refusal {
+                reason: RefusalReason::UnexpectedAdmissionError,
+                message: self.to_string(),
+                container: None,
+            },
         }
     }
 }
@@ -60,14 +73,15 @@ pub struct Requirement {
 }
 
 /// Whom to kill so that the pod can come; nobody where nothing speaks against it. `active`: the pods
-/// that are in.
+/// that are in. `is_critical`: to kubelet [`Pod::is_critical`].
 pub fn resolve<'a>(
     pod: &Pod,
     failures: &[Failure],
     active: impl IntoIterator<Item = &'a Pod>,
+    is_critical: &dyn Fn(&Pod) -> bool,
 ) -> Result<Vec<&'a Pod>, Rejection> {
     let is_about_resources = |it: &Failure| matches!(it, Failure::InsufficientResource(_));
-    let decisive = match pod.is_critical() {
+    let decisive = match is_critical(pod) {
         // Whatever is short can be freed, if there is nothing else.
         true => failures.iter().find(|it| !is_about_resources(it)),
         false => failures.first(),
@@ -83,19 +97,20 @@ pub fn resolve<'a>(
         resource: it.resource.clone(),
         amount: it.missing(),
     });
-    victims(pod, requirements.collect(), active)
+    victims(pod, requirements.collect(), active, is_critical)
 }
 
 fn victims<'a>(
     preemptor: &Pod,
     requirements: Vec<Requirement>,
     active: impl IntoIterator<Item = &'a Pod>,
+    is_critical: &dyn Fn(&Pod) -> bool,
 ) -> Result<Vec<&'a Pod>, Rejection> {
     let mut best_effort = Vec::new();
     let mut burstable = Vec::new();
     let mut guaranteed = Vec::new();
     for pod in active {
-        if is_preemptable(preemptor, pod) {
+        if is_preemptable(preemptor, pod, is_critical) {
             let candidates = match qos_class(pod) {
                 QosClass::BestEffort => &mut best_effort,
                 QosClass::Burstable => &mut burstable,
@@ -119,12 +134,12 @@ fn victims<'a>(
     Ok(victims.map(|it| it.pod).collect())
 }
 
-fn is_preemptable(preemptor: &Pod, pod: &Pod) -> bool {
+fn is_preemptable(preemptor: &Pod, pod: &Pod, is_critical: &dyn Fn(&Pod) -> bool) -> bool {
     let is_below = matches!(
         (preemptor.priority, pod.priority),
         (Some(preemptors), Some(own)) if preemptors > own
     );
-    is_below || (preemptor.is_critical() && !pod.is_critical())
+    is_below || (is_critical(preemptor) && !is_critical(pod))
 }
 
 /// A pod that may go.

@@ -22,6 +22,8 @@ use crate::units::Bytes;
 
 /// `status.reason` of an evicted pod, and of one that is refused under pressure (Kubernetes).
 pub const EVICTED: &str = "Evicted";
+/// `status.reason` of a pod that has made room for a critical one.
+pub const PREEMPTING: &str = "Preempting";
 
 /// What of the node may run short, under the names of KubeletConfiguration (spec eviction 1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -601,6 +603,9 @@ pub enum EvictionCause {
     LocalStorage { limit: StorageLimit },
     /// Sustained stall with little headroom (not in kubelet).
     Stall,
+    /// A critical pod needs the room.
+    #[serde(rename_all = "camelCase")]
+    Preemption { by: PodRef },
 }
 
 impl EvictionCause {
@@ -614,6 +619,15 @@ impl EvictionCause {
                 StorageLimit::Container { .. } => "ephemeralcontainerfs.limit",
             },
             Self::Stall => "memory.stall",
+            Self::Preemption { .. } => "preemption",
+        }
+    }
+
+    /// `status.reason` of the pod.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Threshold { .. } | Self::LocalStorage { .. } | Self::Stall => EVICTED,
+            Self::Preemption { .. } => PREEMPTING,
         }
     }
 }

@@ -161,6 +161,8 @@ pub(super) struct Loop {
     manifest_state: manifests::ManifestState,
     /// A pod has gone that begins anew.
     reads_again: bool,
+    /// A pod has ended, for which others may wait.
+    has_room: bool,
     told: Told,
     metrics: Metrics,
     health: Health,
@@ -288,6 +290,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         node_faults: BTreeMap::new(),
         manifest_state: manifests::ManifestState::default(),
         reads_again: false,
+        has_room: false,
         told,
         metrics: metrics.clone(),
         health,
@@ -479,8 +482,12 @@ impl Loop {
             };
             self.metrics.loop_tick(trigger);
             self.pass(scope);
-            if std::mem::take(&mut self.reads_again) {
+            let reads_again = std::mem::take(&mut self.reads_again);
+            let has_room = std::mem::take(&mut self.has_room);
+            if reads_again {
                 self.read_manifests();
+            }
+            if reads_again || has_room && self.pods.values().any(|it| it.waits_for_room) {
                 self.pass(Scope::Dirty);
             }
             self.shared.set_emptying(self.removals.is_emptying());

@@ -406,7 +406,9 @@ impl<'a> Story<'a> {
                 self.regret(at, threshold.signal, pods, victim),
                 self.passes_by_itself(at, threshold),
             ),
-            EvictionCause::LocalStorage { .. } | EvictionCause::Stall => (None, false),
+            EvictionCause::LocalStorage { .. }
+            | EvictionCause::Stall
+            | EvictionCause::Preemption { .. } => (None, false),
         };
         Kill {
             pod: victim.pod.clone(),

@@ -49,11 +49,11 @@ fn priority(pod: &Pod, compat: Compat) -> i32 {
     pod.priority.or_else(of_class).unwrap_or(0)
 }
 
-/// Whether the pod is never evicted.
+/// Whether the pod is never evicted, and others make room for it.
 ///
 /// Kubelet spares every pod of a manifest. Without a kubelet all pods are from manifests, and a node
 /// could give nothing back: here the manifest has to say so.
-fn is_critical(pod: &Pod, compat: Compat) -> bool {
+pub fn is_critical(pod: &Pod, compat: Compat) -> bool {
     let is_static = || {
         let source = pod.annotations.get(CONFIG_SOURCE_ANNOTATION);
         source.is_some_and(|it| it != "api")

@@ -26,6 +26,8 @@ pub fn is_to_return(
         EvictionCause::Stall => Some(NodeCondition::MemoryPressure),
         // Of the pod's own making: the node was not short.
         EvictionCause::LocalStorage { .. } => None,
+        // When there is room for it, as one that was refused.
+        EvictionCause::Preemption { .. } => return false,
     };
     compat == Compat::Ballast
         && restart_policy == RestartPolicy::Always

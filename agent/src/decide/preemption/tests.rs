@@ -33,7 +33,7 @@ fn short(amounts: &[(&str, i64)]) -> Vec<Failure> {
 
 /// Names of the victims, or the message.
 fn outcome(preemptor: &Pod, failures: &[Failure], active: &[Pod]) -> Result<Vec<String>, String> {
-    match resolve(preemptor, failures, active) {
+    match resolve(preemptor, failures, active, &Pod::is_critical) {
         Ok(victims) => Ok(victims.iter().map(|it| it.name.clone()).collect()),
         Err(rejection) => Err(rejection.to_string()),
     }
@@ -154,7 +154,8 @@ fn what_cannot_be_freed_is_told_in_kubelets_words() {
         outcome(&critical(), &failures, &small),
         Err(message.to_owned())
     );
-    let rejection = resolve(&critical(), &failures, &small).expect_err("too small");
+    let rejection =
+        resolve(&critical(), &failures, &small, &Pod::is_critical).expect_err("too small");
     assert_eq!(rejection.reason(), "UnexpectedAdmissionError");
 }
 
@@ -164,7 +165,8 @@ fn nobody_goes_where_something_else_speaks_against_the_pod() {
     let mut failures = short(&[("cpu", 1)]);
     failures.push(Failure::NodePorts);
     let decisive = |preemptor: &Pod, failures: &[Failure]| {
-        let rejection = resolve(preemptor, failures, &victim).expect_err("refused");
+        let rejection =
+            resolve(preemptor, failures, &victim, &Pod::is_critical).expect_err("refused");
         rejection.reason().into_owned()
     };
     assert_eq!(decisive(&critical(), &failures), "NodePorts");
@@ -214,7 +216,7 @@ fn victims_free_what_is_missing_and_nobody_goes_for_nothing() {
                 .all(|(resource, amount)| freed(pods, resource) >= *amount)
         };
         let preemptable: Vec<&Pod> = active.iter().filter(|it| !it.is_critical()).collect();
-        match resolve(&critical(), &short(&missing), &active) {
+        match resolve(&critical(), &short(&missing), &active, &Pod::is_critical) {
             Err(_) => assert!(!is_enough(&preemptable)),
             Ok(victims) => {
                 assert!(victims.iter().all(|it| !it.is_critical()));

@@ -142,6 +142,12 @@ impl Metrics {
         }
     }
 
+    /// A pod makes room for a critical one. `resource`: the first that was short.
+    pub fn pod_preempted(&self, resource: &str) {
+        let family = &self.shared.eviction.kubelet_preemptions;
+        self.count(family, &[resource], None);
+    }
+
     /// An evicted pod begins anew.
     pub fn pod_returned(&self) {
         self.shared

@@ -250,6 +250,7 @@ pub(super) struct EvictionFamilies {
     pub(super) reaction: HistogramVec,
     /// Under the name kubelet had, and the one it has.
     pub(super) kubelet_evictions: [IntCounterVec; 2],
+    pub(super) kubelet_preemptions: IntCounterVec,
     pub(super) kubelet_stats_age: HistogramVec,
 }
 
@@ -270,6 +271,7 @@ impl EvictionFamilies {
             reaction: build.histogram("ballast_eviction_reaction_seconds"),
             kubelet_evictions: ["kubelet_evictions", "kubelet_evictions_total"]
                 .map(|name| build.counter(name)),
+            kubelet_preemptions: build.counter("kubelet_preemptions"),
             kubelet_stats_age: build.histogram("kubelet_eviction_stats_age_seconds"),
         }
     }

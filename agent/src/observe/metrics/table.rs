@@ -592,6 +592,9 @@ const TABLE: &[Family] = &[
         "Evicted pods by signal.").of(Duty::Eviction).named(Old),
     agent("kubelet_evictions_total", Counter, Count, &["eviction_signal"],
         "Evicted pods by signal.").of(Duty::Eviction).named(New),
+    agent("kubelet_preemptions", Counter, Count, &["preemption_signal"],
+        "Pods that have made room for a critical one, by the first resource that was short.")
+        .of(Duty::Eviction).per(Cardinality::Resource),
     agent("kubelet_eviction_stats_age_seconds", KUBELET, Seconds, &["eviction_signal"],
         "Age of the reading that a pod was evicted by.").of(Duty::Eviction),
     agent("kubelet_device_plugin_registration_total", Counter, Count, &["resource_name"],

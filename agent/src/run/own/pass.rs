@@ -60,6 +60,9 @@ impl Loop {
         self.work_removals(started);
         self.record_late();
         phases.end(Phase::Apply);
+        for entry in self.pods.values_mut() {
+            entry.is_dirty |= entry.waits_for_room;
+        }
         let is_looked_at = |it: &&PodEntry| scope == Scope::All || it.is_dirty;
         let mut entries: Vec<&PodEntry> = self.pods.values().filter(is_looked_at).collect();
         // Who decides first takes what there is.
@@ -184,6 +187,7 @@ impl Loop {
             entry.is_unsaved = true;
         }
         if entry.state.phase != decision.phase {
+            self.has_room |= decision.phase.is_terminal();
             self.told
                 .phase_changed(&entry.pod_ref, entry.state.phase, decision.phase);
         }

@@ -10,7 +10,7 @@
 mod resources;
 mod restore;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,21 +22,25 @@ use crate::apply::kubelet_state;
 use crate::config::{Compat, Config, OwnConfig};
 use crate::decide::desired::NodePlan;
 use crate::decide::eviction::admission::{Applicant, is_admitted};
+use crate::decide::eviction::facts::is_critical;
 use crate::decide::eviction::message::admission_message;
 use crate::decide::placement::admission::{Decided, Outcome};
 use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuestion};
 use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
 use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
 use crate::decide::pod_state::PodState;
-use crate::decide::predicates::{self, NodeInfo};
+use crate::decide::predicates::{self, Failure, NodeInfo};
+use crate::decide::preemption::resolve;
 use crate::model::admission::{
     Admission, AdmissionReport, ContainerHoldings, MAX_RECORD_BYTES, Refusal, RefusalReason,
 };
 use crate::model::container::ContainerState;
+use crate::model::eviction::{Eviction, EvictionCause, Victim};
 use crate::model::kubelet_state::PodEntries;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
-use crate::model::pod::PodUid;
 use crate::model::pod::node_requirements::Taint;
+use crate::model::pod::{Pod, PodUid};
+use crate::model::record::PodRef;
 use crate::model::time::WallTime;
 use crate::observe::chain;
 use crate::observe::metrics::labels::MoveReason;
@@ -156,6 +160,14 @@ impl Placement {
     }
 }
 
+/// Whether there is room for a pod.
+enum Room {
+    Is,
+    /// Others end for it. Why it waits, for people.
+    Comes(String),
+    IsNot(Refusal),
+}
+
 /// Why the pod is not let in while the node is short of something (spec eviction 1.13).
 pub(super) fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
     let conditions = pressure.conditions();
@@ -220,11 +232,18 @@ impl Loop {
                 Box::new(Decided::refused(managers.clone(), refusal))
             }
         };
-        if decided.report.refusal.is_none()
-            && let Some(refusal) = self.node_refusal(uid)
-        {
-            self.bar(uid, refusal);
-            return;
+        if decided.report.refusal.is_none() {
+            match self.room_for(uid) {
+                Room::Is => {}
+                Room::Comes(why) => {
+                    if let Some(entry) = self.pods.get_mut(uid) {
+                        entry.waits_for_room = true;
+                        self.told.waits(&entry.pod_ref, &mut entry.waits, why);
+                    }
+                    return;
+                }
+                Room::IsNot(refusal) => return self.bar(uid, refusal),
+            }
         }
         let took = clock::boottime().saturating_sub(started);
         let answers = self.placement.open.remove(uid).unwrap_or_default().answers;
@@ -243,16 +262,74 @@ impl Loop {
         self.conclude(uid, decided, PluginAnswers::default(), None);
     }
 
-    /// Why the node does not take the pod. What has begun has its place, whatever there is by now.
-    fn node_refusal(&mut self, uid: &PodUid) -> Option<Refusal> {
-        let entry = self.pods.get(uid)?;
-        if entry.has_begun() {
-            return None;
-        }
+    /// Whether the node takes the pod. What has begun has its place, whatever there is by now.
+    fn room_for(&mut self, uid: &PodUid) -> Room {
+        let Some(entry) = self.pods.get(uid).filter(|it| !it.has_begun()) else {
+            return Room::Is;
+        };
         let node_info = self.node_info.take().unwrap_or_else(|| self.count_pods());
-        let refusal = node_info.refusal(&entry.state.pod);
+        let failures = node_info.failures(&entry.state.pod, None);
         self.node_info = Some(node_info);
-        refusal
+        match failures.first() {
+            None => Room::Is,
+            Some(_) if is_critical(&entry.state.pod, self.own.compat) => self.make_room(uid),
+            Some(failure) => Room::IsNot(failure.refusal()),
+        }
+    }
+
+    /// For a critical pod others end, in their grace, as many as it takes.
+    fn make_room(&mut self, uid: &PodUid) -> Room {
+        let Some(entry) = self.pods.get(uid) else {
+            return Room::Is;
+        };
+        let (pod, by) = (&entry.state.pod, &entry.pod_ref);
+        let compat = self.own.compat;
+        let stays = |it: &&PodEntry| it.is_active() && it.state.ending().is_none();
+        let mut staying: Vec<&PodEntry> = self.pods.values().filter(stays).collect();
+        staying.sort_by_key(|it| it.state.accepted_at);
+        let staying: Vec<&Pod> = staying.iter().map(|it| &it.state.pod).collect();
+        let node_info = NodeInfo::new(self.node_without_pods(), staying.iter().copied());
+        let failures = node_info.failures(pod, None);
+        let Some(first) = failures.first() else {
+            return Room::Comes("waits until pods that end have made room".to_owned());
+        };
+        let found = resolve(pod, &failures, staying, &|it| is_critical(it, compat));
+        let victims = match found {
+            Ok(victims) => victims,
+            Err(rejection) if compat == Compat::Kubelet => {
+                return Room::IsNot(rejection.refusal());
+            }
+            // What it lacks says more.
+            Err(_) => return Room::IsNot(first.refusal()),
+        };
+        let names: Vec<String> = victims.iter().map(|it| it.full_name()).collect();
+        let at = clock::boottime();
+        let eviction = |victim: &Pod| Eviction {
+            victim: Victim {
+                pod: PodRef {
+                    namespace: victim.namespace.clone(),
+                    name: victim.name.clone(),
+                    uid: victim.uid.clone(),
+                },
+                cause: EvictionCause::Preemption {
+                    by: PodRef::clone(by),
+                },
+                grace: victim.termination_grace,
+                message: format!("Preempted in order to admit critical pod {by}"),
+                expected: None,
+            },
+            at,
+            conditions: BTreeSet::new(),
+        };
+        let evictions: Vec<Eviction> = victims.into_iter().map(eviction).collect();
+        let Failure::InsufficientResource(short) = first else {
+            return Room::IsNot(first.refusal());
+        };
+        for eviction in evictions {
+            self.evict(eviction);
+            self.metrics.pod_preempted(&short.resource);
+        }
+        Room::Comes(format!("waits until room is made by {}", names.join(", ")))
     }
 
     /// The node with what those pods take of it that are in. Linear in their number.
@@ -261,15 +338,18 @@ impl Loop {
     }
 
     pub(super) fn count_pods_but(&self, but: Option<&PodUid>) -> NodeInfo {
-        let node = predicates::Node::standalone(
+        let is_counted = |it: &&PodEntry| it.is_active() && Some(it.uid()) != but;
+        let active = self.pods.values().filter(is_counted);
+        NodeInfo::new(self.node_without_pods(), active.map(|it| &it.state.pod))
+    }
+
+    fn node_without_pods(&self) -> predicates::Node {
+        predicates::Node::standalone(
             &self.node.name,
             &self.hands.plan.allocatable,
             &self.config.kubelet,
             self.node.capacity.n_cpus,
-        );
-        let is_counted = |it: &&PodEntry| it.is_active() && Some(it.uid()) != but;
-        let active = self.pods.values().filter(is_counted);
-        NodeInfo::new(node, active.map(|it| &it.state.pod))
+        )
     }
 
     /// A plugin has said something in the admission of a pod.
@@ -313,6 +393,7 @@ impl Loop {
             return;
         };
         entry.waits = None;
+        entry.waits_for_room = false;
         entry.is_unsaved = true;
         if report.alignments.iter().any(|it| it.is_cut) {
             self.told.search_cut(&entry.pod_ref);

@@ -155,6 +155,8 @@ pub(super) struct PodEntry {
     pub aside: Option<String>,
     /// Why its admission is not decided yet.
     pub waits: Option<String>,
+    /// Pods end to make room for it.
+    pub waits_for_room: bool,
     /// Why it has not taken the definition that its manifest has now.
     pub held_back: Option<String>,
     /// Containers whose cgroup could not be made as it should be, with the error.
@@ -202,6 +204,7 @@ impl PodEntry {
             occupied: None,
             aside: None,
             waits: None,
+            waits_for_room: false,
             held_back: None,
             cgroup_faults: BTreeMap::new(),
             gave_up_files: false,

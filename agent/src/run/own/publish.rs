@@ -17,7 +17,6 @@ use crate::model::admission::Admission;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
-use crate::model::eviction::EVICTED;
 use crate::model::pod::{Overhead, PodLevel, PodUid, ResourceList};
 use crate::model::status::{
     self, AgentStatus, ApiVersion, CgroupStatus, ManifestFault, NodeStatus, PsiStatus,
@@ -449,18 +448,19 @@ impl Loop {
             qos_reason: Some(qos_reason(pod)),
             phase: entry.state.phase,
             reason: match (
+                &entry.state.eviction,
                 [&entry.blocked, &entry.occupied, &entry.aside]
                     .into_iter()
                     .find_map(Option::as_ref),
                 entry.state.deletion,
                 &entry.state.admission,
             ) {
-                (Some(_), ..) => Some("Blocked".to_owned()),
-                _ if entry.state.eviction.is_some() => Some(EVICTED.to_owned()),
-                (None, Some(_), _) => Some("Terminating".to_owned()),
-                (None, None, Admission::Refused(refusal)) => Some(refusal.reason.to_string()),
-                (None, None, Admission::Open) => Some("AdmissionWaiting".to_owned()),
-                (None, None, Admission::Admitted) => None,
+                (_, Some(_), ..) => Some("Blocked".to_owned()),
+                (Some(it), ..) => Some(it.victim.cause.reason().to_owned()),
+                (None, None, Some(_), _) => Some("Terminating".to_owned()),
+                (None, None, None, Admission::Refused(refusal)) => Some(refusal.reason.to_string()),
+                (None, None, None, Admission::Open) => Some("AdmissionWaiting".to_owned()),
+                (None, None, None, Admission::Admitted) => None,
             },
             message: eviction_text(entry)
                 .or_else(|| refusal_text(&entry.state.admission))

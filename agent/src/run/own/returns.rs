@@ -13,6 +13,7 @@ use crate::decide::eviction::returns::is_to_return;
 use crate::decide::placement::admission::{Outcome, admit};
 use crate::decide::placement::devices::PluginAnswers;
 use crate::model::admission::Admission;
+use crate::model::eviction::EvictionCause;
 use crate::model::pod::{PodUid, RestartPolicy};
 use crate::model::record::PodRef;
 
@@ -90,7 +91,9 @@ impl Loop {
 
     /// Those that would be let in now, one after the other.
     fn refused_to_return(&self, now: Duration) -> Vec<PodUid> {
-        let is_due = |it: &&PodEntry| is_to_be_tried(it) && self.tries.is_due(it.uid(), now);
+        let is_due = |it: &&PodEntry| {
+            is_to_be_tried(it) && !self.noted.contains(it.uid()) && self.tries.is_due(it.uid(), now)
+        };
         let mut waiting: Vec<&PodEntry> = self.pods.values().filter(is_due).collect();
         if waiting.is_empty() || self.own.compat == Compat::Kubelet {
             return Vec::new();
@@ -132,11 +135,15 @@ fn is_over(entry: &PodEntry) -> bool {
     entry.is_finished() && entry.instances.is_empty() && entry.state.deletion.is_none()
 }
 
-/// It was refused, and is to run always.
+/// It was refused, or has made room for another, and is to run always.
 fn is_to_be_tried(entry: &PodEntry) -> bool {
-    matches!(entry.state.admission, Admission::Refused(_))
-        && entry.state.pod.restart_policy == RestartPolicy::Always
-        && is_over(entry)
+    let cause = entry.state.eviction.as_ref().map(|it| &it.victim.cause);
+    let is_without_room = match cause {
+        None => matches!(entry.state.admission, Admission::Refused(_)),
+        Some(EvictionCause::Preemption { .. }) => entry.gave_up_files,
+        Some(_) => false,
+    };
+    is_without_room && entry.state.pod.restart_policy == RestartPolicy::Always && is_over(entry)
 }
 
 #[cfg(test)]

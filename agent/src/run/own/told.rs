@@ -11,7 +11,7 @@ use crate::model::admission::{ContainerHoldings, Refusal};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerExit, PodPhase, Termination};
 use crate::model::event::ExitStatus;
-use crate::model::eviction::{EVICTED, NodeCondition, Observation, Threshold, Victim};
+use crate::model::eviction::{NodeCondition, Observation, Threshold, Victim};
 use crate::model::pod::PodUid;
 use crate::model::record::{ContainerDetail, EventDetail, EventKind, PodRef};
 use crate::model::relief::{ReliefEffect, ReliefStep};
@@ -106,8 +106,9 @@ impl Told {
 
     pub(super) fn evicted(&self, pod: &PodRef, victim: &Victim) {
         let message = victim.message.trim_end().to_owned();
-        tracing::warn!(%pod, reason = EVICTED, signal = victim.cause.label(), "{message}");
-        self.tell(EventKind::Pod, EVICTED, Some(pod), None, message, None);
+        let reason = victim.cause.reason();
+        tracing::warn!(%pod, reason, signal = victim.cause.label(), "{message}");
+        self.tell(EventKind::Pod, reason, Some(pod), None, message, None);
     }
 
     pub(super) fn disk_answers(&self, is_answering: bool) {

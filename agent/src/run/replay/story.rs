@@ -339,7 +339,9 @@ fn tell_victim(victim: &Victim) -> String {
         EvictionCause::LocalStorage { .. } => {
             format!("{} goes for {}", printable(&pod), victim.cause.label())
         }
-        EvictionCause::Threshold { .. } | EvictionCause::Stall => {
+        EvictionCause::Threshold { .. }
+        | EvictionCause::Stall
+        | EvictionCause::Preemption { .. } => {
             format!("{} goes, grace {grace} s", printable(&pod))
         }
     }

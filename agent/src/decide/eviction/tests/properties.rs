@@ -121,7 +121,9 @@ fn check_victims(policy: &Policy, snapshot: &Snapshot, decision: &Decision) {
                 assert!(victim.message.contains(&facts), "7: {}", victim.message);
             }
             EvictionCause::LocalStorage { .. } => assert!(policy.limits_local_storage),
-            EvictionCause::Stall => panic!("no pass decides by stalls"),
+            EvictionCause::Stall | EvictionCause::Preemption { .. } => {
+                panic!("no pass decides by {}", victim.cause.label())
+            }
         }
     }
 }
