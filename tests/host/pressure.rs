@@ -288,6 +288,74 @@ fn a_full_disk_takes_the_pod_that_filled_it() -> Result<()> {
     Ok(())
 }
 
+/// Somebody who is no pod fills the disk, in a directory of the host: nobody goes for it, then or later, and people
+/// are told who has it, once. A pod that writes meanwhile goes as ever.
+#[cfg_attr(feature = "privileged", test)]
+fn a_disk_that_no_pod_has_filled_takes_no_pod() -> Result<()> {
+    let mut agent = Agent::new("nobody")?.with_kubelet("evictionPressureTransitionPeriod: 1s");
+    agent.eviction_hard = "{nodefs.available: 50%}".to_owned();
+    agent.metrics = scrape::free_address()?;
+    let disk = SmallDisk::mount(&agent, 64)?;
+    let of_host = disk.0.join("of-the-host");
+    fs::create_dir(&of_host)?;
+    agent.start()?;
+    let small = "head -c 8192 /dev/zero >volumes/shared/file; exec sleep 3600";
+    for i in 0..8 {
+        let pod = Manifest::new(&format!("small-{i}"));
+        agent.put(&pod.container(Container::sh("app", small)))?;
+    }
+    let volumes = json!([{"name": "data", "hostPath": {"path": of_host}}]);
+    let exporter = Manifest::new("exporter").with("volumes", volumes);
+    agent.put(&exporter.container(Container::idle("app")))?;
+    let gate = agent.dir.join("gate");
+    let write = format!(
+        "head -c {} /dev/zero >volumes/shared/file; exec sleep 3600",
+        10 * MIB
+    );
+    let write = Container::sh("app", &after(&gate, &write));
+    agent.put(&Manifest::new("writer").container(write))?;
+    agent.wait("all pods run", |it| {
+        it.pods.len() == 10 && it.pods.iter().all(is_running)
+    })?;
+
+    fs::write(of_host.join("full"), vec![1; 45 << 20])?;
+    let messages = |agent: &Agent| -> Result<Vec<String>> {
+        let mut told = agent.events("node")?;
+        told.retain(|it| it.event.reason == "EvictionIneffective");
+        Ok(told.into_iter().map(|it| it.event.message).collect())
+    };
+    agent.wait_for("it is told", || Ok(!messages(&agent)?.is_empty()))?;
+    let message = messages(&agent)?;
+    say(&message[0]);
+    for wanted in [
+        "nodefs.available: no pod is evicted",
+        "default/exporter",
+        &of_host.display().to_string(),
+    ] {
+        assert!(message[0].contains(wanted), "{message:?}");
+    }
+    for wait in [0, 15] {
+        thread::sleep(Duration::from_secs(wait));
+        assert_eq!(evicted(&agent)?, [""; 0]);
+        let status = agent.status()?;
+        assert!(status.pods.iter().all(is_running), "{:#?}", status.pods);
+        let pressure = status.node.pressure.context("it is watched")?;
+        assert!(pressure.conditions.contains(&NodeCondition::DiskPressure));
+        let held = pressure.ineffective.values().collect::<Vec<_>>();
+        assert_eq!(held, [&message[0]]);
+        assert_eq!(messages(&agent)?, message);
+    }
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let labels = [("reason", "ineffective"), ("signal", "nodefs.available")];
+    assert!(page.sum("ballast_eviction_blocked_total", &labels) > 0.0);
+
+    fs::write(&gate, "")?;
+    agent.wait_pod("writer", "is evicted", is_evicted)?;
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(evicted(&agent)?, ["writer"]);
+    Ok(())
+}
+
 /// There is no controller that would make another pod of a manifest: one that is to run always
 /// begins anew when the disk has had room for a while, whoever was evicted by which agent; one that
 /// is to run once does not.

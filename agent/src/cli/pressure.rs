@@ -1,5 +1,6 @@
 //! What the node is short of, as text: for `status` and `explain`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -154,6 +155,10 @@ fn render_head(pressure: &PressureStatus, paint: Paint, out: &mut String) {
         some => paint.apply(Tone::Bad, &some.join(", ")),
     };
     line!(out, "pressure: {conditions}");
+    for message in pressure.ineffective.values().collect::<BTreeSet<_>>() {
+        let text = printable(message);
+        line!(out, "{}", paint.apply(Tone::Bad, &text));
+    }
     let least = pressure.memory_available.values().min();
     let views: Vec<String> = pressure
         .memory_available

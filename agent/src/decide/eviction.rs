@@ -25,13 +25,14 @@ pub mod story;
 mod synchronize;
 pub mod thresholds;
 pub mod trend;
+pub mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use self::brake::Brake;
+use self::brake::Brakes;
 pub use self::layout::{FsLayout, NodeReclaim};
 pub use self::synchronize::{is_still_short, synchronize};
 use self::thresholds::{ThresholdError, ThresholdTexts, derive_containerfs};
@@ -76,16 +77,16 @@ pub struct State {
     pub observed_at: BTreeMap<Signal, Option<Duration>>,
     /// Pods on their way out, and when they should be gone.
     pub ending: BTreeMap<PodUid, Duration>,
-    /// Of evictions for memory of the node. `None`: there is none, as in what versions before it have
-    /// recorded.
-    pub brake: Option<Brake>,
+    /// Of evictions for what the node gives to pods and to others.
+    #[serde(alias = "brake")]
+    pub brakes: Brakes,
 }
 
 impl State {
     /// Before the first pass.
     pub fn new() -> Self {
         Self {
-            brake: Some(Brake::default()),
+            brakes: Brakes::new(),
             ..Self::default()
         }
     }
@@ -134,6 +135,9 @@ pub struct Relief {
     pub reclaim: Vec<NodeReclaim>,
     /// In the order to try; one of them goes.
     pub candidates: Vec<Victim>,
+    /// Nobody is a candidate because it would be in vain ([`BlockedReason::Ineffective`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_ineffective: bool,
 }
 
 /// A threshold for which nothing is done, and why.

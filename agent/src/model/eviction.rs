@@ -541,6 +541,10 @@ pub struct PodFigures {
     pub storage: Option<u64>,
     pub containers: BTreeMap<String, ContainerFigures>,
     pub volumes: BTreeMap<String, DiskUse>,
+    /// When the first of the walks began that found what is on disk. `None`: some of it was not
+    /// measured, or not all of it could be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_at: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -579,6 +583,9 @@ pub struct Snapshot {
     pub node: NodeReading,
     /// Pods that run or are ending, in no order that matters.
     pub pods: Vec<PodReading>,
+    /// Files of a pod that was evicted are still being removed; the pod may not be among `pods` any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_leaving: bool,
 }
 
 /// Which limit of local storage a pod is over (spec eviction 1.10).

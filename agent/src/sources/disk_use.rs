@@ -183,6 +183,11 @@ impl Walk {
         walk
     }
 
+    /// Of the file system that is walked. `None`: there is no directory to walk.
+    pub fn device(&self) -> Option<u64> {
+        self.has_begun.then_some(self.device)
+    }
+
     pub fn is_done(&self) -> bool {
         self.stack.is_empty() && self.deferred.is_empty()
     }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::brake::Brakes;
 use super::rank::rank;
 use super::stall::{self, StallInput, StallState, StallVerdict};
 use super::story::{Deed, Step};
@@ -136,7 +137,9 @@ pub fn play<'a>(rules: impl Into<Rules<'a>>, yardstick: &Policy, steps: &[Step])
     let story = Story::new(yardstick, steps);
     let mut outcome = Outcome::default();
     let mut state = State {
-        brake: steps.first().and_then(|it| it.state.brake.clone()),
+        brakes: steps
+            .first()
+            .map_or_else(Brakes::default, |it| it.state.brakes.clone()),
         ..State::default()
     };
     let mut stall = StallState::default();

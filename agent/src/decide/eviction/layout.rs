@@ -45,6 +45,25 @@ impl FsLayout {
         matches!(self, Self::ImageFs | Self::Split)
     }
 
+    /// The one of all signals about the same resource of the same file system that stands for them.
+    pub fn stands_for(self, signal: Signal) -> Signal {
+        use Signal::{
+            ContainerFsAvailable, ContainerFsInodesFree, ImageFsAvailable, ImageFsInodesFree,
+            NodeFsAvailable, NodeFsInodesFree,
+        };
+        match (self, signal) {
+            (Self::One, ImageFsAvailable | ContainerFsAvailable)
+            | (Self::Split, ContainerFsAvailable)
+            | (Self::ContainerFs, ImageFsAvailable) => NodeFsAvailable,
+            (Self::One, ImageFsInodesFree | ContainerFsInodesFree)
+            | (Self::Split, ContainerFsInodesFree)
+            | (Self::ContainerFs, ImageFsInodesFree) => NodeFsInodesFree,
+            (Self::ImageFs, ContainerFsAvailable) => ImageFsAvailable,
+            (Self::ImageFs, ContainerFsInodesFree) => ImageFsInodesFree,
+            _ => signal,
+        }
+    }
+
     pub(super) fn measured(self, signal: Signal) -> Measured {
         let all = Measured {
             root_fs: true,

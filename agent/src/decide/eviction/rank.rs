@@ -98,6 +98,11 @@ fn key(signal: Signal, compat: Compat, facts: &PodFacts, usage: Option<u64>) -> 
     }
 }
 
+/// What a pod uses of the signal's resource, as far as it is known.
+pub fn known_usage(signal: Signal, layout: FsLayout, reading: &PodReading) -> Option<u64> {
+    usage(signal, layout.measured(signal), Compat::Ballast, reading)
+}
+
 /// `None`: not known. With kubelet's rules a figure that is missing among others is 0.
 fn usage(signal: Signal, measured: Measured, compat: Compat, reading: &PodReading) -> Option<u64> {
     let figures = reading.figures.as_ref()?;

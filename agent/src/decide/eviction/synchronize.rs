@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::brake::{Kill, Split};
+use super::brake::{Brakes, Kill, Split};
 use super::message::threshold_message;
 use super::rank::{Ranked, rank};
 use super::{
@@ -39,14 +39,9 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
         condition_seen: state.condition_seen.clone(),
         observed_at: observations.iter().map(|(it, o)| (*it, o.at)).collect(),
         ending: ending(state, snapshot),
-        brake: None,
+        brakes: Brakes::default(),
     };
-    let mut met_now = next.met.iter().map(|it| it.threshold.signal);
-    let is_memory_short = met_now.any(|it| it == Signal::MemoryAvailable);
-    next.brake = state
-        .brake
-        .as_ref()
-        .map(|it| it.next(snapshot, is_memory_short));
+    next.brakes = state.brakes.next(policy.layout, snapshot, &next.met);
     for it in &next.met {
         next.condition_seen
             .insert(it.threshold.signal.condition(), now);
@@ -92,10 +87,20 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
         } else {
             Err(BlockedReason::Stale)
         };
+        let reason = BlockedReason::Ineffective;
         match outcome {
+            // What the node gives back may be enough; else the next threshold may have somebody who is to go.
+            Ok(relief) if relief.is_ineffective => match decision.action {
+                None => decision.action = Some(Action::Relieve(relief)),
+                Some(_) => decision.blocked.push(Blocked { threshold, reason }),
+            },
             Ok(relief) => {
-                if let Some(brake) = &mut decision.state.brake {
-                    brake.asked = asked(snapshot, &relief);
+                if let Some(kill) = asked(policy, snapshot, &relief) {
+                    let brakes = &mut decision.state.brakes;
+                    brakes.ask(policy.layout, threshold.signal, kill);
+                }
+                if let Some(Action::Relieve(Relief { threshold, .. })) = decision.action.take() {
+                    decision.blocked.push(Blocked { threshold, reason });
                 }
                 decision.action = Some(Action::Relieve(relief));
                 break;
@@ -288,6 +293,7 @@ fn relieve(
             threshold: threshold.clone(),
             observation,
             reclaim,
+            is_ineffective: candidates.is_empty() && !too_small.is_empty(),
             candidates,
         });
     }
@@ -310,26 +316,25 @@ fn least_use(
     threshold: &Threshold,
     observation: &Observation,
 ) -> Option<u64> {
-    let is_braked = policy.compat == Compat::Ballast && threshold.signal == Signal::MemoryAvailable;
-    match (&state.brake, Split::of(snapshot)) {
-        (Some(brake), Some(now)) if is_braked => {
+    let (layout, signal) = (policy.layout, threshold.signal);
+    match state.brakes.get(layout, signal) {
+        Some(brake) if policy.compat == Compat::Ballast => {
             let wanted = wanted(threshold, observation, MinReclaim::Added).value();
             let need = wanted.saturating_sub(observation.available);
-            brake.least_use(now, u64::try_from(need).unwrap_or(0))
+            brake.least_use(signal, layout, snapshot, u64::try_from(need).unwrap_or(0))
         }
         _ => Some(0),
     }
 }
 
-/// The eviction that a pass asks for, if it is one for memory of the node.
-fn asked(snapshot: &Snapshot, relief: &Relief) -> Option<Kill> {
+/// The eviction that a pass asks for, for the brake to remember.
+fn asked(policy: &Policy, snapshot: &Snapshot, relief: &Relief) -> Option<Kill> {
     let victim = relief.candidates.first()?;
-    let before = Split::of(snapshot)?;
-    (relief.threshold.signal == Signal::MemoryAvailable).then(|| Kill {
+    Some(Kill {
         pod: victim.pod.uid.clone(),
         at: snapshot.at,
         gives: victim.expected.unwrap_or(0),
-        before,
+        before: Split::of(relief.threshold.signal, policy.layout, snapshot)?,
         is_in_vain: false,
     })
 }

@@ -35,6 +35,9 @@ pub struct PressureStatus {
     pub critical: BTreeSet<PodUid>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_eviction: Option<EvictionStatus>,
+    /// Signals that are short and for which nobody is evicted, since it would be in vain; and what was told of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ineffective: BTreeMap<Signal, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -259,6 +262,7 @@ pub(crate) mod tests {
                 expected_bytes: Some(900 << 20),
                 freed_bytes: Some(870 << 20),
             }),
+            ineffective: BTreeMap::new(),
         }
     }
 }

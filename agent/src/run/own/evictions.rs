@@ -62,6 +62,8 @@ pub(super) struct Candidate {
     /// Its own directory, volumes and all.
     pub directory: PathBuf,
     pub volumes: Vec<(String, PathBuf)>,
+    /// Directories of the host among its volumes, whose files are not its own.
+    pub host_paths: Vec<PathBuf>,
     /// It is on its way out, and is killed at this time (boottime).
     pub ends_at: Option<Duration>,
 }
@@ -75,6 +77,10 @@ impl Candidate {
             }
             VolumeSource::HostPath { .. } | VolumeSource::Other { .. } => None,
         });
+        let host_paths = pod.volumes.iter().filter_map(|it| match &it.source {
+            VolumeSource::HostPath { path } => Some(PathBuf::from(path)),
+            VolumeSource::EmptyDir { .. } | VolumeSource::Other { .. } => None,
+        });
         Self {
             facts: Arc::clone(facts),
             cgroup: entry.cgroup.clone(),
@@ -87,6 +93,7 @@ impl Candidate {
             logs: paths.pod_logs(&entry.pod_ref),
             directory: paths.pod_dir(&pod.uid),
             volumes: volumes.collect(),
+            host_paths: host_paths.collect(),
             ends_at: entry
                 .state
                 .ending()

@@ -5,13 +5,16 @@ use std::time::Duration;
 use super::escapes::Escape;
 use crate::apply::cgroupfs::Killed;
 use crate::decide::eviction::brake::InVain;
+use crate::decide::eviction::writer::Amount;
 use crate::decide::lifecycle::{PodDecision, Waiting};
 use crate::decide::strangers::Kept;
 use crate::model::admission::{ContainerHoldings, Refusal};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerExit, PodPhase, Termination};
 use crate::model::event::ExitStatus;
-use crate::model::eviction::{NodeCondition, Observation, Threshold, Victim};
+use crate::model::eviction::{
+    NodeCondition, Observation, Signal, StarvedResource, Threshold, Victim,
+};
 use crate::model::pod::PodUid;
 use crate::model::record::{ContainerDetail, EventDetail, EventKind, PodRef};
 use crate::model::relief::{ReliefEffect, ReliefStep};
@@ -172,26 +175,29 @@ impl Told {
         self.node("EvictionThresholdMet", message);
     }
 
-    pub(super) fn ineffective(&self, in_vain: &InVain, largest: Option<&Largest>) {
+    /// `who`: the likely reason, where somebody was looked for. What was told.
+    pub(super) fn ineffective(
+        &self,
+        signal: Signal,
+        in_vain: &InVain,
+        who: Option<String>,
+    ) -> String {
+        let amount = |n| Amount(in_vain.resource, n);
         let evicted = match in_vain.n_kills {
             0 => "no pod is evicted: none could give enough".to_owned(),
-            n => format!("no further pod is evicted: {n} gave {}", mib(in_vain.given)),
-        };
-        let largest = match largest {
-            Some(it) => format!(
-                "the largest there is process {} ({}) with {}, in cgroup {}",
-                it.pid,
-                it.name,
-                mib(it.bytes),
-                it.cgroup
+            n => format!(
+                "no further pod is evicted: {n} gave {}",
+                amount(in_vain.given)
             ),
-            None => "no process there is seen".to_owned(),
         };
-        let taken = mib(in_vain.taken);
-        self.node(
-            "EvictionIneffective",
-            format!("{evicted}, and what is outside the pods took {taken} meanwhile; {largest}"),
-        );
+        let taken = amount(in_vain.taken);
+        let mut message =
+            format!("{signal}: {evicted}, and what is outside the pods took {taken} meanwhile");
+        if let Some(who) = who {
+            message += &format!("; {who}");
+        }
+        self.node("EvictionIneffective", message.clone());
+        message
     }
 
     /// A dry run.
@@ -514,6 +520,16 @@ impl Told {
     }
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{} MiB", bytes >> 20)
+/// Who has most of the memory that no pod has.
+pub(super) fn largest(largest: Option<&Largest>) -> String {
+    let Some(it) = largest else {
+        return "no process there is seen".to_owned();
+    };
+    format!(
+        "the largest there is process {} ({}) with {}, in cgroup {}",
+        it.pid,
+        it.name,
+        Amount(StarvedResource::Memory, it.bytes),
+        it.cgroup
+    )
 }

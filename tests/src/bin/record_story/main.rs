@@ -102,6 +102,7 @@ fn look(
         observations: observations(&reading, None, MemoryMethod::WorkingSet, policy.compat),
         pods: node.pods(reading.at),
         node: reading,
+        is_leaving: false,
     };
     let decision = synchronize(policy, &state, &snapshot);
     Step {

@@ -1,5 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 
+mod disk;
+mod pids;
+
 use super::super::{Action, BlockedReason, Decision, FsLayout, Policy, State, synchronize};
 use super::*;
 use crate::config::Compat;
@@ -57,6 +60,14 @@ impl Scene {
         scene
     }
 
+    fn brake(&self) -> &Brake {
+        let layout = self.policy.layout;
+        self.state
+            .brakes
+            .get(layout, Signal::MemoryAvailable)
+            .unwrap()
+    }
+
     fn of_pods(&self) -> u64 {
         self.pods.values().map(|(bytes, _)| bytes).sum()
     }
@@ -99,6 +110,7 @@ impl Scene {
                 ..NodeReading::default()
             },
             pods: self.pods.iter().map(reading).collect(),
+            is_leaving: false,
         };
         let decision = synchronize(&self.policy, &self.state, &snapshot);
         self.state = decision.state.clone();
@@ -138,7 +150,7 @@ fn a_leak_outside_the_pods_takes_a_few_of_them_and_no_more() {
         pods: scene.of_pods(),
         outside: scene.outside,
     };
-    let in_vain = scene.state.brake.as_ref().unwrap().in_vain(now);
+    let in_vain = scene.brake().in_vain(StarvedResource::Memory, now);
     assert_eq!((in_vain.n_kills, in_vain.given), (4, 80 * MIB));
     assert!(in_vain.taken > 500 * MIB, "{in_vain:?}");
 
@@ -241,7 +253,7 @@ fn it_is_released_when_memory_was_there_for_the_window() {
     scene.pass();
     scene.at += WINDOW + Duration::from_secs(1);
     scene.pass();
-    assert_eq!(scene.state.brake.as_ref().unwrap().kills, []);
+    assert_eq!(scene.brake().kills, []);
     scene.leak(200, 2);
     assert_eq!(scene.gone.len(), 8);
 }
@@ -255,4 +267,23 @@ fn a_shortage_that_comes_back_within_the_window_is_no_other_matter() {
         told,
         told + WINDOW + Duration::from_secs(1)
     ));
+}
+
+/// Versions before had a brake for memory alone, or none.
+#[test]
+fn what_was_recorded_before_has_the_brakes_it_had() {
+    let read = |text: &str| serde_json::from_str::<State>(text).unwrap().brakes;
+    assert_eq!(read("{}"), Brakes::default());
+    assert_eq!(read(r#"{"brake": null}"#), Brakes::default());
+    let brakes =
+        read(r#"{"brake": {"calm": {"pods": 1, "outside": 2}, "asked": null, "kills": []}}"#);
+    let calm = |signal| brakes.get(FsLayout::One, signal).map(|it| it.calm);
+    let split = Split {
+        pods: 1,
+        outside: 2,
+    };
+    assert_eq!(calm(Signal::MemoryAvailable), Some(Some(split)));
+    assert_eq!(calm(Signal::NodeFsAvailable), None);
+    let text = serde_json::to_string(&State::new()).unwrap();
+    assert_eq!(read(&text), Brakes::new());
 }

@@ -99,6 +99,7 @@ impl Story {
                 ..NodeReading::default()
             },
             pods: self.pods.clone(),
+            is_leaving: false,
         }
     }
 

@@ -108,6 +108,7 @@ fn an_idle_hour_of_a_full_node_takes_less_than_a_megabyte() {
                     ..NodeReading::default()
                 },
                 pods: pods.clone(),
+                is_leaving: false,
             },
             decision: Decision::default(),
             done: Vec::new(),

@@ -76,6 +76,8 @@ fn prune_logs(pod: &Candidate) {
 
 impl Watcher {
     pub(super) fn act(&mut self, decision: &Decision, snapshot: &Snapshot) -> Acted {
+        self.held.clear();
+        let mut held = Acted::Nothing;
         for it in &decision.blocked {
             let signal = EvictionSignal::from(it.threshold.signal);
             let reason = match it.reason {
@@ -84,13 +86,15 @@ impl Watcher {
                 WhyNot::NoPods | WhyNot::Unknown => BlockedReason::NoCandidate,
                 WhyNot::NoCandidate => BlockedReason::Critical,
                 WhyNot::Ineffective => {
-                    self.tell_ineffective(snapshot);
-                    BlockedReason::Ineffective
+                    if self.hold(it.threshold.signal, snapshot) == Acted::Waits {
+                        held = Acted::Waits;
+                    }
+                    continue;
                 }
             };
             self.parts.metrics.eviction_blocked(signal, reason, wall());
         }
-        match &decision.action {
+        let acted = match &decision.action {
             None => Acted::Nothing,
             Some(Action::EvictAll { victims }) => {
                 for victim in victims {
@@ -99,7 +103,24 @@ impl Watcher {
                 Acted::Asked
             }
             Some(Action::Relieve(relief)) => self.relieve(relief, snapshot),
+        };
+        match acted {
+            Acted::Nothing => held,
+            acted => acted,
         }
+    }
+
+    /// Nobody goes since it would be in vain, which is told. By what pods had on a disk long ago it is not decided.
+    fn hold(&mut self, signal: Signal, snapshot: &Snapshot) -> Acted {
+        let is_of_disk = signal.condition() == NodeCondition::DiskPressure;
+        if is_of_disk && !self.is_disk_known(snapshot.at) {
+            return Acted::Waits;
+        }
+        let label = EvictionSignal::from(signal);
+        let metrics = &self.parts.metrics;
+        metrics.eviction_blocked(label, BlockedReason::Ineffective, wall());
+        self.tell_ineffective(signal, snapshot);
+        Acted::Nothing
     }
 
     fn relieve(&mut self, relief: &Relief, snapshot: &Snapshot) -> Acted {
@@ -133,7 +154,10 @@ impl Watcher {
             return Acted::Waits;
         }
         let Some(victim) = relief.candidates.first() else {
-            return Acted::Nothing;
+            return match relief.is_ineffective {
+                true => self.hold(relief.threshold.signal, snapshot),
+                false => Acted::Nothing,
+            };
         };
         if relief.threshold.signal.condition() == NodeCondition::DiskPressure
             && self.parts.policy.compat == Compat::Ballast
@@ -150,22 +174,9 @@ impl Watcher {
 
     /// Whether it is known whose files fill the disk now: those of the last victim are gone, and all
     /// others were measured since.
-    fn is_disk_known(&mut self, now: Duration) -> bool {
-        if let Some(leaving) = &self.leaving {
-            let directory = leaving.directory.clone();
-            let is_there = self.parts.patience.ask(move |_asker| is_left(&directory));
-            let is_there = is_there.unwrap_or(true);
-            if is_there && now < leaving.until {
-                return false;
-            }
-            if is_there {
-                let directory = leaving.directory.display();
-                let message = format!("{} was evicted and still has {directory}", leaving.pod);
-                self.parts.told.node("EvictedFilesRemain", message);
-            }
-            self.leaving = None;
-            self.disk_since = Some(now);
-            self.is_disk_fresh = false;
+    fn is_disk_known(&self, now: Duration) -> bool {
+        if self.leaving.is_some() {
+            return false;
         }
         let is_late = |since| now >= since + MEASURE_TIME;
         let is_known = self.is_disk_fresh || self.disk_since.is_none_or(is_late);
@@ -173,6 +184,26 @@ impl Watcher {
             self.order_disk();
         }
         is_known
+    }
+
+    /// Looks whether the files of the last victim are gone. From then on the others are measured anew.
+    pub(super) fn see_leaving(&mut self, now: Duration) {
+        let Some(leaving) = &self.leaving else {
+            return;
+        };
+        let directory = leaving.directory.clone();
+        let is_there = self.parts.patience.ask(move |_asker| is_left(&directory));
+        let is_there = is_there.unwrap_or(true);
+        if is_there && now < leaving.until {
+            return;
+        }
+        if is_there {
+            let directory = leaving.directory.display();
+            let message = format!("{} was evicted and still has {directory}", leaving.pod);
+            self.parts.told.node("EvictedFilesRemain", message);
+        }
+        self.leaving = None;
+        self.disk_since = Some(now);
     }
 
     /// Gives back what nobody uses, as far as the disk answers in time; the next pass goes on from there. True:
@@ -254,7 +285,8 @@ impl Watcher {
             &victim.cause,
             EvictionCause::Threshold { threshold, .. }
                 if threshold.signal.condition() == NodeCondition::DiskPressure
-        ) {
+        ) && self.parts.policy.compat == Compat::Ballast
+        {
             self.leaving = Some(Leaving {
                 pod: victim.pod.clone(),
                 directory: candidate.directory.clone(),

@@ -1,6 +1,8 @@
 //! The thread that measures what pods have on disk: a walk over their files may take long, and
 //! memory must not wait for it.
 
+mod host_paths;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -8,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use self::host_paths::HostPathKeeper;
 use crate::model::eviction::{ContainerFigures, DiskUse};
 use crate::model::pod::PodUid;
 use crate::run::RunError;
@@ -31,6 +34,8 @@ pub(super) struct PodDisk {
     /// Logs of each container.
     pub containers: BTreeMap<String, ContainerFigures>,
     pub volumes: BTreeMap<String, DiskUse>,
+    /// When the first of these walks began. `None`: some of it was not measured, or not all of it could be.
+    pub since: Option<Duration>,
 }
 
 /// How old a measure may be.
@@ -58,6 +63,7 @@ struct All {
 pub(super) struct DiskKeeper {
     orders: Sender<Order>,
     measured: Arc<Mutex<All>>,
+    pub(super) host_paths: HostPathKeeper,
 }
 
 impl DiskKeeper {
@@ -69,7 +75,11 @@ impl DiskKeeper {
             .name("disk".to_owned())
             .spawn(move || run(&todo, &results))
             .map_err(RunError::Thread)?;
-        Ok(Self { orders, measured })
+        Ok(Self {
+            orders,
+            measured,
+            host_paths: HostPathKeeper::start()?,
+        })
     }
 
     /// Measures these pods from now on, more often while a disk is short.
@@ -204,7 +214,14 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
         };
         (name.clone(), figures)
     });
+    let measured = trees(pod).into_iter().map(|path| {
+        let measured = uses.get(&path)?;
+        // What is not there is measured too.
+        let is_all = measured.is_complete || measured.disk_use == DiskUse::default();
+        is_all.then_some(measured.at)
+    });
     PodDisk {
+        since: measured.min().flatten(),
         storage: whole.iter().any(Option::is_some).then(|| storage.sum()),
         containers: containers.collect(),
         volumes,

@@ -28,6 +28,7 @@ impl Watcher {
             let Some(disk) = self.disk.of(uid) else {
                 continue;
             };
+            figures.disk_at = disk.since;
             figures.storage = disk.storage;
             figures.volumes = disk.volumes;
             for (name, on_disk) in disk.containers {

@@ -1,5 +1,5 @@
-//! What of the state of eviction outlives the agent: what the node was short of, and the evictions that the brake
-//! counts. Without it each restart would let pods in that the next pass has go, and begin the count anew.
+//! What of the state of eviction outlives the agent: what the node was short of, and the evictions that the brakes
+//! count. Without it each restart would let pods in that the next pass has go, and begin the count anew.
 //!
 //! It is written before anybody goes, without a sync: it survives the agent, and of another boot the conditions
 //! alone mean anything. A disk that does not answer or is full holds up no eviction.
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::apply::checkpoint;
 use crate::decide::eviction::State;
-use crate::decide::eviction::brake::{Brake, Kill};
+use crate::decide::eviction::brake::Brakes;
 use crate::model::eviction::NodeCondition;
 use crate::sources::checkpoint::{self as stored, CheckpointError};
 use crate::sys::patience::Patience;
@@ -31,7 +31,9 @@ const AGES_EVERY: Duration = Duration::from_secs(10);
 struct Saved {
     boot_id: String,
     condition_seen: BTreeMap<NodeCondition, Duration>,
-    brake: Option<Brake>,
+    /// Versions that had one for memory alone called it so.
+    #[serde(default, alias = "brake")]
+    brakes: Brakes,
 }
 
 impl Saved {
@@ -42,20 +44,16 @@ impl Saved {
         let mut state = State::new();
         let conditions = self.condition_seen.iter();
         state.condition_seen = conditions.map(|(it, at)| (*it, seen(at))).collect();
-        if self.brake.is_some() && is_of_this_boot {
-            state.brake.clone_from(&self.brake);
+        if is_of_this_boot {
+            state.brakes.continued(&self.brakes);
         }
         state
     }
 
     /// It would decide otherwise.
     fn differs(&self, other: &Self) -> bool {
-        fn evictions(of: &Saved) -> Option<(&Option<Kill>, &[Kill])> {
-            let brake = of.brake.as_ref();
-            brake.map(|it| (&it.asked, it.kills.as_slice()))
-        }
         !self.condition_seen.keys().eq(other.condition_seen.keys())
-            || evictions(self) != evictions(other)
+            || !self.brakes.evictions().eq(other.brakes.evictions())
     }
 }
 
@@ -111,7 +109,7 @@ impl KeptState {
         let new = Saved {
             boot_id: self.boot_id.clone(),
             condition_seen: state.condition_seen.clone(),
-            brake: state.brake.clone(),
+            brakes: state.brakes.clone(),
         };
         let is_aging = !new.condition_seen.is_empty() && now >= self.saved_at + AGES_EVERY;
         if !new.differs(&self.saved) && !is_aging {
@@ -139,27 +137,22 @@ impl KeptState {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::decide::eviction::brake::Split;
-    use crate::model::pod::PodUid;
+    use serde_json::json;
 
+    use super::*;
+
+    /// As versions wrote it that had a brake for memory alone.
     fn saved() -> Saved {
-        let at = Duration::from_secs(100);
-        let brake = Brake {
-            kills: vec![Kill {
-                pod: PodUid("a".to_owned()),
-                at,
-                gives: 1,
-                before: Split::default(),
-                is_in_vain: true,
-            }],
-            ..Brake::default()
-        };
-        Saved {
-            boot_id: "this".to_owned(),
-            condition_seen: [(NodeCondition::MemoryPressure, at)].into(),
-            brake: Some(brake),
-        }
+        let kill = json!({
+            "pod": "a", "at": {"secs": 100, "nanos": 0}, "gives": 1,
+            "before": {"pods": 0, "outside": 0}, "isInVain": true,
+        });
+        let saved = json!({
+            "bootId": "this",
+            "conditionSeen": {"MemoryPressure": {"secs": 100, "nanos": 0}},
+            "brake": {"calm": null, "asked": null, "kills": [kill]},
+        });
+        serde_json::from_value(saved).expect("an older file")
     }
 
     #[test]
@@ -168,12 +161,31 @@ mod tests {
         let (saved, seen) = (saved(), NodeCondition::MemoryPressure);
         let same = saved.state("this", now);
         assert_eq!(same.condition_seen, saved.condition_seen);
-        assert_eq!(same.brake, saved.brake);
+        let kills = |state: &State| -> Vec<usize> {
+            let evictions = state.brakes.evictions();
+            evictions.map(|(_, kills)| kills.len()).collect()
+        };
+        let brakes = Brakes::new().evictions().count();
+        let of_memory = [vec![1], vec![0; brakes - 1]].concat();
+        assert_eq!(kills(&same), of_memory);
         assert!(!same.has_passed);
         let other = saved.state("other", now);
         assert_eq!(other.condition_seen, [(seen, now)].into());
-        assert_eq!(other.brake, Some(Brake::default()));
+        assert_eq!(other.brakes, Brakes::new());
         assert_eq!(Saved::default().state("this", now), State::new());
+    }
+
+    #[test]
+    fn it_reads_back_as_it_was_written() {
+        let mut saved = saved();
+        let written = serde_json::to_value(&saved).expect("it can be written");
+        assert_eq!(
+            serde_json::from_value::<Saved>(written).ok(),
+            Some(saved.clone())
+        );
+        saved.brakes.continued(&Brakes::new());
+        let written = serde_json::to_value(&saved).expect("it can be written");
+        assert_eq!(serde_json::from_value::<Saved>(written).ok(), Some(saved));
     }
 
     #[test]
@@ -187,7 +199,7 @@ mod tests {
         newer.condition_seen.clear();
         assert!(newer.differs(&older));
         let mut fewer = older.clone();
-        fewer.brake = Some(Brake::default());
+        fewer.brakes = Brakes::new();
         assert!(fewer.differs(&older));
     }
 }

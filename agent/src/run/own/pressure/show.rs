@@ -4,18 +4,23 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::watcher::Watcher;
+use super::watcher::{ToldIneffective, Watcher};
 use crate::decide::eviction::brake::Split;
 use crate::decide::eviction::rank::rank;
+use crate::decide::eviction::writer::{HostPath, Writer};
 use crate::decide::eviction::{Decision, Relief, reclaimable, signals};
-use crate::model::eviction::{MemoryMethod, NodeCondition, Signal, Snapshot};
+use crate::model::eviction::{MemoryMethod, NodeCondition, Signal, Snapshot, StarvedResource};
 use crate::model::forensics::{AgentState, Headroom};
 use crate::model::status::{PressureStatus, Standing, WakerStatus};
 use crate::run;
 use crate::run::own::event::Event;
+use crate::run::own::told;
 use crate::sources::largest::largest_outside;
 use crate::sources::wakers::WakerState;
 use crate::sys::{Root, clock};
+
+/// A walk over directories of the host is waited for this long before people are told without it.
+const HOST_PATH_TIME: Duration = Duration::from_secs(15);
 
 impl Watcher {
     /// Tells people when the node becomes short of something, and when it is over.
@@ -49,16 +54,50 @@ impl Watcher {
 
     /// Evictions have ended, and who seems to be the reason. Once, although what is given back and taken
     /// again crosses the threshold every few seconds.
-    pub(super) fn tell_ineffective(&mut self, snapshot: &Snapshot) {
-        let Some(now) = Split::of(snapshot).filter(|_| self.told_ineffective.is_none()) else {
+    pub(super) fn tell_ineffective(&mut self, signal: Signal, snapshot: &Snapshot) {
+        self.held.insert(signal);
+        let layout = self.parts.policy.layout;
+        let resource = layout.stands_for(signal);
+        if self.told_ineffective.contains_key(&resource) {
+            return;
+        }
+        let brake = self.state.brakes.get(layout, signal);
+        let now = Split::of(signal, layout, snapshot);
+        let Some((brake, now)) = brake.zip(now) else {
             return;
         };
-        self.told_ineffective = Some(snapshot.at);
-        let Some(in_vain) = self.state.brake.as_ref().map(|it| it.in_vain(now)) else {
-            return;
+        let in_vain = brake.in_vain(signal.resource(), now);
+        let who = match signal.resource() {
+            StarvedResource::Memory => {
+                let largest = largest_outside(&Root::host(), self.parts.kubepods.as_str());
+                Some(told::largest(largest.as_ref()))
+            }
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                let Some(host_paths) = self.host_paths(snapshot.at) else {
+                    return;
+                };
+                let before = self.before_short.as_ref();
+                let writer =
+                    Writer::of((resource, layout), &in_vain, &host_paths, before, snapshot);
+                Some(writer.to_string())
+            }
+            StarvedResource::Pids => None,
         };
-        let largest = largest_outside(&Root::host(), self.parts.kubepods.as_str());
-        self.parts.told.ineffective(&in_vain, largest.as_ref());
+        let message = self.parts.told.ineffective(signal, &in_vain, who);
+        let at = snapshot.at;
+        self.told_ineffective
+            .insert(resource, ToldIneffective { at, message });
+    }
+
+    /// Volumes that are directories of the host, as far as they are measured by then. `None`: it is worth waiting for.
+    fn host_paths(&self, now: Duration) -> Option<Vec<HostPath>> {
+        let since = self.disk_since.unwrap_or(now);
+        let found = self.disk.host_paths.found_since(since);
+        if found.is_none() && now < since + HOST_PATH_TIME {
+            self.disk.host_paths.order(&self.candidates, since);
+            return None;
+        }
+        Some(found.unwrap_or_default())
     }
 
     pub(super) fn show(&mut self, snapshot: &Snapshot, decision: &Decision) {
@@ -130,6 +169,15 @@ impl Watcher {
                 .map(|it| it.facts.pod.uid.clone())
                 .collect(),
             last_eviction: self.last_eviction.clone(),
+            ineffective: self
+                .held
+                .iter()
+                .filter_map(|signal| {
+                    let resource = self.parts.policy.layout.stands_for(*signal);
+                    let told = self.told_ineffective.get(&resource)?;
+                    Some((*signal, told.message.clone()))
+                })
+                .collect(),
         }
     }
 

@@ -141,9 +141,13 @@ pub(super) struct Watcher {
     pub(super) leaving: Option<Leaving>,
     pub(super) conditions: BTreeSet<NodeCondition>,
     pub(super) told_threshold: Option<Threshold>,
-    /// Boottime at which it was told that evictions have ended because they are in vain; `None`: what
-    /// comes next is another matter.
-    pub(super) told_ineffective: Option<Duration>,
+    /// By the signal that stands for the resource: that evictions have ended because they are in vain. What is not
+    /// in it is another matter.
+    pub(super) told_ineffective: BTreeMap<Signal, ToldIneffective>,
+    /// Signals for which nobody went in the last pass because of it.
+    pub(super) held: BTreeSet<Signal>,
+    /// The last pass before a disk became short.
+    pub(super) before_short: Option<Snapshot>,
     pub(super) last_eviction: Option<EvictionStatus>,
     pub(super) last_victim: Option<LastEviction>,
     /// For the recording: what was done since its last step.
@@ -152,6 +156,14 @@ pub(super) struct Watcher {
     pub(super) unsent: VecDeque<Event>,
     /// The last reading had no figures of the state directory's file system.
     is_disk_silent: bool,
+}
+
+/// What was told.
+#[derive(Clone, Debug)]
+pub(super) struct ToldIneffective {
+    /// Boottime.
+    pub at: Duration,
+    pub message: String,
 }
 
 /// What a pass has done.
@@ -222,7 +234,9 @@ impl Watcher {
             leaving: None,
             conditions: BTreeSet::new(),
             told_threshold: None,
-            told_ineffective: None,
+            told_ineffective: BTreeMap::new(),
+            held: BTreeSet::new(),
+            before_short: None,
             last_eviction: None,
             last_victim: None,
             done: Vec::new(),
@@ -361,6 +375,7 @@ impl Watcher {
     fn pass(&mut self, woken_by: WakeSource) {
         let started = clock::boottime();
         self.take_candidates();
+        self.see_leaving(started);
         self.read_node(started);
         let mut observations = self.observe(&self.node);
         let thresholds = &self.parts.policy.thresholds;
@@ -384,13 +399,18 @@ impl Watcher {
         self.tell_changes(&decision);
         if self.state.met.is_empty() {
             self.told_threshold = None;
-            self.told_ineffective
-                .take_if(|told| brake::is_another_matter(*told, started));
             self.doubted_until = clock::boottime() + DOUBT;
         }
-        self.disk_since = self
-            .is_disk_short()
-            .then(|| self.disk_since.unwrap_or(started));
+        let (layout, met) = (self.parts.policy.layout, &self.state.met);
+        self.told_ineffective.retain(|signal, told| {
+            let mut met = met.iter().map(|it| layout.stands_for(it.threshold.signal));
+            met.any(|it| it == *signal) || !brake::is_another_matter(told.at, started)
+        });
+        let is_disk_short = self.is_disk_short();
+        if is_disk_short && self.disk_since.is_none() {
+            self.before_short.clone_from(&self.last);
+        }
+        self.disk_since = is_disk_short.then(|| self.disk_since.unwrap_or(started));
         self.review_stages(&snapshot);
         let acted = match self.act(&decision, &snapshot) {
             Acted::Nothing => self.act_on_stall(&snapshot),
@@ -496,6 +516,7 @@ impl Watcher {
             observations,
             node: self.node.clone(),
             pods: pods.collect(),
+            is_leaving: self.leaving.is_some(),
         }
     }
 

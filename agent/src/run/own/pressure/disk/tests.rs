@@ -25,6 +25,7 @@ fn candidate() -> Candidate {
         logs: PathBuf::from("/logs"),
         directory: PathBuf::from("/pod"),
         volumes: vec![("shared".to_owned(), PathBuf::from("/pod/volumes/shared"))],
+        host_paths: Vec::new(),
         ends_at: None,
     }
 }
@@ -54,6 +55,7 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
     assert!(volume_of(&second) >= Some(1 << 20), "{second:?}");
     assert!(second.pods[&uid].storage >= Some(1 << 20), "{second:?}");
     assert_eq!(second.oldest, Some(at(1062)));
+    assert_eq!(second.pods[&uid].since, Some(at(1062)));
     assert!(!measuring.is_busy);
 
     // A disk that is short asks for what there is now, whenever it was measured last.

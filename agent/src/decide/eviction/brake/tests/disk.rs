@@ -1,0 +1,284 @@
+//! Space of the disk on which pods have their files.
+
+use super::*;
+use crate::model::eviction::{DiskUse, VolumeFacts};
+
+const KIB: u64 = 1 << 10;
+const DISK: u64 = 100 << 30;
+const FREE: u64 = 10 << 30;
+const NODEFS: &[Signal] = &[Signal::NodeFsAvailable];
+
+/// A disk on which pods and others write. What pods have is measured by each pass and known to the next; what one
+/// that went had is removed a pass later. As in the agent nobody goes by what was measured before it was short.
+struct Disk {
+    policy: Policy,
+    state: State,
+    at: Duration,
+    outside: u64,
+    pods: BTreeMap<String, u64>,
+    /// As measured a pass ago. A pod that is not in it was never measured.
+    measured: BTreeMap<String, u64>,
+    measured_at: Duration,
+    /// Of pods that are never measured.
+    unknown: Vec<String>,
+    /// Or since the last one was removed.
+    short_since: Option<Duration>,
+    removing: u64,
+    /// Passes more that it takes to remove them.
+    removal_takes: u32,
+    gone: Vec<String>,
+}
+
+impl Disk {
+    fn new(compat: Compat, signals: &[Signal], n_pods: u32, bytes: u64) -> Self {
+        let pods = (0..n_pods).map(|i| (format!("pod-{i:02}"), bytes));
+        let threshold = |signal: &Signal| Threshold {
+            signal: *signal,
+            amount: Amount::Quantity(Quantity::from_bytes(FREE)),
+            grace: Duration::ZERO,
+            min_reclaim: None,
+        };
+        let mut disk = Self {
+            policy: Policy {
+                thresholds: signals.iter().map(threshold).collect(),
+                ..Scene::new(compat, 0, 0).policy
+            },
+            state: State::new(),
+            at: Duration::from_secs(1000),
+            outside: 0,
+            pods: pods.collect(),
+            measured: BTreeMap::new(),
+            measured_at: Duration::ZERO,
+            unknown: Vec::new(),
+            short_since: None,
+            removing: 0,
+            removal_takes: 0,
+            gone: Vec::new(),
+        };
+        disk.outside = DISK - FREE - disk.of_pods() - 10 * MIB;
+        disk.pass();
+        disk.pass();
+        assert!(disk.gone.is_empty());
+        disk
+    }
+
+    fn of_pods(&self) -> u64 {
+        self.pods.values().sum()
+    }
+
+    fn brake(&self) -> &Brake {
+        let layout = self.policy.layout;
+        let brake = self.state.brakes.get(layout, Signal::NodeFsAvailable);
+        brake.unwrap()
+    }
+
+    fn reading(&self, name: &String) -> PodReading {
+        let facts = PodFacts {
+            volumes: vec![VolumeFacts {
+                name: "data".to_owned(),
+                is_local: true,
+                size_limit: None,
+            }],
+            ..PodFacts::bare(PodRef {
+                namespace: "default".to_owned(),
+                name: name.clone(),
+                uid: PodUid(name.clone()),
+            })
+        };
+        let measured = self.measured.get(name);
+        let volumes = measured.map(|bytes| {
+            let bytes = Some(*bytes);
+            let inodes = None;
+            ("data".to_owned(), DiskUse { bytes, inodes })
+        });
+        PodReading {
+            facts: Arc::new(facts),
+            figures: Some(PodFigures {
+                volumes: volumes.into_iter().collect(),
+                disk_at: measured.map(|_| self.measured_at),
+                ..PodFigures::default()
+            }),
+            ends_within: None,
+        }
+    }
+
+    fn pass(&mut self) -> Decision {
+        self.at += Duration::from_secs(1);
+        match self.removal_takes.checked_sub(1) {
+            Some(left) => self.removal_takes = left,
+            None if self.removing > 0 => {
+                self.removing = 0;
+                self.short_since = None;
+            }
+            None => {}
+        }
+        let used = self.of_pods() + self.outside + self.removing;
+        let observation = Observation {
+            available: i64::try_from(DISK.saturating_sub(used)).unwrap(),
+            capacity: i64::try_from(DISK).unwrap(),
+            at: Some(self.at),
+        };
+        let signals = self.policy.thresholds.iter().map(|it| it.signal);
+        let snapshot = Snapshot {
+            at: self.at,
+            observations: signals.map(|it| (it, observation)).collect(),
+            pods: self.pods.keys().map(|it| self.reading(it)).collect(),
+            is_leaving: self.removing > 0,
+            ..Snapshot::default()
+        };
+        let decision = synchronize(&self.policy, &self.state, &snapshot);
+        self.state = decision.state.clone();
+        let is_short = !decision.state.met.is_empty();
+        let short_since = self.short_since.unwrap_or(self.at);
+        self.short_since = is_short.then_some(short_since);
+        if let Some(Action::Relieve(relief)) = &decision.action
+            && self.removing == 0
+            && self.measured_at >= short_since
+            && let Some(victim) = relief.candidates.first()
+        {
+            self.removing = self.pods.remove(&victim.pod.name).unwrap();
+            self.gone.push(victim.pod.name.clone());
+        }
+        let known = self.pods.iter();
+        let known = known.filter(|(it, _)| !self.unknown.contains(it));
+        self.measured = known.map(|(name, bytes)| (name.clone(), *bytes)).collect();
+        self.measured_at = self.at;
+        decision
+    }
+
+    /// What is outside grows before each of so many passes. In how many of them nobody went because of it.
+    fn fill(&mut self, n_passes: u32, bytes: u64) -> usize {
+        let is_held = |decision: &Decision| match &decision.action {
+            Some(Action::Relieve(relief)) => relief.is_ineffective,
+            _ => false,
+        };
+        let passes = (0..n_passes).map(|_| {
+            self.outside += bytes;
+            self.pass()
+        });
+        passes.filter(is_held).count()
+    }
+}
+
+#[test]
+fn nobody_goes_for_a_disk_that_no_pod_has_filled() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 8 * KIB);
+    assert_eq!(disk.fill(100, 20 * MIB), 100);
+    // Nor later, when it is full to the last.
+    disk.at += WINDOW * 3;
+    assert_eq!(disk.fill(100, 200 * MIB), 100);
+    assert!(disk.gone.is_empty(), "{:?}", disk.gone);
+
+    let mut kubelet = Disk::new(Compat::Kubelet, NODEFS, 20, 8 * KIB);
+    assert_eq!(kubelet.fill(100, 20 * MIB), 0);
+    assert_eq!(
+        kubelet.gone.len(),
+        20,
+        "kubelet goes on until nobody is left"
+    );
+}
+
+#[test]
+fn those_with_a_good_part_of_the_need_go_until_it_is_seen_to_be_in_vain() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 100 * MIB);
+    disk.fill(200, 20 * MIB);
+    assert_eq!(disk.gone.len(), 4, "{:?}", disk.gone);
+    let in_vain = disk.brake().kills.iter().filter(|it| it.is_in_vain);
+    assert_eq!(in_vain.count(), 4);
+}
+
+#[test]
+fn the_pod_that_fills_it_goes_at_once_and_alone() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 8 * KIB);
+    for _ in 0..5 {
+        let bytes = disk.pods.entry("pod-19".to_owned()).or_default();
+        *bytes += 500 * MIB;
+        disk.pass();
+        if !disk.gone.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(disk.gone, ["pod-19"]);
+    for _ in 0..20 {
+        disk.pass();
+    }
+    assert_eq!(disk.gone.len(), 1);
+}
+
+/// What they have written since they were measured seems to be outside of them.
+#[test]
+fn pods_whose_figures_lag_behind_are_not_taken_for_others() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 100 * MIB);
+    for i in 0..10 {
+        let name = format!("pod-{i:02}");
+        for _ in 0..200 {
+            let Some(bytes) = disk.pods.get_mut(&name) else {
+                break;
+            };
+            *bytes += 300 * MIB;
+            disk.pass();
+        }
+        let kills = &disk.brake().kills;
+        assert!(kills.iter().all(|it| !it.is_in_vain), "{i}: {kills:#?}");
+        assert!(disk.gone.contains(&name), "{name}: {:?}", disk.gone);
+    }
+}
+
+#[test]
+fn files_that_are_still_being_removed_prove_nothing() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 100 * MIB);
+    disk.outside += 50 * MIB;
+    disk.pass();
+    disk.pass();
+    assert_eq!(disk.gone.len(), 1);
+    disk.removal_takes = 10;
+    for _ in 0..10 {
+        disk.pass();
+        let mut kills = disk.brake().kills.iter();
+        assert!(kills.all(|it| !it.is_in_vain));
+    }
+    disk.fill(20, MIB);
+    assert_eq!(disk.gone.len(), 1, "it gave enough");
+}
+
+#[test]
+fn what_is_not_known_of_a_pod_proves_nothing_and_is_no_reason_to_go() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 100 * MIB);
+    disk.unknown.push("pod-00".to_owned());
+    disk.pass();
+    disk.fill(100, 20 * MIB);
+    assert!(disk.brake().kills.iter().all(|it| !it.is_in_vain));
+    assert!(disk.gone.len() > 4, "it may be the one that writes");
+    assert!(!disk.gone.contains(&"pod-00".to_owned()));
+}
+
+#[test]
+fn signals_of_one_file_system_have_one_brake() {
+    let both = [Signal::ImageFsAvailable, Signal::NodeFsAvailable];
+    let mut disk = Disk::new(Compat::Ballast, &both, 20, 100 * MIB);
+    // The one is met before the other.
+    let more = Quantity::from_bytes(FREE + 5 * MIB);
+    disk.policy.thresholds[0].amount = Amount::Quantity(more);
+    disk.fill(200, 20 * MIB);
+    assert_eq!(disk.gone.len(), 4, "{:?}", disk.gone);
+    let brakes = &disk.state.brakes;
+    let kills = |layout, signal| brakes.get(layout, signal).unwrap().kills.len();
+    assert_eq!(kills(FsLayout::One, Signal::ImageFsAvailable), 4);
+    assert_eq!(kills(FsLayout::ImageFs, Signal::ImageFsAvailable), 0);
+}
+
+#[test]
+fn a_threshold_for_which_nobody_goes_hides_no_other() {
+    let both = [Signal::NodeFsAvailable, Signal::PidAvailable];
+    let mut disk = Disk::new(Compat::Ballast, &both, 3, 8 * KIB);
+    disk.outside += 500 * MIB;
+    let decision = disk.pass();
+    // Of process ids nothing is known here: the disk stays the one that something is done about.
+    let Some(Action::Relieve(relief)) = &decision.action else {
+        panic!("{:?}", decision.action);
+    };
+    assert!(relief.is_ineffective && relief.candidates.is_empty());
+    assert_eq!(relief.threshold.signal, Signal::NodeFsAvailable);
+    let blocked: Vec<_> = decision.blocked.iter().map(|it| it.reason).collect();
+    assert_eq!(blocked, [BlockedReason::Unknown]);
+}
