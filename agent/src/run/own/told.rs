@@ -175,7 +175,8 @@ impl Told {
         self.node("EvictionThresholdMet", message);
     }
 
-    /// `who`: the likely reason, where somebody was looked for. What was told.
+    /// `signal`: of all about the resource the one that stands for them. `who`: the likely reason, where somebody was
+    /// looked for. What was told.
     pub(super) fn ineffective(
         &self,
         signal: Signal,

@@ -83,7 +83,7 @@ impl Watcher {
             }
             StarvedResource::Pids => None,
         };
-        let message = self.parts.told.ineffective(signal, &in_vain, who);
+        let message = self.parts.told.ineffective(resource, &in_vain, who);
         let at = snapshot.at;
         self.told_ineffective
             .insert(resource, ToldIneffective { at, message });
@@ -113,7 +113,13 @@ impl Watcher {
         let agent = self.agent_state(&status);
         let background = &self.parts.background.agent;
         *background.write().unwrap_or_else(PoisonError::into_inner) = agent;
+        let ineffective = status.ineffective.clone();
         self.parts.pressure.set_status(status);
+        if ineffective != self.shown_ineffective {
+            self.shown_ineffective = ineffective;
+            // A full channel: the loop shows it with its next pass.
+            self.parts.to_loop.try_send(Event::Pressure).ok();
+        }
     }
 
     /// For the record of an OOM kill: what the agent knew then.

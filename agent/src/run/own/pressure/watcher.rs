@@ -146,6 +146,8 @@ pub(super) struct Watcher {
     pub(super) told_ineffective: BTreeMap<Signal, ToldIneffective>,
     /// Signals for which nobody went in the last pass because of it.
     pub(super) held: BTreeSet<Signal>,
+    /// What of it is in the status.
+    pub(super) shown_ineffective: BTreeMap<Signal, String>,
     /// The last pass before a disk became short.
     pub(super) before_short: Option<Snapshot>,
     pub(super) last_eviction: Option<EvictionStatus>,
@@ -236,6 +238,7 @@ impl Watcher {
             told_threshold: None,
             told_ineffective: BTreeMap::new(),
             held: BTreeSet::new(),
+            shown_ineffective: BTreeMap::new(),
             before_short: None,
             last_eviction: None,
             last_victim: None,
