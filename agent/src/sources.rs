@@ -14,6 +14,7 @@ pub mod btf;
 mod cgroup_use;
 pub mod cgroupfs;
 pub mod checkpoint;
+pub mod deleted_files;
 pub mod device_node;
 mod device_programs;
 pub mod disk_use;

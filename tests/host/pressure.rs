@@ -436,6 +436,16 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
             .with("volumes", volume("8Mi"))
             .container(of_volume),
     )?;
+    // No walk finds it: it has no name any more.
+    let deleted = format!(
+        "exec 3>volumes/shared/file; rm volumes/shared/file; head -c {} /dev/zero >&3; \
+         exec sleep 3600",
+        4 * MIB
+    );
+    for (name, limit) in [("deleted", "1Mi"), ("deleted-within", "8Mi")] {
+        let pod = Manifest::new(name).with("volumes", volume(limit));
+        agent.put(&pod.container(Container::sh("app", &deleted)))?;
+    }
     let limits = json!({"ephemeral-storage": "1Mi"});
     agent.put(&Manifest::new("logs").container(write("&1").resources(json!({}), limits)))?;
     // Walked again after a minute where a walk came before all was written, which may be longer than
@@ -444,12 +454,19 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
         let wait = || agent.wait_pod(name, "is evicted", is_evicted);
         wait().or_else(|_| wait())
     };
-    let (volume, logs) = (evicted("volume")?, evicted("logs")?);
-    for (pod, wanted) in [(volume, "EmptyDir volume \"shared\""), (logs, "ephemeral")] {
+    let of_volume = "EmptyDir volume \"shared\"";
+    for (name, wanted) in [
+        ("volume", of_volume),
+        ("deleted", of_volume),
+        ("logs", "ephemeral"),
+    ] {
+        let pod = evicted(name)?;
         let message = pod.message.unwrap_or_default();
         assert!(message.contains(wanted), "{}: {message}", pod.name);
     }
-    agent.wait_pod("within", "runs", is_running)?;
+    for name in ["within", "deleted-within"] {
+        agent.wait_pod(name, "runs", is_running)?;
+    }
     Ok(())
 }
 

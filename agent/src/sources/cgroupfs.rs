@@ -307,6 +307,14 @@ impl CgroupReader {
         Ok(pids)
     }
 
+    /// Processes of a cgroup and of all below it, in the tree that carries `controller` alone.
+    pub fn pids_in(&self, path: &CgroupPath, controller: &str) -> Result<BTreeSet<u32>, ReadError> {
+        let mut pids = BTreeSet::new();
+        let dir = self.dir(path, controller)?;
+        collect_pids(&dir, &mut pids).map_err(|source| failed(path, source))?;
+        Ok(pids)
+    }
+
     /// Removed cgroups below this one that the kernel still holds (`nr_dying_descendants` of
     /// `cgroup.stat`); `None` on v1, which does not tell.
     pub fn n_dying(&self, path: &CgroupPath) -> Result<Option<u64>, ReadError> {

@@ -3,7 +3,7 @@
 //!
 //! As kubelet counts: blocks of 512 bytes that are allocated (a sparse file has what it uses), each
 //! inode once, directories included, one file system only, no link followed. Files that are deleted
-//! and still open have no name and are not seen.
+//! and still open have no name and are not seen (see `deleted_files`).
 //!
 //! Invariant: a walk has at most [`MAX_DEPTH`] + [`MAX_DEFERRED`] descriptors open and remembers at
 //! most [`MAX_LINKED`] inodes, whatever it meets.

@@ -189,6 +189,7 @@ impl Loop {
                 patience.clone(),
             ),
             kept,
+            cgroups: node.reader.clone(),
             reader: NodeReader::open(
                 &root,
                 Arc::clone(trees),

@@ -1,6 +1,7 @@
 //! The thread that measures what pods have on disk: a walk over their files may take long, and
 //! memory must not wait for it.
 
+mod deleted;
 mod host_paths;
 
 use std::collections::BTreeMap;
@@ -10,12 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use self::deleted::Deleted;
 use self::host_paths::HostPathKeeper;
 use crate::model::eviction::{ContainerFigures, DiskUse};
 use crate::model::pod::PodUid;
 use crate::run::RunError;
 use crate::run::own::evictions::Candidate;
-use crate::sources::disk_use::DiskUses;
+use crate::sources::cgroupfs::CgroupReader;
+use crate::sources::disk_use::{DiskUses, Stepped};
 use crate::sys::{Root, clock};
 
 /// Kubelet walks a volume every 60 to 120 s.
@@ -67,13 +70,14 @@ pub(super) struct DiskKeeper {
 }
 
 impl DiskKeeper {
-    pub(super) fn start() -> Result<Self, RunError> {
+    /// `cgroups`: where the processes of pods are found whose open files are looked at; `None`: nobody's are.
+    pub(super) fn start(cgroups: Option<CgroupReader>) -> Result<Self, RunError> {
         let (orders, todo) = channel();
         let measured = Arc::new(Mutex::new(All::default()));
         let results = Arc::clone(&measured);
         thread::Builder::new()
             .name("disk".to_owned())
-            .spawn(move || run(&todo, &results))
+            .spawn(move || run(&todo, &results, cgroups))
             .map_err(RunError::Thread)?;
         Ok(Self {
             orders,
@@ -106,8 +110,13 @@ impl DiskKeeper {
     }
 }
 
-fn run(todo: &Receiver<Order>, results: &Mutex<All>) {
-    let mut measuring = Measuring::new(&Root::host());
+fn run(todo: &Receiver<Order>, results: &Mutex<All>, cgroups: Option<CgroupReader>) {
+    let processes = move |pod: &Candidate| {
+        let pids = cgroups.as_ref()?.pids_in(&pod.cgroup, "memory");
+        pids.ok()
+    };
+    let processes = move |pod: &Candidate| processes(pod).unwrap_or_default();
+    let mut measuring = Measuring::new(&Root::host(), Box::new(processes));
     loop {
         let wait = match measuring.is_busy {
             true => REST,
@@ -127,6 +136,7 @@ fn run(todo: &Receiver<Order>, results: &Mutex<All>) {
 /// The trees of the pods that were ordered last.
 struct Measuring {
     uses: DiskUses,
+    deleted: Deleted,
     order: Order,
     /// There is more to do at once.
     is_busy: bool,
@@ -135,9 +145,10 @@ struct Measuring {
 }
 
 impl Measuring {
-    fn new(root: &Root) -> Self {
+    fn new(root: &Root, processes: deleted::Processes) -> Self {
         Self {
             uses: DiskUses::new(root),
+            deleted: Deleted::new(root, processes),
             order: Order {
                 candidates: Arc::default(),
                 freshness: Freshness::Calm,
@@ -149,6 +160,7 @@ impl Measuring {
 
     fn take(&mut self, order: Order) {
         self.uses.keep(order.candidates.iter().flat_map(trees));
+        self.deleted.keep(&order.candidates);
         self.order = order;
         (self.is_busy, self.is_new) = (true, true);
     }
@@ -159,17 +171,40 @@ impl Measuring {
             Freshness::Calm => now.saturating_sub(AGE_WITHOUT_PRESSURE),
             Freshness::ShortSince(since) => since.max(now.saturating_sub(AGE_UNDER_PRESSURE)),
         };
-        let stepped = self.uses.step(STEP, now, measured_before);
+        let since = match self.order.freshness {
+            Freshness::Calm => Duration::ZERO,
+            Freshness::ShortSince(since) => since,
+        };
+        let candidates = &self.order.candidates;
+        // Files that are deleted first: one that is deleted between the two would count twice.
+        let stepped = match self.deleted.look(candidates, now, measured_before, since) {
+            true => Stepped {
+                has_more: true,
+                n_measured: 0,
+            },
+            false => self.uses.step(STEP, now, measured_before),
+        };
+        let uses = &self.uses;
+        let is_settled = self.deleted.settle(candidates, |it| walked_since(uses, it));
         self.is_busy = stepped.has_more;
-        let is_new = std::mem::take(&mut self.is_new) || stepped.n_measured > 0;
+        let is_new = std::mem::take(&mut self.is_new) || stepped.n_measured > 0 || is_settled;
         is_new.then(|| {
-            let of = |it: &Candidate| (it.facts.pod.uid.clone(), figures(&self.uses, it));
+            let of = |it: &Candidate| {
+                let disk = figures(&self.uses, it);
+                (it.facts.pod.uid.clone(), self.deleted.added(it, disk))
+            };
             All {
                 pods: self.order.candidates.iter().map(of).collect(),
                 oldest: self.uses.oldest(),
             }
         })
     }
+}
+
+/// When the first of the walks began that tell what a pod has. `None`: some of it was not measured.
+fn walked_since(uses: &DiskUses, pod: &Candidate) -> Option<Duration> {
+    let walked = trees(pod).into_iter().map(|it| Some(uses.get(&it)?.at));
+    walked.min().flatten()
 }
 
 /// Everything of a pod that is measured; volumes lie in its directory and are measured apart.

@@ -18,7 +18,7 @@ use super::stages::Stages;
 use super::{KeptState, Notes, Pressure};
 use crate::apply::recording::Recorder;
 use crate::apply::relief::ReliefWriter;
-use crate::config::StallConfig;
+use crate::config::{Compat, StallConfig};
 use crate::decide::eviction::stall::StallState;
 use crate::decide::eviction::story::{Deed, Step};
 use crate::decide::eviction::{
@@ -45,6 +45,7 @@ use crate::run::sweep::Sweeper;
 use crate::run::told::Told;
 use crate::run::worker::{Stop, Worker};
 use crate::sources::bpf::STALLS_WAKE_EVERY;
+use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::wakers::Wakers;
 use crate::sys::patience::Patience;
@@ -88,6 +89,8 @@ pub(in crate::run) struct Parts {
     /// `None`: each agent begins anew.
     pub kept: Option<KeptState>,
     pub reader: NodeReader,
+    /// For the processes of pods.
+    pub cgroups: CgroupReader,
     /// Of the reader and the notes.
     pub patience: Patience,
     /// Of the listener: time in reclaim where there is no PSI.
@@ -186,7 +189,9 @@ pub(in crate::run) fn spawn(parts: Parts) -> Result<Worker, RunError> {
     // There is one watcher.
     pressure.bell.set(parts.wakers.bell()).ok();
     parts.sweeper.set_bell(parts.wakers.bell());
-    let disk = DiskKeeper::start()?;
+    // Kubelet does not see files that are deleted and still open.
+    let sees_deleted = parts.policy.compat == Compat::Ballast;
+    let disk = DiskKeeper::start(sees_deleted.then(|| parts.cgroups.clone()))?;
     parts.stages.publish(&pressure);
     let watch = move |stop: &Stop| {
         if let Err(error) = steady::lock_memory() {

@@ -4,6 +4,7 @@
     reason = "the files of a test are its own, in a directory that it made"
 )]
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use super::*;
@@ -12,7 +13,7 @@ use crate::model::eviction::PodFacts;
 use crate::model::record::PodRef;
 
 /// One container, one volume.
-fn candidate() -> Candidate {
+pub(super) fn candidate() -> Candidate {
     let pod = PodRef {
         namespace: "ns".to_owned(),
         name: "pod".to_owned(),
@@ -37,7 +38,7 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
     let volume = dir.join("pod/volumes/shared");
     fs::create_dir_all(dir.join("logs/app")).unwrap();
     let at = Duration::from_secs;
-    let mut measuring = Measuring::new(&Root::at(&dir));
+    let mut measuring = Measuring::new(&Root::at(&dir), Box::new(|_| BTreeSet::new()));
     assert_eq!(measuring.step(at(1000)), None);
     measuring.take(Order {
         candidates: Arc::new(vec![candidate()]),

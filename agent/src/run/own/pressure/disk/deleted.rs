@@ -1,0 +1,160 @@
+//! What pods have in files that are deleted and still open: part of what they have on disk, and found by no walk.
+//!
+//! Invariant: no file counts twice. A file can lose its name and, but for one that never had any, gets none again; so
+//! what was found counts beside walks that began later, and until they are done what was found before does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{PodDisk, STEP};
+use crate::model::eviction::DiskUse;
+use crate::model::pod::PodUid;
+use crate::run::own::evictions::Candidate;
+use crate::sources::deleted_files::{DeletedFile, DeletedFiles};
+use crate::sources::disk_use::Walk;
+use crate::sys::Root;
+
+/// The processes of a pod.
+pub(super) type Processes = Box<dyn Fn(&Candidate) -> BTreeSet<u32> + Send>;
+
+/// One look at a pod's open files.
+#[derive(Debug)]
+struct Look {
+    /// Boottime.
+    at: Duration,
+    files: Vec<DeletedFile>,
+    is_complete: bool,
+}
+
+/// Of one pod.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Older than every walk.
+    counts: Option<Look>,
+    /// There are walks yet to come.
+    newest: Option<Look>,
+}
+
+/// Of all pods that are measured.
+pub(super) struct Deleted {
+    root: Root,
+    processes: Processes,
+    pods: BTreeMap<PodUid, Looks>,
+}
+
+impl Deleted {
+    pub(super) fn new(root: &Root, processes: Processes) -> Self {
+        Self {
+            root: root.clone(),
+            processes,
+            pods: BTreeMap::new(),
+        }
+    }
+
+    /// Looks at exactly these pods from now on.
+    pub(super) fn keep(&mut self, candidates: &[Candidate]) {
+        let mut before = std::mem::take(&mut self.pods);
+        let uids = candidates.iter().map(|it| it.facts.pod.uid.clone());
+        let kept = uids.map(|uid| {
+            let looks = before.remove(&uid).unwrap_or_default();
+            (uid, looks)
+        });
+        self.pods = kept.collect();
+    }
+
+    /// Looks at some of the pods whose last look is older than `measured_before`. One that still waits for walks stands,
+    /// unless it is older than `since`. True: there are more of them.
+    pub(super) fn look(
+        &mut self,
+        candidates: &[Candidate],
+        now: Duration,
+        measured_before: Duration,
+        since: Duration,
+    ) -> bool {
+        let mut n_looked = 0;
+        for pod in candidates {
+            let looks = self.pods.entry(pod.facts.pod.uid.clone()).or_default();
+            let is_due = match (&looks.newest, &looks.counts) {
+                (Some(newest), _) => newest.at < since,
+                (None, Some(counts)) => counts.at < measured_before,
+                (None, None) => true,
+            };
+            if !is_due {
+                continue;
+            }
+            if n_looked >= STEP {
+                return true;
+            }
+            let device = Walk::begin(&self.root.path(&pod.directory)).device();
+            let pids = (self.processes)(pod);
+            // Without its directory it is new, and nothing of it is there.
+            let found = device.map(|it| DeletedFiles::of(&self.root, &pids, it));
+            n_looked += found.as_ref().map_or(1, |it| it.n_looked);
+            looks.newest = Some(Look {
+                at: now,
+                is_complete: found.as_ref().is_none_or(|it| it.is_complete),
+                files: found.map(|it| it.files).unwrap_or_default(),
+            });
+        }
+        false
+    }
+
+    /// The looks count whose walks are done. Whether there are any.
+    pub(super) fn settle(
+        &mut self,
+        candidates: &[Candidate],
+        walked_since: impl Fn(&Candidate) -> Option<Duration>,
+    ) -> bool {
+        let mut is_any = false;
+        for pod in candidates {
+            let Some(looks) = self.pods.get_mut(&pod.facts.pod.uid) else {
+                continue;
+            };
+            let is_older = |it: &mut Look| walked_since(pod).is_some_and(|walked| it.at <= walked);
+            if let Some(newest) = looks.newest.take_if(is_older) {
+                looks.counts = Some(newest);
+                is_any = true;
+            }
+        }
+        is_any
+    }
+
+    /// What a pod has with that.
+    pub(super) fn added(&self, pod: &Candidate, mut disk: PodDisk) -> PodDisk {
+        let looks = self.pods.get(&pod.facts.pod.uid);
+        let Some(look) = looks.and_then(|it| it.counts.as_ref()) else {
+            disk.since = None;
+            return disk;
+        };
+        let since = disk.since.filter(|_| look.is_complete);
+        disk.since = since.map(|it| it.min(look.at));
+        for file in &look.files {
+            if let Some(storage) = &mut disk.storage {
+                *storage = storage.saturating_add(file.bytes);
+            }
+            let mut volumes = pod.volumes.iter();
+            let volume = volumes.find(|(_, path)| file.path.starts_with(path));
+            // As with files beside the volumes: they count for the first container.
+            let first = disk.containers.values_mut().next();
+            let first = first.map(|it| &mut it.root_fs);
+            let of_volume = volume.and_then(|(name, _)| disk.volumes.get_mut(name));
+            if let Some(disk_use) = of_volume.or(first) {
+                add(disk_use, file.bytes);
+            }
+        }
+        disk
+    }
+}
+
+fn add(disk_use: &mut DiskUse, bytes: u64) {
+    let more = |n: &mut Option<u64>, more: u64| {
+        if let Some(n) = n {
+            *n = n.saturating_add(more);
+        }
+    };
+    more(&mut disk_use.bytes, bytes);
+    more(&mut disk_use.inodes, 1);
+}
+
+#[cfg(test)]
+mod tests;
