@@ -6,7 +6,7 @@
 //! taken half of what evictions gave back since, and more than the pods that are left, be it for a moment: what comes
 //! and goes outside takes no pod each time. So many in vain within the window, and nobody goes any more; a pod whose
 //! whole usage is too little for those that may still go does not go at all. Whoever grows among the pods takes more
-//! than the rest, and goes as ever.
+//! than the rest, and goes as ever; on a disk also after evictions that were in vain.
 //!
 //! What pods have on a disk is told by walks that lag behind, and what an evicted pod had is there until its files
 //! are removed. So nothing is proved by the figures of one pass: the rest is at least what was in use at a
@@ -29,6 +29,9 @@ const MAX_IN_VAIN: u64 = 4;
 
 /// An eviction is forgotten so long after it, when nothing is short any more.
 const WINDOW: Duration = Duration::from_secs(300);
+
+/// The same for disks, which fill more slowly: what a pod gave may last for many minutes. Arbitrary.
+const DISK_WINDOW: Duration = Duration::from_secs(3600);
 
 /// Of more within the window the oldest are forgotten.
 const MAX_KEPT: usize = 64;
@@ -239,7 +242,8 @@ impl Brake {
     /// As it is for this pass. The pod that was asked for has gone if it is on its way out now.
     fn next(&self, look: &Look<'_>, is_short: bool) -> Self {
         let snapshot = look.snapshot;
-        let is_over = |kill: &Kill| !is_short && snapshot.at > kill.at.saturating_add(WINDOW);
+        let window = window(look.resource);
+        let is_over = |kill: &Kill| !is_short && snapshot.at > kill.at.saturating_add(window);
         let is_going = |kill: &&Kill| {
             let mut pods = snapshot.pods.iter();
             pods.find(|it| it.facts.pod.uid == kill.pod)
@@ -307,8 +311,8 @@ impl Brake {
     /// The least that a pod must use to go while `need` is short; `None`: nobody goes.
     ///
     /// A disk that is filled by pods is short of little before it is short of much, so that whoever fills it has its
-    /// part of the need. Memory and process ids go within milliseconds: there a pod without its part is too
-    /// small only where growth outside is the reason.
+    /// part of the need, also after evictions that were in vain. Memory and process ids go within milliseconds:
+    /// there a pod without its part is too small only where growth outside is the reason.
     pub fn least_use(
         &self,
         signal: Signal,
@@ -318,20 +322,22 @@ impl Brake {
     ) -> Option<u64> {
         let n_in_vain = self.kills.iter().filter(|it| it.is_in_vain).count();
         let n_allowed = MAX_IN_VAIN.saturating_sub(n_in_vain as u64);
-        if n_allowed == 0 {
-            return None;
-        }
-        let is_part_asked = match signal.resource() {
-            StarvedResource::EphemeralStorage | StarvedResource::Inodes => true,
-            StarvedResource::Memory | StarvedResource::Pids => {
-                let now = Look::new(layout.stands_for(signal), layout, snapshot).whole();
-                now.is_some_and(|now| self.is_outside(now, need))
+        let look = Look::new(layout.stands_for(signal), layout, snapshot);
+        match look.resource {
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                let is_outside = || look.split.is_none_or(|now| self.is_outside(now, need));
+                let is_held = n_allowed == 0 && is_outside();
+                (!is_held).then(|| need.div_ceil(n_allowed.max(1)))
             }
-        };
-        Some(match is_part_asked {
-            true => need.div_ceil(n_allowed),
-            false => 0,
-        })
+            StarvedResource::Memory | StarvedResource::Pids if n_allowed == 0 => None,
+            StarvedResource::Memory | StarvedResource::Pids => {
+                let is_outside = look.whole().is_some_and(|now| self.is_outside(now, need));
+                Some(match is_outside {
+                    true => need.div_ceil(n_allowed),
+                    false => 0,
+                })
+            }
+        }
     }
 
     /// Whether growth outside the pods is much of why `need` is short.
@@ -369,8 +375,15 @@ fn given_since(kills: &[Kill], at: Duration) -> u64 {
 
 /// Whether a shortage that ends at `now` leaves nothing of what was told at `told`, so that the next one
 /// is told anew. Within the window it is the same evictions that were in vain.
-pub fn is_another_matter(told: Duration, now: Duration) -> bool {
-    now > told.saturating_add(WINDOW)
+pub fn is_another_matter(resource: StarvedResource, told: Duration, now: Duration) -> bool {
+    now > told.saturating_add(window(resource))
+}
+
+fn window(resource: StarvedResource) -> Duration {
+    match resource {
+        StarvedResource::Memory | StarvedResource::Pids => WINDOW,
+        StarvedResource::EphemeralStorage | StarvedResource::Inodes => DISK_WINDOW,
+    }
 }
 
 #[cfg(test)]

@@ -261,12 +261,16 @@ fn it_is_released_when_memory_was_there_for_the_window() {
 #[test]
 fn a_shortage_that_comes_back_within_the_window_is_no_other_matter() {
     let told = Duration::from_secs(7);
-    assert!(!is_another_matter(told, told + Duration::from_secs(1)));
-    assert!(!is_another_matter(told, told + WINDOW));
-    assert!(is_another_matter(
-        told,
-        told + WINDOW + Duration::from_secs(1)
-    ));
+    let second = Duration::from_secs(1);
+    for (resource, window) in [
+        (StarvedResource::Memory, WINDOW),
+        (StarvedResource::Inodes, DISK_WINDOW),
+    ] {
+        let is_other = |now| is_another_matter(resource, told, now);
+        assert!(!is_other(told + second));
+        assert!(!is_other(told + window));
+        assert!(is_other(told + window + second));
+    }
 }
 
 /// Versions before had a brake for memory alone, or none.

@@ -412,7 +412,8 @@ impl Watcher {
         let (layout, met) = (self.parts.policy.layout, &self.state.met);
         self.told_ineffective.retain(|signal, told| {
             let mut met = met.iter().map(|it| layout.stands_for(it.threshold.signal));
-            met.any(|it| it == *signal) || !brake::is_another_matter(told.at, started)
+            let is_over = brake::is_another_matter(signal.resource(), told.at, started);
+            met.any(|it| it == *signal) || !is_over
         });
         let is_disk_short = self.is_disk_short();
         if is_disk_short && self.disk_since.is_none() {

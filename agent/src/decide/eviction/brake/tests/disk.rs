@@ -165,7 +165,7 @@ fn nobody_goes_for_a_disk_that_no_pod_has_filled() {
     let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 8 * KIB);
     assert_eq!(disk.fill(100, 20 * MIB), 100);
     // Nor later, when it is full to the last.
-    disk.at += WINDOW * 3;
+    disk.at += DISK_WINDOW * 3;
     assert_eq!(disk.fill(100, 200 * MIB), 100);
     assert!(disk.gone.is_empty(), "{:?}", disk.gone);
 
@@ -185,6 +185,39 @@ fn those_with_a_good_part_of_the_need_go_until_it_is_seen_to_be_in_vain() {
     assert_eq!(disk.gone.len(), 4, "{:?}", disk.gone);
     let in_vain = disk.brake().kills.iter().filter(|it| it.is_in_vain);
     assert_eq!(in_vain.count(), 4);
+}
+
+/// What each of them gave lasts for ten minutes.
+#[test]
+fn a_slow_leak_takes_no_more_of_them() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 1024 * MIB);
+    for _ in 0..1000 {
+        // Passes are 10 s apart while nothing is short.
+        if disk.short_since.is_none() {
+            disk.at += Duration::from_secs(9);
+        }
+        disk.fill(1, 17 * MIB);
+    }
+    assert_eq!(disk.gone.len(), 4, "{:?}", disk.gone);
+}
+
+#[test]
+fn after_evictions_in_vain_a_pod_that_fills_it_goes_all_the_same() {
+    let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 100 * MIB);
+    disk.fill(200, 20 * MIB);
+    assert_eq!(disk.gone.len(), 4);
+    // Somebody makes room, and a pod takes it.
+    disk.outside -= 8 << 30;
+    disk.pass();
+    assert!(disk.short_since.is_none());
+    for _ in 0..100 {
+        let Some(bytes) = disk.pods.get_mut("pod-19") else {
+            break;
+        };
+        *bytes += 300 * MIB;
+        disk.pass();
+    }
+    assert_eq!(disk.gone[4..], ["pod-19"]);
 }
 
 #[test]
