@@ -85,9 +85,23 @@ pub enum RunError {
     OomCounters(#[from] OomCountersError),
     #[error("watch the manifest directory")]
     Manifests(#[source] crate::sys::watch::WatchError),
+    /// Each in a line of its own.
+    #[error("{}", .0.iter().map(|it| crate::observe::chain(it)).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<RunError>),
 }
 
 impl RunError {
+    /// At least one.
+    fn all(mut faults: Vec<Self>) -> Self {
+        match faults.pop() {
+            Some(only) if faults.is_empty() => only,
+            last => {
+                faults.extend(last);
+                Self::Several(faults)
+            }
+        }
+    }
+
     /// The user has to change the configuration, or a file that it names.
     pub fn is_of_config(&self) -> bool {
         match self {
@@ -100,6 +114,7 @@ impl RunError {
                 http::ServeError::Access(_) => true,
                 http::ServeError::Bind { source, .. } => source.kind() != ErrorKind::AddrInUse,
             },
+            Self::Several(all) => all.iter().any(Self::is_of_config),
             _ => false,
         }
     }

@@ -132,6 +132,59 @@ fn what_check_calls_fatal_stops_run() -> Result<()> {
     agent.start()
 }
 
+/// Whoever mends one fault has not to start again for the next.
+#[cfg_attr(feature = "privileged", test)]
+fn what_does_not_fit_is_found_at_once_and_by_check_as_by_run() -> Result<()> {
+    let mut agent = Agent::new("faults")?
+        .with_kubelet("cpuManagerPolicy: static")
+        .with_kubelet("cpuManagerPolicyOptions: {no-such-option: \"true\"}")
+        .with_kubelet("reservedSystemCPUs: \"99\"")
+        .with_kubelet("memoryManagerPolicy: Static")
+        .with_kubelet("reservedMemory: [{numaNode: 0, limits: {memory: 7Mi}}]")
+        .with_kubelet("systemReserved: {memory: 100Ti, ephemeral-storage: 1Ei}");
+    agent.metrics = scrape::free_address()?;
+    let program = agent.run_command()?.get_program().to_owned();
+    let path = agent.dir.join("config.yaml");
+    let mut text = fs::read_to_string(&path)?;
+    for (from, to) in [
+        (
+            "statsInterval",
+            "tls: {certificateFile: /none/cert, keyFile: /none/key}, bearerTokenFile: /none/token, statsInterval",
+        ),
+        ("stateDirectory: ", "stateDirectory: /proc/self/stat"),
+        (
+            &format!("cgroupRoot: /{}", agent.cgroup_root),
+            "cgroupRoot: /cgroup.procs",
+        ),
+    ] {
+        ensure!(text.contains(from), "{from} in {text}");
+        text = text.replace(from, to);
+    }
+    fs::write(&path, text)?;
+    for verb in ["check", "run"] {
+        let mut command = Command::new(&program);
+        let output = command.args([verb, "--config"]).arg(&path).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{verb}: {said}");
+        for fault in [
+            "stateDirectory",
+            "/none/cert",
+            "/none/key",
+            "/none/token",
+            "kubelet.cpuManagerPolicyOptions",
+            "kubelet.reservedSystemCPUs 99",
+            "kubelet.reservedMemory",
+            "keep more memory",
+            "keep more ephemeral-storage",
+            "cgroupRoot",
+            &path.display().to_string(),
+        ] {
+            assert!(said.contains(fault), "{verb}: no {fault} in {said}");
+        }
+    }
+    Ok(())
+}
+
 /// A cgroup namespace hides nothing where the node's tree is mounted. What a container mounts itself is
 /// its own part of it, and is told.
 #[cfg_attr(feature = "privileged", test)]

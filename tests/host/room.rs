@@ -86,6 +86,8 @@ fn what_does_not_fit_is_refused_and_begins_when_there_is_room() -> Result<()> {
         .collect();
     assert_eq!(of, ["second"]);
     agent.wait_pod("once", "stays refused", is_refused("OutOfmemory"))?;
+    agent.remove_pod("second")?;
+    agent.wait_pod("once", "runs, for it never has", is_running)?;
     agent.wait_pod("wide", "stays refused", is_refused("OutOfcpu"))?;
     let page = scrape::page(&agent.metrics, "/metrics")?;
     let rejected = |reason| page.sum("kubelet_admission_rejections_total", &[("reason", reason)]);

@@ -103,15 +103,16 @@ pub struct HttpServer {
 }
 
 /// Whether [`serve`] could begin; that somebody listens there already is no fault.
-pub fn check(listen: &Listen) -> Result<(), ServeError> {
-    access::check(&listen.access)?;
+pub fn faults(listen: &Listen) -> Vec<ServeError> {
+    let of_access = access::faults(&listen.access).into_iter();
+    let mut faults: Vec<ServeError> = of_access.map(ServeError::Access).collect();
     let address = listen.address;
-    match std::net::TcpListener::bind(address) {
-        Err(source) if source.kind() != io::ErrorKind::AddrInUse => {
-            Err(ServeError::Bind { address, source })
-        }
-        _ => Ok(()),
+    if let Err(source) = std::net::TcpListener::bind(address)
+        && source.kind() != io::ErrorKind::AddrInUse
+    {
+        faults.push(ServeError::Bind { address, source });
     }
+    faults
 }
 
 /// Binds and serves on the current runtime until `shutdown`.

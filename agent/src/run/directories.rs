@@ -7,31 +7,31 @@ use crate::config::Config;
 use crate::sys::{FsError, Root};
 
 /// They may be made, if what is above them is a directory. `more`: those of a mode, each with its field.
-pub(super) fn check(
+pub(super) fn faults(
     root: &Root,
     config: &Config,
     more: &[(&'static str, &Path)],
-) -> Result<(), RunError> {
+) -> Vec<RunError> {
     let all = [
         ("stateDirectory", config.state_directory.as_path()),
         ("bpf.pinDirectory", &config.bpf.pin_directory),
     ];
     let socket = config.socket.parent().map(|it| ("socket", it));
-    for (field, path) in all.into_iter().chain(more.iter().copied()).chain(socket) {
-        let (there, _) = nearest(root, path).map_err(|source| RunError::Directory {
+    let all = all.into_iter().chain(more.iter().copied()).chain(socket);
+    let fault = |(field, path): (&'static str, &Path)| match nearest(root, path) {
+        Ok((there, _)) if root.is_dir(&there) => None,
+        Ok((path, _)) => Some(RunError::Directory {
+            field,
+            source: None,
+            path,
+        }),
+        Err(source) => Some(RunError::Directory {
             field,
             source: Some(source),
             path: path.to_owned(),
-        })?;
-        if !root.is_dir(&there) {
-            return Err(RunError::Directory {
-                field,
-                source: None,
-                path: there,
-            });
-        }
-    }
-    Ok(())
+        }),
+    };
+    all.filter_map(fault).collect()
 }
 
 /// What of a path is there, and the rest.

@@ -31,8 +31,6 @@ pub enum NodeError {
     Topology(#[from] TopologyError),
     #[error("open the cgroup hierarchies")]
     Open(#[source] FsError),
-    #[error("read the CPUs that kubelet.cgroupRoot may use")]
-    Usable(#[source] ReadError),
 }
 
 /// See the module.

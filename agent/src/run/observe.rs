@@ -159,13 +159,24 @@ fn find(
     config: &Config,
     observe: &ObserveConfig,
 ) -> Result<(Node, Option<Place>), RunError> {
-    directories::check(root, config, &[])?;
+    let mut faults = directories::faults(root, config, &[]);
     if let Some(listen) = serve::listen(&config.metrics) {
-        http::check(&listen).map_err(ServeError::Http)?;
+        let of_pages = http::faults(&listen).into_iter();
+        faults.extend(of_pages.map(|it| ServeError::Http(it).into()));
     }
-    let node = Node::detect(root, &config.state_directory)?;
-    let place = Place::find(root, &node.reader, &observe.cgroup_roots)?;
-    Ok((node, place))
+    let found = Node::detect(root, &config.state_directory).map_err(RunError::from);
+    let found = found.and_then(|node| {
+        let place = Place::find(root, &node.reader, &observe.cgroup_roots)?;
+        Ok((node, place))
+    });
+    match found {
+        Ok(found) if faults.is_empty() => Ok(found),
+        Ok(_) => Err(RunError::all(faults)),
+        Err(error) => {
+            faults.push(error);
+            Err(RunError::all(faults))
+        }
+    }
 }
 
 /// Runs the agent until it is told to stop.

@@ -91,34 +91,26 @@ pub struct Managers {
 impl Managers {
     /// With nothing given out.
     pub fn new(settings: &PlacementSettings) -> Result<Self, PlacementError> {
-        let PlacementSettings {
-            compat,
-            config,
-            topology,
-            ..
-        } = settings;
-        let distances = topology
-            .numa_nodes
-            .iter()
-            .map(|(id, it)| (*id, it.distances.clone()))
-            .collect();
-        let topology_settings = TopologySettings::new(config, *compat)?;
-        let topology_manager = TopologyManager::new(topology_settings, &distances)?;
-        let cpu = match config.cpu_manager_policy {
-            CpuManagerPolicy::None => None,
-            CpuManagerPolicy::Static => Some(cpu_manager(settings)?),
-        };
-        let memory = match config.memory_manager_policy {
-            MemoryManagerPolicy::None => None,
-            MemoryManagerPolicy::Static => Some(memory_manager(settings)?),
-        };
+        let topology = topology_manager(settings)?;
         Ok(Self {
-            devices: DeviceManager::new(topology_manager.nodes(), *compat),
-            cpu,
-            memory,
-            topology: topology_manager,
-            places_pod_level: config.pod_level_resource_managers,
+            devices: DeviceManager::new(topology.nodes(), settings.compat),
+            cpu: cpu_manager(settings)?,
+            memory: memory_manager(settings)?,
+            topology,
+            places_pod_level: settings.config.pod_level_resource_managers,
         })
+    }
+
+    /// All that stands against [`Managers::new`].
+    pub fn faults(settings: &PlacementSettings) -> Vec<PlacementError> {
+        [
+            topology_manager(settings).err(),
+            cpu_manager(settings).err(),
+            memory_manager(settings).err(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// Takes over what was given out before. What does not fit this machine is dropped and told. A
@@ -222,15 +214,26 @@ impl Managers {
     }
 }
 
-fn cpu_manager(settings: &PlacementSettings) -> Result<CpuManager, PlacementError> {
+fn topology_manager(settings: &PlacementSettings) -> Result<TopologyManager, PlacementError> {
+    let nodes = settings.topology.numa_nodes.iter();
+    let distances = nodes.map(|(id, it)| (*id, it.distances.clone())).collect();
+    let topology_settings = TopologySettings::new(&settings.config, settings.compat)?;
+    Ok(TopologyManager::new(topology_settings, &distances)?)
+}
+
+/// `None`: the policy gives nothing out.
+fn cpu_manager(settings: &PlacementSettings) -> Result<Option<CpuManager>, PlacementError> {
     let config = &settings.config;
+    if config.cpu_manager_policy == CpuManagerPolicy::None {
+        return Ok(None);
+    }
     let gates = CpuGates {
         alpha_options: config.cpu_manager_alpha_options,
         beta_options: config.cpu_manager_beta_options,
     };
     let options = CpuOptions::parse(&config.cpu_manager_policy_options, gates)
         .map_err(PlacementError::CpuOptions)?;
-    Ok(CpuManager::new(CpuSettings {
+    let manager = CpuManager::new(CpuSettings {
         compat: settings.compat,
         topology: CpuTopology::from_topology(&settings.topology, settings.compat)?,
         options,
@@ -240,11 +243,16 @@ fn cpu_manager(settings: &PlacementSettings) -> Result<CpuManager, PlacementErro
             settings.reserved_system_cpus.clone(),
         )?,
         manages_pod_level: config.pod_level_resource_managers,
-    })?)
+    })?;
+    Ok(Some(manager))
 }
 
-fn memory_manager(settings: &PlacementSettings) -> Result<MemoryManager, PlacementError> {
+/// `None`: the policy gives nothing out.
+fn memory_manager(settings: &PlacementSettings) -> Result<Option<MemoryManager>, PlacementError> {
     let config = &settings.config;
+    if config.memory_manager_policy == MemoryManagerPolicy::None {
+        return Ok(None);
+    }
     let nodes = &settings.topology.numa_nodes;
     let reserved = check_reserved_memory(
         settings.compat,
@@ -262,10 +270,11 @@ fn memory_manager(settings: &PlacementSettings) -> Result<MemoryManager, Placeme
             (*id, capacity)
         })
         .collect();
-    Ok(MemoryManager::new(MemorySettings {
+    let manager = MemoryManager::new(MemorySettings {
         compat: settings.compat,
         manages_pod_level: config.pod_level_resource_managers,
         machine,
         reserved,
-    })?)
+    })?;
+    Ok(Some(manager))
 }

@@ -190,10 +190,18 @@ pub(super) async fn keep_current(access: Arc<Access>, mut shutdown: Shutdown) {
     }
 }
 
-/// Whether the files can be used.
-pub(super) fn check(files: &AccessFiles) -> Result<(), AccessError> {
-    let raw = read(files)?;
-    parse(files, &raw).map(|_| ())
+/// What is wrong with the files. Whether they go together is asked of those that can be read.
+pub(super) fn faults(files: &AccessFiles) -> Vec<AccessError> {
+    let tls = files.tls.iter();
+    let tls = tls.flat_map(|it| [(CERTIFICATE, &it.certificate), (KEY, &it.key)]);
+    let all = tls.chain(files.bearer_token.iter().map(|it| (TOKEN, it)));
+    let unread: Vec<AccessError> = all
+        .filter_map(|(field, path)| read_file(field, path).err())
+        .collect();
+    match read(files) {
+        Ok(raw) => parse(files, &raw).err().into_iter().collect(),
+        Err(_) => unread,
+    }
 }
 
 fn read(files: &AccessFiles) -> Result<Raw, AccessError> {

@@ -67,6 +67,11 @@ impl Metrics {
                 family.with_label_values(&[signal.as_str()]);
             }
         }
+        // Others, as devices, come with the first of them.
+        for resource in ["cpu", "ephemeral-storage", "memory", "pods"] {
+            let family = &self.shared.eviction.kubelet_preemptions;
+            family.with_label_values(&[resource]);
+        }
     }
 
     /// Replaces what is shown of the signals.

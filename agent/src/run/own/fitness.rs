@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use super::hands::{self, Hands};
 use super::placement::Placement;
 use crate::config::{Config, OwnConfig, PodsConfig};
+use crate::decide::placement::managers::{Managers, PlacementSettings};
+use crate::model::pod::ResourceList;
 use crate::observe::http;
 use crate::run::node::Node;
 use crate::run::serve::{self, ServeError};
@@ -31,20 +33,62 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
         ("kubeletDirectory", &own.kubelet_directory),
         ("pods.manifestDirectory", manifest_directory),
     ];
-    directories::check(root, config, &more)?;
-    check_apart(root, config, own)?;
+    let mut faults = directories::faults(root, config, &more);
+    faults.extend(check_apart(root, config, own).err());
     if let Some(listen) = serve::listen(&config.metrics) {
-        http::check(&listen).map_err(ServeError::Http)?;
+        let of_pages = http::faults(&listen).into_iter();
+        faults.extend(of_pages.map(|it| ServeError::Http(it).into()));
     }
-    let mut node = Node::detect(root, &config.state_directory)?;
-    hands::confine(&mut node, root, &config.kubelet)?;
+    let node = match find_node(root, config) {
+        Ok(node) => node,
+        Err(error) => {
+            faults.push(error);
+            return Err(RunError::all(faults));
+        }
+    };
+    let of_settings = hands::faults(&node, &config.kubelet).into_iter();
+    faults.extend(of_settings.map(RunError::from));
+    if let Ok(reservation) = hands::reservation(&config.kubelet, &node.capacity) {
+        let settings = placement_settings(config, own, &node, reservation);
+        let of_placement = Managers::faults(&settings).into_iter();
+        faults.extend(of_placement.map(RunError::from));
+    }
+    if !faults.is_empty() {
+        return Err(RunError::all(faults));
+    }
     let hands = Hands::new(&node, &config.kubelet, own.compat)?;
-    let placement = Placement::new(config, own, &node, &hands.plan)?;
+    let reservation = hands.plan.allocatable.reservation.clone();
+    let settings = placement_settings(config, own, &node, reservation);
+    let placement = Placement::new(config, own, settings)?;
     Ok(Fit {
         node,
         hands,
         placement,
     })
+}
+
+fn find_node(root: &Root, config: &Config) -> Result<Node, RunError> {
+    // What is wrong with the directory is told of the directory.
+    let there = directories::nearest(root, &config.state_directory);
+    let nodefs = there.map_or_else(|_| config.state_directory.clone(), |(there, _)| there);
+    let mut node = Node::detect(root, &nodefs)?;
+    hands::confine(&mut node, root, &config.kubelet)?;
+    Ok(node)
+}
+
+fn placement_settings(
+    config: &Config,
+    own: &OwnConfig,
+    node: &Node,
+    reservation: ResourceList,
+) -> PlacementSettings {
+    PlacementSettings {
+        compat: own.compat,
+        config: config.kubelet.placement.clone(),
+        reserved_system_cpus: config.kubelet.reserved_system_cpus.clone(),
+        reservation,
+        topology: node.topology.clone(),
+    }
 }
 
 /// The agent renames and removes what is its own.

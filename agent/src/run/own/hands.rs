@@ -18,6 +18,7 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::DeviceRules;
 use crate::model::numa::NumaMask;
+use crate::model::pod::ResourceList;
 use crate::model::topology::{NumaNodeId, Topology};
 use crate::run::RunError;
 use crate::run::node::{Node, NodeError, n_cpus};
@@ -99,16 +100,10 @@ impl Hands {
         kubelet: &KubeletConfig,
         compat: Compat,
     ) -> Result<Self, SettingError> {
-        if kubelet.cgroup_driver == CgroupDriver::Systemd {
-            return Err(SettingError::SystemdDriver);
+        if let Some(fault) = faults(node, kubelet).into_iter().next() {
+            return Err(fault);
         }
-        // v1 kills one process and has nothing to change that.
-        if kubelet.single_process_oom_kill == Some(false) && !node.is_unified() {
-            return Err(SettingError::OomGroup);
-        }
-        check_reserved_cpus(kubelet, &node.topology.online())?;
         let trees = node.reader.trees();
-        check_cgroup_root(kubelet, trees)?;
         let enabled = node.cgroups.present(&ENABLED);
         let page_size = node.identity.page_size.0;
         Ok(Self {
@@ -135,8 +130,8 @@ impl Hands {
         capacity.n_cpus = n_cpus(&topology);
         let allocatable = allocatable(kubelet, &capacity)?;
         let fault = check_reserved_cpus(kubelet, &online)
-            .and_then(|()| check_reservation(&allocatable))
-            .err();
+            .err()
+            .or_else(|| over_reserved(&allocatable).into_iter().next());
         node.topology = topology;
         node.capacity = capacity;
         self.plan.allocatable = allocatable;
@@ -234,6 +229,33 @@ impl Hands {
     }
 }
 
+/// What of the configuration does not fit the node.
+pub(super) fn faults(node: &Node, kubelet: &KubeletConfig) -> Vec<SettingError> {
+    let mut faults = Vec::new();
+    if kubelet.cgroup_driver == CgroupDriver::Systemd {
+        faults.push(SettingError::SystemdDriver);
+    }
+    // v1 kills one process and has nothing to change that.
+    if kubelet.single_process_oom_kill == Some(false) && !node.is_unified() {
+        faults.push(SettingError::OomGroup);
+    }
+    faults.extend(check_reserved_cpus(kubelet, &node.topology.online()).err());
+    faults.extend(check_cgroup_root(kubelet, node.reader.trees()).err());
+    match allocatable(kubelet, &node.capacity) {
+        Ok(allocatable) => faults.extend(over_reserved(&allocatable)),
+        Err(fault) => faults.push(fault),
+    }
+    faults
+}
+
+/// What of the node is for others than pods.
+pub(super) fn reservation(
+    kubelet: &KubeletConfig,
+    capacity: &NodeCapacity,
+) -> Result<ResourceList, SettingError> {
+    Ok(allocatable(kubelet, capacity)?.reservation)
+}
+
 /// The node as pods can have it: of the CPUs that are online those that the root of their cgroups may use.
 pub(super) fn confine(
     node: &mut Node,
@@ -253,7 +275,7 @@ fn topology_for_pods(
     root: &Root,
     kubelet: &KubeletConfig,
 ) -> Result<Option<Topology>, RunError> {
-    let usable = usable_cpus(node, kubelet).map_err(NodeError::Usable)?;
+    let usable = usable_cpus(node, kubelet);
     let cpus = match (sysfs::online(root), usable) {
         (Some(online), Some(usable)) => online.intersection(&usable),
         (Some(cpus), None) | (None, Some(cpus)) => cpus,
@@ -266,16 +288,11 @@ fn topology_for_pods(
     Ok(Some(topology.map_err(NodeError::from)?))
 }
 
-/// Of the cgroup below which kubepods is, or of the nearest above it that is there. `None`: there are no cpusets.
-fn usable_cpus(node: &Node, kubelet: &KubeletConfig) -> Result<Option<CpuSet>, ReadError> {
-    let mut path = Some(kubelet.cgroup_root_path());
-    while let Some(at) = path {
-        if let Some(cpus) = node.reader.cpus(&at)? {
-            return Ok(Some(cpus));
-        }
-        path = at.parent();
-    }
-    Ok(None)
+/// Of the cgroup below which kubepods is, or of the nearest above it of which that is known. `None`: of none.
+fn usable_cpus(node: &Node, kubelet: &KubeletConfig) -> Option<CpuSet> {
+    let root = kubelet.cgroup_root_path();
+    let mut paths = std::iter::successors(Some(root), CgroupPath::parent);
+    paths.find_map(|it| node.reader.cpus(&it).ok().flatten())
 }
 
 /// `reservedSystemCPUs` must be CPUs that this node can give.
@@ -332,15 +349,16 @@ fn allocatable(
     Ok(NodeAllocatable::new(&machine, &reservations))
 }
 
-fn check_reservation(allocatable: &NodeAllocatable) -> Result<(), SettingError> {
-    match allocatable.overcommitted().first() {
-        None => Ok(()),
-        Some((resource, reserved, capacity)) => Err(SettingError::OverReserved {
+fn over_reserved(allocatable: &NodeAllocatable) -> Vec<SettingError> {
+    let all = allocatable.overcommitted();
+    let fault = all.iter().map(
+        |(resource, reserved, capacity)| SettingError::OverReserved {
             resource: (*resource).to_owned(),
             reserved: reserved.to_string(),
             capacity: capacity.to_string(),
-        }),
-    }
+        },
+    );
+    fault.collect()
 }
 
 fn node_plan(
@@ -349,7 +367,6 @@ fn node_plan(
     node: &Node,
 ) -> Result<NodePlan, SettingError> {
     let allocatable = allocatable(kubelet, &node.capacity)?;
-    check_reservation(&allocatable)?;
     let kubepods = CgroupName::kubepods(&kubelet.cgroup_root);
     // Of v2 `prepare` knows, which makes kubepods.
     let memory_and_swap =

@@ -20,7 +20,6 @@ use super::pods::PodEntry;
 use super::pressure::Pressure;
 use crate::apply::kubelet_state;
 use crate::config::{Compat, Config, OwnConfig};
-use crate::decide::desired::NodePlan;
 use crate::decide::eviction::admission::{Applicant, is_admitted};
 use crate::decide::eviction::facts::is_critical;
 use crate::decide::eviction::message::admission_message;
@@ -44,7 +43,6 @@ use crate::model::record::PodRef;
 use crate::model::time::WallTime;
 use crate::observe::chain;
 use crate::observe::metrics::labels::MoveReason;
-use crate::run::node::Node;
 use crate::run::serve::ADMISSIONS;
 use crate::sys::{FsError, Root, clock, durable};
 
@@ -92,16 +90,8 @@ impl Placement {
     pub(super) fn new(
         config: &Config,
         own: &OwnConfig,
-        node: &Node,
-        plan: &NodePlan,
+        settings: PlacementSettings,
     ) -> Result<Self, PlacementError> {
-        let settings = PlacementSettings {
-            compat: own.compat,
-            config: config.kubelet.placement.clone(),
-            reserved_system_cpus: config.kubelet.reserved_system_cpus.clone(),
-            reservation: plan.allocatable.reservation.clone(),
-            topology: node.topology.clone(),
-        };
         Ok(Self {
             managers: Managers::new(&settings)?,
             settings,

@@ -135,15 +135,17 @@ fn is_over(entry: &PodEntry) -> bool {
     entry.is_finished() && entry.instances.is_empty() && entry.state.deletion.is_none()
 }
 
-/// It was refused, or has made room for another, and is to run always.
+/// It was refused, so that it never began; or it has made room for another, and is to run always.
 fn is_to_be_tried(entry: &PodEntry) -> bool {
     let cause = entry.state.eviction.as_ref().map(|it| &it.victim.cause);
-    let is_without_room = match cause {
+    let is_wanted = match cause {
         None => matches!(entry.state.admission, Admission::Refused(_)),
-        Some(EvictionCause::Preemption { .. }) => entry.gave_up_files,
+        Some(EvictionCause::Preemption { .. }) => {
+            entry.gave_up_files && entry.state.pod.restart_policy == RestartPolicy::Always
+        }
         Some(_) => false,
     };
-    is_without_room && entry.state.pod.restart_policy == RestartPolicy::Always && is_over(entry)
+    is_wanted && is_over(entry)
 }
 
 #[cfg(test)]

@@ -134,6 +134,7 @@ fn what_is_kubelets_is_there_for_its_duties_only() {
     let expected = [
         &"kubelet_evictions",
         &"kubelet_evictions_total",
+        &"kubelet_preemptions",
         &"kubelet_eviction_stats_age_seconds",
     ];
     assert_eq!(added, expected);
