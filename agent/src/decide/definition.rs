@@ -7,6 +7,7 @@
 use crate::decide::lifecycle::spec_hash;
 use crate::decide::qos::qos_class;
 use crate::model::pod::{Container, Pod, ResourceList, Resources};
+use crate::model::quantity::Quantity;
 
 /// What a new definition does to the pod that is there. The fields are those that differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,8 +92,11 @@ fn all_resources(pod: &Pod) -> AllResources<'_> {
 
 /// A limit that is gone would stay in the cgroup.
 fn keeps_limits(old: &Pod, new: &Pod) -> bool {
-    let keeps =
-        |old: &Resources, new: &Resources| old.limits.keys().all(|it| new.limits.contains_key(it));
+    let is_limit = |amount: &Quantity| amount.is_positive();
+    let keeps = |old: &Resources, new: &Resources| {
+        let mut limits = old.limits.iter().filter(|(_, it)| is_limit(it));
+        limits.all(|(name, _)| new.limits.get(name).is_some_and(is_limit))
+    };
     let mut containers = old.all_containers().zip(new.all_containers());
     containers.all(|(old, new)| keeps(&old.resources, &new.resources))
         && match (&old.resources, &new.resources) {

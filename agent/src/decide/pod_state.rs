@@ -30,6 +30,9 @@ pub struct PodState {
     pub pod: Pod,
     /// When the agent accepted the pod, `status.startTime` of Kubernetes.
     pub accepted_at: WallTime,
+    /// Of the manifest that names its UID, as it was written. `None`: it names none, or nobody has noted it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
     /// The last one; `None`: `pod` is the definition that was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redefined: Option<Redefinition>,
@@ -87,6 +90,7 @@ impl PodState {
             boot_id,
             pod,
             accepted_at,
+            digest: None,
             redefined: None,
             containers,
             deletion: None,

@@ -23,6 +23,7 @@ mod histogram;
 mod identity;
 mod kubelet;
 pub mod labels;
+mod last_read;
 mod lifetime;
 mod memory;
 mod named;
@@ -63,7 +64,7 @@ pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workl
 use self::lifetime::{PodLifetimes, WorkloadLifetimes};
 use self::memory::Hits;
 pub use self::memory::{ContainerMemory, LimitHits};
-pub use self::named::{Instance, Unnamed};
+pub use self::named::Unnamed;
 pub use self::placement::{PlacementGauges, PoolCpus};
 use self::pressure::Windows;
 use self::registry::Builder;

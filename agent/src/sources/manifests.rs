@@ -100,8 +100,8 @@ pub trait Witness: fmt::Debug + Send + Sync {
 pub struct ManifestScan {
     /// Unique by UID and by namespace and name.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// Those whose manifest names the UID, so that another definition is still the same pod.
-    pub with_own_uid: BTreeSet<PodUid>,
+    /// Digests of the definitions, as written, of pods whose manifest names the UID: another one is still the same pod.
+    pub digests: BTreeMap<PodUid, String>,
     /// In the order of file names; stay from scan to scan until their cause is gone.
     pub faults: Vec<ManifestFault>,
     pub warnings: Vec<ManifestFault>,
@@ -153,7 +153,8 @@ struct FileState {
 #[derive(Clone, Debug)]
 struct Definition {
     document: usize,
-    has_own_uid: bool,
+    /// `None`: the UID is one of the definition.
+    digest: Option<String>,
     pod: Arc<Pod>,
 }
 
@@ -326,7 +327,7 @@ impl ManifestDirectory {
         for (file, definition) in definitions {
             let Definition {
                 document,
-                has_own_uid,
+                digest,
                 pod,
             } = definition;
             let name = pod.full_name();
@@ -349,8 +350,8 @@ impl ManifestDirectory {
             }
             names.insert(name, file);
             scan.pods.insert(pod.uid.clone(), Arc::clone(pod));
-            if *has_own_uid {
-                scan.with_own_uid.insert(pod.uid.clone());
+            if let Some(digest) = digest {
+                scan.digests.insert(pod.uid.clone(), digest.clone());
             }
         }
         for state in self.files.values() {

@@ -65,7 +65,7 @@ fn limits_programs_and_labels_change_in_place() {
 #[test]
 fn what_cannot_change_while_the_pod_is_there_begins_anew() {
     type Edit = fn(&mut Pod);
-    let cases: [(Edit, &str); 9] = [
+    let cases: [(Edit, &str); 10] = [
         (|it| it.name = "other".to_owned(), "metadata.name"),
         (
             |it| {
@@ -103,6 +103,13 @@ fn what_cannot_change_while_the_pod_is_there_begins_anew() {
         (
             |it| it.resources = Some(Resources::default()),
             "spec.resources",
+        ),
+        (
+            |it| {
+                let limits = &mut it.containers[0].resources.limits;
+                drop(limits.insert("memory".to_owned(), amount("0")));
+            },
+            "spec.containers[0].resources",
         ),
     ];
     for (edit, field) in cases {

@@ -310,9 +310,8 @@ impl Brake {
 
     /// The least that a pod must use to go while `need` is short; `None`: nobody goes.
     ///
-    /// A disk that is filled by pods is short of little before it is short of much, so that whoever fills it has its
-    /// part of the need, also after evictions that were in vain. Memory and process ids go within milliseconds:
-    /// there a pod without its part is too small only where growth outside is the reason.
+    /// A pod without its part is too small only where growth outside is the reason: what pods have filled together they
+    /// give back together, the largest first. Of process ids a pod that alone has what is short goes in any case.
     pub fn least_use(
         &self,
         signal: Signal,
@@ -325,15 +324,22 @@ impl Brake {
         let look = Look::new(layout.stands_for(signal), layout, snapshot);
         match look.resource {
             StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
-                let is_outside = || look.split.is_none_or(|now| self.is_outside(now, need));
-                let is_held = n_allowed == 0 && is_outside();
-                (!is_held).then(|| need.div_ceil(n_allowed.max(1)))
+                let is_outside = look
+                    .split
+                    .is_none_or(|now| self.is_outside(look.resource, now, need));
+                match (n_allowed, is_outside) {
+                    (_, false) => Some(0),
+                    (0, true) => None,
+                    (n, true) => Some(need.div_ceil(n)),
+                }
             }
-            StarvedResource::Memory | StarvedResource::Pids if n_allowed == 0 => None,
+            StarvedResource::Memory if n_allowed == 0 => None,
             StarvedResource::Memory | StarvedResource::Pids => {
-                let is_outside = look.whole().is_some_and(|now| self.is_outside(now, need));
+                let is_outside = look
+                    .whole()
+                    .is_some_and(|now| self.is_outside(look.resource, now, need));
                 Some(match is_outside {
-                    true => need.div_ceil(n_allowed),
+                    true => need.div_ceil(n_allowed.max(1)),
                     false => 0,
                 })
             }
@@ -341,9 +347,12 @@ impl Brake {
     }
 
     /// Whether growth outside the pods is much of why `need` is short.
-    fn is_outside(&self, now: Split, need: u64) -> bool {
-        let grown = |calm: Split| now.outside.saturating_sub(calm.outside);
-        self.calm.is_none_or(|calm| grown(calm) >= need / 2)
+    fn is_outside(&self, resource: StarvedResource, now: Split, need: u64) -> bool {
+        match self.calm {
+            Some(calm) => now.outside.saturating_sub(calm.outside) >= need / 2,
+            // It has been short for as long as anybody looks: whether pods can end it at all.
+            None => resource == StarvedResource::Memory || now.pods < need,
+        }
     }
 
     pub fn in_vain(&self, resource: StarvedResource, now: Split) -> InVain {

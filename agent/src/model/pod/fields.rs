@@ -180,9 +180,14 @@ pub const FIELDS: &[(&str, Treatment)] = {
             "containers[].securityContext.allowPrivilegeEscalation",
             unless(&["true"], Isolation),
         ),
+        ("containers[].securityContext.appArmorProfile", Honoured),
         (
-            "containers[].securityContext.appArmorProfile",
-            ignored(Isolation),
+            "containers[].securityContext.appArmorProfile.localhostProfile",
+            Honoured,
+        ),
+        (
+            "containers[].securityContext.appArmorProfile.type",
+            unless(&["Unconfined"], Isolation),
         ),
         (
             "containers[].securityContext.capabilities",
@@ -204,9 +209,14 @@ pub const FIELDS: &[(&str, Treatment)] = {
             "containers[].securityContext.seLinuxOptions",
             ignored(Isolation),
         ),
+        ("containers[].securityContext.seccompProfile", Honoured),
         (
-            "containers[].securityContext.seccompProfile",
-            ignored(Isolation),
+            "containers[].securityContext.seccompProfile.localhostProfile",
+            Honoured,
+        ),
+        (
+            "containers[].securityContext.seccompProfile.type",
+            unless(&["Unconfined"], Isolation),
         ),
         (
             "containers[].securityContext.windowsOptions",
@@ -285,7 +295,12 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ("schedulingGates", Refused(Scheduler)),
         ("schedulingGroup", ignored(Scheduler)),
         ("securityContext", Honoured),
-        ("securityContext.appArmorProfile", ignored(Isolation)),
+        ("securityContext.appArmorProfile", Honoured),
+        ("securityContext.appArmorProfile.localhostProfile", Honoured),
+        (
+            "securityContext.appArmorProfile.type",
+            unless(&["Unconfined"], Isolation),
+        ),
         ("securityContext.fsGroup", ignored(Groups)),
         ("securityContext.fsGroupChangePolicy", ignored(Groups)),
         ("securityContext.runAsGroup", Honoured),
@@ -293,7 +308,12 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ("securityContext.runAsUser", Honoured),
         ("securityContext.seLinuxChangePolicy", ignored(Isolation)),
         ("securityContext.seLinuxOptions", ignored(Isolation)),
-        ("securityContext.seccompProfile", ignored(Isolation)),
+        ("securityContext.seccompProfile", Honoured),
+        ("securityContext.seccompProfile.localhostProfile", Honoured),
+        (
+            "securityContext.seccompProfile.type",
+            unless(&["Unconfined"], Isolation),
+        ),
         ("securityContext.supplementalGroups", ignored(Groups)),
         // Part of what a pod requires of its node.
         ("securityContext.supplementalGroupsPolicy", Honoured),
@@ -384,7 +404,10 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
 fn ports(spec: &v1::PodSpec, found: &mut Findings) {
     for (c, container) in spec.containers.iter().enumerate() {
         for (p, port) in container.ports.iter().flatten().enumerate() {
-            if port.host_port.is_some_and(|it| it != port.container_port) {
+            if port
+                .host_port
+                .is_some_and(|it| it != 0 && it != port.container_port)
+            {
                 found.warn(
                     format!("spec.containers[{c}].ports[{p}].hostPort"),
                     format!("is not mapped to containerPort: {}", Because::Network),

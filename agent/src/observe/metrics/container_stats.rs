@@ -4,23 +4,23 @@
 //! Counters are the kernel's, summed over the instances of a container; gauges live as long as the
 //! instance does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::{CpuStallCause, Source};
+use super::last_read::LastRead;
 use super::{Metrics, lock, remove};
 use crate::model::stats::{CgroupStats, ContainerStats, NodeStats, StatsSnapshot};
 use crate::model::topology::NumaNodeId;
 
-/// What was last seen of each container, by instance.
-pub(super) type ContainerCounts = BTreeMap<ContainerKey, InstanceCounts>;
+/// By the name that the runtime has for an instance.
+pub(super) type ContainerCounts = LastRead<String, InstanceCounts>;
 
 /// Counters of one instance since its cgroup was made. `None`: the kernel does not keep it, or it
 /// was not read yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InstanceCounts {
-    runtime_id: String,
     group_kills: Option<u64>,
     fork_refusals: Option<u64>,
     /// Microseconds in which some task waited for a CPU.
@@ -38,7 +38,6 @@ impl InstanceCounts {
             ..
         } = &container.stats;
         Self {
-            runtime_id: container.runtime_id.clone(),
             group_kills: memory.events.oom_group_kill,
             fork_refusals: *n_fork_refusals,
             cpu_some_us: stalls.cpu.map(|it| it.some.total.0),
@@ -49,7 +48,6 @@ impl InstanceCounts {
     /// With the counts of `before` where there is none now, or a lower one.
     fn or(self, before: &Self) -> Self {
         Self {
-            runtime_id: self.runtime_id,
             group_kills: self.group_kills.max(before.group_kills),
             fork_refusals: self.fork_refusals.max(before.fork_refusals),
             cpu_some_us: self.cpu_some_us.max(before.cpu_some_us),
@@ -79,7 +77,9 @@ impl Metrics {
                 }
             }
         }
-        for key in lock(&self.shared.stats).keys() {
+        let mut last = lock(&self.shared.stats);
+        last.forget_old(now.ended);
+        for key in last.keys() {
             if !present.contains(key) {
                 self.hide_instance(key);
             }
@@ -87,17 +87,12 @@ impl Metrics {
     }
 
     fn count_instance(&self, key: &ContainerKey, container: &ContainerStats, now: Duration) {
-        let mut known = lock(&self.shared.stats);
-        let before = known.get(key);
-        let is_same = before.is_some_and(|it| it.runtime_id == container.runtime_id);
-        // It was counted when it ended, and another has come since.
-        if container.ended_at.is_some() && before.is_some() && !is_same {
-            return;
-        }
-        let before = before.filter(|_| is_same).cloned().unwrap_or_default();
         let counts = InstanceCounts::of(container);
-        known.insert(key.clone(), counts.clone().or(&before));
-        drop(known);
+        let mut last = lock(&self.shared.stats);
+        let before = last.read(key, container.runtime_id.clone(), now, |before| {
+            counts.clone().or(before)
+        });
+        drop(last);
         self.touch(key.labels(), now);
         let labels = self.values(key.labels());
         for (family, before, now) in [
@@ -177,7 +172,7 @@ impl Metrics {
     /// The pod is gone for long enough.
     pub(super) fn end_stats(&self, key: &ContainerKey) {
         self.hide_instance(key);
-        lock(&self.shared.stats).remove(key);
+        lock(&self.shared.stats).end(key);
         let labels = self.values(key.labels());
         remove(&self.shared.oom.group_kills, &labels);
         remove(&self.shared.process.limit_hits, &labels);

@@ -7,6 +7,7 @@ use prometheus::IntGaugeVec;
 
 use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::ReclaimCause;
+use super::last_read::LastRead;
 use super::{Metrics, lock, remove, set_count, set_flag};
 use crate::model::status::ResourceStatus;
 use crate::units::Bytes;
@@ -18,7 +19,7 @@ const TIME_TO_LIMIT_SHOWN: Duration = Duration::from_secs(60 * 60);
 /// not be read, or there is no such setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ContainerMemory {
-    /// Id of the cgroup: what is counted begins anew with another one.
+    /// Id of the cgroup: what is counted begins anew with another one. 0: not known.
     pub cgroup_id: u64,
     pub hits: LimitHits,
     /// `memory.peak`; v1 `memory.max_usage_in_bytes`.
@@ -41,8 +42,8 @@ pub struct LimitHits {
     pub max: Option<u64>,
 }
 
-/// Last counts of each container, with the id of the cgroup that they are of.
-pub(super) type Hits = BTreeMap<ContainerKey, (u64, LimitHits)>;
+/// By the id of the cgroup, and by the container where that is 0, which is not known.
+pub(super) type Hits = LastRead<(u64, Option<ContainerKey>), LimitHits>;
 
 impl LimitHits {
     /// As labels have them.
@@ -76,32 +77,35 @@ impl Metrics {
         for (labels, memory) in containers {
             self.touch(labels, now);
             let key = labels.to_key();
-            self.show_memory(&key, &memory);
+            self.show_memory(&key, &memory, now);
             present.insert(key);
         }
-        for key in lock(&self.shared.memory_hits).keys() {
+        let mut last = lock(&self.shared.memory_hits);
+        last.forget_old(now);
+        for key in last.keys() {
             if !present.contains(key) {
                 self.hide_memory(key);
             }
         }
     }
 
-    fn show_memory(&self, key: &ContainerKey, memory: &ContainerMemory) {
+    fn show_memory(&self, key: &ContainerKey, memory: &ContainerMemory, now: Duration) {
         let whose = key.labels();
         let labels = self.values(whose);
         let families = &self.shared.memory;
-        let before = lock(&self.shared.memory_hits)
-            .get(key)
-            .filter(|(cgroup_id, _)| *cgroup_id == memory.cgroup_id)
-            .map_or_else(LimitHits::default, |(_, hits)| *hits);
+        let mut last = lock(&self.shared.memory_hits);
+        let of = (
+            memory.cgroup_id,
+            (memory.cgroup_id == 0).then(|| key.clone()),
+        );
+        let before = last.read(key, of, now, |before| memory.hits.or(*before));
+        drop(last);
         for ((limit, n), (_, before)) in memory.hits.by_limit().into_iter().zip(before.by_limit()) {
             let Some(n) = n else { continue };
             let labels = self.values_with(whose, limit);
             let counter = families.limit_hits.with_label_values(&labels);
             counter.inc_by(self.more(before, Some(n)).unwrap_or(0));
         }
-        let hits = memory.hits.or(before);
-        lock(&self.shared.memory_hits).insert(key.clone(), (memory.cgroup_id, hits));
         for (family, bytes) in [
             (&families.peak, memory.peak),
             (&families.reclaimable, memory.reclaimable),
@@ -146,7 +150,7 @@ impl Metrics {
     /// The pod is gone for long enough.
     pub(super) fn end_memory(&self, key: &ContainerKey) {
         self.hide_memory(key);
-        lock(&self.shared.memory_hits).remove(key);
+        lock(&self.shared.memory_hits).end(key);
         for limit in LimitHits::NAMES {
             let labels = self.values_with(key.labels(), limit);
             remove(&self.shared.memory.limit_hits, &labels);

@@ -3,7 +3,6 @@
 //! Invariant: what was counted is under one of both at any time, so a sum over all series neither falls nor counts
 //! anything twice.
 
-use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -40,15 +39,6 @@ impl Unnamed {
     }
 }
 
-/// Whether the cgroup is there whose series get a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instance {
-    /// Sweeps go on counting from what they read last of it.
-    Live,
-    /// Another one of its name may have come since.
-    Gone,
-}
-
 impl Metrics {
     /// Who has series under an id now.
     pub fn unnamed(&self) -> Vec<Unnamed> {
@@ -58,14 +48,7 @@ impl Metrics {
 
     /// Gives the series of `of` to the container `name` of `pod`, or to the pod as a whole where that is empty.
     /// `id`: of a container whose name is not known. `now` is boottime.
-    pub fn name(
-        &self,
-        of: &Unnamed,
-        pod: &PodRef,
-        [name, id]: [&str; 2],
-        instance: Instance,
-        now: Duration,
-    ) {
+    pub fn name(&self, of: &Unnamed, pod: &PodRef, [name, id]: [&str; 2], now: Duration) {
         let naming = self.shared.naming.write();
         let _naming = naming.unwrap_or_else(PoisonError::into_inner);
         let (from, to) = (of.0.labels(), ContainerLabels::new(pod, name, id));
@@ -74,7 +57,7 @@ impl Metrics {
         }
         self.touch(to, now);
         let n_kills = self.move_events(from, to);
-        self.move_readings(&of.0, &to.to_key(), instance);
+        self.move_readings(&of.0, &to.to_key());
         self.end_container(&of.0);
         lock(&self.shared.pods).end(from);
         if of.pod_uid().is_some() && pod.has_name() && n_kills > 0 {
@@ -102,7 +85,7 @@ impl Metrics {
     }
 
     /// What sweeps read of counters that the kernel keeps.
-    fn move_readings(&self, from: &ContainerKey, to: &ContainerKey, instance: Instance) {
+    fn move_readings(&self, from: &ContainerKey, to: &ContainerKey) {
         let (of, whose) = (from.labels(), to.labels());
         let (old, new) = (self.values(of), self.values(whose));
         let (oom, process) = (&self.shared.oom, &self.shared.process);
@@ -118,23 +101,9 @@ impl Metrics {
             move_count(&self.shared.memory.limit_hits, &old, &new);
         }
         if whose.has_container() {
-            move_last(&mut lock(&self.shared.stats), from, to, instance);
-            move_last(&mut lock(&self.shared.memory_hits), from, to, instance);
+            lock(&self.shared.stats).rename(from, to);
+            lock(&self.shared.memory_hits).rename(from, to);
         }
-    }
-}
-
-/// Where the next reading is compared with the last one.
-fn move_last<T>(
-    last: &mut BTreeMap<ContainerKey, T>,
-    from: &ContainerKey,
-    to: &ContainerKey,
-    instance: Instance,
-) {
-    if let Some(counts) = last.remove(from)
-        && (instance == Instance::Live || !last.contains_key(to))
-    {
-        last.insert(to.clone(), counts);
     }
 }
 

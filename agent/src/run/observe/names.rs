@@ -3,7 +3,6 @@
 //!
 //! Invariant: a name is an addition. Nothing waits for one but the first look at the node, and that not for long.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::model::runtime_names::{Follows, RuntimeStatus};
 use crate::model::stats::KnownPod;
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
-use crate::observe::metrics::{Instance, Unnamed};
+use crate::observe::metrics::Unnamed;
 use crate::run::RunError;
 use crate::sources::wakers::Bell;
 use crate::sys::clock;
@@ -191,19 +190,10 @@ impl Loop {
     pub(super) fn name_series(&self) {
         let unnamed = self.metrics.unnamed();
         let index = self.tree.kernel.index();
-        let live = index.live();
-        let live: BTreeSet<&str> = live
-            .iter()
-            .filter_map(|(_, it)| Some(it.container()?.id.as_str()))
-            .collect();
         let now = clock::boottime();
         for of in unnamed {
             if let Some((pod, name, id)) = name_of(&of, &index.names) {
-                let instance = match of.container_id().is_some_and(|it| live.contains(it)) {
-                    true => Instance::Live,
-                    false => Instance::Gone,
-                };
-                self.metrics.name(&of, &pod, [&name, &id], instance, now);
+                self.metrics.name(&of, &pod, [&name, &id], now);
             }
         }
     }

@@ -177,7 +177,7 @@ impl Loop {
         if may_begin {
             entry.aside = None;
         }
-        if may_begin || entry.state.deletion.is_some() {
+        if may_begin || entry.state.ending().is_some() {
             return true;
         }
         entry.is_dirty = false;

@@ -275,17 +275,30 @@ fn topology_for_pods(
     root: &Root,
     kubelet: &KubeletConfig,
 ) -> Result<Option<Topology>, RunError> {
-    let usable = usable_cpus(node, kubelet);
-    let cpus = match (sysfs::online(root), usable) {
-        (Some(online), Some(usable)) => online.intersection(&usable),
-        (Some(cpus), None) | (None, Some(cpus)) => cpus,
-        (None, None) => return Ok(None),
+    let Some(online) = sysfs::online(root) else {
+        return Ok(None);
     };
+    let usable = usable_cpus(node, kubelet).map(|it| online.intersection(&it));
+    let cpus = usable.filter(|it| leaves_cpus_to_pods(node, kubelet, it));
+    let cpus = cpus.unwrap_or(online);
     if cpus.is_empty() || cpus == node.topology.online() {
         return Ok(None);
     }
     let topology = sysfs::topology_within(root, &cpus);
     Ok(Some(topology.map_err(NodeError::from)?))
+}
+
+/// What is reserved may be what is outside: then the whole machine counts, of which pods get what is not reserved.
+fn leaves_cpus_to_pods(node: &Node, kubelet: &KubeletConfig, cpus: &CpuSet) -> bool {
+    let capacity = NodeCapacity {
+        n_cpus: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
+        ..node.capacity.clone()
+    };
+    let has_some = allocatable(kubelet, &capacity).is_ok_and(|it| {
+        let cpu = it.node_allocatable(0).remove("cpu");
+        cpu.is_some_and(|it| it.is_positive())
+    });
+    has_some && check_reserved_cpus(kubelet, cpus).is_ok()
 }
 
 /// Of the cgroup below which kubepods is, or of the nearest above it of which that is known. `None`: of none.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
+use super::placement::pressure_refusal;
+use super::pods::PodEntry;
 use crate::decide::definition::{Change, Standing, change};
 use crate::decide::eviction::facts::pod_facts;
 use crate::decide::pod_state::{PodState, accepted};
-use crate::model::admission::Admission;
+use crate::model::admission::{Admission, Refusal};
 use crate::model::container::{Deletion, DeletionReason};
 use crate::model::pod::{Pod, PodUid, Redefinition};
 use crate::model::time::WallTime;
@@ -26,6 +28,21 @@ pub(super) struct ManifestState {
     pub is_complete: bool,
     /// Pods that end because their definition is another one, which they have when they come back.
     ending_to_begin_anew: BTreeMap<PodUid, Redefinition>,
+}
+
+/// Whether a pod ends before it has its new definition.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Yes,
+    No,
+}
+
+/// It has ended, was refused or is evicted.
+fn is_over(entry: &PodEntry) -> bool {
+    entry.is_finished()
+        || entry.state.phase.is_terminal()
+        || entry.state.eviction.is_some()
+        || matches!(entry.state.admission, Admission::Refused(_))
 }
 
 impl Loop {
@@ -46,8 +63,8 @@ impl Loop {
         for (uid, entry) in &mut self.pods {
             if let Some(pod) = wanted.remove(uid) {
                 entry.is_confirmed = true;
-                if scan.with_own_uid.contains(uid) {
-                    known.push(pod);
+                if let Some(digest) = scan.digests.get(uid) {
+                    known.push((pod, digest.clone()));
                 }
             } else if entry.state.deletion.is_none() && (scan.is_complete || entry.is_confirmed) {
                 going.push(uid.clone());
@@ -56,14 +73,15 @@ impl Loop {
         for uid in going {
             self.delete_pod(&uid, now);
         }
-        for pod in known {
-            self.redefine(&pod, now);
+        for (pod, digest) in known {
+            self.redefine(&pod, digest, now);
         }
         let boot_id = self.boot_id();
         for pod in wanted.into_values() {
             let accepted_at = WallTime::from_epoch(clock::wall());
             let pod = accepted(Pod::clone(&pod), &self.config.kubelet);
             let mut state = PodState::new(pod, boot_id.clone(), accepted_at);
+            state.digest = scan.digests.get(&state.pod.uid).cloned();
             state.redefined = self
                 .manifest_state
                 .ending_to_begin_anew
@@ -85,41 +103,42 @@ impl Loop {
         self.manifest_state.faults = scan.faults;
     }
 
-    /// A pod that is there, as its manifest has it now.
-    fn redefine(&mut self, pod: &Pod, now: Duration) {
+    /// A pod that is there, as its manifest has it now. What was written decides whether that is another definition: what
+    /// it is read as may differ by the version of the agent, its configuration and the name of the node.
+    fn redefine(&mut self, pod: &Pod, digest: String, now: Duration) {
         let new = accepted(pod.clone(), &self.config.kubelet);
-        let Some(entry) = self.pods.get(&new.uid) else {
+        let Some(entry) = self.pods.get_mut(&new.uid) else {
             return;
         };
-        let is_left_alone = entry.aside.is_some() || entry.occupied.is_some();
-        if entry.state.deletion.is_some() || is_left_alone {
+        if entry.state.deletion.is_some() || entry.occupied.is_some() {
             return;
         }
-        let old = &entry.state.pod;
-        let standing = Standing {
-            is_over: entry.is_finished()
-                || entry.state.phase.is_terminal()
-                || entry.state.eviction.is_some()
-                || matches!(entry.state.admission, Admission::Refused(_)),
-            has_holdings: !self.placement.managers.holdings(old).is_empty(),
-        };
-        let change = change(old, &new, standing);
-        let refusal = match change {
+        if entry.state.digest.as_ref() == Some(&digest) {
+            entry.held_back = None;
+            return;
+        }
+        // Of an earlier version of the agent, which did not look.
+        if entry.state.digest.is_none() {
+            entry.state.digest = Some(digest);
+            entry.is_unsaved = true;
+            return;
+        }
+        let change = self.change_of(&new);
+        let refusal = match &change {
             Change::None => None,
-            // Of what runs nothing is ended, and nothing taken from others, for what the node cannot give.
-            Change::InPlace(_) | Change::Anew(_) if !standing.is_over => {
-                let others = self.count_pods_but(Some(&new.uid));
-                let refusal = others.refusal(&new);
-                refusal.filter(|_| others.refusal(old).is_none())
-            }
-            Change::InPlace(_) | Change::Anew(_) => None,
+            Change::InPlace(_) => self.lacks(&new, Ending::No),
+            Change::Anew(_) => self.lacks(&new, Ending::Yes),
         };
         let at = WallTime::from_epoch(clock::wall());
         let Some(entry) = self.pods.get_mut(&new.uid) else {
             return;
         };
         match (change, refusal) {
-            (Change::None, _) => entry.held_back = None,
+            (Change::None, _) => {
+                entry.state.digest = Some(digest);
+                entry.held_back = None;
+                entry.is_unsaved = true;
+            }
             (Change::InPlace(fields) | Change::Anew(fields), Some(refusal)) => {
                 let why = format!(
                     "goes on with the definition that it had, for the new one ({}) has no room: {refusal}",
@@ -132,12 +151,7 @@ impl Loop {
                 let text = format!("has another definition now: {}", fields.join(", "));
                 self.told.redefined(&entry.pod_ref, text);
                 entry.facts = Arc::new(pod_facts(&new, entry.qos, self.own.compat));
-                entry.state.pod = new;
-                entry.state.redefined = Some(Redefinition { at, fields });
-                entry.held_back = None;
-                entry.is_dirty = true;
-                entry.is_unsaved = true;
-                entry.is_known_stale = true;
+                entry.take(new, digest, Redefinition { at, fields });
                 self.ask_again(&pod.uid);
             }
             (Change::Anew(fields), None) => {
@@ -152,6 +166,44 @@ impl Loop {
                 self.delete_pod(&new.uid, now);
             }
         }
+    }
+
+    /// What the new definition does to the pod that is there.
+    fn change_of(&self, new: &Pod) -> Change {
+        let Some(entry) = self.pods.get(&new.uid) else {
+            return Change::None;
+        };
+        let (old, managers) = (&entry.state.pod, &self.placement.managers);
+        let standing = Standing {
+            is_over: is_over(entry),
+            has_holdings: !managers.holdings(old).is_empty(),
+        };
+        let is_in = entry.state.admission == Admission::Admitted;
+        match change(old, new, standing) {
+            // It has to be given something that only an admission gives.
+            Change::InPlace(fields) if is_in && !standing.is_over && !managers.is_settled(new) => {
+                Change::Anew(fields)
+            }
+            other => other,
+        }
+    }
+
+    /// Why a pod that is in would not be let in by its new definition: nothing that runs is ended for what the node
+    /// cannot give, and nothing is taken from others.
+    fn lacks(&self, new: &Pod, ending: Ending) -> Option<Refusal> {
+        let entry = self.pods.get(&new.uid)?;
+        if is_over(entry) || entry.state.admission != Admission::Admitted {
+            return None;
+        }
+        let others = self.count_pods_but(Some(&new.uid));
+        let refusal = others.refusal(new);
+        if ending == Ending::No {
+            // A pod that does not fit any more goes on, and may be changed.
+            return refusal.filter(|_| others.refusal(&entry.state.pod).is_none());
+        }
+        refusal
+            .or_else(|| pressure_refusal(entry, &self.pressure))
+            .or_else(|| self.managers_refusal(new))
     }
 
     /// Whether a pod has gone that begins anew: its manifest is there.

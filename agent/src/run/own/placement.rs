@@ -228,6 +228,10 @@ impl Loop {
                 Room::Comes(why) => {
                     if let Some(entry) = self.pods.get_mut(uid) {
                         entry.waits_for_room = true;
+                        // Nobody else takes it in this pass.
+                        if let Some(node_info) = &mut self.node_info {
+                            node_info.take(&entry.state.pod);
+                        }
                         self.told.waits(&entry.pod_ref, &mut entry.waits, why);
                     }
                     return;
@@ -267,6 +271,32 @@ impl Loop {
         }
     }
 
+    /// Room that is being made is theirs for whom it is made.
+    pub(super) fn take_for_waiting(&self, node_info: &mut NodeInfo, but: Option<&PodUid>) {
+        let is_another = |it: &&PodEntry| it.waits_for_room && Some(it.uid()) != but;
+        for entry in self.pods.values().filter(is_another) {
+            node_info.take(&entry.state.pod);
+        }
+    }
+
+    /// Why the managers would not let a pod in that is in, were it to begin anew with this definition.
+    pub(super) fn managers_refusal(&self, new: &Pod) -> Option<Refusal> {
+        let mut managers = self.placement.managers.clone();
+        managers.retain(|uid, _| *uid != new.uid);
+        if let Some(resource) = managers.devices.awaited(new) {
+            return Some(Refusal {
+                reason: RefusalReason::UnexpectedAdmissionError,
+                message: format!("no device plugin offers {resource}"),
+                container: None,
+            });
+        }
+        match decide(&managers, new, &PluginAnswers::default()) {
+            Outcome::Decided(decided) => decided.report.refusal,
+            // There are devices for it; what the plugin says will be seen.
+            Outcome::Ask(_) => None,
+        }
+    }
+
     /// For a critical pod others end, in their grace, as many as it takes.
     fn make_room(&mut self, uid: &PodUid) -> Room {
         let Some(entry) = self.pods.get(uid) else {
@@ -274,11 +304,14 @@ impl Loop {
         };
         let (pod, by) = (&entry.state.pod, &entry.pod_ref);
         let compat = self.own.compat;
-        let stays = |it: &&PodEntry| it.is_active() && it.state.ending().is_none();
+        let stays =
+            |it: &&PodEntry| it.is_active() && it.aside.is_none() && it.state.ending().is_none();
         let mut staying: Vec<&PodEntry> = self.pods.values().filter(stays).collect();
         staying.sort_by_key(|it| it.state.accepted_at);
         let staying: Vec<&Pod> = staying.iter().map(|it| &it.state.pod).collect();
         let node_info = NodeInfo::new(self.node_without_pods(), staying.iter().copied());
+        let mut node_info = node_info;
+        self.take_for_waiting(&mut node_info, Some(uid));
         let failures = node_info.failures(pod, None);
         let Some(first) = failures.first() else {
             return Room::Comes("waits until pods that end have made room".to_owned());

@@ -10,7 +10,7 @@ use super::escapes::Escape;
 use super::plugins::PreStart;
 use crate::apply::checkpoint;
 use crate::config::Compat;
-use crate::decide::lifecycle::{PodDecision, after_reboot};
+use crate::decide::lifecycle::{PodDecision, after_reboot, spec_hash};
 use crate::decide::pod_state::PodState;
 use crate::model::admission::Admission;
 use crate::model::cgroup_path::CgroupPath;
@@ -18,7 +18,7 @@ use crate::model::container::{ContainerExit, ContainerState, Termination};
 use crate::model::event::{CgroupId, ProcessKey};
 use crate::model::eviction::PodFacts;
 use crate::model::kube_cgroup::ContainerKey;
-use crate::model::pod::{PodUid, QosClass};
+use crate::model::pod::{Pod, PodUid, QosClass, Redefinition};
 use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
 use crate::model::time::WallTime;
@@ -216,6 +216,28 @@ impl PodEntry {
     }
 
     /// Nothing of it runs and nothing will.
+    /// Another definition, in place.
+    pub(super) fn take(&mut self, new: Pod, digest: String, redefinition: Redefinition) {
+        for status in &mut self.state.containers {
+            let instance = self.instances.get(&status.name);
+            let container = new.all_containers().find(|it| it.name == status.name);
+            // A start that is held has not been made: it will be of this definition.
+            if status.state == ContainerState::Starting
+                && instance.is_some_and(|it| it.process.is_none())
+                && let Some(container) = container
+            {
+                status.spec_hash = Some(spec_hash(container));
+            }
+        }
+        self.state.pod = new;
+        self.state.digest = Some(digest);
+        self.state.redefined = Some(redefinition);
+        self.held_back = None;
+        self.is_dirty = true;
+        self.is_unsaved = true;
+        self.is_known_stale = true;
+    }
+
     pub(super) fn is_finished(&self) -> bool {
         self.decision.as_ref().is_some_and(|it| it.is_finished)
     }

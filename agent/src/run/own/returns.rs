@@ -60,7 +60,10 @@ impl Loop {
         let pods = &self.pods;
         self.tries.0.retain(|uid, _| {
             let entry = pods.get(uid);
-            entry.is_some_and(|it| it.state.admission != Admission::Admitted)
+            // One that has made room was in before.
+            entry.is_some_and(|it| {
+                it.state.admission != Admission::Admitted || it.state.eviction.is_some()
+            })
         });
         for uid in self.refused_to_return(now) {
             if let Some(pod_ref) = self.begin_anew(&uid, now) {
@@ -101,6 +104,7 @@ impl Loop {
         waiting.sort_by_key(|it| pods::claim(it, self.own.compat));
         let is_pressure_known = self.pressure.known_conditions().is_some();
         let mut node_info = self.count_pods();
+        self.take_for_waiting(&mut node_info, None);
         let mut managers = self.placement.managers.clone();
         let mut due = Vec::new();
         for entry in waiting {

@@ -35,9 +35,8 @@ impl Told {
     }
 
     pub(super) fn manifest_warning(&self, message: String) {
+        // No event: those of a node full of pods would take the place of all others.
         tracing::warn!(reason = "ManifestWarning", "{message}");
-        let reason = "ManifestWarning";
-        self.tell(EventKind::Agent, reason, None, None, message, None);
     }
 
     pub(super) fn pod_added(&self, pod: &PodRef, message: String) {

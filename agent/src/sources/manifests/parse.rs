@@ -210,7 +210,8 @@ impl Parser<'_> {
                 return self.fault(place, name, field, error.to_string());
             }
         };
-        let has_own_uid = typed.metadata.uid.as_ref().is_some_and(|it| !it.is_empty());
+        let own_uid = typed.metadata.uid.as_ref().filter(|it| !it.is_empty());
+        let digest = own_uid.map(|_| digest(&typed));
         self.complete(&mut typed);
         let is_believed = self.reading.believes_status;
         let status = typed.status.take_if(|_| !is_believed);
@@ -230,7 +231,7 @@ impl Parser<'_> {
                 }
                 self.found.pods.push(Definition {
                     document: place.document,
-                    has_own_uid,
+                    digest,
                     pod: Arc::new(pod),
                 });
             }
@@ -251,7 +252,7 @@ impl Parser<'_> {
             "default".clone_into(namespace);
         }
         if metadata.uid.as_ref().is_none_or(String::is_empty) {
-            let uid = derived_uid(pod);
+            let uid = digest(pod);
             pod.metadata.uid = Some(uid);
         }
         // Whatever node the manifest names: it is run where it lies.
@@ -315,7 +316,7 @@ fn full_name(value: &Value) -> Option<String> {
 /// 32 hex digits, as the UIDs of kubelet's static pods have: a hash of what defines the pod. Any
 /// edit of it, labels and annotations included, makes another pod, as it does for kubelet; the
 /// file it stands in and the node it runs on do not.
-fn derived_uid(pod: &v1::Pod) -> String {
+fn digest(pod: &v1::Pod) -> String {
     #[derive(Serialize)]
     struct Definition<'a> {
         namespace: &'a Option<String>,

@@ -66,6 +66,22 @@ fn every_field_has_a_row_and_every_row_a_field() {
             fields_of::<v1::SecurityContext>(),
         ),
         (
+            "containers[].securityContext.appArmorProfile",
+            fields_of::<v1::AppArmorProfile>(),
+        ),
+        (
+            "containers[].securityContext.seccompProfile",
+            fields_of::<v1::SeccompProfile>(),
+        ),
+        (
+            "securityContext.appArmorProfile",
+            fields_of::<v1::AppArmorProfile>(),
+        ),
+        (
+            "securityContext.seccompProfile",
+            fields_of::<v1::SeccompProfile>(),
+        ),
+        (
             "containers[].volumeMounts[]",
             fields_of::<v1::VolumeMount>(),
         ),
@@ -143,7 +159,7 @@ fn nothing_is_said_of_defaults() {
         "imagePullSecrets": [{"name": ""}],
         "preemptionPolicy": "PreemptLowerPriority",
         "schedulerName": "default-scheduler",
-        "securityContext": {},
+        "securityContext": {"seccompProfile": {"type": "Unconfined"}},
         "serviceAccountName": "",
         "tolerations": [{"operator": "Exists"}],
         "volumes": [{"name": "v", "emptyDir": {}}],

@@ -249,7 +249,13 @@ fn containers_without_a_name_have_figures_of_their_own_until_they_are_gone() {
     metrics.sync_pods(containers, at(0));
     metrics.process_change(containers[0], &ProcessChange::Exec, at(1));
     let memory = containers.into_iter().zip([3, 4]);
-    let memory = memory.map(|(labels, n_hits)| (labels, pressure::memory(n_hits)));
+    let memory = memory.map(|(labels, n_hits)| {
+        let memory = ContainerMemory {
+            cgroup_id: n_hits,
+            ..pressure::memory(n_hits)
+        };
+        (labels, memory)
+    });
     metrics.set_container_memory(memory, at(1));
     let instances = ids.map(|id| {
         let mut instance = instance(id, stats(2_000_000, 500_000));
@@ -351,13 +357,7 @@ fn pod_ref(name: &str, uid: &str) -> PodRef {
 fn name_all(metrics: &Metrics) {
     for of in metrics.unnamed() {
         let pod = pod_ref("shop", "uid-a");
-        metrics.name(
-            &of,
-            &pod,
-            ["app", ""],
-            Instance::Live,
-            Duration::from_secs(1),
-        );
+        metrics.name(&of, &pod, ["app", ""], Duration::from_secs(1));
     }
 }
 

@@ -220,6 +220,25 @@ fn after_evictions_in_vain_a_pod_that_fills_it_goes_all_the_same() {
     assert_eq!(disk.gone[4..], ["pod-19"]);
 }
 
+/// Each with little of what is short: one after the other they give it back, from whenever anybody looks.
+#[test]
+fn a_disk_that_many_pods_have_filled_is_relieved_by_them() {
+    for is_seen_calm in [true, false] {
+        let mut disk = Disk::new(Compat::Ballast, NODEFS, 40, 8 * KIB);
+        if !is_seen_calm {
+            disk.state = State::new();
+        }
+        disk.outside = 10 << 30;
+        let each = (DISK - disk.outside) / 40;
+        disk.pods.values_mut().for_each(|bytes| *bytes = each);
+        for _ in 0..200 {
+            disk.pass();
+        }
+        assert!(disk.of_pods() + disk.outside <= DISK - FREE);
+        assert!(disk.gone.len() < 20, "{:?}", disk.gone);
+    }
+}
+
 #[test]
 fn the_pod_that_fills_it_goes_at_once_and_alone() {
     let mut disk = Disk::new(Compat::Ballast, NODEFS, 20, 8 * KIB);

@@ -23,7 +23,6 @@ struct Look {
     /// Boottime.
     at: Duration,
     files: Vec<DeletedFile>,
-    is_complete: bool,
 }
 
 /// Of one pod.
@@ -92,7 +91,6 @@ impl Deleted {
             n_looked += found.as_ref().map_or(1, |it| it.n_looked);
             looks.newest = Some(Look {
                 at: now,
-                is_complete: found.as_ref().is_none_or(|it| it.is_complete),
                 files: found.map(|it| it.files).unwrap_or_default(),
             });
         }
@@ -126,9 +124,11 @@ impl Deleted {
             disk.since = None;
             return disk;
         };
-        let since = disk.since.filter(|_| look.is_complete);
-        disk.since = since.map(|it| it.min(look.at));
-        for file in &look.files {
+        disk.since = disk.since.map(|it| it.min(look.at));
+        // What a pod has open of the host, as logs of others, is not its own.
+        let dirs = [&pod.directory, &pod.logs];
+        let own = |it: &&DeletedFile| dirs.iter().any(|dir| it.path.starts_with(dir));
+        for file in look.files.iter().filter(own) {
             if let Some(storage) = &mut disk.storage {
                 *storage = storage.saturating_add(file.bytes);
             }

@@ -41,13 +41,18 @@ fn a_file_that_is_deleted_and_open_is_its_volumes_and_counts_once() {
         assert!(rest < 1 << 20, "{pod:?}");
         of_volume >> 20
     };
+    // Of the host, as logs that a shipper has open.
+    let mut others = File::create(dir.join("others")).unwrap();
+    others.write_all(&vec![1; 4 << 20]).unwrap();
+    others.sync_all().unwrap();
+    fs::remove_file(dir.join("others")).unwrap();
     let mut file = File::create(volume.join("file")).unwrap();
     file.write_all(&vec![1; 4 << 20]).unwrap();
     file.sync_all().unwrap();
     assert_eq!(mib(measuring.step(at(1000))), 4, "it has a name");
     fs::remove_file(volume.join("file")).unwrap();
     assert_eq!(mib(measuring.step(at(1100))), 4, "it has none");
-    drop(file);
+    drop((file, others));
     assert_eq!(mib(measuring.step(at(1200))), 0, "it is gone");
     fs::remove_dir_all(&dir).unwrap();
 }
