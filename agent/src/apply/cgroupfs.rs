@@ -216,14 +216,17 @@ impl CgroupWriter {
         let mut failed = Vec::new();
         let mut again = Vec::new();
         let mut broken: BTreeSet<&CgroupPath> = BTreeSet::new();
+        let take = |step: &CgroupStep| {
+            if containers.contains(step.path()) {
+                self.move_nested(step);
+            }
+            self.step(step)
+        };
         for step in steps {
             if broken.contains(step.path()) {
                 continue;
             }
-            if containers.contains(step.path()) {
-                self.move_nested(step);
-            }
-            match self.step(step) {
+            match take(step) {
                 Ok(()) => {
                     n_done += 1;
                     ended(step, None);
@@ -243,10 +246,7 @@ impl CgroupWriter {
             }
         }
         for step in again {
-            if containers.contains(step.path()) {
-                self.move_nested(step);
-            }
-            match self.step(step) {
+            match take(step) {
                 Ok(()) => {
                     n_done += 1;
                     ended(step, None);

@@ -68,7 +68,6 @@ fn are_equal_but(
 fn is_same_process(old: &Container, new: &Container) -> bool {
     let of = |it: &Container| {
         (
-            it.name.clone(),
             it.is_sidecar,
             it.run_as_user,
             it.run_as_group,
@@ -76,7 +75,7 @@ fn is_same_process(old: &Container, new: &Container) -> bool {
             it.is_privileged,
         )
     };
-    of(old) == of(new)
+    old.name == new.name && of(old) == of(new)
 }
 
 type AllResources<'a> = (Vec<&'a Resources>, Option<&'a Resources>, &'a ResourceList);

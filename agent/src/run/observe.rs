@@ -31,7 +31,7 @@ use super::forensics::{self, Background};
 use super::kernel::{self, Listener, Outputs, Prepared, Programs, Remade, Shared, Tell};
 use super::node::Node;
 use super::publisher::Publisher;
-use super::serve::{self, ServeError, Server, Shown};
+use super::serve::{self, Server, Shown};
 use super::sweep::{self, Sweeper};
 use super::told::Told;
 use super::{RunError, check, directories, identity, missed};
@@ -44,7 +44,6 @@ use crate::model::stats::StatsSnapshot;
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
-use crate::observe::http;
 use crate::observe::metrics::labels::Trigger;
 use crate::observe::metrics::{Identity, Metrics};
 use crate::sources::bpf::{ProgramReport, WatchedRoot};
@@ -160,10 +159,7 @@ fn find(
     observe: &ObserveConfig,
 ) -> Result<(Node, Option<Place>), RunError> {
     let mut faults = directories::faults(root, config, &[]);
-    if let Some(listen) = serve::listen(&config.metrics) {
-        let of_pages = http::faults(&listen).into_iter();
-        faults.extend(of_pages.map(|it| ServeError::Http(it).into()));
-    }
+    faults.extend(serve::faults(&config.metrics));
     let found = Node::detect(root, &config.state_directory).map_err(RunError::from);
     let found = found.and_then(|node| {
         let place = Place::find(root, &node.reader, &observe.cgroup_roots)?;

@@ -8,6 +8,7 @@ use tokio::runtime::{Builder, Handle, Runtime as Tokio};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::RunError;
 use super::forensics::RECORDS;
 use super::kernel;
 use super::sweep::Readings;
@@ -157,6 +158,13 @@ pub(super) fn listen(config: &MetricsConfig) -> Option<Listen> {
             bearer_token: config.bearer_token_file.clone(),
         },
     })
+}
+
+/// What stands against [`listen`], without listening.
+pub(super) fn faults(config: &MetricsConfig) -> Vec<RunError> {
+    let listen = listen(config);
+    let of_pages = listen.iter().flat_map(http::faults);
+    of_pages.map(|it| ServeError::Http(it).into()).collect()
 }
 
 /// Raises the agent's limit of open files. Gives the one it had, which containers keep; `None`: as

@@ -7,11 +7,8 @@ use super::hands::{self, Hands};
 use super::placement::Placement;
 use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::decide::placement::managers::{Managers, PlacementSettings};
-use crate::model::pod::ResourceList;
-use crate::observe::http;
 use crate::run::node::Node;
-use crate::run::serve::{self, ServeError};
-use crate::run::{RunError, directories};
+use crate::run::{RunError, directories, serve};
 use crate::sys::{FsError, Root};
 
 /// For `ballast check`.
@@ -35,10 +32,7 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     ];
     let mut faults = directories::faults(root, config, &more);
     faults.extend(check_apart(root, config, own).err());
-    if let Some(listen) = serve::listen(&config.metrics) {
-        let of_pages = http::faults(&listen).into_iter();
-        faults.extend(of_pages.map(|it| ServeError::Http(it).into()));
-    }
+    faults.extend(serve::faults(&config.metrics));
     let node = match find_node(root, config) {
         Ok(node) => node,
         Err(error) => {
@@ -48,17 +42,22 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     };
     let of_settings = hands::faults(&node, &config.kubelet).into_iter();
     faults.extend(of_settings.map(RunError::from));
-    if let Ok(reservation) = hands::reservation(&config.kubelet, &node.capacity) {
-        let settings = placement_settings(config, own, &node, reservation);
-        let of_placement = Managers::faults(&settings).into_iter();
-        faults.extend(of_placement.map(RunError::from));
-    }
+    // Without budgets, which is among the faults, nobody can say what there is to place.
+    let Ok(hands) = Hands::new(&node, &config.kubelet, own.compat) else {
+        return Err(RunError::all(faults));
+    };
+    let settings = PlacementSettings {
+        compat: own.compat,
+        config: config.kubelet.placement.clone(),
+        reserved_system_cpus: config.kubelet.reserved_system_cpus.clone(),
+        reservation: hands.plan.allocatable.reservation.clone(),
+        topology: node.topology.clone(),
+    };
+    let of_placement = Managers::faults(&settings).into_iter();
+    faults.extend(of_placement.map(RunError::from));
     if !faults.is_empty() {
         return Err(RunError::all(faults));
     }
-    let hands = Hands::new(&node, &config.kubelet, own.compat)?;
-    let reservation = hands.plan.allocatable.reservation.clone();
-    let settings = placement_settings(config, own, &node, reservation);
     let placement = Placement::new(config, own, settings)?;
     Ok(Fit {
         node,
@@ -74,21 +73,6 @@ fn find_node(root: &Root, config: &Config) -> Result<Node, RunError> {
     let mut node = Node::detect(root, &nodefs)?;
     hands::confine(&mut node, root, &config.kubelet)?;
     Ok(node)
-}
-
-fn placement_settings(
-    config: &Config,
-    own: &OwnConfig,
-    node: &Node,
-    reservation: ResourceList,
-) -> PlacementSettings {
-    PlacementSettings {
-        compat: own.compat,
-        config: config.kubelet.placement.clone(),
-        reserved_system_cpus: config.kubelet.reserved_system_cpus.clone(),
-        reservation,
-        topology: node.topology.clone(),
-    }
 }
 
 /// The agent renames and removes what is its own.

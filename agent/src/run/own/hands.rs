@@ -18,7 +18,6 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::DeviceRules;
 use crate::model::numa::NumaMask;
-use crate::model::pod::ResourceList;
 use crate::model::topology::{NumaNodeId, Topology};
 use crate::run::RunError;
 use crate::run::node::{Node, NodeError, n_cpus};
@@ -94,15 +93,12 @@ pub(super) struct CpusChanged {
 }
 
 impl Hands {
-    /// Checks that the configuration fits the node. Writes nothing.
+    /// By a configuration without [`faults`]. Writes nothing.
     pub(super) fn new(
         node: &Node,
         kubelet: &KubeletConfig,
         compat: Compat,
     ) -> Result<Self, SettingError> {
-        if let Some(fault) = faults(node, kubelet).into_iter().next() {
-            return Err(fault);
-        }
         let trees = node.reader.trees();
         let enabled = node.cgroups.present(&ENABLED);
         let page_size = node.identity.page_size.0;
@@ -246,14 +242,6 @@ pub(super) fn faults(node: &Node, kubelet: &KubeletConfig) -> Vec<SettingError> 
         Err(fault) => faults.push(fault),
     }
     faults
-}
-
-/// What of the node is for others than pods.
-pub(super) fn reservation(
-    kubelet: &KubeletConfig,
-    capacity: &NodeCapacity,
-) -> Result<ResourceList, SettingError> {
-    Ok(allocatable(kubelet, capacity)?.reservation)
 }
 
 /// The node as pods can have it: of the CPUs that are online those that the root of their cgroups may use.

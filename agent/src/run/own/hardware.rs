@@ -6,7 +6,7 @@ use crate::observe::chain;
 use crate::sys::Root;
 
 impl Loop {
-    /// One file, or four on v1 where containers are placed, unless CPUs came or went. What cannot be
+    /// Two files, or five on v1 where containers are placed, unless CPUs came or went. What cannot be
     /// read is as it was.
     pub(super) fn look_at_hardware(&mut self) {
         let kubelet = &self.config.kubelet;

@@ -106,8 +106,7 @@ impl Loop {
     /// A pod that is there, as its manifest has it now. What was written decides whether that is another definition: what
     /// it is read as may differ by the version of the agent, its configuration and the name of the node.
     fn redefine(&mut self, pod: &Pod, digest: String, now: Duration) {
-        let new = accepted(pod.clone(), &self.config.kubelet);
-        let Some(entry) = self.pods.get_mut(&new.uid) else {
+        let Some(entry) = self.pods.get_mut(&pod.uid) else {
             return;
         };
         if entry.state.deletion.is_some() || entry.occupied.is_some() {
@@ -123,6 +122,7 @@ impl Loop {
             entry.is_unsaved = true;
             return;
         }
+        let new = accepted(pod.clone(), &self.config.kubelet);
         let change = self.change_of(&new);
         let refusal = match &change {
             Change::None => None,

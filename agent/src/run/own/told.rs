@@ -48,8 +48,13 @@ impl Told {
     }
 
     pub(super) fn held_back(&self, pod: &PodRef, before: &mut Option<String>, why: String) {
+        self.why("PodDefinitionWaits", pod, before, why);
+    }
+
+    /// Told once, until it is another reason.
+    fn why(&self, reason: &'static str, pod: &PodRef, before: &mut Option<String>, why: String) {
         if before.as_ref() != Some(&why) {
-            self.pod("PodDefinitionWaits", pod, why.clone());
+            self.pod(reason, pod, why.clone());
             *before = Some(why);
         }
     }
@@ -230,10 +235,7 @@ impl Told {
 
     /// A pod that is not admitted yet; told when the reason is another than before.
     pub(super) fn waits(&self, pod: &PodRef, before: &mut Option<String>, why: String) {
-        if before.as_ref() != Some(&why) {
-            self.pod("AdmissionWaiting", pod, why.clone());
-            *before = Some(why);
-        }
+        self.why("AdmissionWaiting", pod, before, why);
     }
 
     /// Told only of a pod that holds something of its own.
