@@ -199,7 +199,7 @@ fn one_that_never_answers_holds_up_nobody() {
     let directory = Directory::new("silent");
     let fake = runtime(&directory, Manner::Silent);
     let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
-    heard.wait("it is given up", |it| it.status.fault.is_some());
+    heard.wait("it is said", |it| it.status.fault.is_some());
     let why = heard.status.fault.clone().unwrap();
     assert!(why.contains("no answer within 2 s"), "{why}");
     for n in 0..5_000 {
@@ -215,6 +215,57 @@ fn one_that_never_answers_holds_up_nobody() {
     assert_eq!(fake.most_open(), 1, "one call at a time");
     let status = probe(Some(&fake.socket)).unwrap();
     assert!(status.fault.is_some() && status.name.is_none());
+}
+
+/// A busy runtime answers late, and one that nobody follows any more would name nobody at all.
+#[test]
+fn names_come_by_events_while_lists_are_not_answered() {
+    let directory = Directory::new("late");
+    let fake = runtime(&directory, Manner::OnlyEvents);
+    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    wait_for("it is followed", || Ok(fake.n_subscribers() == 1)).unwrap();
+    heard.wait("it is said", |it| it.status.fault.is_some());
+    let why = heard.status.fault.clone().unwrap();
+    assert!(why.starts_with("ListPodSandbox: no answer"), "{why}");
+    assert_eq!(heard.status.follows, Follows::Events);
+    for n in 2..6 {
+        fake.add_container(&shop, "app", 0, &container_id(n));
+        assert!(fake.tell(&shop, &container_id(n), patience()));
+        heard.wait("the event", |it| it.known.contains_key(&container_id(n)));
+        thread::sleep(Duration::from_secs(1));
+    }
+    assert_eq!(fake.n_subscribers(), 1, "the same one");
+    let late = pod("late", 7);
+    fake.add_sandbox(&late);
+    fake.behave(Manner::Events);
+    heard.wait("it answers", |it| it.status.is_connected());
+    heard.wait("the list", |it| it.known.contains_key(&late.sandbox));
+    assert_eq!(heard.name(&container_id(2)), Some(("shop", Some("app"))));
+    assert_eq!(fake.n_subscribers(), 1, "the same one");
+}
+
+/// kubelet takes no more than 16 MiB either.
+#[test]
+fn a_list_that_is_too_large_keeps_no_event_away() {
+    let directory = Directory::new("large");
+    let fake = runtime(&directory, Manner::Events);
+    for n in 0..18 {
+        let name = format!("{n}-{}", "x".repeat(1 << 20));
+        fake.add_sandbox(&pod(&name, 100 + n));
+    }
+    let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("it is said", |it| it.status.fault.is_some());
+    let n_lists = fake.n_lists();
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    wait_for("it is followed", || Ok(fake.n_subscribers() == 1)).unwrap();
+    assert!(fake.tell(&shop, &shop.sandbox, patience()));
+    heard.wait("the event", |it| it.known.contains_key(&shop.sandbox));
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(fake.n_subscribers(), 1, "the same one");
+    assert!(fake.n_lists() <= n_lists + 2, "{} lists", fake.n_lists());
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub enum Manner {
     NoEvents,
     /// It takes calls and answers none.
     Silent,
+    /// It tells events, and answers no question whom it knows.
+    OnlyEvents,
 }
 
 /// See the module. It ends when it is dropped.
@@ -95,7 +97,7 @@ impl FakeRuntime {
     /// It comes again.
     pub fn begin(&mut self, manner: Manner) -> Result<()> {
         self.stop();
-        *lock(&self.state.manner) = Some(manner);
+        self.behave(manner);
         let tokio = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -112,6 +114,11 @@ impl FakeRuntime {
         tokio.spawn(server::serve(listener, limits, handler(&self.state)));
         self.tokio = Some(tokio);
         Ok(())
+    }
+
+    /// It goes on in another manner.
+    pub fn behave(&self, manner: Manner) {
+        *lock(&self.state.manner) = Some(manner);
     }
 
     /// A sandbox is there; nobody is told.
@@ -258,8 +265,13 @@ impl State {
         let n_open = self.n_open.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_open.fetch_max(n_open, Ordering::Relaxed);
         let _open = Open(self);
-        if *lock(&self.manner) == Some(Manner::Silent) {
-            std::future::pending::<()>().await;
+        let is_version = request.uri().path() == path::VERSION;
+        // Read before anything is waited for: the lock is held no longer.
+        let manner = *lock(&self.manner);
+        match manner {
+            Some(Manner::Silent) => std::future::pending().await,
+            Some(Manner::OnlyEvents) if !is_version => std::future::pending().await,
+            _ => {}
         }
         let max = MAX_REQUEST_BYTES;
         match request.uri().path() {
@@ -276,6 +288,9 @@ impl State {
 
     fn list_sandboxes(&self, request: ListPodSandboxRequest) -> ListPodSandboxResponse {
         let id = request.filter.map(|it| it.id).unwrap_or_default();
+        if id.is_empty() {
+            self.n_lists.fetch_add(1, Ordering::Relaxed);
+        }
         let sandboxes = lock(&self.sandboxes);
         // The beginning of an id is enough.
         let found = sandboxes.values().filter(|it| it.id.starts_with(&id));
@@ -286,11 +301,9 @@ impl State {
 
     fn list_containers(&self, request: ListContainersRequest) -> ListContainersResponse {
         let id = request.filter.map(|it| it.id).unwrap_or_default();
-        let n = match id.is_empty() {
-            true => &self.n_lists,
-            false => &self.n_asked,
-        };
-        n.fetch_add(1, Ordering::Relaxed);
+        if !id.is_empty() {
+            self.n_asked.fetch_add(1, Ordering::Relaxed);
+        }
         let containers = lock(&self.containers);
         let found = containers.values().filter(|it| it.id.starts_with(&id));
         ListContainersResponse {

@@ -9,7 +9,7 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use super::endpoint::{self, Found, said};
-use super::events::{End, Events};
+use super::events::{End, Events, Taken};
 use super::{DEADLINE, MAX_ANSWER, MAX_ASKED, Shared, Told, meaning};
 use crate::grpc::client::{Channel, Method};
 use crate::grpc::messages::cri::{
@@ -44,6 +44,9 @@ const ASKED_TOGETHER: usize = 8;
 /// The reader of events is looked after so often.
 const WATCH: Duration = Duration::from_millis(250);
 
+/// Between two lists that are not answered, from the first to the last: names of events go on meanwhile.
+const FIRST_LIST_PAUSE: Duration = Duration::from_secs(1);
+
 /// Before it is tried again, from the first failure to the last: the socket is the node's own.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
@@ -76,6 +79,30 @@ struct Asked {
 enum Left {
     Stopped,
     Failed(String),
+}
+
+/// A question without an answer.
+enum Unanswered {
+    Left(Left),
+    /// The runtime is slow, or its answer too large: it may be asked again, and its events go on.
+    Late(String),
+}
+
+/// When the next list is due, boottime.
+struct Lists {
+    asked_at: Duration,
+    due: Duration,
+    /// After the next one that is not answered.
+    pause: Duration,
+}
+
+impl Lists {
+    /// One is wanted soon, unless they are not answered.
+    fn hurry(&mut self) {
+        if self.pause == FIRST_LIST_PAUSE {
+            self.due = self.due.min(self.asked_at + LIST_GAP);
+        }
+    }
 }
 
 impl Follower {
@@ -133,7 +160,7 @@ impl Follower {
                     });
                 }
             }
-            let pausing = tokio::time::sleep(jittered(pause, clock::boottime()));
+            let pausing = tokio::time::sleep(pause / 2 + clock::random_part(pause / 2));
             if self.unless_stopped(pausing).await.is_none() {
                 return;
             }
@@ -170,75 +197,96 @@ impl Follower {
     }
 
     async fn follow(&mut self, found: Found) -> Left {
-        let status = RuntimeStatus {
-            follows: Follows::Events,
-            dropped_events: self.status.dropped_events,
-            ..found.status()
-        };
         let started = Events::start(found.endpoint.clone(), Arc::clone(&self.shared));
         let mut events = match started {
             Ok(events) => Some(events),
             Err(error) => return Left::Failed(format!("start a reader of its events: {error}")),
         };
-        if let Err(left) = self.list(&found.channel).await {
-            return left;
+        let left = self.follow_events(&found, &mut events).await;
+        // Whoever was told of until then has the name.
+        if let Some(events) = &events {
+            self.learn_events(&events.take());
         }
-        // Said when there are names.
-        self.set_status(status);
-        let mut listed = clock::boottime();
-        let mut list_due = listed + SECOND_LIST;
+        left
+    }
+
+    /// `events` is `None` once it is known that the runtime tells none.
+    async fn follow_events(&mut self, found: &Found, events: &mut Option<Events>) -> Left {
+        let now = clock::boottime();
+        let mut lists = Lists {
+            asked_at: now,
+            due: now,
+            pause: FIRST_LIST_PAUSE,
+        };
+        // Said when there are names, or it is known that there are none yet.
+        let mut status = RuntimeStatus {
+            follows: Follows::Events,
+            dropped_events: self.status.dropped_events,
+            ..found.status()
+        };
+        let mut every = SECOND_LIST;
         loop {
-            let now = clock::boottime();
-            if now >= list_due {
-                if let Err(left) = self.list(&found.channel).await {
-                    return left;
-                }
-                listed = now;
-                list_due = now
-                    + match events {
-                        Some(_) => LIST_EVERY,
-                        None => LIST_WITHOUT_EVENTS,
-                    };
+            if clock::boottime() >= lists.due {
+                lists.asked_at = clock::boottime();
+                status.fault = match self.list(&found.channel).await {
+                    Ok(()) => {
+                        lists.pause = FIRST_LIST_PAUSE;
+                        lists.due = lists.asked_at + every;
+                        every = match events {
+                            Some(_) => LIST_EVERY,
+                            None => LIST_WITHOUT_EVENTS,
+                        };
+                        None
+                    }
+                    Err(Unanswered::Late(why)) => {
+                        lists.due = clock::boottime() + lists.pause;
+                        lists.pause = (lists.pause * 2).min(LIST_EVERY);
+                        Some(why)
+                    }
+                    Err(Unanswered::Left(left)) => return left,
+                };
+                self.set_status(status.clone());
             }
             match self.ask(&found.channel).await {
                 Ok(true) => {}
-                Ok(false) => list_due = list_due.min(listed + LIST_GAP),
+                Ok(false) => lists.hurry(),
                 Err(left) => return left,
             }
             let due = self.asked.values().map(|it| it.due);
-            let due = due.fold(list_due.min(clock::boottime() + WATCH), Duration::min);
+            let due = due.fold(lists.due.min(clock::boottime() + WATCH), Duration::min);
             let wait = due.saturating_sub(clock::boottime());
             // Woken or not, there may be something.
             let _ = tokio::time::timeout(wait, self.shared.wake.notified()).await;
             if self.shared.is_stopped() {
                 return Left::Stopped;
             }
-            let Some(reader) = &events else { continue };
+            let Some(reader) = &*events else { continue };
             let taken = reader.take();
+            self.learn_events(&taken);
             if reader.is_late(clock::boottime()) && taken.end.is_none() {
                 return Left::Failed("its events were not read in time".to_owned());
             }
-            self.learn(taken.events.iter().flat_map(meaning::of_event).collect());
             if taken.n_dropped > 0 {
-                list_due = list_due.min(listed + LIST_GAP);
-                self.set_status(RuntimeStatus {
-                    dropped_events: self.status.dropped_events + taken.n_dropped,
-                    ..self.status.clone()
-                });
+                lists.hurry();
+                status.dropped_events += taken.n_dropped;
+                self.set_status(status.clone());
             }
             match taken.end {
                 None => {}
                 Some(End::Unsupported) => {
-                    events = None;
-                    list_due = list_due.min(listed + LIST_WITHOUT_EVENTS);
-                    self.set_status(RuntimeStatus {
-                        follows: Follows::Lists,
-                        ..self.status.clone()
-                    });
+                    *events = None;
+                    every = LIST_WITHOUT_EVENTS;
+                    lists.due = lists.due.min(lists.asked_at + every);
+                    status.follows = Follows::Lists;
+                    self.set_status(status.clone());
                 }
                 Some(End::Failed(why)) => return Left::Failed(why),
             }
         }
+    }
+
+    fn learn_events(&mut self, taken: &Taken) {
+        self.learn(taken.events.iter().flat_map(meaning::of_event).collect());
     }
 
     /// Tells whom it has not told.
@@ -257,7 +305,7 @@ impl Follower {
     }
 
     /// Tells everybody. What events told since the list before may be too new for this one.
-    async fn list(&mut self, channel: &Channel) -> Result<(), Left> {
+    async fn list(&mut self, channel: &Channel) -> Result<(), Unanswered> {
         let sandboxes = self.sandboxes(channel, None).await?;
         let containers = self.containers(channel, None).await?;
         let listed = meaning::of_lists(&sandboxes.items, &containers.containers);
@@ -269,7 +317,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Asks for the ids that are due. `Ok(false)`: they are so many that a list is wanted.
+    /// Asks for the ids that are due. `Ok(false)`: they are so many, or the runtime so slow, that a list is wanted.
     async fn ask(&mut self, channel: &Channel) -> Result<bool, Left> {
         let now = clock::boottime();
         let asked = std::mem::take(&mut *self.shared.asked());
@@ -284,11 +332,14 @@ impl Follower {
         }
         let due = self.asked.iter().filter(|(_, it)| it.due <= now);
         let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
-        let are_few = due.len() <= ASKED_TOGETHER;
+        let mut are_asked = due.len() <= ASKED_TOGETHER;
         for id in due {
-            if are_few {
-                let found = self.find(channel, &id).await?;
-                self.learn(found);
+            if are_asked {
+                match self.find(channel, &id).await {
+                    Ok(found) => self.learn(found),
+                    Err(Unanswered::Late(_)) => are_asked = false,
+                    Err(Unanswered::Left(left)) => return Err(left),
+                }
             }
             if let Some(asked) = self.asked.get_mut(&id) {
                 asked.n += 1;
@@ -298,11 +349,11 @@ impl Follower {
                 }
             }
         }
-        Ok(are_few)
+        Ok(are_asked)
     }
 
     /// One id. The filter of a runtime takes the beginning of another one for it too.
-    async fn find(&self, channel: &Channel, id: &str) -> Result<Vec<Identified>, Left> {
+    async fn find(&self, channel: &Channel, id: &str) -> Result<Vec<Identified>, Unanswered> {
         let mut found = self.containers(channel, Some(id)).await?;
         found.containers.retain(|it| it.id == id);
         if !found.containers.is_empty() {
@@ -317,7 +368,7 @@ impl Follower {
         &self,
         channel: &Channel,
         id: Option<&str>,
-    ) -> Result<ListPodSandboxResponse, Left> {
+    ) -> Result<ListPodSandboxResponse, Unanswered> {
         let filter = id.map(|it| PodSandboxFilter { id: it.to_owned() });
         let question = ListPodSandboxRequest { filter };
         self.call(channel, path::LIST_POD_SANDBOX, question).await
@@ -327,7 +378,7 @@ impl Follower {
         &self,
         channel: &Channel,
         id: Option<&str>,
-    ) -> Result<ListContainersResponse, Left> {
+    ) -> Result<ListContainersResponse, Unanswered> {
         let filter = id.map(|it| ContainerFilter { id: it.to_owned() });
         let question = ListContainersRequest { filter };
         self.call(channel, path::LIST_CONTAINERS, question).await
@@ -338,7 +389,7 @@ impl Follower {
         channel: &Channel,
         path: &'static str,
         question: Q,
-    ) -> Result<A, Left>
+    ) -> Result<A, Unanswered>
     where
         Q: Message + Send + Sync + 'static,
         A: Message + Default + Send + Sync + 'static,
@@ -349,11 +400,16 @@ impl Follower {
         };
         let calling = channel.unary(method, question, DEADLINE);
         match self.unless_stopped(calling).await {
-            None => Err(Left::Stopped),
+            None => Err(Unanswered::Left(Left::Stopped)),
             Some(Ok(answer)) => Ok(answer),
-            // A filter that fits nobody.
-            Some(Err(status)) if status.code() == Code::NotFound => Ok(A::default()),
-            Some(Err(status)) => Err(Left::Failed(refused(path, &status))),
+            Some(Err(status)) => match status.code() {
+                // A filter that fits nobody.
+                Code::NotFound => Ok(A::default()),
+                Code::DeadlineExceeded | Code::OutOfRange | Code::ResourceExhausted => {
+                    Err(Unanswered::Late(refused(path, &status)))
+                }
+                _ => Err(Unanswered::Left(Left::Failed(refused(path, &status)))),
+            },
         }
     }
 }
@@ -361,25 +417,4 @@ impl Follower {
 fn refused(path: &str, status: &Status) -> String {
     let method = path.rsplit('/').next().unwrap_or(path);
     format!("{method}: {}", said(status))
-}
-
-/// Between half of it and all: agents of a cluster whose runtimes are restarted together do not ask together.
-fn jittered(pause: Duration, now: Duration) -> Duration {
-    let half = pause / 2;
-    // The last digits of the clock are as good as any.
-    half + half * (now.subsec_nanos() % 1000) / 1000
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pause_is_half_of_what_is_said_at_least_and_never_more() {
-        for nanos in [0, 1, 499, 999, 1_000_000_999] {
-            let now = Duration::from_nanos(nanos);
-            let pause = jittered(LAST_PAUSE, now);
-            assert!(pause >= LAST_PAUSE / 2 && pause <= LAST_PAUSE, "{pause:?}");
-        }
-    }
 }

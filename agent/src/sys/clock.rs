@@ -25,3 +25,9 @@ pub fn thread_cpu() -> Option<Duration> {
         .ok()
         .map(Duration::from)
 }
+
+/// Some part of a pause, so that agents that miss something at one moment do not ask for it at one moment.
+pub fn random_part(of: Duration) -> Duration {
+    // The last digits of the clock are as good as any.
+    of * (boottime().subsec_nanos() % 1000) / 1000
+}

@@ -178,15 +178,22 @@ impl Loop {
             let text = format!("names come from {whose} at {at}; {how}");
             self.told.agent("RuntimeConnected", text);
         }
-        let fault = status.fault.as_ref().map(|why| match &status.endpoint {
-            Some(at) => format!("{at} gives no names of pods and containers: {why}"),
-            None => format!("nobody gives names of pods and containers: {why}"),
+        let fault = status.fault.as_ref().map(|why| {
+            let Some(at) = &status.endpoint else {
+                return format!("nobody gives names of pods and containers: {why}");
+            };
+            match status.follows {
+                Follows::Events => format!("names come from the events of {at} alone: {why}"),
+                Follows::Lists | Follows::Nothing => {
+                    format!("{at} gives no names of pods and containers: {why}")
+                }
+            }
         });
         self.set_fault(Fault::Nameless, fault);
         self.runtime = Some(status);
     }
 
-    /// What was counted under ids goes on under the names that have come.
+    /// What was counted under ids goes on under the names that have come, and kills are counted by the workloads.
     pub(super) fn name_series(&self) {
         let unnamed = self.metrics.unnamed();
         let index = self.tree.kernel.index();
