@@ -11,7 +11,7 @@ use crate::config::{Config, Mode, ObservedRuntime, OwnConfig};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
     AgentPresence, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport, FactSheet,
-    PodCgroups, ProgramCheck,
+    PodCgroups, ProgramCheck, WorkloadFacts,
 };
 use crate::model::eviction::{Amount, MemoryMethod};
 use crate::model::kernel::{Capability, KernelVersion, Lockdown};
@@ -58,6 +58,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
         items.extend([
             pod_cgroups(facts),
             pod_names(facts, config),
+            workloads(facts),
             thresholds(config),
             wakers(facts),
         ]);
@@ -442,6 +443,26 @@ fn pod_names(facts: &FactSheet, config: &Config) -> CheckItem {
 
 const ENDPOINT: &str =
     "set runtime.endpoint to kubelet's containerRuntimeEndpoint, or runtime.type to none";
+
+/// Whose pods they are, which cgroups and runtimes do not tell.
+fn workloads(facts: &FactSheet) -> CheckItem {
+    const NAME: &str = "workloads";
+    const WITHOUT: &str = "pods are shown without their workloads";
+    match &facts.workloads {
+        None => unknown(NAME, "not looked for"),
+        Some(WorkloadFacts::Nobody(why)) => CheckItem::ok(NAME, format!("{WITHOUT}: {why}")),
+        Some(WorkloadFacts::ApiServer(status)) => {
+            let server = status.server.as_deref().unwrap_or("the API server");
+            match &status.fault {
+                None => CheckItem::ok(NAME, format!("node {} on {server}", status.node)),
+                Some(why) => CheckItem::degraded(NAME, format!("{server}: {why}"), WITHOUT)
+                    .with_remedy(
+                        "let the agent list and watch pods (a ClusterRole), and reach the API server",
+                    ),
+            }
+        }
+    }
+}
 
 fn thresholds(config: &Config) -> CheckItem {
     const NAME: &str = "eviction-thresholds";

@@ -93,6 +93,7 @@ pub(crate) fn own_fields() -> impl Iterator<Item = String> {
         ("", raw::RawConfig::FIELDS),
         ("pods.", raw::RawPods::FIELDS),
         ("runtime.", raw::RawRuntime::FIELDS),
+        ("kubernetes.", raw::RawKubernetes::FIELDS),
         ("metrics.", raw::RawMetrics::FIELDS),
         ("metrics.tls.", raw::RawTls::FIELDS),
         ("log.", raw::RawLog::FIELDS),
@@ -106,7 +107,15 @@ pub(crate) fn own_fields() -> impl Iterator<Item = String> {
     let sections = sections.into_iter();
     // Of a section its fields are cases.
     let paths = sections.flat_map(|(at, fields)| fields.iter().map(move |it| format!("{at}{it}")));
-    let heads = ["pods", "runtime", "metrics", "log", "bpf", "eviction"];
+    let heads = [
+        "pods",
+        "runtime",
+        "kubernetes",
+        "metrics",
+        "log",
+        "bpf",
+        "eviction",
+    ];
     paths.filter(move |it| !heads.contains(&it.as_str()))
 }
 

@@ -15,6 +15,7 @@ pub mod decide;
 
 pub mod check;
 
+pub mod api_server;
 pub mod apply;
 
 pub mod runtime;

@@ -2,6 +2,8 @@
 
 pub mod admission;
 pub mod agent_process;
+pub mod api_pod;
+pub mod api_server;
 pub mod attribution;
 pub mod capacity;
 pub mod cgroup;
@@ -45,3 +47,4 @@ pub mod sysctl;
 pub mod text;
 pub mod time;
 pub mod topology;
+pub mod workload;

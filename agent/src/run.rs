@@ -25,7 +25,7 @@ use std::path::PathBuf;
 pub use self::check::check;
 use self::exclusive::Holder;
 use self::node::NodeError;
-use self::observe::PlaceError;
+use self::observe::{PlaceError, PodSourceError};
 use self::own::SettingError;
 pub use self::replay::{
     Comparison, Difference, Different, Replay, ReplayFileError, Replayed, StoryError, StoryReplay,
@@ -50,6 +50,8 @@ pub enum RunError {
     Placement(#[from] PlacementError),
     #[error(transparent)]
     Place(#[from] PlaceError),
+    #[error(transparent)]
+    Pods(#[from] PodSourceError),
     #[error("prepare the state directory")]
     State(#[source] FsError),
     #[error(
@@ -108,6 +110,12 @@ impl RunError {
             Self::Setting(_)
             | Self::Placement(_)
             | Self::Place(PlaceError::Ambiguous(_))
+            | Self::Pods(
+                PodSourceError::NoNode
+                | PodSourceError::NoServer
+                | PodSourceError::Kubeconfig(_)
+                | PodSourceError::ServiceAccount(_),
+            )
             | Self::Nested { .. }
             | Self::Directory { .. } => true,
             Self::Serve(serve::ServeError::Http(error)) => match error {

@@ -11,8 +11,10 @@
     reason = "the lane speaks to the cluster beside the code under test"
 )]
 
+mod api;
 mod kills;
 mod names;
+mod workloads;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -123,10 +125,16 @@ fn cluster() -> Result<PathBuf> {
 
 /// An agent that observes the node.
 fn agent(test: &str) -> Result<Agent> {
+    let mut agent = new_agent(test)?;
+    agent.start()?;
+    Ok(agent)
+}
+
+/// One that is not started yet.
+fn new_agent(test: &str) -> Result<Agent> {
     let mut agent = Agent::observing_below(test, NAME)?;
     agent.metrics = free_address()?;
     agent.runtime = Some(cluster()?.join("containerd.sock"));
-    agent.start()?;
     Ok(agent)
 }
 

@@ -5,6 +5,7 @@ mod events;
 mod kills;
 mod names;
 mod pages;
+mod pods;
 mod privileges;
 mod tree;
 mod writes;

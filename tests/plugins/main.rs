@@ -6,6 +6,7 @@
     reason = "a failed fixture fails the test"
 )]
 
+mod api_server;
 mod cri;
 mod node;
 

@@ -5,6 +5,7 @@
 )]
 
 pub mod agent;
+pub mod api_server;
 pub mod cadvisor;
 pub mod cgroup;
 pub mod cri;

@@ -293,6 +293,7 @@ fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
     cluster.wait_for("kube-apiserver", "the API server is ready", || {
         cluster.ask(&["get", "--raw", "/readyz"]).is_ok()
     })?;
+    give_rights(cluster)?;
     start("kube-controller-manager", settings::controllers(directory))?;
     start("kube-scheduler", settings::scheduler(directory))?;
     start("kubelet", settings::kubelet(directory))?;
@@ -307,12 +308,30 @@ fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
     })
 }
 
+/// To the agent, as a user of the project would.
+fn give_rights(cluster: &Cluster) -> Result<()> {
+    let role = workspace::root().join("deploy/clusterrole-observe.yaml");
+    cluster.ask(&["apply", "--filename", &role.display().to_string()])?;
+    cluster.ask(&[
+        "create",
+        "clusterrolebinding",
+        "ballast-observe",
+        "--clusterrole=ballast-observe",
+        &format!("--user={}", settings::AGENT.name),
+    ])?;
+    Ok(())
+}
+
 fn write_settings(cluster: &Cluster, programs: &Programs) -> Result<()> {
     let directory = &cluster.directory;
     let certificates = cluster.place("certificates");
     make_certificates(&certificates)?;
     cluster.write("tokens.csv", &settings::tokens())?;
-    for (file, user) in [("admin", settings::ADMIN), ("kubelet", settings::KUBELET)] {
+    for (file, user) in [
+        ("admin", settings::ADMIN),
+        ("kubelet", settings::KUBELET),
+        ("agent", settings::AGENT),
+    ] {
         let text = settings::kubeconfig(&user, &certificates).to_string();
         cluster.write(&format!("{file}.kubeconfig"), &text)?;
     }

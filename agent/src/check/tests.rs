@@ -45,6 +45,7 @@ fn v1(controllers: &str) -> CgroupDetection {
 fn good() -> FactSheet {
     let files = "cgroup.procs cgroup.kill cpu.weight cpu.max memory.max memory.oom.group";
     FactSheet {
+        workloads: None,
         kernel_release: Some("6.12.1".to_owned()),
         kernel: Some(KernelVersion::new(6, 12)),
         cgroups: v2("cpu cpuset io memory hugetlb pids"),

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use super::client::{Client, ClientError};
 use super::format::{self, Align, NOTHING, Paint, Table, Tone, count, printable};
 use super::{CliError, Output, Screen, StatusArgs, pressure};
+use crate::model::api_pod::ContainerRole;
 use crate::model::cgroup_name::CgroupDriver;
-use crate::model::container::{ContainerKind, PodPhase};
+use crate::model::container::PodPhase;
 use crate::model::record::short_id;
 use crate::model::runtime_names::RuntimeStatus;
 use crate::model::status::{
@@ -109,6 +110,12 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
             printable(&whose),
             printable(at.unwrap_or("?")),
         );
+    }
+    if let Some(status) = &node.api_server {
+        let server = printable(status.server.as_deref().unwrap_or("the API server"));
+        let age = status.stale_since.map(|it| it.until(agent.observed_at));
+        let stale = age.map(|it| format!(", {} old", format::age(it)));
+        line!(out, "workloads from {server}{}", stale.unwrap_or_default());
     }
     if !node.cgroup.uncounted_disks.is_empty() {
         let disks: Vec<_> = node
@@ -331,6 +338,14 @@ fn parts<const N: usize>(parts: [Option<String>; N]) -> String {
 
 fn lines_of_pod(pod: &PodEntry, now: WallTime, paint: Paint) -> Vec<String> {
     let mut lines = Vec::new();
+    // A pod without a controller is its own.
+    if let Some(it) = pod.workload.as_ref().filter(|it| it.name != pod.name) {
+        lines.push(format!(
+            "  of {} {}",
+            printable(&it.kind),
+            printable(&it.name)
+        ));
+    }
     let why: Vec<&str> = [&pod.reason, &pod.message]
         .into_iter()
         .filter_map(|it| it.as_deref())
@@ -368,9 +383,8 @@ pub(super) fn label(container: &ContainerEntry) -> String {
     };
     let name = printable(name);
     match container.kind {
-        Some(ContainerKind::Init) => format!("{name} (init)"),
-        Some(ContainerKind::Sidecar) => format!("{name} (sidecar)"),
-        Some(ContainerKind::Main) | None => name.into_owned(),
+        Some(ContainerRole::Main) | None => name.into_owned(),
+        Some(role) => format!("{name} ({role})"),
     }
 }
 

@@ -10,6 +10,7 @@ use super::duration::{self, SignedDuration};
 use super::fault::{Faults, FieldPath};
 use super::pressure;
 use super::raw::{RawConfig, RawTls};
+use crate::model::pod::is_dns_subdomain;
 use crate::model::status::DEFAULT_SOCKET;
 
 const API_VERSION: &str = "ballast.dev/v1alpha1";
@@ -157,6 +158,8 @@ fn mode(raw: &RawConfig, state_directory: &Path, faults: &mut Faults) -> Mode {
             check_observe(raw, faults);
             return Mode::Observe(ObserveConfig {
                 runtime: observed_runtime(raw, faults),
+                pods: observed_pods(raw, faults),
+                kubernetes: kubernetes(raw, faults),
                 ..ObserveConfig::default()
             });
         }
@@ -177,6 +180,10 @@ fn own(raw: &RawConfig, state_directory: &Path, faults: &mut Faults) -> OwnConfi
     let root = FieldPath::root();
     check_pod_source(raw, faults);
     check_runtime(raw, faults);
+    if raw.kubernetes.is_some() {
+        let problem = "mode own asks no API server; right would be to leave it out";
+        faults.add(&root.field("kubernetes"), problem);
+    }
     let pods = raw.pods.clone().unwrap_or_default();
     let manifests_at = root.field("pods").field("manifestDirectory");
     let manifest_directory = path(
@@ -255,17 +262,54 @@ fn check_observe(raw: &RawConfig, faults: &mut Faults) {
             faults.add(&at, "only mode own has it; right would be to leave it out");
         }
     }
-    let source_at = pods_at.field("source");
+}
+
+/// The pods beside kubelet.
+fn observed_pods(raw: &RawConfig, faults: &mut Faults) -> ObservedPods {
+    const RIGHT: &str = "right would be apiserver or none";
+    let at = FieldPath::root().field("pods").field("source");
+    let pods = raw.pods.clone().unwrap_or_default();
     match pods.source.as_deref() {
-        None | Some("none") => {}
-        Some(source @ ("kubelet" | "apiserver")) => faults.add(
-            &source_at,
-            format!("this build does not read pods from the {source} yet; right would be none"),
-        ),
-        Some(source) => faults.add(
-            &source_at,
-            format!("`{source}` is not a source of pods beside kubelet; right would be none"),
-        ),
+        None => return ObservedPods::Any,
+        Some("none") => return ObservedPods::None,
+        Some("apiserver") => return ObservedPods::ApiServer,
+        Some("kubelet") => {
+            let problem = format!("this build does not read pods from kubelet yet; {RIGHT}");
+            faults.add(&at, problem);
+        }
+        Some(source) => {
+            let problem = format!("`{source}` is not a source of pods beside kubelet; {RIGHT}");
+            faults.add(&at, problem);
+        }
+    }
+    ObservedPods::Any
+}
+
+fn kubernetes(raw: &RawConfig, faults: &mut Faults) -> KubernetesConfig {
+    let at = FieldPath::root().field("kubernetes");
+    let kubernetes = raw.kubernetes.clone().unwrap_or_default();
+    let source = raw.pods.as_ref().and_then(|it| it.source.as_deref());
+    if source == Some("none") && kubernetes.kubeconfig_file.is_some() {
+        let problem =
+            "pods.source is none, so nobody uses it; right would be to leave out one of both";
+        faults.add(&at.field("kubeconfigFile"), problem);
+    }
+    let node_at = at.field("nodeName");
+    KubernetesConfig {
+        node_name: kubernetes.node_name.filter(|it| {
+            let is_name = is_dns_subdomain(it);
+            if !is_name {
+                let problem = format!(
+                    "`{}` is not the name of a node; right would be its metadata.name",
+                    it.escape_debug()
+                );
+                faults.add(&node_at, problem);
+            }
+            is_name
+        }),
+        kubeconfig_file: kubernetes
+            .kubeconfig_file
+            .and_then(|it| absolute_path(&it, &at.field("kubeconfigFile"), faults)),
     }
 }
 

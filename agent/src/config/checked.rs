@@ -58,6 +58,31 @@ pub struct ObserveConfig {
     /// A file of kubelet's was read, or thresholds are set; else those in the configuration are its defaults.
     pub knows_thresholds: bool,
     pub runtime: ObservedRuntime,
+    pub pods: ObservedPods,
+    pub kubernetes: KubernetesConfig,
+}
+
+/// Where the names of pods beside kubelet, and whose they are, come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "source")]
+pub enum ObservedPods {
+    /// The API server, where it is known how to reach it and what the node is called; else nobody.
+    #[default]
+    Any,
+    None,
+    ApiServer,
+}
+
+/// How the API server of the cluster is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubernetesConfig {
+    /// `metadata.name` of the node. `None`: what the environment variable `NODE_NAME` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// `None`: the service account of the agent's own pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kubeconfig_file: Option<PathBuf>,
 }
 
 /// The container runtime of a kubelet, as a source of names.

@@ -70,6 +70,7 @@ section! {
         mode = "mode": String,
         pods = "pods": RawPods,
         runtime = "runtime": RawRuntime,
+        kubernetes = "kubernetes": RawKubernetes,
         state_directory = "stateDirectory": String,
         kubelet_directory = "kubeletDirectory": String,
         socket = "socket": String,
@@ -97,6 +98,13 @@ section! {
     pub(super) struct RawRuntime {
         kind = "type": String,
         endpoint = "endpoint": String,
+    }
+}
+
+section! {
+    pub(super) struct RawKubernetes {
+        node_name = "nodeName": String,
+        kubeconfig_file = "kubeconfigFile": String,
     }
 }
 

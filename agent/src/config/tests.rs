@@ -695,6 +695,17 @@ fn mode_observe_has_settings_of_its_own() {
         ("eviction: {stall: {}}", "eviction.stall"),
         ("eviction: {record: {}}", "eviction.record"),
         ("pods: {source: kubelet}", "pods.source"),
+        ("kubernetes: {nodeName: Node_1}", "kubernetes.nodeName"),
+        ("kubernetes: {nodeName: \"\"}", "kubernetes.nodeName"),
+        (
+            "kubernetes: {kubeconfigFile: k}",
+            "kubernetes.kubeconfigFile",
+        ),
+        ("kubernetes: {node: n}", "kubernetes.node"),
+        (
+            "pods: {source: none}\nkubernetes: {kubeconfigFile: /k}",
+            "kubernetes.kubeconfigFile",
+        ),
         ("pods: {source: manifests}", "pods.source"),
         ("runtime: {type: process}", "runtime.type"),
         ("runtime: {type: docker}", "runtime.type"),
@@ -719,6 +730,34 @@ fn mode_observe_has_settings_of_its_own() {
         let faults: Vec<String> = error.faults.iter().map(|it| it.field.to_string()).collect();
         assert_eq!(faults, [field], "{rest}");
     }
+}
+
+#[test]
+fn only_mode_observe_asks_an_api_server() {
+    let error = Config::from_yaml(&format!("{HEAD}kubernetes: {{nodeName: n}}\n"), None, &[]);
+    let faults = error.expect_err("mode own").faults;
+    assert_eq!(faults.len(), 1);
+    assert_eq!(faults[0].field.to_string(), "kubernetes");
+    let head = HEAD.replace("own", "observe");
+    let observed = |rest: &str| {
+        let loaded = Config::from_yaml(&format!("{head}{rest}"), None, &[]);
+        match loaded.expect("no fault").config.mode {
+            Mode::Observe(observe) => (observe.pods, observe.kubernetes),
+            Mode::Own(_) => panic!("another mode"),
+        }
+    };
+    assert_eq!(
+        observed(""),
+        (ObservedPods::Any, KubernetesConfig::default())
+    );
+    assert_eq!(observed("pods: {source: none}").0, ObservedPods::None);
+    assert_eq!(
+        observed("pods: {source: apiserver}").0,
+        ObservedPods::ApiServer
+    );
+    let kubernetes = observed("kubernetes: {nodeName: n.example, kubeconfigFile: /k}").1;
+    assert_eq!(kubernetes.node_name.as_deref(), Some("n.example"));
+    assert_eq!(kubernetes.kubeconfig_file, Some("/k".into()));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::ended::Ended;
 use super::naming::Names;
+use crate::model::api_pod::ApiPod;
 use crate::model::attribution::{Attributed, Level, OomAttribution, Owner};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{
@@ -23,6 +24,7 @@ use crate::model::kube_cgroup;
 use crate::model::pod::PodUid;
 use crate::model::record::OomScope;
 use crate::model::runtime_names::Identified;
+use crate::model::workload::Workload;
 
 /// How many cgroups there are of each level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,12 +158,19 @@ impl CgroupIndex {
         let victim = self.attribute(&kill.victim_cgroup);
         OomAttribution {
             is_main: self.is_main(kill, &victim),
+            workload: self.workload_of(&victim),
             victim,
             trigger: self.attribute(&kill.trigger_cgroup),
             pod: self.pod_of(&kill.victim_cgroup).cloned(),
             scope: oom_scope(kill, limit.as_ref()),
             limit,
         }
+    }
+
+    /// See [`Names::workload`].
+    pub fn workload_of(&self, attributed: &Attributed) -> Option<Arc<Workload>> {
+        let uid = attributed.owner.as_ref()?.uid()?;
+        self.names.workload(uid)
     }
 
     /// Whether the victim was the first process of its container: a runtime starts that from outside the
@@ -231,16 +240,31 @@ impl CgroupIndex {
     /// True: somebody was not known.
     pub fn learn_all(&mut self, all: &[Identified]) -> bool {
         let is_new = self.names.learn_each(all);
-        let owners = self.owners.values();
-        let of_owners = owners.filter_map(|it| {
-            let id = it.container().map(|it| it.id.as_str());
-            Some((it.uid()?, id))
-        });
         let told = all.iter();
         let told = told.flat_map(|it| [(&it.pod.uid, None), (&it.pod.uid, Some(it.id.as_str()))]);
-        let kept: BTreeSet<(&PodUid, Option<&str>)> = of_owners.chain(told).collect();
+        let kept: BTreeSet<_> = subjects(&self.owners).chain(told).collect();
         self.names.retain(|uid, id| kept.contains(&(uid, id)));
         is_new
+    }
+
+    /// Takes all pods that the API server has of this node. True: something was not known.
+    pub fn learn_pods(&mut self, all: &[Arc<ApiPod>]) -> bool {
+        let new = all.iter().filter(|it| self.names.learn_pod(it));
+        let is_new = new.count() > 0;
+        let listed: BTreeSet<&PodUid> = all.iter().map(|it| &it.pod.uid).collect();
+        let there: BTreeSet<_> = subjects(&self.owners).collect();
+        self.names.unlist(
+            |uid| listed.contains(uid),
+            |uid, id| there.contains(&(uid, id)),
+        );
+        is_new
+    }
+
+    /// The API server has a pod no more, which may still run.
+    pub fn pod_deleted(&mut self, deleted: &PodUid) {
+        let there: BTreeSet<_> = subjects(&self.owners).collect();
+        self.names
+            .unlist(|uid| uid != deleted, |uid, id| there.contains(&(uid, id)));
     }
 
     /// How many of the cgroups `ids` are of each level.
@@ -265,6 +289,16 @@ impl CgroupIndex {
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
+}
+
+/// Pods, and their containers by id, with a registered cgroup.
+fn subjects(
+    owners: &BTreeMap<CgroupId, Arc<Owner>>,
+) -> impl Iterator<Item = (&PodUid, Option<&str>)> {
+    owners.values().filter_map(|it| {
+        let id = it.container().map(|it| it.id.as_str());
+        Some((it.uid()?, id))
+    })
 }
 
 /// Whose limit made the kernel kill. A limit below a container, set by the workload itself, is the

@@ -3,17 +3,19 @@
 //! In: names, whenever somebody tells them. Out: the name of what an event is about.
 //!
 //! Invariant: a name is kept until its cgroup is gone and [`KEPT`](super::ended::KEPT) others have gone
-//! after it, so the memory of the dead is bounded.
+//! after it, and the API server has it no more, so the memory of the dead is bounded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::ended::Ended;
+use crate::model::api_pod::ApiPod;
 use crate::model::attribution::Owner;
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 use crate::model::runtime_names::{Identified, Role};
+use crate::model::workload::Workload;
 
 /// A pod, or one of its containers by its id.
 type Subject = (PodUid, Option<Box<str>>);
@@ -35,6 +37,10 @@ pub enum Known {
 struct PodNames {
     pod: Option<Arc<PodRef>>,
     containers: BTreeMap<Box<str>, Known>,
+    /// As the API server has it, or had it last.
+    declared: Option<Arc<ApiPod>>,
+    /// The API server has it.
+    is_listed: bool,
 }
 
 /// See the module.
@@ -42,9 +48,16 @@ struct PodNames {
 pub struct Names {
     pods: BTreeMap<PodUid, PodNames>,
     ended: Ended<Subject>,
+    /// The API server is asked whose pods they are.
+    asks_for_workloads: bool,
 }
 
 impl Names {
+    /// From now on a pod is taken to be its own workload only where the API server says so.
+    pub fn ask_for_workloads(&mut self) {
+        self.asks_for_workloads = true;
+    }
+
     /// The pod of a UID has this name.
     pub fn name_pod(&mut self, pod: &Arc<PodRef>) {
         let names = self.pods.entry(pod.uid.clone()).or_default();
@@ -93,6 +106,46 @@ impl Names {
         !is_known
     }
 
+    /// Takes what the API server tells of a pod. The runtime is nearer to its containers: what it has told of one
+    /// stands. True: something of it was not known.
+    pub fn learn_pod(&mut self, declared: &Arc<ApiPod>) -> bool {
+        let uid = &declared.pod.uid;
+        let known = self.pods.get(uid);
+        if known.is_some_and(|it| it.is_listed && it.declared.as_ref() == Some(declared)) {
+            return false;
+        }
+        self.name_pod(&declared.pod);
+        let names = self.pods.entry(uid.clone()).or_default();
+        (names.declared, names.is_listed) = (Some(Arc::clone(declared)), true);
+        for container in &declared.containers {
+            for instance in &container.instances {
+                let known = || Known::Container {
+                    name: Arc::clone(&container.name),
+                    attempt: instance.attempt,
+                };
+                let id = instance.id.as_str().into();
+                names.containers.entry(id).or_insert_with(known);
+            }
+        }
+        true
+    }
+
+    /// The API server has these pods no more. Who has no cgroup is forgotten, which is asked of each with the id of
+    /// the container, or none for the pod.
+    pub fn unlist(
+        &mut self,
+        is_listed: impl Fn(&PodUid) -> bool,
+        is_there: impl Fn(&PodUid, Option<&str>) -> bool,
+    ) {
+        self.pods.retain(|uid, names| {
+            if names.is_listed && !is_listed(uid) {
+                names.is_listed = false;
+                names.retain(uid, &is_there);
+            }
+            !names.is_empty()
+        });
+    }
+
     fn set_container(&mut self, uid: &PodUid, id: &str, known: Known) -> Option<Known> {
         let names = self.pods.entry(uid.clone()).or_default();
         names.containers.insert(id.into(), known)
@@ -102,11 +155,8 @@ impl Names {
     /// container, or none for the pod.
     pub fn retain(&mut self, is_kept: impl Fn(&PodUid, Option<&str>) -> bool) {
         self.pods.retain(|uid, names| {
-            names.containers.retain(|id, _| is_kept(uid, Some(id)));
-            if !is_kept(uid, None) && names.containers.is_empty() {
-                names.pod = None;
-            }
-            names.pod.is_some() || !names.containers.is_empty()
+            names.retain(uid, &is_kept);
+            !names.is_empty()
         });
     }
 
@@ -120,10 +170,11 @@ impl Names {
             && let Some(names) = self.pods.get_mut(&uid)
         {
             match id {
-                None => names.pod = None,
+                None if names.is_listed => {}
+                None => names.forget(),
                 Some(id) => drop(names.containers.remove(&id)),
             }
-            if names.pod.is_none() && names.containers.is_empty() {
+            if names.is_empty() {
                 self.pods.remove(&uid);
             }
         }
@@ -137,6 +188,21 @@ impl Names {
     /// The name of the pod of a UID.
     pub fn pod(&self, uid: &PodUid) -> Option<&Arc<PodRef>> {
         self.pods.get(uid)?.pod.as_ref()
+    }
+
+    /// A pod as the API server has it, or had it last.
+    pub fn declared(&self, uid: &PodUid) -> Option<&Arc<ApiPod>> {
+        self.pods.get(uid)?.declared.as_ref()
+    }
+
+    /// Whose pod it is; `None`: nobody has told.
+    pub fn workload(&self, uid: &PodUid) -> Option<Arc<Workload>> {
+        let names = self.pods.get(uid)?;
+        match &names.declared {
+            Some(declared) => Some(Arc::clone(&declared.workload)),
+            None if self.asks_for_workloads => None,
+            None => Some(Arc::new(Workload::of_pod(names.pod.as_ref()?))),
+        }
     }
 
     /// The name of the container of a cgroup. A sandbox has none.
@@ -164,10 +230,28 @@ impl Names {
     }
 }
 
+impl PodNames {
+    fn retain(&mut self, uid: &PodUid, is_kept: &impl Fn(&PodUid, Option<&str>) -> bool) {
+        self.containers.retain(|id, _| is_kept(uid, Some(id)));
+        if !self.is_listed && !is_kept(uid, None) && self.containers.is_empty() {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        (self.pod, self.declared) = (None, None);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pod.is_none() && self.containers.is_empty()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decide::ended::KEPT;
+    use crate::model::api_pod::{ApiContainer, ApiInstance, ContainerRole};
     use crate::model::attribution::Level;
     use crate::model::cgroup_path::CgroupPath;
     use crate::model::kube_cgroup::CgroupRuntime;
@@ -300,6 +384,92 @@ mod tests {
         let path = CgroupPath::root();
         let found = names.container_of(&Owner { level, path }).cloned();
         assert_eq!(found.as_deref(), Some("app"));
+    }
+
+    fn declared(uid: &str, containers: &[(&str, &[&str])]) -> Arc<ApiPod> {
+        let containers = containers.iter().map(|(name, ids)| ApiContainer {
+            name: (*name).into(),
+            role: ContainerRole::Main,
+            instances: ids
+                .iter()
+                .map(|it| ApiInstance {
+                    id: (*it).to_owned(),
+                    attempt: 7,
+                })
+                .collect(),
+        });
+        Arc::new(ApiPod {
+            pod: pod(uid),
+            workload: Arc::new(Workload {
+                namespace: "default".to_owned(),
+                kind: "Deployment".to_owned(),
+                name: "shop".to_owned(),
+            }),
+            containers: containers.collect(),
+        })
+    }
+
+    fn kind(names: &Names, uid: &str) -> Option<String> {
+        let workload = names.workload(&PodUid(uid.into()))?;
+        Some(workload.kind.clone())
+    }
+
+    #[test]
+    fn the_api_server_names_whom_the_runtime_has_not_named() {
+        let mut names = Names::default();
+        names.learn(&identified("a", "1", app(2)));
+        let told = declared("a", &[("other", &["1", "2"])]);
+        assert!(names.learn_pod(&told));
+        assert!(!names.learn_pod(&told), "nothing new");
+        let uid = PodUid("a".into());
+        let known = |id| match names.known(&uid, id) {
+            Some(Known::Container { name, attempt }) => Some((&**name, *attempt)),
+            _ => None,
+        };
+        assert_eq!(known("1"), Some(("app", 2)), "the runtime's word stands");
+        assert_eq!(known("2"), Some(("other", 7)));
+    }
+
+    #[test]
+    fn a_pod_is_its_own_workload_where_nobody_else_is_asked() {
+        let mut names = Names::default();
+        assert_eq!(kind(&names, "a"), None);
+        names.name_pod(&pod("a"));
+        assert_eq!(kind(&names, "a").as_deref(), Some("Pod"));
+        names.ask_for_workloads();
+        assert_eq!(kind(&names, "a"), None, "it is not known yet");
+        names.learn_pod(&declared("a", &[]));
+        assert_eq!(kind(&names, "a").as_deref(), Some("Deployment"));
+    }
+
+    /// It may run on after the API server has deleted it, and be on the API server long after it ran.
+    #[test]
+    fn a_pod_is_known_as_long_as_it_is_listed_or_there() {
+        let mut names = Names::default();
+        let of_pod = owner("a", None);
+        for uid in ["a", "b"] {
+            names.learn_pod(&declared(uid, &[("app", &["1"])]));
+        }
+        names.retain(|_, _| false);
+        assert!(
+            kind(&names, "a").is_some(),
+            "it is listed, though no runtime knows it"
+        );
+        names.end(&of_pod);
+        for n in 0..KEPT {
+            names.end(&owner(&format!("x{n}"), None));
+        }
+        assert!(
+            kind(&names, "a").is_some(),
+            "it is listed, though it is over"
+        );
+        names.unlist(|_| false, |uid, _| uid.0 == "a");
+        assert!(kind(&names, "a").is_some(), "it is there");
+        assert!(kind(&names, "b").is_none(), "neither");
+        names.unlist(|_| false, |_, _| false);
+        assert!(kind(&names, "a").is_some(), "its end will be told");
+        names.retain(|_, _| false);
+        assert!(names.pods.is_empty(), "{:?}", names.pods);
     }
 
     #[test]

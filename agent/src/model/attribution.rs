@@ -7,6 +7,7 @@ use super::cgroup_path::CgroupPath;
 use super::kube_cgroup::{ContainerKey, KubeLevel};
 use super::pod::{PodUid, QosClass};
 use super::record::{OomScope, PodRef};
+use super::workload::Workload;
 
 /// What a registered cgroup is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +116,8 @@ pub struct OomAttribution {
     pub limit: Option<Attributed>,
     /// The cgroup of the victim's pod.
     pub pod: Option<Arc<Owner>>,
+    /// Of the victim's pod; `None`: it was in none, or nobody has told yet.
+    pub workload: Option<Arc<Workload>>,
     pub scope: OomScope,
     /// The victim was the first process of its container. `None`: it was in none, or nobody knows.
     pub is_main: Option<bool>,

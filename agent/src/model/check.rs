@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::api_server::ApiServerStatus;
 use super::cgroup_name::CgroupDriver;
 use super::kernel::{Capability, KernelVersion, Lockdown};
 use super::mounts::CgroupFacts;
@@ -55,6 +56,8 @@ pub struct FactSheet {
     pub pod_cgroups: Option<PodCgroups>,
     /// Of the runtime that is asked for names; `None`: none is.
     pub runtime: Option<RuntimeStatus>,
+    /// `None`: of a mode that asks nobody.
+    pub workloads: Option<WorkloadFacts>,
     pub kubelet: KubeletFacts,
     pub agent: AgentPresence,
     /// `None`: the setting cannot be read.
@@ -124,6 +127,15 @@ pub enum Bpffs {
     /// The kernel has it.
     Mountable,
     Absent,
+}
+
+/// Who tells whose pods they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WorkloadFacts {
+    ApiServer(ApiServerStatus),
+    /// Why.
+    Nobody(String),
 }
 
 /// Signs of a kubelet.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1;
 use serde::{Deserialize, Serialize};
 
-pub use self::check::is_qualified_name;
+pub use self::check::{is_dns_subdomain, is_qualified_name};
 use self::node_requirements::NodeRequirements;
 pub use self::numbers::quote_quantities;
 pub use self::totals::{Overhead, PodLevel, Totals};

@@ -35,6 +35,9 @@ const BY_ID: &str = "oom_kills_by_id";
 const POD_UID: &str = "pod_uid";
 const CONTAINER_ID: &str = "container_id";
 
+/// Stands there too: kills of pods whose workload nobody has told.
+const WITHOUT_WORKLOAD: &str = "oom_kills_without_workload";
+
 /// By the UID of a pod and the id of a container, which is empty for a kill in none of its containers.
 pub type KillsById = BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>;
 
@@ -78,6 +81,25 @@ impl SavedCounts {
         if !series.is_empty() {
             self.0.insert(BY_ID.to_owned(), series);
         }
+    }
+
+    /// By the UID of the pod.
+    pub fn set_kills_without_workload(&mut self, kills: &BTreeMap<Box<str>, u64>) {
+        let series = kills.iter().map(|(uid, n)| SavedSeries {
+            labels: BTreeMap::from([(POD_UID.to_owned(), uid.to_string())]),
+            value: as_value(*n),
+        });
+        let series: Vec<SavedSeries> = series.collect();
+        if !series.is_empty() {
+            self.0.insert(WITHOUT_WORKLOAD.to_owned(), series);
+        }
+    }
+
+    pub fn kills_without_workload(&self) -> BTreeMap<Box<str>, u64> {
+        let saved = self.0.get(WITHOUT_WORKLOAD).into_iter().flatten();
+        saved
+            .filter_map(|it| Some((it.labels.get(POD_UID)?.as_str().into(), as_count(it.value))))
+            .collect()
     }
 
     pub fn kills_by_id(&self) -> KillsById {

@@ -19,13 +19,16 @@ pub use self::pressure::{
     EvictionStanding, EvictionStatus, PodStalls, PressureStatus, SignalStatus, Standing,
     ThresholdStatus, WakerStatus,
 };
+use super::api_pod::ContainerRole;
+use super::api_server::ApiServerStatus;
 use super::cgroup_name::CgroupDriver;
-use super::container::{ContainerKind, PodPhase};
+use super::container::PodPhase;
 use super::eviction::StallTotals;
 use super::pod::{PodUid, QosClass, Redefinition};
 use super::psi::{Psi, PsiLine, Stalls};
 use super::runtime_names::RuntimeStatus;
 use super::time::WallTime;
+use super::workload::Workload;
 use crate::units::{Bytes, MilliCpu};
 
 /// Where the agent answers when the configuration names no other socket. Gone after a restart of
@@ -106,6 +109,9 @@ pub struct NodeStatus {
     /// Where the names of pods and containers come from; `None`: it is not asked, or has not told yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeStatus>,
+    /// Where their workloads come from; `None` as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_server: Option<ApiServerStatus>,
 }
 
 impl NodeStatus {
@@ -264,6 +270,9 @@ pub struct PodEntry {
     pub namespace: String,
     pub name: String,
     pub uid: PodUid,
+    /// Whose pod it is; `None`: nobody has told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
     pub qos: QosClass,
     /// What makes it this class, as a clause; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -336,7 +345,7 @@ pub struct ContainerEntry {
     pub id: Option<String>,
     /// `None`: nobody has told it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<ContainerKind>,
+    pub kind: Option<ContainerRole>,
     pub state: EntryState,
     /// `restartCount`: the number of the instance that `state` is about, 0 for the first.
     pub restarts: u32,
@@ -427,7 +436,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn container(name: &str, kind: ContainerKind, state: EntryState) -> ContainerEntry {
+    fn container(name: &str, kind: ContainerRole, state: EntryState) -> ContainerEntry {
         ContainerEntry {
             name: name.into(),
             id: None,
@@ -470,6 +479,7 @@ pub(crate) mod tests {
                     namespace: "default".into(),
                     name: "database".into(),
                     uid: PodUid("6a1f".into()),
+                    workload: None,
                     qos: QosClass::Guaranteed,
                     qos_reason: None,
                     phase: PodPhase::Running,
@@ -490,7 +500,7 @@ pub(crate) mod tests {
                     containers: vec![
                         container(
                             "prepare",
-                            ContainerKind::Init,
+                            ContainerRole::Init,
                             EntryState::Terminated {
                                 reason: Some("Completed".into()),
                                 exit_code: Some(0),
@@ -499,7 +509,7 @@ pub(crate) mod tests {
                         ),
                         ContainerEntry {
                             cpuset: Some("2-3".into()),
-                            ..container("main", ContainerKind::Main, running(901))
+                            ..container("main", ContainerRole::Main, running(901))
                         },
                     ],
                 },
@@ -507,6 +517,7 @@ pub(crate) mod tests {
                     namespace: "a-namespace-with-a-long-name".into(),
                     name: "hungry-7d9c6b5f4-x2x9z".into(),
                     uid: PodUid("0c4e".into()),
+                    workload: None,
                     qos: QosClass::Burstable,
                     qos_reason: None,
                     phase: PodPhase::Running,
@@ -524,7 +535,7 @@ pub(crate) mod tests {
                         oom_kills: 3,
                         ..container(
                             "main",
-                            ContainerKind::Main,
+                            ContainerRole::Main,
                             EntryState::Waiting {
                                 reason: Some("CrashLoopBackOff".into()),
                                 message: None,
@@ -537,6 +548,7 @@ pub(crate) mod tests {
                     namespace: "default".into(),
                     name: "idle".into(),
                     uid: PodUid("77".into()),
+                    workload: None,
                     qos: QosClass::BestEffort,
                     qos_reason: None,
                     phase: PodPhase::Failed,
@@ -618,6 +630,7 @@ pub(crate) mod tests {
             },
             placement: None,
             runtime: None,
+            api_server: None,
             pressure: Some(pressure::tests::example_pressure()),
         }
     }

@@ -60,7 +60,7 @@ use self::labels::{
     EndedKind, ExitHow, HostSlice, MissedCause, RecordResult, RestoreResult, SaveResult, Source,
     SourceFault, Stream, Trigger,
 };
-pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION, Workload};
+pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION};
 use self::lifetime::{PodLifetimes, WorkloadLifetimes};
 use self::memory::Hits;
 pub use self::memory::{ContainerMemory, LimitHits};
@@ -75,6 +75,7 @@ use crate::model::numa::NumaMask;
 use crate::model::record::OomScope;
 use crate::model::saved_counts::KillsById;
 use crate::model::time::WallTime;
+use crate::model::workload::Workload;
 
 /// Handles of every family; clones share them.
 #[derive(Clone)]
@@ -108,6 +109,8 @@ struct Shared {
     pods: Mutex<PodLifetimes>,
     /// OOM kills, where names may come late.
     kills_by_id: Mutex<KillsById>,
+    /// Those of pods whose workload is not known yet, by the UID of the pod.
+    awaited_workloads: Mutex<BTreeMap<Box<str>, u64>>,
     /// Held together by who counts or reads, and alone by who gives series another name.
     naming: RwLock<()>,
     workloads: Mutex<WorkloadLifetimes>,
@@ -171,6 +174,7 @@ impl Metrics {
                 resources: Mutex::default(),
                 pods: Mutex::default(),
                 kills_by_id: Mutex::default(),
+                awaited_workloads: Mutex::default(),
                 naming: RwLock::default(),
                 workloads: Mutex::default(),
                 kernel_counts: Mutex::default(),

@@ -26,6 +26,7 @@ pub fn check(config: &Config) -> CheckReport {
     let mut facts = facts(config);
     if let Mode::Observe(settings) = &config.mode {
         facts.runtime = observe::find_runtime(settings);
+        facts.workloads = Some(observe::find_workloads(settings));
     }
     let mut programs = try_programs();
     if let (Mode::Own(_), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)

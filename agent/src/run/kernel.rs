@@ -36,7 +36,7 @@ use crate::model::record::{Event, EventDetail, EventKind};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::labels::{self, LossReason, Source, SourceFault};
-use crate::observe::metrics::{ContainerLabels, Metrics, Workload};
+use crate::observe::metrics::{ContainerLabels, Metrics};
 use crate::sources::bpf::{
     Drained, LoadError, LoadOptions, Pinning, ProgramReport, Stream, Streams, WatchedRoot,
 };
@@ -627,10 +627,10 @@ impl Listener {
         // exiting anyway is no kill for the kernel's own counters either.
         self.recorder.number(kill, &mut record);
         if let Some(EventDetail::Oom(detail)) = &record.detail {
-            let workload = record.pod.as_ref().map(Workload::of_pod);
             let _telling = counts.telling();
             counts.report(kill);
-            self.metrics.oom_kill(&record, detail, workload.as_ref());
+            self.metrics
+                .oom_kill(&record, detail, attribution.workload.as_deref());
             let owner = attribution.victim.owner.as_ref();
             if let Some(owner) = owner.filter(|_| !detail.was_exiting) {
                 self.metrics.oom_kills_by(owner, 1);

@@ -341,13 +341,19 @@ impl Accountant {
             boottime: clock::boottime(),
             wall: clock::wall(),
         };
-        let cgroup = self.shared.index().get(missed.cgroup).unwrap_or_default();
+        let (cgroup, workload) = {
+            let index = self.shared.index();
+            let cgroup = index.get(missed.cgroup).unwrap_or_default();
+            let workload = index.workload_of(&cgroup);
+            (cgroup, workload)
+        };
         let event = missed_record(&missed, &cgroup, handled);
         let cause = match missed.cause {
             Cause::NoPrograms => MissedCause::NoPrograms,
             Cause::Lost => MissedCause::Lost,
         };
-        self.metrics.oom_kills_missed(&event, missed.n, cause);
+        self.metrics
+            .oom_kills_missed(&event, missed.n, cause, workload.as_deref());
         if let Some(owner) = &cgroup.owner {
             self.metrics.oom_kills_by(owner, missed.n);
         }

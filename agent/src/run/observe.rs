@@ -12,6 +12,7 @@
 mod known;
 mod names;
 mod place;
+mod pods;
 mod pressure;
 mod publish;
 mod tree;
@@ -24,6 +25,8 @@ use std::time::Duration;
 
 use self::place::Place;
 pub(super) use self::place::PlaceError;
+use self::pods::PodSource;
+pub(super) use self::pods::PodSourceError;
 use self::pressure::Pressure;
 use self::tree::KubeTree;
 use super::exclusive::Exclusive;
@@ -35,9 +38,11 @@ use super::serve::{self, Server, Shown};
 use super::sweep::{self, Sweeper};
 use super::told::Told;
 use super::{RunError, check, directories, identity, missed};
+use crate::api_server;
 use crate::config::{Config, ObserveConfig, ObservedRuntime};
+use crate::model::api_server::ApiServerStatus;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::check::PodCgroups;
+use crate::model::check::{PodCgroups, WorkloadFacts};
 use crate::model::mounts::CgroupFacts;
 use crate::model::runtime_names::RuntimeStatus;
 use crate::model::stats::StatsSnapshot;
@@ -108,8 +113,10 @@ struct Loop {
     publisher: Publisher,
     /// What there is now, for the status document.
     faults: BTreeMap<Fault, String>,
-    /// As it was told last.
+    /// As it was told last, as the next.
     runtime: Option<RuntimeStatus>,
+    api_server: Option<ApiServerStatus>,
+    pod_source: PodSource,
     n_passes: u64,
     last_pass: Duration,
     /// Boottime of each.
@@ -152,24 +159,48 @@ pub(super) fn find_runtime(observe: &ObserveConfig) -> Option<RuntimeStatus> {
     }
 }
 
-/// What a start goes on with, found out without making anything.
-fn find(
-    root: &Root,
-    config: &Config,
-    observe: &ObserveConfig,
-) -> Result<(Node, Option<Place>), RunError> {
+/// For `ballast check`.
+pub(super) fn find_workloads(observe: &ObserveConfig) -> WorkloadFacts {
+    match pods::source(observe) {
+        Ok(PodSource::Nobody(why)) => WorkloadFacts::Nobody(why),
+        Ok(PodSource::ApiServer(settings)) => match api_server::probe(&settings) {
+            Ok(status) => WorkloadFacts::ApiServer(status),
+            Err(error) => WorkloadFacts::Nobody(error.to_string()),
+        },
+        // The configuration is at fault, which is told by itself.
+        Err(error) => WorkloadFacts::Nobody(crate::observe::chain(&error)),
+    }
+}
+
+/// What a start goes on with.
+struct Found {
+    node: Node,
+    place: Option<Place>,
+    pod_source: PodSource,
+}
+
+/// Finds it out without making anything.
+fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, RunError> {
     let mut faults = directories::faults(root, config, &[]);
     faults.extend(serve::faults(&config.metrics));
-    let found = Node::detect(root, &config.state_directory).map_err(RunError::from);
-    let found = found.and_then(|node| {
+    let pod_source = pods::source(observe).map_err(RunError::from);
+    let node = Node::detect(root, &config.state_directory).map_err(RunError::from);
+    let found = node.and_then(|mut node| {
+        if let Some(name) = pods::node_name(observe) {
+            node.name = name;
+        }
         let place = Place::find(root, &node.reader, &observe.cgroup_roots)?;
         Ok((node, place))
     });
-    match found {
-        Ok(found) if faults.is_empty() => Ok(found),
-        Ok(_) => Err(RunError::all(faults)),
-        Err(error) => {
-            faults.push(error);
+    match (found, pod_source) {
+        (Ok((node, place)), Ok(pod_source)) if faults.is_empty() => Ok(Found {
+            node,
+            place,
+            pod_source,
+        }),
+        (found, pod_source) => {
+            faults.extend(found.err());
+            faults.extend(pod_source.err());
             Err(RunError::all(faults))
         }
     }
@@ -180,7 +211,11 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     syscall::limit_heap();
     let root = Root::host();
     check::check_fitness(&config)?;
-    let (node, place) = find(&root, &config, observe)?;
+    let Found {
+        node,
+        place,
+        pod_source,
+    } = find(&root, &config, observe)?;
     root.create_dir_all(&config.state_directory)
         .map_err(RunError::State)?;
     let _exclusive = Exclusive::take(&config)?;
@@ -245,6 +280,8 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         publisher,
         faults: BTreeMap::new(),
         runtime: None,
+        api_server: None,
+        pod_source,
         n_passes: 0,
         last_pass: Duration::ZERO,
         walked_at: now,
@@ -254,6 +291,8 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     };
     state.sweeper.set_bell(bell.clone());
     state.begin();
+    state.begin_pods();
+    let _api_server = pods::watch(&state.pod_source, &tree, &log)?;
     // Ends after the listener, which asks it.
     let _cri = names::ask_runtime(&observe.runtime, &tree, &log)?;
     let recorder = forensics::keep(
@@ -410,6 +449,7 @@ impl Loop {
         if started >= self.gather_due && self.tree.takes_change() {
             self.gather_due = started + GATHER;
             self.take_runtime();
+            self.take_api_server();
             self.take_pods(false);
             self.publisher.changed(started);
             trigger = Trigger::Event;
@@ -562,6 +602,8 @@ enum Fault {
     Unreadable,
     /// The runtime tells no names.
     Nameless,
+    /// The API server tells nothing.
+    WithoutApiServer,
 }
 
 impl Fault {
@@ -570,6 +612,7 @@ impl Fault {
             Self::Nowhere => "PodsNotFound",
             Self::Unreadable => "TreeUnreadable",
             Self::Nameless => "RuntimeUnavailable",
+            Self::WithoutApiServer => "ApiServerUnavailable",
         }
     }
 }

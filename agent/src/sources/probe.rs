@@ -60,6 +60,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         has_psi: node_stalls(root).is_ok_and(|it| it.memory.is_some()),
         is_swap_on: text("/proc/swaps").is_some_and(|it| is_swap_on(&it)),
         memory: memory_floor(root),
+        workloads: None,
         uncounted_disks: uncounted_disks.unwrap_or_default(),
         // The configuration says which.
         reserved_cgroups: Vec::new(),

@@ -23,12 +23,13 @@ use ballast::model::stats::{
 };
 use ballast::model::status::{PressureStatus, SignalStatus, ThresholdStatus};
 use ballast::model::time::WallTime;
+use ballast::model::workload::Workload;
 use ballast::observe::metrics::labels::{
     Hook, MissedCause, Phase, PressureResource, PressureScope, RestoreResult, WriteResult,
 };
 use ballast::observe::metrics::{
     ContainerLabels, ContainerMemory, Format, Identity, LimitHits, Metrics, PlacementGauges,
-    PoolCpus, Workload,
+    PoolCpus,
 };
 use ballast::observe::stats;
 use ballast::units::{Bytes, Micros};
@@ -393,7 +394,9 @@ impl Node {
     /// The kernel counts a kill in the pod of which no program told.
     pub(super) fn miss_oom_kill(&self) {
         let event = self.oom_event(true, None);
-        self.metrics.oom_kills_missed(&event, 1, MissedCause::Lost);
+        let workload = event.pod.as_ref().map(Workload::of_pod);
+        self.metrics
+            .oom_kills_missed(&event, 1, MissedCause::Lost, workload.as_ref());
     }
 
     fn oom_event(&self, in_pod: bool, method: Option<AttributionMethod>) -> Event {

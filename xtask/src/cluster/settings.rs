@@ -31,6 +31,13 @@ pub(super) const KUBELET: User = User {
     group: "system:nodes",
 };
 
+/// The agent beside kubelet, with the rights that deploy/clusterrole-observe.yaml gives.
+pub(super) const AGENT: User = User {
+    name: "ballast",
+    token: "ballast-cluster-agent",
+    group: "ballast:agents",
+};
+
 pub(super) struct User {
     pub(super) name: &'static str,
     pub(super) token: &'static str,
@@ -39,7 +46,7 @@ pub(super) struct User {
 
 /// A file with lines as the API server's `--token-auth-file` has them.
 pub(super) fn tokens() -> String {
-    [ADMIN, KUBELET]
+    [ADMIN, KUBELET, AGENT]
         .iter()
         .map(|it| format!("{},{},{},{}\n", it.token, it.name, it.name, it.group))
         .collect()

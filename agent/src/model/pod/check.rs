@@ -25,7 +25,8 @@ fn is_dns_label(text: &str) -> bool {
             .all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-')
 }
 
-fn is_dns_subdomain(text: &str) -> bool {
+/// Names of most objects, nodes among them.
+pub fn is_dns_subdomain(text: &str) -> bool {
     // A part of a subdomain may be longer than a label; only the whole is bounded.
     text.len() <= MAX_SUBDOMAIN
         && text.split('.').all(|part| {

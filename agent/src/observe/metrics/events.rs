@@ -1,20 +1,23 @@
 //! What the kernel's events say: OOM kills, and processes that begin and end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::exemplars::Exemplar;
 use super::identity::{ContainerLabels, Identity};
 use super::labels::{self, ExitHow, HostSlice, MissedCause, RecordResult};
-use super::lifetime::Workload;
+use super::lifetime::{MAX_WORKLOADS, other_workloads};
 use super::{Metrics, lock, observe, set_time};
 use crate::model::attribution::Owner;
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::pod::PodUid;
-use crate::model::record::{Event, OomDetail, OomScope, PodRef};
+use crate::model::record::{Event, OomDetail, OomScope};
+use crate::model::workload::Workload;
 
 impl Metrics {
-    /// Counts one kill. `workload`: the controller of the pod; `None` counts the pod itself.
+    /// Counts one kill. `workload`: that of the pod; `None`: it is not known yet, and
+    /// [`Metrics::count_workloads`] counts the kill when it is.
     ///
     /// A victim that was exiting already counts for attribution and latency only, as in the
     /// kernel's own counters.
@@ -80,16 +83,22 @@ impl Metrics {
             self.count(&oom.child_kills, &labels, record.as_ref());
             set_time(&oom.last_child_kill, &labels, event.time);
         }
-        let Some(pod) = named_pod(event) else { return };
-        let workload = workload.cloned();
-        let workload = workload.unwrap_or_else(|| Workload::of_pod(pod));
-        let counted = lock(&self.shared.workloads).touch(&workload, now);
-        let labels = [&*counted.namespace, &counted.kind, &counted.name];
-        self.count(&oom.workload_kills, &labels, record.as_ref());
+        match (workload, event.uid()) {
+            (Some(workload), _) => self.count_workload(workload, 1, now, record.as_ref()),
+            (None, Some(uid)) => self.await_workload(uid, 1, now),
+            (None, None) => {}
+        }
     }
 
     /// Counts `n` kills of which no more is known than where they were. They have no forensic record.
-    pub fn oom_kills_missed(&self, event: &Event, n: u64, cause: MissedCause) {
+    /// `workload` as in [`Metrics::oom_kill`].
+    pub fn oom_kills_missed(
+        &self,
+        event: &Event,
+        n: u64,
+        cause: MissedCause,
+        workload: Option<&Workload>,
+    ) {
         let _counting = self.counting();
         let oom = &self.shared.oom;
         oom.missed.with_label_values(&[cause.as_str()]).inc_by(n);
@@ -102,16 +111,59 @@ impl Metrics {
         let labels = self.values(labels);
         oom.kills.with_label_values(&labels).inc_by(n);
         set_time(&oom.last_kill, &labels, event.time);
-        let Some(pod) = named_pod(event) else { return };
-        self.count_workload(&Workload::of_pod(pod), n, now);
+        match (workload, event.uid()) {
+            (Some(workload), _) => self.count_workload(workload, n, now, None),
+            (None, Some(uid)) => self.await_workload(uid, n, now),
+            (None, None) => {}
+        }
     }
 
-    /// Counts `n` kills of which nobody has the record at hand.
-    pub(super) fn count_workload(&self, workload: &Workload, n: u64, now: Duration) {
+    /// `record`: of the kill, where there is one at hand.
+    fn count_workload(
+        &self,
+        workload: &Workload,
+        n: u64,
+        now: Duration,
+        record: Option<&Exemplar>,
+    ) {
         let counted = lock(&self.shared.workloads).touch(workload, now);
         let labels = [&*counted.namespace, &counted.kind, &counted.name];
         let kills = &self.shared.oom.workload_kills;
         kills.with_label_values(&labels).inc_by(n);
+        if let Some(record) = record {
+            self.shared.exemplars.keep(kills, &labels, record);
+        }
+    }
+
+    /// Beyond [`MAX_WORKLOADS`] pods nobody waits any longer.
+    fn await_workload(&self, uid: &PodUid, n: u64, now: Duration) {
+        let mut awaited = lock(&self.shared.awaited_workloads);
+        if awaited.len() < MAX_WORKLOADS || awaited.contains_key(&*uid.0) {
+            *awaited.entry(uid.0.as_str().into()).or_default() += n;
+        } else {
+            drop(awaited);
+            self.count_workload(&other_workloads(), n, now, None);
+        }
+    }
+
+    /// Counts the kills of pods whose workload is known by now. `now` is boottime.
+    pub fn count_workloads(
+        &self,
+        workload_of: impl Fn(&str) -> Option<Arc<Workload>>,
+        now: Duration,
+    ) {
+        let naming = self.shared.naming.write();
+        let _naming = naming.unwrap_or_else(PoisonError::into_inner);
+        let known: Vec<(Arc<Workload>, u64)> = {
+            let mut awaited = lock(&self.shared.awaited_workloads);
+            let known = awaited.extract_if(.., |uid, _| workload_of(uid).is_some());
+            known
+                .filter_map(|(uid, n)| Some((workload_of(&uid)?, n)))
+                .collect()
+        };
+        for (workload, n) in known {
+            self.count_workload(&workload, n, now, None);
+        }
     }
 
     /// Whether a container, or a pod as a whole, has series.
@@ -174,11 +226,6 @@ impl Metrics {
         let labels = self.values_with(labels, ExitHow::of(status).as_str());
         self.shared.process.exits.with_label_values(&labels).inc();
     }
-}
-
-/// The pod of an event, if it has a name: without one nobody knows its workload.
-fn named_pod(event: &Event) -> Option<&PodRef> {
-    event.pod.as_ref().filter(|it| it.has_name())
 }
 
 /// The record of a kill; `None`: none was made.

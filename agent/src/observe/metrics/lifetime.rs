@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::identity::{ContainerKey, ContainerLabels};
-use crate::model::record::PodRef;
+use crate::model::workload::Workload;
 
 /// How long the series of a pod outlive it: the last counts are scraped several times at the usual
 /// interval of 30 s or 1 min, and 5 min is also how far back Prometheus looks for a sample.
@@ -212,32 +212,12 @@ fn insert(names: &mut BTreeSet<String>, name: &str) -> bool {
     !names.contains(name) && names.insert(name.to_owned())
 }
 
-/// A controller of pods, or a pod without one, over the pods it makes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Workload {
-    pub namespace: String,
-    /// `Deployment`, `StatefulSet`, ...; `Pod` for a pod without a controller.
-    pub kind: String,
-    pub name: String,
-}
-
-impl Workload {
-    /// A pod without a controller.
-    pub fn of_pod(pod: &PodRef) -> Self {
-        Self {
-            namespace: pod.namespace.clone(),
-            kind: "Pod".to_owned(),
-            name: pod.name.clone(),
-        }
-    }
-
-    /// Stands for all workloads past [`MAX_WORKLOADS`].
-    fn other() -> Self {
-        Self {
-            namespace: String::new(),
-            kind: String::new(),
-            name: "other".to_owned(),
-        }
+/// Stands for all workloads past [`MAX_WORKLOADS`].
+pub(super) fn other_workloads() -> Workload {
+    Workload {
+        namespace: String::new(),
+        kind: String::new(),
+        name: "other".to_owned(),
     }
 }
 
@@ -252,7 +232,7 @@ impl WorkloadLifetimes {
     pub(super) fn touch(&mut self, workload: &Workload, now: Duration) -> Workload {
         let is_known = self.last_used.contains_key(workload);
         if !is_known && self.last_used.len() >= MAX_WORKLOADS {
-            return Workload::other();
+            return other_workloads();
         }
         self.last_used.insert(workload.clone(), now);
         workload.clone()
@@ -273,6 +253,7 @@ impl WorkloadLifetimes {
 mod tests {
     use super::*;
     use crate::model::pod::PodUid;
+    use crate::model::record::PodRef;
 
     const LIVE: [ContainerLabels<'_>; 2] = [
         ContainerLabels::named("default", "a", "main"),
@@ -392,7 +373,7 @@ mod tests {
             assert_eq!(workloads.touch(&workload(n), at(0)), workload(n));
         }
         let more = workload(MAX_WORKLOADS);
-        assert_eq!(workloads.touch(&more, at(1)), Workload::other());
+        assert_eq!(workloads.touch(&more, at(1)), other_workloads());
         assert_eq!(workloads.touch(&workload(0), at(5)), workload(0));
         let expired = workloads.expire(WORKLOAD_RETENTION);
         assert_eq!(

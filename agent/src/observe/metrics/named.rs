@@ -11,7 +11,6 @@ use prometheus::core::{Atomic, Collector, GenericCounter, MetricVec, MetricVecBu
 
 use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::{CpuStallCause, ExitHow};
-use super::lifetime::Workload;
 use super::{LimitHits, Metrics, lock, remove};
 use crate::model::record::PodRef;
 
@@ -56,20 +55,16 @@ impl Metrics {
             return;
         }
         self.touch(to, now);
-        let n_kills = self.move_events(from, to);
+        self.move_events(from, to);
         self.move_readings(&of.0, &to.to_key());
         self.end_container(&of.0);
         lock(&self.shared.pods).end(from);
-        if of.pod_uid().is_some() && pod.has_name() && n_kills > 0 {
-            self.count_workload(&Workload::of_pod(pod), n_kills, now);
-        }
     }
 
-    /// What the kernel told. Gives how many kills there were.
-    fn move_events(&self, from: ContainerLabels<'_>, to: ContainerLabels<'_>) -> u64 {
+    /// What the kernel told.
+    fn move_events(&self, from: ContainerLabels<'_>, to: ContainerLabels<'_>) {
         let (old, new) = (self.values(from), self.values(to));
         let (oom, process) = (&self.shared.oom, &self.shared.process);
-        let n_kills = oom.kills.with_label_values(&old).get();
         for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
             move_count(family, &old, &new);
             self.shared.exemplars.rename(family, &old, &new);
@@ -81,7 +76,6 @@ impl Metrics {
         }
         move_time(&oom.last_kill, &old, &new);
         move_time(&oom.last_child_kill, &old, &new);
-        n_kills
     }
 
     /// What sweeps read of counters that the kernel keeps.

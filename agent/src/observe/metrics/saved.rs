@@ -10,8 +10,9 @@ use prometheus::{GaugeVec, IntCounterVec};
 
 use super::families::OomFamilies;
 use super::identity::{self, ContainerLabels, Identity};
-use super::{Metrics, Workload, lock, table};
+use super::{Metrics, lock, table};
 use crate::model::saved_counts::{SavedCounts, SavedSeries, as_count};
+use crate::model::workload::Workload;
 
 fn counters(oom: &OomFamilies) -> [&IntCounterVec; 8] {
     [
@@ -42,6 +43,7 @@ impl Metrics {
         let oom = &self.shared.oom;
         let mut saved = SavedCounts::default();
         saved.set_kills_by_id(&lock(&self.shared.kills_by_id));
+        saved.set_kills_without_workload(&lock(&self.shared.awaited_workloads));
         for family in counters(oom) {
             save(family, |it| it.get_counter().get_value(), &mut saved);
         }
@@ -59,6 +61,7 @@ impl Metrics {
         let identity = self.shared.identity;
         if identity == Identity::NamesOrIds {
             *lock(&self.shared.kills_by_id) = saved.kills_by_id();
+            *lock(&self.shared.awaited_workloads) = saved.kills_without_workload();
         }
         for (labels, _) in series(&oom.kills, saved, identity) {
             if let Some(labels) = ContainerLabels::of_values(&labels) {

@@ -50,6 +50,12 @@ fn oom_parts(record: &EventRecord) -> (&Event, &OomDetail) {
     }
 }
 
+/// Of a pod that has a name, and is its own workload.
+fn workload_of(event: &Event) -> Option<Workload> {
+    let named = event.pod.as_ref().filter(|it| it.has_name());
+    named.map(Workload::of_pod)
+}
+
 fn pod_uid() -> PodUid {
     PodUid("0a1b2c3d-0000-4000-8000-000000000001".to_owned())
 }
@@ -85,14 +91,14 @@ fn everything_of(identity: Identity) -> Metrics {
     metrics.set_process_usage(&usage, at);
     let mut record = oom_record(1);
     let (event, detail) = oom_parts(&record);
-    metrics.oom_kill(event, detail, None);
+    metrics.oom_kill(event, detail, workload_of(event).as_ref());
     record.event.pod = None;
     record.event.method = Some(AttributionMethod::None);
     if let Some(EventDetail::Oom(detail)) = &mut record.event.detail {
         detail.scope = OomScope::Node;
     }
     let (event, detail) = oom_parts(&record);
-    metrics.oom_kill(event, detail, None);
+    metrics.oom_kill(event, detail, workload_of(event).as_ref());
     metrics.oom_records(RecordResult::Kept, 1);
     metrics.cgroup_writes("memory.max", WriteResult::Changed, 1);
     metrics.cgroup_op(CgroupOp::Mkdir, second);
@@ -231,7 +237,7 @@ fn a_victim_that_was_exiting_is_no_kill() {
         detail.was_exiting = true;
     }
     let (event, detail) = oom_parts(&record);
-    metrics.oom_kill(event, detail, None);
+    metrics.oom_kill(event, detail, workload_of(event).as_ref());
     let text = text(&metrics);
     assert!(!text.contains("ballast_oom_kills_total{"), "{text}");
     let attributed = r#"ballast_oom_attribution_total{method="exact"}"#;
@@ -247,7 +253,7 @@ fn a_kill_in_a_pod_that_nobody_knows_is_none_of_the_hosts() {
         detail.victim.unknown_cgroup_id = Some(7);
     }
     let (event, detail) = oom_parts(&record);
-    metrics.oom_kill(event, detail, None);
+    metrics.oom_kill(event, detail, workload_of(event).as_ref());
     let text = text(&metrics);
     let unnamed = r#"ballast_oom_kills_total{container="",namespace="",pod=""}"#;
     assert_eq!(value(&text, unnamed), Some(1.0), "{text}");
@@ -283,7 +289,7 @@ fn totals_outlive_the_pod() {
     let metrics = Metrics::default();
     let record = oom_record(1);
     let (event, detail) = oom_parts(&record);
-    metrics.oom_kill(event, detail, None);
+    metrics.oom_kill(event, detail, workload_of(event).as_ref());
     let now = Duration::from_nanos(event.boottime_ns);
     let pod = r#"ballast_oom_kills_total{container="main",namespace="default",pod="hungry"}"#;
     let last = r#"ballast_oom_last_kill_timestamp_seconds{container="main",namespace="default",pod="hungry"}"#;
@@ -426,7 +432,7 @@ fn counts_of_oom_kills_go_on_in_the_next_agent() {
     let record = oom_record(1);
     let (event, detail) = oom_parts(&record);
     for _ in 0..3 {
-        before.oom_kill(event, detail, None);
+        before.oom_kill(event, detail, workload_of(event).as_ref());
     }
     before.oom_records(RecordResult::Coalesced, 3);
     let json = serde_json::to_string(&before.oom_counts()).expect("plain data");
@@ -434,7 +440,7 @@ fn counts_of_oom_kills_go_on_in_the_next_agent() {
     let after = Metrics::default();
     let now = Duration::from_secs(100);
     after.restore_oom_counts(&saved, now);
-    after.oom_kill(event, detail, None);
+    after.oom_kill(event, detail, workload_of(event).as_ref());
     let container = r#"{container="main",namespace="default",pod="hungry"}"#;
     let seconds = event.time.since_epoch().as_secs_f64();
     check(

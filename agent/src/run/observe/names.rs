@@ -42,12 +42,17 @@ pub(super) fn ask_runtime(
     let (of_sink, log) = (Arc::clone(tree), log.clone());
     let sink = move |told| {
         of_sink.hear_runtime(told);
-        let index = of_sink.kernel.index();
-        log.amend(|event| name_event(event, &index.names));
+        amend(&log, &of_sink);
     };
     let cri = Cri::start(endpoint.clone(), sink).map_err(RunError::Thread)?;
     tree.set_asker(cri.asker());
     Ok(Some(cri))
+}
+
+/// Puts the names that have come into the records.
+pub(super) fn amend(log: &EventLog, tree: &KubeTree) {
+    let index = tree.kernel.index();
+    log.amend(|event| name_event(event, &index.names));
 }
 
 /// For `ballast check`.
@@ -203,5 +208,7 @@ impl Loop {
                 self.metrics.name(&of, &pod, [&name, &id], now);
             }
         }
+        let workload = |uid: &str| index.names.workload(&PodUid(uid.to_owned()));
+        self.metrics.count_workloads(workload, now);
     }
 }

@@ -97,6 +97,7 @@ impl Loop {
                 pressure: self.pressure.as_ref().and_then(|it| it.status.clone()),
                 placement: None,
                 runtime: self.runtime.clone(),
+                api_server: self.api_server.clone(),
             },
             pods: entries.collect(),
             manifest_faults: Vec::new(),
@@ -148,6 +149,13 @@ impl Loop {
         stats: Option<&StatsSnapshot>,
     ) -> status::PodEntry {
         let mut stalls = self.tree.readings.stalls_of(&pod.pod.uid);
+        let declared = self
+            .tree
+            .kernel
+            .index()
+            .names
+            .declared(&pod.pod.uid)
+            .cloned();
         let read = stats.and_then(|it| {
             let index = it.pods.binary_search_by(|it| it.pod.cmp(&pod.pod)).ok()?;
             Some(&it.pods[index])
@@ -161,7 +169,9 @@ impl Loop {
                 ContainerEntry {
                     name: it.name.clone(),
                     id: it.name.is_empty().then(|| it.runtime_id.clone()),
-                    kind: None,
+                    kind: declared
+                        .as_ref()
+                        .and_then(|pod| Some(pod.container(&it.name)?.role)),
                     state: state(pod, it),
                     restarts: it.restarts,
                     oom_kills: it.oom_events,
@@ -176,6 +186,7 @@ impl Loop {
             namespace: pod.pod.namespace.clone(),
             name: pod.pod.name.clone(),
             uid: pod.pod.uid.clone(),
+            workload: declared.map(|it| (*it.workload).clone()),
             qos: pod.qos,
             qos_reason: None,
             phase: phase(pod),

@@ -1,6 +1,6 @@
 //! The tree of cgroups that kubelet and its runtime make: found by a walk, followed by what the kernel tells.
 //!
-//! In: news of the listener and of the runtime, on their threads. Out: the index of cgroups, which pods there are, and what a
+//! In: news of the listener, the runtime and the API server, on their threads. Out: the index of cgroups, which pods there are, and what a
 //! container had used when its last process ended.
 //!
 //! Invariant: nothing here writes. A cgroup is registered when the kernel tells of it or a walk finds it, and
@@ -12,9 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::known;
 use super::place::Place;
+use crate::api_server;
 use crate::cri::{self, Asker};
 use crate::decide::attribution::Made;
 use crate::decide::naming::Known;
+use crate::model::api_server::ApiServerStatus;
 use crate::model::attribution::{Level, Owner};
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
@@ -64,6 +66,8 @@ struct Told {
     programs: Option<Programs>,
     /// `None`: the runtime has not told anything yet, or it is not asked.
     runtime: Option<RuntimeStatus>,
+    /// The same of the API server.
+    api_server: Option<ApiServerStatus>,
 }
 
 impl KubeTree {
@@ -123,6 +127,33 @@ impl KubeTree {
             self.are_named.store(true, Ordering::Relaxed);
             self.change();
         }
+    }
+
+    /// Takes what the API server told, on its thread. True: somebody has a name, or another.
+    pub(super) fn hear_api_server(&self, told: api_server::Told) -> bool {
+        let is_new = match told {
+            api_server::Told::All(all) => self.kernel.index_mut().learn_pods(&all),
+            api_server::Told::Changed(pod) => self.kernel.index_mut().names.learn_pod(&pod),
+            api_server::Told::Deleted(uid) => {
+                self.kernel.index_mut().pod_deleted(&uid);
+                false
+            }
+            api_server::Told::State(status) => {
+                self.told().api_server = Some(status);
+                self.change();
+                false
+            }
+        };
+        if is_new {
+            self.are_named.store(true, Ordering::Relaxed);
+            self.change();
+        }
+        is_new
+    }
+
+    /// How the API server is; `None`: it has not told anything yet, or it is not asked.
+    pub(super) fn api_server(&self) -> Option<ApiServerStatus> {
+        self.told().api_server.clone()
     }
 
     pub(super) fn set_asker(&self, asker: Asker) {

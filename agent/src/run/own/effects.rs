@@ -52,6 +52,7 @@ const KERNEL: &str = include_str!("../kernel.rs");
 const MODES: &str = include_str!("../../run.rs");
 const OBSERVE: &str = include_str!("../observe.rs");
 const OBSERVED_NAMES: &str = include_str!("../observe/names.rs");
+const OBSERVED_PODS: &str = include_str!("../observe/pods.rs");
 const OWNERSHIP: &str = include_str!("ownership.rs");
 const PLACEMENT: &str = include_str!("placement.rs");
 const RUN: &str = include_str!("../own.rs");
@@ -76,10 +77,12 @@ const CASES: &[Case] = &[
     ("apiVersion", Refused, "", "apiVersion: ballast.dev/v2"),
     ("kind", Refused, "", "kind: Pod"),
     ("mode", At(MODES, "Mode::Observe(observe) =>"), "", "mode: observe"),
-    ("pods.source", Refused, "", "pods: {source: kubelet}"),
+    ("pods.source", At(OBSERVED_PODS, "match observe.pods"), "mode: observe", "mode: observe\npods: {source: apiserver}"),
     ("pods.manifestDirectory", At(RUN, "ManifestDirectory::new(manifest_directory)"), "", "pods: {manifestDirectory: /pods}"),
     ("pods.removeUnknownCgroups", At(OWNERSHIP, "remove_unknown_cgroups"), "", "pods: {removeUnknownCgroups: true}"),
     ("runtime.type", At(OBSERVE, "match &observe.runtime"), "mode: observe", "mode: observe\nruntime: {type: none}"),
+    ("kubernetes.nodeName", At(OBSERVED_PODS, "kubernetes.node_name.clone()"), "mode: observe", "mode: observe\nkubernetes: {nodeName: node1}"),
+    ("kubernetes.kubeconfigFile", At(OBSERVED_PODS, "kubernetes.kubeconfig_file.clone()"), "mode: observe", "mode: observe\nkubernetes: {kubeconfigFile: /k}"),
     ("runtime.endpoint", At(OBSERVED_NAMES, "endpoint.clone()"), "mode: observe", "mode: observe\nruntime: {endpoint: unix:///run/cri.sock}"),
     ("stateDirectory", At(RUN, "StatePaths(config.state_directory"), "", "stateDirectory: /state"),
     ("kubeletDirectory", At(PLACEMENT, "own.kubelet_directory"), "", "kubeletDirectory: /kubelet"),

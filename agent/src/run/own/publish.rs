@@ -14,9 +14,10 @@ use crate::decide::placement::summary::summary;
 use crate::decide::pod_resources::{memory, milli_cpu};
 use crate::decide::qos::qos_reason;
 use crate::model::admission::Admission;
+use crate::model::api_pod::ContainerRole;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::container::{ContainerKind, ContainerState, ContainerStatus};
+use crate::model::container::{ContainerState, ContainerStatus};
 use crate::model::pod::{Overhead, PodLevel, PodUid, ResourceList};
 use crate::model::status::{
     self, AgentStatus, ApiVersion, CgroupStatus, ManifestFault, NodeStatus, PsiStatus,
@@ -320,6 +321,7 @@ impl Loop {
                     uncounted_disks: uncounted_disks(&Root::host(), &self.node.cgroups.layout),
                 },
                 runtime: None,
+                api_server: None,
                 resources: self.resources(&usages),
                 psi,
                 ebpf: self.publisher.ebpf(self.shared.lost()),
@@ -409,12 +411,12 @@ impl Loop {
             .iter()
             .map(|it| {
                 let kind = match it.is_sidecar {
-                    true => ContainerKind::Sidecar,
-                    false => ContainerKind::Init,
+                    true => ContainerRole::Sidecar,
+                    false => ContainerRole::Init,
                 };
                 (kind, it)
             })
-            .chain(pod.containers.iter().map(|it| (ContainerKind::Main, it)))
+            .chain(pod.containers.iter().map(|it| (ContainerRole::Main, it)))
             .filter_map(|(kind, container)| {
                 let name = &container.name;
                 let own = entry.state.containers.iter().find(|it| it.name == *name)?;
@@ -444,6 +446,7 @@ impl Loop {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
+            workload: None,
             qos: entry.qos,
             qos_reason: Some(qos_reason(pod)),
             phase: entry.state.phase,

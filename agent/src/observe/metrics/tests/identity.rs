@@ -116,7 +116,7 @@ fn a_kill_in_a_pod_without_a_name_is_none_of_the_hosts_and_of_no_workload() {
     let metrics = unnamed();
     kill_in_two_pods(&metrics);
     let record = kill_in("uid-a", "0a");
-    metrics.oom_kills_missed(&record.event, 2, MissedCause::Lost);
+    metrics.oom_kills_missed(&record.event, 2, MissedCause::Lost, None);
     let text = text(&metrics);
     let seconds = Some(1_763_710_000.123_456);
     for (name, expected) in [
@@ -148,7 +148,7 @@ fn kills_in_a_pod_stay_its_own_when_its_containers_are_gone() {
     let (uid, other) = (PodUid("uid-a".into()), PodUid("uid-b".into()));
     kill_in_two_pods(&metrics);
     let missed = kill_in("uid-a", "0b");
-    metrics.oom_kills_missed(&missed.event, 2, MissedCause::Lost);
+    metrics.oom_kills_missed(&missed.event, 2, MissedCause::Lost, None);
     metrics.oom_kills_by(&owner("uid-a", "0b"), 2);
     let mut in_pod = kill_in("uid-a", "");
     in_pod.event.container_id = None;
@@ -358,6 +358,41 @@ fn name_all(metrics: &Metrics) {
     for of in metrics.unnamed() {
         let pod = pod_ref("shop", "uid-a");
         metrics.name(&of, &pod, ["app", ""], Duration::from_secs(1));
+    }
+    let workload = |_: &str| Some(Arc::new(Workload::of_pod(&pod_ref("shop", "uid-a"))));
+    metrics.count_workloads(workload, Duration::from_secs(1));
+}
+
+/// Neither twice nor never, and not forgotten by the next agent.
+#[test]
+fn kills_are_counted_by_workload_when_that_is_known() {
+    let before = unnamed();
+    kill_in_two_pods(&before);
+    let missed = kill_in("uid-b", "0a");
+    before.oom_kills_missed(&missed.event, 3, MissedCause::Lost, None);
+    let shop = Arc::new(Workload {
+        namespace: "default".to_owned(),
+        kind: "Deployment".to_owned(),
+        name: "shop".to_owned(),
+    });
+    let metrics = unnamed();
+    metrics.restore_oom_counts(&before.oom_counts(), Duration::from_secs(1));
+    let family = "ballast_oom_workload_kills_total";
+    assert!(!text(&metrics).contains(&format!("{family}{{")));
+    let only_b = |uid: &str| (uid == "uid-b").then(|| Arc::clone(&shop));
+    let all = |_: &str| Some(Arc::clone(&shop));
+    let series =
+        format!("{family}{{namespace=\"default\",workload=\"shop\",workload_kind=\"Deployment\"}}");
+    for _ in 0..2 {
+        metrics.count_workloads(only_b, Duration::from_secs(2));
+        check(&metrics, &[(&series, Some(4.0))]);
+    }
+    let record = kill_in("uid-b", "0a");
+    let (event, detail) = oom_parts(&record);
+    metrics.oom_kill(event, detail, Some(&shop));
+    for _ in 0..2 {
+        metrics.count_workloads(all, Duration::from_secs(3));
+        check(&metrics, &[(&series, Some(6.0))]);
     }
 }
 

@@ -1,0 +1,436 @@
+//! The watch of the pods of one node: begun, resumed, and begun anew where it cannot be.
+//!
+//! It begins with a streamed list (KEP-3157), or with a list that the API server answers from its cache where it
+//! streams none, and is resumed from the last version that it told.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, ListParams, PostParams, VersionMatch, WatchEvent, WatchParams};
+use kube::core::Status;
+use tokio_stream::{Stream, StreamExt};
+
+use super::connect::{said, said_by_server};
+use super::{Settings, Told, connect, meaning};
+use crate::model::api_pod::ApiPod;
+use crate::model::api_server::ApiServerStatus;
+use crate::model::pod::PodUid;
+use crate::model::time::WallTime;
+use crate::sys::{chain, clock};
+
+/// To answer a question, or to begin a watch.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// To answer with all pods of the node.
+const LIST: Duration = Duration::from_secs(30);
+
+/// Shortest and longest watch, in seconds; the API server ends it. Those of a cluster do not end together.
+const SHORTEST_WATCH: u32 = 192;
+const LONGEST_WATCH: u32 = 288;
+
+/// Between two pods of a streamed list, and before its end is told. An API server that does not know of streamed
+/// lists never tells it.
+const STREAMED: Duration = Duration::from_secs(15);
+
+/// A watch without a word, where bookmarks come every minute: at first, and after one new list after the other has
+/// changed nothing.
+const FIRST_SILENCE: Duration = Duration::from_secs(150);
+const LAST_SILENCE: Duration = Duration::from_secs(1200);
+
+/// The longest wait before it is tried again, at first and at last. All agents of a cluster miss its API server at
+/// one moment, so each waits for a random part of it.
+const FIRST_PAUSE: Duration = Duration::from_millis(800);
+const LAST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What lasted so long was good, and the pauses begin anew.
+const LASTED: Duration = Duration::from_secs(10);
+
+/// Where the end of a streamed list is told (KEP-3157).
+const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<Pod>>> + Send>>;
+
+/// Watches until it is dropped.
+pub(super) struct Follower {
+    settings: Settings,
+    sink: Box<dyn Fn(Told) + Send>,
+    status: ApiServerStatus,
+    is_told: bool,
+    /// From where to go on. `None`: from the beginning.
+    version: Option<String>,
+    /// The API server streams lists, as far as is known.
+    streams_lists: bool,
+    silence: Duration,
+}
+
+/// Why a watch is not gone on with.
+#[derive(Debug)]
+enum Left {
+    /// Its time was over.
+    Ended,
+    /// It may be silent for good: only a list can tell.
+    Silent,
+    /// The API server has forgotten what came after the version.
+    Expired,
+    /// It does not know of streamed lists.
+    NotStreamed,
+    Failed(Failure),
+}
+
+#[derive(Debug)]
+struct Failure {
+    why: String,
+    /// HTTP status; 0: there was none.
+    code: u16,
+    /// Not to be tried again before, if the API server says so.
+    after: Duration,
+}
+
+impl Follower {
+    pub(super) fn new(settings: Settings, sink: Box<dyn Fn(Told) + Send>) -> Self {
+        Self {
+            status: not_asked(&settings),
+            settings,
+            sink,
+            is_told: false,
+            version: None,
+            streams_lists: true,
+            silence: FIRST_SILENCE,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Infallible {
+        let mut longest = FIRST_PAUSE;
+        loop {
+            let began = clock::boottime();
+            let failure = match connect::client(&self.settings).await {
+                Ok((client, server)) => {
+                    self.status.server = Some(server);
+                    self.follow(client).await
+                }
+                Err(error) => Failure::new(chain(&error)),
+            };
+            if clock::boottime().saturating_sub(began) >= LASTED {
+                longest = FIRST_PAUSE;
+            }
+            self.set_fault(failure.why);
+            tokio::time::sleep(failure.after.max(clock::random_part(longest))).await;
+            longest = (longest * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// Until it fails. Another connection is made then: the files that say how may have changed.
+    async fn follow(&mut self, client: Client) -> Failure {
+        self.streams_lists = true;
+        let pods = Api::<Pod>::all(client);
+        loop {
+            let began = clock::boottime();
+            match self.watch(&pods).await {
+                Left::Ended => {}
+                Left::Silent => {
+                    self.version = None;
+                    self.silence = (self.silence * 2).min(LAST_SILENCE);
+                }
+                Left::Expired => self.version = None,
+                Left::NotStreamed => self.streams_lists = false,
+                Left::Failed(failure) => return failure,
+            }
+            // Nobody who ends each watch at once is asked without a pause.
+            if clock::boottime().saturating_sub(began) < FIRST_PAUSE {
+                tokio::time::sleep(clock::random_part(FIRST_PAUSE)).await;
+            }
+        }
+    }
+
+    async fn watch(&mut self, pods: &Api<Pod>) -> Left {
+        let mut events = match self.begin(pods).await {
+            Ok(events) => events,
+            Err(left) => return left,
+        };
+        self.set_followed();
+        loop {
+            let event = match tokio::time::timeout(self.silence, events.next()).await {
+                Err(_) => return Left::Silent,
+                Ok(None) => return Left::Ended,
+                Ok(Some(Err(error))) => return Failure::of("watch", &error).into(),
+                Ok(Some(Ok(event))) => event,
+            };
+            match event {
+                WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+                    self.set_version(&pod);
+                    if let Some(pod) = meaning::of_pod(&pod) {
+                        (self.sink)(Told::Changed(Arc::new(pod)));
+                    }
+                }
+                WatchEvent::Deleted(pod) => {
+                    self.set_version(&pod);
+                    if let Some(uid) = meaning::uid(&pod) {
+                        (self.sink)(Told::Deleted(uid));
+                    }
+                }
+                WatchEvent::Bookmark(bookmark) => {
+                    self.version = Some(bookmark.metadata.resource_version);
+                    self.silence = FIRST_SILENCE;
+                }
+                WatchEvent::Error(status) => return Failure::of_status("watch", &status).into(),
+            }
+        }
+    }
+
+    fn set_version(&mut self, of: &Pod) {
+        if let Some(version) = &of.metadata.resource_version {
+            self.version = Some(version.clone());
+        }
+    }
+
+    /// All pods have been told, now or before.
+    async fn begin(&mut self, pods: &Api<Pod>) -> Result<Events, Left> {
+        if self.version.is_none() && self.streams_lists {
+            return self.stream(pods).await;
+        }
+        let version = match self.version.clone() {
+            Some(version) => version,
+            None => self.list(pods).await?,
+        };
+        start(pods, &self.parameters(false), &version).await
+    }
+
+    /// The pods that there are come as events, and those that follow after them.
+    async fn stream(&mut self, pods: &Api<Pod>) -> Result<Events, Left> {
+        let started = start(pods, &self.parameters(true), "0").await;
+        let mut events = started.map_err(not_streamed)?;
+        let mut all: BTreeMap<PodUid, Arc<ApiPod>> = BTreeMap::new();
+        loop {
+            let next = tokio::time::timeout(STREAMED, events.next()).await;
+            let event = match next.map_err(|_late| Left::NotStreamed)? {
+                None => return Err(Failure::new("watch pods: it ended too early").into()),
+                Some(Err(error)) => return Err(Failure::of("watch", &error).into()),
+                Some(Ok(event)) => event,
+            };
+            match event {
+                WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+                    all.extend(meaning::of_pod(&pod).map(|it| (it.pod.uid.clone(), Arc::new(it))));
+                }
+                WatchEvent::Deleted(pod) => {
+                    meaning::uid(&pod).and_then(|it| all.remove(&it));
+                }
+                WatchEvent::Bookmark(bookmark) => {
+                    if bookmark.metadata.annotations.contains_key(INITIAL_END) {
+                        self.version = Some(bookmark.metadata.resource_version);
+                        (self.sink)(Told::All(all.into_values().collect()));
+                        return Ok(events);
+                    }
+                }
+                WatchEvent::Error(status) => {
+                    return Err(not_streamed(Failure::of_status("watch", &status).into()));
+                }
+            }
+        }
+    }
+
+    /// Gives the version from which to watch.
+    async fn list(&mut self, pods: &Api<Pod>) -> Result<String, Left> {
+        let parameters = self.list_of_cache();
+        let listing = pods.list(&parameters);
+        let listed = match tokio::time::timeout(LIST, listing).await {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(error)) => return Err(Failure::of("list", &error).into()),
+            Err(_) => return Err(Failure::late("list", LIST).into()),
+        };
+        let Some(version) = listed.metadata.resource_version else {
+            return Err(Failure::new("list pods: the list has no resourceVersion").into());
+        };
+        let all = listed.items.iter().filter_map(meaning::of_pod);
+        (self.sink)(Told::All(all.map(Arc::new).collect()));
+        self.version = Some(version.clone());
+        Ok(version)
+    }
+
+    /// A list that costs the API server's storage nothing.
+    fn list_of_cache(&self) -> ListParams {
+        ListParams {
+            field_selector: Some(of_node(&self.settings.node)),
+            resource_version: Some("0".to_owned()),
+            version_match: Some(VersionMatch::NotOlderThan),
+            ..ListParams::default()
+        }
+    }
+
+    fn parameters(&self, streams_list: bool) -> WatchParams {
+        let spread = u64::from(LONGEST_WATCH - SHORTEST_WATCH);
+        let more = clock::random_part(Duration::from_secs(spread)).as_secs();
+        WatchParams {
+            field_selector: Some(of_node(&self.settings.node)),
+            timeout: Some(SHORTEST_WATCH + u32::try_from(more).unwrap_or(0)),
+            bookmarks: true,
+            send_initial_events: streams_list,
+            ..WatchParams::default()
+        }
+    }
+
+    fn set_followed(&mut self) {
+        self.set_status(ApiServerStatus {
+            stale_since: None,
+            fault: None,
+            ..self.status.clone()
+        });
+    }
+
+    fn set_fault(&mut self, why: String) {
+        let now = || WallTime::from_epoch(clock::wall());
+        let has_told = self.version.is_some();
+        self.set_status(ApiServerStatus {
+            stale_since: self.status.stale_since.or_else(|| has_told.then(now)),
+            fault: Some(why),
+            ..self.status.clone()
+        });
+    }
+
+    fn set_status(&mut self, status: ApiServerStatus) {
+        if !self.is_told || status != self.status {
+            (self.is_told, self.status) = (true, status);
+            (self.sink)(Told::State(self.status.clone()));
+        }
+    }
+}
+
+impl Failure {
+    fn new(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            code: 0,
+            after: Duration::ZERO,
+        }
+    }
+
+    fn of(verb: &str, error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::of_status(verb, status),
+            _ => Self::new(format!("{verb} pods: {}", said(error))),
+        }
+    }
+
+    fn of_status(verb: &str, status: &Status) -> Self {
+        // `Retry-After` of an API server that has too much to do.
+        let details = status.details.as_ref();
+        let after = details.map_or(0, |it| u64::from(it.retry_after_seconds));
+        Self {
+            why: format!("{verb} pods: {}", said_by_server(status)),
+            code: status.code,
+            after: Duration::from_secs(after),
+        }
+    }
+
+    fn late(verb: &str, after: Duration) -> Self {
+        Self::new(format!(
+            "{verb} pods: no answer within {} s",
+            after.as_secs()
+        ))
+    }
+}
+
+impl From<Failure> for Left {
+    fn from(failure: Failure) -> Self {
+        match failure.code {
+            GONE => Self::Expired,
+            _ => Self::Failed(failure),
+        }
+    }
+}
+
+async fn start(pods: &Api<Pod>, parameters: &WatchParams, version: &str) -> Result<Events, Left> {
+    match tokio::time::timeout(ANSWER, pods.watch(parameters, version)).await {
+        Ok(Ok(events)) => Ok(Box::pin(events)),
+        Ok(Err(error)) => Err(Failure::of("watch", &error).into()),
+        Err(_) => Err(Failure::late("watch", ANSWER).into()),
+    }
+}
+
+/// HTTP status codes of what an API server refuses.
+const BAD_REQUEST: u16 = 400;
+const GONE: u16 = 410;
+const UNPROCESSABLE: u16 = 422;
+
+/// A streamed list that was refused.
+fn not_streamed(left: Left) -> Left {
+    match left {
+        Left::Failed(Failure {
+            code: BAD_REQUEST | UNPROCESSABLE,
+            ..
+        }) => Left::NotStreamed,
+        left => left,
+    }
+}
+
+fn of_node(node: &str) -> String {
+    format!("spec.nodeName={node}")
+}
+
+fn not_asked(settings: &Settings) -> ApiServerStatus {
+    ApiServerStatus {
+        server: None,
+        node: settings.node.clone(),
+        stale_since: None,
+        fault: None,
+    }
+}
+
+/// See [`super::probe`].
+pub(super) async fn probe(settings: &Settings) -> ApiServerStatus {
+    let mut status = not_asked(settings);
+    match connect::client(settings).await {
+        Ok((client, server)) => {
+            status.server = Some(server);
+            status.fault = ask(client, settings).await.err();
+        }
+        Err(error) => status.fault = Some(chain(&error)),
+    }
+    status
+}
+
+/// `Err`: what keeps pods from being watched.
+async fn ask(client: Client, settings: &Settings) -> Result<(), String> {
+    let few = ListParams {
+        limit: Some(1),
+        field_selector: Some(of_node(&settings.node)),
+        resource_version: Some("0".to_owned()),
+        version_match: Some(VersionMatch::NotOlderThan),
+        ..ListParams::default()
+    };
+    let pods = Api::<Pod>::all(client.clone());
+    match tokio::time::timeout(ANSWER, pods.list(&few)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => return Err(Failure::of("list", &error).why),
+        Err(_) => return Err(Failure::late("list", ANSWER).why),
+    }
+    let reviews = Api::<SelfSubjectAccessReview>::all(client);
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some("watch".to_owned()),
+                resource: Some("pods".to_owned()),
+                version: Some("v1".to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let parameters = PostParams::default();
+    let asking = reviews.create(&parameters, &review);
+    match tokio::time::timeout(ANSWER, asking).await {
+        Ok(Ok(reviewed)) if reviewed.status.as_ref().is_some_and(|it| !it.allowed) => {
+            Err("watch pods: the agent may list them and not watch them".to_owned())
+        }
+        // Who may not ask has to try.
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,28 @@
+//! The API server as a source of pods.
+
+use serde::{Deserialize, Serialize};
+
+use super::time::WallTime;
+
+/// How it is, for the status document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiServerStatus {
+    /// Its URL; `None`: the file that names it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Whose pods are watched.
+    pub node: String,
+    /// Since when pods are shown as it had them then. `None`: they are shown as it has them, or it has never told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_since: Option<WallTime>,
+    /// Why it tells nothing now; what it told stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+impl ApiServerStatus {
+    pub fn is_followed(&self) -> bool {
+        self.fault.is_none()
+    }
+}

@@ -1,0 +1,239 @@
+//! Whose pods they are, by what a pod itself says: no other object is asked for.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde::{Deserialize, Serialize};
+
+use super::record::PodRef;
+
+/// What the Deployment controller puts on the pods of a ReplicaSet, and at the end of its name
+/// (pkg/controller/deployment/sync.go), and what Argo Rollouts does.
+const HASHES: [(&str, &str); 2] = [
+    ("pod-template-hash", "Deployment"),
+    ("rollouts-pod-template-hash", "Rollout"),
+];
+
+/// Digits of a hash: a decimal 32-bit number of the alphabet of `rand.SafeEncodeString`
+/// (k8s.io/apimachinery/pkg/util/rand).
+const HASH_DIGITS: &str = "456789bcdf";
+const LONGEST_HASH: usize = 10;
+
+/// Digits of the scheduled minute at the end of the name of a Job, until the year 2160.
+const MINUTE_DIGITS: usize = 8;
+
+/// A Job makes its pods when it was made itself, or later where one fails.
+const SCHEDULED_WITHIN: Duration = Duration::from_hours(24);
+
+/// A controller of pods, or a pod without one, over the pods it makes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Workload {
+    pub namespace: String,
+    /// `Deployment`, `StatefulSet`, ...; `Pod` for a pod without a controller.
+    pub kind: String,
+    pub name: String,
+}
+
+impl Workload {
+    /// A pod without a controller.
+    pub fn of_pod(pod: &PodRef) -> Self {
+        Self {
+            namespace: pod.namespace.clone(),
+            kind: "Pod".to_owned(),
+            name: pod.name.clone(),
+        }
+    }
+
+    /// Of a pod of the API, with the names `pod`: the controller that people know, over the one between, the
+    /// Deployment of a ReplicaSet and the CronJob of a Job.
+    pub fn of_api(of: &Pod, pod: &PodRef) -> Self {
+        let owners = of.metadata.owner_references.iter().flatten();
+        let mut controllers = owners.filter(|it| it.controller == Some(true));
+        // The owner of a mirror of a static pod is its node.
+        match controllers.next().filter(|it| it.kind != "Node") {
+            Some(owner) => {
+                let (kind, name) = over(owner, of).unwrap_or((&owner.kind, &owner.name));
+                Self {
+                    namespace: pod.namespace.clone(),
+                    kind: kind.to_owned(),
+                    name: name.to_owned(),
+                }
+            }
+            None => Self::of_pod(pod),
+        }
+    }
+}
+
+/// What has made the owner; `None`: nobody that can be told.
+fn over<'a>(owner: &'a OwnerReference, of: &Pod) -> Option<(&'a str, &'a str)> {
+    match owner.kind.as_str() {
+        "ReplicaSet" => HASHES.iter().find_map(|(label, kind)| {
+            let hash = of.metadata.labels.as_ref()?.get(*label)?;
+            Some((*kind, without_hash(&owner.name, hash)?))
+        }),
+        "Job" => {
+            let made = of.metadata.creation_timestamp.as_ref()?.0;
+            Some(("CronJob", without_minute(&owner.name, made)?))
+        }
+        _ => None,
+    }
+}
+
+fn without_hash<'a>(name: &'a str, hash: &str) -> Option<&'a str> {
+    let is_hash =
+        (1..=LONGEST_HASH).contains(&hash.len()) && hash.chars().all(|it| HASH_DIGITS.contains(it));
+    let deployment = name.strip_suffix(hash)?.strip_suffix('-')?;
+    (is_hash && !deployment.is_empty()).then_some(deployment)
+}
+
+/// `made`: when the pod was.
+fn without_minute(name: &str, made: Timestamp) -> Option<&str> {
+    let (cron_job, minute) = name.rsplit_once('-')?;
+    let is_minute = minute.len() == MINUTE_DIGITS && minute.bytes().all(|it| it.is_ascii_digit());
+    if !is_minute || cron_job.is_empty() {
+        return None;
+    }
+    let scheduled = Timestamp::from_second(minute.parse::<i64>().ok()?.checked_mul(60)?).ok()?;
+    let apart = made.duration_since(scheduled).unsigned_abs();
+    (apart <= SCHEDULED_WITHIN).then_some(cron_job)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::model::pod::PodUid;
+
+    const MADE: &str = "2025-11-14T01:20:30Z";
+
+    /// Kind and name, of a pod that was made at [`MADE`].
+    fn workload(owners: Value, labels: Value) -> (String, String) {
+        let pod = json!({"metadata": {
+            "name": "p", "namespace": "default", "creationTimestamp": MADE,
+            "ownerReferences": owners, "labels": labels,
+        }});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let names = PodRef {
+            namespace: "default".to_owned(),
+            name: "p".to_owned(),
+            uid: PodUid("u".to_owned()),
+        };
+        let Workload {
+            namespace,
+            kind,
+            name,
+        } = Workload::of_api(&pod, &names);
+        assert_eq!(namespace, "default");
+        (kind, name)
+    }
+
+    fn owner(kind: &str, name: &str) -> Value {
+        json!([{
+            "apiVersion": "v1", "kind": kind, "name": name, "uid": "o", "controller": true,
+        }])
+    }
+
+    #[test]
+    fn the_controller_that_people_know_is_told_by_the_pod_alone() {
+        let hash = |it: &str| json!({"pod-template-hash": it});
+        let none = json!({});
+        for (owners, labels, right) in [
+            (
+                owner("ReplicaSet", "shop-7d4b9c6f58"),
+                hash("7d4b9c6f58"),
+                ("Deployment", "shop"),
+            ),
+            (
+                owner("ReplicaSet", "a-bcdf-7d4b9c6f58"),
+                hash("7d4b9c6f58"),
+                ("Deployment", "a-bcdf"),
+            ),
+            (
+                owner("ReplicaSet", "shop-7d4b9c6f58"),
+                none.clone(),
+                ("ReplicaSet", "shop-7d4b9c6f58"),
+            ),
+            (
+                owner("ReplicaSet", "api-prod"),
+                hash("6c4d"),
+                ("ReplicaSet", "api-prod"),
+            ),
+            (
+                owner("ReplicaSet", "api-prod"),
+                hash("prod"),
+                ("ReplicaSet", "api-prod"),
+            ),
+            (
+                owner("ReplicaSet", "-6c4d"),
+                hash("6c4d"),
+                ("ReplicaSet", "-6c4d"),
+            ),
+            (
+                owner("ReplicaSet", "x6c4d"),
+                hash("6c4d"),
+                ("ReplicaSet", "x6c4d"),
+            ),
+            (
+                owner("ReplicaSet", "roll-6c4d"),
+                json!({"rollouts-pod-template-hash": "6c4d"}),
+                ("Rollout", "roll"),
+            ),
+            // 2025-11-14 01:20 UTC, and the next day.
+            (
+                owner("Job", "report-29384720"),
+                none.clone(),
+                ("CronJob", "report"),
+            ),
+            (
+                owner("Job", "report-29386159"),
+                none.clone(),
+                ("CronJob", "report"),
+            ),
+            (
+                owner("Job", "report-29386162"),
+                none.clone(),
+                ("Job", "report-29386162"),
+            ),
+            (
+                owner("Job", "report-00000001"),
+                none.clone(),
+                ("Job", "report-00000001"),
+            ),
+            (
+                owner("Job", "data-2024"),
+                none.clone(),
+                ("Job", "data-2024"),
+            ),
+            (owner("Job", "29384720"), none.clone(), ("Job", "29384720")),
+            (
+                owner("Job", "report-2938472é"),
+                none.clone(),
+                ("Job", "report-2938472é"),
+            ),
+            (
+                owner("StatefulSet", "db"),
+                none.clone(),
+                ("StatefulSet", "db"),
+            ),
+            (
+                owner("DaemonSet", "log"),
+                none.clone(),
+                ("DaemonSet", "log"),
+            ),
+            (owner("Node", "node1"), none.clone(), ("Pod", "p")),
+            (json!([]), none.clone(), ("Pod", "p")),
+            (
+                json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "o"}]),
+                none,
+                ("Pod", "p"),
+            ),
+        ] {
+            let (kind, name) = workload(owners.clone(), labels);
+            assert_eq!((&*kind, &*name), right, "{owners}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The way to the API server of the cluster, from outside its network namespace. It can be cut.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result};
+use ballast_tests::agent::Agent;
+use nix::sched::{CloneFlags, setns};
+use serde_json::{Value, json};
+
+use super::{NAME, cluster, text};
+
+/// See the module. It ends when it is dropped.
+pub(super) struct ApiWay {
+    kubeconfig: PathBuf,
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    is_cut: AtomicBool,
+    is_over: AtomicBool,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+impl ApiWay {
+    /// `name`: of the file that leads the agent this way.
+    pub(super) fn new(name: &str) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
+        let address = listener.local_addr()?;
+        let config = fs::read_to_string(cluster()?.join("agent.kubeconfig"))?;
+        let mut config: Value = serde_json::from_str(&config)?;
+        let server = text(&config, "/clusters/0/cluster/server")?.to_owned();
+        let to: SocketAddr = server
+            .strip_prefix("https://")
+            .and_then(|it| it.parse().ok())
+            .with_context(|| format!("no address: {server}"))?;
+        let found = config.pointer_mut("/clusters/0/cluster");
+        let found = found.context("it has a cluster")?;
+        found["server"] = json!(format!("https://{address}"));
+        found["tls-server-name"] = json!(to.ip().to_string());
+        let kubeconfig = std::env::temp_dir().join(format!("ballast-{name}-{}", address.port()));
+        fs::write(&kubeconfig, config.to_string())?;
+        let state = Arc::<State>::default();
+        let of_way = Arc::clone(&state);
+        let namespace = File::open(format!("/run/netns/{NAME}"))?;
+        // What this thread connects to is in the namespace; what it listens on stays where it is.
+        thread::spawn(move || {
+            if let Err(error) = setns(namespace, CloneFlags::CLONE_NEWNET) {
+                eprintln!("enter the network namespace: {error}");
+                return;
+            }
+            for stream in listener.incoming() {
+                if of_way.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(from) = stream else { continue };
+                if of_way.is_cut.load(Ordering::Relaxed) {
+                    continue;
+                }
+                // One that is refused there is closed here.
+                if let Ok(to) = TcpStream::connect(to) {
+                    of_way.carry(from, to).ok();
+                }
+            }
+        });
+        Ok(Self {
+            kubeconfig,
+            address,
+            state,
+        })
+    }
+
+    /// The agent asks this way.
+    pub(super) fn lead(&self, agent: &mut Agent) {
+        agent.sections.push_str(&format!(
+            "pods: {{source: apiserver}}\nkubernetes: {{nodeName: {NAME}, kubeconfigFile: {}}}\n",
+            self.kubeconfig.display()
+        ));
+    }
+
+    /// Nobody gets through any more.
+    pub(super) fn cut(&self) {
+        self.state.is_cut.store(true, Ordering::Relaxed);
+        self.state.close();
+    }
+
+    pub(super) fn mend(&self) {
+        self.state.is_cut.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ApiWay {
+    fn drop(&mut self) {
+        self.state.is_over.store(true, Ordering::Relaxed);
+        self.state.close();
+        // For the listener to notice.
+        TcpStream::connect(self.address).ok();
+        fs::remove_file(&self.kubeconfig).ok();
+    }
+}
+
+impl State {
+    fn carry(&self, from: TcpStream, to: TcpStream) -> io::Result<()> {
+        self.open().extend([from.try_clone()?, to.try_clone()?]);
+        for (mut source, mut sink) in [
+            (from.try_clone()?, to.try_clone()?),
+            (to.try_clone()?, from.try_clone()?),
+        ] {
+            thread::spawn(move || {
+                io::copy(&mut source, &mut sink).ok();
+                sink.shutdown(Shutdown::Both).ok();
+            });
+        }
+        Ok(())
+    }
+
+    fn close(&self) {
+        for stream in self.open().drain(..) {
+            stream.shutdown(Shutdown::Both).ok();
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<TcpStream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,254 @@
+//! Whose pods they are, as the API server of a real cluster tells.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ballast::model::api_pod::ContainerRole;
+use ballast::model::status::PodEntry;
+use ballast_tests::agent::Agent;
+use ballast_tests::scrape;
+use ballast_tests::wait::until;
+use serde_json::{Value, json};
+
+use super::api::ApiWay;
+use super::{IMAGE, Namespace, new_agent};
+
+/// An agent that asks the API server.
+fn asking(test: &str) -> Result<(Agent, ApiWay)> {
+    let mut agent = new_agent(test)?;
+    let way = ApiWay::new(test)?;
+    way.lead(&mut agent);
+    agent.start()?;
+    Ok((agent, way))
+}
+
+/// The template of a pod whose container `main` runs `script`.
+fn template(name: &str, script: &str, restart: &str) -> Value {
+    json!({
+        "metadata": {"labels": {"app": name}},
+        "spec": {
+            "restartPolicy": restart,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "main",
+                "image": IMAGE,
+                "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", script],
+                "resources": {"limits": {"memory": "32Mi"}},
+            }],
+        },
+    })
+}
+
+fn controller(kind: &str, name: &str, script: &str) -> Value {
+    let selector = json!({"matchLabels": {"app": name}});
+    let template = |restart| template(name, script, restart);
+    let (version, spec) = match kind {
+        "Job" => ("batch/v1", json!({"template": template("Never")})),
+        "CronJob" => (
+            "batch/v1",
+            json!({
+                "schedule": "* * * * *",
+                "jobTemplate": {"spec": {"template": template("Never")}},
+            }),
+        ),
+        "StatefulSet" => (
+            "apps/v1",
+            json!({"serviceName": name, "selector": selector, "template": template("Always")}),
+        ),
+        _ => (
+            "apps/v1",
+            json!({"selector": selector, "template": template("Always")}),
+        ),
+    };
+    json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+/// The value of a series of the page `/metrics`; labels in the order of their names.
+fn series(agent: &Agent, series: &str) -> Result<Option<f64>> {
+    let page = scrape::text(&agent.metrics, "/metrics")?;
+    let line = page.lines().find_map(|it| it.strip_prefix(series));
+    line.map(|it| it.trim().parse().context("a number"))
+        .transpose()
+}
+
+fn kills_of(agent: &Agent, namespace: &str, kind: &str, name: &str) -> Result<Option<f64>> {
+    let family = "ballast_oom_workload_kills_total";
+    series(
+        agent,
+        &format!(
+            "{family}{{namespace=\"{namespace}\",workload=\"{name}\",workload_kind=\"{kind}\"}}"
+        ),
+    )
+}
+
+fn pods_of(agent: &Agent, namespace: &str) -> Result<Vec<PodEntry>> {
+    let mut pods = agent.status()?.pods;
+    pods.retain(|it| it.namespace == namespace);
+    Ok(pods)
+}
+
+/// Each controller makes a pod of which a child is killed once.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_is_counted_by_the_workload_that_people_know() -> Result<()> {
+    let (agent, _way) = asking("cluster-workloads")?;
+    let namespace = Namespace::new("workloads")?;
+    let kinds = ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"];
+    let script = "tail /dev/zero; exec sleep 3600";
+    for kind in kinds {
+        let name = format!("of-{}", kind.to_lowercase());
+        let made = controller(kind, &name, script).to_string();
+        namespace.kubectl(&["create", "--filename", "-"], Some(&made))?;
+    }
+    namespace.kubectl(
+        &["create", "job", "by-hand", "--from=cronjob/of-cronjob"],
+        None,
+    )?;
+    namespace.run("bare", script, "32Mi")?;
+    // The CronJob makes its first pod at the next full minute, which is the longest wait of all.
+    for kind in kinds {
+        let name = format!("of-{}", kind.to_lowercase());
+        let scheduled = Duration::from_secs(if kind == "CronJob" { 60 } else { 0 });
+        thread::sleep(scheduled);
+        until(&format!("the kill of {name} is counted"), || {
+            let n = kills_of(&agent, "workloads", kind, &name)?;
+            ensure!(n >= Some(1.0), "{n:?}");
+            Ok(())
+        })?;
+    }
+    for (kind, name) in [("Job", "by-hand"), ("Pod", "bare")] {
+        until(&format!("the kill of {name} is counted"), || {
+            let n = kills_of(&agent, "workloads", kind, name)?;
+            ensure!(n == Some(1.0), "{n:?}");
+            Ok(())
+        })?;
+    }
+    let pods = pods_of(&agent, "workloads")?;
+    let of = |kind: &str| {
+        let is_it = |it: &&PodEntry| it.workload.as_ref().is_some_and(|it| it.kind == kind);
+        pods.iter().find(is_it)
+    };
+    let deployed = of("Deployment").context("a pod of the Deployment")?;
+    let name = deployed.workload.as_ref().map(|it| &*it.name);
+    ensure!(name == Some("of-deployment"), "{deployed:#?}");
+    ensure!(of("ReplicaSet").is_none(), "{pods:#?}");
+    Ok(())
+}
+
+/// Init, sidecar and ephemeral containers, which cgroups and runtimes do not tell apart.
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_is_shown_as_what_it_is_to_its_pod() -> Result<()> {
+    let (agent, _way) = asking("cluster-roles")?;
+    let namespace = Namespace::new("roles")?;
+    let container = |name: &str, script: &str| {
+        json!({
+            "name": name, "image": IMAGE, "imagePullPolicy": "Never",
+            "command": ["/bin/sh", "-c", script],
+        })
+    };
+    let mut sidecar = container("beside", "exec sleep 3600");
+    sidecar["restartPolicy"] = json!("Always");
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "all"},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "initContainers": [sidecar, container("before", "sleep 5")],
+            "containers": [container("main", "exec sleep 3600")],
+        },
+    });
+    namespace.kubectl(&["create", "--filename", "-"], Some(&pod.to_string()))?;
+    let roles = || -> Result<Vec<(String, Option<ContainerRole>)>> {
+        let pods = pods_of(&agent, "roles")?;
+        let all = pods.iter().find(|it| it.name == "all").context("not yet")?;
+        let containers = all.containers.iter();
+        Ok(containers.map(|it| (it.name.clone(), it.kind)).collect())
+    };
+    let wait_for = |name: &str, role: ContainerRole| {
+        until(&format!("{name} is shown"), || {
+            let roles = roles()?;
+            ensure!(roles.contains(&(name.to_owned(), Some(role))), "{roles:?}");
+            Ok(())
+        })
+    };
+    wait_for("before", ContainerRole::Init)?;
+    wait_for("beside", ContainerRole::Sidecar)?;
+    wait_for("main", ContainerRole::Main)?;
+    let look = json!({"spec": {"ephemeralContainers": [container("look", "exec sleep 3600")]}});
+    namespace.kubectl(
+        &[
+            "patch",
+            "pod",
+            "all",
+            "--subresource=ephemeralcontainers",
+            "--patch",
+            &look.to_string(),
+        ],
+        None,
+    )?;
+    wait_for("look", ContainerRole::Ephemeral)
+}
+
+/// What it told stands, and kills of a pod that it has not told of are counted when it does.
+#[cfg_attr(feature = "privileged", test)]
+fn an_api_server_that_is_away_takes_nothing_away() -> Result<()> {
+    let (mut agent, way) = asking("cluster-away")?;
+    let namespace = Namespace::new("away")?;
+    // A child is killed whenever the file is made.
+    let script = "while true; do [ -e /tmp/go ] && rm /tmp/go && tail /dev/zero; sleep 0.1; done";
+    let made = controller("Deployment", "worker", script).to_string();
+    namespace.kubectl(&["create", "--filename", "-"], Some(&made))?;
+    let go = || {
+        namespace.kubectl(
+            &["exec", "deployment/worker", "--", "touch", "/tmp/go"],
+            None,
+        )
+    };
+    until("its pod runs", go)?;
+    let counted = |agent: &Agent, n: f64| {
+        until("it is counted", || {
+            let found = kills_of(agent, "away", "Deployment", "worker")?;
+            ensure!(found == Some(n), "{found:?} of {n}");
+            Ok(())
+        })
+    };
+    counted(&agent, 1.0)?;
+    way.cut();
+    agent.wait("it is missed", |status| {
+        let api = status.node.api_server.as_ref();
+        api.is_some_and(|it| it.fault.is_some() && it.stale_since.is_some())
+    })?;
+    go()?;
+    counted(&agent, 2.0)?;
+    // One that has never been told of the pod.
+    agent.kill()?;
+    agent.start()?;
+    agent.wait("it cannot ask", |status| {
+        let api = status.node.api_server.as_ref();
+        api.is_some_and(|it| it.fault.is_some() && it.stale_since.is_none())
+    })?;
+    let told = agent.events("oom")?.len();
+    go()?;
+    until("the kill is told, with its names", || {
+        let kills = agent.events("oom")?;
+        ensure!(kills.len() > told, "{kills:#?}");
+        let pod = kills.last().and_then(|it| it.event.pod.as_ref());
+        let name = pod.context("it has no name")?;
+        ensure!(name.name.starts_with("worker-"), "{name}");
+        Ok(())
+    })?;
+    thread::sleep(Duration::from_secs(2));
+    let early = kills_of(&agent, "away", "Deployment", "worker")?;
+    ensure!(early == Some(2.0), "{early:?}");
+    way.mend();
+    agent.wait("it is found", |status| {
+        let api = status.node.api_server.as_ref();
+        api.is_some_and(|it| it.is_followed())
+    })?;
+    counted(&agent, 3.0)?;
+    thread::sleep(Duration::from_secs(2));
+    counted(&agent, 3.0)?;
+    let bare = kills_of(&agent, "away", "Pod", "worker")?;
+    ensure!(bare.is_none(), "{bare:?}");
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! Pods as an API server tells of them, beside their cgroups.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ballast::model::api_pod::ContainerRole;
+use ballast::model::status::Status;
+use ballast_tests::agent::Agent;
+use ballast_tests::api_server::{FakeApiServer, Manner};
+use ballast_tests::kube::{Driver, KubeTree, container_id};
+use ballast_tests::scrape::{free_address, text};
+use ballast_tests::wait::until;
+use serde_json::{Value, json};
+
+use super::{STATIC_UID, UID, eat, limited, pod_of, wait_kills};
+
+const NODE: &str = "node1.example";
+
+/// An agent that asks the API server of the test, and no runtime.
+fn agent(name: &str, tree: &KubeTree, server: &FakeApiServer) -> Result<Agent> {
+    let mut agent = Agent::observing(&format!("pods-{name}"), tree)?;
+    agent.metrics = free_address()?;
+    let kubeconfig = agent.dir.join("kubeconfig");
+    server.write_kubeconfig(&kubeconfig)?;
+    agent.sections = sections(Some(NODE), Some(&kubeconfig));
+    Ok(agent)
+}
+
+fn sections(node: Option<&str>, kubeconfig: Option<&Path>) -> String {
+    let node = node.map(|it| format!("nodeName: {it}"));
+    let file = kubeconfig.map(|it| format!("kubeconfigFile: {}", it.display()));
+    let both: Vec<String> = [node, file].into_iter().flatten().collect();
+    format!(
+        "pods: {{source: apiserver}}\nkubernetes: {{{}}}\n",
+        both.join(", ")
+    )
+}
+
+/// A pod of a Deployment with one sidecar; `id`: of its container `app`, if kubelet has told of it.
+fn shop(uid: &str, id: Option<&str>) -> Value {
+    let status = id.map(|it| {
+        json!([{
+            "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 3,
+            "containerID": format!("containerd://{it}"),
+        }])
+    });
+    json!({
+        "metadata": {
+            "name": "shop-6c4d-x", "namespace": "default", "uid": uid,
+            "labels": {"pod-template-hash": "6c4d"},
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "shop-6c4d", "uid": "o", "controller": true,
+            }],
+        },
+        "spec": {
+            "nodeName": NODE,
+            "containers": [{"name": "app"}],
+            "initContainers": [{"name": "proxy", "restartPolicy": "Always"}],
+        },
+        "status": {"containerStatuses": status},
+    })
+}
+
+fn mirror(static_uid: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": "steady-node1", "namespace": "kube-system", "uid": "of-the-mirror",
+            "annotations": {"kubernetes.io/config.mirror": static_uid},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "n", "controller": true}],
+        },
+        "spec": {"nodeName": NODE, "containers": [{"name": "main"}]},
+    })
+}
+
+fn has_line(agent: &Agent, line: &str) -> Result<()> {
+    let page = text(&agent.metrics, "/metrics")?;
+    ensure!(page.lines().any(|it| it == line), "no {line} in {page}");
+    Ok(())
+}
+
+fn of_workload(namespace: &str, kind: &str, name: &str, n: u64) -> String {
+    format!(
+        "ballast_oom_workload_kills_total{{namespace=\"{namespace}\",workload=\"{name}\",workload_kind=\"{kind}\"}} {n}"
+    )
+}
+
+fn is_followed(status: &Status) -> bool {
+    let api = status.node.api_server.as_ref();
+    api.is_some_and(|it| it.is_followed())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn the_api_server_alone_names_pods_and_their_workloads() -> Result<()> {
+    let tree = KubeTree::new("workloads", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.put(&shop(UID, None));
+    server.put(&mirror(STATIC_UID));
+    let mut agent = agent("alone", &tree, &server)?;
+    agent.start()?;
+    let status = agent.wait("it is followed", is_followed)?;
+    assert_eq!(status.node.name, NODE);
+    let made = limited(&tree.pod(UID)?, 1)?;
+    eat(&made)?;
+    let kills = wait_kills(&agent, 1)?;
+    let event = &kills[0].event;
+    let pod = event.pod.as_ref().context("it has no name")?;
+    assert_eq!(pod.to_string(), "default/shop-6c4d-x");
+    assert_eq!(event.container_id.as_deref(), Some(&*made.id));
+    until("it is counted", || {
+        has_line(&agent, &of_workload("default", "Deployment", "shop", 1))
+    })?;
+    server.put(&shop(UID, Some(&container_id(1))));
+    let status = agent.wait("its container has its name", |status| {
+        pod_of(status, UID).is_some_and(|it| it.containers.iter().any(|it| it.name == "app"))
+    })?;
+    let entry = pod_of(&status, UID).context("it was there")?;
+    let app = &entry.containers[0];
+    assert_eq!((app.kind, app.restarts), (Some(ContainerRole::Main), 3));
+    let workload = entry.workload.as_ref().context("it is told")?;
+    assert_eq!((&*workload.kind, &*workload.name), ("Deployment", "shop"));
+    let told = agent.command(&["status"])?;
+    assert!(told.contains("of Deployment shop"), "{told}");
+    until("the record has its name", || {
+        let kills = wait_kills(&agent, 1)?;
+        let name = kills[0].event.container.as_deref();
+        ensure!(name == Some("app"), "{kills:#?}");
+        Ok(())
+    })?;
+    eat(&limited(&tree.pod(STATIC_UID)?, 2)?)?;
+    until("a static pod is its own workload", || {
+        has_line(
+            &agent,
+            &of_workload("kube-system", "Pod", "steady-node1", 1),
+        )
+    })?;
+    // Gone from the API server, and running: a forced deletion.
+    server.delete("shop-6c4d-x");
+    thread::sleep(Duration::from_secs(1));
+    eat(&made)?;
+    until("its kill is its own", || {
+        has_line(&agent, &of_workload("default", "Deployment", "shop", 2))
+    })?;
+    has_line(
+        &agent,
+        &of_workload("kube-system", "Pod", "steady-node1", 1),
+    )
+}
+
+/// Nobody is counted under a workload that is not his, and nobody is forgotten, by the next agent neither.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_waits_for_its_workload_over_a_restart() -> Result<()> {
+    let tree = KubeTree::new("awaited", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::Forbids)?;
+    let mut agent = agent("awaited", &tree, &server)?;
+    agent.start()?;
+    let status = agent.wait("it may not", |status| {
+        let api = status.node.api_server.as_ref();
+        api.is_some_and(|it| it.fault.is_some())
+    })?;
+    let warned = status.warnings.join("\n");
+    assert!(
+        warned.contains(&format!(
+            "tells nothing of the pods of {NODE}: watch pods: pods is forbidden"
+        )),
+        "{warned}"
+    );
+    let made = limited(&tree.pod(UID)?, 1)?;
+    eat(&made)?;
+    wait_kills(&agent, 1)?;
+    let early = "ballast_oom_workload_kills_total{";
+    let page = text(&agent.metrics, "/metrics")?;
+    assert!(!page.contains(early), "{page}");
+    agent.stop()?;
+    agent.start()?;
+    server.put(&shop(UID, Some(&container_id(1))));
+    server.behave(Manner::StreamsLists);
+    until("it is counted", || {
+        has_line(&agent, &of_workload("default", "Deployment", "shop", 1))
+    })?;
+    thread::sleep(Duration::from_secs(2));
+    has_line(&agent, &of_workload("default", "Deployment", "shop", 1))?;
+    let named =
+        "ballast_oom_kills_total{container=\"app\",namespace=\"default\",pod=\"shop-6c4d-x\"} 1";
+    until("its container too", || has_line(&agent, named))
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
+    let tree = KubeTree::new("nowhere", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let mut agent = agent("nowhere", &tree, &server)?;
+    let good = agent.dir.join("kubeconfig");
+    let broken = agent.dir.join("broken");
+    fs::write(&broken, "clusters: 7")?;
+    for (sections, fault) in [
+        (
+            sections(None, Some(&good)),
+            "kubernetes.nodeName: is missing",
+        ),
+        (
+            sections(Some(NODE), None),
+            "kubernetes.kubeconfigFile: is missing",
+        ),
+        (
+            sections(Some(NODE), Some(&broken)),
+            "kubernetes.kubeconfigFile: ",
+        ),
+        (
+            sections(Some(NODE), Some(Path::new("/none/kubeconfig"))),
+            "kubernetes.kubeconfigFile: /none/kubeconfig",
+        ),
+    ] {
+        agent.sections = sections;
+        let run = agent.run_command()?;
+        let program = run.get_program().to_owned();
+        for verb in ["check", "run"] {
+            let mut command = Command::new(&program);
+            command
+                .args([verb, "--config"])
+                .arg(agent.dir.join("config.yaml"));
+            command
+                .env_remove("NODE_NAME")
+                .env_remove("KUBERNETES_SERVICE_HOST");
+            let output = command.output()?;
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{verb}: {said}");
+            assert!(said.contains(fault), "{verb}: {fault} in {said}");
+        }
+    }
+    // Where nothing is said of pods, nobody is asked, and that is said.
+    agent.sections = String::new();
+    let run = agent.run_command()?;
+    let mut check = Command::new(run.get_program());
+    check
+        .args(["check", "--config"])
+        .arg(agent.dir.join("config.yaml"));
+    check
+        .env_remove("NODE_NAME")
+        .env_remove("KUBERNETES_SERVICE_HOST");
+    let checked = String::from_utf8(check.output()?.stdout)?;
+    assert!(
+        checked.contains("pods are shown without their workloads"),
+        "{checked}"
+    );
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! The agent's side of the watch of pods, against an API server of the test.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+use anyhow::{Result, ensure};
+use ballast::api_server::{ApiServer, Settings, Told, probe};
+use ballast::model::api_pod::ApiPod;
+use ballast::model::api_server::ApiServerStatus;
+use ballast_tests::api_server::{FakeApiServer, Manner};
+use ballast_tests::wait::until;
+use serde_json::{Value, json};
+
+/// A kubeconfig of a test, gone when it is dropped.
+struct Kubeconfig(PathBuf);
+
+impl Kubeconfig {
+    fn new(name: &str, server: &FakeApiServer) -> Result<Self> {
+        let path = env::temp_dir().join(format!("ballast-api-{name}-{}", process::id()));
+        server.write_kubeconfig(&path)?;
+        Ok(Self(path))
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            node: "node1".to_owned(),
+            kubeconfig_file: Some(self.0.clone()),
+        }
+    }
+}
+
+impl Drop for Kubeconfig {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// What was told, as far as it was looked at.
+struct Heard {
+    told: Receiver<Told>,
+    pods: BTreeMap<String, Arc<ApiPod>>,
+    /// How often all were told.
+    n_all: usize,
+    status: Option<ApiServerStatus>,
+}
+
+impl Heard {
+    fn start(kubeconfig: &Kubeconfig) -> Result<(ApiServer, Self)> {
+        let (sender, told) = mpsc::channel();
+        let sink = move |told| sender.send(told).unwrap_or_default();
+        let watching = ApiServer::start(kubeconfig.settings(), sink)?;
+        let heard = Self {
+            told,
+            pods: BTreeMap::new(),
+            n_all: 0,
+            status: None,
+        };
+        Ok((watching, heard))
+    }
+
+    fn look(&mut self) {
+        while let Ok(told) = self.told.try_recv() {
+            match told {
+                Told::State(status) => self.status = Some(status),
+                Told::All(all) => {
+                    self.n_all += 1;
+                    self.pods = all
+                        .into_iter()
+                        .map(|it| (it.pod.name.clone(), it))
+                        .collect();
+                }
+                Told::Changed(pod) => {
+                    self.pods.insert(pod.pod.name.clone(), pod);
+                }
+                Told::Deleted(uid) => self.pods.retain(|_, it| it.pod.uid != uid),
+            }
+        }
+    }
+
+    fn wait(&mut self, what: &str, is_it: impl Fn(&Self) -> bool) -> Result<()> {
+        until(what, || {
+            self.look();
+            ensure!(is_it(self), "{:?} {:?}", self.status, self.pods);
+            Ok(())
+        })
+    }
+
+    fn is_followed(&self) -> bool {
+        self.status
+            .as_ref()
+            .is_some_and(ApiServerStatus::is_followed)
+    }
+
+    fn fault(&self) -> &str {
+        let fault = self.status.as_ref().and_then(|it| it.fault.as_deref());
+        fault.unwrap_or_default()
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.pods.keys().map(String::as_str).collect()
+    }
+}
+
+fn pod(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}")},
+        "spec": {"nodeName": "node1", "containers": [{"name": "main"}]},
+    })
+}
+
+#[test]
+fn the_pods_of_the_node_are_told_and_what_changes_after_them() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.put(&pod("first"));
+    let kubeconfig = Kubeconfig::new("told", &server)?;
+    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    heard.wait("the list", |it| it.names() == ["first"] && it.is_followed())?;
+    server.put(&pod("second"));
+    heard.wait("the second", |it| it.names() == ["first", "second"])?;
+    let mut changed = pod("second");
+    changed["spec"]["ephemeralContainers"] = json!([{"name": "look"}]);
+    server.put(&changed);
+    heard.wait("its change", |it| it.pods["second"].containers.len() == 2)?;
+    server.delete("first");
+    heard.wait("the end of the first", |it| it.names() == ["second"])?;
+    let questions = server.questions();
+    ensure!(questions.len() == 1, "one watch: {questions:?}");
+    for part in [
+        "fieldSelector=spec.nodeName%3Dnode1",
+        "sendInitialEvents=true",
+        "allowWatchBookmarks=true",
+        "resourceVersion=0",
+    ] {
+        ensure!(questions[0].contains(part), "{part} in {questions:?}");
+    }
+    ensure!(heard.n_all == 1, "{}", heard.n_all);
+    Ok(())
+}
+
+/// The end of a watch is nothing: it goes on from where it was, without a list.
+#[test]
+fn a_watch_that_ends_goes_on_and_one_that_is_too_old_begins_anew() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.put(&pod("first"));
+    let kubeconfig = Kubeconfig::new("resumed", &server)?;
+    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    heard.wait("the list", Heard::is_followed)?;
+    server.cut();
+    until("it is asked again", || {
+        let questions = server.questions();
+        ensure!(questions.len() >= 2, "{questions:?}");
+        Ok(())
+    })?;
+    server.put(&pod("second"));
+    heard.wait("the second", |it| it.names() == ["first", "second"])?;
+    ensure!(heard.n_all == 1, "nothing was listed");
+    let questions = server.questions();
+    ensure!(questions[1].contains("resourceVersion=1"), "{questions:?}");
+    ensure!(!questions[1].contains("sendInitialEvents"), "{questions:?}");
+    server.delete("first");
+    server.compact();
+    heard.wait("all anew", |it| it.n_all == 2 && it.names() == ["second"])?;
+    ensure!(heard.is_followed(), "{:?}", heard.status);
+    Ok(())
+}
+
+#[test]
+fn where_lists_are_not_streamed_they_are_asked_for() -> Result<()> {
+    for manner in [Manner::RefusesStreams, Manner::KnowsNoStreams] {
+        let server = FakeApiServer::start(manner)?;
+        server.put(&pod("first"));
+        let kubeconfig = Kubeconfig::new("listed", &server)?;
+        let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+        heard.wait("the list", |it| it.names() == ["first"] && it.is_followed())?;
+        server.put(&pod("second"));
+        heard.wait("the second", |it| it.names() == ["first", "second"])?;
+        let questions = server.questions();
+        ensure!(questions.len() == 3, "{manner:?}: {questions:?}");
+        ensure!(questions[1].contains("resourceVersion=0"), "{questions:?}");
+    }
+    Ok(())
+}
+
+/// What it told stands, and is said to be old.
+#[test]
+fn an_api_server_that_goes_is_missed_and_found_when_it_is_back() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.put(&pod("first"));
+    let kubeconfig = Kubeconfig::new("gone", &server)?;
+    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    heard.wait("the list", Heard::is_followed)?;
+    server.stop();
+    heard.wait("it is missed", |it| !it.is_followed())?;
+    let status = heard.status.clone().unwrap_or_else(|| unreachable!());
+    ensure!(status.stale_since.is_some(), "{status:?}");
+    ensure!(heard.names() == ["first"], "{:?}", heard.pods);
+    server.put(&pod("second"));
+    server.delete("first");
+    let _server = server.begin_again()?;
+    heard.wait("it is back", |it| {
+        it.is_followed() && it.names() == ["second"]
+    })?;
+    let status = heard.status.clone().unwrap_or_else(|| unreachable!());
+    ensure!(status.stale_since.is_none(), "{status:?}");
+    Ok(())
+}
+
+#[test]
+fn who_may_not_is_told_what_and_tries_again() -> Result<()> {
+    let server = FakeApiServer::start(Manner::Forbids)?;
+    server.put(&pod("first"));
+    let kubeconfig = Kubeconfig::new("forbidden", &server)?;
+    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    heard.wait("it is said", |it| !it.fault().is_empty())?;
+    let right = "watch pods: pods is forbidden: User \"test\" cannot watch resource \"pods\"";
+    ensure!(heard.fault().starts_with(right), "{}", heard.fault());
+    ensure!(
+        heard
+            .status
+            .as_ref()
+            .is_some_and(|it| it.stale_since.is_none()),
+        "nothing to be old"
+    );
+    let probed = probe(&kubeconfig.settings())?;
+    let why = probed.fault.unwrap_or_default();
+    ensure!(why.contains("cannot list resource"), "{why}");
+    server.behave(Manner::StreamsLists);
+    heard.wait("it may", |it| it.is_followed() && it.names() == ["first"])?;
+    let probed = probe(&kubeconfig.settings())?;
+    ensure!(probed.fault.is_none(), "{probed:?}");
+    Ok(())
+}
+
+#[test]
+fn one_that_never_answers_holds_up_nobody() -> Result<()> {
+    let server = FakeApiServer::start(Manner::Silent)?;
+    let kubeconfig = Kubeconfig::new("silent", &server)?;
+    let (watching, mut heard) = Heard::start(&kubeconfig)?;
+    heard.wait("it is said", |it| !it.fault().is_empty())?;
+    ensure!(
+        heard.fault() == "watch pods: no answer within 10 s",
+        "{}",
+        heard.fault()
+    );
+    // In the middle of the next question.
+    thread::sleep(Duration::from_secs(1));
+    let began = Instant::now();
+    drop(watching);
+    ensure!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    Ok(())
+}
+
+/// Its file is read anew for each connection.
+#[test]
+fn a_kubeconfig_that_leads_elsewhere_is_followed() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let kubeconfig = Kubeconfig::new("moved", &server)?;
+    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    heard.wait("it is followed", Heard::is_followed)?;
+    let other = FakeApiServer::start(Manner::StreamsLists)?;
+    // Beyond what the first one told.
+    for name in ["one", "two", "one"] {
+        other.put(&pod(name));
+    }
+    fs::write(&kubeconfig.0, "no kubeconfig")?;
+    server.stop();
+    heard.wait("it is said", |it| {
+        it.fault().contains(&*kubeconfig.0.to_string_lossy())
+    })?;
+    other.write_kubeconfig(&kubeconfig.0)?;
+    let server = format!("http://{}", other.address);
+    heard.wait("the other", |it| {
+        let status = it.status.as_ref();
+        it.is_followed() && status.is_some_and(|it| it.server.as_deref() == Some(&*server))
+    })
+}

@@ -1,0 +1,389 @@
+//! An API server that keeps the pods of a test, and answers lists and watches of them over plain HTTP.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+/// How it behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    /// As Kubernetes since 1.34: lists come as events, if they are asked for so.
+    #[default]
+    StreamsLists,
+    /// It refuses to stream a list.
+    RefusesStreams,
+    /// It does not know what that is, and never tells its end.
+    KnowsNoStreams,
+    /// The one who asks may not.
+    Forbids,
+    /// It takes questions and answers none.
+    Silent,
+}
+
+/// See the module. It ends when it is dropped.
+pub struct FakeApiServer {
+    pub address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    manner: Manner,
+    is_stopped: bool,
+    version: u64,
+    pods: BTreeMap<String, Value>,
+    /// What happened, with its version.
+    events: Vec<(u64, Value)>,
+    /// All that was asked for, with its parameters.
+    questions: Vec<String>,
+    /// Watches that began before the n-th cut are cut.
+    n_cuts: u64,
+    connections: Vec<TcpStream>,
+    n_watches: usize,
+}
+
+impl FakeApiServer {
+    pub fn start(manner: Manner) -> Result<Self> {
+        let server = Self {
+            address: ([127, 0, 0, 1], 0).into(),
+            state: Arc::default(),
+        };
+        server.behave(manner);
+        server.begin()
+    }
+
+    fn begin(mut self) -> Result<Self> {
+        let listener = TcpListener::bind(self.address).context("listen")?;
+        self.address = listener.local_addr()?;
+        let state = Arc::clone(&self.state);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if state.lock().is_stopped {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                let state = Arc::clone(&state);
+                // One that goes away in the middle of an answer is nothing to tell.
+                thread::spawn(move || state.serve(stream).ok());
+            }
+        });
+        Ok(self)
+    }
+
+    /// It ends, with all connections. What it keeps stays.
+    pub fn stop(&self) {
+        let mut inner = self.state.lock();
+        inner.is_stopped = true;
+        for connection in inner.connections.drain(..) {
+            connection.shutdown(Shutdown::Both).ok();
+        }
+        drop(inner);
+        self.state.changed.notify_all();
+        // For the listener to notice.
+        TcpStream::connect(self.address).ok();
+    }
+
+    /// It comes again, at the same address.
+    pub fn begin_again(self) -> Result<Self> {
+        self.state.lock().is_stopped = false;
+        let again = Self {
+            address: self.address,
+            state: Arc::clone(&self.state),
+        };
+        // Not stopped by the drop of the old one.
+        std::mem::forget(self);
+        again.begin()
+    }
+
+    /// It goes on in another manner.
+    pub fn behave(&self, manner: Manner) {
+        self.state.lock().manner = manner;
+        self.state.changed.notify_all();
+    }
+
+    /// The pod is there, or is as this from now on.
+    pub fn put(&self, pod: &Value) {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let mut inner = self.state.lock();
+        let kind = match inner.pods.contains_key(name) {
+            true => "MODIFIED",
+            false => "ADDED",
+        };
+        inner.version += 1;
+        let mut pod = pod.clone();
+        pod["metadata"]["resourceVersion"] = json!(inner.version.to_string());
+        inner.pods.insert(name.to_owned(), pod.clone());
+        let version = inner.version;
+        let event = json!({"type": kind, "object": pod});
+        inner.events.push((version, event));
+        drop(inner);
+        self.state.changed.notify_all();
+    }
+
+    /// The pod is there no more.
+    pub fn delete(&self, name: &str) {
+        let mut inner = self.state.lock();
+        let Some(mut pod) = inner.pods.remove(name) else {
+            return;
+        };
+        inner.version += 1;
+        let version = inner.version;
+        pod["metadata"]["resourceVersion"] = json!(version.to_string());
+        let event = json!({"type": "DELETED", "object": pod});
+        inner.events.push((version, event));
+        drop(inner);
+        self.state.changed.notify_all();
+    }
+
+    /// It forgets what has happened: who asks for what came after an older version is told that it is gone.
+    pub fn compact(&self) {
+        let mut inner = self.state.lock();
+        inner.version += 1;
+        inner.events.clear();
+        drop(inner);
+        self.cut();
+    }
+
+    /// All watches end.
+    pub fn cut(&self) {
+        self.state.lock().n_cuts += 1;
+        self.state.changed.notify_all();
+    }
+
+    /// All that was asked for, with its parameters.
+    pub fn questions(&self) -> Vec<String> {
+        self.state.lock().questions.clone()
+    }
+
+    /// Who watches.
+    pub fn n_watches(&self) -> usize {
+        self.state.lock().n_watches
+    }
+
+    /// Writes a file that leads to it.
+    pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
+        let name = "fake";
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": name, "user": {"token": "of-a-test"}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        });
+        fs::write(path, config.to_string()).with_context(|| format!("write {}", path.display()))
+    }
+}
+
+impl Drop for FakeApiServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl State {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, stream: TcpStream) -> io::Result<()> {
+        self.lock().connections.push(stream.try_clone()?);
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut writer = stream;
+        while let Some(question) = read_question(&mut reader)? {
+            self.lock().questions.push(question.clone());
+            self.answer(&question, &mut writer)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&self, question: &str, to: &mut TcpStream) -> io::Result<()> {
+        let manner = self.lock().manner;
+        let (path, query) = question.split_once('?').unwrap_or((question, ""));
+        let parameters: BTreeMap<&str, &str> = query
+            .split('&')
+            .filter_map(|it| it.split_once('='))
+            .collect();
+        let is = |name: &str| {
+            parameters.get(name) == Some(&"true") || parameters.get(name) == Some(&"1")
+        };
+        let verb = if is("watch") { "watch" } else { "list" };
+        match manner {
+            Manner::Silent => {
+                let inner = self.lock();
+                let waiting =
+                    |inner: &mut Inner| inner.manner == Manner::Silent && !inner.is_stopped;
+                let waited = self.changed.wait_while(inner, waiting);
+                let is_stopped = waited.unwrap_or_else(PoisonError::into_inner).is_stopped;
+                match is_stopped {
+                    true => Err(io::ErrorKind::ConnectionAborted.into()),
+                    false => self.answer(question, to),
+                }
+            }
+            Manner::Forbids => {
+                let message = format!(
+                    "pods is forbidden: User \"test\" cannot {verb} resource \"pods\" in API group \"\" at the \
+                     cluster scope"
+                );
+                write_whole(to, 403, &failure(403, "Forbidden", &message))
+            }
+            _ if path.ends_with("/selfsubjectaccessreviews") => {
+                let answer = json!({
+                    "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                    "spec": {}, "status": {"allowed": true},
+                });
+                write_whole(to, 201, &answer)
+            }
+            _ if path != "/api/v1/pods" => {
+                write_whole(to, 404, &failure(404, "NotFound", "nothing of that name"))
+            }
+            Manner::RefusesStreams if is("sendInitialEvents") => {
+                let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the \
+                               WatchList feature gate is enabled";
+                write_whole(to, 422, &failure(422, "Invalid", message))
+            }
+            _ if verb == "list" => {
+                let list = {
+                    let inner = self.lock();
+                    let pods: Vec<&Value> = inner.pods.values().collect();
+                    json!({
+                        "apiVersion": "v1", "kind": "PodList", "items": pods,
+                        "metadata": {"resourceVersion": inner.version.to_string()},
+                    })
+                };
+                write_whole(to, 200, &list)
+            }
+            _ => {
+                let version = parameters.get("resourceVersion");
+                let version = version.and_then(|it| it.parse().ok()).unwrap_or(0);
+                self.lock().n_watches += 1;
+                let ended = self.watch(version, is("sendInitialEvents"), manner, to);
+                self.lock().n_watches -= 1;
+                ended
+            }
+        }
+    }
+
+    fn watch(
+        &self,
+        mut version: u64,
+        streams_list: bool,
+        manner: Manner,
+        to: &mut TcpStream,
+    ) -> io::Result<()> {
+        to.write_all(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+        )?;
+        let mut inner = self.lock();
+        let n_cuts = inner.n_cuts;
+        // Without a version, or with that of anything, it begins with what there is.
+        if version == 0 {
+            version = inner.version;
+            let pods: Vec<Value> = inner.pods.values().cloned().collect();
+            let ends = streams_list && manner == Manner::StreamsLists;
+            drop(inner);
+            for pod in pods {
+                write_chunk(to, &json!({"type": "ADDED", "object": pod}))?;
+            }
+            if ends {
+                write_chunk(to, &bookmark(version, true))?;
+            }
+            inner = self.lock();
+        } else if inner
+            .events
+            .first()
+            .map_or(version < inner.version, |(first, _)| version + 1 < *first)
+        {
+            let expired = failure(410, "Expired", "too old resource version");
+            drop(inner);
+            write_chunk(to, &json!({"type": "ERROR", "object": expired}))?;
+            return to.write_all(b"0\r\n\r\n");
+        }
+        loop {
+            if inner.is_stopped || inner.n_cuts != n_cuts {
+                drop(inner);
+                return to.write_all(b"0\r\n\r\n");
+            }
+            let new = inner.events.iter().filter(|(it, _)| *it > version);
+            let new: Vec<Value> = new.map(|(_, event)| event.clone()).collect();
+            version = inner.version;
+            drop(inner);
+            for event in &new {
+                write_chunk(to, event)?;
+            }
+            inner = self.lock();
+            if inner.version == version && inner.n_cuts == n_cuts && !inner.is_stopped {
+                let waited = self.changed.wait_timeout(inner, Duration::from_millis(200));
+                inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+/// `None`: there is none any more. Gives its path with its parameters.
+fn read_question(reader: &mut BufReader<TcpStream>) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header)?;
+        let Some((name, value)) = header.trim_end().split_once(':') else {
+            break;
+        };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+    }
+    io::copy(&mut reader.take(length), &mut io::sink())?;
+    Ok(Some(target))
+}
+
+fn write_whole(to: &mut TcpStream, code: u16, answer: &Value) -> io::Result<()> {
+    let text = answer.to_string();
+    write!(
+        to,
+        "HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}",
+        text.len()
+    )
+}
+
+fn write_chunk(to: &mut TcpStream, event: &Value) -> io::Result<()> {
+    let text = format!("{event}\n");
+    write!(to, "{:x}\r\n{text}\r\n", text.len())
+}
+
+fn bookmark(version: u64, ends_list: bool) -> Value {
+    let annotations = match ends_list {
+        true => json!({"k8s.io/initial-events-end": "true"}),
+        false => json!({}),
+    };
+    json!({"type": "BOOKMARK", "object": {
+        "apiVersion": "v1", "kind": "Pod", "spec": {"containers": null}, "status": {},
+        "metadata": {"resourceVersion": version.to_string(), "annotations": annotations},
+    }})
+}
+
+fn failure(code: u16, reason: &str, message: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+        "code": code, "reason": reason, "message": message,
+    })
+}
