@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use self::pods::Follower;
 use crate::model::api_pod::ApiPod;
 use crate::model::api_server::ApiServerStatus;
-use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
 
 /// Whose pods are asked for, and of whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum Told {
     /// One is new, or another than before.
     Changed(Arc<ApiPod>),
     /// The API server has it no more; its processes may still run.
-    Deleted(PodUid),
+    Deleted(Arc<PodRef>),
     /// With each change, and before the first pods.
     State(ApiServerStatus),
 }
@@ -76,6 +76,8 @@ impl ApiServer {
                         }
                     }
                 });
+                // Nobody waits for a file system or a program that hangs.
+                runtime.shutdown_background();
             })?;
         Ok(Self {
             stop,
@@ -94,16 +96,22 @@ impl Drop for ApiServer {
     }
 }
 
-/// Who answers, and what the agent may not ask for, for `ballast check`.
-pub fn probe(settings: &Settings) -> io::Result<ApiServerStatus> {
-    Ok(runtime()?.block_on(pods::probe(settings)))
+/// Who answers, with the number of pods of the node, or what the agent may not ask for, for `ballast check`.
+pub fn probe(settings: &Settings) -> io::Result<(ApiServerStatus, usize)> {
+    asked(pods::probe(settings))
 }
 
-/// Why these settings can lead nowhere, whether the API server answers or not; `None`: they can.
+/// Why these settings lead nowhere, whether the API server answers or not, as far as their files tell.
 pub fn fault(settings: &Settings) -> io::Result<Option<String>> {
-    let connecting = connect::settings(settings);
-    let config = runtime()?.block_on(connecting);
-    Ok(config.err().map(|it| crate::sys::chain(&it)))
+    let checked = asked(connect::check(settings))?;
+    Ok(checked.err().map(|it| crate::sys::chain(&it)))
+}
+
+fn asked<T>(asking: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = runtime()?;
+    let answer = runtime.block_on(asking);
+    runtime.shutdown_background();
+    Ok(answer)
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

@@ -422,6 +422,9 @@ fn pod_names(facts: &FactSheet, config: &Config) -> CheckItem {
         Mode::Own(_) => false,
     };
     if !is_asked {
+        if matches!(facts.workloads, Some(WorkloadFacts::ApiServer { .. })) {
+            return CheckItem::ok(NAME, "from the API server (runtime.type is none)");
+        }
         let found = format!("none: nobody is asked (runtime.type is none); {BY_IDS}");
         return CheckItem::ok(NAME, found);
     }
@@ -449,12 +452,15 @@ fn workloads(facts: &FactSheet) -> CheckItem {
     const NAME: &str = "workloads";
     const WITHOUT: &str = "pods are shown without their workloads";
     match &facts.workloads {
-        None => unknown(NAME, "not looked for"),
+        None => CheckItem::ok(NAME, "from the API server, which was not looked for"),
         Some(WorkloadFacts::Nobody(why)) => CheckItem::ok(NAME, format!("{WITHOUT}: {why}")),
-        Some(WorkloadFacts::ApiServer(status)) => {
+        Some(WorkloadFacts::ApiServer { status, n_pods }) => {
             let server = status.server.as_deref().unwrap_or("the API server");
             match &status.fault {
-                None => CheckItem::ok(NAME, format!("node {} on {server}", status.node)),
+                None => {
+                    let found = format!("{n_pods} pods of node {} on {server}", status.node);
+                    CheckItem::ok(NAME, found)
+                }
                 Some(why) => CheckItem::degraded(NAME, format!("{server}: {why}"), WITHOUT)
                     .with_remedy(
                         "let the agent list and watch pods (a ClusterRole), and reach the API server",

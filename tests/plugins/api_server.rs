@@ -76,7 +76,7 @@ impl Heard {
                 Told::Changed(pod) => {
                     self.pods.insert(pod.pod.name.clone(), pod);
                 }
-                Told::Deleted(uid) => self.pods.retain(|_, it| it.pod.uid != uid),
+                Told::Deleted(pod) => self.pods.retain(|_, it| it.pod != pod),
             }
         }
     }
@@ -225,13 +225,13 @@ fn who_may_not_is_told_what_and_tries_again() -> Result<()> {
             .is_some_and(|it| it.stale_since.is_none()),
         "nothing to be old"
     );
-    let probed = probe(&kubeconfig.settings())?;
+    let (probed, _) = probe(&kubeconfig.settings())?;
     let why = probed.fault.unwrap_or_default();
     ensure!(why.contains("cannot list resource"), "{why}");
     server.behave(Manner::StreamsLists);
     heard.wait("it may", |it| it.is_followed() && it.names() == ["first"])?;
-    let probed = probe(&kubeconfig.settings())?;
-    ensure!(probed.fault.is_none(), "{probed:?}");
+    let (probed, n) = probe(&kubeconfig.settings())?;
+    ensure!(probed.fault.is_none() && n == 1, "{probed:?} {n}");
     Ok(())
 }
 
@@ -281,4 +281,27 @@ fn a_kubeconfig_that_leads_elsewhere_is_followed() -> Result<()> {
         let status = it.status.as_ref();
         it.is_followed() && status.is_some_and(|it| it.server.as_deref() == Some(&*server))
     })
+}
+
+/// A program of the kubeconfig that gives credentials, and hangs.
+#[test]
+fn a_program_that_gives_no_credentials_holds_up_nobody() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let kubeconfig = Kubeconfig::new("exec", &server)?;
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&kubeconfig.0)?)?;
+    config["users"][0]["user"] = json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+        "command": "sleep", "args": ["15"],
+    }});
+    fs::write(&kubeconfig.0, config.to_string())?;
+    let (watching, mut heard) = Heard::start(&kubeconfig)?;
+    heard.wait("it is said", |it| it.fault().contains("credentials"))?;
+    let began = Instant::now();
+    drop(watching);
+    ensure!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    Ok(())
 }

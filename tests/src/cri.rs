@@ -67,6 +67,7 @@ struct State {
     sandboxes: Mutex<BTreeMap<String, PodSandbox>>,
     containers: Mutex<BTreeMap<String, Container>>,
     subscribers: Mutex<Vec<mpsc::Sender<Result<ContainerEventResponse, Status>>>>,
+    n_begun: AtomicUsize,
     n_lists: AtomicUsize,
     n_asked: AtomicUsize,
     n_open: AtomicUsize,
@@ -202,6 +203,11 @@ impl FakeRuntime {
         self.state.n_lists.load(Ordering::Relaxed)
     }
 
+    /// The same, whether it came to the containers, which are the second half, or not.
+    pub fn n_lists_begun(&self) -> usize {
+        self.state.n_begun.load(Ordering::Relaxed)
+    }
+
     /// How often one id was asked for.
     pub fn n_asked(&self) -> usize {
         self.state.n_asked.load(Ordering::Relaxed)
@@ -289,7 +295,7 @@ impl State {
     fn list_sandboxes(&self, request: ListPodSandboxRequest) -> ListPodSandboxResponse {
         let id = request.filter.map(|it| it.id).unwrap_or_default();
         if id.is_empty() {
-            self.n_lists.fetch_add(1, Ordering::Relaxed);
+            self.n_begun.fetch_add(1, Ordering::Relaxed);
         }
         let sandboxes = lock(&self.sandboxes);
         // The beginning of an id is enough.
@@ -301,9 +307,11 @@ impl State {
 
     fn list_containers(&self, request: ListContainersRequest) -> ListContainersResponse {
         let id = request.filter.map(|it| it.id).unwrap_or_default();
-        if !id.is_empty() {
-            self.n_asked.fetch_add(1, Ordering::Relaxed);
-        }
+        let n = match id.is_empty() {
+            true => &self.n_lists,
+            false => &self.n_asked,
+        };
+        n.fetch_add(1, Ordering::Relaxed);
         let containers = lock(&self.containers);
         let found = containers.values().filter(|it| it.id.starts_with(&id));
         ListContainersResponse {

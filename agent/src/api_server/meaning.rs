@@ -16,24 +16,38 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// `None`: it has no name or no UID, so it is of no API server.
 pub(super) fn of_pod(pod: &Pod) -> Option<ApiPod> {
-    let names = Arc::new(PodRef {
-        namespace: pod.metadata.namespace.clone()?,
-        name: pod.metadata.name.clone()?,
-        uid: uid(pod)?,
-    });
+    let names = Arc::new(names(pod)?);
     Some(ApiPod {
+        is_mirror: mirrored(pod).is_some(),
         workload: Arc::new(Workload::of_api(pod, &names)),
         containers: containers(pod),
         pod: names,
     })
 }
 
+/// With the UID of its cgroup.
+pub(super) fn names(pod: &Pod) -> Option<PodRef> {
+    Some(PodRef {
+        namespace: pod.metadata.namespace.clone()?,
+        name: pod.metadata.name.clone()?,
+        uid: uid(pod)?,
+    })
+}
+
 /// The UID of its cgroup.
-pub(super) fn uid(pod: &Pod) -> Option<PodUid> {
+fn uid(pod: &Pod) -> Option<PodUid> {
+    let uid = mirrored(pod).or(pod.metadata.uid.as_deref())?;
+    (!uid.is_empty()).then(|| PodUid(uid.to_owned()))
+}
+
+/// The static pod that it shows; `None`: it is itself. Anybody can write the annotation, kubelet makes its node the
+/// owner besides.
+fn mirrored(pod: &Pod) -> Option<&str> {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let is_of_node = owners.any(|it| it.kind == "Node" && it.controller == Some(true));
     let annotations = pod.metadata.annotations.as_ref();
-    let of_static = annotations.and_then(|it| it.get(MIRROR));
-    let uid = of_static.or(pod.metadata.uid.as_ref())?;
-    (!uid.is_empty()).then(|| PodUid(uid.clone()))
+    let annotated = annotations.and_then(|it| it.get(MIRROR));
+    annotated.filter(|_| is_of_node).map(String::as_str)
 }
 
 fn containers(pod: &Pod) -> Vec<ApiContainer> {

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+    FieldSelectorAttributes, ResourceAttributes, SelfSubjectAccessReview,
+    SelfSubjectAccessReviewSpec,
 };
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::FieldSelectorRequirement;
 use kube::Client;
 use kube::api::{Api, ListParams, PostParams, VersionMatch, WatchEvent, WatchParams};
 use kube::core::Status;
@@ -50,8 +52,19 @@ const LAST_SILENCE: Duration = Duration::from_secs(1200);
 const FIRST_PAUSE: Duration = Duration::from_millis(800);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What lasted so long was good, and the pauses begin anew.
+/// Before all pods are asked for anew, at most: an API server that has been restarted knows no version of before, which
+/// all agents find out at one moment. Nobody waits for it at a start: pods of a DaemonSet do not start at one moment.
+const RELIST: Duration = Duration::from_secs(10);
+
+/// The longest wait that an API server can ask for, and the shortest where it has too much to do and does not say.
+const LONGEST_ASKED: Duration = Duration::from_secs(60);
+const BUSY: Duration = Duration::from_secs(1);
+
+/// A watch that lasted so long was good, and the pauses begin anew.
 const LASTED: Duration = Duration::from_secs(10);
+
+/// How often it goes on from a version, and hears nothing good after it, before it begins anew.
+const RESUMES: u32 = 2;
 
 /// Where the end of a streamed list is told (KEP-3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
@@ -64,11 +77,19 @@ pub(super) struct Follower {
     sink: Box<dyn Fn(Told) + Send>,
     status: ApiServerStatus,
     is_told: bool,
+    /// All pods were told once.
+    has_told: bool,
     /// From where to go on. `None`: from the beginning.
     version: Option<String>,
+    /// Since something was heard that is newer than the version.
+    n_resumes: u32,
     /// The API server streams lists, as far as is known.
     streams_lists: bool,
     silence: Duration,
+    /// Before it is tried again, at most.
+    pause: Duration,
+    /// When the watch began; `None`: it has not.
+    began: Option<Duration>,
 }
 
 /// Why a watch is not gone on with.
@@ -101,53 +122,72 @@ impl Follower {
             settings,
             sink,
             is_told: false,
+            has_told: false,
             version: None,
+            n_resumes: 0,
             streams_lists: true,
             silence: FIRST_SILENCE,
+            pause: FIRST_PAUSE,
+            began: None,
         }
     }
 
     pub(super) async fn run(mut self) -> Infallible {
-        let mut longest = FIRST_PAUSE;
         loop {
-            let began = clock::boottime();
             let failure = match connect::client(&self.settings).await {
                 Ok((client, server)) => {
+                    // Versions of one API server mean nothing to another.
+                    if self.status.server.as_ref() != Some(&server) {
+                        self.version = None;
+                    }
                     self.status.server = Some(server);
                     self.follow(client).await
                 }
                 Err(error) => Failure::new(chain(&error)),
             };
-            if clock::boottime().saturating_sub(began) >= LASTED {
-                longest = FIRST_PAUSE;
-            }
             self.set_fault(failure.why);
-            tokio::time::sleep(failure.after.max(clock::random_part(longest))).await;
-            longest = (longest * 2).min(LAST_PAUSE);
+            self.pause(failure.after).await;
         }
     }
 
-    /// Until it fails. Another connection is made then: the files that say how may have changed.
+    /// `least`: what was asked for.
+    async fn pause(&mut self, least: Duration) {
+        let now = clock::boottime();
+        let began = self.began.take();
+        if began.is_some_and(|it| now.saturating_sub(it) >= LASTED) {
+            self.pause = FIRST_PAUSE;
+        }
+        tokio::time::sleep(least.max(clock::random_part(self.pause))).await;
+        self.pause = (self.pause * 2).min(LAST_PAUSE);
+    }
+
+    /// Until it fails. Another client is made then: the files that say how may have changed.
     async fn follow(&mut self, client: Client) -> Failure {
         self.streams_lists = true;
         let pods = Api::<Pod>::all(client);
         loop {
-            let began = clock::boottime();
             match self.watch(&pods).await {
-                Left::Ended => {}
+                // It has lasted as long as it was to.
+                Left::Ended if self.has_lasted() => {}
+                Left::Ended => self.pause(Duration::ZERO).await,
                 Left::Silent => {
                     self.version = None;
                     self.silence = (self.silence * 2).min(LAST_SILENCE);
                 }
-                Left::Expired => self.version = None,
+                Left::Expired => {
+                    self.version = None;
+                    tokio::time::sleep(clock::random_part(RELIST)).await;
+                }
                 Left::NotStreamed => self.streams_lists = false,
                 Left::Failed(failure) => return failure,
             }
-            // Nobody who ends each watch at once is asked without a pause.
-            if clock::boottime().saturating_sub(began) < FIRST_PAUSE {
-                tokio::time::sleep(clock::random_part(FIRST_PAUSE)).await;
-            }
         }
+    }
+
+    fn has_lasted(&self) -> bool {
+        let now = clock::boottime();
+        self.began
+            .is_some_and(|it| now.saturating_sub(it) >= LASTED)
     }
 
     async fn watch(&mut self, pods: &Api<Pod>) -> Left {
@@ -155,6 +195,7 @@ impl Follower {
             Ok(events) => events,
             Err(left) => return left,
         };
+        self.began = Some(clock::boottime());
         self.set_followed();
         loop {
             let event = match tokio::time::timeout(self.silence, events.next()).await {
@@ -172,12 +213,13 @@ impl Follower {
                 }
                 WatchEvent::Deleted(pod) => {
                     self.set_version(&pod);
-                    if let Some(uid) = meaning::uid(&pod) {
-                        (self.sink)(Told::Deleted(uid));
+                    if let Some(names) = meaning::names(&pod) {
+                        (self.sink)(Told::Deleted(Arc::new(names)));
                     }
                 }
                 WatchEvent::Bookmark(bookmark) => {
                     self.version = Some(bookmark.metadata.resource_version);
+                    self.n_resumes = 0;
                     self.silence = FIRST_SILENCE;
                 }
                 WatchEvent::Error(status) => return Failure::of_status("watch", &status).into(),
@@ -188,11 +230,16 @@ impl Follower {
     fn set_version(&mut self, of: &Pod) {
         if let Some(version) = &of.metadata.resource_version {
             self.version = Some(version.clone());
+            self.n_resumes = 0;
         }
     }
 
     /// All pods have been told, now or before.
     async fn begin(&mut self, pods: &Api<Pod>) -> Result<Events, Left> {
+        if self.n_resumes >= RESUMES {
+            self.version = None;
+        }
+        self.n_resumes += 1;
         if self.version.is_none() && self.streams_lists {
             return self.stream(pods).await;
         }
@@ -220,11 +267,11 @@ impl Follower {
                     all.extend(meaning::of_pod(&pod).map(|it| (it.pod.uid.clone(), Arc::new(it))));
                 }
                 WatchEvent::Deleted(pod) => {
-                    meaning::uid(&pod).and_then(|it| all.remove(&it));
+                    meaning::names(&pod).and_then(|it| all.remove(&it.uid));
                 }
                 WatchEvent::Bookmark(bookmark) => {
                     if bookmark.metadata.annotations.contains_key(INITIAL_END) {
-                        self.version = Some(bookmark.metadata.resource_version);
+                        self.begin_at(bookmark.metadata.resource_version);
                         (self.sink)(Told::All(all.into_values().collect()));
                         return Ok(events);
                     }
@@ -238,7 +285,7 @@ impl Follower {
 
     /// Gives the version from which to watch.
     async fn list(&mut self, pods: &Api<Pod>) -> Result<String, Left> {
-        let parameters = self.list_of_cache();
+        let parameters = list_of_cache(&self.settings.node);
         let listing = pods.list(&parameters);
         let listed = match tokio::time::timeout(LIST, listing).await {
             Ok(Ok(listed)) => listed,
@@ -250,18 +297,14 @@ impl Follower {
         };
         let all = listed.items.iter().filter_map(meaning::of_pod);
         (self.sink)(Told::All(all.map(Arc::new).collect()));
-        self.version = Some(version.clone());
+        self.begin_at(version.clone());
         Ok(version)
     }
 
-    /// A list that costs the API server's storage nothing.
-    fn list_of_cache(&self) -> ListParams {
-        ListParams {
-            field_selector: Some(of_node(&self.settings.node)),
-            resource_version: Some("0".to_owned()),
-            version_match: Some(VersionMatch::NotOlderThan),
-            ..ListParams::default()
-        }
+    fn begin_at(&mut self, version: String) {
+        self.version = Some(version);
+        self.n_resumes = 0;
+        self.has_told = true;
     }
 
     fn parameters(&self, streams_list: bool) -> WatchParams {
@@ -286,9 +329,8 @@ impl Follower {
 
     fn set_fault(&mut self, why: String) {
         let now = || WallTime::from_epoch(clock::wall());
-        let has_told = self.version.is_some();
         self.set_status(ApiServerStatus {
-            stale_since: self.status.stale_since.or_else(|| has_told.then(now)),
+            stale_since: self.status.stale_since.or_else(|| self.has_told.then(now)),
             fault: Some(why),
             ..self.status.clone()
         });
@@ -319,13 +361,16 @@ impl Failure {
     }
 
     fn of_status(verb: &str, status: &Status) -> Self {
-        // `Retry-After` of an API server that has too much to do.
         let details = status.details.as_ref();
-        let after = details.map_or(0, |it| u64::from(it.retry_after_seconds));
+        let asked = details.map_or(0, |it| u64::from(it.retry_after_seconds));
+        let asked = Duration::from_secs(asked).min(LONGEST_ASKED);
         Self {
             why: format!("{verb} pods: {}", said_by_server(status)),
             code: status.code,
-            after: Duration::from_secs(after),
+            after: match status.code {
+                TOO_MANY => asked.max(BUSY),
+                _ => asked,
+            },
         }
     }
 
@@ -358,6 +403,7 @@ async fn start(pods: &Api<Pod>, parameters: &WatchParams, version: &str) -> Resu
 const BAD_REQUEST: u16 = 400;
 const GONE: u16 = 410;
 const UNPROCESSABLE: u16 = 422;
+const TOO_MANY: u16 = 429;
 
 /// A streamed list that was refused.
 fn not_streamed(left: Left) -> Left {
@@ -367,6 +413,17 @@ fn not_streamed(left: Left) -> Left {
             ..
         }) => Left::NotStreamed,
         left => left,
+    }
+}
+
+/// A list that costs the API server's storage nothing. Without a limit: with one, and without another version than
+/// 0, the storage would be asked.
+fn list_of_cache(node: &str) -> ListParams {
+    ListParams {
+        field_selector: Some(of_node(node)),
+        resource_version: Some("0".to_owned()),
+        version_match: Some(VersionMatch::NotOlderThan),
+        ..ListParams::default()
     }
 }
 
@@ -384,53 +441,63 @@ fn not_asked(settings: &Settings) -> ApiServerStatus {
 }
 
 /// See [`super::probe`].
-pub(super) async fn probe(settings: &Settings) -> ApiServerStatus {
+pub(super) async fn probe(settings: &Settings) -> (ApiServerStatus, usize) {
     let mut status = not_asked(settings);
-    match connect::client(settings).await {
+    let asked = match connect::client(settings).await {
         Ok((client, server)) => {
             status.server = Some(server);
-            status.fault = ask(client, settings).await.err();
+            ask(client, settings).await
         }
-        Err(error) => status.fault = Some(chain(&error)),
-    }
-    status
+        Err(error) => Err(chain(&error)),
+    };
+    let n = asked.as_ref().copied().unwrap_or(0);
+    status.fault = asked.err();
+    (status, n)
 }
 
-/// `Err`: what keeps pods from being watched.
-async fn ask(client: Client, settings: &Settings) -> Result<(), String> {
-    let few = ListParams {
-        limit: Some(1),
-        field_selector: Some(of_node(&settings.node)),
-        resource_version: Some("0".to_owned()),
-        version_match: Some(VersionMatch::NotOlderThan),
-        ..ListParams::default()
-    };
+/// How many pods the node has; `Err`: what keeps them from being watched.
+async fn ask(client: Client, settings: &Settings) -> Result<usize, String> {
     let pods = Api::<Pod>::all(client.clone());
-    match tokio::time::timeout(ANSWER, pods.list(&few)).await {
-        Ok(Ok(_)) => {}
+    let parameters = list_of_cache(&settings.node);
+    let listed = match tokio::time::timeout(LIST, pods.list(&parameters)).await {
+        Ok(Ok(listed)) => listed.items.len(),
         Ok(Err(error)) => return Err(Failure::of("list", &error).why),
-        Err(_) => return Err(Failure::late("list", ANSWER).why),
-    }
-    let reviews = Api::<SelfSubjectAccessReview>::all(client);
-    let review = SelfSubjectAccessReview {
-        spec: SelfSubjectAccessReviewSpec {
-            resource_attributes: Some(ResourceAttributes {
-                verb: Some("watch".to_owned()),
-                resource: Some("pods".to_owned()),
-                version: Some("v1".to_owned()),
-                ..ResourceAttributes::default()
-            }),
-            ..SelfSubjectAccessReviewSpec::default()
-        },
-        ..SelfSubjectAccessReview::default()
+        Err(_) => return Err(Failure::late("list", LIST).why),
     };
+    let reviews = Api::<SelfSubjectAccessReview>::all(client);
     let parameters = PostParams::default();
+    let review = may_watch(&settings.node);
     let asking = reviews.create(&parameters, &review);
     match tokio::time::timeout(ANSWER, asking).await {
         Ok(Ok(reviewed)) if reviewed.status.as_ref().is_some_and(|it| !it.allowed) => {
             Err("watch pods: the agent may list them and not watch them".to_owned())
         }
         // Who may not ask has to try.
-        _ => Ok(()),
+        _ => Ok(listed),
+    }
+}
+
+/// The pods of the node: a node itself may watch no others.
+fn may_watch(node: &str) -> SelfSubjectAccessReview {
+    let only = FieldSelectorRequirement {
+        key: "spec.nodeName".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    };
+    SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some("watch".to_owned()),
+                resource: Some("pods".to_owned()),
+                version: Some("v1".to_owned()),
+                field_selector: Some(FieldSelectorAttributes {
+                    requirements: Some(vec![only]),
+                    ..FieldSelectorAttributes::default()
+                }),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
     }
 }

@@ -114,8 +114,12 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
     if let Some(status) = &node.api_server {
         let server = printable(status.server.as_deref().unwrap_or("the API server"));
         let age = status.stale_since.map(|it| it.until(agent.observed_at));
-        let stale = age.map(|it| format!(", {} old", format::age(it)));
-        line!(out, "workloads from {server}{}", stale.unwrap_or_default());
+        let text = match (age, &status.fault) {
+            (Some(age), _) => format!("workloads from {server}, {} old", format::age(age)),
+            (None, None) => format!("workloads from {server}"),
+            (None, Some(_)) => format!("no workloads from {server}"),
+        };
+        line!(out, "{text}");
     }
     if !node.cgroup.uncounted_disks.is_empty() {
         let disks: Vec<_> = node

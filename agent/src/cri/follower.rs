@@ -38,6 +38,9 @@ const ASK_AFTER: Duration = Duration::from_millis(75);
 /// How often an id is asked for, each time after four times as long.
 const ASKS: u32 = 3;
 
+/// Ids that are known from events alone, while lists are not answered. Beyond it all are told again.
+const MAX_RECENT: usize = 8192;
+
 /// Ids that are due at once beyond which a list is cheaper.
 const ASKED_TOGETHER: usize = 8;
 
@@ -291,6 +294,10 @@ impl Follower {
 
     /// Tells whom it has not told.
     fn learn(&mut self, identified: Vec<Identified>) {
+        if self.recent.len() > MAX_RECENT {
+            self.recent.clear();
+            self.known.clear();
+        }
         let new: Vec<Identified> = identified
             .into_iter()
             .filter(|it| self.known.insert(it.id.clone()))
@@ -332,12 +339,18 @@ impl Follower {
         }
         let due = self.asked.iter().filter(|(_, it)| it.due <= now);
         let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
-        let mut are_asked = due.len() <= ASKED_TOGETHER;
+        let are_few = due.len() <= ASKED_TOGETHER;
+        let mut is_late = false;
         for id in due {
-            if are_asked {
+            if is_late {
+                // Not asked for: its turn comes.
+                self.put_off(&id);
+                continue;
+            }
+            if are_few {
                 match self.find(channel, &id).await {
                     Ok(found) => self.learn(found),
-                    Err(Unanswered::Late(_)) => are_asked = false,
+                    Err(Unanswered::Late(_)) => is_late = true,
                     Err(Unanswered::Left(left)) => return Err(left),
                 }
             }
@@ -349,7 +362,13 @@ impl Follower {
                 }
             }
         }
-        Ok(are_asked)
+        Ok(are_few && !is_late)
+    }
+
+    fn put_off(&mut self, id: &str) {
+        if let Some(asked) = self.asked.get_mut(id) {
+            asked.due = clock::boottime() + LIST_GAP;
+        }
     }
 
     /// One id. The filter of a runtime takes the beginning of another one for it too.

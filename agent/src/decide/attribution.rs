@@ -22,7 +22,7 @@ use crate::model::event::{
 };
 use crate::model::kube_cgroup;
 use crate::model::pod::PodUid;
-use crate::model::record::OomScope;
+use crate::model::record::{OomScope, PodRef};
 use crate::model::runtime_names::Identified;
 use crate::model::workload::Workload;
 
@@ -261,10 +261,15 @@ impl CgroupIndex {
     }
 
     /// The API server has a pod no more, which may still run.
-    pub fn pod_deleted(&mut self, deleted: &PodUid) {
+    pub fn pod_deleted(&mut self, deleted: &PodRef) {
+        if !self.names.lists(deleted) {
+            return;
+        }
         let there: BTreeSet<_> = subjects(&self.owners).collect();
-        self.names
-            .unlist(|uid| uid != deleted, |uid, id| there.contains(&(uid, id)));
+        self.names.unlist(
+            |uid| *uid != deleted.uid,
+            |uid, id| there.contains(&(uid, id)),
+        );
     }
 
     /// How many of the cgroups `ids` are of each level.

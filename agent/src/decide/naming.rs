@@ -109,13 +109,15 @@ impl Names {
     /// Takes what the API server tells of a pod. The runtime is nearer to its containers: what it has told of one
     /// stands. True: something of it was not known.
     pub fn learn_pod(&mut self, declared: &Arc<ApiPod>) -> bool {
-        let uid = &declared.pod.uid;
-        let known = self.pods.get(uid);
-        if known.is_some_and(|it| it.is_listed && it.declared.as_ref() == Some(declared)) {
+        let names = self.pods.entry(declared.pod.uid.clone()).or_default();
+        let known = names.declared.as_ref().filter(|_| names.is_listed);
+        // Who has a UID by himself is no mirror of another.
+        let is_known =
+            known.is_some_and(|it| it == declared || declared.is_mirror && !it.is_mirror);
+        if is_known {
             return false;
         }
-        self.name_pod(&declared.pod);
-        let names = self.pods.entry(uid.clone()).or_default();
+        names.pod = Some(Arc::clone(&declared.pod));
         (names.declared, names.is_listed) = (Some(Arc::clone(declared)), true);
         for container in &declared.containers {
             for instance in &container.instances {
@@ -188,6 +190,18 @@ impl Names {
     /// The name of the pod of a UID.
     pub fn pod(&self, uid: &PodUid) -> Option<&Arc<PodRef>> {
         self.pods.get(uid)?.pod.as_ref()
+    }
+
+    /// Whether the API server has this pod, and not another one under its UID.
+    pub fn lists(&self, pod: &PodRef) -> bool {
+        let names = self.pods.get(&pod.uid).filter(|it| it.is_listed);
+        let declared = names.and_then(|it| it.declared.as_ref());
+        declared.is_some_and(|it| *it.pod == *pod)
+    }
+
+    /// How many pods the API server has.
+    pub fn n_listed(&self) -> usize {
+        self.pods.values().filter(|it| it.is_listed).count()
     }
 
     /// A pod as the API server has it, or had it last.
@@ -400,6 +414,7 @@ mod tests {
         });
         Arc::new(ApiPod {
             pod: pod(uid),
+            is_mirror: false,
             workload: Arc::new(Workload {
                 namespace: "default".to_owned(),
                 kind: "Deployment".to_owned(),
@@ -428,6 +443,29 @@ mod tests {
         };
         assert_eq!(known("1"), Some(("app", 2)), "the runtime's word stands");
         assert_eq!(known("2"), Some(("other", 7)));
+    }
+
+    /// Anybody may make an object that says it is the mirror of another pod.
+    #[test]
+    fn a_mirror_takes_no_name_from_a_pod_that_has_its_own_uid() {
+        let mut names = Names::default();
+        let real = declared("a", &[]);
+        let fake = Arc::new(ApiPod {
+            pod: Arc::new(PodRef {
+                name: "fake".to_owned(),
+                ..(*real.pod).clone()
+            }),
+            is_mirror: true,
+            ..(*real).clone()
+        });
+        names.learn_pod(&fake);
+        assert!(names.learn_pod(&real));
+        assert!(!names.learn_pod(&fake));
+        assert!(names.lists(&real.pod) && !names.lists(&fake.pod));
+        assert_eq!(
+            (names.n_listed(), names.declared(&real.pod.uid)),
+            (1, Some(&real))
+        );
     }
 
     #[test]

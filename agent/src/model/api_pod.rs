@@ -13,6 +13,8 @@ use super::workload::Workload;
 pub struct ApiPod {
     /// With the UID of its cgroup: that of a static pod is not the one of its mirror on the API server.
     pub pod: Arc<PodRef>,
+    /// Of a static pod.
+    pub is_mirror: bool,
     pub workload: Arc<Workload>,
     /// In the order of the specification, init containers first, ephemeral ones last.
     pub containers: Vec<ApiContainer>,

@@ -133,7 +133,11 @@ pub enum Bpffs {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WorkloadFacts {
-    ApiServer(ApiServerStatus),
+    ApiServer {
+        status: ApiServerStatus,
+        /// Of the node.
+        n_pods: usize,
+    },
     /// Why.
     Nobody(String),
 }

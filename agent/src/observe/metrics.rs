@@ -60,7 +60,7 @@ use self::labels::{
     EndedKind, ExitHow, HostSlice, MissedCause, RecordResult, RestoreResult, SaveResult, Source,
     SourceFault, Stream, Trigger,
 };
-pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_RETENTION};
+pub use self::lifetime::{MAX_WORKLOADS, POD_RETENTION, WORKLOAD_AWAITED, WORKLOAD_RETENTION};
 use self::lifetime::{PodLifetimes, WorkloadLifetimes};
 use self::memory::Hits;
 pub use self::memory::{ContainerMemory, LimitHits};
@@ -81,6 +81,14 @@ use crate::model::workload::Workload;
 #[derive(Clone)]
 pub struct Metrics {
     shared: Arc<Shared>,
+}
+
+/// Kills of a pod whose workload is not known yet.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    n: u64,
+    /// Boottime.
+    since: Duration,
 }
 
 struct Shared {
@@ -110,7 +118,7 @@ struct Shared {
     /// OOM kills, where names may come late.
     kills_by_id: Mutex<KillsById>,
     /// Those of pods whose workload is not known yet, by the UID of the pod.
-    awaited_workloads: Mutex<BTreeMap<Box<str>, u64>>,
+    awaited_workloads: Mutex<BTreeMap<Box<str>, Awaited>>,
     /// Held together by who counts or reads, and alone by who gives series another name.
     naming: RwLock<()>,
     workloads: Mutex<WorkloadLifetimes>,

@@ -164,7 +164,7 @@ pub(super) fn find_workloads(observe: &ObserveConfig) -> WorkloadFacts {
     match pods::source(observe) {
         Ok(PodSource::Nobody(why)) => WorkloadFacts::Nobody(why),
         Ok(PodSource::ApiServer(settings)) => match api_server::probe(&settings) {
-            Ok(status) => WorkloadFacts::ApiServer(status),
+            Ok((status, n_pods)) => WorkloadFacts::ApiServer { status, n_pods },
             Err(error) => WorkloadFacts::Nobody(error.to_string()),
         },
         // The configuration is at fault, which is told by itself.

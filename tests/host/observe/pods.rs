@@ -211,7 +211,7 @@ fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
         ),
         (
             sections(Some(NODE), Some(Path::new("/none/kubeconfig"))),
-            "kubernetes.kubeconfigFile: /none/kubeconfig",
+            "kubernetes.kubeconfigFile: /none/kubeconfig: No such file",
         ),
     ] {
         agent.sections = sections;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::exemplars::Exemplar;
 use super::identity::{ContainerLabels, Identity};
 use super::labels::{self, ExitHow, HostSlice, MissedCause, RecordResult};
-use super::lifetime::{MAX_WORKLOADS, other_workloads};
-use super::{Metrics, lock, observe, set_time};
+use super::lifetime::{MAX_WORKLOADS, WORKLOAD_AWAITED, other_workloads};
+use super::{Awaited, Metrics, lock, observe, set_time};
 use crate::model::attribution::Owner;
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::pod::PodUid;
@@ -138,30 +138,36 @@ impl Metrics {
     /// Beyond [`MAX_WORKLOADS`] pods nobody waits any longer.
     fn await_workload(&self, uid: &PodUid, n: u64, now: Duration) {
         let mut awaited = lock(&self.shared.awaited_workloads);
-        if awaited.len() < MAX_WORKLOADS || awaited.contains_key(&*uid.0) {
-            *awaited.entry(uid.0.as_str().into()).or_default() += n;
+        if let Some(of_pod) = awaited.get_mut(&*uid.0) {
+            of_pod.n += n;
+        } else if awaited.len() < MAX_WORKLOADS {
+            awaited.insert(uid.0.as_str().into(), Awaited { n, since: now });
         } else {
             drop(awaited);
             self.count_workload(&other_workloads(), n, now, None);
         }
     }
 
-    /// Counts the kills of pods whose workload is known by now. `now` is boottime.
+    /// Counts the kills of pods whose workload is known by now. Where nobody has told it for [`WORKLOAD_AWAITED`],
+    /// a pod that is `named` is its own, and any other is one of the others. `now` is boottime.
     pub fn count_workloads(
         &self,
-        workload_of: impl Fn(&str) -> Option<Arc<Workload>>,
+        known: impl Fn(&str) -> Option<Arc<Workload>>,
+        named: impl Fn(&str) -> Option<Workload>,
         now: Duration,
     ) {
         let naming = self.shared.naming.write();
         let _naming = naming.unwrap_or_else(PoisonError::into_inner);
-        let known: Vec<(Arc<Workload>, u64)> = {
-            let mut awaited = lock(&self.shared.awaited_workloads);
-            let known = awaited.extract_if(.., |uid, _| workload_of(uid).is_some());
-            known
-                .filter_map(|(uid, n)| Some((workload_of(&uid)?, n)))
-                .collect()
-        };
-        for (workload, n) in known {
+        let mut counted: Vec<(Arc<Workload>, u64)> = Vec::new();
+        lock(&self.shared.awaited_workloads).retain(|uid, it| {
+            let is_over = now.saturating_sub(it.since) >= WORKLOAD_AWAITED;
+            let instead = || is_over.then(|| named(uid).unwrap_or_else(other_workloads).into());
+            let workload = known(uid).or_else(instead);
+            let is_awaited = workload.is_none();
+            counted.extend(workload.map(|workload| (workload, it.n)));
+            is_awaited
+        });
+        for (workload, n) in counted {
             self.count_workload(&workload, n, now, None);
         }
     }

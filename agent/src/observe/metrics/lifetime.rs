@@ -17,6 +17,9 @@ pub(super) const MAX_GONE_PODS: usize = 110;
 /// How long the series of a workload stay after their last use.
 pub const WORKLOAD_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long kills of a pod wait for its workload. An API server that is away for longer tells of no new pods either.
+pub const WORKLOAD_AWAITED: Duration = Duration::from_secs(15 * 60);
+
 /// Workloads with series of their own; more are counted together as `other`.
 pub const MAX_WORKLOADS: usize = 2000;
 

@@ -10,7 +10,7 @@ use prometheus::{GaugeVec, IntCounterVec};
 
 use super::families::OomFamilies;
 use super::identity::{self, ContainerLabels, Identity};
-use super::{Metrics, lock, table};
+use super::{Awaited, Metrics, lock, table};
 use crate::model::saved_counts::{SavedCounts, SavedSeries, as_count};
 use crate::model::workload::Workload;
 
@@ -43,7 +43,9 @@ impl Metrics {
         let oom = &self.shared.oom;
         let mut saved = SavedCounts::default();
         saved.set_kills_by_id(&lock(&self.shared.kills_by_id));
-        saved.set_kills_without_workload(&lock(&self.shared.awaited_workloads));
+        let awaited = lock(&self.shared.awaited_workloads).clone().into_iter();
+        let awaited = awaited.map(|(uid, it)| (uid, it.n)).collect();
+        saved.set_kills_without_workload(&awaited);
         for family in counters(oom) {
             save(family, |it| it.get_counter().get_value(), &mut saved);
         }
@@ -61,7 +63,9 @@ impl Metrics {
         let identity = self.shared.identity;
         if identity == Identity::NamesOrIds {
             *lock(&self.shared.kills_by_id) = saved.kills_by_id();
-            *lock(&self.shared.awaited_workloads) = saved.kills_without_workload();
+            let awaited = saved.kills_without_workload().into_iter();
+            let awaited = awaited.map(|(uid, n)| (uid, Awaited { n, since: now }));
+            *lock(&self.shared.awaited_workloads) = awaited.collect();
         }
         for (labels, _) in series(&oom.kills, saved, identity) {
             if let Some(labels) = ContainerLabels::of_values(&labels) {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pods::PodSource;
 use super::tree::KubeTree;
 use super::{FIRST_NAMES, Fault, Loop, RUNTIME};
 use crate::config::ObservedRuntime;
@@ -17,6 +18,7 @@ use crate::model::record::{Event, PodRef};
 use crate::model::runtime_names::{Follows, RuntimeStatus};
 use crate::model::stats::KnownPod;
 use crate::model::time::WallTime;
+use crate::model::workload::Workload;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::Unnamed;
 use crate::run::RunError;
@@ -26,6 +28,19 @@ use crate::sys::clock;
 /// Nobody is asked.
 pub(super) const NO_NAMES: &str = "pods are known by their UID and containers by their id: runtime.type is none, so \
                                    nobody is asked for names";
+
+/// The API server alone is asked.
+const LATE_NAMES: &str = "runtime.type is none: containers are known by their id until the API server has their name, \
+                          which takes it up to some seconds";
+
+/// Who is asked for names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NamesFrom {
+    Nobody,
+    /// The API server alone.
+    ApiServer,
+    Runtime,
+}
 
 /// A container is named before its first process runs, or a moment later: one that has no name by then is told of.
 const NAMED_BY: Duration = Duration::from_secs(5);
@@ -113,13 +128,15 @@ fn name_of(of: &Unnamed, names: &Names) -> Option<(Arc<PodRef>, String, String)>
 
 /// What the status document says of missing names.
 pub(super) fn warnings(
-    runtime: &ObservedRuntime,
+    from: NamesFrom,
     status: Option<&RuntimeStatus>,
     pods: &[Arc<KnownPod>],
     now: WallTime,
 ) -> Vec<String> {
-    if *runtime == ObservedRuntime::None {
-        return vec![NO_NAMES.to_owned()];
+    match from {
+        NamesFrom::Nobody => return vec![NO_NAMES.to_owned()],
+        NamesFrom::ApiServer => return Vec::new(),
+        NamesFrom::Runtime => {}
     }
     let Some(status) = status.filter(|it| it.is_connected()) else {
         // That it does not answer is a fault by itself.
@@ -142,10 +159,23 @@ pub(super) fn warnings(
 }
 
 impl Loop {
+    pub(super) fn names_from(&self) -> NamesFrom {
+        match (&self.settings.runtime, &self.pod_source) {
+            (ObservedRuntime::Cri { .. }, _) => NamesFrom::Runtime,
+            (ObservedRuntime::None, PodSource::ApiServer(_)) => NamesFrom::ApiServer,
+            (ObservedRuntime::None, PodSource::Nobody(_)) => NamesFrom::Nobody,
+        }
+    }
+
     /// For the first answer of the runtime, or that there is none.
     pub(super) fn wait_for_names(&mut self, bell: &Bell) {
-        if self.settings.runtime == ObservedRuntime::None {
-            self.told.agent("PodsWithoutNames", NO_NAMES.to_owned());
+        let without = match self.names_from() {
+            NamesFrom::Nobody => Some(NO_NAMES),
+            NamesFrom::ApiServer => Some(LATE_NAMES),
+            NamesFrom::Runtime => None,
+        };
+        if let Some(text) = without {
+            self.told.agent("PodsWithoutNames", text.to_owned());
             return self.health.unblock(RUNTIME);
         }
         let until = clock::boottime() + FIRST_NAMES;
@@ -208,7 +238,9 @@ impl Loop {
                 self.metrics.name(&of, &pod, [&name, &id], now);
             }
         }
-        let workload = |uid: &str| index.names.workload(&PodUid(uid.to_owned()));
-        self.metrics.count_workloads(workload, now);
+        let uid = |it: &str| PodUid(it.to_owned());
+        let known = |it: &str| index.names.workload(&uid(it));
+        let named = |it: &str| Some(Workload::of_pod(index.names.pod(&uid(it))?));
+        self.metrics.count_workloads(known, named, now);
     }
 }

@@ -10,6 +10,7 @@ use super::{Fault, Loop, names};
 use crate::api_server::{self, ApiServer, Settings};
 use crate::config::{ObserveConfig, ObservedPods};
 use crate::model::api_server::ApiServerStatus;
+use crate::model::pod::is_dns_subdomain;
 use crate::observe::event_log::EventLog;
 use crate::run::RunError;
 
@@ -30,8 +31,8 @@ pub(in crate::run) enum PodSource {
 #[derive(Debug, thiserror::Error)]
 pub enum PodSourceError {
     #[error(
-        "kubernetes.nodeName: is missing, and the environment has no {NODE_NAME}; right would be the metadata.name \
-         of this node, or pods.source none"
+        "kubernetes.nodeName: is missing, and the environment has no {NODE_NAME} that is the name of a node; right \
+         would be the metadata.name of this one, or pods.source none"
     )]
     NoNode,
     #[error(
@@ -69,7 +70,7 @@ pub(super) fn source(observe: &ObserveConfig) -> Result<PodSource, PodSourceErro
         return match is_wanted {
             true => Err(PodSourceError::NoNode),
             false => Ok(PodSource::Nobody(format!(
-                "no kubernetes.nodeName, and the environment has no {NODE_NAME}"
+                "no kubernetes.nodeName, and the environment has no {NODE_NAME} that is the name of a node"
             ))),
         };
     };
@@ -88,7 +89,7 @@ pub(super) fn source(observe: &ObserveConfig) -> Result<PodSource, PodSourceErro
 /// What the node is called in its cluster; `None`: nobody says.
 pub(super) fn node_name(observe: &ObserveConfig) -> Option<String> {
     let configured = observe.kubernetes.node_name.clone();
-    configured.or_else(|| of_pod(NODE_NAME))
+    configured.or_else(|| of_pod(NODE_NAME).filter(|it| is_dns_subdomain(it)))
 }
 
 /// A variable of the environment.
@@ -149,6 +150,18 @@ impl Loop {
         let fault = fault.map(|why| format!("{server} tells nothing of the pods of {node}: {why}"));
         self.set_fault(Fault::WithoutApiServer, fault);
         self.api_server = Some(status);
+    }
+
+    /// What the status document says of a list that may be that of another node.
+    pub(super) fn strange_list(&self, n_pods: usize) -> Option<String> {
+        let status = self.api_server.as_ref()?;
+        let is_empty = status.is_followed() && self.tree.kernel.index().names.n_listed() == 0;
+        (is_empty && n_pods > 0).then(|| {
+            let node = &status.node;
+            format!(
+                "pods run here, and the API server has none of node {node}: kubernetes.nodeName may be that of another"
+            )
+        })
     }
 }
 

@@ -105,6 +105,7 @@ impl Loop {
                 .nameless(pods)
                 .into_iter()
                 .chain((!self.settings.knows_thresholds).then(|| NO_THRESHOLDS.to_owned()))
+                .chain(self.strange_list(pods.len()))
                 .chain(self.faults.values().cloned())
                 .collect(),
         }
@@ -112,7 +113,7 @@ impl Loop {
 
     fn nameless(&self, pods: &[Arc<KnownPod>]) -> Vec<String> {
         let now = WallTime::from_epoch(clock::wall());
-        names::warnings(&self.settings.runtime, self.runtime.as_ref(), pods, now)
+        names::warnings(self.names_from(), self.runtime.as_ref(), pods, now)
     }
 
     /// What the node has, and what all pods use of it.

@@ -134,8 +134,8 @@ impl KubeTree {
         let is_new = match told {
             api_server::Told::All(all) => self.kernel.index_mut().learn_pods(&all),
             api_server::Told::Changed(pod) => self.kernel.index_mut().names.learn_pod(&pod),
-            api_server::Told::Deleted(uid) => {
-                self.kernel.index_mut().pod_deleted(&uid);
+            api_server::Told::Deleted(pod) => {
+                self.kernel.index_mut().pod_deleted(&pod);
                 false
             }
             api_server::Told::State(status) => {

@@ -360,7 +360,7 @@ fn name_all(metrics: &Metrics) {
         metrics.name(&of, &pod, ["app", ""], Duration::from_secs(1));
     }
     let workload = |_: &str| Some(Arc::new(Workload::of_pod(&pod_ref("shop", "uid-a"))));
-    metrics.count_workloads(workload, Duration::from_secs(1));
+    metrics.count_workloads(workload, |_| None, Duration::from_secs(1));
 }
 
 /// Neither twice nor never, and not forgotten by the next agent.
@@ -384,15 +384,37 @@ fn kills_are_counted_by_workload_when_that_is_known() {
     let series =
         format!("{family}{{namespace=\"default\",workload=\"shop\",workload_kind=\"Deployment\"}}");
     for _ in 0..2 {
-        metrics.count_workloads(only_b, Duration::from_secs(2));
+        metrics.count_workloads(only_b, |_| None, Duration::from_secs(2));
         check(&metrics, &[(&series, Some(4.0))]);
     }
     let record = kill_in("uid-b", "0a");
     let (event, detail) = oom_parts(&record);
     metrics.oom_kill(event, detail, Some(&shop));
     for _ in 0..2 {
-        metrics.count_workloads(all, Duration::from_secs(3));
+        metrics.count_workloads(all, |_| None, Duration::from_secs(3));
         check(&metrics, &[(&series, Some(6.0))]);
+    }
+}
+
+#[test]
+fn kills_whose_workload_nobody_tells_are_counted_in_the_end() {
+    let metrics = unnamed();
+    kill_in_two_pods(&metrics);
+    let family = "ballast_oom_workload_kills_total";
+    let named = |uid: &str| {
+        let pod = pod_ref("shop", uid);
+        (uid == "uid-a").then(|| Workload::of_pod(&pod))
+    };
+    let nobody = |_: &str| None;
+    let over = Duration::from_secs(1) + WORKLOAD_AWAITED;
+    metrics.count_workloads(nobody, named, Duration::from_secs(900));
+    assert!(!text(&metrics).contains(&format!("{family}{{")));
+    for _ in 0..2 {
+        metrics.count_workloads(nobody, named, over * 2);
+        let own =
+            format!("{family}{{namespace=\"default\",workload=\"shop\",workload_kind=\"Pod\"}}");
+        let other = format!("{family}{{namespace=\"\",workload=\"other\",workload_kind=\"\"}}");
+        check(&metrics, &[(&own, Some(1.0)), (&other, Some(1.0))]);
     }
 }
 
