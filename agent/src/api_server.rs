@@ -1,11 +1,12 @@
-//! The API server of the cluster, asked for the pods of this node. In: a watch. Out: whose a pod is, what its
-//! containers are, and how the API server is ([`Told`]).
+//! The API server of the cluster, asked for the pods of this node and told what happened to them. In: a watch, and
+//! Events to write. Out: whose a pod is, what its containers are, what became of each Event, and how the API server
+//! is ([`Told`]).
 //!
-//! One thread, with one watch. A pod is there half a second before its first process, so nobody waits for it; while
-//! the API server is away, what it told stands.
+//! One thread, with one watch and one write at a time. A pod is there half a second before its first process, so
+//! nobody waits for it; while the API server is away, what it told stands.
 //!
 //! Invariants:
-//! - Nothing of the cluster is changed.
+//! - Nothing of the cluster is changed but Events that the agent has made.
 //! - The set of pods is swapped when all are there, never while they come.
 //! - That it tells nothing says nothing of a pod.
 //!
@@ -13,6 +14,7 @@
 //! never notices a watch that stays silent for good after etcd was restored from a backup.
 
 mod connect;
+mod events;
 mod meaning;
 mod pods;
 
@@ -22,11 +24,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
+use self::events::Writer;
 use self::pods::Follower;
 use crate::model::api_pod::ApiPod;
 use crate::model::api_server::ApiServerStatus;
+use crate::model::check::ApiServerFacts;
+use crate::model::kube_event::{Outcome, Write};
 use crate::model::record::PodRef;
 
 /// Whose pods are asked for, and of whom.
@@ -36,6 +41,8 @@ pub struct Settings {
     pub node: String,
     /// `None`: the service account of the agent's own pod.
     pub kubeconfig_file: Option<PathBuf>,
+    /// Events are written.
+    pub events: bool,
 }
 
 /// What is told, to one closure, in order.
@@ -49,22 +56,35 @@ pub enum Told {
     Deleted(Arc<PodRef>),
     /// With each change, and before the first pods.
     State(ApiServerStatus),
+    /// What became of an Event.
+    Written(Outcome),
+    /// Why no Event can be written now; `None`: it can.
+    EventsFault(Option<String>),
 }
+
+type Sink = Arc<dyn Fn(Told) + Send + Sync>;
 
 /// Watches until it is dropped.
 #[derive(Debug)]
 pub struct ApiServer {
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
+    writes: mpsc::Sender<Write>,
 }
 
 impl ApiServer {
     /// `sink` is called on a thread where it may block; while it does, nothing is read.
-    pub fn start(settings: Settings, sink: impl Fn(Told) + Send + 'static) -> io::Result<Self> {
+    pub fn start(
+        settings: Settings,
+        sink: impl Fn(Told) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let runtime = runtime()?;
         let stop = Arc::<Notify>::default();
         let stopped = Arc::clone(&stop);
-        let follower = Follower::new(settings, Box::new(sink));
+        let sink: Sink = Arc::new(sink);
+        let (writes, to_write) = mpsc::channel(1);
+        let writer = Writer::new(settings.clone(), Arc::clone(&sink), to_write);
+        let follower = Follower::new(settings, sink);
         let thread = thread::Builder::new()
             .name("api-server".to_owned())
             .spawn(move || {
@@ -72,6 +92,9 @@ impl ApiServer {
                     tokio::select! {
                         () = stopped.notified() => {}
                         never = follower.run() => {
+                            let _: Infallible = never;
+                        }
+                        never = writer.run() => {
                             let _: Infallible = never;
                         }
                     }
@@ -82,7 +105,15 @@ impl ApiServer {
         Ok(Self {
             stop,
             thread: Some(thread),
+            writes,
         })
+    }
+
+    /// What becomes of it is told ([`Told::Written`]), before which nothing else is to be written.
+    pub fn write(&self, write: Write) {
+        if let Err(error) = self.writes.try_send(write) {
+            tracing::error!(%error, "an Event is written before the one before it is");
+        }
     }
 }
 
@@ -96,8 +127,8 @@ impl Drop for ApiServer {
     }
 }
 
-/// Who answers, with the number of pods of the node, or what the agent may not ask for, for `ballast check`.
-pub fn probe(settings: &Settings) -> io::Result<(ApiServerStatus, usize)> {
+/// Who answers, and what the agent may not do there, for `ballast check`.
+pub fn probe(settings: &Settings) -> io::Result<ApiServerFacts> {
     asked(pods::probe(settings))
 }
 

@@ -422,7 +422,7 @@ fn pod_names(facts: &FactSheet, config: &Config) -> CheckItem {
         Mode::Own(_) => false,
     };
     if !is_asked {
-        if matches!(facts.workloads, Some(WorkloadFacts::ApiServer { .. })) {
+        if matches!(facts.workloads, Some(WorkloadFacts::ApiServer(_))) {
             return CheckItem::ok(NAME, "from the API server (runtime.type is none)");
         }
         let found = format!("none: nobody is asked (runtime.type is none); {BY_IDS}");
@@ -454,17 +454,23 @@ fn workloads(facts: &FactSheet) -> CheckItem {
     match &facts.workloads {
         None => CheckItem::ok(NAME, "from the API server, which was not looked for"),
         Some(WorkloadFacts::Nobody(why)) => CheckItem::ok(NAME, format!("{WITHOUT}: {why}")),
-        Some(WorkloadFacts::ApiServer { status, n_pods }) => {
-            let server = status.server.as_deref().unwrap_or("the API server");
-            match &status.fault {
-                None => {
-                    let found = format!("{n_pods} pods of node {} on {server}", status.node);
-                    CheckItem::ok(NAME, found)
-                }
-                Some(why) => CheckItem::degraded(NAME, format!("{server}: {why}"), WITHOUT)
-                    .with_remedy(
-                        "let the agent list and watch pods (a ClusterRole), and reach the API server",
-                    ),
+        Some(WorkloadFacts::ApiServer(facts)) => {
+            let server = facts.server.as_deref().unwrap_or("the API server");
+            if let Some(why) = &facts.fault {
+                return CheckItem::degraded(NAME, format!("{server}: {why}"), WITHOUT)
+                    .with_remedy("let the agent list and watch pods, and reach the API server");
+            }
+            let found = format!("{} pods of node {} on {server}", facts.n_pods, facts.node);
+            match facts.lacks.is_empty() {
+                true => CheckItem::ok(NAME, found),
+                false => CheckItem::degraded(
+                    NAME,
+                    format!("{found}; the agent may not {}", facts.lacks.join(", ")),
+                    "OOM kills are no Events of their pods",
+                )
+                .with_remedy(
+                    "let it create and patch events, or set kubernetes.events.enabled to false",
+                ),
             }
         }
     }

@@ -13,6 +13,7 @@ pub mod ended;
 pub mod env;
 pub mod eviction;
 pub mod kernel_records;
+pub mod kube_events;
 pub mod kube_root;
 pub mod lifecycle;
 pub mod missed_kills;

@@ -22,6 +22,7 @@ pub mod forensics;
 pub mod history;
 pub mod kernel;
 pub mod kube_cgroup;
+pub mod kube_event;
 pub mod kubelet_duty;
 pub mod kubelet_state;
 pub mod mounts;

@@ -252,3 +252,44 @@ fn an_api_server_that_is_away_takes_nothing_away() -> Result<()> {
     ensure!(bare.is_none(), "{bare:?}");
     Ok(())
 }
+
+/// What an operator sees, by the tool that he has.
+#[cfg_attr(feature = "privileged", test)]
+fn kubectl_shows_the_kills_of_a_pod_where_people_look() -> Result<()> {
+    let (agent, _way) = asking("cluster-events")?;
+    let namespace = Namespace::new("events")?;
+    let script = "for i in 1 2 3; do tail /dev/zero; done; exec sleep 3600";
+    namespace.run("greedy", script, "32Mi")?;
+    let described = |kind: &str, name: &str| -> Result<Vec<String>> {
+        let text = namespace.kubectl(&["describe", kind, name], None)?;
+        let lines = text.lines().filter(|it| it.contains("Oom"));
+        Ok(lines.map(str::to_owned).collect())
+    };
+    let line = until("all of them are shown", || {
+        let lines = described("pod", "greedy")?;
+        ensure!(
+            lines.len() == 1 && lines[0].contains("(x3 over"),
+            "{lines:#?}"
+        );
+        Ok(lines[0].clone())
+    })?;
+    for part in [
+        "Warning",
+        "OomKilledChild",
+        "ballast ",
+        "spec.containers{main}: tail (pid ",
+        "limit 32 MiB of its ",
+        "the container goes on; the newest of 3",
+    ] {
+        ensure!(line.contains(part), "{part} in {line}");
+    }
+    // The newest at the end, where people look.
+    let sorted = namespace.kubectl(&["get", "events", "--sort-by=.lastTimestamp"], None)?;
+    let last = sorted.lines().last().unwrap_or_default();
+    ensure!(last.contains("OomKilledChild"), "{sorted}");
+    namespace.kubectl(&["delete", "pod", "greedy", "--wait=false"], None)?;
+    let status = agent.status()?.node.api_server.context("it is asked")?;
+    let events = status.events.context("it is told")?;
+    ensure!((events.sent, events.dropped) == (3, 0), "{events:?}");
+    Ok(())
+}

@@ -29,6 +29,7 @@ impl Kubeconfig {
         Settings {
             node: "node1".to_owned(),
             kubeconfig_file: Some(self.0.clone()),
+            events: true,
         }
     }
 }
@@ -76,6 +77,7 @@ impl Heard {
                 Told::Changed(pod) => {
                     self.pods.insert(pod.pod.name.clone(), pod);
                 }
+                Told::Written(_) | Told::EventsFault(_) => {}
                 Told::Deleted(pod) => self.pods.retain(|_, it| it.pod != pod),
             }
         }
@@ -225,13 +227,16 @@ fn who_may_not_is_told_what_and_tries_again() -> Result<()> {
             .is_some_and(|it| it.stale_since.is_none()),
         "nothing to be old"
     );
-    let (probed, _) = probe(&kubeconfig.settings())?;
-    let why = probed.fault.unwrap_or_default();
+    let why = probe(&kubeconfig.settings())?.fault.unwrap_or_default();
     ensure!(why.contains("cannot list resource"), "{why}");
     server.behave(Manner::StreamsLists);
     heard.wait("it may", |it| it.is_followed() && it.names() == ["first"])?;
-    let (probed, n) = probe(&kubeconfig.settings())?;
-    ensure!(probed.fault.is_none() && n == 1, "{probed:?} {n}");
+    let probed = probe(&kubeconfig.settings())?;
+    ensure!(probed.fault.is_none() && probed.n_pods == 1, "{probed:?}");
+    ensure!(probed.lacks.is_empty(), "{probed:?}");
+    server.behave(Manner::ForbidsEvents);
+    let lacks = probe(&kubeconfig.settings())?.lacks;
+    ensure!(lacks == ["create events", "patch events"], "{lacks:?}");
     Ok(())
 }
 

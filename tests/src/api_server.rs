@@ -1,4 +1,5 @@
-//! An API server that keeps the pods of a test, and answers lists and watches of them over plain HTTP.
+//! An API server that keeps the pods and the Events of a test, over plain HTTP: it answers lists and watches of pods,
+//! and takes Events.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,6 +25,10 @@ pub enum Manner {
     KnowsNoStreams,
     /// The one who asks may not.
     Forbids,
+    /// The one who asks may look at pods, and not write Events.
+    ForbidsEvents,
+    /// It takes an Event, and the answer is lost.
+    LosesAnswers,
     /// It takes questions and answers none.
     Silent,
 }
@@ -48,6 +53,9 @@ struct Inner {
     pods: BTreeMap<String, Value>,
     /// What happened, with its version.
     events: Vec<(u64, Value)>,
+    /// Objects, by namespace and name.
+    kept: BTreeMap<(String, String), Value>,
+    n_writes: usize,
     /// All that was asked for, with its parameters.
     questions: Vec<String>,
     /// Watches that began before the n-th cut are cut.
@@ -164,6 +172,21 @@ impl FakeApiServer {
         self.state.changed.notify_all();
     }
 
+    /// The Events that it keeps, by namespace and name.
+    pub fn kept_events(&self) -> Vec<Value> {
+        self.state.lock().kept.values().cloned().collect()
+    }
+
+    /// As after an hour.
+    pub fn forget_events(&self) {
+        self.state.lock().kept.clear();
+    }
+
+    /// How often an Event was made or changed.
+    pub fn n_writes(&self) -> usize {
+        self.state.lock().n_writes
+    }
+
     /// All that was asked for, with its parameters.
     pub fn questions(&self) -> Vec<String> {
         self.state.lock().questions.clone()
@@ -204,14 +227,20 @@ impl State {
         self.lock().connections.push(stream.try_clone()?);
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut writer = stream;
-        while let Some(question) = read_question(&mut reader)? {
+        while let Some((verb, question, body)) = read_question(&mut reader)? {
             self.lock().questions.push(question.clone());
-            self.answer(&question, &mut writer)?;
+            self.answer(&verb, &question, &body, &mut writer)?;
         }
         Ok(())
     }
 
-    fn answer(&self, question: &str, to: &mut TcpStream) -> io::Result<()> {
+    fn answer(
+        &self,
+        method: &str,
+        question: &str,
+        body: &Value,
+        to: &mut TcpStream,
+    ) -> io::Result<()> {
         let manner = self.lock().manner;
         let (path, query) = question.split_once('?').unwrap_or((question, ""));
         let parameters: BTreeMap<&str, &str> = query
@@ -231,7 +260,7 @@ impl State {
                 let is_stopped = waited.unwrap_or_else(PoisonError::into_inner).is_stopped;
                 match is_stopped {
                     true => Err(io::ErrorKind::ConnectionAborted.into()),
-                    false => self.answer(question, to),
+                    false => self.answer(method, question, body, to),
                 }
             }
             Manner::Forbids => {
@@ -242,12 +271,14 @@ impl State {
                 write_whole(to, 403, &failure(403, "Forbidden", &message))
             }
             _ if path.ends_with("/selfsubjectaccessreviews") => {
+                let is_of_events = body["spec"]["resourceAttributes"]["resource"] == "events";
                 let answer = json!({
                     "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-                    "spec": {}, "status": {"allowed": true},
+                    "spec": {}, "status": {"allowed": manner != Manner::ForbidsEvents || !is_of_events},
                 });
                 write_whole(to, 201, &answer)
             }
+            _ if path.contains("/events") => self.write_event(method, path, body, manner, to),
             _ if path != "/api/v1/pods" => {
                 write_whole(to, 404, &failure(404, "NotFound", "nothing of that name"))
             }
@@ -276,6 +307,51 @@ impl State {
                 ended
             }
         }
+    }
+
+    /// `/api/v1/namespaces/NAMESPACE/events[/NAME]`
+    fn write_event(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Value,
+        manner: Manner,
+        to: &mut TcpStream,
+    ) -> io::Result<()> {
+        let parts: Vec<&str> = path.split('/').collect();
+        let namespace = parts.get(4).copied().unwrap_or_default().to_owned();
+        if manner == Manner::ForbidsEvents {
+            let verb = if method == "POST" { "create" } else { "patch" };
+            let message = format!(
+                "events is forbidden: User \"test\" cannot {verb} resource \"events\" in API group \"\" in the \
+                 namespace \"{namespace}\""
+            );
+            return write_whole(to, 403, &failure(403, "Forbidden", &message));
+        }
+        let name = body["metadata"]["name"].as_str().or(parts.get(6).copied());
+        let name = name.unwrap_or_default().to_owned();
+        let mut inner = self.lock();
+        let key = (namespace, name);
+        let (code, answer) = match (method, inner.kept.get_mut(&key)) {
+            ("POST", Some(_)) => (409, failure(409, "AlreadyExists", "it is there")),
+            ("POST", None) => {
+                inner.n_writes += 1;
+                inner.kept.insert(key, body.clone());
+                (201, body.clone())
+            }
+            (_, None) => (404, failure(404, "NotFound", "there is none")),
+            (_, Some(kept)) => {
+                merge(kept, body);
+                let kept = kept.clone();
+                inner.n_writes += 1;
+                (200, kept)
+            }
+        };
+        drop(inner);
+        if manner == Manner::LosesAnswers {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        write_whole(to, code, &answer)
     }
 
     fn watch(
@@ -334,13 +410,29 @@ impl State {
     }
 }
 
-/// `None`: there is none any more. Gives its path with its parameters.
-fn read_question(reader: &mut BufReader<TcpStream>) -> io::Result<Option<String>> {
+/// A JSON merge patch (RFC 7386).
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (name, value) in patch {
+        merge(&mut into[name.as_str()], value);
+    }
+}
+
+/// `None`: there is none any more. Gives its method, its path with its parameters, and its body.
+fn read_question(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, String, Value)>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
     }
-    let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut words = line.split(' ').map(str::to_owned);
+    let method = words.next().unwrap_or_default();
+    let target = words.next().unwrap_or_default();
     let mut length = 0;
     loop {
         let mut header = String::new();
@@ -352,8 +444,10 @@ fn read_question(reader: &mut BufReader<TcpStream>) -> io::Result<Option<String>
             length = value.trim().parse().unwrap_or(0);
         }
     }
-    io::copy(&mut reader.take(length), &mut io::sink())?;
-    Ok(Some(target))
+    let mut body = Vec::new();
+    reader.take(length).read_to_end(&mut body)?;
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    Ok(Some((method, target, body)))
 }
 
 fn write_whole(to: &mut TcpStream, code: u16, answer: &Value) -> io::Result<()> {

@@ -21,9 +21,10 @@ use kube::core::Status;
 use tokio_stream::{Stream, StreamExt};
 
 use super::connect::{said, said_by_server};
-use super::{Settings, Told, connect, meaning};
+use super::{Settings, Sink, Told, connect, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_server::ApiServerStatus;
+use crate::model::check::ApiServerFacts;
 use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::sys::{chain, clock};
@@ -74,7 +75,7 @@ type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<Pod>>> + Send>>;
 /// Watches until it is dropped.
 pub(super) struct Follower {
     settings: Settings,
-    sink: Box<dyn Fn(Told) + Send>,
+    sink: Sink,
     status: ApiServerStatus,
     is_told: bool,
     /// All pods were told once.
@@ -116,7 +117,7 @@ struct Failure {
 }
 
 impl Follower {
-    pub(super) fn new(settings: Settings, sink: Box<dyn Fn(Told) + Send>) -> Self {
+    pub(super) fn new(settings: Settings, sink: Sink) -> Self {
         Self {
             status: not_asked(&settings),
             settings,
@@ -437,67 +438,87 @@ fn not_asked(settings: &Settings) -> ApiServerStatus {
         node: settings.node.clone(),
         stale_since: None,
         fault: None,
+        events: None,
     }
 }
 
 /// See [`super::probe`].
-pub(super) async fn probe(settings: &Settings) -> (ApiServerStatus, usize) {
-    let mut status = not_asked(settings);
-    let asked = match connect::client(settings).await {
-        Ok((client, server)) => {
-            status.server = Some(server);
-            ask(client, settings).await
-        }
-        Err(error) => Err(chain(&error)),
+pub(super) async fn probe(settings: &Settings) -> ApiServerFacts {
+    let mut facts = ApiServerFacts {
+        node: settings.node.clone(),
+        ..ApiServerFacts::default()
     };
-    let n = asked.as_ref().copied().unwrap_or(0);
-    status.fault = asked.err();
-    (status, n)
+    match connect::client(settings).await {
+        Ok((client, server)) => {
+            facts.server = Some(server);
+            facts.fault = ask(client, settings, &mut facts).await.err();
+        }
+        Err(error) => facts.fault = Some(chain(&error)),
+    }
+    facts
 }
 
-/// How many pods the node has; `Err`: what keeps them from being watched.
-async fn ask(client: Client, settings: &Settings) -> Result<usize, String> {
+/// `Err`: what keeps pods from being watched.
+async fn ask(
+    client: Client,
+    settings: &Settings,
+    facts: &mut ApiServerFacts,
+) -> Result<(), String> {
     let pods = Api::<Pod>::all(client.clone());
     let parameters = list_of_cache(&settings.node);
-    let listed = match tokio::time::timeout(LIST, pods.list(&parameters)).await {
-        Ok(Ok(listed)) => listed.items.len(),
+    match tokio::time::timeout(LIST, pods.list(&parameters)).await {
+        Ok(Ok(listed)) => facts.n_pods = listed.items.len(),
         Ok(Err(error)) => return Err(Failure::of("list", &error).why),
         Err(_) => return Err(Failure::late("list", LIST).why),
-    };
-    let reviews = Api::<SelfSubjectAccessReview>::all(client);
-    let parameters = PostParams::default();
-    let review = may_watch(&settings.node);
-    let asking = reviews.create(&parameters, &review);
-    match tokio::time::timeout(ANSWER, asking).await {
-        Ok(Ok(reviewed)) if reviewed.status.as_ref().is_some_and(|it| !it.allowed) => {
-            Err("watch pods: the agent may list them and not watch them".to_owned())
-        }
-        // Who may not ask has to try.
-        _ => Ok(listed),
     }
+    let reviews = Api::<SelfSubjectAccessReview>::all(client);
+    if !may(&reviews, "watch", "pods", Some(&settings.node)).await {
+        return Err("watch pods: the agent may list them and not watch them".to_owned());
+    }
+    let of_events: &[&str] = if settings.events {
+        &["create", "patch"]
+    } else {
+        &[]
+    };
+    for verb in of_events {
+        if !may(&reviews, verb, "events", None).await {
+            facts.lacks.push(format!("{verb} events"));
+        }
+    }
+    Ok(())
 }
 
-/// The pods of the node: a node itself may watch no others.
-fn may_watch(node: &str) -> SelfSubjectAccessReview {
-    let only = FieldSelectorRequirement {
-        key: "spec.nodeName".to_owned(),
-        operator: "In".to_owned(),
-        values: Some(vec![node.to_owned()]),
-    };
-    SelfSubjectAccessReview {
+/// `node`: of its pods alone, since a node itself may watch no others. Who may not ask has to try.
+async fn may(
+    reviews: &Api<SelfSubjectAccessReview>,
+    verb: &str,
+    resource: &str,
+    node: Option<&str>,
+) -> bool {
+    let of_node = node.map(|it| FieldSelectorAttributes {
+        requirements: Some(vec![FieldSelectorRequirement {
+            key: "spec.nodeName".to_owned(),
+            operator: "In".to_owned(),
+            values: Some(vec![it.to_owned()]),
+        }]),
+        ..FieldSelectorAttributes::default()
+    });
+    let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
-                verb: Some("watch".to_owned()),
-                resource: Some("pods".to_owned()),
+                verb: Some(verb.to_owned()),
+                resource: Some(resource.to_owned()),
                 version: Some("v1".to_owned()),
-                field_selector: Some(FieldSelectorAttributes {
-                    requirements: Some(vec![only]),
-                    ..FieldSelectorAttributes::default()
-                }),
+                field_selector: of_node,
                 ..ResourceAttributes::default()
             }),
             ..SelfSubjectAccessReviewSpec::default()
         },
         ..SelfSubjectAccessReview::default()
+    };
+    let parameters = PostParams::default();
+    match tokio::time::timeout(ANSWER, reviews.create(&parameters, &review)).await {
+        Ok(Ok(reviewed)) => reviewed.status.is_none_or(|it| it.allowed),
+        Ok(Err(_)) | Err(_) => true,
     }
 }

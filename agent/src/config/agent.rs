@@ -295,7 +295,9 @@ fn kubernetes(raw: &RawConfig, faults: &mut Faults) -> KubernetesConfig {
         faults.add(&at.field("kubeconfigFile"), problem);
     }
     let node_at = at.field("nodeName");
+    let events = kubernetes.events.unwrap_or_default();
     KubernetesConfig {
+        events: events.enabled.unwrap_or(true),
         node_name: kubernetes.node_name.filter(|it| {
             let is_name = is_dns_subdomain(it);
             if !is_name {

@@ -73,8 +73,8 @@ pub enum ObservedPods {
     ApiServer,
 }
 
-/// How the API server of the cluster is reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// How the API server of the cluster is reached, and what it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubernetesConfig {
     /// `metadata.name` of the node. `None`: what the environment variable `NODE_NAME` says.
@@ -83,6 +83,18 @@ pub struct KubernetesConfig {
     /// `None`: the service account of the agent's own pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubeconfig_file: Option<PathBuf>,
+    /// Events tell of OOM kills.
+    pub events: bool,
+}
+
+impl Default for KubernetesConfig {
+    fn default() -> Self {
+        Self {
+            node_name: None,
+            kubeconfig_file: None,
+            events: true,
+        }
+    }
 }
 
 /// The container runtime of a kubelet, as a source of names.

@@ -105,6 +105,13 @@ section! {
     pub(super) struct RawKubernetes {
         node_name = "nodeName": String,
         kubeconfig_file = "kubeconfigFile": String,
+        events = "events": RawKubernetesEvents,
+    }
+}
+
+section! {
+    pub(super) struct RawKubernetesEvents {
+        enabled = "enabled": bool,
     }
 }
 

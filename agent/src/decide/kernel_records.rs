@@ -148,6 +148,7 @@ pub fn missed_record(missed: &Missed, cgroup: &Attributed, handled: Handled) -> 
     let at_ns = u64::try_from(missed.at.as_nanos()).unwrap_or(u64::MAX);
     Event {
         method: Some(AttributionMethod::None),
+        detail: Some(EventDetail::Missed { count: missed.n }),
         ..event(
             at_ns,
             handled,

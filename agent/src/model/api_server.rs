@@ -19,6 +19,25 @@ pub struct ApiServerStatus {
     /// Why it tells nothing now; what it told stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// `None`: none are written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventsStatus>,
+}
+
+/// Of the OOM kills since the agent started, how many it was told by Events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventsStatus {
+    pub sent: u64,
+    /// Told by an Event of the node, as some of many.
+    pub folded: u64,
+    /// Not told: they waited too long, were too many, or the API server did not take them.
+    pub dropped: u64,
+    /// Not told yet.
+    pub waiting: u64,
+    /// Why none can be written now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 impl ApiServerStatus {

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::api_server::ApiServerStatus;
 use super::cgroup_name::CgroupDriver;
 use super::kernel::{Capability, KernelVersion, Lockdown};
 use super::mounts::CgroupFacts;
@@ -133,13 +132,24 @@ pub enum Bpffs {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WorkloadFacts {
-    ApiServer {
-        status: ApiServerStatus,
-        /// Of the node.
-        n_pods: usize,
-    },
+    ApiServer(ApiServerFacts),
     /// Why.
     Nobody(String),
+}
+
+/// What an API server answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiServerFacts {
+    /// Its URL; `None`: the file that names it cannot be read.
+    pub server: Option<String>,
+    pub node: String,
+    /// Of the node.
+    pub n_pods: usize,
+    /// What keeps its pods from being watched.
+    pub fault: Option<String>,
+    /// Verbs and resources that the agent would use and may not.
+    pub lacks: Vec<String>,
 }
 
 /// Signs of a kubelet.

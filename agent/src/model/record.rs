@@ -239,6 +239,10 @@ pub enum EventDetail {
     Cgroup(CgroupDetail),
     Stall(StallDetail),
     Container(ContainerDetail),
+    /// Kills of which nobody has seen more than their number.
+    Missed {
+        count: u64,
+    },
     /// Records that this reader was too slow for.
     Dropped {
         count: u64,

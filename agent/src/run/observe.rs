@@ -15,6 +15,7 @@ mod place;
 mod pods;
 mod pressure;
 mod publish;
+mod reports;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ pub(super) use self::place::PlaceError;
 use self::pods::PodSource;
 pub(super) use self::pods::PodSourceError;
 use self::pressure::Pressure;
+use self::reports::Reports;
 use self::tree::KubeTree;
 use super::exclusive::Exclusive;
 use super::forensics::{self, Background};
@@ -117,6 +119,8 @@ struct Loop {
     runtime: Option<RuntimeStatus>,
     api_server: Option<ApiServerStatus>,
     pod_source: PodSource,
+    /// `None`: the API server is not asked, or told nothing.
+    reports: Option<Reports>,
     n_passes: u64,
     last_pass: Duration,
     /// Boottime of each.
@@ -164,7 +168,7 @@ pub(super) fn find_workloads(observe: &ObserveConfig) -> WorkloadFacts {
     match pods::source(observe) {
         Ok(PodSource::Nobody(why)) => WorkloadFacts::Nobody(why),
         Ok(PodSource::ApiServer(settings)) => match api_server::probe(&settings) {
-            Ok((status, n_pods)) => WorkloadFacts::ApiServer { status, n_pods },
+            Ok(facts) => WorkloadFacts::ApiServer(facts),
             Err(error) => WorkloadFacts::Nobody(error.to_string()),
         },
         // The configuration is at fault, which is told by itself.
@@ -282,6 +286,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         runtime: None,
         api_server: None,
         pod_source,
+        reports: None,
         n_passes: 0,
         last_pass: Duration::ZERO,
         walked_at: now,
@@ -292,7 +297,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     state.sweeper.set_bell(bell.clone());
     state.begin();
     state.begin_pods();
-    let _api_server = pods::watch(&state.pod_source, &tree, &log)?;
+    let api_server = pods::watch(&state.pod_source, &tree, &log)?;
     // Ends after the listener, which asks it.
     let _cri = names::ask_runtime(&observe.runtime, &tree, &log)?;
     let recorder = forensics::keep(
@@ -326,6 +331,12 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     state.walk();
     tree.kernel.kill_counts.all_are_found(&saver);
     drop(saver);
+    // Before the first kill is told.
+    let mut _without_events = None;
+    match observe.kubernetes.events {
+        true => state.reports = api_server.map(|it| Reports::new(it, log)),
+        false => _without_events = api_server,
+    }
     let _listener = listener.map(Prepared::listen);
     while !stop.load(Ordering::Relaxed) {
         state.pass();
@@ -429,7 +440,8 @@ impl Loop {
     /// When the next pass is due without a ring of the bell.
     fn wake(&self) -> Duration {
         let gather = self.tree.is_changed().then_some(self.gather_due);
-        [gather, self.publisher.next_wake()]
+        let reports = self.reports.as_ref().and_then(Reports::wake);
+        [gather, self.publisher.next_wake(), reports]
             .into_iter()
             .flatten()
             .fold(self.sweeper.due().min(self.walk_due()), Duration::min)
@@ -454,6 +466,7 @@ impl Loop {
             self.publisher.changed(started);
             trigger = Trigger::Event;
         }
+        self.report();
         self.sweeper.hurry();
         if clock::boottime() >= self.sweeper.due()
             && let Some(snapshot) = self.sweeper.slice(SLICE)

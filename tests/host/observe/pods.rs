@@ -248,3 +248,169 @@ fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
     );
     Ok(())
 }
+
+/// The Event of a pod and a reason that the API server keeps.
+fn event_of(server: &FakeApiServer, pod: &str, reason: &str) -> Result<Value> {
+    let mut events = server.kept_events();
+    events.retain(|it| it["involvedObject"]["name"] == pod && it["reason"] == reason);
+    ensure!(events.len() == 1, "{events:#?}");
+    Ok(events.remove(0))
+}
+
+fn sent(agent: &Agent) -> Result<(u64, u64, Option<String>)> {
+    let status = agent.status()?.node.api_server.context("it is asked")?;
+    let events = status.events.context("it is told")?;
+    Ok((events.sent, events.waiting, events.fault))
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_is_an_event_of_its_pod() -> Result<()> {
+    let tree = KubeTree::new("events", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.put(&shop(UID, Some(&container_id(1))));
+    let mut agent = agent("events", &tree, &server)?;
+    agent.start()?;
+    agent.wait("it is followed", is_followed)?;
+    let made = limited(&tree.pod(UID)?, 1)?;
+    eat(&made)?;
+    let event = until("the kill is an Event", || {
+        event_of(&server, "shop-6c4d-x", "OomKilled")
+    })?;
+    for (pointer, right) in [
+        ("/metadata/namespace", json!("default")),
+        ("/involvedObject/uid", json!(UID)),
+        ("/involvedObject/fieldPath", json!("spec.containers{app}")),
+        ("/reportingComponent", json!("ballast.dev/agent")),
+        ("/reportingInstance", json!(NODE)),
+        ("/source/component", json!("ballast")),
+        ("/type", json!("Warning")),
+        ("/count", json!(1)),
+        ("/metadata/annotations/ballast.dev~1comm", json!("tail")),
+    ] {
+        assert_eq!(
+            event.pointer(pointer),
+            Some(&right),
+            "{pointer} in {event:#}"
+        );
+    }
+    let message = event["message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("tail (pid "), "{message}");
+    assert!(message.contains("MiB of its container"), "{message}");
+    assert!(
+        message.ends_with("; the container ends with it"),
+        "{message}"
+    );
+    let time = event["eventTime"].as_str().unwrap_or_default();
+    assert_eq!(time.len(), "2026-01-01T00:00:00.000000Z".len(), "{time}");
+    until("it is told of", || {
+        let found = sent(&agent)?;
+        ensure!(found == (1, 0, None), "{found:?}");
+        Ok(())
+    })
+}
+
+/// One object for a container, with the count of all; the next agent goes on with it.
+#[cfg_attr(feature = "privileged", test)]
+fn kills_are_one_event_that_the_next_agent_goes_on_with() -> Result<()> {
+    let tree = KubeTree::new("series", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.put(&shop(UID, Some(&container_id(1))));
+    let mut agent = agent("series", &tree, &server)?;
+    agent.start()?;
+    agent.wait("it is followed", is_followed)?;
+    let made = limited(&tree.pod(UID)?, 1)?;
+    for _ in 0..5 {
+        eat(&made)?;
+    }
+    until("the kills after it are in it", || {
+        let event = event_of(&server, "shop-6c4d-x", "OomKilled")?;
+        ensure!(event["count"] == 5, "{event:#}");
+        Ok(())
+    })?;
+    ensure!(server.n_writes() <= 3, "{} writes", server.n_writes());
+    agent.kill()?;
+    // Between two agents, and after them.
+    eat(&made)?;
+    agent.start()?;
+    eat(&made)?;
+    until("the next agent goes on with it", || {
+        let event = event_of(&server, "shop-6c4d-x", "OomKilled")?;
+        ensure!(event["count"] == 7, "{event:#}");
+        let message = event["message"].as_str().unwrap_or_default();
+        ensure!(message.ends_with("the newest of 7"), "{message}");
+        Ok(())
+    })?;
+    thread::sleep(Duration::from_secs(2));
+    let event = event_of(&server, "shop-6c4d-x", "OomKilled")?;
+    assert_eq!(event["count"], 7, "{event:#}");
+    assert_eq!(sent(&agent)?, (2, 0, None));
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn an_event_that_cannot_be_written_waits_and_is_not_written_twice() -> Result<()> {
+    let tree = KubeTree::new("refused", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::ForbidsEvents)?;
+    server.put(&shop(UID, Some(&container_id(1))));
+    let mut agent = agent("refused", &tree, &server)?;
+    agent.start()?;
+    agent.wait("it is followed", is_followed)?;
+    let made = limited(&tree.pod(UID)?, 1)?;
+    eat(&made)?;
+    until("it is said", || {
+        let (sent, waiting, fault) = sent(&agent)?;
+        let fault = fault.unwrap_or_default();
+        ensure!((sent, waiting) == (0, 1), "{sent} {waiting}");
+        ensure!(
+            fault.contains("cannot create resource \"events\""),
+            "{fault}"
+        );
+        Ok(())
+    })?;
+    let warned = agent.status()?.warnings.join("\n");
+    assert!(warned.contains("OOM kills are no Events"), "{warned}");
+    server.behave(Manner::LosesAnswers);
+    until("it is taken, and nobody hears of it", || {
+        event_of(&server, "shop-6c4d-x", "OomKilled")
+    })?;
+    eat(&made)?;
+    server.behave(Manner::StreamsLists);
+    until("both are told", || {
+        let event = event_of(&server, "shop-6c4d-x", "OomKilled")?;
+        ensure!(event["count"] == 2, "{event:#}");
+        let found = sent(&agent)?;
+        ensure!(found == (2, 0, None), "{found:?}");
+        Ok(())
+    })?;
+    // The API server keeps Events for an hour.
+    server.forget_events();
+    eat(&made)?;
+    until("it is made anew", || {
+        let event = event_of(&server, "shop-6c4d-x", "OomKilled")?;
+        ensure!(event["count"] == 3, "{event:#}");
+        Ok(())
+    })
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn no_event_is_written_where_none_is_wanted() -> Result<()> {
+    let tree = KubeTree::new("unwanted", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.put(&shop(UID, None));
+    let mut agent = agent("unwanted", &tree, &server)?;
+    let kubeconfig = agent.dir.join("kubeconfig");
+    agent.sections = format!(
+        "kubernetes: {{nodeName: {NODE}, kubeconfigFile: {}, events: {{enabled: false}}}}\n",
+        kubeconfig.display()
+    );
+    agent.start()?;
+    agent.wait("it is followed", is_followed)?;
+    eat(&limited(&tree.pod(UID)?, 1)?)?;
+    wait_kills(&agent, 1)?;
+    until("it is counted", || {
+        has_line(&agent, &of_workload("default", "Deployment", "shop", 1))
+    })?;
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(server.kept_events(), Vec::<Value>::new());
+    Ok(())
+}

@@ -79,7 +79,7 @@ pub(super) fn probe(endpoint: Option<&Path>) -> RuntimeStatus {
 }
 
 /// A record that was made before the names came. `None`: it has them, or they have not come.
-fn name_event(event: &Event, names: &Names) -> Option<Event> {
+pub(super) fn name_event(event: &Event, names: &Names) -> Option<Event> {
     let uid = event.uid()?;
     let named = event.pod_uid.as_ref().and_then(|it| names.pod(it));
     let id = event.container_id.as_deref();

@@ -77,6 +77,7 @@ pub(super) fn source(observe: &ObserveConfig) -> Result<PodSource, PodSourceErro
     let settings = Settings {
         node,
         kubeconfig_file: kubernetes.kubeconfig_file.clone(),
+        events: kubernetes.events,
     };
     match (api_server::fault(&settings)?, &settings.kubeconfig_file) {
         (None, _) => Ok(PodSource::ApiServer(settings)),

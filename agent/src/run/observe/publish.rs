@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{Loop, names};
 use crate::check::NO_THRESHOLDS;
+use crate::model::api_server::ApiServerStatus;
 use crate::model::container::PodPhase;
 use crate::model::stats::{CgroupStats, KnownContainer, KnownPod, StatsSnapshot};
 use crate::model::status::{
@@ -97,7 +98,7 @@ impl Loop {
                 pressure: self.pressure.as_ref().and_then(|it| it.status.clone()),
                 placement: None,
                 runtime: self.runtime.clone(),
-                api_server: self.api_server.clone(),
+                api_server: self.api_server_status(),
             },
             pods: entries.collect(),
             manifest_faults: Vec::new(),
@@ -106,9 +107,23 @@ impl Loop {
                 .into_iter()
                 .chain((!self.settings.knows_thresholds).then(|| NO_THRESHOLDS.to_owned()))
                 .chain(self.strange_list(pods.len()))
+                .chain(
+                    self.tree
+                        .events_fault()
+                        .map(|why| format!("OOM kills are no Events of their pods: {why}")),
+                )
                 .chain(self.faults.values().cloned())
                 .collect(),
         }
+    }
+
+    fn api_server_status(&self) -> Option<ApiServerStatus> {
+        let status = self.api_server.clone()?;
+        let reports = self.reports.as_ref();
+        Some(ApiServerStatus {
+            events: reports.map(|it| it.status(self.tree.events_fault())),
+            ..status
+        })
     }
 
     fn nameless(&self, pods: &[Arc<KnownPod>]) -> Vec<String> {

@@ -20,6 +20,7 @@ use crate::model::api_server::ApiServerStatus;
 use crate::model::attribution::{Level, Owner};
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
+use crate::model::kube_event::Outcome;
 use crate::model::runtime_names::RuntimeStatus;
 use crate::model::stats::{CgroupStats, ContainerStats, EndedContainer, ProcessLimits};
 use crate::model::time::WallTime;
@@ -68,6 +69,9 @@ struct Told {
     runtime: Option<RuntimeStatus>,
     /// The same of the API server.
     api_server: Option<ApiServerStatus>,
+    /// Of the Event that is written.
+    outcome: Option<Outcome>,
+    events_fault: Option<String>,
 }
 
 impl KubeTree {
@@ -143,6 +147,16 @@ impl KubeTree {
                 self.change();
                 false
             }
+            api_server::Told::Written(outcome) => {
+                self.told().outcome = Some(outcome);
+                self.change();
+                false
+            }
+            api_server::Told::EventsFault(fault) => {
+                self.told().events_fault = fault;
+                self.change();
+                false
+            }
         };
         if is_new {
             self.are_named.store(true, Ordering::Relaxed);
@@ -154,6 +168,16 @@ impl KubeTree {
     /// How the API server is; `None`: it has not told anything yet, or it is not asked.
     pub(super) fn api_server(&self) -> Option<ApiServerStatus> {
         self.told().api_server.clone()
+    }
+
+    /// What became of an Event.
+    pub(super) fn take_outcome(&self) -> Option<Outcome> {
+        self.told().outcome.take()
+    }
+
+    /// Why no Event can be written.
+    pub(super) fn events_fault(&self) -> Option<String> {
+        self.told().events_fault.clone()
     }
 
     pub(super) fn set_asker(&self, asker: Asker) {

@@ -83,6 +83,7 @@ const CASES: &[Case] = &[
     ("runtime.type", At(OBSERVE, "match &observe.runtime"), "mode: observe", "mode: observe\nruntime: {type: none}"),
     ("kubernetes.nodeName", At(OBSERVED_PODS, "kubernetes.node_name.clone()"), "mode: observe", "mode: observe\nkubernetes: {nodeName: node1}"),
     ("kubernetes.kubeconfigFile", At(OBSERVED_PODS, "kubernetes.kubeconfig_file.clone()"), "mode: observe", "mode: observe\nkubernetes: {kubeconfigFile: /k}"),
+    ("kubernetes.events.enabled", At(OBSERVE, "match observe.kubernetes.events"), "mode: observe", "mode: observe\nkubernetes: {events: {enabled: false}}"),
     ("runtime.endpoint", At(OBSERVED_NAMES, "endpoint.clone()"), "mode: observe", "mode: observe\nruntime: {endpoint: unix:///run/cri.sock}"),
     ("stateDirectory", At(RUN, "StatePaths(config.state_directory"), "", "stateDirectory: /state"),
     ("kubeletDirectory", At(PLACEMENT, "own.kubelet_directory"), "", "kubeletDirectory: /kubelet"),

@@ -1,0 +1,321 @@
+//! Events on the API server: written one at a time, as core/v1 objects that have the fields of both APIs, so that
+//! every kubectl sorts them by when they happened last.
+//!
+//! Nothing is read: who may create and patch Events need not be allowed to get them. What an object of an earlier
+//! agent counts is told by a patch that changes nothing.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::core::Status;
+use kube::{Client, Error};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+
+use super::connect::{self, said};
+use super::{Settings, Sink, Told};
+use crate::model::api_pod::ContainerRole;
+use crate::model::kube_event::{Outcome, Regarding, Write, WriteKind};
+use crate::model::time::WallTime;
+use crate::sys::{chain, clock};
+
+/// To answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// The longest wait after a failure, at first and at last; each is a random part of it.
+const FIRST_PAUSE: Duration = Duration::from_millis(800);
+const LAST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Who tells: shown by kubectl as where an Event is from, and what marks an object as ours.
+const CONTROLLER: &str = "ballast.dev/agent";
+const COMPONENT: &str = "ballast";
+
+/// Annotation that tells the agents of one node apart.
+const INSTANCE: &str = "ballast.dev/instance";
+
+/// kubelet and all others tell of nodes there.
+const NAMESPACE_OF_NODES: &str = "default";
+
+/// Longest name of an object.
+const LONGEST_NAME: usize = 253;
+
+/// HTTP status codes.
+const BAD_REQUEST: u16 = 400;
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const CONFLICT: u16 = 409;
+const UNPROCESSABLE: u16 = 422;
+
+/// Cause of a refusal in a namespace that is on its way out
+/// (staging/src/k8s.io/api/core/v1/types.go, `NamespaceTerminatingCause`).
+const TERMINATING: &str = "NamespaceTerminating";
+
+/// Writes until it is dropped.
+pub(super) struct Writer {
+    settings: Settings,
+    sink: Sink,
+    writes: mpsc::Receiver<Write>,
+    client: Option<Client>,
+    longest: Duration,
+    fault: Option<String>,
+    /// Of this agent, among those that run one after the other.
+    instance: String,
+}
+
+impl Writer {
+    pub(super) fn new(settings: Settings, sink: Sink, writes: mpsc::Receiver<Write>) -> Self {
+        Self {
+            settings,
+            sink,
+            writes,
+            client: None,
+            longest: FIRST_PAUSE,
+            fault: None,
+            instance: clock::boottime().as_nanos().to_string(),
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Infallible {
+        loop {
+            let Some(write) = self.writes.recv().await else {
+                return std::future::pending().await;
+            };
+            let outcome = match self.write(&write).await {
+                Ok(outcome) => {
+                    self.longest = FIRST_PAUSE;
+                    self.set_fault(None);
+                    outcome
+                }
+                Err(why) => {
+                    // The files that say how it is reached may have changed.
+                    self.client = None;
+                    self.set_fault(Some(why));
+                    tokio::time::sleep(clock::random_part(self.longest)).await;
+                    self.longest = (self.longest * 2).min(LAST_PAUSE);
+                    Outcome::Failed
+                }
+            };
+            (self.sink)(Told::Written(outcome));
+        }
+    }
+
+    fn set_fault(&mut self, fault: Option<String>) {
+        if fault != self.fault {
+            self.fault.clone_from(&fault);
+            (self.sink)(Told::EventsFault(fault));
+        }
+    }
+
+    /// `Err`: it may be tried again.
+    async fn write(&mut self, write: &Write) -> Result<Outcome, String> {
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => {
+                let connected = connect::client(&self.settings).await;
+                let (client, _) = connected.map_err(|it| chain(&it))?;
+                self.client.insert(client).clone()
+            }
+        };
+        let events = Api::<Event>::namespaced(client, namespace(write));
+        let name = name(write, &self.settings.node);
+        match write.kind {
+            WriteKind::Create => {
+                let object = object(write, &self.settings.node, &self.instance);
+                let parameters = PostParams::default();
+                match answer(events.create(&parameters, &object)).await? {
+                    Ok(_) => Ok(Outcome::Written),
+                    Err(Error::Api(status)) if status.code == CONFLICT => {
+                        self.found(&events, &name).await
+                    }
+                    Err(error) => refused("create", &error),
+                }
+            }
+            WriteKind::Patch => match patch(&events, &name, &changes(write, &self.instance)).await?
+            {
+                Ok(_) => Ok(Outcome::Written),
+                Err(Error::Api(status)) if status.code == NOT_FOUND => Ok(Outcome::Gone),
+                Err(error) => refused("patch", &error),
+            },
+        }
+    }
+
+    /// What there is under the name.
+    async fn found(&self, events: &Api<Event>, name: &str) -> Result<Outcome, String> {
+        match patch(events, name, &json!({})).await? {
+            Ok(event) if event.reporting_component.as_deref() == Some(CONTROLLER) => {
+                let count = event.count.and_then(|it| u64::try_from(it).ok());
+                let annotations = event.metadata.annotations.unwrap_or_default();
+                Ok(Outcome::Exists {
+                    count: count.unwrap_or(0),
+                    is_own: annotations.get(INSTANCE) == Some(&self.instance),
+                })
+            }
+            Ok(_) => Ok(Outcome::Never),
+            Err(Error::Api(status)) if status.code == NOT_FOUND => Ok(Outcome::Gone),
+            Err(error) => refused("patch", &error),
+        }
+    }
+}
+
+async fn patch(
+    events: &Api<Event>,
+    name: &str,
+    changes: &serde_json::Value,
+) -> Result<Result<Event, Error>, String> {
+    let parameters = PatchParams::default();
+    let patch = Patch::Merge(changes);
+    answer(events.patch(name, &parameters, &patch)).await
+}
+
+async fn answer<T>(
+    asking: impl Future<Output = Result<T, Error>>,
+) -> Result<Result<T, Error>, String> {
+    let asked = tokio::time::timeout(ANSWER, asking).await;
+    asked.map_err(|_late| format!("write Events: no answer within {} s", ANSWER.as_secs()))
+}
+
+/// Whether it is of use to try again.
+fn refused(verb: &str, error: &Error) -> Result<Outcome, String> {
+    let why = format!("{verb} Events: {}", said(error));
+    let Error::Api(status) = error else {
+        return Err(why);
+    };
+    match status.code {
+        NOT_FOUND => Ok(Outcome::Never),
+        FORBIDDEN if is_terminating(status) => Ok(Outcome::Never),
+        BAD_REQUEST | UNPROCESSABLE => {
+            tracing::warn!(error = why, "the API server does not take an Event");
+            Ok(Outcome::Never)
+        }
+        _ => Err(why),
+    }
+}
+
+fn is_terminating(status: &Status) -> bool {
+    let details = status.details.iter();
+    let mut causes = details.flat_map(|it| &it.causes);
+    causes.any(|it| it.reason == TERMINATING)
+}
+
+fn namespace(of: &Write) -> &str {
+    match &of.regarding {
+        Regarding::Pod { pod, .. } => &pod.namespace,
+        Regarding::Node => NAMESPACE_OF_NODES,
+    }
+}
+
+/// The same for whoever tells the same of the same, so that the next agent goes on with the object.
+fn name(of: &Write, node: &str) -> String {
+    let (subject, uid, container) = match &of.regarding {
+        Regarding::Pod { pod, container } => {
+            (pod.name.as_str(), pod.uid.0.as_str(), container.as_deref())
+        }
+        Regarding::Node => (node, node, None),
+    };
+    let mut hash = Sha256::new();
+    for part in [uid, container.unwrap_or_default(), of.reason.as_str(), node] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    let hash: String = hash.finalize()[..8]
+        .iter()
+        .map(|it| format!("{it:02x}"))
+        .collect();
+    let longest = subject.floor_char_boundary(LONGEST_NAME - hash.len() - 1);
+    let subject = subject[..longest].trim_end_matches(['.', '-']);
+    format!("{subject}.{hash}")
+}
+
+fn object(of: &Write, node: &str, instance: &str) -> Event {
+    let text = |it: &str| Some(it.to_owned());
+    Event {
+        metadata: ObjectMeta {
+            name: Some(name(of, node)),
+            namespace: text(namespace(of)),
+            annotations: Some(annotations(of, instance).collect()),
+            ..ObjectMeta::default()
+        },
+        involved_object: involved(of, node),
+        reason: text(of.reason.as_str()),
+        message: Some(of.message.clone()),
+        type_: text("Warning"),
+        action: text("Observed"),
+        source: Some(EventSource {
+            component: text(COMPONENT),
+            host: text(node),
+        }),
+        reporting_component: text(CONTROLLER),
+        reporting_instance: text(node),
+        count: Some(count(of)),
+        event_time: Some(MicroTime(timestamp(of.first))),
+        first_timestamp: Some(Time(timestamp(of.first))),
+        last_timestamp: Some(Time(timestamp(of.last))),
+        ..Event::default()
+    }
+}
+
+fn changes(of: &Write, instance: &str) -> serde_json::Value {
+    let annotations: serde_json::Map<_, _> = annotations(of, instance)
+        .map(|(name, text)| (name, text.into()))
+        .collect();
+    json!({
+        "metadata": {"annotations": annotations},
+        "message": of.message,
+        "count": count(of),
+        "lastTimestamp": Time(timestamp(of.last)),
+    })
+}
+
+fn involved(of: &Write, node: &str) -> ObjectReference {
+    let text = |it: &str| Some(it.to_owned());
+    match &of.regarding {
+        Regarding::Pod { pod, container } => ObjectReference {
+            api_version: text("v1"),
+            kind: text("Pod"),
+            namespace: text(&pod.namespace),
+            name: text(&pod.name),
+            // Of a static pod that of its mirror's annotation, by which kubectl looks for its Events.
+            uid: text(&pod.uid.0),
+            field_path: container.as_deref().map(|it| field_path(it, of.role)),
+            ..ObjectReference::default()
+        },
+        // As kubelet: by its name, where a UID would be.
+        Regarding::Node => ObjectReference {
+            kind: text("Node"),
+            name: text(node),
+            uid: text(node),
+            ..ObjectReference::default()
+        },
+    }
+}
+
+fn field_path(container: &str, role: Option<ContainerRole>) -> String {
+    let list = match role {
+        Some(ContainerRole::Init | ContainerRole::Sidecar) => "initContainers",
+        Some(ContainerRole::Ephemeral) => "ephemeralContainers",
+        Some(ContainerRole::Main) | None => "containers",
+    };
+    format!("spec.{list}{{{container}}}")
+}
+
+fn annotations(of: &Write, instance: &str) -> impl Iterator<Item = (String, String)> {
+    let details = of.details.iter();
+    let details = details.map(|(name, text)| (format!("ballast.dev/{name}"), text.clone()));
+    details.chain([(INSTANCE.to_owned(), instance.to_owned())])
+}
+
+fn count(of: &Write) -> i32 {
+    i32::try_from(of.count).unwrap_or(i32::MAX)
+}
+
+fn timestamp(at: WallTime) -> Timestamp {
+    let micros = i64::try_from(at.since_epoch().as_micros()).ok();
+    // Every wall time is within the years of a timestamp.
+    let timestamp = micros.and_then(|it| Timestamp::from_microsecond(it).ok());
+    timestamp.unwrap_or_default()
+}

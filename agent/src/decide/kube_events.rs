@@ -1,0 +1,312 @@
+//! Which Events the API server gets, and when: one object for what happens again and again to one container, few
+//! writes, and none without bound.
+//!
+//! In: notices of what happened, and what became of each write. Out: the next write.
+//!
+//! Invariants: one write at a time; a count never falls while its object is there; what is not written is counted.
+
+mod notice;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub use self::notice::notices;
+
+use crate::model::kube_event::{MAX_MESSAGE, Notice, Outcome, Reason, Regarding, Write, WriteKind};
+use crate::model::time::WallTime;
+
+/// Between two writes of one object.
+const GAP: Duration = Duration::from_secs(10);
+
+/// New objects of a node: at once, and then per second. As the spam filter of client-go's recorder has it for one
+/// object (tools/record/events_cache.go, burst 25), but that new ones come again within seconds.
+const BURST: u32 = 25;
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Objects that are not written yet, at most; as many as the recorder of client-go keeps.
+const MAX_WAITING: usize = 1_000;
+
+/// Objects in all; of more those are forgotten that nothing has happened to for longest. As many as the cache of the
+/// recorder has.
+const MAX_OBJECTS: usize = 4_096;
+
+/// What could not be written for so long is not news any more.
+const OLD: Duration = Duration::from_secs(15 * 60);
+
+/// Commands that are told apart; of more it is said that there were more.
+const MAX_COMMANDS: usize = 16;
+
+type Key = (Regarding, Reason);
+
+/// See the module. Times are boottime, but for those that are shown.
+#[derive(Debug)]
+pub struct Outbox {
+    objects: BTreeMap<Key, Object>,
+    in_flight: Option<(Key, u64)>,
+    /// When all [`BURST`] new objects may come again.
+    is_full_at: Duration,
+    counts: BTreeMap<Reason, Counts>,
+}
+
+/// Of one reason, since the agent started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Of which an Event tells.
+    pub sent: u64,
+    /// Of which an Event of the node tells, as of one of many.
+    pub folded: u64,
+    /// Of which none tells.
+    pub dropped: u64,
+}
+
+#[derive(Debug)]
+struct Object {
+    first: WallTime,
+    newest: Notice,
+    happened_at: Duration,
+    commands: BTreeSet<String>,
+    /// Before this agent, as the object on the API server has it.
+    n_before: u64,
+    n: u64,
+    n_written: u64,
+    is_there: bool,
+    /// Of the next write.
+    due: Duration,
+}
+
+impl Outbox {
+    pub fn new(now: Duration) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            in_flight: None,
+            is_full_at: now,
+            counts: Reason::ALL.map(|it| (it, Counts::default())).into(),
+        }
+    }
+
+    /// Takes what happened.
+    pub fn take(&mut self, notice: Notice, now: Duration) {
+        let key = (notice.regarding.clone(), notice.reason);
+        let is_of_node = notice.regarding == Regarding::Node;
+        if !self.objects.contains_key(&key) && !is_of_node && !self.may_begin(now) {
+            self.count(notice.reason, |it| it.folded += notice.n);
+            return self.take(folded(notice), now);
+        }
+        match self.objects.get_mut(&key) {
+            Some(object) => object.add(notice, now),
+            None => drop(self.objects.insert(key, Object::new(notice, now))),
+        }
+        self.bound();
+    }
+
+    /// Whether one more new object is within the bounds.
+    fn may_begin(&mut self, now: Duration) -> bool {
+        let full = self.is_full_at.max(now);
+        let is_within = full + EVERY <= now + EVERY * BURST;
+        if is_within {
+            self.is_full_at = full + EVERY;
+        }
+        is_within
+    }
+
+    fn bound(&mut self) {
+        let waiting = self.objects.values().filter(|it| !it.is_there).count();
+        if waiting > MAX_WAITING {
+            self.forget_oldest(|it| !it.is_there);
+        } else if self.objects.len() > MAX_OBJECTS {
+            self.forget_oldest(|it| it.is_there);
+        }
+    }
+
+    fn forget_oldest(&mut self, is_it: impl Fn(&Object) -> bool) {
+        let in_flight = self.in_flight.as_ref().map(|(key, _)| key.clone());
+        let objects = self.objects.iter();
+        let of_them = objects.filter(|(key, it)| is_it(it) && Some(*key) != in_flight.as_ref());
+        let oldest = of_them.min_by_key(|(_, it)| it.happened_at);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.forget(&key);
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if let Some(object) = self.objects.remove(key) {
+            self.count(key.1, |it| it.dropped += object.n - object.n_written);
+        }
+    }
+
+    /// What is to be written next. Until [`Outbox::done`] says what became of it there is nothing else.
+    pub fn next(&mut self, now: Duration) -> Option<Write> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        self.forget_old(now);
+        let due = self
+            .objects
+            .iter()
+            .filter(|(_, it)| it.due() <= Some(now) && it.due().is_some());
+        let (key, object) = due.min_by_key(|(_, it)| it.happened_at)?;
+        let write = object.write(key);
+        self.in_flight = Some((key.clone(), object.n));
+        Some(write)
+    }
+
+    fn forget_old(&mut self, now: Duration) {
+        let is_old = |it: &Object| !it.is_there && now.saturating_sub(it.happened_at) > OLD;
+        let old = self.objects.iter().filter(|(_, it)| is_old(it));
+        let old: Vec<Key> = old.map(|(key, _)| key.clone()).collect();
+        old.iter().for_each(|key| self.forget(key));
+    }
+
+    /// What became of the write that [`Outbox::next`] gave.
+    pub fn done(&mut self, outcome: Outcome, now: Duration) {
+        let Some((key, n)) = self.in_flight.take() else {
+            return;
+        };
+        let Some(object) = self.objects.get_mut(&key) else {
+            return;
+        };
+        match outcome {
+            Outcome::Written => {
+                let new = n - object.n_written;
+                (object.n_written, object.is_there) = (n, true);
+                object.due = now + GAP;
+                self.count(key.1, |it| it.sent += new);
+            }
+            Outcome::Exists { count, is_own } => match is_own {
+                true => {
+                    let n_written = count.saturating_sub(object.n_before).min(object.n);
+                    let new = n_written.saturating_sub(object.n_written);
+                    object.n_written += new;
+                    (object.is_there, object.due) = (true, now);
+                    self.count(key.1, |it| it.sent += new);
+                }
+                false => {
+                    (object.n_before, object.is_there) = (count, true);
+                    object.due = now;
+                }
+            },
+            Outcome::Gone => {
+                object.is_there = false;
+                object.due = now;
+            }
+            Outcome::Never => self.forget(&key),
+            Outcome::Failed => object.due = now,
+        }
+    }
+
+    /// When there is something to write, unless a write is under way; `None`: nothing is waited for.
+    pub fn wake(&self) -> Option<Duration> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        self.objects.values().filter_map(Object::due).min()
+    }
+
+    pub fn counts(&self) -> &BTreeMap<Reason, Counts> {
+        &self.counts
+    }
+
+    /// Of which no Event tells yet.
+    pub fn n_waiting(&self) -> u64 {
+        let objects = self.objects.values();
+        objects.map(|it| it.n - it.n_written).sum()
+    }
+
+    fn count(&mut self, reason: Reason, count: impl FnOnce(&mut Counts)) {
+        count(self.counts.entry(reason).or_default());
+    }
+}
+
+/// One of many that have no Event of their own.
+fn folded(notice: Notice) -> Notice {
+    Notice {
+        regarding: Regarding::Node,
+        reason: Reason::OomRepeated,
+        role: None,
+        message: match &notice.regarding {
+            Regarding::Pod { pod, .. } => format!(
+                "OOM kills in more pods than have Events of their own; the newest in {pod}: {}",
+                notice.message
+            ),
+            Regarding::Node => notice.message,
+        },
+        ..notice
+    }
+}
+
+impl Object {
+    fn new(notice: Notice, now: Duration) -> Self {
+        Self {
+            first: notice.at,
+            happened_at: now,
+            commands: notice.command.iter().cloned().collect(),
+            n_before: 0,
+            n: notice.n,
+            n_written: 0,
+            is_there: false,
+            due: now,
+            newest: notice,
+        }
+    }
+
+    fn add(&mut self, notice: Notice, now: Duration) {
+        self.n += notice.n;
+        self.happened_at = now;
+        self.first = self.first.min(notice.at);
+        if self.commands.len() <= MAX_COMMANDS {
+            self.commands.extend(notice.command.clone());
+        }
+        if notice.at >= self.newest.at {
+            self.newest = notice;
+        }
+    }
+
+    /// `None`: it is written.
+    fn due(&self) -> Option<Duration> {
+        (self.n > self.n_written).then_some(self.due)
+    }
+
+    fn write(&self, (regarding, reason): &Key) -> Write {
+        let count = self.n_before + self.n;
+        Write {
+            kind: match self.is_there {
+                true => WriteKind::Patch,
+                false => WriteKind::Create,
+            },
+            regarding: regarding.clone(),
+            reason: *reason,
+            role: self.newest.role,
+            count,
+            first: self.first,
+            last: self.newest.at,
+            message: cut(format!("{}{}", self.newest.message, self.repeated(count))),
+            details: self.newest.details.clone(),
+        }
+    }
+
+    fn repeated(&self, count: u64) -> String {
+        if count < 2 {
+            return String::new();
+        }
+        let commands = match self.commands.len() {
+            0 | 1 => String::new(),
+            n if n > MAX_COMMANDS => format!(" of more than {MAX_COMMANDS} commands"),
+            n => format!(" of {n} commands"),
+        };
+        format!("; the newest of {count}{commands}")
+    }
+}
+
+/// What an API server takes, whole characters.
+fn cut(mut message: String) -> String {
+    const MORE: &str = "...";
+    if message.len() > MAX_MESSAGE {
+        let end = message.floor_char_boundary(MAX_MESSAGE - MORE.len());
+        message.truncate(end);
+        message.push_str(MORE);
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! What of the agent's records is news for who looks at a pod or a node with kubectl.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::api_pod::ContainerRole;
+use crate::model::kube_event::{Notice, Reason, Regarding};
+use crate::model::record::{Event, EventDetail, OomDetail, OomScope, PodRef};
+
+/// One, or two where a kill in a pod is the node's matter too; none where it is nobody's. `role` is that of the
+/// container. A pod of which nobody knows the name cannot be told of.
+pub fn notices(event: &Event, role: Option<ContainerRole>) -> Vec<Notice> {
+    let pod = event.pod.as_ref().filter(|it| it.has_name());
+    let of_pod = pod.map(|it| Regarding::Pod {
+        pod: Arc::new(it.clone()),
+        container: event.container.as_deref().map(Arc::from),
+    });
+    match &event.detail {
+        Some(EventDetail::Oom(detail)) if !detail.was_exiting => {
+            let kill = |regarding, reason, message| Notice {
+                regarding,
+                reason,
+                n: 1,
+                at: event.time,
+                command: Some(printable(&detail.victim.comm)),
+                message,
+                details: details(detail),
+                role,
+            };
+            let is_of_node = of_pod.is_none() || detail.scope == OomScope::Node;
+            let of_pod = of_pod.map(|it| {
+                let reason = match detail.victim.is_main_process {
+                    Some(false) if event.container.is_some() => Reason::OomKilledChild,
+                    _ => Reason::OomKilled,
+                };
+                kill(it, reason, killed(detail))
+            });
+            let of_node = is_of_node.then(|| {
+                let message = match pod {
+                    Some(pod) => format!("in {}: {}", whose(pod, event), killed(detail)),
+                    None => killed(detail),
+                };
+                kill(Regarding::Node, Reason::SystemOom, message)
+            });
+            of_pod.into_iter().chain(of_node).collect()
+        }
+        Some(EventDetail::Missed { count }) => {
+            let notice = of_pod.map(|regarding| Notice {
+                regarding,
+                reason: Reason::OomKilled,
+                n: *count,
+                at: event.time,
+                command: None,
+                message: event.message.clone(),
+                details: BTreeMap::new(),
+                role,
+            });
+            notice.into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn whose(pod: &PodRef, event: &Event) -> String {
+    match &event.container {
+        Some(container) => format!("{pod}/{container}"),
+        None => pod.to_string(),
+    }
+}
+
+/// For people, in the order of what they ask.
+fn killed(detail: &OomDetail) -> String {
+    let victim = &detail.victim;
+    let memory = &victim.memory;
+    let parts = [
+        Some(format!(
+            "{} (pid {}) was OOM killed: {} anonymous, {} file, {} shared memory",
+            printable(&victim.comm),
+            victim.pid,
+            mib(memory.anon_bytes),
+            mib(memory.file_bytes),
+            mib(memory.shmem_bytes),
+        )),
+        Some(limit(detail)),
+        asked_by(detail),
+        Some(format!("oom_score_adj {}", victim.oom_score_adj)),
+        match victim.is_main_process {
+            Some(true) => Some("the container ends with it".to_owned()),
+            Some(false) => Some("the container goes on".to_owned()),
+            None => None,
+        },
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join("; ")
+}
+
+fn limit(detail: &OomDetail) -> String {
+    let whose = match detail.scope {
+        OomScope::Node => return "the node ran out of memory".to_owned(),
+        OomScope::Cpuset => return "the allowed NUMA nodes ran out of memory".to_owned(),
+        OomScope::Container => "of its container",
+        OomScope::Pod => "of its pod",
+        OomScope::Qos => "of its QoS class",
+        OomScope::Kubepods => "of all pods",
+        OomScope::Other => "of another cgroup",
+    };
+    let limit = detail.limit.as_ref();
+    let max = limit.and_then(|it| it.max_bytes).map(mib);
+    let usage = limit.and_then(|it| it.usage_bytes).map(mib);
+    let max = max.map(|it| format!("{it} ")).unwrap_or_default();
+    let usage = usage.map(|it| format!(", {it} in use"));
+    format!("limit {max}{whose}{}", usage.unwrap_or_default())
+}
+
+/// `None`: the victim itself.
+fn asked_by(detail: &OomDetail) -> Option<String> {
+    let trigger = &detail.trigger;
+    if trigger.pid == detail.victim.pid || trigger.pid == detail.victim.tid {
+        return None;
+    }
+    let of = trigger.subject().map(|it| format!(" of {it}"));
+    Some(format!(
+        "the memory was asked for by {} (pid {}){}",
+        printable(&trigger.comm),
+        trigger.pid,
+        of.unwrap_or_default()
+    ))
+}
+
+/// A command may call itself anything, and goes to the terminals of people.
+fn printable(command: &str) -> String {
+    let shown = |it: char| if it.is_control() { '?' } else { it };
+    command.chars().map(shown).collect()
+}
+
+/// `61.2 MiB`.
+fn mib(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) >> 20;
+    match tenths % 10 {
+        0 => format!("{} MiB", tenths / 10),
+        tenth => format!("{}.{tenth} MiB", tenths / 10),
+    }
+}
+
+fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
+    let victim = &detail.victim;
+    let limit = detail.limit.as_ref();
+    let all = [
+        ("pid", Some(victim.pid.to_string())),
+        ("comm", Some(printable(&victim.comm))),
+        ("anon-bytes", Some(victim.memory.anon_bytes.to_string())),
+        ("cgroup", victim.cgroup_path.clone()),
+        ("limit-scope", Some(detail.scope.to_string())),
+        (
+            "limit-bytes",
+            limit.and_then(|it| it.max_bytes).map(|it| it.to_string()),
+        ),
+        (
+            "usage-bytes",
+            limit.and_then(|it| it.usage_bytes).map(|it| it.to_string()),
+        ),
+        ("trigger-pid", Some(detail.trigger.pid.to_string())),
+        ("trigger-comm", Some(printable(&detail.trigger.comm))),
+        (
+            "record-id",
+            detail.record_id.as_ref().map(ToString::to_string),
+        ),
+    ];
+    all.into_iter()
+        .filter_map(|(name, text)| Some((name, text?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::record::tests::oom_record;
+
+    /// The kill of the fixture, changed.
+    fn told(change: impl FnOnce(&mut Event, &mut OomDetail)) -> Vec<Notice> {
+        let mut event = oom_record(1).event;
+        let Some(EventDetail::Oom(mut detail)) = event.detail.take() else {
+            panic!("a kill");
+        };
+        change(&mut event, &mut detail);
+        event.detail = Some(EventDetail::Oom(detail));
+        notices(&event, Some(ContainerRole::Main))
+    }
+
+    fn message(told: &[Notice]) -> &str {
+        assert_eq!(told.len(), 1, "{told:#?}");
+        &told[0].message
+    }
+
+    #[test]
+    fn a_kill_says_who_how_much_whose_limit_and_whether_the_container_goes_on() {
+        let all = told(|_, detail| {
+            detail.victim.comm = "worker".to_owned();
+            detail.victim.pid = 4711;
+            detail.victim.memory.anon_bytes = 64_172_851;
+            detail.victim.memory.shmem_bytes = 419_431;
+            detail.victim.memory.file_bytes = 0;
+            detail.victim.oom_score_adj = 999;
+            detail.victim.is_main_process = Some(false);
+            detail.scope = OomScope::Pod;
+            let limit = detail.limit.as_mut().expect("there is one");
+            (limit.max_bytes, limit.usage_bytes) = (Some(64 << 20), Some(64 << 20));
+            (detail.trigger.pid, detail.trigger.comm) = (9, "sh\u{1b}[2J".to_owned());
+            detail.trigger.pod = None;
+        });
+        let right = "worker (pid 4711) was OOM killed: 61.1 MiB anonymous, 0 MiB file, 0.4 MiB shared memory; \
+                     limit 64 MiB of its pod, 64 MiB in use; the memory was asked for by sh?[2J (pid 9); \
+                     oom_score_adj 999; the container goes on";
+        assert_eq!(message(&all), right);
+        assert_eq!(all[0].reason, Reason::OomKilledChild);
+        assert_eq!(all[0].details["anon-bytes"], "64172851");
+        assert_eq!(all[0].details["trigger-comm"], "sh?[2J");
+    }
+
+    #[test]
+    fn a_container_that_ends_with_its_process_is_not_said_to_go_on() {
+        let main = told(|_, detail| detail.victim.is_main_process = Some(true));
+        assert_eq!(main[0].reason, Reason::OomKilled);
+        assert!(message(&main).ends_with("the container ends with it"));
+        let unknown = told(|_, detail| detail.victim.is_main_process = None);
+        assert_eq!(unknown[0].reason, Reason::OomKilled);
+        assert!(!message(&unknown).contains("the container"), "{unknown:?}");
+        let own = told(|_, detail| detail.trigger.pid = detail.victim.pid);
+        assert!(!message(&own).contains("asked for"), "{own:?}");
+        let exiting = told(|_, detail| detail.was_exiting = true);
+        assert_eq!(exiting, []);
+    }
+
+    #[test]
+    fn what_the_node_ran_out_of_is_the_nodes_matter_and_the_pods() {
+        let node = told(|_, detail| detail.scope = OomScope::Node);
+        let of = |it: &Notice| (it.regarding == Regarding::Node, it.reason);
+        let all: Vec<_> = node.iter().map(of).collect();
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[1], (true, Reason::SystemOom));
+        assert!(!all[0].0, "{node:#?}");
+        assert!(
+            node[1].message.starts_with("in default/hungry/main: "),
+            "{node:#?}"
+        );
+        let host = told(|event, detail| {
+            (event.pod, event.container) = (None, None);
+            detail.scope = OomScope::Other;
+        });
+        assert_eq!(of(&host[0]), (true, Reason::SystemOom));
+        assert_eq!(host.len(), 1);
+    }
+
+    #[test]
+    fn kills_that_nobody_saw_are_told_with_their_number() {
+        let mut event = oom_record(1).event;
+        event.detail = Some(EventDetail::Missed { count: 3 });
+        let all = notices(&event, None);
+        assert_eq!(
+            (all.len(), all[0].n, all[0].reason),
+            (1, 3, Reason::OomKilled)
+        );
+        event.pod = None;
+        assert_eq!(notices(&event, None), [], "nobody can be told");
+        event.detail = None;
+        assert_eq!(notices(&event, None), []);
+    }
+}

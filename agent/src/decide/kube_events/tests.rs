@@ -1,0 +1,252 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
+
+fn seconds(it: u64) -> Duration {
+    Duration::from_secs(it)
+}
+
+fn regarding(pod: &str, container: &str) -> Regarding {
+    Regarding::Pod {
+        pod: Arc::new(PodRef {
+            namespace: "default".to_owned(),
+            name: pod.to_owned(),
+            uid: PodUid(format!("uid-{pod}")),
+        }),
+        container: Some(container.into()),
+    }
+}
+
+/// A kill of `command` in the container `app` of a pod, `at` seconds.
+fn kill(pod: &str, command: &str, at: u64) -> Notice {
+    Notice {
+        regarding: regarding(pod, "app"),
+        reason: Reason::OomKilledChild,
+        n: 1,
+        at: WallTime::from_epoch(seconds(1_000_000 + at)),
+        command: Some(command.to_owned()),
+        message: format!("{command} was killed"),
+        details: BTreeMap::from([("comm", command.to_owned())]),
+        role: None,
+    }
+}
+
+fn written(outbox: &mut Outbox, now: Duration) -> Write {
+    let write = outbox.next(now).expect("something is due");
+    assert_eq!(outbox.next(now), None, "one at a time");
+    outbox.done(Outcome::Written, now);
+    write
+}
+
+fn counts(outbox: &Outbox, reason: Reason) -> [u64; 3] {
+    let Counts {
+        sent,
+        folded,
+        dropped,
+    } = outbox.counts()[&reason];
+    [sent, folded, dropped]
+}
+
+#[test]
+fn forty_kills_of_a_container_are_one_object_that_is_written_seldom() {
+    let mut outbox = Outbox::new(seconds(0));
+    let mut writes = Vec::new();
+    for n in 0..40 {
+        let now = Duration::from_millis(250 * n);
+        outbox.take(kill("shop", &format!("worker{}", n % 7), n), now);
+        if let Some(write) = outbox.next(now) {
+            outbox.done(Outcome::Written, now);
+            writes.push(write);
+        }
+    }
+    assert_eq!(outbox.wake(), Some(GAP), "the rest comes with the next one");
+    assert_eq!(outbox.next(GAP - Duration::from_millis(1)), None);
+    writes.push(written(&mut outbox, GAP));
+    let shown: Vec<_> = writes.iter().map(|it| (it.kind, it.count)).collect();
+    assert_eq!(shown, [(WriteKind::Create, 1), (WriteKind::Patch, 40)]);
+    assert_eq!(writes[0].message, "worker0 was killed");
+    assert_eq!(
+        writes[1].message,
+        "worker4 was killed; the newest of 40 of 7 commands"
+    );
+    assert_eq!(writes[0].first, writes[1].first);
+    assert_eq!(writes[1].details["comm"], "worker4");
+    assert_eq!(outbox.wake(), None);
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [40, 0, 0]);
+}
+
+#[test]
+fn what_is_different_is_told_apart() {
+    let mut outbox = Outbox::new(seconds(0));
+    let one = kill("shop", "a", 1);
+    let main = Notice {
+        reason: Reason::OomKilled,
+        ..one.clone()
+    };
+    let other = Notice {
+        regarding: regarding("shop", "log"),
+        ..one.clone()
+    };
+    for it in [one, main, other, kill("late", "a", 2)] {
+        outbox.take(it, seconds(1));
+    }
+    for _ in 0..4 {
+        let write = written(&mut outbox, seconds(1));
+        assert_eq!((write.kind, write.count), (WriteKind::Create, 1));
+    }
+    assert_eq!(outbox.next(seconds(1)), None);
+}
+
+#[test]
+fn more_pods_than_a_node_may_tell_of_at_once_are_one_event_of_the_node() {
+    let mut outbox = Outbox::new(seconds(0));
+    for n in 0..200 {
+        outbox.take(kill(&format!("pod{n}"), "worker", n), seconds(5));
+    }
+    let mut of_pods = 0;
+    let mut of_node = Vec::new();
+    while let Some(write) = outbox.next(seconds(5)) {
+        outbox.done(Outcome::Written, seconds(5));
+        match write.regarding {
+            Regarding::Node => of_node.push(write),
+            Regarding::Pod { .. } => of_pods += write.count,
+        }
+    }
+    assert_eq!((of_pods, of_node.len()), (25, 1));
+    assert_eq!(of_node[0].count, 175);
+    assert!(of_node[0].message.contains("default/pod199"), "{of_node:?}");
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [25, 175, 0]);
+    assert_eq!(counts(&outbox, Reason::OomRepeated), [175, 0, 0]);
+    // A pod that has one goes on, and a second later five more may begin.
+    outbox.take(kill("pod0", "worker", 201), seconds(5));
+    for n in 300..310 {
+        outbox.take(kill(&format!("pod{n}"), "worker", n), seconds(6));
+    }
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [25, 180, 0]);
+}
+
+#[test]
+fn an_object_of_the_agent_before_is_gone_on_with() {
+    let mut outbox = Outbox::new(seconds(0));
+    outbox.take(kill("shop", "a", 1), seconds(1));
+    outbox.next(seconds(1)).expect("it is due");
+    outbox.done(
+        Outcome::Exists {
+            count: 7,
+            is_own: false,
+        },
+        seconds(1),
+    );
+    let write = written(&mut outbox, seconds(1));
+    assert_eq!((write.kind, write.count), (WriteKind::Patch, 8));
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [1, 0, 0]);
+}
+
+/// The answer to a write was lost: what it wrote is not counted again.
+#[test]
+fn an_object_of_this_agent_that_it_did_not_hear_of_is_gone_on_with() {
+    let mut outbox = Outbox::new(seconds(0));
+    outbox.take(kill("shop", "a", 1), seconds(1));
+    outbox.next(seconds(1)).expect("it is due");
+    outbox.take(kill("shop", "a", 2), seconds(2));
+    outbox.done(Outcome::Failed, seconds(9));
+    let write = outbox.next(seconds(9)).expect("it is due");
+    assert_eq!((write.kind, write.count), (WriteKind::Create, 2));
+    outbox.done(
+        Outcome::Exists {
+            count: 1,
+            is_own: true,
+        },
+        seconds(9),
+    );
+    let write = written(&mut outbox, seconds(9));
+    assert_eq!((write.kind, write.count), (WriteKind::Patch, 2));
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [2, 0, 0]);
+    assert_eq!(outbox.wake(), None);
+}
+
+#[test]
+fn an_object_that_has_expired_is_made_anew_with_its_count() {
+    let mut outbox = Outbox::new(seconds(0));
+    outbox.take(kill("shop", "a", 1), seconds(1));
+    written(&mut outbox, seconds(1));
+    outbox.take(kill("shop", "b", 2), seconds(4_000));
+    let write = outbox.next(seconds(4_000)).expect("it is due");
+    assert_eq!((write.kind, write.count), (WriteKind::Patch, 2));
+    outbox.done(Outcome::Gone, seconds(4_000));
+    let write = written(&mut outbox, seconds(4_000));
+    assert_eq!((write.kind, write.count), (WriteKind::Create, 2));
+}
+
+#[test]
+fn while_nobody_takes_them_the_newest_are_kept() {
+    let mut outbox = Outbox::new(seconds(0));
+    for n in 0..30 {
+        outbox.take(kill(&format!("pod{n}"), "a", n * 40), seconds(n * 40));
+        if let Some(_write) = outbox.next(seconds(n * 40)) {
+            outbox.done(Outcome::Failed, seconds(n * 40));
+        }
+    }
+    let now = seconds(1_200);
+    let mut told = Vec::new();
+    while let Some(write) = outbox.next(now) {
+        outbox.done(Outcome::Written, now);
+        told.push(write);
+    }
+    assert_eq!(told.len(), 22, "of the last 15 minutes");
+    assert!(told.is_sorted_by_key(|it| it.first), "the oldest first");
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [22, 0, 8]);
+    assert_eq!(outbox.n_waiting(), 0);
+}
+
+#[test]
+fn nothing_grows_without_bound_and_everything_is_counted() {
+    let mut outbox = Outbox::new(seconds(0));
+    let n = 6_000;
+    for i in 0..n {
+        // As fast as new ones may come.
+        let now = EVERY * u32::try_from(i).expect("small");
+        outbox.take(kill(&format!("pod{i}"), "a", i), now);
+    }
+    assert_eq!(outbox.objects.len(), MAX_WAITING);
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [0, 0, n - 1_000]);
+    let mut outbox = Outbox::new(seconds(0));
+    for i in 0..n {
+        let now = EVERY * u32::try_from(i).expect("small");
+        outbox.take(kill(&format!("pod{i}"), "a", i), now);
+        written(&mut outbox, now);
+    }
+    assert_eq!(outbox.objects.len(), MAX_OBJECTS);
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [n, 0, 0]);
+}
+
+#[test]
+fn what_is_never_taken_is_given_up() {
+    let mut outbox = Outbox::new(seconds(0));
+    outbox.take(kill("shop", "a", 1), seconds(1));
+    outbox.next(seconds(1)).expect("it is due");
+    outbox.take(kill("shop", "b", 2), seconds(1));
+    outbox.done(Outcome::Never, seconds(1));
+    assert_eq!(outbox.next(seconds(100)), None);
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [0, 0, 2]);
+}
+
+#[test]
+fn a_message_is_cut_at_a_character() {
+    let long = format!("{}é{}", "x".repeat(1_020), "y".repeat(480));
+    let short = cut(long);
+    assert_eq!(short.len(), 1_023, "1021 is in the middle of a character");
+    assert!(short.ends_with("x..."), "{short}");
+    assert_eq!(cut("z".repeat(MAX_MESSAGE)).len(), MAX_MESSAGE);
+    let mut outbox = Outbox::new(seconds(0));
+    for n in 0..2 {
+        let notice = Notice {
+            message: "é".repeat(600),
+            ..kill("shop", "a", n)
+        };
+        outbox.take(notice, seconds(n));
+    }
+    assert!(written(&mut outbox, seconds(9)).message.len() <= MAX_MESSAGE);
+}

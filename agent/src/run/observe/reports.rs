@@ -1,0 +1,135 @@
+//! Events of Kubernetes: what of the agent's records the API server is told.
+//!
+//! Invariant: a kill is on record and counted before it is told here, and nothing waits for the API server.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Loop;
+use super::names::name_event;
+use crate::api_server::ApiServer;
+use crate::decide::kube_events::{Outbox, notices};
+use crate::decide::naming::Names;
+use crate::model::api_server::EventsStatus;
+use crate::model::kube_event::Reason;
+use crate::model::record::{Event, EventKind};
+use crate::observe::event_log::{EventFilter, EventLog};
+use crate::sys::clock;
+
+/// Who has the name of a pod by now and not that of its container is told of without it.
+const NAMED_BY: Duration = Duration::from_secs(2);
+
+/// Who has no name by now is not told of: nobody could find it.
+const GIVEN_UP: Duration = Duration::from_secs(15 * 60);
+
+/// Kills that wait for names, at most.
+const MAX_UNNAMED: usize = 1_000;
+
+/// What is told, and to whom. Times are boottime.
+pub(super) struct Reports {
+    api_server: ApiServer,
+    log: EventLog,
+    outbox: Outbox,
+    /// Records up to this one were looked at.
+    read: u64,
+    /// With the time since when each waits for a name.
+    unnamed: Vec<(Event, Duration)>,
+    n_given_up: u64,
+}
+
+impl Reports {
+    /// Tells what is on record from now on.
+    pub(super) fn new(api_server: ApiServer, log: EventLog) -> Self {
+        Self {
+            api_server,
+            read: log.last_sequence(),
+            log,
+            outbox: Outbox::new(clock::boottime()),
+            unnamed: Vec::new(),
+            n_given_up: 0,
+        }
+    }
+
+    /// When it is to be looked at again.
+    pub(super) fn wake(&self) -> Option<Duration> {
+        let waiting = self.unnamed.iter().filter(|(it, _)| it.pod.is_some());
+        let named = waiting.map(|(_, since)| *since + NAMED_BY).min();
+        [self.outbox.wake(), named].into_iter().flatten().min()
+    }
+
+    fn take(&mut self, names: &Names, now: Duration) {
+        let filter = EventFilter {
+            kinds: BTreeSet::from([EventKind::Oom]),
+            after: Some(self.read),
+            ..EventFilter::default()
+        };
+        let newest = self.log.last_sequence();
+        if newest != self.read {
+            let new = self.log.snapshot(&filter);
+            self.read = new.last().map_or(self.read, |it| it.sequence);
+            self.unnamed
+                .extend(new.iter().map(|it| (it.event.clone(), now)));
+        }
+        for (event, since) in std::mem::take(&mut self.unnamed) {
+            let event = name_event(&event, names).unwrap_or(event);
+            let waited = now.saturating_sub(since);
+            let is_known = match (&event.pod, event.uid()) {
+                // Of no pod, or of nobody knows which.
+                (_, None) => true,
+                (None, Some(_)) => false,
+                (Some(_), Some(_)) => event.container_id.is_none() || waited >= NAMED_BY,
+            };
+            if is_known {
+                self.tell(&event, names, now);
+            } else if waited < GIVEN_UP && self.unnamed.len() < MAX_UNNAMED {
+                self.unnamed.push((event, since));
+            } else {
+                self.n_given_up += 1;
+            }
+        }
+    }
+
+    fn tell(&mut self, event: &Event, names: &Names, now: Duration) {
+        let declared = event.uid().and_then(|it| names.declared(it));
+        let container = event.container.as_deref();
+        let role = declared.and_then(|it| Some(it.container(container?)?.role));
+        for notice in notices(event, role) {
+            self.outbox.take(notice, now);
+        }
+    }
+
+    pub(super) fn status(&self, fault: Option<String>) -> EventsStatus {
+        let mut status = EventsStatus {
+            waiting: self.outbox.n_waiting() + self.unnamed.len() as u64,
+            dropped: self.n_given_up,
+            fault,
+            ..EventsStatus::default()
+        };
+        for (reason, counts) in self.outbox.counts() {
+            status.dropped += counts.dropped;
+            // It tells of those that are folded.
+            if *reason != Reason::OomRepeated {
+                status.sent += counts.sent;
+                status.folded += counts.folded;
+            }
+        }
+        status
+    }
+}
+
+impl Loop {
+    /// Tells the API server what is new.
+    pub(super) fn report(&mut self) {
+        let Some(reports) = &mut self.reports else {
+            return;
+        };
+        let now = clock::boottime();
+        if let Some(outcome) = self.tree.take_outcome() {
+            reports.outbox.done(outcome, now);
+        }
+        reports.take(&self.tree.kernel.index().names, now);
+        if let Some(write) = reports.outbox.next(now) {
+            reports.api_server.write(write);
+        }
+    }
+}
