@@ -11,7 +11,11 @@ use anyhow::{Result, ensure};
 use ballast::api_server::{ApiServer, Settings, Told, probe};
 use ballast::model::api_pod::ApiPod;
 use ballast::model::api_server::ApiServerStatus;
-use ballast_tests::api_server::{FakeApiServer, Manner};
+use ballast::model::kube_event::{Outcome, Reason, Regarding, Write, WriteKind};
+use ballast::model::pod::PodUid;
+use ballast::model::record::PodRef;
+use ballast::model::time::WallTime;
+use ballast_tests::api_server::{FakeApiServer, Manner, failure};
 use ballast_tests::wait::until;
 use serde_json::{Value, json};
 
@@ -47,6 +51,9 @@ struct Heard {
     /// How often all were told.
     n_all: usize,
     status: Option<ApiServerStatus>,
+    /// What became of Events.
+    outcomes: Vec<Outcome>,
+    events_fault: Option<String>,
 }
 
 impl Heard {
@@ -59,6 +66,8 @@ impl Heard {
             pods: BTreeMap::new(),
             n_all: 0,
             status: None,
+            outcomes: Vec::new(),
+            events_fault: None,
         };
         Ok((watching, heard))
     }
@@ -77,7 +86,8 @@ impl Heard {
                 Told::Changed(pod) => {
                     self.pods.insert(pod.pod.name.clone(), pod);
                 }
-                Told::Written(_) | Told::EventsFault(_) => {}
+                Told::Written(outcome) => self.outcomes.push(outcome),
+                Told::EventsFault(fault) => self.events_fault = fault,
                 Told::Deleted(pod) => self.pods.retain(|_, it| it.pod != pod),
             }
         }
@@ -308,5 +318,141 @@ fn a_program_that_gives_no_credentials_holds_up_nobody() -> Result<()> {
         "{:?}",
         began.elapsed()
     );
+    Ok(())
+}
+
+/// An Event of a pod.
+fn write(kind: WriteKind, namespace: &str, id: u64, count: u64) -> Write {
+    let at = |seconds| WallTime::from_epoch(Duration::from_secs(1_700_000_000 + seconds));
+    Write {
+        kind,
+        id,
+        regarding: Regarding::Pod {
+            pod: Arc::new(PodRef {
+                namespace: namespace.to_owned(),
+                name: "shop".to_owned(),
+                uid: PodUid("uid-shop".to_owned()),
+            }),
+            container: Some("app".into()),
+        },
+        reason: Reason::OomKilled,
+        role: None,
+        count,
+        first: at(0),
+        last: at(count),
+        message: format!("{count} kills"),
+        details: BTreeMap::from([("pid", count.to_string())]),
+    }
+}
+
+impl Heard {
+    fn outcome(&mut self, of: &ApiServer, write: Write) -> Result<Outcome> {
+        let n = self.outcomes.len();
+        of.write(write);
+        self.wait("it is answered", |it| it.outcomes.len() > n)?;
+        Ok(self.outcomes[n])
+    }
+}
+
+#[test]
+fn what_becomes_of_an_event_is_told() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let kubeconfig = Kubeconfig::new("written", &server)?;
+    let (watching, mut heard) = Heard::start(&kubeconfig)?;
+    let mut told = |kind, id, count| heard.outcome(&watching, write(kind, "default", id, count));
+    assert_eq!(told(WriteKind::Patch, 1, 1)?, Outcome::Gone);
+    assert_eq!(told(WriteKind::Create, 1, 1)?, Outcome::Written);
+    assert_eq!(told(WriteKind::Patch, 1, 3)?, Outcome::Written);
+    let there = |is_own| Outcome::Exists { count: 3, is_own };
+    assert_eq!(told(WriteKind::Create, 1, 4)?, there(true));
+    assert_eq!(told(WriteKind::Create, 2, 1)?, there(false));
+    let mut without = write(WriteKind::Patch, "default", 1, 5);
+    without.details.clear();
+    assert_eq!(heard.outcome(&watching, without)?, Outcome::Written);
+    let kept = server.kept_events();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(
+        (&kept[0]["count"], &kept[0]["message"]),
+        (&json!(5), &json!("5 kills"))
+    );
+    let annotations = kept[0]["metadata"]["annotations"].as_object();
+    let names: Vec<&String> = annotations.into_iter().flat_map(|it| it.keys()).collect();
+    assert_eq!(
+        names,
+        ["ballast.dev/instance"],
+        "what the kill before had is gone"
+    );
+    // A new agent.
+    let (other, mut heard) = Heard::start(&kubeconfig)?;
+    let exists = heard.outcome(&other, write(WriteKind::Create, "default", 1, 1))?;
+    assert_eq!(
+        exists,
+        Outcome::Exists {
+            count: 5,
+            is_own: false
+        }
+    );
+    Ok(())
+}
+
+/// What the API server says of one namespace holds up no other; what a proxy says is no word of the API server.
+#[test]
+fn an_event_that_is_refused_holds_up_no_other() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let kubeconfig = Kubeconfig::new("refused", &server)?;
+    let (watching, mut heard) = Heard::start(&kubeconfig)?;
+    let mut terminating = failure(403, "Forbidden", "it is being terminated");
+    terminating["details"] =
+        json!({"causes": [{"reason": "NamespaceTerminating", "message": "", "field": ""}]});
+    for (namespace, code, body, right) in [
+        (
+            "no-right",
+            403,
+            failure(403, "Forbidden", "no").to_string(),
+            Outcome::Failed,
+        ),
+        ("going", 403, terminating.to_string(), Outcome::Never),
+        (
+            "gone",
+            404,
+            failure(404, "NotFound", "namespaces").to_string(),
+            Outcome::Never,
+        ),
+        (
+            "quota",
+            409,
+            failure(409, "Conflict", "try again").to_string(),
+            Outcome::Failed,
+        ),
+        (
+            "faulty",
+            422,
+            failure(422, "Invalid", "name").to_string(),
+            Outcome::Never,
+        ),
+    ] {
+        server.refuse_events(namespace, code, &body);
+        for kind in [WriteKind::Create, WriteKind::Patch] {
+            let right = match (namespace, kind) {
+                ("gone", WriteKind::Patch) => Outcome::Gone,
+                _ => right,
+            };
+            let outcome = heard.outcome(&watching, write(kind, namespace, 1, 1))?;
+            ensure!(outcome == right, "{namespace} {kind:?}: {outcome:?}");
+        }
+    }
+    let fine = heard.outcome(&watching, write(WriteKind::Create, "default", 1, 1))?;
+    assert_eq!(fine, Outcome::Written);
+    for (namespace, code) in [("page", 404), ("other-page", 400), ("busy-page", 503)] {
+        server.refuse_events(namespace, code, "<html>not here</html>");
+        for kind in [WriteKind::Create, WriteKind::Patch] {
+            let outcome = heard.outcome(&watching, write(kind, namespace, 1, 1))?;
+            ensure!(
+                outcome == Outcome::Failed,
+                "{namespace} {kind:?}: {outcome:?}"
+            );
+        }
+    }
+    ensure!(heard.events_fault.is_some(), "it is told");
     Ok(())
 }

@@ -55,6 +55,8 @@ struct Inner {
     events: Vec<(u64, Value)>,
     /// Objects, by namespace and name.
     kept: BTreeMap<(String, String), Value>,
+    /// What is answered to Events of a namespace: HTTP status and body.
+    refusals: BTreeMap<String, (u16, String)>,
     n_writes: usize,
     /// All that was asked for, with its parameters.
     questions: Vec<String>,
@@ -175,6 +177,13 @@ impl FakeApiServer {
     /// The Events that it keeps, by namespace and name.
     pub fn kept_events(&self) -> Vec<Value> {
         self.state.lock().kept.values().cloned().collect()
+    }
+
+    /// From now on Events of the namespace are answered so.
+    pub fn refuse_events(&self, namespace: &str, code: u16, body: &str) {
+        let refusal = (code, body.to_owned());
+        let mut inner = self.state.lock();
+        inner.refusals.insert(namespace.to_owned(), refusal);
     }
 
     /// As after an hour.
@@ -328,6 +337,12 @@ impl State {
             );
             return write_whole(to, 403, &failure(403, "Forbidden", &message));
         }
+        if let Some((code, text)) = self.lock().refusals.get(&namespace).cloned() {
+            return write_text(to, code, &text);
+        }
+        if let Some(fault) = fault_of(body) {
+            return write_whole(to, 422, &failure(422, "Invalid", &fault));
+        }
         let name = body["metadata"]["name"].as_str().or(parts.get(6).copied());
         let name = name.unwrap_or_default().to_owned();
         let mut inner = self.lock();
@@ -420,7 +435,10 @@ fn merge(into: &mut Value, patch: &Value) {
         *into = json!({});
     }
     for (name, value) in patch {
-        merge(&mut into[name.as_str()], value);
+        match (value, into.as_object_mut()) {
+            (Value::Null, Some(into)) => drop(into.remove(name)),
+            _ => merge(&mut into[name.as_str()], value),
+        }
     }
 }
 
@@ -450,8 +468,29 @@ fn read_question(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String
     Ok(Some((method, target, body)))
 }
 
+/// What an API server finds fault with in an Event that has an eventTime.
+fn fault_of(event: &Value) -> Option<String> {
+    for (field, longest) in [
+        ("message", 1024),
+        ("reason", 128),
+        ("action", 128),
+        ("reportingInstance", 128),
+    ] {
+        let text = event[field].as_str().unwrap_or_default();
+        if text.len() > longest {
+            return Some(format!("{field}: may have {longest} bytes"));
+        }
+    }
+    let time = event["eventTime"].as_str()?;
+    let digits = time.rsplit_once('.').map_or("", |(_, it)| it);
+    (digits.len() != "000000Z".len()).then(|| format!("eventTime: {time}"))
+}
+
 fn write_whole(to: &mut TcpStream, code: u16, answer: &Value) -> io::Result<()> {
-    let text = answer.to_string();
+    write_text(to, code, &answer.to_string())
+}
+
+fn write_text(to: &mut TcpStream, code: u16, text: &str) -> io::Result<()> {
     write!(
         to,
         "HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}",
@@ -475,7 +514,8 @@ fn bookmark(version: u64, ends_list: bool) -> Value {
     }})
 }
 
-fn failure(code: u16, reason: &str, message: &str) -> Value {
+/// The `Status` of a refusal.
+pub fn failure(code: u16, reason: &str, message: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
         "code": code, "reason": reason, "message": message,

@@ -12,15 +12,16 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::Status;
+use kube::core::response::reason;
 use kube::{Client, Error};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
 use super::connect::{self, said};
 use super::{Settings, Sink, Told};
 use crate::model::api_pod::ContainerRole;
-use crate::model::kube_event::{Outcome, Regarding, Write, WriteKind};
+use crate::model::kube_event::{DETAILS, Outcome, Regarding, Write, WriteKind};
 use crate::model::time::WallTime;
 use crate::sys::{chain, clock};
 
@@ -35,7 +36,10 @@ const LAST_PAUSE: Duration = Duration::from_secs(30);
 const CONTROLLER: &str = "ballast.dev/agent";
 const COMPONENT: &str = "ballast";
 
-/// Annotation that tells the agents of one node apart.
+/// Longest name of who reports (pkg/apis/core/validation/events.go, `ReportingInstanceLengthLimit`).
+const LONGEST_INSTANCE: usize = 128;
+
+/// Annotation that tells the objects of a name apart that agents have made one after the other.
 const INSTANCE: &str = "ballast.dev/instance";
 
 /// kubelet and all others tell of nodes there.
@@ -50,10 +54,21 @@ const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
 const UNPROCESSABLE: u16 = 422;
+const UNAUTHORIZED: u16 = 401;
+const TOO_MANY: u16 = 429;
+const INTERNAL: u16 = 500;
 
 /// Cause of a refusal in a namespace that is on its way out
 /// (staging/src/k8s.io/api/core/v1/types.go, `NamespaceTerminatingCause`).
 const TERMINATING: &str = "NamespaceTerminating";
+
+/// It may be tried again.
+enum Unwritten {
+    /// The API server has answered.
+    Refused(String),
+    /// It has not, or has too much to do.
+    Unreached(String),
+}
 
 /// Writes until it is dropped.
 pub(super) struct Writer {
@@ -91,7 +106,13 @@ impl Writer {
                     self.set_fault(None);
                     outcome
                 }
-                Err(why) => {
+                // Others may be taken.
+                Err(Unwritten::Refused(why)) => {
+                    self.longest = FIRST_PAUSE;
+                    self.set_fault(Some(why));
+                    Outcome::Failed
+                }
+                Err(Unwritten::Unreached(why)) => {
                     // The files that say how it is reached may have changed.
                     self.client = None;
                     self.set_fault(Some(why));
@@ -111,13 +132,12 @@ impl Writer {
         }
     }
 
-    /// `Err`: it may be tried again.
-    async fn write(&mut self, write: &Write) -> Result<Outcome, String> {
+    async fn write(&mut self, write: &Write) -> Result<Outcome, Unwritten> {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
                 let connected = connect::client(&self.settings).await;
-                let (client, _) = connected.map_err(|it| chain(&it))?;
+                let (client, _) = connected.map_err(|it| Unwritten::Unreached(chain(&it)))?;
                 self.client.insert(client).clone()
             }
         };
@@ -125,38 +145,57 @@ impl Writer {
         let name = name(write, &self.settings.node);
         match write.kind {
             WriteKind::Create => {
-                let object = object(write, &self.settings.node, &self.instance);
+                let object = object(write, &self.settings.node, &self.id(write));
                 let parameters = PostParams::default();
                 match answer(events.create(&parameters, &object)).await? {
                     Ok(_) => Ok(Outcome::Written),
-                    Err(Error::Api(status)) if status.code == CONFLICT => {
-                        self.found(&events, &name).await
+                    Err(Error::Api(status)) if is(&status, CONFLICT, reason::ALREADY_EXISTS) => {
+                        self.found(&events, &name, write).await
                     }
                     Err(error) => refused("create", &error),
                 }
             }
-            WriteKind::Patch => match patch(&events, &name, &changes(write, &self.instance)).await?
-            {
-                Ok(_) => Ok(Outcome::Written),
-                Err(Error::Api(status)) if status.code == NOT_FOUND => Ok(Outcome::Gone),
-                Err(error) => refused("patch", &error),
-            },
+            WriteKind::Patch => {
+                match patch(&events, &name, &changes(write, &self.id(write))).await? {
+                    Ok(_) => Ok(Outcome::Written),
+                    Err(Error::Api(status)) if is(&status, NOT_FOUND, reason::NOT_FOUND) => {
+                        Ok(Outcome::Gone)
+                    }
+                    Err(error) => refused("patch", &error),
+                }
+            }
         }
     }
 
+    /// Of the object, among all of all agents.
+    fn id(&self, write: &Write) -> String {
+        format!("{}-{}", self.instance, write.id)
+    }
+
     /// What there is under the name.
-    async fn found(&self, events: &Api<Event>, name: &str) -> Result<Outcome, String> {
+    async fn found(
+        &self,
+        events: &Api<Event>,
+        name: &str,
+        write: &Write,
+    ) -> Result<Outcome, Unwritten> {
         match patch(events, name, &json!({})).await? {
             Ok(event) if event.reporting_component.as_deref() == Some(CONTROLLER) => {
                 let count = event.count.and_then(|it| u64::try_from(it).ok());
                 let annotations = event.metadata.annotations.unwrap_or_default();
                 Ok(Outcome::Exists {
                     count: count.unwrap_or(0),
-                    is_own: annotations.get(INSTANCE) == Some(&self.instance),
+                    is_own: annotations.get(INSTANCE) == Some(&self.id(write)),
                 })
             }
-            Ok(_) => Ok(Outcome::Never),
-            Err(Error::Api(status)) if status.code == NOT_FOUND => Ok(Outcome::Gone),
+            Ok(_) => {
+                tracing::warn!(
+                    name,
+                    "an Event of somebody else has the name of one of ours"
+                );
+                Ok(Outcome::Never)
+            }
+            Err(error @ Error::Api(_)) => Err(Unwritten::Refused(why("patch", &error))),
             Err(error) => refused("patch", &error),
         }
     }
@@ -165,8 +204,8 @@ impl Writer {
 async fn patch(
     events: &Api<Event>,
     name: &str,
-    changes: &serde_json::Value,
-) -> Result<Result<Event, Error>, String> {
+    changes: &Value,
+) -> Result<Result<Event, Error>, Unwritten> {
     let parameters = PatchParams::default();
     let patch = Patch::Merge(changes);
     answer(events.patch(name, &parameters, &patch)).await
@@ -174,26 +213,41 @@ async fn patch(
 
 async fn answer<T>(
     asking: impl Future<Output = Result<T, Error>>,
-) -> Result<Result<T, Error>, String> {
+) -> Result<Result<T, Error>, Unwritten> {
     let asked = tokio::time::timeout(ANSWER, asking).await;
-    asked.map_err(|_late| format!("write Events: no answer within {} s", ANSWER.as_secs()))
+    asked.map_err(|_late| {
+        let why = format!("write Events: no answer within {} s", ANSWER.as_secs());
+        Unwritten::Unreached(why)
+    })
+}
+
+fn why(verb: &str, error: &Error) -> String {
+    format!("{verb} Events: {}", said(error))
 }
 
 /// Whether it is of use to try again.
-fn refused(verb: &str, error: &Error) -> Result<Outcome, String> {
-    let why = format!("{verb} Events: {}", said(error));
+fn refused(verb: &str, error: &Error) -> Result<Outcome, Unwritten> {
+    let why = why(verb, error);
     let Error::Api(status) = error else {
-        return Err(why);
+        return Err(Unwritten::Unreached(why));
     };
-    match status.code {
-        NOT_FOUND => Ok(Outcome::Never),
-        FORBIDDEN if is_terminating(status) => Ok(Outcome::Never),
-        BAD_REQUEST | UNPROCESSABLE => {
-            tracing::warn!(error = why, "the API server does not take an Event");
-            Ok(Outcome::Never)
-        }
-        _ => Err(why),
+    let is_faulty =
+        is(status, BAD_REQUEST, reason::BAD_REQUEST) || is(status, UNPROCESSABLE, reason::INVALID);
+    if is_faulty {
+        tracing::warn!(error = why, "the API server does not take an Event");
     }
+    let is_nowhere = is(status, NOT_FOUND, reason::NOT_FOUND)
+        || status.code == FORBIDDEN && is_terminating(status);
+    match status.code {
+        _ if is_faulty || is_nowhere => Ok(Outcome::Never),
+        UNAUTHORIZED | TOO_MANY | INTERNAL.. => Err(Unwritten::Unreached(why)),
+        _ => Err(Unwritten::Refused(why)),
+    }
+}
+
+/// Said by the API server itself: a proxy on the way has the same codes.
+fn is(status: &Status, code: u16, reason: &str) -> bool {
+    status.code == code && status.reason == reason
 }
 
 fn is_terminating(status: &Status) -> bool {
@@ -250,7 +304,7 @@ fn object(of: &Write, node: &str, instance: &str) -> Event {
             host: text(node),
         }),
         reporting_component: text(CONTROLLER),
-        reporting_instance: text(node),
+        reporting_instance: text(&node[..node.floor_char_boundary(LONGEST_INSTANCE)]),
         count: Some(count(of)),
         event_time: Some(MicroTime(timestamp(of.first))),
         first_timestamp: Some(Time(timestamp(of.first))),
@@ -259,12 +313,13 @@ fn object(of: &Write, node: &str, instance: &str) -> Event {
     }
 }
 
-fn changes(of: &Write, instance: &str) -> serde_json::Value {
-    let annotations: serde_json::Map<_, _> = annotations(of, instance)
-        .map(|(name, text)| (name, text.into()))
-        .collect();
+fn changes(of: &Write, instance: &str) -> Value {
+    // What the kill before had and this one has not goes.
+    let none = DETAILS.map(|it| (format!("ballast.dev/{it}"), Value::Null));
+    let mut all: serde_json::Map<_, _> = none.into_iter().collect();
+    all.extend(annotations(of, instance).map(|(name, text)| (name, text.into())));
     json!({
-        "metadata": {"annotations": annotations},
+        "metadata": {"annotations": all},
         "message": of.message,
         "count": count(of),
         "lastTimestamp": Time(timestamp(of.last)),

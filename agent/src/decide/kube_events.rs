@@ -18,10 +18,14 @@ use crate::model::time::WallTime;
 /// Between two writes of one object.
 const GAP: Duration = Duration::from_secs(10);
 
-/// New objects of a node: at once, and then per second. As the spam filter of client-go's recorder has it for one
+/// New objects of a node, and writes: so many at once, and then one after the other. As the spam filter of client-go's recorder has it for one
 /// object (tools/record/events_cache.go, burst 25), but that new ones come again within seconds.
 const BURST: u32 = 25;
 const EVERY: Duration = Duration::from_millis(200);
+
+/// After a write that failed, at first and at last: others are written meanwhile.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Objects that are not written yet, at most; as many as the recorder of client-go keeps.
 const MAX_WAITING: usize = 1_000;
@@ -43,8 +47,9 @@ type Key = (Regarding, Reason);
 pub struct Outbox {
     objects: BTreeMap<Key, Object>,
     in_flight: Option<(Key, u64)>,
-    /// When all [`BURST`] new objects may come again.
-    is_full_at: Duration,
+    new_objects: Allowance,
+    writes: Allowance,
+    n_objects: u64,
     counts: BTreeMap<Reason, Counts>,
 }
 
@@ -59,8 +64,32 @@ pub struct Counts {
     pub dropped: u64,
 }
 
+/// [`BURST`] at once, and one more after [`EVERY`].
+#[derive(Debug)]
+struct Allowance {
+    /// When all of them may come again.
+    is_full_at: Duration,
+}
+
+impl Allowance {
+    /// When the next one may come.
+    fn next(&self) -> Duration {
+        (self.is_full_at + EVERY).saturating_sub(EVERY * BURST)
+    }
+
+    /// Whether one may come now, which it does then.
+    fn take(&mut self, now: Duration) -> bool {
+        let is_within = self.next() <= now;
+        if is_within {
+            self.is_full_at = self.is_full_at.max(now) + EVERY;
+        }
+        is_within
+    }
+}
+
 #[derive(Debug)]
 struct Object {
+    id: u64,
     first: WallTime,
     newest: Notice,
     happened_at: Duration,
@@ -72,6 +101,8 @@ struct Object {
     is_there: bool,
     /// Of the next write.
     due: Duration,
+    /// After the next one that fails.
+    pause: Duration,
 }
 
 impl Outbox {
@@ -79,7 +110,9 @@ impl Outbox {
         Self {
             objects: BTreeMap::new(),
             in_flight: None,
-            is_full_at: now,
+            new_objects: Allowance { is_full_at: now },
+            writes: Allowance { is_full_at: now },
+            n_objects: 0,
             counts: Reason::ALL.map(|it| (it, Counts::default())).into(),
         }
     }
@@ -88,25 +121,19 @@ impl Outbox {
     pub fn take(&mut self, notice: Notice, now: Duration) {
         let key = (notice.regarding.clone(), notice.reason);
         let is_of_node = notice.regarding == Regarding::Node;
-        if !self.objects.contains_key(&key) && !is_of_node && !self.may_begin(now) {
+        if !self.objects.contains_key(&key) && !is_of_node && !self.new_objects.take(now) {
             self.count(notice.reason, |it| it.folded += notice.n);
             return self.take(folded(notice), now);
         }
         match self.objects.get_mut(&key) {
             Some(object) => object.add(notice, now),
-            None => drop(self.objects.insert(key, Object::new(notice, now))),
+            None => {
+                self.n_objects += 1;
+                let object = Object::new(self.n_objects, notice, now);
+                self.objects.insert(key, object);
+            }
         }
         self.bound();
-    }
-
-    /// Whether one more new object is within the bounds.
-    fn may_begin(&mut self, now: Duration) -> bool {
-        let full = self.is_full_at.max(now);
-        let is_within = full + EVERY <= now + EVERY * BURST;
-        if is_within {
-            self.is_full_at = full + EVERY;
-        }
-        is_within
     }
 
     fn bound(&mut self) {
@@ -145,16 +172,26 @@ impl Outbox {
             .iter()
             .filter(|(_, it)| it.due() <= Some(now) && it.due().is_some());
         let (key, object) = due.min_by_key(|(_, it)| it.happened_at)?;
+        if !self.writes.take(now) {
+            return None;
+        }
         let write = object.write(key);
         self.in_flight = Some((key.clone(), object.n));
         Some(write)
     }
 
     fn forget_old(&mut self, now: Duration) {
-        let is_old = |it: &Object| !it.is_there && now.saturating_sub(it.happened_at) > OLD;
+        let is_old = |it: &Object| it.due().is_some() && now.saturating_sub(it.happened_at) > OLD;
         let old = self.objects.iter().filter(|(_, it)| is_old(it));
         let old: Vec<Key> = old.map(|(key, _)| key.clone()).collect();
         old.iter().for_each(|key| self.forget(key));
+    }
+
+    /// What waits for its time is written as soon as may be: the agent ends.
+    pub fn hurry(&mut self, now: Duration) {
+        for object in self.objects.values_mut() {
+            object.due = object.due.min(now);
+        }
     }
 
     /// What became of the write that [`Outbox::next`] gave.
@@ -169,7 +206,7 @@ impl Outbox {
             Outcome::Written => {
                 let new = n - object.n_written;
                 (object.n_written, object.is_there) = (n, true);
-                object.due = now + GAP;
+                (object.due, object.pause) = (now + GAP, FIRST_PAUSE);
                 self.count(key.1, |it| it.sent += new);
             }
             Outcome::Exists { count, is_own } => match is_own {
@@ -190,7 +227,10 @@ impl Outbox {
                 object.due = now;
             }
             Outcome::Never => self.forget(&key),
-            Outcome::Failed => object.due = now,
+            Outcome::Failed => {
+                object.due = now + object.pause;
+                object.pause = (object.pause * 2).min(LAST_PAUSE);
+            }
         }
     }
 
@@ -199,7 +239,8 @@ impl Outbox {
         if self.in_flight.is_some() {
             return None;
         }
-        self.objects.values().filter_map(Object::due).min()
+        let due = self.objects.values().filter_map(Object::due).min()?;
+        Some(due.max(self.writes.next()))
     }
 
     pub fn counts(&self) -> &BTreeMap<Reason, Counts> {
@@ -222,7 +263,6 @@ fn folded(notice: Notice) -> Notice {
     Notice {
         regarding: Regarding::Node,
         reason: Reason::OomRepeated,
-        role: None,
         message: match &notice.regarding {
             Regarding::Pod { pod, .. } => format!(
                 "OOM kills in more pods than have Events of their own; the newest in {pod}: {}",
@@ -235,8 +275,9 @@ fn folded(notice: Notice) -> Notice {
 }
 
 impl Object {
-    fn new(notice: Notice, now: Duration) -> Self {
+    fn new(id: u64, notice: Notice, now: Duration) -> Self {
         Self {
+            id,
             first: notice.at,
             happened_at: now,
             commands: notice.command.iter().cloned().collect(),
@@ -245,6 +286,7 @@ impl Object {
             n_written: 0,
             is_there: false,
             due: now,
+            pause: FIRST_PAUSE,
             newest: notice,
         }
     }
@@ -252,11 +294,10 @@ impl Object {
     fn add(&mut self, notice: Notice, now: Duration) {
         self.n += notice.n;
         self.happened_at = now;
-        self.first = self.first.min(notice.at);
         if self.commands.len() <= MAX_COMMANDS {
             self.commands.extend(notice.command.clone());
         }
-        if notice.at >= self.newest.at {
+        if notice.since_boot >= self.newest.since_boot {
             self.newest = notice;
         }
     }
@@ -273,13 +314,14 @@ impl Object {
                 true => WriteKind::Patch,
                 false => WriteKind::Create,
             },
+            id: self.id,
             regarding: regarding.clone(),
             reason: *reason,
-            role: self.newest.role,
+            role: None,
             count,
             first: self.first,
             last: self.newest.at,
-            message: cut(format!("{}{}", self.newest.message, self.repeated(count))),
+            message: cut(&self.newest.message, &self.repeated(count)),
             details: self.newest.details.clone(),
         }
     }
@@ -297,15 +339,15 @@ impl Object {
     }
 }
 
-/// What an API server takes, whole characters.
-fn cut(mut message: String) -> String {
+/// What an API server takes, whole characters. The end stays whole.
+fn cut(message: &str, end: &str) -> String {
     const MORE: &str = "...";
-    if message.len() > MAX_MESSAGE {
-        let end = message.floor_char_boundary(MAX_MESSAGE - MORE.len());
-        message.truncate(end);
-        message.push_str(MORE);
+    let room = MAX_MESSAGE.saturating_sub(end.len());
+    if message.len() <= room {
+        return format!("{message}{end}");
     }
-    message
+    let length = message.floor_char_boundary(room.saturating_sub(MORE.len()));
+    format!("{}{MORE}{end}", &message[..length])
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ pub struct ApiServerStatus {
     pub events: Option<EventsStatus>,
 }
 
-/// Of the OOM kills since the agent started, how many it was told by Events.
+/// Of the OOM kills since the agent started, how many it was told by Events. One that is the matter of a pod and of the
+/// node counts for both.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventsStatus {

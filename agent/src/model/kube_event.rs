@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::api_pod::ContainerRole;
 use super::record::PodRef;
@@ -57,21 +58,38 @@ pub struct Notice {
     pub reason: Reason,
     pub n: u64,
     pub at: WallTime,
+    /// The same moment on `CLOCK_BOOTTIME`, which never steps.
+    pub since_boot: Duration,
     /// Command of the process; `None`: nobody knows it.
     pub command: Option<String>,
     pub message: String,
-    /// Machine readable, by the name after `ballast.dev/`.
+    /// Machine readable, by the name after `ballast.dev/`, one of [`DETAILS`].
     pub details: BTreeMap<&'static str, String>,
-    /// Of the container.
-    pub role: Option<ContainerRole>,
 }
+
+/// Names of details.
+pub const DETAILS: [&str; 10] = [
+    "pid",
+    "comm",
+    "anon-bytes",
+    "cgroup",
+    "limit-scope",
+    "limit-bytes",
+    "usage-bytes",
+    "trigger-pid",
+    "trigger-comm",
+    "record-id",
+];
 
 /// What the API server is to have: an object, or what changes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub kind: WriteKind,
+    /// Tells the objects apart that one agent has made one after the other under one name.
+    pub id: u64,
     pub regarding: Regarding,
     pub reason: Reason,
+    /// Of the container, as far as is known.
     pub role: Option<ContainerRole>,
     pub count: u64,
     pub first: WallTime,
@@ -99,7 +117,7 @@ pub enum Outcome {
     /// There is one of that name with this count.
     Exists {
         count: u64,
-        /// Written by this agent, which did not hear of it. Else by one before it.
+        /// Written under the same id by this agent, which did not hear of it.
         is_own: bool,
     },
     /// There is none any more: the API server keeps Events for an hour.

@@ -380,10 +380,11 @@ impl Accountant {
             "{}",
             event.message
         );
+        // On record before anybody hears of it.
+        self.log.append(event);
         (self.tell)(News::Missed {
             n: missed.n,
             cgroup: &cgroup,
         });
-        self.log.append(event);
     }
 }

@@ -311,6 +311,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     // Ends after the listener, which is dropped first.
     let _keeper = recorder.handle;
     let saver = recorder.recorder.saver();
+    let told_before = log.last_sequence();
     let _accountant = missed::compare_kills(
         Arc::clone(state.node.reader.trees()),
         Signals::WithoutWrites,
@@ -334,7 +335,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     // Before the first kill is told.
     let mut _without_events = None;
     match observe.kubernetes.events {
-        true => state.reports = api_server.map(|it| Reports::new(it, log)),
+        true => state.reports = api_server.map(|it| Reports::new(it, log, told_before)),
         false => _without_events = api_server,
     }
     let _listener = listener.map(Prepared::listen);
@@ -342,6 +343,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         state.pass();
         bell.wait(state.wake().saturating_sub(clock::boottime()));
     }
+    state.tell_the_rest(&bell);
     state
         .told
         .agent("AgentStopping", "nothing on the node changes".to_owned());

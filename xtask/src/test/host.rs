@@ -28,7 +28,6 @@ const STORM: &[&str] = &[
     "forensics::an_agent_that_dies_in_a_storm",
     "limits::a_cgroup_that_cannot_be_removed",
     "observe::pods::an_event_that_cannot_be_written",
-    "observe::pods::kills_are_one_event",
     "observe::tree::a_minute_of_churn",
     "observe::tree::ten_thousand_cgroups",
     "oom::a_burst_of_a_thousand_kills",

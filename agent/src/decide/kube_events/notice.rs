@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::model::api_pod::ContainerRole;
 use crate::model::kube_event::{Notice, Reason, Regarding};
 use crate::model::record::{Event, EventDetail, OomDetail, OomScope, PodRef};
 
-/// One, or two where a kill in a pod is the node's matter too; none where it is nobody's. `role` is that of the
-/// container. A pod of which nobody knows the name cannot be told of.
-pub fn notices(event: &Event, role: Option<ContainerRole>) -> Vec<Notice> {
+/// One, or two where a kill in a pod is the node's matter too; none where it is nobody's. A pod of which nobody
+/// knows the name cannot be told of.
+pub fn notices(event: &Event) -> Vec<Notice> {
     let pod = event.pod.as_ref().filter(|it| it.has_name());
     let of_pod = pod.map(|it| Regarding::Pod {
         pod: Arc::new(it.clone()),
@@ -22,25 +22,33 @@ pub fn notices(event: &Event, role: Option<ContainerRole>) -> Vec<Notice> {
                 reason,
                 n: 1,
                 at: event.time,
+                since_boot: Duration::from_nanos(event.boottime_ns),
                 command: Some(printable(&detail.victim.comm)),
                 message,
                 details: details(detail),
-                role,
             };
             let is_of_node = of_pod.is_none() || detail.scope == OomScope::Node;
             let of_pod = of_pod.map(|it| {
                 let reason = match detail.victim.is_main_process {
-                    Some(false) if event.container.is_some() => Reason::OomKilledChild,
-                    _ => Reason::OomKilled,
+                    Some(false) => Reason::OomKilledChild,
+                    Some(true) | None => Reason::OomKilled,
                 };
                 kill(it, reason, killed(detail))
             });
             let of_node = is_of_node.then(|| {
-                let message = match pod {
-                    Some(pod) => format!("in {}: {}", whose(pod, event), killed(detail)),
-                    None => killed(detail),
+                let killed = killed(detail);
+                let (reason, message) = match (pod, detail.victim.unknown_cgroup_id) {
+                    (Some(pod), _) => (
+                        Reason::SystemOom,
+                        format!("in {}: {killed}", whose(pod, event)),
+                    ),
+                    (None, None) => (Reason::SystemOom, killed),
+                    (None, Some(id)) => {
+                        let message = format!("in a pod that nobody knows, cgroup {id}: {killed}");
+                        (Reason::OomKilled, message)
+                    }
                 };
-                kill(Regarding::Node, Reason::SystemOom, message)
+                kill(Regarding::Node, reason, message)
             });
             of_pod.into_iter().chain(of_node).collect()
         }
@@ -50,10 +58,10 @@ pub fn notices(event: &Event, role: Option<ContainerRole>) -> Vec<Notice> {
                 reason: Reason::OomKilled,
                 n: *count,
                 at: event.time,
+                since_boot: Duration::from_nanos(event.boottime_ns),
                 command: None,
                 message: event.message.clone(),
                 details: BTreeMap::new(),
-                role,
             });
             notice.into_iter().collect()
         }
@@ -129,7 +137,12 @@ fn asked_by(detail: &OomDetail) -> Option<String> {
 
 /// A command may call itself anything, and goes to the terminals of people.
 fn printable(command: &str) -> String {
-    let shown = |it: char| if it.is_control() { '?' } else { it };
+    // Controls, and what turns the direction of a text.
+    let is_hidden = |it: char| {
+        it.is_control()
+            || matches!(it, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let shown = |it: char| if is_hidden(it) { '?' } else { it };
     command.chars().map(shown).collect()
 }
 
@@ -174,6 +187,7 @@ fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::kube_event::DETAILS;
     use crate::model::record::tests::oom_record;
 
     /// The kill of the fixture, changed.
@@ -184,7 +198,12 @@ mod tests {
         };
         change(&mut event, &mut detail);
         event.detail = Some(EventDetail::Oom(detail));
-        notices(&event, Some(ContainerRole::Main))
+        let told = notices(&event);
+        for it in &told {
+            let mut names = it.details.keys();
+            assert!(names.all(|it| DETAILS.contains(it)), "{:?}", it.details);
+        }
+        told
     }
 
     fn message(told: &[Notice]) -> &str {
@@ -249,20 +268,26 @@ mod tests {
         });
         assert_eq!(of(&host[0]), (true, Reason::SystemOom));
         assert_eq!(host.len(), 1);
+        let unknown = told(|event, detail| {
+            (event.pod, event.container) = (None, None);
+            detail.victim.unknown_cgroup_id = Some(77);
+        });
+        assert_eq!(of(&unknown[0]), (true, Reason::OomKilled));
+        assert!(message(&unknown).starts_with("in a pod that nobody knows, cgroup 77: "));
     }
 
     #[test]
     fn kills_that_nobody_saw_are_told_with_their_number() {
         let mut event = oom_record(1).event;
         event.detail = Some(EventDetail::Missed { count: 3 });
-        let all = notices(&event, None);
+        let all = notices(&event);
         assert_eq!(
             (all.len(), all[0].n, all[0].reason),
             (1, 3, Reason::OomKilled)
         );
         event.pod = None;
-        assert_eq!(notices(&event, None), [], "nobody can be told");
+        assert_eq!(notices(&event), [], "nobody can be told");
         event.detail = None;
-        assert_eq!(notices(&event, None), []);
+        assert_eq!(notices(&event), []);
     }
 }

@@ -108,8 +108,7 @@ impl Loop {
                 .chain((!self.settings.knows_thresholds).then(|| NO_THRESHOLDS.to_owned()))
                 .chain(self.strange_list(pods.len()))
                 .chain(
-                    self.tree
-                        .events_fault()
+                    self.events_fault()
                         .map(|why| format!("OOM kills are no Events of their pods: {why}")),
                 )
                 .chain(self.faults.values().cloned())
@@ -124,6 +123,10 @@ impl Loop {
             events: reports.map(|it| it.status(self.tree.events_fault())),
             ..status
         })
+    }
+
+    fn events_fault(&self) -> Option<String> {
+        self.api_server_status()?.events?.fault
     }
 
     fn nameless(&self, pods: &[Arc<KnownPod>]) -> Vec<String> {

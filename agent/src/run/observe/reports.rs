@@ -10,10 +10,12 @@ use super::names::name_event;
 use crate::api_server::ApiServer;
 use crate::decide::kube_events::{Outbox, notices};
 use crate::decide::naming::Names;
+use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::EventsStatus;
-use crate::model::kube_event::Reason;
+use crate::model::kube_event::{Reason, Regarding};
 use crate::model::record::{Event, EventKind};
 use crate::observe::event_log::{EventFilter, EventLog};
+use crate::sources::wakers::Bell;
 use crate::sys::clock;
 
 /// Who has the name of a pod by now and not that of its container is told of without it.
@@ -21,6 +23,10 @@ const NAMED_BY: Duration = Duration::from_secs(2);
 
 /// Who has no name by now is not told of: nobody could find it.
 const GIVEN_UP: Duration = Duration::from_secs(15 * 60);
+
+/// For the last of them, when the agent ends; and between two looks at how it goes.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_LOOK: Duration = Duration::from_millis(50);
 
 /// Kills that wait for names, at most.
 const MAX_UNNAMED: usize = 1_000;
@@ -38,11 +44,11 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Tells what is on record from now on.
-    pub(super) fn new(api_server: ApiServer, log: EventLog) -> Self {
+    /// Tells what is on record after the record `read`.
+    pub(super) fn new(api_server: ApiServer, log: EventLog, read: u64) -> Self {
         Self {
             api_server,
-            read: log.last_sequence(),
+            read,
             log,
             outbox: Outbox::new(clock::boottime()),
             unnamed: Vec::new(),
@@ -80,29 +86,28 @@ impl Reports {
                 (Some(_), Some(_)) => event.container_id.is_none() || waited >= NAMED_BY,
             };
             if is_known {
-                self.tell(&event, names, now);
-            } else if waited < GIVEN_UP && self.unnamed.len() < MAX_UNNAMED {
+                for notice in notices(&event) {
+                    self.outbox.take(notice, now);
+                }
+            } else if waited < GIVEN_UP {
                 self.unnamed.push((event, since));
             } else {
                 self.n_given_up += 1;
             }
         }
-    }
-
-    fn tell(&mut self, event: &Event, names: &Names, now: Duration) {
-        let declared = event.uid().and_then(|it| names.declared(it));
-        let container = event.container.as_deref();
-        let role = declared.and_then(|it| Some(it.container(container?)?.role));
-        for notice in notices(event, role) {
-            self.outbox.take(notice, now);
-        }
+        // Of too many the oldest go.
+        let too_many = self.unnamed.len().saturating_sub(MAX_UNNAMED);
+        self.unnamed.drain(..too_many);
+        self.n_given_up += too_many as u64;
     }
 
     pub(super) fn status(&self, fault: Option<String>) -> EventsStatus {
+        let waiting = self.outbox.n_waiting() + self.unnamed.len() as u64;
         let mut status = EventsStatus {
-            waiting: self.outbox.n_waiting() + self.unnamed.len() as u64,
+            waiting,
             dropped: self.n_given_up,
-            fault,
+            // Of one that is given up nothing is to be mended.
+            fault: fault.filter(|_| waiting > 0),
             ..EventsStatus::default()
         };
         for (reason, counts) in self.outbox.counts() {
@@ -128,8 +133,38 @@ impl Loop {
             reports.outbox.done(outcome, now);
         }
         reports.take(&self.tree.kernel.index().names, now);
-        if let Some(write) = reports.outbox.next(now) {
+        if let Some(mut write) = reports.outbox.next(now) {
+            write.role = role(&write.regarding, &self.tree.kernel.index().names);
             reports.api_server.write(write);
         }
     }
+
+    /// Tells what waits for its time, before the agent ends.
+    pub(super) fn tell_the_rest(&mut self, bell: &Bell) {
+        let until = clock::boottime() + LAST_WORDS;
+        while let Some(reports) = &mut self.reports {
+            let now = clock::boottime();
+            reports.outbox.hurry(now);
+            let n = reports.outbox.n_waiting();
+            let is_over = now >= until || self.tree.events_fault().is_some();
+            if n == 0 || is_over {
+                if n > 0 {
+                    let text = format!("{n} OOM kills are no Events of their pods yet");
+                    self.told.agent("EventsUnwritten", text);
+                }
+                return;
+            }
+            self.report();
+            bell.wait(LAST_LOOK);
+        }
+    }
+}
+
+/// Of the container, by now: the API server may have told it after the kill.
+fn role(regarding: &Regarding, names: &Names) -> Option<ContainerRole> {
+    let Regarding::Pod { pod, container } = regarding else {
+        return None;
+    };
+    let declared = names.declared(&pod.uid)?;
+    Some(declared.container(container.as_deref()?)?.role)
 }
