@@ -13,6 +13,7 @@
 //! The watch is that of `kube`'s client, and the state around it our own: its runtime does not show bookmarks, so it
 //! never notices a watch that stays silent for good after etcd was restored from a backup.
 
+mod back_off;
 mod connect;
 mod events;
 mod meaning;
@@ -23,6 +24,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
@@ -33,6 +35,22 @@ use crate::model::api_server::ApiServerStatus;
 use crate::model::check::ApiServerFacts;
 use crate::model::kube_event::{Outcome, Write};
 use crate::model::record::PodRef;
+
+/// To answer a question, to take an Event, or to begin a watch.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// HTTP status codes of what an API server refuses.
+mod code {
+    pub(super) const BAD_REQUEST: u16 = 400;
+    pub(super) const UNAUTHORIZED: u16 = 401;
+    pub(super) const FORBIDDEN: u16 = 403;
+    pub(super) const NOT_FOUND: u16 = 404;
+    pub(super) const CONFLICT: u16 = 409;
+    pub(super) const GONE: u16 = 410;
+    pub(super) const UNPROCESSABLE: u16 = 422;
+    pub(super) const TOO_MANY: u16 = 429;
+    pub(super) const INTERNAL: u16 = 500;
+}
 
 /// Whose pods are asked for, and of whom.
 #[derive(Clone, Debug, PartialEq, Eq)]

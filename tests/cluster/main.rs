@@ -80,17 +80,7 @@ impl Namespace {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name},
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{
-                    "name": "main",
-                    "image": IMAGE,
-                    "imagePullPolicy": "Never",
-                    "command": ["/bin/sh", "-c", script],
-                    "resources": {"limits": {"memory": memory}},
-                }],
-            },
+            "spec": pod_spec(script, memory, "Never"),
         });
         self.kubectl(&["create", "--filename", "-"], Some(&pod.to_string()))?;
         Ok(())
@@ -115,6 +105,26 @@ impl Drop for Namespace {
             eprintln!("remove namespace {name}: {error:#}");
         }
     }
+}
+
+/// Of a pod of one container that runs `script`.
+fn pod_spec(script: &str, memory: &str, restart: &str) -> Value {
+    let mut main = container("main", script);
+    main["resources"] = json!({"limits": {"memory": memory}});
+    json!({
+        "restartPolicy": restart,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [main],
+    })
+}
+
+fn container(name: &str, script: &str) -> Value {
+    json!({
+        "name": name,
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", script],
+    })
 }
 
 /// The directory of the cluster.

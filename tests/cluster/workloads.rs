@@ -12,7 +12,7 @@ use ballast_tests::wait::until;
 use serde_json::{Value, json};
 
 use super::api::ApiWay;
-use super::{IMAGE, Namespace, new_agent};
+use super::{Namespace, container, new_agent, pod_spec};
 
 /// An agent that asks the API server.
 fn asking(test: &str) -> Result<(Agent, ApiWay)> {
@@ -27,17 +27,7 @@ fn asking(test: &str) -> Result<(Agent, ApiWay)> {
 fn template(name: &str, script: &str, restart: &str) -> Value {
     json!({
         "metadata": {"labels": {"app": name}},
-        "spec": {
-            "restartPolicy": restart,
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{
-                "name": "main",
-                "image": IMAGE,
-                "imagePullPolicy": "Never",
-                "command": ["/bin/sh", "-c", script],
-                "resources": {"limits": {"memory": "32Mi"}},
-            }],
-        },
+        "spec": pod_spec(script, "32Mi", restart),
     })
 }
 
@@ -141,12 +131,6 @@ fn a_kill_is_counted_by_the_workload_that_people_know() -> Result<()> {
 fn a_container_is_shown_as_what_it_is_to_its_pod() -> Result<()> {
     let (agent, _way) = asking("cluster-roles")?;
     let namespace = Namespace::new("roles")?;
-    let container = |name: &str, script: &str| {
-        json!({
-            "name": name, "image": IMAGE, "imagePullPolicy": "Never",
-            "command": ["/bin/sh", "-c", script],
-        })
-    };
     let mut sidecar = container("beside", "exec sleep 3600");
     sidecar["restartPolicy"] = json!("Always");
     let pod = json!({

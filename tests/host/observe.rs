@@ -10,13 +10,13 @@ mod privileges;
 mod tree;
 mod writes;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ballast::model::record::{EventRecord, OomDetail, OomScope};
 use ballast::model::status::{PodEntry, Status};
 use ballast_tests::agent::Agent;
 use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
 use ballast_tests::manifest::{Container, Manifest};
-use ballast_tests::scrape::free_address;
+use ballast_tests::scrape::{free_address, text};
 use ballast_tests::wait::until;
 
 use super::look::{is_running, oom_detail};
@@ -123,6 +123,13 @@ fn check_kill<'a>(
     };
     assert_eq!(limit, Some(right.as_str()));
     Ok(detail)
+}
+
+/// The page `/metrics` has this line.
+fn has_line(agent: &Agent, line: &str) -> Result<()> {
+    let page = text(&agent.metrics, "/metrics")?;
+    ensure!(page.lines().any(|it| it == line), "no {line} in {page}");
+    Ok(())
 }
 
 fn pod_of<'a>(status: &'a Status, uid: &str) -> Option<&'a PodEntry> {

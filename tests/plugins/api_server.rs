@@ -117,6 +117,19 @@ impl Heard {
     }
 }
 
+/// An agent's watch of an API server that has these pods already.
+fn scene(
+    name: &str,
+    manner: Manner,
+    pods: &[&str],
+) -> Result<(FakeApiServer, Kubeconfig, ApiServer, Heard)> {
+    let server = FakeApiServer::start(manner)?;
+    pods.iter().for_each(|it| server.put(&pod(it)));
+    let kubeconfig = Kubeconfig::new(name, &server)?;
+    let (watching, heard) = Heard::start(&kubeconfig)?;
+    Ok((server, kubeconfig, watching, heard))
+}
+
 fn pod(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}")},
@@ -126,10 +139,8 @@ fn pod(name: &str) -> Value {
 
 #[test]
 fn the_pods_of_the_node_are_told_and_what_changes_after_them() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
-    server.put(&pod("first"));
-    let kubeconfig = Kubeconfig::new("told", &server)?;
-    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("told", Manner::StreamsLists, &["first"])?;
     heard.wait("the list", |it| it.names() == ["first"] && it.is_followed())?;
     server.put(&pod("second"));
     heard.wait("the second", |it| it.names() == ["first", "second"])?;
@@ -156,10 +167,8 @@ fn the_pods_of_the_node_are_told_and_what_changes_after_them() -> Result<()> {
 /// The end of a watch is nothing: it goes on from where it was, without a list.
 #[test]
 fn a_watch_that_ends_goes_on_and_one_that_is_too_old_begins_anew() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
-    server.put(&pod("first"));
-    let kubeconfig = Kubeconfig::new("resumed", &server)?;
-    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("resumed", Manner::StreamsLists, &["first"])?;
     heard.wait("the list", Heard::is_followed)?;
     server.cut();
     until("it is asked again", || {
@@ -200,10 +209,8 @@ fn where_lists_are_not_streamed_they_are_asked_for() -> Result<()> {
 /// What it told stands, and is said to be old.
 #[test]
 fn an_api_server_that_goes_is_missed_and_found_when_it_is_back() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
-    server.put(&pod("first"));
-    let kubeconfig = Kubeconfig::new("gone", &server)?;
-    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("gone", Manner::StreamsLists, &["first"])?;
     heard.wait("the list", Heard::is_followed)?;
     server.stop();
     heard.wait("it is missed", |it| !it.is_followed())?;
@@ -223,10 +230,8 @@ fn an_api_server_that_goes_is_missed_and_found_when_it_is_back() -> Result<()> {
 
 #[test]
 fn who_may_not_is_told_what_and_tries_again() -> Result<()> {
-    let server = FakeApiServer::start(Manner::Forbids)?;
-    server.put(&pod("first"));
-    let kubeconfig = Kubeconfig::new("forbidden", &server)?;
-    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    let (server, kubeconfig, _watching, mut heard) =
+        scene("forbidden", Manner::Forbids, &["first"])?;
     heard.wait("it is said", |it| !it.fault().is_empty())?;
     let right = "watch pods: pods is forbidden: User \"test\" cannot watch resource \"pods\"";
     ensure!(heard.fault().starts_with(right), "{}", heard.fault());
@@ -252,9 +257,7 @@ fn who_may_not_is_told_what_and_tries_again() -> Result<()> {
 
 #[test]
 fn one_that_never_answers_holds_up_nobody() -> Result<()> {
-    let server = FakeApiServer::start(Manner::Silent)?;
-    let kubeconfig = Kubeconfig::new("silent", &server)?;
-    let (watching, mut heard) = Heard::start(&kubeconfig)?;
+    let (_server, _kubeconfig, watching, mut heard) = scene("silent", Manner::Silent, &[])?;
     heard.wait("it is said", |it| !it.fault().is_empty())?;
     ensure!(
         heard.fault() == "watch pods: no answer within 10 s",
@@ -276,9 +279,7 @@ fn one_that_never_answers_holds_up_nobody() -> Result<()> {
 /// Its file is read anew for each connection.
 #[test]
 fn a_kubeconfig_that_leads_elsewhere_is_followed() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
-    let kubeconfig = Kubeconfig::new("moved", &server)?;
-    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    let (server, kubeconfig, _watching, mut heard) = scene("moved", Manner::StreamsLists, &[])?;
     heard.wait("it is followed", Heard::is_followed)?;
     let other = FakeApiServer::start(Manner::StreamsLists)?;
     // Beyond what the first one told.
@@ -356,9 +357,7 @@ impl Heard {
 
 #[test]
 fn what_becomes_of_an_event_is_told() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
-    let kubeconfig = Kubeconfig::new("written", &server)?;
-    let (watching, mut heard) = Heard::start(&kubeconfig)?;
+    let (server, kubeconfig, watching, mut heard) = scene("written", Manner::StreamsLists, &[])?;
     let mut told = |kind, id, count| heard.outcome(&watching, write(kind, "default", id, count));
     assert_eq!(told(WriteKind::Patch, 1, 1)?, Outcome::Gone);
     assert_eq!(told(WriteKind::Create, 1, 1)?, Outcome::Written);
@@ -398,9 +397,7 @@ fn what_becomes_of_an_event_is_told() -> Result<()> {
 /// What the API server says of one namespace holds up no other; what a proxy says is no word of the API server.
 #[test]
 fn an_event_that_is_refused_holds_up_no_other() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
-    let kubeconfig = Kubeconfig::new("refused", &server)?;
-    let (watching, mut heard) = Heard::start(&kubeconfig)?;
+    let (server, _kubeconfig, watching, mut heard) = scene("refused", Manner::StreamsLists, &[])?;
     let mut terminating = failure(403, "Forbidden", "it is being terminated");
     terminating["details"] =
         json!({"causes": [{"reason": "NamespaceTerminating", "message": "", "field": ""}]});

@@ -18,19 +18,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
+use super::back_off::BackOff;
 use super::connect::{self, said};
-use super::{Settings, Sink, Told};
+use super::{ANSWER, Settings, Sink, Told, code};
 use crate::model::api_pod::ContainerRole;
 use crate::model::kube_event::{DETAILS, Outcome, Regarding, Write, WriteKind};
 use crate::model::time::WallTime;
 use crate::sys::{chain, clock};
-
-/// To answer.
-const ANSWER: Duration = Duration::from_secs(10);
-
-/// The longest wait after a failure, at first and at last; each is a random part of it.
-const FIRST_PAUSE: Duration = Duration::from_millis(800);
-const LAST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Who tells: shown by kubectl as where an Event is from, and what marks an object as ours.
 const CONTROLLER: &str = "ballast.dev/agent";
@@ -47,16 +41,6 @@ const NAMESPACE_OF_NODES: &str = "default";
 
 /// Longest name of an object.
 const LONGEST_NAME: usize = 253;
-
-/// HTTP status codes.
-const BAD_REQUEST: u16 = 400;
-const FORBIDDEN: u16 = 403;
-const NOT_FOUND: u16 = 404;
-const CONFLICT: u16 = 409;
-const UNPROCESSABLE: u16 = 422;
-const UNAUTHORIZED: u16 = 401;
-const TOO_MANY: u16 = 429;
-const INTERNAL: u16 = 500;
 
 /// Cause of a refusal in a namespace that is on its way out
 /// (staging/src/k8s.io/api/core/v1/types.go, `NamespaceTerminatingCause`).
@@ -76,7 +60,7 @@ pub(super) struct Writer {
     sink: Sink,
     writes: mpsc::Receiver<Write>,
     client: Option<Client>,
-    longest: Duration,
+    back_off: BackOff,
     fault: Option<String>,
     /// Of this agent, among those that run one after the other.
     instance: String,
@@ -89,7 +73,7 @@ impl Writer {
             sink,
             writes,
             client: None,
-            longest: FIRST_PAUSE,
+            back_off: BackOff::new(),
             fault: None,
             instance: clock::boottime().as_nanos().to_string(),
         }
@@ -102,13 +86,13 @@ impl Writer {
             };
             let outcome = match self.write(&write).await {
                 Ok(outcome) => {
-                    self.longest = FIRST_PAUSE;
+                    self.back_off.reset();
                     self.set_fault(None);
                     outcome
                 }
                 // Others may be taken.
                 Err(Unwritten::Refused(why)) => {
-                    self.longest = FIRST_PAUSE;
+                    self.back_off.reset();
                     self.set_fault(Some(why));
                     Outcome::Failed
                 }
@@ -116,8 +100,7 @@ impl Writer {
                     // The files that say how it is reached may have changed.
                     self.client = None;
                     self.set_fault(Some(why));
-                    tokio::time::sleep(clock::random_part(self.longest)).await;
-                    self.longest = (self.longest * 2).min(LAST_PAUSE);
+                    self.back_off.wait(Duration::ZERO).await;
                     Outcome::Failed
                 }
             };
@@ -145,11 +128,13 @@ impl Writer {
         let name = name(write, &self.settings.node);
         match write.kind {
             WriteKind::Create => {
-                let object = object(write, &self.settings.node, &self.id(write));
+                let object = object(write, &name, &self.settings.node, &self.id(write));
                 let parameters = PostParams::default();
                 match answer(events.create(&parameters, &object)).await? {
                     Ok(_) => Ok(Outcome::Written),
-                    Err(Error::Api(status)) if is(&status, CONFLICT, reason::ALREADY_EXISTS) => {
+                    Err(Error::Api(status))
+                        if is(&status, code::CONFLICT, reason::ALREADY_EXISTS) =>
+                    {
                         self.found(&events, &name, write).await
                     }
                     Err(error) => refused("create", &error),
@@ -158,7 +143,7 @@ impl Writer {
             WriteKind::Patch => {
                 match patch(&events, &name, &changes(write, &self.id(write))).await? {
                     Ok(_) => Ok(Outcome::Written),
-                    Err(Error::Api(status)) if is(&status, NOT_FOUND, reason::NOT_FOUND) => {
+                    Err(Error::Api(status)) if is(&status, code::NOT_FOUND, reason::NOT_FOUND) => {
                         Ok(Outcome::Gone)
                     }
                     Err(error) => refused("patch", &error),
@@ -231,16 +216,16 @@ fn refused(verb: &str, error: &Error) -> Result<Outcome, Unwritten> {
     let Error::Api(status) = error else {
         return Err(Unwritten::Unreached(why));
     };
-    let is_faulty =
-        is(status, BAD_REQUEST, reason::BAD_REQUEST) || is(status, UNPROCESSABLE, reason::INVALID);
+    let is_faulty = is(status, code::BAD_REQUEST, reason::BAD_REQUEST)
+        || is(status, code::UNPROCESSABLE, reason::INVALID);
     if is_faulty {
         tracing::warn!(error = why, "the API server does not take an Event");
     }
-    let is_nowhere = is(status, NOT_FOUND, reason::NOT_FOUND)
-        || status.code == FORBIDDEN && is_terminating(status);
+    let is_nowhere = is(status, code::NOT_FOUND, reason::NOT_FOUND)
+        || status.code == code::FORBIDDEN && is_terminating(status);
     match status.code {
         _ if is_faulty || is_nowhere => Ok(Outcome::Never),
-        UNAUTHORIZED | TOO_MANY | INTERNAL.. => Err(Unwritten::Unreached(why)),
+        code::UNAUTHORIZED | code::TOO_MANY | code::INTERNAL.. => Err(Unwritten::Unreached(why)),
         _ => Err(Unwritten::Refused(why)),
     }
 }
@@ -285,11 +270,11 @@ fn name(of: &Write, node: &str) -> String {
     format!("{subject}.{hash}")
 }
 
-fn object(of: &Write, node: &str, instance: &str) -> Event {
+fn object(of: &Write, name: &str, node: &str, instance: &str) -> Event {
     let text = |it: &str| Some(it.to_owned());
     Event {
         metadata: ObjectMeta {
-            name: Some(name(of, node)),
+            name: text(name),
             namespace: text(namespace(of)),
             annotations: Some(annotations(of, instance).collect()),
             ..ObjectMeta::default()

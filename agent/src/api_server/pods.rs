@@ -20,17 +20,15 @@ use kube::api::{Api, ListParams, PostParams, VersionMatch, WatchEvent, WatchPara
 use kube::core::Status;
 use tokio_stream::{Stream, StreamExt};
 
+use super::back_off::BackOff;
 use super::connect::{said, said_by_server};
-use super::{Settings, Sink, Told, connect, meaning};
+use super::{ANSWER, Settings, Sink, Told, code, connect, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_server::ApiServerStatus;
 use crate::model::check::ApiServerFacts;
 use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::sys::{chain, clock};
-
-/// To answer a question, or to begin a watch.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// To answer with all pods of the node.
 const LIST: Duration = Duration::from_secs(30);
@@ -47,11 +45,6 @@ const STREAMED: Duration = Duration::from_secs(15);
 /// changed nothing.
 const FIRST_SILENCE: Duration = Duration::from_secs(150);
 const LAST_SILENCE: Duration = Duration::from_secs(1200);
-
-/// The longest wait before it is tried again, at first and at last. All agents of a cluster miss its API server at
-/// one moment, so each waits for a random part of it.
-const FIRST_PAUSE: Duration = Duration::from_millis(800);
-const LAST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Before all pods are asked for anew, at most: an API server that has been restarted knows no version of before, which
 /// all agents find out at one moment. Nobody waits for it at a start: pods of a DaemonSet do not start at one moment.
@@ -87,8 +80,7 @@ pub(super) struct Follower {
     /// The API server streams lists, as far as is known.
     streams_lists: bool,
     silence: Duration,
-    /// Before it is tried again, at most.
-    pause: Duration,
+    back_off: BackOff,
     /// When the watch began; `None`: it has not.
     began: Option<Duration>,
 }
@@ -128,7 +120,7 @@ impl Follower {
             n_resumes: 0,
             streams_lists: true,
             silence: FIRST_SILENCE,
-            pause: FIRST_PAUSE,
+            back_off: BackOff::new(),
             began: None,
         }
     }
@@ -153,13 +145,11 @@ impl Follower {
 
     /// `least`: what was asked for.
     async fn pause(&mut self, least: Duration) {
-        let now = clock::boottime();
-        let began = self.began.take();
-        if began.is_some_and(|it| now.saturating_sub(it) >= LASTED) {
-            self.pause = FIRST_PAUSE;
+        if self.has_lasted() {
+            self.back_off.reset();
         }
-        tokio::time::sleep(least.max(clock::random_part(self.pause))).await;
-        self.pause = (self.pause * 2).min(LAST_PAUSE);
+        self.began = None;
+        self.back_off.wait(least).await;
     }
 
     /// Until it fails. Another client is made then: the files that say how may have changed.
@@ -187,8 +177,8 @@ impl Follower {
 
     fn has_lasted(&self) -> bool {
         let now = clock::boottime();
-        self.began
-            .is_some_and(|it| now.saturating_sub(it) >= LASTED)
+        let began = self.began;
+        began.is_some_and(|it| now.saturating_sub(it) >= LASTED)
     }
 
     async fn watch(&mut self, pods: &Api<Pod>) -> Left {
@@ -369,7 +359,7 @@ impl Failure {
             why: format!("{verb} pods: {}", said_by_server(status)),
             code: status.code,
             after: match status.code {
-                TOO_MANY => asked.max(BUSY),
+                code::TOO_MANY => asked.max(BUSY),
                 _ => asked,
             },
         }
@@ -386,7 +376,7 @@ impl Failure {
 impl From<Failure> for Left {
     fn from(failure: Failure) -> Self {
         match failure.code {
-            GONE => Self::Expired,
+            code::GONE => Self::Expired,
             _ => Self::Failed(failure),
         }
     }
@@ -400,17 +390,11 @@ async fn start(pods: &Api<Pod>, parameters: &WatchParams, version: &str) -> Resu
     }
 }
 
-/// HTTP status codes of what an API server refuses.
-const BAD_REQUEST: u16 = 400;
-const GONE: u16 = 410;
-const UNPROCESSABLE: u16 = 422;
-const TOO_MANY: u16 = 429;
-
 /// A streamed list that was refused.
 fn not_streamed(left: Left) -> Left {
     match left {
         Left::Failed(Failure {
-            code: BAD_REQUEST | UNPROCESSABLE,
+            code: code::BAD_REQUEST | code::UNPROCESSABLE,
             ..
         }) => Left::NotStreamed,
         left => left,

@@ -333,11 +333,11 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     tree.kernel.kill_counts.all_are_found(&saver);
     drop(saver);
     // Before the first kill is told.
-    let mut _without_events = None;
-    match observe.kubernetes.events {
-        true => state.reports = api_server.map(|it| Reports::new(it, log, told_before)),
-        false => _without_events = api_server,
-    }
+    let (told_kills, _asked_only) = match observe.kubernetes.events {
+        true => (api_server, None),
+        false => (None, api_server),
+    };
+    state.reports = told_kills.map(|it| Reports::new(it, log, told_before));
     let _listener = listener.map(Prepared::listen);
     while !stop.load(Ordering::Relaxed) {
         state.pass();

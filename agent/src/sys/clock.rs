@@ -31,3 +31,15 @@ pub fn random_part(of: Duration) -> Duration {
     // The last digits of the clock are as good as any.
     of * (boottime().subsec_nanos() % 1000) / 1000
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_random_part_is_never_more_than_the_whole() {
+        for whole in [0, 1, 30_000].map(Duration::from_millis) {
+            assert!((0..100).all(|_| random_part(whole) <= whole), "{whole:?}");
+        }
+    }
+}

@@ -15,7 +15,7 @@ use ballast_tests::kube::{Driver, KubeTree, Naming, container_id};
 use ballast_tests::scrape::{free_address, get, text};
 use ballast_tests::wait::{patience, until, wait_for};
 
-use super::{LIMIT, STATIC_UID, UID, eat, limited, pod_of, wait_kills};
+use super::{LIMIT, STATIC_UID, UID, eat, has_line, limited, pod_of, wait_kills};
 
 /// Ids of containers and sandboxes of these tests.
 const SANDBOX: u64 = 900;
@@ -52,12 +52,6 @@ fn sum(agent: &Agent) -> Result<u64> {
     kills
         .map(|it| Ok(it.rsplit(' ').next().context("a value")?.parse::<u64>()?))
         .sum()
-}
-
-fn has_line(agent: &Agent, line: &str) -> Result<()> {
-    let page = text(&agent.metrics, "/metrics")?;
-    ensure!(page.lines().any(|it| it == line), "no {line} in {page}");
-    Ok(())
 }
 
 /// Pod, pod's namespace and container of a record.

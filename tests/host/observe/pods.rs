@@ -11,12 +11,12 @@ use ballast::model::api_pod::ContainerRole;
 use ballast::model::status::Status;
 use ballast_tests::agent::Agent;
 use ballast_tests::api_server::{FakeApiServer, Manner};
-use ballast_tests::kube::{Driver, KubeTree, container_id};
+use ballast_tests::kube::{Driver, KubeContainer, KubeTree, container_id};
 use ballast_tests::scrape::{free_address, text};
 use ballast_tests::wait::until;
 use serde_json::{Value, json};
 
-use super::{STATIC_UID, UID, eat, limited, pod_of, wait_kills};
+use super::{STATIC_UID, UID, eat, has_line, limited, pod_of, wait_kills};
 
 const NODE: &str = "node1.example";
 
@@ -74,12 +74,6 @@ fn mirror(static_uid: &str) -> Value {
         },
         "spec": {"nodeName": NODE, "containers": [{"name": "main"}]},
     })
-}
-
-fn has_line(agent: &Agent, line: &str) -> Result<()> {
-    let page = text(&agent.metrics, "/metrics")?;
-    ensure!(page.lines().any(|it| it == line), "no {line} in {page}");
-    Ok(())
 }
 
 fn of_workload(namespace: &str, kind: &str, name: &str, n: u64) -> String {
@@ -249,6 +243,18 @@ fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
     Ok(())
 }
 
+/// A pod of the API server that runs, and an agent that has been told of it.
+fn running(name: &str, manner: Manner) -> Result<(KubeTree, FakeApiServer, Agent, KubeContainer)> {
+    let tree = KubeTree::new(name, Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(manner)?;
+    server.put(&shop(UID, Some(&container_id(1))));
+    let mut agent = agent(name, &tree, &server)?;
+    agent.start()?;
+    agent.wait("it is followed", is_followed)?;
+    let made = limited(&tree.pod(UID)?, 1)?;
+    Ok((tree, server, agent, made))
+}
+
 /// The Event of a pod and a reason that the API server keeps.
 fn event_of(server: &FakeApiServer, pod: &str, reason: &str) -> Result<Value> {
     let mut events = server.kept_events();
@@ -265,13 +271,7 @@ fn sent(agent: &Agent) -> Result<(u64, u64, Option<String>)> {
 
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_is_an_event_of_its_pod() -> Result<()> {
-    let tree = KubeTree::new("events", Driver::Cgroupfs)?;
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
-    server.put(&shop(UID, Some(&container_id(1))));
-    let mut agent = agent("events", &tree, &server)?;
-    agent.start()?;
-    agent.wait("it is followed", is_followed)?;
-    let made = limited(&tree.pod(UID)?, 1)?;
+    let (_tree, server, agent, made) = running("events", Manner::StreamsLists)?;
     eat(&made)?;
     let event = until("the kill is an Event", || {
         event_of(&server, "shop-6c4d-x", "OomKilled")
@@ -312,13 +312,7 @@ fn a_kill_is_an_event_of_its_pod() -> Result<()> {
 /// One object for a container, with the count of all; the next agent goes on with it.
 #[cfg_attr(feature = "privileged", test)]
 fn kills_are_one_event_that_the_next_agent_goes_on_with() -> Result<()> {
-    let tree = KubeTree::new("series", Driver::Cgroupfs)?;
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
-    server.put(&shop(UID, Some(&container_id(1))));
-    let mut agent = agent("series", &tree, &server)?;
-    agent.start()?;
-    agent.wait("it is followed", is_followed)?;
-    let made = limited(&tree.pod(UID)?, 1)?;
+    let (_tree, server, mut agent, made) = running("series", Manner::StreamsLists)?;
     for _ in 0..5 {
         eat(&made)?;
     }
@@ -354,13 +348,7 @@ fn kills_are_one_event_that_the_next_agent_goes_on_with() -> Result<()> {
 
 #[cfg_attr(feature = "privileged", test)]
 fn an_event_that_cannot_be_written_waits_and_is_not_written_twice() -> Result<()> {
-    let tree = KubeTree::new("refused", Driver::Cgroupfs)?;
-    let server = FakeApiServer::start(Manner::ForbidsEvents)?;
-    server.put(&shop(UID, Some(&container_id(1))));
-    let mut agent = agent("refused", &tree, &server)?;
-    agent.start()?;
-    agent.wait("it is followed", is_followed)?;
-    let made = limited(&tree.pod(UID)?, 1)?;
+    let (_tree, server, agent, made) = running("refused", Manner::ForbidsEvents)?;
     eat(&made)?;
     until("it is said", || {
         let (sent, waiting, fault) = sent(&agent)?;

@@ -83,11 +83,7 @@ impl Metrics {
             self.count(&oom.child_kills, &labels, record.as_ref());
             set_time(&oom.last_child_kill, &labels, event.time);
         }
-        match (workload, event.uid()) {
-            (Some(workload), _) => self.count_workload(workload, 1, now, record.as_ref()),
-            (None, Some(uid)) => self.await_workload(uid, 1, now),
-            (None, None) => {}
-        }
+        self.count_by_workload(event, workload, 1, record.as_ref());
     }
 
     /// Counts `n` kills of which no more is known than where they were. They have no forensic record.
@@ -111,8 +107,20 @@ impl Metrics {
         let labels = self.values(labels);
         oom.kills.with_label_values(&labels).inc_by(n);
         set_time(&oom.last_kill, &labels, event.time);
+        self.count_by_workload(event, workload, n, None);
+    }
+
+    /// Now, or when its workload is known.
+    fn count_by_workload(
+        &self,
+        event: &Event,
+        workload: Option<&Workload>,
+        n: u64,
+        record: Option<&Exemplar>,
+    ) {
+        let now = Duration::from_nanos(event.boottime_ns);
         match (workload, event.uid()) {
-            (Some(workload), _) => self.count_workload(workload, n, now, None),
+            (Some(workload), _) => self.count_workload(workload, n, now, record),
             (None, Some(uid)) => self.await_workload(uid, n, now),
             (None, None) => {}
         }

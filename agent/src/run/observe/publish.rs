@@ -71,6 +71,9 @@ impl Loop {
         let usages = Usages::of(&self.tree.readings);
         let stats = self.tree.readings.stats();
         let place = self.tree.place();
+        let api_server = self.api_server_status();
+        let events = api_server.as_ref().and_then(|it| it.events.as_ref());
+        let events_fault = events.and_then(|it| it.fault.clone());
         let entries = pods
             .iter()
             .map(|it| self.pod(it, &usages, stats.as_deref()));
@@ -98,7 +101,7 @@ impl Loop {
                 pressure: self.pressure.as_ref().and_then(|it| it.status.clone()),
                 placement: None,
                 runtime: self.runtime.clone(),
-                api_server: self.api_server_status(),
+                api_server,
             },
             pods: entries.collect(),
             manifest_faults: Vec::new(),
@@ -108,8 +111,7 @@ impl Loop {
                 .chain((!self.settings.knows_thresholds).then(|| NO_THRESHOLDS.to_owned()))
                 .chain(self.strange_list(pods.len()))
                 .chain(
-                    self.events_fault()
-                        .map(|why| format!("OOM kills are no Events of their pods: {why}")),
+                    events_fault.map(|why| format!("OOM kills are no Events of their pods: {why}")),
                 )
                 .chain(self.faults.values().cloned())
                 .collect(),
@@ -123,10 +125,6 @@ impl Loop {
             events: reports.map(|it| it.status(self.tree.events_fault())),
             ..status
         })
-    }
-
-    fn events_fault(&self) -> Option<String> {
-        self.api_server_status()?.events?.fault
     }
 
     fn nameless(&self, pods: &[Arc<KnownPod>]) -> Vec<String> {

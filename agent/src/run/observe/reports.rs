@@ -64,17 +64,16 @@ impl Reports {
     }
 
     fn take(&mut self, names: &Names, now: Duration) {
-        let filter = EventFilter {
-            kinds: BTreeSet::from([EventKind::Oom]),
-            after: Some(self.read),
-            ..EventFilter::default()
-        };
         let newest = self.log.last_sequence();
         if newest != self.read {
-            let new = self.log.snapshot(&filter);
-            self.read = new.last().map_or(self.read, |it| it.sequence);
-            self.unnamed
-                .extend(new.iter().map(|it| (it.event.clone(), now)));
+            let new = self.log.snapshot(&EventFilter {
+                kinds: BTreeSet::from([EventKind::Oom]),
+                after: Some(self.read),
+                ..EventFilter::default()
+            });
+            self.read = new.last().map_or(newest, |it| it.sequence.max(newest));
+            let new = new.iter().map(|it| (it.event.clone(), now));
+            self.unnamed.extend(new);
         }
         for (event, since) in std::mem::take(&mut self.unnamed) {
             let event = name_event(&event, names).unwrap_or(event);

@@ -140,22 +140,22 @@ impl KubeTree {
             api_server::Told::Changed(pod) => self.kernel.index_mut().names.learn_pod(&pod),
             api_server::Told::Deleted(pod) => {
                 self.kernel.index_mut().pod_deleted(&pod);
-                false
+                return false;
             }
             api_server::Told::State(status) => {
                 self.told().api_server = Some(status);
                 self.change();
-                false
+                return false;
             }
             api_server::Told::Written(outcome) => {
                 self.told().outcome = Some(outcome);
                 self.change();
-                false
+                return false;
             }
             api_server::Told::EventsFault(fault) => {
                 self.told().events_fault = fault;
                 self.change();
-                false
+                return false;
             }
         };
         if is_new {
