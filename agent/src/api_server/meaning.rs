@@ -3,30 +3,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
-
+use crate::model::api_pod::object::{ContainerStatus, PodObject, Spec, Status};
 use crate::model::api_pod::{ApiContainer, ApiInstance, ApiPod, ContainerRole};
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 use crate::model::workload::Workload;
 
-/// kubelet puts it on the mirror of a static pod: the UID of that pod, which is that of its cgroup
-/// (pkg/kubelet/types/pod_update.go, `ConfigMirrorAnnotationKey`).
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// `None`: it has no name or no UID, so it is of no API server.
-pub(super) fn of_pod(pod: &Pod) -> Option<ApiPod> {
+pub(super) fn of_pod(pod: &PodObject) -> Option<ApiPod> {
     let names = Arc::new(names(pod)?);
     Some(ApiPod {
         is_mirror: mirrored(pod).is_some(),
-        workload: Arc::new(Workload::of_api(pod, &names)),
+        workload: Arc::new(Workload::of_api(&pod.metadata, &names)),
         containers: containers(pod),
         pod: names,
     })
 }
 
 /// With the UID of its cgroup.
-pub(super) fn names(pod: &Pod) -> Option<PodRef> {
+pub(super) fn names(pod: &PodObject) -> Option<PodRef> {
     Some(PodRef {
         namespace: pod.metadata.namespace.clone()?,
         name: pod.metadata.name.clone()?,
@@ -35,22 +30,21 @@ pub(super) fn names(pod: &Pod) -> Option<PodRef> {
 }
 
 /// The UID of its cgroup.
-fn uid(pod: &Pod) -> Option<PodUid> {
+fn uid(pod: &PodObject) -> Option<PodUid> {
     let uid = mirrored(pod).or(pod.metadata.uid.as_deref())?;
     (!uid.is_empty()).then(|| PodUid(uid.to_owned()))
 }
 
 /// The static pod that it shows; `None`: it is itself. Anybody can write the annotation, kubelet makes its node the
 /// owner besides.
-fn mirrored(pod: &Pod) -> Option<&str> {
+fn mirrored(pod: &PodObject) -> Option<&str> {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     let is_of_node = owners.any(|it| it.kind == "Node" && it.controller == Some(true));
-    let annotations = pod.metadata.annotations.as_ref();
-    let annotated = annotations.and_then(|it| it.get(MIRROR));
-    annotated.filter(|_| is_of_node).map(String::as_str)
+    let annotated = pod.metadata.annotations.as_ref()?.mirror.as_deref();
+    annotated.filter(|_| is_of_node)
 }
 
-fn containers(pod: &Pod) -> Vec<ApiContainer> {
+fn containers(pod: &PodObject) -> Vec<ApiContainer> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
     };
@@ -64,7 +58,7 @@ fn containers(pod: &Pod) -> Vec<ApiContainer> {
         .collect()
 }
 
-fn declared(spec: &PodSpec) -> impl Iterator<Item = (&str, ContainerRole)> {
+fn declared(spec: &Spec) -> impl Iterator<Item = (&str, ContainerRole)> {
     let init = spec.init_containers.iter().flatten().map(|it| {
         let role = match it.restart_policy.as_deref() {
             Some("Always") => ContainerRole::Sidecar,
@@ -72,7 +66,7 @@ fn declared(spec: &PodSpec) -> impl Iterator<Item = (&str, ContainerRole)> {
         };
         (it.name.as_str(), role)
     });
-    let main = spec.containers.iter();
+    let main = spec.containers.iter().flatten();
     let main = main.map(|it| (it.name.as_str(), ContainerRole::Main));
     let ephemeral = spec.ephemeral_containers.iter().flatten();
     let ephemeral = ephemeral.map(|it| (it.name.as_str(), ContainerRole::Ephemeral));
@@ -80,7 +74,7 @@ fn declared(spec: &PodSpec) -> impl Iterator<Item = (&str, ContainerRole)> {
 }
 
 /// By the name of the container. Names differ within a pod, whatever list they are in.
-fn instances(status: &PodStatus) -> BTreeMap<&str, Vec<ApiInstance>> {
+fn instances(status: &Status) -> BTreeMap<&str, Vec<ApiInstance>> {
     let init = status.init_container_statuses.iter().flatten();
     let main = status.container_statuses.iter().flatten();
     let ephemeral = status.ephemeral_container_statuses.iter().flatten();

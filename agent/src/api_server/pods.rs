@@ -13,17 +13,20 @@ use k8s_openapi::api::authorization::v1::{
     FieldSelectorAttributes, ResourceAttributes, SelfSubjectAccessReview,
     SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::FieldSelectorRequirement;
 use kube::Client;
 use kube::api::{Api, ListParams, PostParams, VersionMatch, WatchEvent, WatchParams};
 use kube::core::Status;
+use kube::core::request::Request;
+use kube::error::Error as KubeError;
+use serde::Deserialize;
 use tokio_stream::{Stream, StreamExt};
 
 use super::back_off::BackOff;
 use super::connect::{said, said_by_server};
 use super::{ANSWER, Settings, Sink, Told, code, connect, meaning};
 use crate::model::api_pod::ApiPod;
+use crate::model::api_pod::object::PodObject;
 use crate::model::api_server::ApiServerStatus;
 use crate::model::check::ApiServerFacts;
 use crate::model::pod::PodUid;
@@ -57,13 +60,30 @@ const BUSY: Duration = Duration::from_secs(1);
 /// A watch that lasted so long was good, and the pauses begin anew.
 const LASTED: Duration = Duration::from_secs(10);
 
+/// All pods of the cluster; a selector says which.
+const PODS: &str = "/api/v1/pods";
+
 /// How often it goes on from a version, and hears nothing good after it, before it begins anew.
 const RESUMES: u32 = 2;
 
 /// Where the end of a streamed list is told (KEP-3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<Pod>>> + Send>>;
+type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<PodObject>>> + Send>>;
+
+/// A list of pods, as far as it is read.
+#[derive(Deserialize)]
+struct PodList {
+    #[serde(default)]
+    metadata: ListMetadata,
+    items: Option<Vec<PodObject>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: Option<String>,
+}
 
 /// Watches until it is dropped.
 pub(super) struct Follower {
@@ -155,9 +175,8 @@ impl Follower {
     /// Until it fails. Another client is made then: the files that say how may have changed.
     async fn follow(&mut self, client: Client) -> Failure {
         self.streams_lists = true;
-        let pods = Api::<Pod>::all(client);
         loop {
-            match self.watch(&pods).await {
+            match self.watch(&client).await {
                 // It has lasted as long as it was to.
                 Left::Ended if self.has_lasted() => {}
                 Left::Ended => self.pause(Duration::ZERO).await,
@@ -181,8 +200,8 @@ impl Follower {
         began.is_some_and(|it| now.saturating_sub(it) >= LASTED)
     }
 
-    async fn watch(&mut self, pods: &Api<Pod>) -> Left {
-        let mut events = match self.begin(pods).await {
+    async fn watch(&mut self, client: &Client) -> Left {
+        let mut events = match self.begin(client).await {
             Ok(events) => events,
             Err(left) => return left,
         };
@@ -218,7 +237,7 @@ impl Follower {
         }
     }
 
-    fn set_version(&mut self, of: &Pod) {
+    fn set_version(&mut self, of: &PodObject) {
         if let Some(version) = &of.metadata.resource_version {
             self.version = Some(version.clone());
             self.n_resumes = 0;
@@ -226,24 +245,24 @@ impl Follower {
     }
 
     /// All pods have been told, now or before.
-    async fn begin(&mut self, pods: &Api<Pod>) -> Result<Events, Left> {
+    async fn begin(&mut self, client: &Client) -> Result<Events, Left> {
         if self.n_resumes >= RESUMES {
             self.version = None;
         }
         self.n_resumes += 1;
         if self.version.is_none() && self.streams_lists {
-            return self.stream(pods).await;
+            return self.stream(client).await;
         }
         let version = match self.version.clone() {
             Some(version) => version,
-            None => self.list(pods).await?,
+            None => self.list(client).await?,
         };
-        start(pods, &self.parameters(false), &version).await
+        start(client, &self.parameters(false), &version).await
     }
 
     /// The pods that there are come as events, and those that follow after them.
-    async fn stream(&mut self, pods: &Api<Pod>) -> Result<Events, Left> {
-        let started = start(pods, &self.parameters(true), "0").await;
+    async fn stream(&mut self, client: &Client) -> Result<Events, Left> {
+        let started = start(client, &self.parameters(true), "0").await;
         let mut events = started.map_err(not_streamed)?;
         let mut all: BTreeMap<PodUid, Arc<ApiPod>> = BTreeMap::new();
         loop {
@@ -275,18 +294,12 @@ impl Follower {
     }
 
     /// Gives the version from which to watch.
-    async fn list(&mut self, pods: &Api<Pod>) -> Result<String, Left> {
-        let parameters = list_of_cache(&self.settings.node);
-        let listing = pods.list(&parameters);
-        let listed = match tokio::time::timeout(LIST, listing).await {
-            Ok(Ok(listed)) => listed,
-            Ok(Err(error)) => return Err(Failure::of("list", &error).into()),
-            Err(_) => return Err(Failure::late("list", LIST).into()),
-        };
+    async fn list(&mut self, client: &Client) -> Result<String, Left> {
+        let listed = listed(client, &self.settings.node).await?;
         let Some(version) = listed.metadata.resource_version else {
             return Err(Failure::new("list pods: the list has no resourceVersion").into());
         };
-        let all = listed.items.iter().filter_map(meaning::of_pod);
+        let all = listed.items.iter().flatten().filter_map(meaning::of_pod);
         (self.sink)(Told::All(all.map(Arc::new).collect()));
         self.begin_at(version.clone());
         Ok(version)
@@ -382,8 +395,14 @@ impl From<Failure> for Left {
     }
 }
 
-async fn start(pods: &Api<Pod>, parameters: &WatchParams, version: &str) -> Result<Events, Left> {
-    match tokio::time::timeout(ANSWER, pods.watch(parameters, version)).await {
+async fn start(client: &Client, parameters: &WatchParams, version: &str) -> Result<Events, Left> {
+    let watching = async {
+        let request = Request::new(PODS).watch(parameters, version);
+        client
+            .request_events(request.map_err(KubeError::BuildRequest)?)
+            .await
+    };
+    match tokio::time::timeout(ANSWER, watching).await {
         Ok(Ok(events)) => Ok(Box::pin(events)),
         Ok(Err(error)) => Err(Failure::of("watch", &error).into()),
         Err(_) => Err(Failure::late("watch", ANSWER).into()),
@@ -403,12 +422,22 @@ fn not_streamed(left: Left) -> Left {
 
 /// A list that costs the API server's storage nothing. Without a limit: with one, and without another version than
 /// 0, the storage would be asked.
-fn list_of_cache(node: &str) -> ListParams {
-    ListParams {
+async fn listed(client: &Client, node: &str) -> Result<PodList, Failure> {
+    let parameters = ListParams {
         field_selector: Some(of_node(node)),
         resource_version: Some("0".to_owned()),
         version_match: Some(VersionMatch::NotOlderThan),
         ..ListParams::default()
+    };
+    let listing = async {
+        let request = Request::new(PODS).list(&parameters);
+        client
+            .request(request.map_err(KubeError::BuildRequest)?)
+            .await
+    };
+    match tokio::time::timeout(LIST, listing).await {
+        Ok(listed) => listed.map_err(|it| Failure::of("list", &it)),
+        Err(_) => Err(Failure::late("list", LIST)),
     }
 }
 
@@ -448,13 +477,8 @@ async fn ask(
     settings: &Settings,
     facts: &mut ApiServerFacts,
 ) -> Result<(), String> {
-    let pods = Api::<Pod>::all(client.clone());
-    let parameters = list_of_cache(&settings.node);
-    match tokio::time::timeout(LIST, pods.list(&parameters)).await {
-        Ok(Ok(listed)) => facts.n_pods = listed.items.len(),
-        Ok(Err(error)) => return Err(Failure::of("list", &error).why),
-        Err(_) => return Err(Failure::late("list", LIST).why),
-    }
+    let listed = listed(&client, &settings.node).await;
+    facts.n_pods = listed.map_err(|it| it.why)?.items.map_or(0, |it| it.len());
     let reviews = Api::<SelfSubjectAccessReview>::all(client);
     if !may(&reviews, "watch", "pods", Some(&settings.node)).await {
         return Err("watch pods: the agent may list them and not watch them".to_owned());

@@ -1,5 +1,7 @@
 //! A pod as the API server has it, as far as it is shown: what its cgroups do not tell.
 
+pub mod object;
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -3,18 +3,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::{Deserialize, Serialize};
 
+use super::api_pod::object::{Metadata, Owner};
 use super::record::PodRef;
-
-/// What the Deployment controller puts on the pods of a ReplicaSet, and at the end of its name
-/// (pkg/controller/deployment/sync.go), and what Argo Rollouts does.
-const HASHES: [(&str, &str); 2] = [
-    ("pod-template-hash", "Deployment"),
-    ("rollouts-pod-template-hash", "Rollout"),
-];
 
 /// Digits of a hash: a decimal 32-bit number of the alphabet of `rand.SafeEncodeString`
 /// (k8s.io/apimachinery/pkg/util/rand).
@@ -49,8 +41,8 @@ impl Workload {
 
     /// Of a pod of the API, with the names `pod`: the controller that people know, over the one between, the
     /// Deployment of a ReplicaSet and the CronJob of a Job.
-    pub fn of_api(of: &Pod, pod: &PodRef) -> Self {
-        let owners = of.metadata.owner_references.iter().flatten();
+    pub fn of_api(of: &Metadata, pod: &PodRef) -> Self {
+        let owners = of.owner_references.iter().flatten();
         let mut controllers = owners.filter(|it| it.controller == Some(true));
         // The owner of a mirror of a static pod is its node.
         match controllers.next().filter(|it| it.kind != "Node") {
@@ -68,14 +60,20 @@ impl Workload {
 }
 
 /// What has made the owner; `None`: nobody that can be told.
-fn over<'a>(owner: &'a OwnerReference, of: &Pod) -> Option<(&'a str, &'a str)> {
+fn over<'a>(owner: &'a Owner, of: &Metadata) -> Option<(&'a str, &'a str)> {
     match owner.kind.as_str() {
-        "ReplicaSet" => HASHES.iter().find_map(|(label, kind)| {
-            let hash = of.metadata.labels.as_ref()?.get(*label)?;
-            Some((*kind, without_hash(&owner.name, hash)?))
-        }),
+        "ReplicaSet" => {
+            let labels = of.labels.as_ref()?;
+            let hashes = [
+                ("Deployment", &labels.deployment_hash),
+                ("Rollout", &labels.rollout_hash),
+            ];
+            hashes
+                .into_iter()
+                .find_map(|(kind, hash)| Some((kind, without_hash(&owner.name, hash.as_ref()?)?)))
+        }
         "Job" => {
-            let made = of.metadata.creation_timestamp.as_ref()?.0;
+            let made = of.creation_timestamp.as_ref()?.0;
             Some(("CronJob", without_minute(&owner.name, made)?))
         }
         _ => None,
@@ -112,11 +110,11 @@ mod tests {
 
     /// Kind and name, of a pod that was made at [`MADE`].
     fn workload(owners: Value, labels: Value) -> (String, String) {
-        let pod = json!({"metadata": {
+        let metadata = json!({
             "name": "p", "namespace": "default", "creationTimestamp": MADE,
             "ownerReferences": owners, "labels": labels,
-        }});
-        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        });
+        let metadata: Metadata = serde_json::from_value(metadata).expect("metadata of a pod");
         let names = PodRef {
             namespace: "default".to_owned(),
             name: "p".to_owned(),
@@ -126,7 +124,7 @@ mod tests {
             namespace,
             kind,
             name,
-        } = Workload::of_api(&pod, &names);
+        } = Workload::of_api(&metadata, &names);
         assert_eq!(namespace, "default");
         (kind, name)
     }

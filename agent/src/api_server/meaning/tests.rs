@@ -81,7 +81,7 @@ fn a_recorded_watch_names_every_container_that_kubelet_told_of() {
     let mut deleted = 0;
     let mut ids = BTreeMap::new();
     for line in text.lines() {
-        match serde_json::from_str::<WatchEvent<Pod>>(line).unwrap() {
+        match serde_json::from_str::<WatchEvent<PodObject>>(line).unwrap() {
             WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
                 let pod = of_pod(&pod).unwrap();
                 for container in &pod.containers {

@@ -1,0 +1,97 @@
+//! A `v1.Pod` as the API server sends it, as far as it is read. The rest of it, by far the greater part, is passed
+//! over and takes no memory. A server written in Go sends null for what is empty.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct PodObject {
+    #[serde(default)]
+    pub metadata: Metadata,
+    pub spec: Option<Spec>,
+    pub status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+    pub creation_timestamp: Option<Time>,
+    pub annotations: Option<Annotations>,
+    pub labels: Option<Labels>,
+    pub owner_references: Option<Vec<Owner>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Annotations {
+    /// On the mirror of a static pod: the UID of that pod, which is that of its cgroup
+    /// (pkg/kubelet/types/pod_update.go, `ConfigMirrorAnnotationKey`).
+    #[serde(rename = "kubernetes.io/config.mirror")]
+    pub mirror: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Labels {
+    /// What the Deployment controller puts on the pods of a ReplicaSet, and at the end of its name
+    /// (pkg/controller/deployment/sync.go).
+    #[serde(rename = "pod-template-hash")]
+    pub deployment_hash: Option<String>,
+    /// The same of Argo Rollouts.
+    #[serde(rename = "rollouts-pod-template-hash")]
+    pub rollout_hash: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Owner {
+    pub kind: String,
+    pub name: String,
+    pub controller: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    pub init_containers: Option<Vec<Container>>,
+    pub containers: Option<Vec<Container>>,
+    pub ephemeral_containers: Option<Vec<Container>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    pub name: String,
+    pub restart_policy: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub init_container_statuses: Option<Vec<ContainerStatus>>,
+    pub container_statuses: Option<Vec<ContainerStatus>>,
+    pub ephemeral_container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerStatus {
+    pub name: String,
+    #[serde(rename = "containerID")]
+    pub container_id: Option<String>,
+    #[serde(default)]
+    pub restart_count: i32,
+    pub last_state: Option<ContainerState>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ContainerState {
+    pub terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Terminated {
+    #[serde(rename = "containerID")]
+    pub container_id: Option<String>,
+}
