@@ -13,6 +13,7 @@
 //! The watch is that of `kube`'s client, and the state around it our own: its runtime does not show bookmarks, so it
 //! never notices a watch that stays silent for good after etcd was restored from a backup.
 
+mod asked;
 mod back_off;
 mod connect;
 mod events;
@@ -31,7 +32,7 @@ use tokio::sync::{Notify, mpsc};
 use self::events::Writer;
 use self::pods::Follower;
 use crate::model::api_pod::ApiPod;
-use crate::model::api_server::ApiServerStatus;
+use crate::model::api_server::{ApiServerStatus, Asked};
 use crate::model::check::ApiServerFacts;
 use crate::model::kube_event::{Outcome, Write};
 use crate::model::record::PodRef;
@@ -74,6 +75,10 @@ pub enum Told {
     Deleted(Arc<PodRef>),
     /// With each change, and before the first pods.
     State(ApiServerStatus),
+    /// There is nothing newer of the pods than what was told.
+    UpToDate,
+    /// What was asked for, and how that went.
+    Asked(Asked),
     /// What became of an Event.
     Written(Outcome),
     /// Why no Event can be written now; `None`: it can.

@@ -41,6 +41,12 @@ fn absent_here() -> BTreeSet<&'static str> {
     ]);
     // Nobody else writes the agent's cgroup files here.
     absent.insert("ballast_reconcile_yields_total");
+    // Nobody asks an API server here.
+    absent.extend([
+        "ballast_api_requests_total",
+        "ballast_api_request_duration_seconds",
+        "ballast_api_events_total",
+    ]);
     // No device plugin runs here.
     absent.extend([
         "ballast_device_allocated",

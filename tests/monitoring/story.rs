@@ -127,6 +127,7 @@ fn every_alert_fires_when_everything_goes_wrong() -> Result<()> {
         write: WriteResult::Refused,
         hook: Hook::None,
         agent_bytes: 100 << 20,
+        api_tells: false,
         ..State::QUIET
     };
     node.step(&bad)?;

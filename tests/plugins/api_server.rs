@@ -10,7 +10,7 @@ use std::{env, fs, process, thread};
 use anyhow::{Result, ensure};
 use ballast::api_server::{ApiServer, Settings, Told, probe};
 use ballast::model::api_pod::ApiPod;
-use ballast::model::api_server::ApiServerStatus;
+use ballast::model::api_server::{ApiAnswer, ApiResource, ApiServerStatus, ApiVerb};
 use ballast::model::kube_event::{Outcome, Reason, Regarding, Write, WriteKind};
 use ballast::model::pod::PodUid;
 use ballast::model::record::PodRef;
@@ -54,6 +54,8 @@ struct Heard {
     /// What became of Events.
     outcomes: Vec<Outcome>,
     events_fault: Option<String>,
+    asked: Vec<(ApiVerb, ApiResource, ApiAnswer)>,
+    n_up_to_date: usize,
 }
 
 impl Heard {
@@ -68,6 +70,8 @@ impl Heard {
             status: None,
             outcomes: Vec::new(),
             events_fault: None,
+            asked: Vec::new(),
+            n_up_to_date: 0,
         };
         Ok((watching, heard))
     }
@@ -88,6 +92,8 @@ impl Heard {
                 }
                 Told::Written(outcome) => self.outcomes.push(outcome),
                 Told::EventsFault(fault) => self.events_fault = fault,
+                Told::Asked(it) => self.asked.push((it.verb, it.resource, it.answer)),
+                Told::UpToDate => self.n_up_to_date += 1,
                 Told::Deleted(pod) => self.pods.retain(|_, it| it.pod != pod),
             }
         }
@@ -161,6 +167,8 @@ fn the_pods_of_the_node_are_told_and_what_changes_after_them() -> Result<()> {
         ensure!(questions[0].contains(part), "{part} in {questions:?}");
     }
     ensure!(heard.n_all == 1, "{}", heard.n_all);
+    let watched = (ApiVerb::Watch, ApiResource::Pods, ApiAnswer::Good);
+    ensure!(heard.asked == [watched], "{:?}", heard.asked);
     Ok(())
 }
 
@@ -202,6 +210,17 @@ fn where_lists_are_not_streamed_they_are_asked_for() -> Result<()> {
         let questions = server.questions();
         ensure!(questions.len() == 3, "{manner:?}: {questions:?}");
         ensure!(questions[1].contains("resourceVersion=0"), "{questions:?}");
+        let first = match manner {
+            Manner::RefusesStreams => ApiAnswer::Refused(422),
+            _ => ApiAnswer::Good,
+        };
+        let right = [
+            (ApiVerb::Watch, first),
+            (ApiVerb::List, ApiAnswer::Good),
+            (ApiVerb::Watch, ApiAnswer::Good),
+        ];
+        let right = right.map(|(verb, answer)| (verb, ApiResource::Pods, answer));
+        ensure!(heard.asked == right, "{manner:?}: {:?}", heard.asked);
     }
     Ok(())
 }
@@ -235,6 +254,8 @@ fn who_may_not_is_told_what_and_tries_again() -> Result<()> {
     heard.wait("it is said", |it| !it.fault().is_empty())?;
     let right = "watch pods: pods is forbidden: User \"test\" cannot watch resource \"pods\"";
     ensure!(heard.fault().starts_with(right), "{}", heard.fault());
+    let refused = (ApiVerb::Watch, ApiResource::Pods, ApiAnswer::Refused(403));
+    ensure!(heard.asked.first() == Some(&refused), "{:?}", heard.asked);
     ensure!(
         heard
             .status
@@ -264,6 +285,8 @@ fn one_that_never_answers_holds_up_nobody() -> Result<()> {
         "{}",
         heard.fault()
     );
+    let unanswered = (ApiVerb::Watch, ApiResource::Pods, ApiAnswer::None);
+    ensure!(heard.asked == [unanswered], "{:?}", heard.asked);
     // In the middle of the next question.
     thread::sleep(Duration::from_secs(1));
     let began = Instant::now();
@@ -381,6 +404,21 @@ fn what_becomes_of_an_event_is_told() -> Result<()> {
         ["ballast.dev/instance"],
         "what the kill before had is gone"
     );
+    let asked = heard.asked.iter();
+    let of_events = asked.filter(|it| it.1 == ApiResource::Events);
+    let of_events: Vec<_> = of_events.map(|it| (it.0, it.2)).collect();
+    let right = [
+        (ApiVerb::Patch, ApiAnswer::Refused(404)),
+        (ApiVerb::Create, ApiAnswer::Good),
+        (ApiVerb::Patch, ApiAnswer::Good),
+        // What there is of it is asked for.
+        (ApiVerb::Create, ApiAnswer::Refused(409)),
+        (ApiVerb::Patch, ApiAnswer::Good),
+        (ApiVerb::Create, ApiAnswer::Refused(409)),
+        (ApiVerb::Patch, ApiAnswer::Good),
+        (ApiVerb::Patch, ApiAnswer::Good),
+    ];
+    assert_eq!(of_events, right);
     // A new agent.
     let (other, mut heard) = Heard::start(&kubeconfig)?;
     let exists = heard.outcome(&other, write(WriteKind::Create, "default", 1, 1))?;

@@ -18,10 +18,12 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
+use super::asked::{Late, asked};
 use super::back_off::BackOff;
 use super::connect::{self, said};
 use super::{ANSWER, Settings, Sink, Told, code};
 use crate::model::api_pod::ContainerRole;
+use crate::model::api_server::{ApiResource, ApiVerb};
 use crate::model::kube_event::{DETAILS, Outcome, Regarding, Write, WriteKind};
 use crate::model::time::WallTime;
 use crate::sys::{chain, clock};
@@ -130,7 +132,10 @@ impl Writer {
             WriteKind::Create => {
                 let object = object(write, &name, &self.settings.node, &self.id(write));
                 let parameters = PostParams::default();
-                match answer(events.create(&parameters, &object)).await? {
+                match self
+                    .ask(ApiVerb::Create, events.create(&parameters, &object))
+                    .await?
+                {
                     Ok(_) => Ok(Outcome::Written),
                     Err(Error::Api(status))
                         if is(&status, code::CONFLICT, reason::ALREADY_EXISTS) =>
@@ -141,7 +146,10 @@ impl Writer {
                 }
             }
             WriteKind::Patch => {
-                match patch(&events, &name, &changes(write, &self.id(write))).await? {
+                match self
+                    .patch(&events, &name, &changes(write, &self.id(write)))
+                    .await?
+                {
                     Ok(_) => Ok(Outcome::Written),
                     Err(Error::Api(status)) if is(&status, code::NOT_FOUND, reason::NOT_FOUND) => {
                         Ok(Outcome::Gone)
@@ -164,7 +172,7 @@ impl Writer {
         name: &str,
         write: &Write,
     ) -> Result<Outcome, Unwritten> {
-        match patch(events, name, &json!({})).await? {
+        match self.patch(events, name, &json!({})).await? {
             Ok(event) if event.reporting_component.as_deref() == Some(CONTROLLER) => {
                 let count = event.count.and_then(|it| u64::try_from(it).ok());
                 let annotations = event.metadata.annotations.unwrap_or_default();
@@ -184,26 +192,32 @@ impl Writer {
             Err(error) => refused("patch", &error),
         }
     }
-}
 
-async fn patch(
-    events: &Api<Event>,
-    name: &str,
-    changes: &Value,
-) -> Result<Result<Event, Error>, Unwritten> {
-    let parameters = PatchParams::default();
-    let patch = Patch::Merge(changes);
-    answer(events.patch(name, &parameters, &patch)).await
-}
+    async fn patch(
+        &self,
+        events: &Api<Event>,
+        name: &str,
+        changes: &Value,
+    ) -> Result<Result<Event, Error>, Unwritten> {
+        let parameters = PatchParams::default();
+        let patch = Patch::Merge(changes);
+        self.ask(ApiVerb::Patch, events.patch(name, &parameters, &patch))
+            .await
+    }
 
-async fn answer<T>(
-    asking: impl Future<Output = Result<T, Error>>,
-) -> Result<Result<T, Error>, Unwritten> {
-    let asked = tokio::time::timeout(ANSWER, asking).await;
-    asked.map_err(|_late| {
-        let why = format!("write Events: no answer within {} s", ANSWER.as_secs());
-        Unwritten::Unreached(why)
-    })
+    async fn ask<T>(
+        &self,
+        verb: ApiVerb,
+        asking: impl Future<Output = Result<T, Error>>,
+    ) -> Result<Result<T, Error>, Unwritten> {
+        let what = (verb, ApiResource::Events);
+        asked(&self.sink, what, ANSWER, asking)
+            .await
+            .map_err(|Late| {
+                let why = format!("write Events: no answer within {} s", ANSWER.as_secs());
+                Unwritten::Unreached(why)
+            })
+    }
 }
 
 fn why(verb: &str, error: &Error) -> String {

@@ -22,12 +22,13 @@ use kube::error::Error as KubeError;
 use serde::Deserialize;
 use tokio_stream::{Stream, StreamExt};
 
+use super::asked::{Late, asked};
 use super::back_off::BackOff;
 use super::connect::{said, said_by_server};
 use super::{ANSWER, Settings, Sink, Told, code, connect, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_pod::object::PodObject;
-use crate::model::api_server::ApiServerStatus;
+use crate::model::api_server::{ApiResource, ApiServerStatus, ApiVerb};
 use crate::model::check::ApiServerFacts;
 use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
@@ -231,6 +232,7 @@ impl Follower {
                     self.version = Some(bookmark.metadata.resource_version);
                     self.n_resumes = 0;
                     self.silence = FIRST_SILENCE;
+                    (self.sink)(Told::UpToDate);
                 }
                 WatchEvent::Error(status) => return Failure::of_status("watch", &status).into(),
             }
@@ -257,12 +259,12 @@ impl Follower {
             Some(version) => version,
             None => self.list(client).await?,
         };
-        start(client, &self.parameters(false), &version).await
+        self.start(client, &self.parameters(false), &version).await
     }
 
     /// The pods that there are come as events, and those that follow after them.
     async fn stream(&mut self, client: &Client) -> Result<Events, Left> {
-        let started = start(client, &self.parameters(true), "0").await;
+        let started = self.start(client, &self.parameters(true), "0").await;
         let mut events = started.map_err(not_streamed)?;
         let mut all: BTreeMap<PodUid, Arc<ApiPod>> = BTreeMap::new();
         loop {
@@ -295,7 +297,7 @@ impl Follower {
 
     /// Gives the version from which to watch.
     async fn list(&mut self, client: &Client) -> Result<String, Left> {
-        let listed = listed(client, &self.settings.node).await?;
+        let listed = listed(client, &self.settings.node, &self.sink).await?;
         let Some(version) = listed.metadata.resource_version else {
             return Err(Failure::new("list pods: the list has no resourceVersion").into());
         };
@@ -303,6 +305,26 @@ impl Follower {
         (self.sink)(Told::All(all.map(Arc::new).collect()));
         self.begin_at(version.clone());
         Ok(version)
+    }
+
+    async fn start(
+        &self,
+        client: &Client,
+        parameters: &WatchParams,
+        version: &str,
+    ) -> Result<Events, Left> {
+        let watching = async {
+            let request = Request::new(PODS).watch(parameters, version);
+            client
+                .request_events(request.map_err(KubeError::BuildRequest)?)
+                .await
+        };
+        let what = (ApiVerb::Watch, ApiResource::Pods);
+        match asked(&self.sink, what, ANSWER, watching).await {
+            Ok(Ok(events)) => Ok(Box::pin(events)),
+            Ok(Err(error)) => Err(Failure::of("watch", &error).into()),
+            Err(Late) => Err(Failure::late("watch", ANSWER).into()),
+        }
     }
 
     fn begin_at(&mut self, version: String) {
@@ -395,20 +417,6 @@ impl From<Failure> for Left {
     }
 }
 
-async fn start(client: &Client, parameters: &WatchParams, version: &str) -> Result<Events, Left> {
-    let watching = async {
-        let request = Request::new(PODS).watch(parameters, version);
-        client
-            .request_events(request.map_err(KubeError::BuildRequest)?)
-            .await
-    };
-    match tokio::time::timeout(ANSWER, watching).await {
-        Ok(Ok(events)) => Ok(Box::pin(events)),
-        Ok(Err(error)) => Err(Failure::of("watch", &error).into()),
-        Err(_) => Err(Failure::late("watch", ANSWER).into()),
-    }
-}
-
 /// A streamed list that was refused.
 fn not_streamed(left: Left) -> Left {
     match left {
@@ -422,7 +430,7 @@ fn not_streamed(left: Left) -> Left {
 
 /// A list that costs the API server's storage nothing. Without a limit: with one, and without another version than
 /// 0, the storage would be asked.
-async fn listed(client: &Client, node: &str) -> Result<PodList, Failure> {
+async fn listed(client: &Client, node: &str, sink: &Sink) -> Result<PodList, Failure> {
     let parameters = ListParams {
         field_selector: Some(of_node(node)),
         resource_version: Some("0".to_owned()),
@@ -435,9 +443,9 @@ async fn listed(client: &Client, node: &str) -> Result<PodList, Failure> {
             .request(request.map_err(KubeError::BuildRequest)?)
             .await
     };
-    match tokio::time::timeout(LIST, listing).await {
+    match asked(sink, (ApiVerb::List, ApiResource::Pods), LIST, listing).await {
         Ok(listed) => listed.map_err(|it| Failure::of("list", &it)),
-        Err(_) => Err(Failure::late("list", LIST)),
+        Err(Late) => Err(Failure::late("list", LIST)),
     }
 }
 
@@ -477,7 +485,8 @@ async fn ask(
     settings: &Settings,
     facts: &mut ApiServerFacts,
 ) -> Result<(), String> {
-    let listed = listed(&client, &settings.node).await;
+    let unheard: Sink = Arc::new(|_| {});
+    let listed = listed(&client, &settings.node, &unheard).await;
     facts.n_pods = listed.map_err(|it| it.why)?.items.map_or(0, |it| it.len());
     let reviews = Api::<SelfSubjectAccessReview>::all(client);
     if !may(&reviews, "watch", "pods", Some(&settings.node)).await {

@@ -13,6 +13,7 @@ use std::time::Duration;
 pub use self::notice::notices;
 
 use crate::model::kube_event::{MAX_MESSAGE, Notice, Outcome, Reason, Regarding, Write, WriteKind};
+use crate::model::record::Event;
 use crate::model::time::WallTime;
 
 /// Between two writes of one object.
@@ -241,6 +242,12 @@ impl Outbox {
         }
         let due = self.objects.values().filter_map(Object::due).min()?;
         Some(due.max(self.writes.next()))
+    }
+
+    /// Nobody can be told of it: its pod has no name.
+    pub fn give_up(&mut self, event: &Event) {
+        let (reason, n) = notice::untold(event);
+        self.count(reason, |it| it.dropped += n);
     }
 
     pub fn counts(&self) -> &BTreeMap<Reason, Counts> {

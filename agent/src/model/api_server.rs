@@ -1,5 +1,7 @@
 //! The API server as a source of pods.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::time::WallTime;
@@ -39,6 +41,61 @@ pub struct EventsStatus {
     /// Why none can be written now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+}
+
+/// One question that was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub verb: ApiVerb,
+    pub resource: ApiResource,
+    pub answer: ApiAnswer,
+    /// To the end of the answer; of a watch, to its beginning.
+    pub took: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApiVerb {
+    List,
+    Watch,
+    Create,
+    Patch,
+}
+
+impl ApiVerb {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Patch => "patch",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApiResource {
+    Pods,
+    Events,
+}
+
+impl ApiResource {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pods => "pods",
+            Self::Events => "events",
+        }
+    }
+}
+
+/// How a question was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApiAnswer {
+    /// With what was asked for.
+    Good,
+    /// Refused, with this HTTP status.
+    Refused(u16),
+    /// Not at all, or not in time, or by what nobody understands.
+    None,
 }
 
 impl ApiServerStatus {

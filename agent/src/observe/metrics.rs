@@ -10,6 +10,7 @@
 //! Counts per workload, scope and slice outlive every pod.
 
 mod agent;
+mod api;
 mod cgroups;
 mod container_stats;
 mod devices;
@@ -49,9 +50,9 @@ pub use self::eviction::EvictionEffect;
 use self::exemplars::{Exemplar, Exemplars};
 pub use self::exposition::{EncodeError, Format};
 use self::families::{
-    AgentFamilies, CpuFamilies, DeviceFamilies, EbpfFamilies, EvictionFamilies, KubeletFamilies,
-    MemoryFamilies, OomFamilies, PlacementFamilies, PodResourcesFamilies, PressureFamilies,
-    ProcessFamilies, ReconcileFamilies, StateFamilies,
+    AgentFamilies, ApiFamilies, CpuFamilies, DeviceFamilies, EbpfFamilies, EvictionFamilies,
+    KubeletFamilies, MemoryFamilies, OomFamilies, PlacementFamilies, PodResourcesFamilies,
+    PressureFamilies, ProcessFamilies, ReconcileFamilies, StateFamilies,
 };
 use self::histogram::HistogramVec;
 use self::identity::{ContainerKey, Values};
@@ -109,6 +110,7 @@ struct Shared {
     ebpf: EbpfFamilies,
     state: StateFamilies,
     devices: DeviceFamilies,
+    api: ApiFamilies,
     pod_resources: PodResourcesFamilies,
     cpu: CpuFamilies,
     kubelet: KubeletFamilies,
@@ -152,6 +154,7 @@ impl Metrics {
         let ebpf = EbpfFamilies::new(&mut build);
         let state = StateFamilies::new(&mut build);
         let devices = DeviceFamilies::new(&mut build);
+        let api = ApiFamilies::new(&mut build);
         let pod_resources = PodResourcesFamilies::new(&mut build);
         let cpu = CpuFamilies::new(&mut build);
         let kubelet = KubeletFamilies::new(&mut build);
@@ -173,6 +176,7 @@ impl Metrics {
                 ebpf,
                 state,
                 devices,
+                api,
                 pod_resources,
                 cpu,
                 kubelet,

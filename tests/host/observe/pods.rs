@@ -141,6 +141,13 @@ fn the_api_server_alone_names_pods_and_their_workloads() -> Result<()> {
     has_line(
         &agent,
         &of_workload("kube-system", "Pod", "steady-node1", 1),
+    )?;
+    let page = text(&agent.metrics, "/metrics")?;
+    let heard = "ballast_api_last_success_timestamp_seconds{resource=\"pods\"}";
+    assert!(page.contains(heard), "{page}");
+    has_line(
+        &agent,
+        "ballast_api_requests_total{code=\"2xx\",resource=\"pods\",verb=\"watch\"} 1",
     )
 }
 

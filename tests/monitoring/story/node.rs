@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use ballast::model::agent_process::ProcessUsage;
+use ballast::model::api_server::{ApiAnswer, ApiResource, ApiVerb, Asked};
 use ballast::model::event::{AttributionMethod, CgroupId};
 use ballast::model::eviction::{DiskUse, MemoryMethod, Signal, StallSource, StallTotals};
 use ballast::model::kubelet_duty::{KubeletDuty, KubeletNames};
@@ -70,6 +71,8 @@ pub(super) struct State {
     pub(super) write: WriteResult,
     pub(super) hook: Hook,
     pub(super) agent_bytes: u64,
+    /// The API server tells of pods.
+    pub(super) api_tells: bool,
 }
 
 impl State {
@@ -91,6 +94,7 @@ impl State {
         write: WriteResult::Changed,
         hook: Hook::TpBtf,
         agent_bytes: 20 << 20,
+        api_tells: true,
     };
 }
 
@@ -138,6 +142,7 @@ impl Node {
         self.metrics = Metrics::new(KubeletDuty::ALL, KubeletNames::Both, Identity::Names);
         self.metrics.restore_oom_counts(&counts, self.now);
         self.metrics.begin_eviction();
+        self.metrics.begin_api(true);
         self.metrics.state_restored(state);
         self.started_at = self.wall();
         self.before = None;
@@ -167,6 +172,15 @@ impl Node {
         kernel.busy += step;
         if state.passes {
             self.pass(state);
+        }
+        if state.api_tells {
+            let watched = Asked {
+                verb: ApiVerb::Watch,
+                resource: ApiResource::Pods,
+                answer: ApiAnswer::Good,
+                took: Duration::from_millis(5),
+            };
+            self.metrics.api_asked(&watched, self.wall());
         }
         self.watch(state);
         let snapshot = self.sweep(state);

@@ -28,13 +28,7 @@ pub fn notices(event: &Event) -> Vec<Notice> {
                 details: details(detail),
             };
             let is_of_node = of_pod.is_none() || detail.scope == OomScope::Node;
-            let of_pod = of_pod.map(|it| {
-                let reason = match detail.victim.is_main_process {
-                    Some(false) => Reason::OomKilledChild,
-                    Some(true) | None => Reason::OomKilled,
-                };
-                kill(it, reason, killed(detail))
-            });
+            let of_pod = of_pod.map(|it| kill(it, reason_in_pod(detail), killed(detail)));
             let of_node = is_of_node.then(|| {
                 let killed = killed(detail);
                 let (reason, message) = match (pod, detail.victim.unknown_cgroup_id) {
@@ -66,6 +60,22 @@ pub fn notices(event: &Event) -> Vec<Notice> {
             notice.into_iter().collect()
         }
         _ => Vec::new(),
+    }
+}
+
+/// What an Event of its pod would have told, and how often it happened.
+pub(super) fn untold(event: &Event) -> (Reason, u64) {
+    match &event.detail {
+        Some(EventDetail::Oom(detail)) => (reason_in_pod(detail), 1),
+        Some(EventDetail::Missed { count }) => (Reason::OomKilled, *count),
+        _ => (Reason::OomKilled, 0),
+    }
+}
+
+fn reason_in_pod(detail: &OomDetail) -> Reason {
+    match detail.victim.is_main_process {
+        Some(false) => Reason::OomKilledChild,
+        Some(true) | None => Reason::OomKilled,
     }
 }
 

@@ -331,6 +331,24 @@ impl StateFamilies {
     }
 }
 
+pub(super) struct ApiFamilies {
+    pub(super) requests: IntCounterVec,
+    pub(super) duration: HistogramVec,
+    pub(super) last_success: GaugeVec,
+    pub(super) events: IntCounterVec,
+}
+
+impl ApiFamilies {
+    pub(super) fn new(build: &mut Builder) -> Self {
+        Self {
+            requests: build.counter("ballast_api_requests_total"),
+            duration: build.histogram("ballast_api_request_duration_seconds"),
+            last_success: build.float_gauge("ballast_api_last_success_timestamp_seconds"),
+            events: build.counter("ballast_api_events_total"),
+        }
+    }
+}
+
 pub(super) struct DeviceFamilies {
     pub(super) allocated: IntGaugeVec,
     pub(super) unhealthy: IntGaugeVec,

@@ -1,5 +1,6 @@
 //! Values of enumerated labels. Each is known before it happens, so no input can make a new series.
 
+use crate::model::api_server::ApiAnswer;
 use crate::model::event::{AttributionMethod, ExitStatus, KernelEvent};
 use crate::model::eviction::{EvictionCause, MemoryMethod, Signal, StarvedResource};
 use crate::model::pod::QosClass;
@@ -24,6 +25,48 @@ macro_rules! label {
         }
     };
 }
+
+label!(
+    /// How the API server answers: well, by a refusal that is to be expected, by another, or not at all.
+    ApiCode {
+        Good => "2xx",
+        Unauthorized => "401",
+        Forbidden => "403",
+        NotFound => "404",
+        Conflict => "409",
+        Gone => "410",
+        TooManyRequests => "429",
+        Server => "5xx",
+        Other => "other",
+        None => "none",
+    }
+);
+
+impl ApiCode {
+    pub const fn of(answer: ApiAnswer) -> Self {
+        match answer {
+            ApiAnswer::Good => Self::Good,
+            ApiAnswer::Refused(401) => Self::Unauthorized,
+            ApiAnswer::Refused(403) => Self::Forbidden,
+            ApiAnswer::Refused(404) => Self::NotFound,
+            ApiAnswer::Refused(409) => Self::Conflict,
+            ApiAnswer::Refused(410) => Self::Gone,
+            ApiAnswer::Refused(429) => Self::TooManyRequests,
+            ApiAnswer::Refused(500..=599) => Self::Server,
+            ApiAnswer::Refused(_) => Self::Other,
+            ApiAnswer::None => Self::None,
+        }
+    }
+}
+
+label!(
+    /// What becomes of what an Event is to tell.
+    EventResult {
+        Sent => "sent",
+        Folded => "folded",
+        Dropped => "dropped",
+    }
+);
 
 label!(
     /// What woke the loop.

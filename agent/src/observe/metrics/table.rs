@@ -119,6 +119,8 @@ pub enum Area {
     Ebpf,
     State,
     Devices,
+    /// The API server, where it is asked.
+    Api,
     /// Names that kubelet exports for the same duty: they follow its rules and not ours.
     Kubelet,
     /// What `/metrics/cadvisor` shows, under cAdvisor's names.
@@ -239,7 +241,7 @@ pub fn table() -> &'static [Family] {
 }
 
 use Area::{
-    Cpu, Devices, Ebpf, Eviction, Memory, Oom, Placement, Pressure, Process, Reconcile, State,
+    Api, Cpu, Devices, Ebpf, Eviction, Memory, Oom, Placement, Pressure, Process, Reconcile, State,
 };
 use KubeletDuty as Duty;
 use NameAge::{New, Old};
@@ -505,6 +507,18 @@ const TABLE: &[Family] = &[
         "Duration of a save, both syncs included.").area(State),
     agent("ballast_state_restores_total", Counter, Count, &["result"],
         "How the state file was read at start; one per start.").area(State),
+    agent("ballast_api_requests_total", Counter, Count, &["verb", "resource", "code"],
+        "Questions to the API server by how it answered: `2xx`, the HTTP status of a refusal, `none` for no answer in time.")
+        .area(Api),
+    agent("ballast_api_request_duration_seconds", LATENCY, Seconds, &["verb", "resource"],
+        "To the end of the answer; of a watch, to its beginning.").area(Api),
+    agent("ballast_api_last_success_timestamp_seconds", Gauge, Timestamp, &["resource"],
+        "When the API server was last heard of pods, which a watch is every minute, or took an Event; absent until the first time.")
+        .area(Api),
+    agent("ballast_api_events_total", Counter, Count, &["reason", "result"],
+        "OOM kills by what became of the Event that was to tell of them; folded ones were told by an Event of the node.")
+        .area(Api),
+
     agent("ballast_kubelet_config_fields", Gauge, Count, &["handling"],
         "Fields set in the kubelet configuration by what the agent does with them.")
         .area(State),

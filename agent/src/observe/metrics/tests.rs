@@ -8,13 +8,15 @@ mod pressure;
 use std::collections::BTreeSet;
 
 use super::labels::{
-    Boundary, CgroupLevel, CgroupOp, DriftCause, FieldHandling, Hook, LagKind, LossReason,
-    MoveReason, ObjectKind, Phase, WriteResult,
+    Boundary, CgroupLevel, CgroupOp, DriftCause, EventResult, FieldHandling, Hook, LagKind,
+    LossReason, MoveReason, ObjectKind, Phase, WriteResult,
 };
 use super::*;
 use crate::model::admission::{self, AdmissionTally};
 use crate::model::agent_process::ProcessUsage;
+use crate::model::api_server::{ApiAnswer, ApiResource, ApiVerb, Asked};
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
+use crate::model::kube_event::Reason;
 use crate::model::pod::PodUid;
 use crate::model::record::tests::oom_record;
 use crate::model::record::{Event, EventDetail, EventRecord, OomDetail};
@@ -148,6 +150,8 @@ fn everything_of(identity: Identity) -> Metrics {
     pressure::set_all(&metrics, at);
     container_stats::set_all(&metrics);
     kubelet::set_all(&metrics);
+    metrics.begin_api(true);
+    metrics.api_told(ApiResource::Pods, at);
     metrics.ring_found(Stream::Oom, 0.5);
     metrics.set_recording(1, 0, Some(at));
     metrics.scraped(labels::Endpoint::Metrics, Some(1), 1, second);
@@ -176,6 +180,79 @@ fn a_scrape_holds_the_families_of_the_table_and_no_other() {
         let help = format!("# HELP {} {}\n", family.name, family.help);
         assert!(text.contains(&help), "{help}");
     }
+}
+
+#[test]
+fn questions_to_the_api_server_are_counted_by_their_answers() {
+    let metrics = Metrics::default();
+    metrics.begin_api(false);
+    let at = WallTime::from_epoch(Duration::from_secs(7));
+    let asked = |verb, answer| Asked {
+        verb,
+        resource: ApiResource::Pods,
+        answer,
+        took: Duration::from_millis(1),
+    };
+    let requests = |verb: &str, code: &str| {
+        format!(r#"ballast_api_requests_total{{code="{code}",resource="pods",verb="{verb}"}}"#)
+    };
+    let heard = r#"ballast_api_last_success_timestamp_seconds{resource="pods"}"#;
+    check(
+        &metrics,
+        &[
+            (&requests("watch", "2xx"), Some(0.0)),
+            (&requests("list", "none"), Some(0.0)),
+            (heard, None),
+        ],
+    );
+    assert!(!text(&metrics).contains("ballast_api_events_total{"));
+    for (answer, code) in [
+        (ApiAnswer::None, "none"),
+        (ApiAnswer::Refused(403), "403"),
+        (ApiAnswer::Refused(503), "5xx"),
+        (ApiAnswer::Refused(418), "other"),
+    ] {
+        metrics.api_asked(&asked(ApiVerb::Watch, answer), at);
+        check(
+            &metrics,
+            &[(&requests("watch", code), Some(1.0)), (heard, None)],
+        );
+    }
+    metrics.api_asked(&asked(ApiVerb::List, ApiAnswer::Good), at);
+    check(
+        &metrics,
+        &[(&requests("list", "2xx"), Some(1.0)), (heard, Some(7.0))],
+    );
+    let count = r#"ballast_api_request_duration_seconds_count{resource="pods",verb="watch"}"#;
+    check(&metrics, &[(count, Some(4.0))]);
+}
+
+#[test]
+fn events_are_counted_by_what_became_of_them() {
+    let metrics = Metrics::default();
+    metrics.begin_api(true);
+    let events = |result: &str| {
+        format!(r#"ballast_api_events_total{{reason="OomKilledChild",result="{result}"}}"#)
+    };
+    check(&metrics, &[(&events("sent"), Some(0.0))]);
+    for n in [2, 5] {
+        metrics.set_api_events(
+            Reason::OomKilledChild,
+            [
+                (EventResult::Sent, n),
+                (EventResult::Folded, 1),
+                (EventResult::Dropped, 0),
+            ],
+        );
+    }
+    check(
+        &metrics,
+        &[
+            (&events("sent"), Some(5.0)),
+            (&events("folded"), Some(1.0)),
+            (&events("dropped"), Some(0.0)),
+        ],
+    );
 }
 
 #[test]

@@ -111,6 +111,7 @@ pub(super) fn watch(
     let PodSource::ApiServer(settings) = source else {
         return Ok(None);
     };
+    tree.metrics.begin_api(settings.events);
     tree.kernel.index_mut().names.ask_for_workloads();
     let (of_sink, log) = (Arc::clone(tree), log.clone());
     let sink = move |told| {

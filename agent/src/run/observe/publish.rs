@@ -46,6 +46,9 @@ impl Loop {
             self.metrics.keep_pods(&uids.collect());
         }
         self.count_objects(pods.len(), containers().count());
+        if let Some(reports) = &self.reports {
+            reports.count(&self.metrics);
+        }
         let psi = publisher::node_psi(&self.metrics, now);
         self.metrics.set_source_ages(now);
         let status = self.status(&pods, psi);

@@ -15,6 +15,8 @@ use crate::model::api_server::EventsStatus;
 use crate::model::kube_event::{Reason, Regarding};
 use crate::model::record::{Event, EventKind};
 use crate::observe::event_log::{EventFilter, EventLog};
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::labels::EventResult;
 use crate::sources::wakers::Bell;
 use crate::sys::clock;
 
@@ -40,7 +42,6 @@ pub(super) struct Reports {
     read: u64,
     /// With the time since when each waits for a name.
     unnamed: Vec<(Event, Duration)>,
-    n_given_up: u64,
 }
 
 impl Reports {
@@ -52,7 +53,6 @@ impl Reports {
             log,
             outbox: Outbox::new(clock::boottime()),
             unnamed: Vec::new(),
-            n_given_up: 0,
         }
     }
 
@@ -91,20 +91,31 @@ impl Reports {
             } else if waited < GIVEN_UP {
                 self.unnamed.push((event, since));
             } else {
-                self.n_given_up += 1;
+                self.outbox.give_up(&event);
             }
         }
         // Of too many the oldest go.
         let too_many = self.unnamed.len().saturating_sub(MAX_UNNAMED);
-        self.unnamed.drain(..too_many);
-        self.n_given_up += too_many as u64;
+        for (event, _) in self.unnamed.drain(..too_many) {
+            self.outbox.give_up(&event);
+        }
+    }
+
+    pub(super) fn count(&self, metrics: &Metrics) {
+        for (reason, counts) in self.outbox.counts() {
+            let by_result = [
+                (EventResult::Sent, counts.sent),
+                (EventResult::Folded, counts.folded),
+                (EventResult::Dropped, counts.dropped),
+            ];
+            metrics.set_api_events(*reason, by_result);
+        }
     }
 
     pub(super) fn status(&self, fault: Option<String>) -> EventsStatus {
         let waiting = self.outbox.n_waiting() + self.unnamed.len() as u64;
         let mut status = EventsStatus {
             waiting,
-            dropped: self.n_given_up,
             // Of one that is given up nothing is to be mended.
             fault: fault.filter(|_| waiting > 0),
             ..EventsStatus::default()
