@@ -24,9 +24,11 @@ use clap::Subcommand;
 use crate::debian::remove;
 use crate::progress::{self, Elapsed, headline, note};
 use crate::workspace;
-use processes::{POLL, in_namespace, recorded};
+pub(crate) use processes::in_namespace;
+use processes::{POLL, recorded};
 use programs::{Kubernetes, Programs};
 pub(crate) use programs::{cannot_run, sources};
+pub(crate) use settings::{NAME, NODE};
 
 /// Bring a cluster of one node up, of the real programs, speak to it, take it down
 ///
@@ -208,14 +210,20 @@ impl Cluster {
 pub(crate) fn with<T>(work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let cluster = Cluster::new();
     let is_up = cluster.directory.exists();
-    if !is_up {
-        up(Kubernetes::default()).inspect_err(|_| leave())?;
+    match is_up {
+        true => note("the cluster that is up is used, and stays: cargo xtask cluster down"),
+        false => up(Kubernetes::default()).inspect_err(|_| leave())?,
     }
     let done = work(&cluster.directory);
     if !is_up {
         down()?;
     }
     done
+}
+
+/// kubectl of the cluster that is up, as its administrator.
+pub(crate) fn kubectl() -> Result<Command> {
+    Cluster::running()?.kubectl()
 }
 
 /// Takes down what came not up; what is wrong is told already.

@@ -3,6 +3,7 @@
 //! Tells the story as it happens and checks every promise in it. Everything lives under names of
 //! the demo's own, and what an interrupted demo left is swept up by the next one.
 
+mod beside;
 mod promises;
 mod stage;
 
@@ -27,6 +28,10 @@ pub(crate) struct Arguments {
     /// Leave the agent and its pods running
     #[arg(long)]
     keep: bool,
+    /// Beside a real kubelet, on a cluster of one node that is brought up for it: an OOM kill as people see it
+    /// there. Kubernetes is built once per machine, in ten minutes
+    #[arg(long, conflicts_with = "keep")]
+    cluster: bool,
 }
 
 pub(crate) fn verb(arguments: &Arguments) -> Result<()> {
@@ -35,7 +40,10 @@ pub(crate) fn verb(arguments: &Arguments) -> Result<()> {
     let equipped = began.elapsed();
     let agent = build::quick()?;
     let built = began.elapsed();
-    run(&agent, arguments.keep)?;
+    match arguments.cluster {
+        true => beside::run(&agent)?,
+        false => run(&agent, arguments.keep)?,
+    }
     progress::note(format_args!(
         "of {}: tools {}, build {}, demo {}",
         Elapsed(began.elapsed()),
@@ -50,10 +58,7 @@ pub(crate) fn verb(arguments: &Arguments) -> Result<()> {
 fn run(agent: &Path, keep: bool) -> Result<()> {
     let began = Instant::now();
     let mut stage = Stage::new(agent)?;
-    if stage.has_leftovers() {
-        progress::headline("Sweeping up what an earlier demo left");
-        stage.sweep()?;
-    }
+    stage.sweep_leftovers()?;
     let mut promises = Promises::default();
     let told = tell(&mut stage, &mut promises, began);
     if told.is_ok() && keep && promises.all_kept() {
@@ -69,6 +74,11 @@ fn run(agent: &Path, keep: bool) -> Result<()> {
     );
     told?;
     swept?;
+    conclude(&promises, began)
+}
+
+/// Fails when a promise was broken.
+fn conclude(promises: &Promises, began: Instant) -> Result<()> {
     let took = Elapsed(began.elapsed());
     match promises.broken() {
         [] => {
@@ -115,7 +125,7 @@ fn tell(stage: &mut Stage, promises: &mut Promises, began: Instant) -> Result<()
 
     progress::headline("A child of pod oom takes more memory than it may");
     let kill = stage.wait_for_event(deadline, "oom", |event| event["pod"]["name"] == "oom")?;
-    oom(&kill, promises);
+    oom(&kill, promises, "greedy");
     let kernel_events = stage.events("process,cgroup")?;
     promises.check(
         "process and cgroup events came from the kernel",
@@ -183,7 +193,7 @@ fn limits(stage: &Stage, status: &Value, promises: &mut Promises) -> Result<()> 
     Ok(())
 }
 
-fn oom(kill: &Value, promises: &mut Promises) {
+fn oom(kill: &Value, promises: &mut Promises, container: &str) {
     let detail = &kill["detail"];
     let victim = &detail["victim"];
     progress::note(format_args!(
@@ -202,7 +212,7 @@ fn oom(kill: &Value, promises: &mut Promises) {
     ));
     promises.check(
         "the kill is attributed to the container",
-        kill["container"] == "greedy",
+        kill["container"] == container,
     );
     promises.check(
         "it is seen to be a child's, which no restart would show",

@@ -49,7 +49,7 @@ fn namespace() -> PathBuf {
 }
 
 /// `program` in the network namespace of the node.
-pub(super) fn in_namespace(program: &Path) -> Command {
+pub(crate) fn in_namespace(program: &Path) -> Command {
     let mut command = Command::new("nsenter");
     command
         .arg(format!("--net={}", namespace().display()))

@@ -8,8 +8,8 @@ use super::images;
 use super::programs::Programs;
 
 /// The network namespace, the node's cgroup root, and the directory below `/var/lib`.
-pub(super) const NAME: &str = "ballast-cluster";
-pub(super) const NODE: &str = "ballast-cluster";
+pub(crate) const NAME: &str = "ballast-cluster";
+pub(crate) const NODE: &str = "ballast-cluster";
 
 /// Of the node, in its network namespace: the API server proxies to no loopback address.
 pub(super) const ADDRESS: &str = "10.240.0.1";

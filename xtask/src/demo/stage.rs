@@ -1,4 +1,4 @@
-//! The place of the demo: a directory, a cgroup root, a socket and pins of its own, the agent that
+//! The place of the demo: a directory, a socket, pins and, alone on its node, a cgroup root of its own, the agent that
 //! lives there, and what can be seen of it from outside.
 
 use std::fs;
@@ -20,7 +20,7 @@ use crate::workspace;
 const DIRECTORY: &str = "/tmp/ballast-demo";
 const CGROUP_ROOT: &str = "ballast-demo";
 const PINS: &str = "/sys/fs/bpf/ballast-demo";
-const METRICS: &str = "127.0.0.1:9464";
+pub(super) const METRICS: &str = "127.0.0.1:9464";
 
 /// How long the last pods may take to go.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -51,8 +51,24 @@ impl Stage {
         })
     }
 
-    pub(super) fn has_leftovers(&self) -> bool {
-        self.directory.exists() || !self.roots().is_empty()
+    /// Of an earlier demo, if there are any.
+    pub(super) fn sweep_leftovers(&mut self) -> Result<()> {
+        if self.directory.exists() || !self.roots().is_empty() {
+            progress::headline("Sweeping up what an earlier demo left");
+            self.sweep()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Writes a file that is gone with the demo.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.directory.join(name);
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        Ok(path)
     }
 
     fn manifests(&self) -> PathBuf {
@@ -77,27 +93,37 @@ impl Stage {
     /// Starts the agent; it is ready when [`Stage::status`] answers.
     pub(super) fn start(&mut self) -> Result<()> {
         fs::create_dir_all(self.manifests())?;
+        let manifests = self.manifests();
+        let settings = format!(
+            "mode: own\n\
+             pods: {{source: manifests, manifestDirectory: {manifests}}}\n\
+             runtime: {{type: process}}\n\
+             kubeletDirectory: {DIRECTORY}/kubelet\n\
+             kubelet: {{cgroupRoot: /{CGROUP_ROOT}, failSwapOn: false, \
+             evictionHard: {{memory.available: 100Mi}}}}\n",
+            manifests = manifests.display(),
+        );
+        self.launch(Command::new(&self.program), &settings)
+    }
+
+    /// Starts the agent by `command`, with these settings besides those of every demo.
+    pub(super) fn launch(&mut self, mut command: Command, settings: &str) -> Result<()> {
+        fs::create_dir_all(&self.directory)?;
         let config = self.directory.join("config.yaml");
         fs::write(
             &config,
             format!(
                 "apiVersion: ballast.dev/v1alpha1\n\
                  kind: AgentConfiguration\n\
-                 mode: own\n\
-                 pods: {{source: manifests, manifestDirectory: {manifests}}}\n\
-                 runtime: {{type: process}}\n\
                  stateDirectory: {DIRECTORY}/state\n\
-                 kubeletDirectory: {DIRECTORY}/kubelet\n\
                  socket: {DIRECTORY}/ballast.sock\n\
                  metrics: {{address: \"{METRICS}\"}}\n\
                  bpf: {{pinDirectory: {PINS}}}\n\
-                 kubelet: {{cgroupRoot: /{CGROUP_ROOT}, failSwapOn: false, \
-                 evictionHard: {{memory.available: 100Mi}}}}\n",
-                manifests = self.manifests().display(),
+                 {settings}",
             ),
         )?;
         let log = fs::File::create(self.directory.join("agent.log"))?;
-        let child = Command::new(&self.program)
+        let child = command
             .args(["run", "--config"])
             .arg(&config)
             .stdin(Stdio::null())
@@ -271,28 +297,33 @@ impl Stage {
         self.agent = None;
     }
 
-    /// Takes everything down: the pods through the agent, then the agent, then what it lived in.
+    /// Takes everything down: the pods through the agent, unless they are a kubelet's, then the agent, then what it
+    /// lived in.
     pub(super) fn sweep(&mut self) -> Result<()> {
+        let deadline = Instant::now() + SWEEP;
         let manifests = self.manifests();
         if manifests.exists() {
             for entry in fs::read_dir(&manifests)? {
                 fs::remove_file(entry?.path())?;
             }
+            if self.agent.is_none() && self.status().is_err() {
+                self.start()?;
+            }
+            self.wait_until(deadline, "every pod is gone", |it| pods(it).is_empty())?;
         }
-        let deadline = Instant::now() + SWEEP;
-        if self.agent.is_none() && self.status().is_err() {
-            self.start()?;
-        }
-        let status = self.wait_until(deadline, "every pod is gone", |it| pods(it).is_empty())?;
-        let pid = status["agent"]["pid"].to_string();
-        run_quietly(Command::new("kill").args(["-TERM", &pid]))?;
-        if let Some(mut agent) = self.agent.take() {
-            let ended = agent.wait()?;
-            ensure!(ended.success(), "the agent ended with {ended}");
-        }
-        while Path::new("/proc").join(&pid).exists() {
-            ensure!(Instant::now() < deadline, "the agent {pid} does not end");
-            thread::sleep(POLL);
+        let told = self.status().ok();
+        let told = told.map(|it| it["agent"]["pid"].to_string());
+        let started = self.agent.as_ref().map(|it| it.id().to_string());
+        if let Some(pid) = told.or(started) {
+            run_quietly(Command::new("kill").args(["-TERM", &pid]))?;
+            if let Some(mut agent) = self.agent.take() {
+                let ended = agent.wait()?;
+                ensure!(ended.success(), "the agent ended with {ended}");
+            }
+            while Path::new("/proc").join(&pid).exists() {
+                ensure!(Instant::now() < deadline, "the agent {pid} does not end");
+                thread::sleep(POLL);
+            }
         }
         for root in self.roots() {
             remove_cgroups(&root)?;
