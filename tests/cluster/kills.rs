@@ -6,11 +6,10 @@ use anyhow::{Result, ensure};
 use ballast::decide::missed_kills::GRACE;
 use ballast::model::record::{EventDetail, EventRecord, OomScope};
 use ballast_tests::agent::Agent;
+use ballast_tests::cluster::{Namespace, agent, text};
 use ballast_tests::scrape;
 use ballast_tests::wait::until;
 use serde_json::Value;
-
-use super::{Namespace, agent, text};
 
 /// The id that the pod's status has of its first container, without the runtime's name before it.
 pub(super) fn container_id(pod: &Value) -> Result<&str> {

@@ -5,12 +5,12 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
+use ballast_tests::cluster::{IMAGE, Namespace, agent, cluster, text};
 use ballast_tests::scrape::text as page;
 use ballast_tests::wait::until;
 use serde_json::json;
 
 use super::kills::{check_counted, is_running, kills_of};
-use super::{IMAGE, Namespace, agent, cluster, text};
 
 /// The pods of a name that the agent shows.
 fn shown(agent: &Agent, namespace: &str, name: &str) -> Result<Vec<PodEntry>> {

@@ -7,12 +7,10 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::api_pod::ContainerRole;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
+use ballast_tests::cluster::{ApiWay, Namespace, container, new_agent, pod_spec};
 use ballast_tests::scrape;
 use ballast_tests::wait::until;
 use serde_json::{Value, json};
-
-use super::api::ApiWay;
-use super::{Namespace, container, new_agent, pod_spec};
 
 /// An agent that asks the API server.
 fn asking(test: &str) -> Result<(Agent, ApiWay)> {

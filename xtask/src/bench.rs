@@ -1,19 +1,19 @@
 //! `cargo xtask bench`: measures the agent beside its budgets.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::progress::{self, headline};
 use crate::test::programs;
-use crate::{build, cadvisor, setup, workspace};
+use crate::{build, cadvisor, cluster, setup, workspace};
 
 /// Measure the agent and print the figures beside their budgets
 ///
-/// As root, in more than twenty minutes; `placement` alone needs no root. Without a name everything is
-/// measured.
+/// As root, in more than twenty minutes; `placement` alone needs no root. Without a name everything but `kubernetes`
+/// is measured.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[arg(value_name = "PART")]
@@ -43,10 +43,22 @@ enum Part {
     Stats,
     /// Starts of an agent that observes ten thousand cgroups of somebody else's
     Observe,
+    /// OOM kills to Events and containers to names beside a real kubelet, on a cluster that is brought up for it; by
+    /// name alone, since no other agent starts beside a kubelet
+    Kubernetes,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let parts = &arguments.parts;
+    if parts.contains(&Part::Kubernetes) {
+        ensure!(
+            parts.len() == 1,
+            "`kubernetes` is measured alone: no other agent starts beside a kubelet"
+        );
+        if let Some(why) = cluster::cannot_run() {
+            bail!(why);
+        }
+    }
     let mut variables = Vec::new();
     if parts.iter().any(|it| *it != Part::Placement) || parts.is_empty() {
         ensure!(workspace::is_root(), "run as root: it makes cgroups");
@@ -55,6 +67,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let Programs { bench, conformance } = build_programs()?;
     variables.push(("BALLAST_CONFORMANCE", conformance));
+    if !parts.contains(&Part::Kubernetes) {
+        return measure(&bench, parts, &variables);
+    }
+    cluster::with(|directory| {
+        variables.push(("BALLAST_CLUSTER", directory.to_owned()));
+        measure(&bench, parts, &variables)
+    })
+}
+
+fn measure(bench: &Path, parts: &[Part], variables: &[(&str, PathBuf)]) -> Result<()> {
     headline("measure");
     let mut command = Command::new(bench);
     command
@@ -65,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 .filter_map(ValueEnum::to_possible_value)
                 .map(|it| it.get_name().to_owned()),
         )
-        .envs(variables);
+        .envs(variables.iter().cloned());
     match cadvisor::program() {
         Ok(path) => command.env(cadvisor::PROGRAM, path),
         Err(error) => command.env(cadvisor::WITHOUT, format!("{error:#}")),

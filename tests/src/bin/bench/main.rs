@@ -18,6 +18,7 @@ mod ebpf;
 mod eviction;
 mod files;
 mod fleet;
+mod kubernetes;
 mod load;
 mod machine;
 mod node;
@@ -50,10 +51,12 @@ enum Name {
     Eviction,
     Stats,
     Observe,
+    /// Beside a kubelet, where no agent of another measurement would start: by name alone.
+    Kubernetes,
 }
 
 impl Name {
-    const ALL: [(&'static str, Self); 10] = [
+    const ALL: [(&'static str, Self); 11] = [
         ("oom", Self::Oom),
         ("ebpf", Self::Ebpf),
         ("process", Self::Process),
@@ -64,6 +67,7 @@ impl Name {
         ("eviction", Self::Eviction),
         ("stats", Self::Stats),
         ("observe", Self::Observe),
+        ("kubernetes", Self::Kubernetes),
     ];
 
     fn parse(text: &str) -> Option<Self> {
@@ -99,7 +103,10 @@ fn main() -> ExitCode {
 
 fn measure(names: &[&str]) -> Result<()> {
     let names: Vec<Name> = match names {
-        [] => Name::ALL.iter().map(|(_, name)| *name).collect(),
+        [] => {
+            let all = Name::ALL.iter().map(|(_, name)| *name);
+            all.filter(|it| *it != Name::Kubernetes).collect()
+        }
         names => names.iter().filter_map(|it| Name::parse(it)).collect(),
     };
     let started = Instant::now();
@@ -129,6 +136,9 @@ fn measure(names: &[&str]) -> Result<()> {
     }
     if wanted(Name::Observe) {
         table.section("observe", observe::measure);
+    }
+    if wanted(Name::Kubernetes) {
+        table.section("kubernetes", kubernetes::measure);
     }
     println!("\n{}", machine::facts());
     println!("{table}");

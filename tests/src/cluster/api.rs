@@ -9,20 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
-use ballast_tests::agent::Agent;
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 
 use super::{NAME, cluster, text};
+use crate::agent::Agent;
 
 /// See the module. It ends when it is dropped.
-pub(super) struct ApiWay {
+#[derive(Debug)]
+pub struct ApiWay {
     kubeconfig: PathBuf,
     address: SocketAddr,
     state: Arc<State>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     is_cut: AtomicBool,
     is_over: AtomicBool,
@@ -31,7 +32,7 @@ struct State {
 
 impl ApiWay {
     /// `name`: of the file that leads the agent this way.
-    pub(super) fn new(name: &str) -> Result<Self> {
+    pub fn new(name: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
         let address = listener.local_addr()?;
         let config = fs::read_to_string(cluster()?.join("agent.kubeconfig"))?;
@@ -78,7 +79,7 @@ impl ApiWay {
     }
 
     /// The agent asks this way.
-    pub(super) fn lead(&self, agent: &mut Agent) {
+    pub fn lead(&self, agent: &mut Agent) {
         agent.sections.push_str(&format!(
             "pods: {{source: apiserver}}\nkubernetes: {{nodeName: {NAME}, kubeconfigFile: {}}}\n",
             self.kubeconfig.display()
@@ -86,12 +87,12 @@ impl ApiWay {
     }
 
     /// Nobody gets through any more.
-    pub(super) fn cut(&self) {
+    pub fn cut(&self) {
         self.state.is_cut.store(true, Ordering::Relaxed);
         self.state.close();
     }
 
-    pub(super) fn mend(&self) {
+    pub fn mend(&self) {
         self.state.is_cut.store(false, Ordering::Relaxed);
     }
 }

@@ -1,0 +1,179 @@
+//! Beside a real kubelet: how soon a container has its name, and how soon `kubectl` shows a kill.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::Agent;
+use ballast_tests::cluster::{ApiWay, Namespace, container, new_agent};
+use ballast_tests::wait::until;
+use serde_json::json;
+
+use super::table::{Row, Samples, Table, Verdict, mebibytes};
+use super::{machine, say};
+
+const N_NAMES: usize = 40;
+const N_KILLS: usize = 60;
+const NAME_BUDGET: Duration = Duration::from_millis(100);
+const EVENT_BUDGET: Duration = Duration::from_millis(500);
+const REASON: &str = "OomKilledChild";
+
+/// Between two looks at the agent: each is a program that is started.
+const POLL: Duration = Duration::from_millis(5);
+
+/// For one container or one kill; what takes longer has failed.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    let mut agent = new_agent("bench-kubernetes")?;
+    let way = ApiWay::new("bench-kubernetes")?;
+    way.lead(&mut agent);
+    agent.start()?;
+    agent.wait("the API server tells of pods", |status| {
+        let api_server = status.node.api_server.as_ref();
+        api_server.is_some_and(|it| it.is_followed())
+    })?;
+    let namespace = Namespace::new("bench")?;
+    say(&format!(
+        "kubernetes: names of {N_NAMES} containers, one after the other"
+    ));
+    table.extend(names(&agent, &namespace)?);
+    say(&format!("kubernetes: {N_KILLS} kills, one after the other"));
+    table.push(kills(&agent, &namespace)?);
+    let resident = machine::resident(agent.pid().context("the agent runs")?)?;
+    table.push(Row::value(
+        &format!("resident memory, {N_NAMES} pods of kubelet"),
+        1,
+        mebibytes(resident),
+        "",
+        Verdict::NoBudget,
+    ));
+    agent.stop()
+}
+
+/// From the first process of a container, by the time of a file that it makes, until the agent shows its name.
+fn names(agent: &Agent, namespace: &Namespace) -> Result<Vec<Row>> {
+    let stamps = agent.dir.join("stamps");
+    fs::create_dir(&stamps)?;
+    let mut delays = Vec::new();
+    let mut n_before = 0;
+    for n in 0..N_NAMES {
+        let name = format!("name-{n}");
+        let mut main = container("main", &format!(": > /stamps/{name}; exec sleep 3600"));
+        main["volumeMounts"] = json!([{"name": "stamps", "mountPath": "/stamps"}]);
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "containers": [main],
+                "volumes": [{"name": "stamps", "hostPath": {"path": stamps}}],
+            },
+        });
+        namespace.kubectl(&["create", "--filename", "-"], Some(&pod.to_string()))?;
+        let asked = SystemTime::now();
+        let named = loop {
+            let status = agent.status()?;
+            let now = SystemTime::now();
+            ensure!(
+                now < asked + PATIENCE,
+                "{name} has no name; log:\n{}",
+                agent.log_tail()
+            );
+            let mut pods = status.pods.iter().filter(|it| it.name == name);
+            if pods.any(|it| it.containers.iter().any(|it| it.name == "main")) {
+                break now;
+            }
+            thread::sleep(POLL);
+        };
+        let began = until("its first process runs", || {
+            Ok(fs::metadata(stamps.join(&name))?.modified()?)
+        })?;
+        match named.duration_since(began) {
+            Ok(delay) => delays.push(delay),
+            Err(_before) => {
+                n_before += 1;
+                delays.push(Duration::ZERO);
+            }
+        }
+    }
+    Ok(vec![
+        Row::durations(
+            "first process of a container to its name shown",
+            &Samples::new(delays),
+            Some(NAME_BUDGET),
+        ),
+        Row::value(
+            "of them named before their first process",
+            N_NAMES,
+            n_before,
+            "",
+            Verdict::NoBudget,
+        ),
+    ])
+}
+
+/// From the kill in the kernel until `kubectl` prints its Event.
+fn kills(agent: &Agent, namespace: &Namespace) -> Result<Row> {
+    let (mut kubectl, shown) = watch(namespace)?;
+    let delays = (0..N_KILLS).map(|n| {
+        let name = format!("kill-{n}");
+        namespace.run(&name, "tail /dev/zero; exec sleep 3600", "16Mi")?;
+        let mut seen = BTreeMap::new();
+        while !seen.contains_key(&name) {
+            let (pod, at) = shown.recv_timeout(PATIENCE).context("no Event is shown")?;
+            seen.insert(pod, at);
+        }
+        let killed = until("its record", || {
+            let records = agent.events("oom")?;
+            let of_pod = records.iter().find(|it| {
+                let pod = it.event.pod.as_ref();
+                pod.is_some_and(|it| it.name == name)
+            });
+            let record = of_pod.context("none yet")?;
+            Ok(Duration::from_nanos(record.event.boottime_ns))
+        })?;
+        namespace.kubectl(&["delete", "pod", &name, "--wait=false"], None)?;
+        Ok(seen[&name].saturating_sub(killed))
+    });
+    let delays: Result<Vec<Duration>> = delays.collect();
+    kubectl.kill()?;
+    kubectl.wait()?;
+    Ok(Row::durations(
+        "OOM kill to its Event, shown by kubectl",
+        &Samples::new(delays?),
+        Some(EVENT_BUDGET),
+    ))
+}
+
+/// kubectl, which prints Events as they come, and the pods of kills with the boottime of their line.
+fn watch(namespace: &Namespace) -> Result<(Child, Receiver<(String, Duration)>)> {
+    let mut kubectl = namespace
+        .command()
+        .args(["get", "events", "--watch", "--no-headers", "--output"])
+        .arg("custom-columns=REASON:.reason,POD:.involvedObject.name")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start kubectl")?;
+    let lines = BufReader::new(kubectl.stdout.take().context("it was piped")?).lines();
+    let (sender, shown) = mpsc::channel();
+    thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let Ok(at) = machine::boottime() else { return };
+            if let Some((REASON, pod)) = line.split_once(char::is_whitespace) {
+                // Whoever listened is gone.
+                if sender.send((pod.trim().to_owned(), at)).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    Ok((kubectl, shown))
+}

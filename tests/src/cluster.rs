@@ -1,0 +1,152 @@
+//! A real cluster of one node, which `cargo xtask cluster` brings up, as the cluster lane and the measurements use
+//! it. `BALLAST_CLUSTER` names its directory. Pods are made by kubectl.
+
+mod api;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+pub use self::api::ApiWay;
+use crate::agent::Agent;
+use crate::scrape::free_address;
+use crate::wait::until;
+
+/// The network namespace and the cgroup root of the cluster, which `cargo xtask cluster` names.
+pub const NAME: &str = "ballast-cluster";
+
+pub const IMAGE: &str = "localhost/ballast/busybox:1";
+
+/// A namespace of the cluster for one test, gone with its pods when it is dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    cluster: PathBuf,
+    pub name: String,
+}
+
+impl Namespace {
+    pub fn new(name: &str) -> Result<Self> {
+        let namespace = Self {
+            cluster: cluster()?,
+            name: name.to_owned(),
+        };
+        namespace.kubectl(&["create", "namespace", name], None)?;
+        // Without it no pod is admitted.
+        until("the namespace has its service account", || {
+            namespace.kubectl(&["get", "serviceaccount", "default"], None)
+        })?;
+        Ok(namespace)
+    }
+
+    /// kubectl as the administrator, in this namespace.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{NAME}"))
+            .arg("--")
+            .arg(self.cluster.join("kubectl"))
+            .arg("--kubeconfig")
+            .arg(self.cluster.join("admin.kubeconfig"))
+            .args(["--namespace", &self.name]);
+        command
+    }
+
+    pub fn kubectl(&self, arguments: &[&str], input: Option<&str>) -> Result<String> {
+        let mut child = self
+            .command()
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("start kubectl")?;
+        let mut stdin = child.stdin.take().context("it was piped")?;
+        stdin.write_all(input.unwrap_or_default().as_bytes())?;
+        drop(stdin);
+        let output = child.wait_with_output()?;
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "kubectl {arguments:?}: {errors}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// A pod of one container that runs `script`.
+    pub fn run(&self, name: &str, script: &str, memory: &str) -> Result<()> {
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": pod_spec(script, memory, "Never"),
+        });
+        self.kubectl(&["create", "--filename", "-"], Some(&pod.to_string()))?;
+        Ok(())
+    }
+
+    /// The pod as the API server has it, once `is_it`.
+    pub fn wait(&self, name: &str, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
+        until(&format!("{name} {what}"), || {
+            let text = self.kubectl(&["get", "pod", name, "--output", "json"], None)?;
+            let pod: Value = serde_json::from_str(&text)?;
+            ensure!(is_it(&pod), "{text}");
+            Ok(pod)
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let name = self.name.clone();
+        let delete = ["delete", "namespace", &name, "--wait=false"];
+        if let Err(error) = self.kubectl(&delete, None) {
+            eprintln!("remove namespace {name}: {error:#}");
+        }
+    }
+}
+
+/// Of a pod of one container that runs `script`.
+pub fn pod_spec(script: &str, memory: &str, restart: &str) -> Value {
+    let mut main = container("main", script);
+    main["resources"] = json!({"limits": {"memory": memory}});
+    json!({
+        "restartPolicy": restart,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [main],
+    })
+}
+
+pub fn container(name: &str, script: &str) -> Value {
+    json!({
+        "name": name,
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", script],
+    })
+}
+
+/// The directory of the cluster.
+pub fn cluster() -> Result<PathBuf> {
+    let cluster = std::env::var_os("BALLAST_CLUSTER").context("BALLAST_CLUSTER is not set")?;
+    Ok(cluster.into())
+}
+
+/// An agent that observes the node.
+pub fn agent(test: &str) -> Result<Agent> {
+    let mut agent = new_agent(test)?;
+    agent.start()?;
+    Ok(agent)
+}
+
+/// One that is not started yet.
+pub fn new_agent(test: &str) -> Result<Agent> {
+    let mut agent = Agent::observing_below(test, NAME)?;
+    agent.metrics = free_address()?;
+    agent.runtime = Some(cluster()?.join("containerd.sock"));
+    Ok(agent)
+}
+
+pub fn text<'a>(value: &'a Value, pointer: &str) -> Result<&'a str> {
+    let found = value.pointer(pointer).and_then(Value::as_str);
+    found.with_context(|| format!("no {pointer} in {value}"))
+}
