@@ -11,7 +11,9 @@
 //! - That it tells nothing says nothing of a pod.
 //!
 //! The watch is that of `kube`'s client, and the state around it our own: its runtime does not show bookmarks, so it
-//! never notices a watch that stays silent for good after etcd was restored from a backup.
+//! never notices a watch that stays silent for good after etcd was restored from a backup. So is the way to the server
+//! below it (`connect`): `kube`'s brings a second reader of YAML and a JSONPath, for credentials by `auth-provider`,
+//! which Kubernetes has removed in 1.26. They vanish from the binary where nothing of `kube::Config` is called.
 
 mod asked;
 mod back_off;

@@ -346,7 +346,7 @@ fn a_program_that_gives_no_credentials_holds_up_nobody() -> Result<()> {
 }
 
 /// An Event of a pod.
-fn write(kind: WriteKind, namespace: &str, id: u64, count: u64) -> Write {
+pub(super) fn write(kind: WriteKind, namespace: &str, id: u64, count: u64) -> Write {
     let at = |seconds| WallTime::from_epoch(Duration::from_secs(1_700_000_000 + seconds));
     Write {
         kind,

@@ -33,6 +33,9 @@ pub enum Manner {
     Silent,
 }
 
+/// By their names in small letters; those of one name in the order in which they came.
+type Headers = BTreeMap<String, Vec<String>>;
+
 /// See the module. It ends when it is dropped.
 pub struct FakeApiServer {
     pub address: SocketAddr,
@@ -60,6 +63,10 @@ struct Inner {
     n_writes: usize,
     /// All that was asked for, with its parameters.
     questions: Vec<String>,
+    /// Of each question.
+    headers: Vec<Headers>,
+    /// The path that it is below.
+    below: String,
     /// Watches that began before the n-th cut are cut.
     n_cuts: u64,
     connections: Vec<TcpStream>,
@@ -201,6 +208,19 @@ impl FakeApiServer {
         self.state.lock().questions.clone()
     }
 
+    /// What each question says under a name that is in small letters.
+    pub fn headers(&self, name: &str) -> Vec<Vec<String>> {
+        let inner = self.state.lock();
+        let all = inner.headers.iter();
+        all.map(|it| it.get(name).cloned().unwrap_or_default())
+            .collect()
+    }
+
+    /// There is nothing but what is below this path, as behind a proxy that has many API servers.
+    pub fn move_below(&self, path: &str) {
+        path.clone_into(&mut self.state.lock().below);
+    }
+
     /// Who watches.
     pub fn n_watches(&self) -> usize {
         self.state.lock().n_watches
@@ -236,9 +256,15 @@ impl State {
         self.lock().connections.push(stream.try_clone()?);
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut writer = stream;
-        while let Some((verb, question, body)) = read_question(&mut reader)? {
-            self.lock().questions.push(question.clone());
-            self.answer(&verb, &question, &body, &mut writer)?;
+        while let Some(question) = read_question(&mut reader)? {
+            let mut inner = self.lock();
+            inner.questions.push(question.target.clone());
+            inner.headers.push(question.headers);
+            let below = inner.below.clone();
+            drop(inner);
+            // What is elsewhere is found nowhere.
+            let target = question.target.strip_prefix(&below).unwrap_or_default();
+            self.answer(&question.method, target, &question.body, &mut writer)?;
         }
         Ok(())
     }
@@ -442,8 +468,16 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// `None`: there is none any more. Gives its method, its path with its parameters, and its body.
-fn read_question(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, String, Value)>> {
+struct Question {
+    method: String,
+    /// Its path with its parameters.
+    target: String,
+    headers: Headers,
+    body: Value,
+}
+
+/// `None`: there is none any more.
+fn read_question(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Question>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
@@ -451,21 +485,26 @@ fn read_question(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String
     let mut words = line.split(' ').map(str::to_owned);
     let method = words.next().unwrap_or_default();
     let target = words.next().unwrap_or_default();
-    let mut length = 0;
+    let mut headers = Headers::new();
     loop {
         let mut header = String::new();
         reader.read_line(&mut header)?;
         let Some((name, value)) = header.trim_end().split_once(':') else {
             break;
         };
-        if name.eq_ignore_ascii_case("content-length") {
-            length = value.trim().parse().unwrap_or(0);
-        }
+        let values = headers.entry(name.to_ascii_lowercase()).or_default();
+        values.push(value.trim().to_owned());
     }
+    let length = headers.get("content-length").and_then(|it| it.first());
+    let length = length.and_then(|it| it.parse().ok()).unwrap_or(0);
     let mut body = Vec::new();
     reader.take(length).read_to_end(&mut body)?;
-    let body = serde_json::from_slice(&body).unwrap_or_default();
-    Ok(Some((method, target, body)))
+    Ok(Some(Question {
+        method,
+        target,
+        headers,
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+    }))
 }
 
 /// What an API server finds fault with in an Event that has an eventTime.

@@ -1,26 +1,49 @@
 //! How the API server is reached: by a kubeconfig file, or by the service account of the agent's own pod. Files are
-//! read anew for each client, and after each failure there is another: tokens and certificates change under the same
-//! names.
+//! read anew for each connection, and after each failure there is another: tokens and certificates change under the
+//! same names.
+//!
+//! `kubeconfig` and `service_account` say who asks, and of whom ([`Access`]), `exec` runs the program that gives
+//! credentials, and `transport` puts a connection below `kube`'s client.
+//!
+//! Invariants:
+//! - No error shows a token, a key, or what a program has printed.
+//! - No file is read on the thread that asks the API server, which has other things to do.
+
+mod credentials;
+mod exec;
+mod kubeconfig;
+mod proxy;
+mod service_account;
+mod tls;
+mod transport;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kube::client::AuthError;
-use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::http::uri::Scheme;
+use hyper::{HeaderMap, Uri};
+use kube::Client;
 use kube::core::Status;
-use kube::{Client, Config};
-use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
+use self::credentials::{Authorization, Secret, TokenFile};
+use self::exec::Exec;
+use self::proxy::Proxy;
+use self::tls::{ClientCertificate, Pem, Trust};
+use self::transport::Transport;
 use super::Settings;
-use crate::sys::{Root, chain};
+use crate::sys::{FsError, Root, chain, clock};
 
-/// To connect, with TLS.
-const CONNECT: Duration = Duration::from_secs(5);
-
-/// To read the files, and for a program of `exec` in a kubeconfig to give credentials. Nobody waits longer for a
-/// file system or a program that hangs.
+/// To read the files. Nobody waits longer for a file system that hangs.
 const PREPARE: Duration = Duration::from_secs(10);
+
+/// How long a certificate of a file is used: whoever replaces it does so hours before it ends, and the API server
+/// refuses a connection whose certificate has ended.
+const REREAD: Duration = Duration::from_secs(600);
+
+/// Bytes. A kubeconfig of many clusters has some hundred kilobytes.
+const LARGEST_FILE: u64 = 4 << 20;
 
 /// Bytes of what somebody else says that are shown.
 const LONGEST_TEXT: usize = 256;
@@ -29,95 +52,262 @@ const LONGEST_TEXT: usize = 256;
 pub(super) enum ConnectError {
     #[error("{}: {why}", .path.display())]
     Kubeconfig { path: PathBuf, why: String },
-    #[error("the service account of the agent's pod cannot be used")]
-    ServiceAccount(#[from] InClusterError),
-    #[error("make a connection: {0}")]
-    Client(String),
-    #[error("its files and credentials were not read within {} s", PREPARE.as_secs())]
+    #[error("the service account of the agent's pod cannot be used: {0}")]
+    ServiceAccount(String),
+    #[error("its files were not read within {} s", PREPARE.as_secs())]
     Late,
+}
+
+/// A way to one API server.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    /// URL of the API server.
+    pub(super) server: String,
+    /// Boottime from which its credentials are to be had anew. `None`: they do not end.
+    until: Option<Duration>,
+}
+
+impl Connection {
+    /// There is to be another before the next question.
+    pub(super) fn is_over(&self) -> bool {
+        self.until.is_some_and(|it| clock::boottime() >= it)
+    }
+}
+
+/// Who asks, and of whom, with files unread.
+struct Access {
+    server: Uri,
+    /// Who vouches for the server. `None`: whom the system trusts.
+    authority: Option<Pem>,
+    /// The server needs nobody who vouches for it.
+    is_insecure: bool,
+    /// The name that the certificate of the server is of, where it is not that of the URL.
+    server_name: Option<String>,
+    /// URL of the proxy on the way.
+    proxy: Option<String>,
+    /// The variables of the environment that name a proxy are heard.
+    hears_environment: bool,
+    /// The client's certificate and key.
+    certificate: Option<(Pem, Pem)>,
+    identity: Identity,
+    impersonated: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Who asks, beside the client's certificate.
+enum Identity {
+    Anonymous,
+    Basic {
+        user: String,
+        password: Secret,
+    },
+    Token(Secret),
+    /// The file is read anew all the time.
+    TokenFile {
+        path: PathBuf,
+        /// Where the file cannot be read.
+        otherwise: Option<Secret>,
+    },
+    Exec(Exec),
+}
+
+/// All but what a program of `exec` gives.
+struct Prepared {
+    server: Uri,
+    trust: Trust,
+    server_name: Option<String>,
+    proxy: Option<Proxy>,
+    certificate: Option<ClientCertificate>,
+    authorization: Authorization,
+    headers: HeaderMap,
+    /// With what it is told.
+    exec: Option<(Exec, String)>,
+    until: Option<Duration>,
 }
 
 /// Reads files, and asks nobody. `Err`: this leads nowhere, whether the API server answers or not.
 pub(super) async fn check(of: &Settings) -> Result<(), ConnectError> {
-    let of = of.clone();
-    prepared(move || {
-        let config = settings(&of)?;
-        // A program that gives credentials is run when they are needed.
-        if config.auth_info.exec.is_none() && config.auth_info.auth_provider.is_none() {
-            client_of(config)?;
-        }
-        Ok(())
-    })
-    .await
+    let prepared = prepare_in_time(of).await?;
+    // A program that gives credentials is run when they are needed.
+    let built = prepared.build();
+    built.map(|_| ()).map_err(|why| error(of, why))
 }
 
-/// With the URL of the API server.
-pub(super) async fn client(of: &Settings) -> Result<(Client, String), ConnectError> {
-    let of = of.clone();
-    prepared(move || {
-        let config = settings(&of)?;
-        let server = config.cluster_url.to_string();
-        let server = server.trim_end_matches('/').to_owned();
-        Ok((client_of(config)?, server))
-    })
-    .await
+/// Asks nobody but the program of `exec`, if there is one.
+pub(super) async fn connect(of: &Settings) -> Result<Connection, ConnectError> {
+    let mut prepared = prepare_in_time(of).await?;
+    let connected = match prepared.exec.take() {
+        Some((exec, info)) => match exec.run(&info).await {
+            Ok(given) => prepared.take(given),
+            Err(why) => Err(why),
+        },
+        None => Ok(()),
+    };
+    let connected = connected.and_then(|()| prepared.build());
+    connected.map_err(|why| error(of, why))
 }
 
-async fn prepared<T: Send + 'static>(
-    prepare: impl FnOnce() -> Result<T, ConnectError> + Send + 'static,
-) -> Result<T, ConnectError> {
-    match tokio::time::timeout(PREPARE, spawn_blocking(prepare)).await {
+async fn prepare_in_time(of: &Settings) -> Result<Prepared, ConnectError> {
+    let settings = of.clone();
+    let preparing = spawn_blocking(move || {
+        prepare(settings.kubeconfig_file.as_deref()).map_err(|why| error(&settings, why))
+    });
+    match tokio::time::timeout(PREPARE, preparing).await {
         Ok(Ok(prepared)) => prepared,
         // A panic there has been reported.
         Ok(Err(_)) | Err(_) => Err(ConnectError::Late),
     }
 }
 
-fn client_of(config: Config) -> Result<Client, ConnectError> {
-    Client::try_from(config).map_err(|it| ConnectError::Client(said(&it)))
-}
-
-fn settings(settings: &Settings) -> Result<Config, ConnectError> {
-    let mut config = match &settings.kubeconfig_file {
-        Some(path) => from_file(path).map_err(|why| ConnectError::Kubeconfig {
-            path: path.clone(),
-            why,
-        })?,
-        None => Config::incluster()?,
-    };
-    config.connect_timeout = Some(CONNECT);
-    // Who waits, and for how long, is decided in one place.
-    config.default_retry = false;
-    Ok(config)
-}
-
-fn from_file(path: &Path) -> Result<Config, String> {
-    let read = |it: KubeconfigError| match it {
-        // It prints what stands around the fault, which may be a token.
-        KubeconfigError::Parse(_) => "it is no kubeconfig".to_owned(),
-        KubeconfigError::ReadConfig(source, _) => source.to_string(),
-        other => short(&chain(&other)),
-    };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(read)?;
-    let options = KubeConfigOptions::default();
-    let loading = Config::from_custom_kubeconfig(kubeconfig, &options);
-    let mut config = Handle::current().block_on(loading).map_err(read)?;
-    // As kubectl takes it, with a line break at its end.
-    if let Some(file) = config.auth_info.token_file.take() {
-        let token = Root::host().read_text(&file).map_err(|it| chain(&it))?;
-        config.auth_info.token = Some(token.trim().to_owned().into());
+fn error(of: &Settings, why: String) -> ConnectError {
+    match of.kubeconfig_file.clone() {
+        Some(path) => ConnectError::Kubeconfig { path, why },
+        None => ConnectError::ServiceAccount(why),
     }
-    Ok(config)
+}
+
+/// `None`: the service account of the agent's pod. Reads files.
+fn prepare(kubeconfig: Option<&Path>) -> Result<Prepared, String> {
+    let access = match kubeconfig {
+        Some(path) => {
+            let text = read_kubeconfig(path)?;
+            let directory = path.parent().unwrap_or(Path::new("/"));
+            kubeconfig::access(&text, directory)?
+        }
+        None => service_account::access(environment)?,
+    };
+    access.prepare()
+}
+
+fn read_kubeconfig(path: &Path) -> Result<String, String> {
+    let read = Root::host().read_at_most(path, LARGEST_FILE);
+    // Whoever shows the error names the file.
+    let bytes = read.map_err(|it| match it {
+        FsError::Gone { .. } => "No such file or directory".to_owned(),
+        FsError::Io { source, .. } => source.to_string(),
+    })?;
+    String::from_utf8(bytes).map_err(|_not_shown| "it is no kubeconfig: it is not UTF-8".to_owned())
+}
+
+/// A file that a kubeconfig or a service account names.
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let read = Root::host().read_at_most(path, LARGEST_FILE);
+    read.map_err(|it| chain(&it))
+}
+
+/// A variable of the environment; one that is empty is none.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "where Kubernetes tells a pod of its API server, and a system of its proxy"
+)]
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|it| !it.is_empty())
+}
+
+impl Access {
+    /// Reads its files.
+    fn prepare(self) -> Result<Prepared, String> {
+        let authority = self.authority.as_ref().map(Pem::read).transpose()?;
+        let trust = self.trust(authority.as_deref())?;
+        let proxy = self.proxy()?;
+        let until = match &self.certificate {
+            Some((certificate, _)) if certificate.is_file() => Some(clock::boottime() + REREAD),
+            _ => None,
+        };
+        let certificate = self.certificate.as_ref();
+        let certificate =
+            certificate.map(|(certificate, key)| ClientCertificate::read(certificate, key));
+        let (authorization, exec) = self.identity.prepare(authority.as_deref())?;
+        Ok(Prepared {
+            server: self.server,
+            trust,
+            server_name: self.server_name,
+            proxy,
+            certificate: certificate.transpose()?,
+            authorization,
+            headers: self.impersonated.into_iter().collect(),
+            exec,
+            until,
+        })
+    }
+
+    fn trust(&self, authority: Option<&[u8]>) -> Result<Trust, String> {
+        let is_encrypted = self.server.scheme() == Some(&Scheme::HTTPS);
+        Ok(match (authority, &self.authority) {
+            _ if self.is_insecure => Trust::Anybody,
+            (Some(pem), Some(of)) => Trust::Roots(tls::roots(of.field, pem)?),
+            _ if is_encrypted => Trust::Roots(tls::roots_of_system()?),
+            _ => Trust::Nobody,
+        })
+    }
+
+    fn proxy(&self) -> Result<Option<Proxy>, String> {
+        match &self.proxy {
+            Some(url) => Proxy::new("proxy-url", url).map(Some),
+            None if self.hears_environment => Proxy::of_environment(&self.server, environment),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Identity {
+    /// `authority`: PEM of who vouches for the server, which a program of `exec` may want to know.
+    fn prepare(
+        self,
+        authority: Option<&[u8]>,
+    ) -> Result<(Authorization, Option<(Exec, String)>), String> {
+        let authorization = match self {
+            Self::Anonymous => Authorization::None,
+            Self::Basic { user, password } => {
+                Authorization::Fixed(credentials::basic(&user, &password))
+            }
+            Self::Token(token) => Authorization::Fixed(credentials::bearer("token", &token)?),
+            Self::TokenFile { path, otherwise } => {
+                Authorization::File(TokenFile::new(path, otherwise.as_ref())?)
+            }
+            Self::Exec(exec) => {
+                let info = exec.info(authority);
+                return Ok((Authorization::None, Some((exec, info))));
+            }
+        };
+        Ok((authorization, None))
+    }
+}
+
+impl Prepared {
+    /// What a program has given takes the place of what the files say.
+    fn take(&mut self, given: exec::Given) -> Result<(), String> {
+        if let Some(token) = &given.token {
+            self.authorization = Authorization::Fixed(credentials::bearer("exec", token)?);
+        }
+        self.certificate = given.certificate.or(self.certificate.take());
+        self.until = self.until.into_iter().chain(given.until).min();
+        Ok(())
+    }
+
+    fn build(self) -> Result<Connection, String> {
+        let tls = tls::client_config(self.trust, self.certificate)?;
+        let server = self.server.to_string();
+        let transport = Transport::new(transport::Way {
+            server: self.server,
+            tls,
+            server_name: self.server_name,
+            proxy: self.proxy,
+            authorization: self.authorization,
+            headers: self.headers,
+        })?;
+        Ok(Connection {
+            // Nothing is asked that has no namespace of its own.
+            client: Client::new(transport, "default"),
+            server: server.trim_end_matches('/').to_owned(),
+            until: self.until,
+        })
+    }
 }
 
 /// An error as people read it: what the API server says of it, where it says something.
 pub(super) fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => said_by_server(status),
-        // They print what a program has printed, which may be a token.
-        kube::Error::Auth(AuthError::AuthExecRun { .. } | AuthError::AuthExecParse(_)) => {
-            "the program of `exec` gives no credentials".to_owned()
-        }
         // What they print has the text of their sources in it.
         kube::Error::Service(source) => short(&chain(source.as_ref())),
         other => short(&chain(other)),
@@ -142,8 +332,49 @@ fn short(text: &str) -> String {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use super::*;
+
+    /// Of a user of a server without TLS.
+    fn prepared(user: &str) -> Prepared {
+        let text = format!(
+            "{{current-context: h, contexts: [{{name: h, context: {{cluster: c, user: u}}}}], \
+             clusters: [{{name: c, cluster: {{server: 'http://a'}}}}], \
+             users: [{{name: u, user: {user}}}]}}"
+        );
+        let access = kubeconfig::access(&text, Path::new("/none")).unwrap();
+        access.prepare().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_program_gives_takes_the_place_of_what_files_say() {
+        let mut prepared =
+            prepared("{exec: {command: x, apiVersion: client.authentication.k8s.io/v1}, as: jane}");
+        assert!(prepared.exec.is_some());
+        let now = clock::boottime();
+        let give = |until| exec::Given {
+            token: Some(Secret::new("t")),
+            certificate: None,
+            until: Some(until),
+        };
+        prepared.take(give(now + REREAD)).unwrap();
+        // Of both ends the first.
+        prepared.take(give(now)).unwrap();
+        prepared.take(give(now + REREAD)).unwrap();
+        let header = prepared.authorization.header().await.unwrap();
+        assert_eq!(header, "Bearer t");
+        assert_eq!(prepared.headers["impersonate-user"], "jane");
+        let connection = prepared.build().unwrap();
+        assert!(connection.is_over());
+        assert_eq!(connection.server, "http://a");
+    }
+
+    #[tokio::test]
+    async fn what_a_kubeconfig_has_in_it_does_not_end() {
+        let connection = prepared("{token: t}").build().unwrap();
+        assert!(!connection.is_over() && connection.until.is_none());
+    }
 
     #[test]
     fn what_others_say_is_one_line_of_some_length() {

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use super::asked::{Late, asked};
 use super::back_off::BackOff;
-use super::connect::{self, said};
+use super::connect::{self, Connection, said};
 use super::{ANSWER, Settings, Sink, Told, code};
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::{ApiResource, ApiVerb};
@@ -61,7 +61,7 @@ pub(super) struct Writer {
     settings: Settings,
     sink: Sink,
     writes: mpsc::Receiver<Write>,
-    client: Option<Client>,
+    connection: Option<Connection>,
     back_off: BackOff,
     fault: Option<String>,
     /// Of this agent, among those that run one after the other.
@@ -74,7 +74,7 @@ impl Writer {
             settings,
             sink,
             writes,
-            client: None,
+            connection: None,
             back_off: BackOff::new(),
             fault: None,
             instance: clock::boottime().as_nanos().to_string(),
@@ -100,7 +100,7 @@ impl Writer {
                 }
                 Err(Unwritten::Unreached(why)) => {
                     // The files that say how it is reached may have changed.
-                    self.client = None;
+                    self.connection = None;
                     self.set_fault(Some(why));
                     self.back_off.wait(Duration::ZERO).await;
                     Outcome::Failed
@@ -118,14 +118,7 @@ impl Writer {
     }
 
     async fn write(&mut self, write: &Write) -> Result<Outcome, Unwritten> {
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => {
-                let connected = connect::client(&self.settings).await;
-                let (client, _) = connected.map_err(|it| Unwritten::Unreached(chain(&it)))?;
-                self.client.insert(client).clone()
-            }
-        };
+        let client = self.client().await?;
         let events = Api::<Event>::namespaced(client, namespace(write));
         let name = name(write, &self.settings.node);
         match write.kind {
@@ -158,6 +151,18 @@ impl Writer {
                 }
             }
         }
+    }
+
+    async fn client(&mut self) -> Result<Client, Unwritten> {
+        let kept = self.connection.take().filter(|it| !it.is_over());
+        let connection = match kept {
+            Some(connection) => connection,
+            None => {
+                let connected = connect::connect(&self.settings).await;
+                connected.map_err(|it| Unwritten::Unreached(chain(&it)))?
+            }
+        };
+        Ok(self.connection.insert(connection).client.clone())
     }
 
     /// Of the object, among all of all agents.

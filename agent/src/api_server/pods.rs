@@ -24,7 +24,7 @@ use tokio_stream::{Stream, StreamExt};
 
 use super::asked::{Late, asked};
 use super::back_off::BackOff;
-use super::connect::{said, said_by_server};
+use super::connect::{Connection, said, said_by_server};
 use super::{ANSWER, Settings, Sink, Told, code, connect, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_pod::object::PodObject;
@@ -148,20 +148,27 @@ impl Follower {
 
     pub(super) async fn run(mut self) -> Infallible {
         loop {
-            let failure = match connect::client(&self.settings).await {
-                Ok((client, server)) => {
-                    // Versions of one API server mean nothing to another.
-                    if self.status.server.as_ref() != Some(&server) {
-                        self.version = None;
-                    }
-                    self.status.server = Some(server);
-                    self.follow(client).await
-                }
-                Err(error) => Failure::new(chain(&error)),
+            self.streams_lists = true;
+            let failure = match self.connect().await {
+                Ok(connection) => self.follow(connection).await,
+                Err(failure) => failure,
             };
             self.set_fault(failure.why);
             self.pause(failure.after).await;
         }
+    }
+
+    async fn connect(&mut self) -> Result<Connection, Failure> {
+        let connected = connect::connect(&self.settings).await;
+        let connection = connected.map_err(|it| Failure::new(chain(&it)))?;
+        // Versions of one API server mean nothing to another, nor does what it can.
+        if self.status.server.as_ref() != Some(&connection.server) {
+            self.version = None;
+            self.streams_lists = true;
+            self.is_told = false;
+            self.status.server = Some(connection.server.clone());
+        }
+        Ok(connection)
     }
 
     /// `least`: what was asked for.
@@ -173,11 +180,16 @@ impl Follower {
         self.back_off.wait(least).await;
     }
 
-    /// Until it fails. Another client is made then: the files that say how may have changed.
-    async fn follow(&mut self, client: Client) -> Failure {
-        self.streams_lists = true;
+    /// Until it fails. Another connection is made then: the files that say how may have changed.
+    async fn follow(&mut self, mut connection: Connection) -> Failure {
         loop {
-            match self.watch(&client).await {
+            if connection.is_over() {
+                connection = match self.connect().await {
+                    Ok(connection) => connection,
+                    Err(failure) => return failure,
+                };
+            }
+            match self.watch(&connection.client).await {
                 // It has lasted as long as it was to.
                 Left::Ended if self.has_lasted() => {}
                 Left::Ended => self.pause(Duration::ZERO).await,
@@ -469,8 +481,8 @@ pub(super) async fn probe(settings: &Settings) -> ApiServerFacts {
         node: settings.node.clone(),
         ..ApiServerFacts::default()
     };
-    match connect::client(settings).await {
-        Ok((client, server)) => {
+    match connect::connect(settings).await {
+        Ok(Connection { client, server, .. }) => {
             facts.server = Some(server);
             facts.fault = ask(client, settings, &mut facts).await.err();
         }

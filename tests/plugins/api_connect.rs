@@ -1,0 +1,789 @@
+//! The agent's way to an API server of the test: whom it believes, who it says it is, and what is on the way.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{env, fs, io, process, thread};
+
+use anyhow::{Context, Result, ensure};
+use ballast::api_server::{ApiServer, Settings, Told, fault};
+use ballast::model::api_server::ApiServerStatus;
+use ballast::model::kube_event::{Outcome, WriteKind};
+use ballast_tests::api_server::{FakeApiServer, Manner};
+use ballast_tests::wait::until;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use serde_json::{Value, json};
+use tokio_rustls::TlsAcceptor;
+
+use super::api_server::write;
+
+const EXEC_V1: &str = "client.authentication.k8s.io/v1";
+
+/// A directory of a test, gone when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Result<Self> {
+        let path = env::temp_dir().join(format!("ballast-connect-{name}-{}", process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A kubeconfig of one context.
+    fn write(&self, cluster: Value, user: Value) -> Result<()> {
+        let kubeconfig = json!({
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": user}],
+        });
+        Ok(fs::write(self.path("kubeconfig"), kubeconfig.to_string())?)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            node: "node1".to_owned(),
+            kubeconfig_file: Some(self.path("kubeconfig")),
+            events: false,
+        }
+    }
+
+    /// What the files say is wrong, without a question to anybody.
+    fn fault(&self) -> Result<String> {
+        Ok(fault(&self.settings())?.unwrap_or_default())
+    }
+
+    fn watch(&self) -> Result<Watching> {
+        let (sender, told) = mpsc::channel();
+        let sink = move |told| sender.send(told).unwrap_or_default();
+        Ok(Watching {
+            server: ApiServer::start(self.settings(), sink)?,
+            told,
+            states: Vec::new(),
+            n_written: 0,
+        })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An agent's watch, and all that it told of the API server.
+struct Watching {
+    server: ApiServer,
+    told: Receiver<Told>,
+    states: Vec<ApiServerStatus>,
+    /// Events that the API server has taken.
+    n_written: usize,
+}
+
+impl Watching {
+    fn look(&mut self) {
+        while let Ok(told) = self.told.try_recv() {
+            match told {
+                Told::State(state) => self.states.push(state),
+                Told::Written(Outcome::Written) => self.n_written += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Another one, which the API server takes.
+    fn write_event(&mut self) -> Result<()> {
+        let n = self.n_written;
+        let id = u64::try_from(n)?;
+        let namespace = format!("of-{n}");
+        self.server
+            .write(write(WriteKind::Create, &namespace, id, 1));
+        until("it is written", || {
+            self.look();
+            ensure!(self.n_written > n, "{:?}", self.states);
+            Ok(())
+        })
+    }
+
+    fn wait_followed(&mut self) -> Result<()> {
+        until("it is followed", || {
+            self.look();
+            let last = self.states.last();
+            let is_followed = last.is_some_and(ApiServerStatus::is_followed);
+            ensure!(is_followed, "{:?}", self.states);
+            Ok(())
+        })
+    }
+
+    fn wait_fault(&mut self, what: &str) -> Result<()> {
+        until(what, || {
+            let faults = self.faults();
+            ensure!(faults.iter().any(|it| it.contains(what)), "{faults:?}");
+            Ok(())
+        })
+    }
+
+    fn faults(&mut self) -> Vec<&str> {
+        self.look();
+        let states = self.states.iter();
+        states.filter_map(|it| it.fault.as_deref()).collect()
+    }
+}
+
+/// Who vouches for others.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+impl Authority {
+    fn new() -> Result<Self> {
+        let mut params = CertificateParams::new(Vec::<String>::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate()?;
+        let certificate = params.self_signed(&key)?.der().clone();
+        let issuer = Issuer::new(params, key);
+        Ok(Self {
+            issuer,
+            certificate,
+        })
+    }
+
+    fn pem(&self) -> String {
+        pem("CERTIFICATE", &self.certificate)
+    }
+
+    fn roots(&self) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone())?;
+        Ok(roots)
+    }
+
+    /// A certificate, and its key.
+    fn vouch(&self, name: &str) -> Result<(CertificateDer<'static>, Vec<u8>)> {
+        let key = KeyPair::generate()?;
+        let params = CertificateParams::new(vec![name.to_owned()])?;
+        let certificate = params.signed_by(&key, &self.issuer)?.der().clone();
+        Ok((certificate, key.serialize_der()))
+    }
+
+    /// Both in PEM.
+    fn vouch_pem(&self, name: &str) -> Result<(String, String)> {
+        let (certificate, key) = self.vouch(name)?;
+        Ok((pem("CERTIFICATE", &certificate), pem("PRIVATE KEY", &key)))
+    }
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let base64 = BASE64_STANDARD.encode(der);
+    format!("-----BEGIN {label}-----\n{base64}\n-----END {label}-----\n")
+}
+
+fn base64(text: &str) -> String {
+    BASE64_STANDARD.encode(text)
+}
+
+/// TLS before an API server that has none. It ends when it is dropped.
+struct Front {
+    address: SocketAddr,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Front {
+    /// `clients`: who vouches for them, if they need somebody.
+    fn start(
+        behind: SocketAddr,
+        (certificate, key): (CertificateDer<'static>, Vec<u8>),
+        clients: Option<&Authority>,
+    ) -> Result<Self> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let config = match clients {
+            None => config.with_no_client_auth(),
+            Some(authority) => {
+                let roots = Arc::new(authority.roots()?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                config.with_client_cert_verifier(verifier.build()?)
+            }
+        };
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
+        let config = config.with_single_cert(vec![certificate], key)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
+        let address = listener.local_addr()?;
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let mut client = acceptor.accept(stream).await?;
+                    let mut server = tokio::net::TcpStream::connect(behind).await?;
+                    tokio::io::copy_bidirectional(&mut client, &mut server).await
+                });
+            }
+        });
+        Ok(Self {
+            address,
+            _runtime: runtime,
+        })
+    }
+
+    fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+}
+
+#[test]
+fn the_server_is_who_its_certificate_says() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let (right, wrong) = (Authority::new()?, Authority::new()?);
+    let front = Front::start(server.address, right.vouch("127.0.0.1")?, None)?;
+    let other = Front::start(server.address, right.vouch("api.example")?, None)?;
+    let scratch = Scratch::new("tls")?;
+    fs::write(scratch.path("ca.crt"), right.pem())?;
+    let (right, wrong) = (base64(&right.pem()), base64(&wrong.pem()));
+    for (cluster, is_believed) in [
+        (
+            json!({"server": front.url(), "certificate-authority-data": right}),
+            true,
+        ),
+        (
+            json!({"server": front.url(), "certificate-authority": "ca.crt"}),
+            true,
+        ),
+        (
+            json!({"server": front.url(), "certificate-authority-data": wrong}),
+            false,
+        ),
+        (
+            json!({"server": front.url(), "insecure-skip-tls-verify": true}),
+            true,
+        ),
+        (
+            json!({"server": other.url(), "certificate-authority": "ca.crt"}),
+            false,
+        ),
+        (
+            json!({
+                "server": other.url(), "certificate-authority": "ca.crt",
+                "tls-server-name": "api.example",
+            }),
+            true,
+        ),
+        (
+            json!({
+                "server": front.url(), "certificate-authority": "ca.crt",
+                "tls-server-name": "api.example",
+            }),
+            false,
+        ),
+    ] {
+        let asked = server.questions().len();
+        scratch.write(cluster.clone(), json!({"token": "t"}))?;
+        let mut watching = scratch.watch()?;
+        match is_believed {
+            true => watching.wait_followed(),
+            false => watching.wait_fault("invalid peer certificate"),
+        }
+        .with_context(|| cluster.to_string())?;
+        let is_asked = server.questions().len() > asked;
+        ensure!(
+            is_asked == is_believed,
+            "who is not believed hears no token"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_client_is_known_by_its_certificate() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let authority = Authority::new()?;
+    let of_server = authority.vouch("127.0.0.1")?;
+    let front = Front::start(server.address, of_server, Some(&authority))?;
+    let (certificate, key) = authority.vouch_pem("agent")?;
+    let (_, other_key) = authority.vouch_pem("agent")?;
+    let (stranger, strangers_key) = Authority::new()?.vouch_pem("agent")?;
+    let scratch = Scratch::new("client")?;
+    fs::write(scratch.path("client.crt"), &certificate)?;
+    fs::write(scratch.path("client.key"), &key)?;
+    let credential = json!({
+        "apiVersion": EXEC_V1, "kind": "ExecCredential",
+        "status": {"clientCertificateData": certificate, "clientKeyData": key},
+    });
+    fs::write(scratch.path("credential"), credential.to_string())?;
+    let program = program(&format!("cat {}", scratch.path("credential").display()));
+    let cluster = json!({
+        "server": front.url(), "certificate-authority-data": base64(&authority.pem()),
+    });
+    for (user, fault) in [
+        (
+            json!({"client-certificate": "client.crt", "client-key": "client.key"}),
+            "",
+        ),
+        (
+            json!({
+                "client-certificate-data": base64(&certificate),
+                "client-key-data": base64(&key),
+            }),
+            "",
+        ),
+        (program, ""),
+        (json!({}), "watch pods: "),
+        (
+            json!({
+                "client-certificate-data": base64(&stranger),
+                "client-key-data": base64(&strangers_key),
+            }),
+            "watch pods: ",
+        ),
+        (
+            json!({
+                "client-certificate": "client.crt", "client-key-data": base64(&other_key),
+            }),
+            "client-key-data: cannot be used with client-certificate: ",
+        ),
+    ] {
+        let asked = server.questions().len();
+        scratch.write(cluster.clone(), user)?;
+        let mut watching = scratch.watch()?;
+        match fault {
+            "" => watching.wait_followed()?,
+            fault => {
+                watching.wait_fault(fault)?;
+                ensure!(server.questions().len() == asked, "nobody asks");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A program of a shell that gives credentials.
+fn program(script: &str) -> Value {
+    json!({"exec": {
+        "apiVersion": EXEC_V1, "interactiveMode": "Never",
+        "command": "/bin/sh", "args": ["-c", script],
+    }})
+}
+
+/// A script that gives a token, which the shell completes.
+fn gives(token: &str, more: &str) -> String {
+    format!(
+        "echo \"{{'apiVersion': '{EXEC_V1}', 'kind': 'ExecCredential', 'status': {{'token': '{token}'{more}}}}}\""
+    )
+}
+
+#[test]
+fn each_question_says_who_asks() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let scratch = Scratch::new("asks")?;
+    fs::write(scratch.path("token"), "of-a-file\n")?;
+    let script = scratch.path("login");
+    fs::write(&script, format!("#!/bin/sh\n{}\n", gives("of-$1-$WHO", "")))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let login = json!({"exec": {
+        "apiVersion": EXEC_V1, "command": "./login", "args": ["a"],
+        "env": [{"name": "WHO", "value": "jane"}],
+    }});
+    let told =
+        |part: &str| format!("case $KUBERNETES_EXEC_INFO in *{part}*) ;; *) exit 1;; esac; ");
+    let script = [told("127.0.0.1"), told("audience"), gives("told", "")].concat();
+    let mut asks = program(&script);
+    asks["exec"]["provideClusterInfo"] = json!(true);
+    let token = |token: &str| vec![format!("Bearer {token}")];
+    for (user, right) in [
+        (json!({}), Vec::new()),
+        (json!({"token": "of-a-test"}), token("of-a-test")),
+        (json!({"tokenFile": "token"}), token("of-a-file")),
+        (
+            json!({"tokenFile": "token", "token": "t"}),
+            token("of-a-file"),
+        ),
+        (json!({"tokenFile": "none", "token": "t"}), token("t")),
+        (
+            json!({"username": "jane", "password": "p"}),
+            vec!["Basic amFuZTpw".to_owned()],
+        ),
+        (login, token("of-a-jane")),
+        (asks, token("told")),
+    ] {
+        let cluster = json!({
+            "server": format!("http://{}", server.address),
+            "extensions": [{
+                "name": "client.authentication.k8s.io/exec", "extension": {"audience": 7},
+            }],
+        });
+        scratch.write(cluster, user.clone())?;
+        scratch.watch()?.wait_followed()?;
+        let said = server.headers("authorization").pop();
+        ensure!(said.as_ref() == Some(&right), "{user}: {said:?}");
+    }
+    let user = json!({"token": "t", "as": "jane", "as-uid": "7", "as-groups": ["a", "b"]});
+    let cluster = json!({"server": format!("http://{}", server.address)});
+    scratch.write(cluster, user)?;
+    scratch.watch()?.wait_followed()?;
+    for (name, right) in [
+        ("impersonate-user", &["jane"][..]),
+        ("impersonate-uid", &["7"]),
+        ("impersonate-group", &["a", "b"]),
+    ] {
+        let said = server.headers(name).pop().unwrap_or_default();
+        ensure!(said == right, "{name}: {said:?}");
+    }
+    Ok(())
+}
+
+/// Cuts one watch after the other until one begins with the token.
+fn wait_token(server: &FakeApiServer, token: &str) -> Result<()> {
+    until(token, || {
+        if server.n_watches() > 0 {
+            server.cut();
+        }
+        let said = server.headers("authorization");
+        ensure!(said.contains(&vec![format!("Bearer {token}")]), "{said:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_token_that_is_replaced_is_used_without_a_fault() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let scratch = Scratch::new("rotated")?;
+    fs::write(scratch.path("token"), "old")?;
+    let cluster = json!({"server": format!("http://{}", server.address)});
+    scratch.write(cluster, json!({"tokenFile": "token"}))?;
+    let mut watching = scratch.watch()?;
+    watching.wait_followed()?;
+    fs::write(scratch.path("next"), "new")?;
+    fs::rename(scratch.path("next"), scratch.path("token"))?;
+    wait_token(&server, "new")?;
+    ensure!(watching.faults().is_empty(), "{:?}", watching.states);
+    Ok(())
+}
+
+/// Once before a token ends, and not all the time where it has ended already.
+#[test]
+fn a_program_is_run_anew_before_its_credentials_end() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let scratch = Scratch::new("expires")?;
+    let count = scratch.path("runs");
+    let more = ", 'expirationTimestamp': '2020-01-02T03:04:05Z'";
+    let script = format!(
+        "echo >> {0}; {1}",
+        count.display(),
+        gives(&format!("run-$(wc -l < {})", count.display()), more)
+    );
+    let cluster = json!({"server": format!("http://{}", server.address)});
+    scratch.write(cluster, program(&script))?;
+    let mut watching = scratch.watch()?;
+    watching.wait_followed()?;
+    wait_token(&server, "run-2")?;
+    ensure!(watching.faults().is_empty(), "{:?}", watching.states);
+    let n_runs = fs::read_to_string(&count)?.lines().count();
+    let n_asked = server.questions().len();
+    ensure!(n_asked > n_runs, "{n_runs} runs, {n_asked} watches");
+    Ok(())
+}
+
+/// That writes Events on a connection of its own.
+#[test]
+fn a_program_is_run_anew_for_what_is_written_too() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let scratch = Scratch::new("writes")?;
+    let more = ", 'expirationTimestamp': '2020-01-02T03:04:05Z'";
+    let cluster = json!({"server": format!("http://{}", server.address)});
+    scratch.write(cluster, program(&gives("run-$$", more)))?;
+    let mut watching = scratch.watch()?;
+    watching.wait_followed()?;
+    until("another token writes", || {
+        watching.write_event()?;
+        let said = server.headers("authorization").into_iter();
+        let asked = server.questions().into_iter().zip(said);
+        let of_writes = asked.filter(|(question, _)| question.contains("/events"));
+        let tokens: BTreeSet<Vec<String>> = of_writes.map(|(_, token)| token).collect();
+        ensure!(tokens.len() > 1, "{tokens:?}");
+        Ok(())
+    })
+}
+
+/// And nobody is shown what it printed.
+#[test]
+fn a_program_that_fails_says_how() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let scratch = Scratch::new("fails")?;
+    let cluster = json!({"server": format!("http://{}", server.address)});
+    for (user, why) in [
+        (
+            program("echo secret; echo secret >&2; exit 3"),
+            "it ended with exit status: 3",
+        ),
+        (program("echo secret; kill -9 $$"), "signal: 9"),
+        (
+            program("echo secret"),
+            "what it prints is no ExecCredential",
+        ),
+        (program("read secret"), "it ended with exit status: 1"),
+        (
+            program("while :; do echo secret; done"),
+            "it prints more than 1048576 bytes",
+        ),
+        (
+            json!({"exec": {"apiVersion": EXEC_V1, "command": "/none/secret"}}),
+            "does not start: No such file",
+        ),
+    ] {
+        scratch.write(cluster.clone(), user)?;
+        let mut watching = scratch.watch()?;
+        watching.wait_fault(why)?;
+        let file = scratch.path("kubeconfig");
+        let right = format!(
+            "{}: the program of `exec` gives no credentials: ",
+            file.display()
+        );
+        for fault in watching.faults() {
+            ensure!(fault.starts_with(&right), "{fault}");
+            let shown = fault.replace("/none/secret", "");
+            ensure!(!shown.contains("secret"), "{fault}");
+        }
+    }
+    ensure!(server.questions().is_empty(), "{:?}", server.questions());
+    Ok(())
+}
+
+/// One that hangs, with what it started; and one whom nobody waits for any more.
+#[test]
+fn no_program_is_left_running() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let scratch = Scratch::new("hangs")?;
+    let pids = scratch.path("pids");
+    let script = format!(
+        "sleep 1000 & echo $! $$ > {0}.new; mv {0}.new {0}; wait",
+        pids.display()
+    );
+    let cluster = json!({"server": format!("http://{}", server.address)});
+    scratch.write(cluster, program(&script))?;
+    for is_waited_for in [true, false] {
+        let _ = fs::remove_file(&pids);
+        let mut watching = scratch.watch()?;
+        let started = until("it runs", || Ok(fs::read_to_string(&pids)?))?;
+        ensure!(started.split_whitespace().all(runs), "{started}");
+        if is_waited_for {
+            watching.wait_fault("gives no credentials: it has not ended within")?;
+        } else {
+            drop(watching);
+        }
+        until("it is gone", || {
+            ensure!(!started.split_whitespace().any(runs), "{started}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// A process that has ended may wait for its parent to hear of it.
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
+    let stat = stat.unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, it)| it);
+    state.is_some_and(|it| !it.starts_with(['Z', 'X']))
+}
+
+/// A proxy that leads wherever it is asked for to one address, and keeps what it was asked for.
+struct Proxy {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Proxy {
+    fn start(to: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let kept = Arc::clone(&asked);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let kept = Arc::clone(&kept);
+                // One that goes away is nothing to tell.
+                thread::spawn(move || tunnel(client, to, &kept).ok());
+            }
+        });
+        Ok(Self { address, asked })
+    }
+
+    fn asked(&self) -> Vec<String> {
+        let asked = self.asked.lock();
+        asked.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn tunnel(mut client: TcpStream, to: SocketAddr, kept: &Mutex<Vec<String>>) -> io::Result<()> {
+    // The client says nothing more until it is answered.
+    let lines = BufReader::new(client.try_clone()?).lines();
+    let asked: Vec<String> = lines
+        .map_while(Result::ok)
+        .take_while(|it| !it.is_empty())
+        .collect();
+    kept.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(asked.join("\n"));
+    let mut server = TcpStream::connect(to)?;
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+    let (mut back_from, mut back_to) = (server.try_clone()?, client.try_clone()?);
+    thread::spawn(move || io::copy(&mut back_from, &mut back_to));
+    io::copy(&mut client, &mut server).map(|_| ())
+}
+
+/// Nobody but the proxy knows where the server of that name is.
+#[test]
+fn a_server_is_reached_through_its_proxy() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let authority = Authority::new()?;
+    let front = Front::start(server.address, authority.vouch("api.invalid")?, None)?;
+    let scratch = Scratch::new("proxy")?;
+    for (url, to, connect) in [
+        (
+            "http://api.invalid",
+            server.address,
+            "CONNECT api.invalid:80 ",
+        ),
+        (
+            "https://api.invalid",
+            front.address,
+            "CONNECT api.invalid:443 ",
+        ),
+        (
+            "https://api.invalid:6443",
+            front.address,
+            "CONNECT api.invalid:6443 ",
+        ),
+    ] {
+        let proxy = Proxy::start(to)?;
+        let cluster = json!({
+            "server": url, "certificate-authority-data": base64(&authority.pem()),
+            "proxy-url": format!("http://agent:p%40ss@{}", proxy.address),
+        });
+        scratch.write(cluster, json!({"token": "t"}))?;
+        scratch.watch()?.wait_followed()?;
+        let asked = proxy.asked().concat();
+        ensure!(asked.starts_with(connect), "{asked}");
+        // agent:p@ss
+        let authorization = "Proxy-Authorization: Basic YWdlbnQ6cEBzcw==";
+        ensure!(asked.contains(authorization), "{asked}");
+        ensure!(!asked.contains("Bearer"), "{asked}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_can_be_below_a_path() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.move_below("/k8s/clusters/c-1");
+    let scratch = Scratch::new("below")?;
+    let url = format!("http://{}/k8s/clusters/c-1/", server.address);
+    scratch.write(json!({"server": url}), json!({"token": "t"}))?;
+    let mut watching = scratch.watch()?;
+    watching.wait_followed()?;
+    let told = watching.states.pop().and_then(|it| it.server);
+    ensure!(
+        told.as_deref() == Some(url.trim_end_matches('/')),
+        "{told:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn files_that_lead_nowhere_are_a_fault_before_anybody_is_asked() -> Result<()> {
+    let scratch = Scratch::new("nowhere")?;
+    let file = scratch.path("kubeconfig");
+    let fault = |right: &str| {
+        let fault = scratch.fault()?;
+        let right = format!("{}: {right}", file.display());
+        ensure!(fault.starts_with(&right), "{fault}, not {right}");
+        ensure!(!fault.contains("secret"), "{fault}");
+        anyhow::Ok(())
+    };
+    fault("No such file")?;
+    for (text, right) in [
+        ("", "current-context: is missing"),
+        ("users: [secret", "it is no kubeconfig"),
+        (
+            "current-context: foo",
+            "current-context: names no context: foo",
+        ),
+    ] {
+        fs::write(&file, text)?;
+        fault(right)?;
+    }
+    let server = json!({"server": "http://127.0.0.1:1"});
+    let with = |name: &str, value: Value| {
+        let mut cluster = server.clone();
+        cluster[name] = value;
+        cluster
+    };
+    for (cluster, user, right) in [
+        (json!({}), json!({}), "server: is missing"),
+        (
+            with("certificate-authority", json!("none")),
+            json!({}),
+            "certificate-authority: ",
+        ),
+        (
+            with("certificate-authority-data", json!(base64("secret"))),
+            json!({}),
+            "certificate-authority-data: has no certificate",
+        ),
+        (
+            with("proxy-url", json!("socks5://u:secret@p")),
+            json!({}),
+            "proxy-url: is a proxy of socks5",
+        ),
+        (
+            with("tls-server-name", json!("a b")),
+            json!({}),
+            "tls-server-name: is no name: a b",
+        ),
+        (
+            server.clone(),
+            json!({"token": "a secret"}),
+            "token: has no token",
+        ),
+        (server.clone(), json!({"tokenFile": "none"}), "tokenFile: "),
+        (
+            server.clone(),
+            json!({"client-certificate-data": base64("secret"), "client-key-data": base64("secret")}),
+            "client-certificate-data: has no certificate",
+        ),
+        (
+            server.clone(),
+            json!({"auth-provider": {"name": "gcp"}}),
+            "auth-provider: ",
+        ),
+    ] {
+        scratch.write(cluster, user)?;
+        fault(right)?;
+    }
+    // A program is run when its credentials are needed.
+    let ran = scratch.path("ran");
+    scratch.write(server, program(&format!("touch {}", ran.display())))?;
+    let found = scratch.fault()?;
+    ensure!(found.is_empty() && !ran.exists(), "{found}");
+    Ok(())
+}
