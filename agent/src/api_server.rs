@@ -87,6 +87,16 @@ pub enum Told {
     EventsFault(Option<String>),
 }
 
+impl Told {
+    /// It was heard of pods.
+    pub fn is_of_pods(&self) -> bool {
+        match self {
+            Self::All(_) | Self::Changed(_) | Self::Deleted(_) | Self::UpToDate => true,
+            Self::State(_) | Self::Asked(_) | Self::Written(_) | Self::EventsFault(_) => false,
+        }
+    }
+}
+
 type Sink = Arc<dyn Fn(Told) + Send + Sync>;
 
 /// Watches until it is dropped.

@@ -7,19 +7,10 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::api_pod::ContainerRole;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
-use ballast_tests::cluster::{ApiWay, Namespace, container, new_agent, pod_spec};
+use ballast_tests::cluster::{Namespace, asking, container, pod_spec};
 use ballast_tests::scrape;
 use ballast_tests::wait::until;
 use serde_json::{Value, json};
-
-/// An agent that asks the API server.
-fn asking(test: &str) -> Result<(Agent, ApiWay)> {
-    let mut agent = new_agent(test)?;
-    let way = ApiWay::new(test)?;
-    way.lead(&mut agent);
-    agent.start()?;
-    Ok((agent, way))
-}
 
 /// The template of a pod whose container `main` runs `script`.
 fn template(name: &str, script: &str, restart: &str) -> Value {

@@ -136,6 +136,18 @@ fn scene(
     Ok((server, kubeconfig, watching, heard))
 }
 
+/// Whatever it waits for.
+fn ends_soon(watching: ApiServer) -> Result<()> {
+    let began = Instant::now();
+    drop(watching);
+    ensure!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    Ok(())
+}
+
 fn pod(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}")},
@@ -289,14 +301,7 @@ fn one_that_never_answers_holds_up_nobody() -> Result<()> {
     ensure!(heard.asked == [unanswered], "{:?}", heard.asked);
     // In the middle of the next question.
     thread::sleep(Duration::from_secs(1));
-    let began = Instant::now();
-    drop(watching);
-    ensure!(
-        began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
-    Ok(())
+    ends_soon(watching)
 }
 
 /// Its file is read anew for each connection.
@@ -335,14 +340,7 @@ fn a_program_that_gives_no_credentials_holds_up_nobody() -> Result<()> {
     fs::write(&kubeconfig.0, config.to_string())?;
     let (watching, mut heard) = Heard::start(&kubeconfig)?;
     heard.wait("it is said", |it| it.fault().contains("credentials"))?;
-    let began = Instant::now();
-    drop(watching);
-    ensure!(
-        began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
-    Ok(())
+    ends_soon(watching)
 }
 
 /// An Event of a pod.

@@ -138,6 +138,15 @@ pub fn agent(test: &str) -> Result<Agent> {
     Ok(agent)
 }
 
+/// One that asks the API server besides.
+pub fn asking(test: &str) -> Result<(Agent, ApiWay)> {
+    let mut agent = new_agent(test)?;
+    let way = ApiWay::new(test)?;
+    way.lead(&mut agent);
+    agent.start()?;
+    Ok((agent, way))
+}
+
 /// One that is not started yet.
 pub fn new_agent(test: &str) -> Result<Agent> {
     let mut agent = Agent::observing_below(test, NAME)?;

@@ -103,10 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.verb {
         Verb::Up { kubernetes } => up(*kubernetes).map(|()| ExitCode::SUCCESS),
         Verb::Status => status(),
-        Verb::Kubectl { arguments } => {
-            let cluster = Cluster::running()?;
-            pass_through(cluster.kubectl()?.args(arguments))
-        }
+        Verb::Kubectl { arguments } => pass_through(kubectl()?.args(arguments)),
         Verb::Exec { command } => {
             Cluster::running()?;
             pass_through(in_namespace(Path::new(&command[0])).args(&command[1..]))

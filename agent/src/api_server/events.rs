@@ -135,7 +135,7 @@ impl Writer {
                     {
                         self.found(&events, &name, write).await
                     }
-                    Err(error) => refused("create", &error),
+                    Err(error) => refused(ApiVerb::Create, &error),
                 }
             }
             WriteKind::Patch => {
@@ -147,7 +147,7 @@ impl Writer {
                     Err(Error::Api(status)) if is(&status, code::NOT_FOUND, reason::NOT_FOUND) => {
                         Ok(Outcome::Gone)
                     }
-                    Err(error) => refused("patch", &error),
+                    Err(error) => refused(ApiVerb::Patch, &error),
                 }
             }
         }
@@ -193,8 +193,8 @@ impl Writer {
                 );
                 Ok(Outcome::Never)
             }
-            Err(error @ Error::Api(_)) => Err(Unwritten::Refused(why("patch", &error))),
-            Err(error) => refused("patch", &error),
+            Err(error @ Error::Api(_)) => Err(Unwritten::Refused(why(ApiVerb::Patch, &error))),
+            Err(error) => refused(ApiVerb::Patch, &error),
         }
     }
 
@@ -225,12 +225,12 @@ impl Writer {
     }
 }
 
-fn why(verb: &str, error: &Error) -> String {
-    format!("{verb} Events: {}", said(error))
+fn why(verb: ApiVerb, error: &Error) -> String {
+    format!("{} Events: {}", verb.as_str(), said(error))
 }
 
 /// Whether it is of use to try again.
-fn refused(verb: &str, error: &Error) -> Result<Outcome, Unwritten> {
+fn refused(verb: ApiVerb, error: &Error) -> Result<Outcome, Unwritten> {
     let why = why(verb, error);
     let Error::Api(status) = error else {
         return Err(Unwritten::Unreached(why));

@@ -224,7 +224,7 @@ impl Follower {
             let event = match tokio::time::timeout(self.silence, events.next()).await {
                 Err(_) => return Left::Silent,
                 Ok(None) => return Left::Ended,
-                Ok(Some(Err(error))) => return Failure::of("watch", &error).into(),
+                Ok(Some(Err(error))) => return Failure::of(ApiVerb::Watch, &error).into(),
                 Ok(Some(Ok(event))) => event,
             };
             match event {
@@ -246,7 +246,9 @@ impl Follower {
                     self.silence = FIRST_SILENCE;
                     (self.sink)(Told::UpToDate);
                 }
-                WatchEvent::Error(status) => return Failure::of_status("watch", &status).into(),
+                WatchEvent::Error(status) => {
+                    return Failure::of_status(ApiVerb::Watch, &status).into();
+                }
             }
         }
     }
@@ -283,7 +285,7 @@ impl Follower {
             let next = tokio::time::timeout(STREAMED, events.next()).await;
             let event = match next.map_err(|_late| Left::NotStreamed)? {
                 None => return Err(Failure::new("watch pods: it ended too early").into()),
-                Some(Err(error)) => return Err(Failure::of("watch", &error).into()),
+                Some(Err(error)) => return Err(Failure::of(ApiVerb::Watch, &error).into()),
                 Some(Ok(event)) => event,
             };
             match event {
@@ -301,7 +303,9 @@ impl Follower {
                     }
                 }
                 WatchEvent::Error(status) => {
-                    return Err(not_streamed(Failure::of_status("watch", &status).into()));
+                    return Err(not_streamed(
+                        Failure::of_status(ApiVerb::Watch, &status).into(),
+                    ));
                 }
             }
         }
@@ -334,8 +338,8 @@ impl Follower {
         let what = (ApiVerb::Watch, ApiResource::Pods);
         match asked(&self.sink, what, ANSWER, watching).await {
             Ok(Ok(events)) => Ok(Box::pin(events)),
-            Ok(Err(error)) => Err(Failure::of("watch", &error).into()),
-            Err(Late) => Err(Failure::late("watch", ANSWER).into()),
+            Ok(Err(error)) => Err(Failure::of(ApiVerb::Watch, &error).into()),
+            Err(Late) => Err(Failure::late(ApiVerb::Watch, ANSWER).into()),
         }
     }
 
@@ -391,19 +395,19 @@ impl Failure {
         }
     }
 
-    fn of(verb: &str, error: &kube::Error) -> Self {
+    fn of(verb: ApiVerb, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_status(verb, status),
-            _ => Self::new(format!("{verb} pods: {}", said(error))),
+            _ => Self::new(format!("{} pods: {}", verb.as_str(), said(error))),
         }
     }
 
-    fn of_status(verb: &str, status: &Status) -> Self {
+    fn of_status(verb: ApiVerb, status: &Status) -> Self {
         let details = status.details.as_ref();
         let asked = details.map_or(0, |it| u64::from(it.retry_after_seconds));
         let asked = Duration::from_secs(asked).min(LONGEST_ASKED);
         Self {
-            why: format!("{verb} pods: {}", said_by_server(status)),
+            why: format!("{} pods: {}", verb.as_str(), said_by_server(status)),
             code: status.code,
             after: match status.code {
                 code::TOO_MANY => asked.max(BUSY),
@@ -412,9 +416,10 @@ impl Failure {
         }
     }
 
-    fn late(verb: &str, after: Duration) -> Self {
+    fn late(verb: ApiVerb, after: Duration) -> Self {
         Self::new(format!(
-            "{verb} pods: no answer within {} s",
+            "{} pods: no answer within {} s",
+            verb.as_str(),
             after.as_secs()
         ))
     }
@@ -456,8 +461,8 @@ async fn listed(client: &Client, node: &str, sink: &Sink) -> Result<PodList, Fai
             .await
     };
     match asked(sink, (ApiVerb::List, ApiResource::Pods), LIST, listing).await {
-        Ok(listed) => listed.map_err(|it| Failure::of("list", &it)),
-        Err(Late) => Err(Failure::late("list", LIST)),
+        Ok(listed) => listed.map_err(|it| Failure::of(ApiVerb::List, &it)),
+        Err(Late) => Err(Failure::late(ApiVerb::List, LIST)),
     }
 }
 

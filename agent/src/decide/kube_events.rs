@@ -19,8 +19,8 @@ use crate::model::time::WallTime;
 /// Between two writes of one object.
 const GAP: Duration = Duration::from_secs(10);
 
-/// New objects of a node, and writes: so many at once, and then one after the other. As the spam filter of client-go's recorder has it for one
-/// object (tools/record/events_cache.go, burst 25), but that new ones come again within seconds.
+/// New objects of a node, and writes: so many at once, and then one after the other. As the spam filter of client-go's
+/// recorder has it for one object (tools/record/events_cache.go, burst 25), but that new ones come again within seconds.
 const BURST: u32 = 25;
 const EVERY: Duration = Duration::from_millis(200);
 

@@ -136,18 +136,15 @@ impl KubeTree {
     /// Takes what the API server told, on its thread. True: somebody has a name, or another.
     pub(super) fn hear_api_server(&self, told: api_server::Told) -> bool {
         let now = WallTime::from_epoch(clock::wall());
-        match &told {
-            api_server::Told::All(_)
-            | api_server::Told::Changed(_)
-            | api_server::Told::Deleted(_)
-            | api_server::Told::UpToDate => self.metrics.api_told(ApiResource::Pods, now),
-            api_server::Told::Asked(asked) => self.metrics.api_asked(asked, now),
-            api_server::Told::State(_)
-            | api_server::Told::Written(_)
-            | api_server::Told::EventsFault(_) => {}
+        if told.is_of_pods() {
+            self.metrics.api_told(ApiResource::Pods, now);
         }
         let is_new = match told {
-            api_server::Told::UpToDate | api_server::Told::Asked(_) => return false,
+            api_server::Told::UpToDate => return false,
+            api_server::Told::Asked(asked) => {
+                self.metrics.api_asked(&asked, now);
+                return false;
+            }
             api_server::Told::All(all) => self.kernel.index_mut().learn_pods(&all),
             api_server::Told::Changed(pod) => self.kernel.index_mut().names.learn_pod(&pod),
             api_server::Told::Deleted(pod) => {

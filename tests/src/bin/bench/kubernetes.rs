@@ -1,6 +1,5 @@
 //! Beside a real kubelet: how soon a container has its name, and how soon `kubectl` shows a kill.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -9,8 +8,9 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
+use ballast::model::record::EventRecord;
 use ballast_tests::agent::Agent;
-use ballast_tests::cluster::{ApiWay, Namespace, container, new_agent};
+use ballast_tests::cluster::{Namespace, asking, container};
 use ballast_tests::wait::until;
 use serde_json::json;
 
@@ -30,10 +30,7 @@ const POLL: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    let mut agent = new_agent("bench-kubernetes")?;
-    let way = ApiWay::new("bench-kubernetes")?;
-    way.lead(&mut agent);
-    agent.start()?;
+    let (mut agent, _way) = asking("bench-kubernetes")?;
     agent.wait("the API server tells of pods", |status| {
         let api_server = status.node.api_server.as_ref();
         api_server.is_some_and(|it| it.is_followed())
@@ -125,22 +122,18 @@ fn kills(agent: &Agent, namespace: &Namespace) -> Result<Row> {
     let delays = (0..N_KILLS).map(|n| {
         let name = format!("kill-{n}");
         namespace.run(&name, "tail /dev/zero; exec sleep 3600", "16Mi")?;
-        let mut seen = BTreeMap::new();
-        while !seen.contains_key(&name) {
+        let shown_at = loop {
             let (pod, at) = shown.recv_timeout(PATIENCE).context("no Event is shown")?;
-            seen.insert(pod, at);
-        }
-        let killed = until("its record", || {
-            let records = agent.events("oom")?;
-            let of_pod = records.iter().find(|it| {
-                let pod = it.event.pod.as_ref();
-                pod.is_some_and(|it| it.name == name)
-            });
-            let record = of_pod.context("none yet")?;
-            Ok(Duration::from_nanos(record.event.boottime_ns))
-        })?;
+            if pod == name {
+                break at;
+            }
+        };
+        let is_it = |it: &&EventRecord| it.event.pod.as_ref().is_some_and(|it| it.name == name);
+        let records = agent.events("oom")?;
+        let record = records.iter().find(is_it).context("it has no record")?;
+        let killed = Duration::from_nanos(record.event.boottime_ns);
         namespace.kubectl(&["delete", "pod", &name, "--wait=false"], None)?;
-        Ok(seen[&name].saturating_sub(killed))
+        Ok(shown_at.saturating_sub(killed))
     });
     let delays: Result<Vec<Duration>> = delays.collect();
     kubectl.kill()?;
