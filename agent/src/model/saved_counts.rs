@@ -38,8 +38,9 @@ const CONTAINER_ID: &str = "container_id";
 /// Stands there too: kills of pods whose workload nobody has told.
 const WITHOUT_WORKLOAD: &str = "oom_kills_without_workload";
 
-/// By the UID of a pod and the id of a container, which is empty for a kill in none of its containers.
-pub type KillsById = BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>;
+/// By the UID of a pod and the name of a container, or its id where nobody has told the name; empty for a kill in none
+/// of its containers. A name, of 63 characters at most (RFC 1123), is none of the ids, which have 64.
+pub type KillsByContainer = BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>;
 
 impl SavedCounts {
     /// Adds the kills that are known, by cgroup. Ids are those of one boot.
@@ -66,7 +67,7 @@ impl SavedCounts {
         Some(known.collect())
     }
 
-    pub fn set_kills_by_id(&mut self, kills: &KillsById) {
+    pub fn set_kills_by_container(&mut self, kills: &KillsByContainer) {
         let of_pods = kills.iter();
         let series = of_pods.flat_map(|(uid, of_pod)| {
             of_pod.iter().map(|(id, n)| SavedSeries {
@@ -102,8 +103,8 @@ impl SavedCounts {
             .collect()
     }
 
-    pub fn kills_by_id(&self) -> KillsById {
-        let mut kills = KillsById::new();
+    pub fn kills_by_container(&self) -> KillsByContainer {
+        let mut kills = KillsByContainer::new();
         for it in self.0.get(BY_ID).into_iter().flatten() {
             if let (Some(uid), Some(id)) = (it.labels.get(POD_UID), it.labels.get(CONTAINER_ID)) {
                 let of_pod = kills.entry(uid.as_str().into()).or_default();

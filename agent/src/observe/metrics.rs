@@ -74,7 +74,7 @@ use crate::model::device::RefusalReason;
 use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
 use crate::model::numa::NumaMask;
 use crate::model::record::OomScope;
-use crate::model::saved_counts::KillsById;
+use crate::model::saved_counts::KillsByContainer;
 use crate::model::time::WallTime;
 use crate::model::workload::Workload;
 
@@ -118,7 +118,7 @@ struct Shared {
     resources: Mutex<BTreeSet<String>>,
     pods: Mutex<PodLifetimes>,
     /// OOM kills, where names may come late.
-    kills_by_id: Mutex<KillsById>,
+    kills_by_container: Mutex<KillsByContainer>,
     /// Those of pods whose workload is not known yet, by the UID of the pod.
     awaited_workloads: Mutex<BTreeMap<Box<str>, Awaited>>,
     /// Held together by who counts or reads, and alone by who gives series another name.
@@ -185,7 +185,7 @@ impl Metrics {
                 rings: Mutex::default(),
                 resources: Mutex::default(),
                 pods: Mutex::default(),
-                kills_by_id: Mutex::default(),
+                kills_by_container: Mutex::default(),
                 awaited_workloads: Mutex::default(),
                 naming: RwLock::default(),
                 workloads: Mutex::default(),

@@ -502,6 +502,7 @@ impl Loop {
         if is_named {
             self.name_series();
         }
+        known::name_kills(&self.tree);
         let readings = &self.tree.readings;
         let pods = known::pods(&self.tree, &readings.pods(), anew);
         let is_other = readings.set_pods(pods);

@@ -177,6 +177,19 @@ fn a_name_that_comes_late_takes_what_was_counted() -> Result<()> {
         container(status, UID).is_some_and(|it| it.name == "app" && it.oom_kills == 2)
     })?;
     assert_eq!(sum(&agent)?, 2);
+    // Started again, with another id: nobody knows the first one any more, nor does the next agent.
+    made.remove();
+    fake.forget(&made.id);
+    fake.add_container(&of_runtime, "app", 1, &container_id(2));
+    let again = limited(&pod, 2)?;
+    let _process = again.run("exec sleep 3600")?;
+    for _ in 0..2 {
+        agent.wait("its kills go on", |status| {
+            container(status, UID).is_some_and(|it| it.restarts == 1 && it.oom_kills == 2)
+        })?;
+        agent.stop()?;
+        agent.start()?;
+    }
     Ok(())
 }
 

@@ -185,30 +185,46 @@ impl Metrics {
         lock(&self.shared.pods).knows(labels)
     }
 
-    /// Kills that were counted in a pod, by the id of the container; empty: in none.
-    pub fn oom_kills_by_id(&self, uid: &PodUid) -> BTreeMap<Box<str>, u64> {
-        let kills = lock(&self.shared.kills_by_id);
+    /// Kills that were counted in a pod, by the name of the container or, without one, its id; empty: in none.
+    pub fn oom_kills_by_container(&self, uid: &PodUid) -> BTreeMap<Box<str>, u64> {
+        let kills = lock(&self.shared.kills_by_container);
         kills.get(&*uid.0).cloned().unwrap_or_default()
     }
 
     /// Kills that were counted in a pod and all that was and is in it, as long as [`Metrics::keep_pods`] names it.
     pub fn oom_kills_in(&self, uid: &PodUid) -> u64 {
-        let kills = lock(&self.shared.kills_by_id);
+        let kills = lock(&self.shared.kills_by_container);
         kills.get(&*uid.0).map_or(0, |it| it.values().sum())
     }
 
     /// Remembers of these pods alone how many kills there were.
     pub fn keep_pods(&self, uids: &BTreeSet<&str>) {
-        lock(&self.shared.kills_by_id).retain(|uid, _| uids.contains(&**uid));
+        lock(&self.shared.kills_by_container).retain(|uid, _| uids.contains(&**uid));
     }
 
     /// Counts kills by ids besides, which no name that comes late changes. `owner`: of the cgroup of the victims.
     pub fn oom_kills_by(&self, owner: &Owner, n: u64) {
         if let (Identity::NamesOrIds, Some(uid)) = (self.shared.identity, owner.uid()) {
-            let mut kills = lock(&self.shared.kills_by_id);
+            let mut kills = lock(&self.shared.kills_by_container);
             let of_pod = kills.entry(uid.0.as_str().into()).or_default();
             let id = owner.container().map_or("", |it| it.id.as_str());
             *of_pod.entry(id.into()).or_default() += n;
+        }
+    }
+
+    /// Counts kills by the name of the container from now on, where `name_of` a pod's UID and an id has one: nobody
+    /// remembers the ids of containers that are gone, and one that is started again and again has many.
+    pub fn name_kills(&self, name_of: impl Fn(&str, &str) -> Option<String>) {
+        let mut kills = lock(&self.shared.kills_by_container);
+        for (uid, of_pod) in kills.iter_mut() {
+            let names = of_pod.keys();
+            let names = names.filter_map(|id| Some((id.clone(), name_of(uid, id)?)));
+            let names: Vec<(Box<str>, String)> = names.collect();
+            for (id, name) in names {
+                if let Some(n) = of_pod.remove(&id) {
+                    *of_pod.entry(name.into()).or_default() += n;
+                }
+            }
         }
     }
 

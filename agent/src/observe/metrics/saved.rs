@@ -42,7 +42,7 @@ impl Metrics {
         let _counting = self.counting();
         let oom = &self.shared.oom;
         let mut saved = SavedCounts::default();
-        saved.set_kills_by_id(&lock(&self.shared.kills_by_id));
+        saved.set_kills_by_container(&lock(&self.shared.kills_by_container));
         let awaited = lock(&self.shared.awaited_workloads).clone().into_iter();
         let awaited = awaited.map(|(uid, it)| (uid, it.n)).collect();
         saved.set_kills_without_workload(&awaited);
@@ -62,7 +62,7 @@ impl Metrics {
         let oom = &self.shared.oom;
         let identity = self.shared.identity;
         if identity == Identity::NamesOrIds {
-            *lock(&self.shared.kills_by_id) = saved.kills_by_id();
+            *lock(&self.shared.kills_by_container) = saved.kills_by_container();
             let awaited = saved.kills_without_workload().into_iter();
             let awaited = awaited.map(|(uid, n)| (uid, Awaited { n, since: now }));
             *lock(&self.shared.awaited_workloads) = awaited.collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::tree::KubeTree;
-use crate::decide::naming::Known;
+use crate::decide::naming::{Known, Names};
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_path::CgroupPath;
@@ -28,16 +28,26 @@ pub(super) fn unnamed(uid: &PodUid) -> Arc<PodRef> {
 
 /// OOM kills that were counted in a container, and in those of its name that were there before it.
 pub(super) fn oom_events(tree: &KubeTree, uid: &PodUid, id: &str) -> u64 {
-    let kills = tree.metrics.oom_kills_by_id(uid);
+    let kills = tree.metrics.oom_kills_by_container(uid);
     let index = tree.kernel.index();
-    let name = |id: &str| match index.names.known(uid, id)? {
-        Known::Container { name, .. } => Some(name),
+    let name = container_name(&index.names, uid, id);
+    let of_it = [Some(id), name.as_deref()].into_iter().flatten();
+    of_it.filter_map(|it| kills.get(it)).sum()
+}
+
+/// `None`: nobody has told it, or it is the sandbox of a pod.
+fn container_name(names: &Names, uid: &PodUid, id: &str) -> Option<String> {
+    match names.known(uid, id)? {
+        Known::Container { name, .. } => Some(name.to_string()),
         Known::Sandbox => None,
-    };
-    let own = name(id);
-    let is_of_it = |it: &str| it == id || own.is_some() && name(it) == own;
-    let of_it = kills.iter().filter(|(it, _)| is_of_it(it));
-    of_it.map(|(_, n)| n).sum()
+    }
+}
+
+/// Kills go on under the names of their containers.
+pub(super) fn name_kills(tree: &KubeTree) {
+    let index = tree.kernel.index();
+    let name = |uid: &str, id: &str| container_name(&index.names, &PodUid(uid.to_owned()), id);
+    tree.metrics.name_kills(name);
 }
 
 /// The pods that there are, in the order of their names. `before`: those of the last time, whose processes stand

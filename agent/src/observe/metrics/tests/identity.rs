@@ -142,6 +142,33 @@ fn a_kill_in_a_pod_without_a_name_is_none_of_the_hosts_and_of_no_workload() {
 }
 
 #[test]
+fn kills_of_a_container_are_counted_by_its_name_once_it_is_known() {
+    let metrics = unnamed();
+    let uid = PodUid("uid-a".into());
+    for (id, n) in [("0a", 1), ("0b", 2), ("0c", 4), ("", 8)] {
+        metrics.oom_kills_by(&owner("uid-a", id), n);
+    }
+    metrics.oom_kills_by(&owner("uid-b", "0a"), 16);
+    let name_of = |uid: &str, id: &str| match (uid, id) {
+        ("uid-a", "0a" | "0b") => Some("app".to_owned()),
+        _ => None,
+    };
+    for _ in 0..2 {
+        metrics.name_kills(name_of);
+        let kills = metrics.oom_kills_by_container(&uid);
+        let kills: Vec<(&str, u64)> = kills.iter().map(|(it, n)| (&**it, *n)).collect();
+        assert_eq!(kills, [("", 8), ("0c", 4), ("app", 3)]);
+    }
+    // The next agent knows no name of those that are gone.
+    let next = unnamed();
+    next.restore_oom_counts(&metrics.oom_counts(), Duration::ZERO);
+    next.oom_kills_by(&owner("uid-a", "0d"), 1);
+    next.name_kills(|_, id| (id == "0d").then(|| "app".to_owned()));
+    let kills = next.oom_kills_by_container(&uid);
+    assert_eq!(kills.get("app"), Some(&4), "{kills:?}");
+}
+
+#[test]
 fn kills_in_a_pod_stay_its_own_when_its_containers_are_gone() {
     let metrics = unnamed();
     let at = Duration::from_secs;
