@@ -47,6 +47,8 @@ pub enum Told {
     All(Vec<Identified>),
     /// Some of them.
     Some(Vec<Identified>),
+    /// Something began or ended. Its cgroup was made, entered or left just before, or is made in a moment.
+    Happened,
     /// Comes first, and with each change.
     State(RuntimeStatus),
 }

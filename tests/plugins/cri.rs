@@ -38,6 +38,7 @@ impl Drop for Directory {
 struct Heard {
     told: Receiver<Told>,
     known: BTreeMap<String, Identified>,
+    n_happened: usize,
     status: RuntimeStatus,
 }
 
@@ -53,6 +54,7 @@ impl Heard {
         let heard = Self {
             told,
             known: BTreeMap::new(),
+            n_happened: 0,
             status: RuntimeStatus::default(),
         };
         (cri, heard)
@@ -70,6 +72,10 @@ impl Heard {
                     all
                 }
                 Told::Some(some) => some,
+                Told::Happened => {
+                    self.n_happened += 1;
+                    continue;
+                }
             };
             self.known
                 .extend(some.into_iter().map(|it| (it.id.clone(), it)));
@@ -125,6 +131,11 @@ fn who_was_there_before_is_listed_and_who_comes_is_told() {
     assert!(fake.tell(&late, &container_id(4), patience()));
     heard.wait("the event", |it| it.known.contains_key(&container_id(4)));
     assert_eq!(heard.name(&late.sandbox), Some(("late", None)));
+    let n_happened = heard.n_happened;
+    assert!(fake.tell(&late, &container_id(4), patience()));
+    heard.wait("its start, of one that has its name", |it| {
+        it.n_happened > n_happened
+    });
     assert!(fake.n_lists() <= n_lists + 1, "the second list alone");
     assert_eq!(fake.most_open(), 1, "one call at a time");
 }

@@ -290,6 +290,9 @@ impl Follower {
 
     fn learn_events(&mut self, taken: &Taken) {
         self.learn(taken.events.iter().flat_map(meaning::of_event).collect());
+        if !taken.events.is_empty() {
+            (self.sink)(Told::Happened);
+        }
     }
 
     /// Tells whom it has not told.

@@ -77,7 +77,10 @@ const WALK_EVERY: Duration = Duration::from_secs(30);
 const WALK_GAP: Duration = Duration::from_secs(1);
 
 /// Pods that come and go are gathered for this long.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(25);
+
+/// Gathering takes one part in this many of the loop's time.
+const GATHER_SHARE: u32 = 20;
 
 /// How often what the agent itself uses is read; as often as in mode `own`.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
@@ -461,10 +464,11 @@ impl Loop {
             self.walk();
         }
         if started >= self.gather_due && self.tree.takes_change() {
-            self.gather_due = started + GATHER;
             self.take_runtime();
             self.take_api_server();
             self.take_pods(false);
+            let took = clock::boottime().saturating_sub(started);
+            self.gather_due = started + GATHER.max(took * GATHER_SHARE);
             self.publisher.changed(started);
             trigger = Trigger::Event;
         }

@@ -122,6 +122,11 @@ impl KubeTree {
         let is_new = match &told {
             cri::Told::All(all) => self.kernel.index_mut().learn_all(all),
             cri::Told::Some(some) => self.kernel.index_mut().names.learn_each(some),
+            cri::Told::Happened => {
+                // Events of cgroups wait in their ring for whoever looks.
+                self.kernel.listen_now();
+                false
+            }
             cri::Told::State(status) => {
                 self.told().runtime = Some(status.clone());
                 true
