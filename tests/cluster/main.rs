@@ -13,4 +13,5 @@
 
 mod kills;
 mod names;
+mod neighbours;
 mod workloads;

@@ -131,6 +131,18 @@ pub fn cluster() -> Result<PathBuf> {
     Ok(cluster.into())
 }
 
+/// Ends a program of the cluster in an orderly way, and starts it again.
+pub fn restart(program: &str) -> Result<()> {
+    let xtask = std::env::var_os("BALLAST_XTASK").context("BALLAST_XTASK is not set")?;
+    let output = Command::new(xtask)
+        .args(["cluster", "restart", program])
+        .output()
+        .context("start xtask")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "restart {program}: {errors}");
+    Ok(())
+}
+
 /// An agent that observes the node.
 pub fn agent(test: &str) -> Result<Agent> {
     let mut agent = new_agent(test)?;

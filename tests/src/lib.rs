@@ -8,6 +8,7 @@ pub mod agent;
 pub mod api_server;
 pub mod cadvisor;
 pub mod cgroup;
+pub mod cgroup_writes;
 pub mod cluster;
 pub mod cri;
 pub mod dashboards;

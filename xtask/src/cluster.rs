@@ -49,6 +49,11 @@ enum Verb {
     },
     /// Say which of its programs run
     Status,
+    /// End one of its programs in an orderly way, and start it again
+    Restart {
+        #[arg(value_parser = PROGRAMS, value_name = "PROGRAM")]
+        program: String,
+    },
     /// Run kubectl as its administrator
     Kubectl {
         #[arg(
@@ -103,6 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.verb {
         Verb::Up { kubernetes } => up(*kubernetes).map(|()| ExitCode::SUCCESS),
         Verb::Status => status(),
+        Verb::Restart { program } => restart(program).map(|()| ExitCode::SUCCESS),
         Verb::Kubectl { arguments } => pass_through(kubectl()?.args(arguments)),
         Verb::Exec { command } => {
             Cluster::running()?;
@@ -460,6 +466,15 @@ fn status() -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+fn restart(program: &str) -> Result<()> {
+    let cluster = Cluster::running()?;
+    let process = recorded(&cluster.record(program))?;
+    let command = process.command();
+    let mut command = command.with_context(|| format!("{program} does not run"))?;
+    processes::end(&[process])?;
+    cluster.start(program, &mut command)
 }
 
 fn down() -> Result<()> {

@@ -425,12 +425,15 @@ impl Runner<'_> {
         let programs = self.programs()?;
         let program = programs.target("cluster")?.clone();
         let agent = programs.bin(programs::AGENT)?;
+        let xtask = std::env::current_exe().context("find this program")?;
         let arguments = [ONE_AT_A_TIME.to_owned()];
         let arguments: Vec<_> = arguments.iter().chain(self.pass_on).cloned().collect();
         let ran = cluster::with(|directory| {
             let variables = [
                 ("BALLAST_BIN", agent),
                 ("BALLAST_CLUSTER", directory.to_owned()),
+                // It restarts programs of the cluster.
+                ("BALLAST_XTASK", xtask),
             ];
             run_program(&program, &variables, &arguments)
         })?;

@@ -10,63 +10,10 @@ use anyhow::{Context, Result, ensure};
 use ballast::sys::syscall;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
+use ballast_tests::cgroup_writes::Watch;
 use ballast_tests::kube::{Driver, KubeTree};
-use nix::errno::Errno;
-use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
 use super::{STATIC_UID, UID, eat, limited, pod_of, wait_kills};
-
-/// Reports files by their handles, directories and names, and not by descriptors: what is removed at once is
-/// reported too (`linux/fanotify.h`).
-const REPORT_FID: u32 = 0x200;
-const REPORT_DIR_FID: u32 = 0x400;
-const REPORT_NAME: u32 = 0x800;
-
-/// Everything that is written, made or removed on some file systems.
-struct Watch(Fanotify);
-
-impl Watch {
-    fn of(mounts: &[PathBuf]) -> Result<Self> {
-        let flags = REPORT_FID | REPORT_DIR_FID | REPORT_NAME;
-        let flags = InitFlags::from_bits_retain(flags)
-            | InitFlags::FAN_CLOEXEC
-            | InitFlags::FAN_NONBLOCK
-            | InitFlags::FAN_UNLIMITED_QUEUE;
-        let watch = Fanotify::init(flags, EventFFlags::O_RDONLY).context("fanotify")?;
-        let mask = MaskFlags::FAN_MODIFY
-            | MaskFlags::FAN_CLOSE_WRITE
-            | MaskFlags::FAN_CREATE
-            | MaskFlags::FAN_DELETE
-            | MaskFlags::FAN_ONDIR;
-        for mount in mounts {
-            let marks = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
-            watch
-                .mark(marks, mask, nix::fcntl::AT_FDCWD, Some(mount))
-                .with_context(|| format!("watch {}", mount.display()))?;
-        }
-        Ok(Self(watch))
-    }
-
-    /// Who has changed something since this was asked last, with how often.
-    fn writers(&self) -> Result<Vec<u32>> {
-        let mut writers = Vec::new();
-        loop {
-            match self.0.read_events() {
-                Ok(events) => {
-                    for event in events {
-                        ensure!(
-                            !event.mask().contains(MaskFlags::FAN_Q_OVERFLOW),
-                            "events were lost"
-                        );
-                        writers.extend(u32::try_from(event.pid()));
-                    }
-                }
-                Err(Errno::EAGAIN) => return Ok(writers),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-}
 
 /// Files below the cgroup mounts that a process holds open for writing.
 fn held_for_writing(pid: u32) -> Result<Vec<PathBuf>> {
@@ -96,7 +43,7 @@ fn held_for_writing(pid: u32) -> Result<Vec<PathBuf>> {
 fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
     let tree = KubeTree::new("writes", Driver::Cgroupfs)?;
     let mut agent = Agent::observing("observe-writes", &tree)?;
-    let watch = Watch::of(&cgroup::mounts())?;
+    let watch = Watch::new()?;
     // The watch works: this process has made what is seen.
     let first = tree.pod(UID)?;
     ensure!(

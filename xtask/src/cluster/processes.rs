@@ -3,7 +3,9 @@
 //! Invariant: a process is ended only when it was started here, or by one that was: it is recorded with its
 //! start time, lives in the network namespace, or is in a cgroup below the node's root.
 
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -35,6 +37,33 @@ impl Process {
     pub(super) fn is_running(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
+
+    /// The command that starts it again, in the network namespace of the node.
+    pub(super) fn command(self) -> Result<Command> {
+        let read = |name: &str| {
+            let path = format!("/proc/{}/{name}", self.pid);
+            fs::read(&path).with_context(|| format!("read {path}"))
+        };
+        let (command_line, environment) = (read("cmdline")?, read("environ")?);
+        let mut words = strings(&command_line);
+        let program = words.next().context("a process without a command")?;
+        let mut command = in_namespace(Path::new(program));
+        command.args(words);
+        for variable in strings(&environment) {
+            let mut parts = variable.as_bytes().splitn(2, |it| *it == b'=');
+            if let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+                command.env(OsStr::from_bytes(name), OsStr::from_bytes(value));
+            }
+        }
+        ensure!(self.is_running(), "it has ended");
+        Ok(command)
+    }
+}
+
+/// Each ends with a NUL.
+fn strings(bytes: &[u8]) -> impl Iterator<Item = &OsStr> {
+    let strings = bytes.split_inclusive(|it| *it == 0);
+    strings.map(|it| OsStr::from_bytes(it.strip_suffix(&[0]).unwrap_or(it)))
 }
 
 /// The command in the second field may hold anything, parentheses too.
@@ -86,9 +115,10 @@ pub(super) fn remove_namespace() -> Result<()> {
     progress::quiet(Command::new("ip").args(["netns", "delete", NAME])).map(drop)
 }
 
-/// Starts `command` apart from this terminal, with its output in `log`, and records it in `record`.
+/// Starts `command` apart from this terminal, with its output at the end of `log`, and records it in `record`.
 pub(super) fn start(command: &mut Command, log: &Path, record: &Path) -> Result<()> {
-    let output = File::create(log).with_context(|| format!("create {}", log.display()))?;
+    let output = OpenOptions::new().create(true).append(true).open(log);
+    let output = output.with_context(|| format!("open {}", log.display()))?;
     let errors = output.try_clone().context("share a log")?;
     // A session of its own: neither the end of the terminal nor its interrupt reach it.
     let mut apart = Command::new("setsid");
@@ -175,6 +205,12 @@ mod tests {
         let stat = "42 (a) S 1 (b) R 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 100 200";
         assert_eq!(state_and_start(stat), Some(('R', 9876)));
         assert_eq!(state_and_start("42 (a"), None);
+    }
+
+    #[test]
+    fn words_may_be_empty() {
+        let words: Vec<_> = strings(b"a b\0\0c\0").collect();
+        assert_eq!(words, ["a b", "", "c"]);
     }
 
     #[test]

@@ -189,6 +189,8 @@ pub(super) fn kubelet_configuration(directory: &Path) -> Value {
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "nodeStatusUpdateFrequency": "2s",
+        // 110 of a test, beside those of the test before that are not gone yet.
+        "maxPods": 160,
     })
 }
 

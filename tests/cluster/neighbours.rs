@@ -1,0 +1,267 @@
+//! Neighbours that are restarted, an agent that is killed, and many pods: no kill is lost or counted twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ballast::decide::missed_kills::GRACE;
+use ballast::model::status::PodEntry;
+use ballast_tests::agent::Agent;
+use ballast_tests::cgroup_writes::Watch;
+use ballast_tests::cluster::{Namespace, asking, pod_spec, restart};
+use ballast_tests::scrape;
+use ballast_tests::wait::{patience, until};
+use serde_json::{Value, json};
+
+use super::kills::is_running;
+
+/// Kills of a namespace, as they are counted by containers and by workloads.
+fn counted(agent: &Agent, namespace: &str) -> Result<[f64; 2]> {
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let families = [
+        "ballast_oom_kills_total",
+        "ballast_oom_workload_kills_total",
+    ];
+    Ok(families.map(|it| page.sum(it, &[("namespace", namespace)])))
+}
+
+/// So many kills are counted, and are a while later.
+fn check_counted(agent: &Agent, namespace: &str, n: u32) -> Result<()> {
+    let wanted = [f64::from(n); 2];
+    until("all kills are counted", || {
+        let found = counted(agent, namespace)?;
+        ensure!(found == wanted, "{found:?} of {n}");
+        Ok(())
+    })?;
+    thread::sleep(2 * GRACE);
+    let found = counted(agent, namespace)?;
+    ensure!(found == wanted, "{found:?} of {n}");
+    Ok(())
+}
+
+/// How many kills the Events of each pod tell of.
+fn told(namespace: &Namespace) -> Result<BTreeMap<String, u64>> {
+    let text = namespace.kubectl(&["get", "events", "--output", "json"], None)?;
+    let list: Value = serde_json::from_str(&text)?;
+    let items = list["items"].as_array().context("a list")?;
+    let mut told = BTreeMap::new();
+    let is_kill = |it: &&Value| {
+        it["reason"]
+            .as_str()
+            .is_some_and(|it| it.starts_with("Oom"))
+    };
+    for event in items.iter().filter(is_kill) {
+        let pod = event["involvedObject"]["name"].as_str().context("a pod")?;
+        let n = event["count"].as_u64().context("a count")?;
+        *told.entry(pod.to_owned()).or_default() += n;
+    }
+    Ok(told)
+}
+
+fn pods_of(agent: &Agent, namespace: &str) -> Result<Vec<PodEntry>> {
+    let mut pods = agent.status()?.pods;
+    pods.retain(|it| it.namespace == namespace);
+    Ok(pods)
+}
+
+/// The pod stays the same one throughout.
+#[cfg_attr(feature = "privileged", test)]
+fn kills_while_kubelet_and_its_runtime_are_restarted_are_counted_once() -> Result<()> {
+    const N: u32 = 60;
+    let (agent, _way) = asking("cluster-restarts")?;
+    let namespace = Namespace::new("restarts")?;
+    let script = format!(
+        "i=0; while [ $i -lt {N} ]; do tail /dev/zero; sleep 0.2; i=$((i+1)); done; exec sleep 3600"
+    );
+    namespace.run("storm", &script, "16Mi")?;
+    namespace.wait("storm", "runs", is_running)?;
+    let before = until("it is shown", || {
+        let pods = pods_of(&agent, "restarts")?;
+        ensure!(pods.len() == 1, "{pods:#?}");
+        Ok(pods)
+    })?;
+    for (part, program) in [(1, "kubelet"), (2, "containerd")] {
+        let enough = u64::from(N * part / 4);
+        agent.wait("some more kills", |status| {
+            let mut pods = status.pods.iter();
+            pods.any(|it| it.uid == before[0].uid && it.oom_kills >= enough)
+        })?;
+        restart(program)?;
+    }
+    check_counted(&agent, "restarts", N)?;
+    until("all are told", || {
+        let told = told(&namespace)?;
+        ensure!(told.get("storm") == Some(&u64::from(N)), "{told:?}");
+        Ok(())
+    })?;
+    let after = pods_of(&agent, "restarts")?;
+    ensure!(
+        after.len() == 1 && after[0].uid == before[0].uid,
+        "{after:#?}"
+    );
+    ensure!(after[0].containers[0].name == "main", "{after:#?}");
+    // Who comes afterwards has a name and a kill of its own.
+    agent.wait("the runtime is followed again", |status| {
+        let runtime = status.node.runtime.as_ref();
+        runtime.is_some_and(|it| it.is_connected() && it.fault.is_none())
+    })?;
+    namespace.run("late", "tail /dev/zero; exec sleep 3600", "16Mi")?;
+    check_counted(&agent, "restarts", N + 1)?;
+    let pods = pods_of(&agent, "restarts")?;
+    let late = pods.iter().find(|it| it.name == "late");
+    let late = late.context("it is not shown")?;
+    ensure!(
+        late.containers.len() == 1 && late.containers[0].name == "main",
+        "{late:#?}"
+    );
+    Ok(())
+}
+
+/// Pods come, are killed in, and go meanwhile.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_is_killed_twenty_times_loses_no_kill() -> Result<()> {
+    const N: u32 = 20;
+    let (mut agent, _way) = asking("cluster-churn")?;
+    let namespace = Namespace::new("churn")?;
+    let script = "tail /dev/zero; sleep 1; tail /dev/zero; sleep 1";
+    for n in 0..N {
+        namespace.run(&format!("churn-{n}"), script, "16Mi")?;
+        agent.kill()?;
+        agent.start()?;
+    }
+    check_counted(&agent, "churn", 2 * N)?;
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    for n in 0..N {
+        let name = format!("churn-{n}");
+        let labels = [
+            ("namespace", "churn"),
+            ("pod", &*name),
+            ("container", "main"),
+        ];
+        let found = page.value("ballast_oom_kills_total", &labels);
+        ensure!(found == Some(2.0), "{name}: {found:?}");
+    }
+    // An agent that is killed may take along that there was one more.
+    until("each pod has its Event", || {
+        let told = told(&namespace)?;
+        ensure!(told.len() == N as usize, "{told:?}");
+        ensure!(told.values().all(|it| (1..=2).contains(it)), "{told:?}");
+        Ok(())
+    })
+}
+
+/// As many as a node takes, at once.
+#[cfg_attr(feature = "privileged", test)]
+fn all_pods_of_a_full_node_have_their_names() -> Result<()> {
+    const N: usize = 110;
+    let (agent, _way) = asking("cluster-full")?;
+    let namespace = Namespace::new("full")?;
+    let deployment = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "full"},
+        "spec": {
+            "replicas": N,
+            "selector": {"matchLabels": {"app": "full"}},
+            "template": {
+                "metadata": {"labels": {"app": "full"}},
+                "spec": pod_spec("exec sleep 3600", "16Mi", "Always"),
+            },
+        },
+    });
+    namespace.kubectl(
+        &["create", "--filename", "-"],
+        Some(&deployment.to_string()),
+    )?;
+    let is_named = |it: &&PodEntry| {
+        let workload = it.workload.as_ref();
+        it.containers.len() == 1
+            && it.containers[0].name == "main"
+            && workload.is_some_and(|it| (&*it.kind, &*it.name) == ("Deployment", "full"))
+    };
+    let shown = until_later("all are shown", || {
+        let pods = pods_of(&agent, "full")?;
+        let n = pods.iter().filter(is_named).count();
+        ensure!(n == N && pods.len() == N, "{n} of {}", pods.len());
+        Ok(pods)
+    })?;
+    let text = namespace.kubectl(&["get", "pods", "--output", "json"], None)?;
+    let list: Value = serde_json::from_str(&text)?;
+    let items = list["items"].as_array().context("a list")?;
+    let uid = |it: &Value| Some(it["metadata"]["uid"].as_str()?.to_owned());
+    let there: Option<BTreeSet<String>> = items.iter().map(uid).collect();
+    let shown: BTreeSet<String> = shown.into_iter().map(|it| it.uid.0).collect();
+    ensure!(Some(shown) == there, "others than the API server has");
+    Ok(())
+}
+
+/// Each has a kill, and the agent writes nothing below the mounts of the cgroups while they come and go.
+#[cfg_attr(feature = "privileged", test)]
+fn five_hundred_pods_in_turn_are_counted_and_nothing_is_written() -> Result<()> {
+    const N: u32 = 500;
+    let watch = Watch::new()?;
+    let (agent, _way) = asking("cluster-turn")?;
+    let pid = agent.pid().context("it runs")?;
+    let namespace = Namespace::new("turn")?;
+    let job = json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "turn"},
+        "spec": {
+            "completions": N,
+            "parallelism": 6,
+            "template": {"spec": pod_spec("tail /dev/zero; exit 0", "16Mi", "Never")},
+        },
+    });
+    namespace.kubectl(&["create", "--filename", "-"], Some(&job.to_string()))?;
+    let mut n_writes = 0;
+    let mut done = 0;
+    let mut since = Instant::now();
+    while done < N {
+        thread::sleep(Duration::from_secs(1));
+        let writers = watch.writers()?;
+        ensure!(!writers.contains(&pid), "the agent has written");
+        n_writes += writers.len();
+        let path = "jsonpath={.status.succeeded}";
+        let text = namespace.kubectl(&["get", "job", "turn", "--output", path], None)?;
+        let now: u32 = text.parse().unwrap_or(0);
+        if now > done {
+            (done, since) = (now, Instant::now());
+        }
+        ensure!(
+            since.elapsed() < patience(),
+            "no pod ends any more, after {done}"
+        );
+    }
+    ensure!(n_writes > 0, "nothing is watched");
+    // The series of a pod end some time after it.
+    let counted = || {
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let labels = [
+            ("namespace", "turn"),
+            ("workload", "turn"),
+            ("workload_kind", "Job"),
+        ];
+        let found = page.value("ballast_oom_workload_kills_total", &labels);
+        ensure!(found == Some(f64::from(N)), "{found:?} of {N}");
+        Ok(())
+    };
+    until("all kills are counted", counted)?;
+    thread::sleep(2 * GRACE);
+    counted()?;
+    ensure!(!watch.writers()?.contains(&pid), "the agent has written");
+    Ok(())
+}
+
+/// Looks for as long as five facts may take: each of many pods is one.
+fn until_later<T>(what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + 5 * patience();
+    loop {
+        match look() {
+            Err(error) if Instant::now() > deadline => return Err(error).context(what.to_owned()),
+            Err(_) => thread::sleep(Duration::from_millis(100)),
+            found => return found,
+        }
+    }
+}
