@@ -28,6 +28,13 @@ pub(super) fn kills_of(agent: &Agent, uid: &str) -> Result<Vec<EventRecord>> {
     Ok(kills)
 }
 
+/// What `check` wants comes, and is there a while later.
+pub(super) fn stays(what: &str, check: impl Fn() -> Result<()>) -> Result<()> {
+    until(what, &check)?;
+    thread::sleep(2 * GRACE);
+    check()
+}
+
 /// Both counters of the container `main` have so many kills.
 pub(super) fn check_counted(agent: &Agent, pod: &Value, n: f64) -> Result<()> {
     let (uid, id) = (text(pod, "/metadata/uid")?, container_id(pod)?);
@@ -67,9 +74,7 @@ fn a_child_that_is_killed_is_told_with_the_names_of_the_api_server() -> Result<(
     };
     ensure!(detail.scope == OomScope::Container, "{event:#?}");
     ensure!(detail.victim.comm == "tail", "{event:#?}");
-    until("it is counted", || check_counted(&agent, &pod, 1.0))?;
-    thread::sleep(2 * GRACE);
-    check_counted(&agent, &pod, 1.0)?;
+    stays("it is counted", || check_counted(&agent, &pod, 1.0))?;
     let pod = namespace.wait("greedy", "goes on", is_running)?;
     ensure!(container_id(&pod)? == id, "another container runs");
     Ok(())
@@ -96,7 +101,5 @@ fn an_agent_that_dies_amid_kills_counts_what_the_kernel_did() -> Result<()> {
         agent.start()?;
     }
     let all = f64::from(N);
-    until("all are counted", || check_counted(&agent, &pod, all))?;
-    thread::sleep(2 * GRACE);
-    check_counted(&agent, &pod, all)
+    stays("all are counted", || check_counted(&agent, &pod, all))
 }

@@ -5,64 +5,43 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ballast::decide::missed_kills::GRACE;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup_writes::Watch;
-use ballast_tests::cluster::{Namespace, asking, pod_spec, restart};
+use ballast_tests::cluster::{Namespace, asking, pod_spec, restart, text};
 use ballast_tests::scrape;
-use ballast_tests::wait::{patience, until};
-use serde_json::{Value, json};
+use ballast_tests::wait::{patience, until, until_within};
+use serde_json::json;
 
-use super::kills::is_running;
+use super::kills::{is_running, stays};
+use super::workloads::{kills_of, pods_of};
 
-/// Kills of a namespace, as they are counted by containers and by workloads.
-fn counted(agent: &Agent, namespace: &str) -> Result<[f64; 2]> {
-    let page = scrape::page(&agent.metrics, "/metrics")?;
-    let families = [
-        "ballast_oom_kills_total",
-        "ballast_oom_workload_kills_total",
-    ];
-    Ok(families.map(|it| page.sum(it, &[("namespace", namespace)])))
-}
-
-/// So many kills are counted, and are a while later.
+/// So many kills of a namespace are counted, by containers and by workloads.
 fn check_counted(agent: &Agent, namespace: &str, n: u32) -> Result<()> {
-    let wanted = [f64::from(n); 2];
-    until("all kills are counted", || {
-        let found = counted(agent, namespace)?;
-        ensure!(found == wanted, "{found:?} of {n}");
+    stays("all kills are counted", || {
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let families = [
+            "ballast_oom_kills_total",
+            "ballast_oom_workload_kills_total",
+        ];
+        let found = families.map(|it| page.sum(it, &[("namespace", namespace)]));
+        ensure!(found == [f64::from(n); 2], "{found:?} of {n}");
         Ok(())
-    })?;
-    thread::sleep(2 * GRACE);
-    let found = counted(agent, namespace)?;
-    ensure!(found == wanted, "{found:?} of {n}");
-    Ok(())
+    })
 }
 
 /// How many kills the Events of each pod tell of.
 fn told(namespace: &Namespace) -> Result<BTreeMap<String, u64>> {
-    let text = namespace.kubectl(&["get", "events", "--output", "json"], None)?;
-    let list: Value = serde_json::from_str(&text)?;
-    let items = list["items"].as_array().context("a list")?;
     let mut told = BTreeMap::new();
-    let is_kill = |it: &&Value| {
-        it["reason"]
-            .as_str()
-            .is_some_and(|it| it.starts_with("Oom"))
-    };
-    for event in items.iter().filter(is_kill) {
-        let pod = event["involvedObject"]["name"].as_str().context("a pod")?;
+    for event in namespace.list("events")? {
+        if !text(&event, "/reason")?.starts_with("Oom") {
+            continue;
+        }
+        let pod = text(&event, "/involvedObject/name")?;
         let n = event["count"].as_u64().context("a count")?;
         *told.entry(pod.to_owned()).or_default() += n;
     }
     Ok(told)
-}
-
-fn pods_of(agent: &Agent, namespace: &str) -> Result<Vec<PodEntry>> {
-    let mut pods = agent.status()?.pods;
-    pods.retain(|it| it.namespace == namespace);
-    Ok(pods)
 }
 
 /// The pod stays the same one throughout.
@@ -170,29 +149,24 @@ fn all_pods_of_a_full_node_have_their_names() -> Result<()> {
             },
         },
     });
-    namespace.kubectl(
-        &["create", "--filename", "-"],
-        Some(&deployment.to_string()),
-    )?;
+    namespace.create(&deployment)?;
     let is_named = |it: &&PodEntry| {
         let workload = it.workload.as_ref();
         it.containers.len() == 1
             && it.containers[0].name == "main"
             && workload.is_some_and(|it| (&*it.kind, &*it.name) == ("Deployment", "full"))
     };
-    let shown = until_later("all are shown", || {
+    let shown = until_within(5 * patience(), "all are shown", || {
         let pods = pods_of(&agent, "full")?;
         let n = pods.iter().filter(is_named).count();
         ensure!(n == N && pods.len() == N, "{n} of {}", pods.len());
         Ok(pods)
     })?;
-    let text = namespace.kubectl(&["get", "pods", "--output", "json"], None)?;
-    let list: Value = serde_json::from_str(&text)?;
-    let items = list["items"].as_array().context("a list")?;
-    let uid = |it: &Value| Some(it["metadata"]["uid"].as_str()?.to_owned());
-    let there: Option<BTreeSet<String>> = items.iter().map(uid).collect();
-    let shown: BTreeSet<String> = shown.into_iter().map(|it| it.uid.0).collect();
-    ensure!(Some(shown) == there, "others than the API server has");
+    let pods = namespace.list("pods")?;
+    let uids = pods.iter().map(|it| text(it, "/metadata/uid"));
+    let there: BTreeSet<&str> = uids.collect::<Result<_>>()?;
+    let shown: BTreeSet<&str> = shown.iter().map(|it| &*it.uid.0).collect();
+    ensure!(shown == there, "others than the API server has");
     Ok(())
 }
 
@@ -214,7 +188,7 @@ fn five_hundred_pods_in_turn_are_counted_and_nothing_is_written() -> Result<()> 
             "template": {"spec": pod_spec("tail /dev/zero; exit 0", "16Mi", "Never")},
         },
     });
-    namespace.kubectl(&["create", "--filename", "-"], Some(&job.to_string()))?;
+    namespace.create(&job)?;
     let mut n_writes = 0;
     let mut done = 0;
     let mut since = Instant::now();
@@ -236,32 +210,11 @@ fn five_hundred_pods_in_turn_are_counted_and_nothing_is_written() -> Result<()> 
     }
     ensure!(n_writes > 0, "nothing is watched");
     // The series of a pod end some time after it.
-    let counted = || {
-        let page = scrape::page(&agent.metrics, "/metrics")?;
-        let labels = [
-            ("namespace", "turn"),
-            ("workload", "turn"),
-            ("workload_kind", "Job"),
-        ];
-        let found = page.value("ballast_oom_workload_kills_total", &labels);
+    stays("all kills are counted", || {
+        let found = kills_of(&agent, "turn", "Job", "turn")?;
         ensure!(found == Some(f64::from(N)), "{found:?} of {N}");
         Ok(())
-    };
-    until("all kills are counted", counted)?;
-    thread::sleep(2 * GRACE);
-    counted()?;
+    })?;
     ensure!(!watch.writers()?.contains(&pid), "the agent has written");
     Ok(())
-}
-
-/// Looks for as long as five facts may take: each of many pods is one.
-fn until_later<T>(what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + 5 * patience();
-    loop {
-        match look() {
-            Err(error) if Instant::now() > deadline => return Err(error).context(what.to_owned()),
-            Err(_) => thread::sleep(Duration::from_millis(100)),
-            found => return found,
-        }
-    }
 }

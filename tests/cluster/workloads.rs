@@ -44,25 +44,23 @@ fn controller(kind: &str, name: &str, script: &str) -> Value {
     json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
-/// The value of a series of the page `/metrics`; labels in the order of their names.
-fn series(agent: &Agent, series: &str) -> Result<Option<f64>> {
-    let page = scrape::text(&agent.metrics, "/metrics")?;
-    let line = page.lines().find_map(|it| it.strip_prefix(series));
-    line.map(|it| it.trim().parse().context("a number"))
-        .transpose()
+/// As they are counted by workloads.
+pub(super) fn kills_of(
+    agent: &Agent,
+    namespace: &str,
+    kind: &str,
+    name: &str,
+) -> Result<Option<f64>> {
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let labels = [
+        ("namespace", namespace),
+        ("workload", name),
+        ("workload_kind", kind),
+    ];
+    Ok(page.value("ballast_oom_workload_kills_total", &labels))
 }
 
-fn kills_of(agent: &Agent, namespace: &str, kind: &str, name: &str) -> Result<Option<f64>> {
-    let family = "ballast_oom_workload_kills_total";
-    series(
-        agent,
-        &format!(
-            "{family}{{namespace=\"{namespace}\",workload=\"{name}\",workload_kind=\"{kind}\"}}"
-        ),
-    )
-}
-
-fn pods_of(agent: &Agent, namespace: &str) -> Result<Vec<PodEntry>> {
+pub(super) fn pods_of(agent: &Agent, namespace: &str) -> Result<Vec<PodEntry>> {
     let mut pods = agent.status()?.pods;
     pods.retain(|it| it.namespace == namespace);
     Ok(pods)
@@ -77,8 +75,7 @@ fn a_kill_is_counted_by_the_workload_that_people_know() -> Result<()> {
     let script = "tail /dev/zero; exec sleep 3600";
     for kind in kinds {
         let name = format!("of-{}", kind.to_lowercase());
-        let made = controller(kind, &name, script).to_string();
-        namespace.kubectl(&["create", "--filename", "-"], Some(&made))?;
+        namespace.create(&controller(kind, &name, script))?;
     }
     namespace.kubectl(
         &["create", "job", "by-hand", "--from=cronjob/of-cronjob"],
@@ -130,7 +127,7 @@ fn a_container_is_shown_as_what_it_is_to_its_pod() -> Result<()> {
             "containers": [container("main", "exec sleep 3600")],
         },
     });
-    namespace.kubectl(&["create", "--filename", "-"], Some(&pod.to_string()))?;
+    namespace.create(&pod)?;
     let roles = || -> Result<Vec<(String, Option<ContainerRole>)>> {
         let pods = pods_of(&agent, "roles")?;
         let all = pods.iter().find(|it| it.name == "all").context("not yet")?;
@@ -169,8 +166,7 @@ fn an_api_server_that_is_away_takes_nothing_away() -> Result<()> {
     let namespace = Namespace::new("away")?;
     // A child is killed whenever the file is made.
     let script = "while true; do [ -e /tmp/go ] && rm /tmp/go && tail /dev/zero; sleep 0.1; done";
-    let made = controller("Deployment", "worker", script).to_string();
-    namespace.kubectl(&["create", "--filename", "-"], Some(&made))?;
+    namespace.create(&controller("Deployment", "worker", script))?;
     let go = || {
         namespace.kubectl(
             &["exec", "deployment/worker", "--", "touch", "/tmp/go"],

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 pub use self::api::ApiWay;
@@ -72,16 +72,30 @@ impl Namespace {
         Ok(String::from_utf8(output.stdout)?)
     }
 
+    pub fn create(&self, object: &Value) -> Result<()> {
+        let text = object.to_string();
+        self.kubectl(&["create", "--filename", "-"], Some(&text))?;
+        Ok(())
+    }
+
+    /// All objects of a kind.
+    pub fn list(&self, kind: &str) -> Result<Vec<Value>> {
+        let text = self.kubectl(&["get", kind, "--output", "json"], None)?;
+        let mut list: Value = serde_json::from_str(&text)?;
+        match list["items"].take() {
+            Value::Array(items) => Ok(items),
+            _ => bail!("no list: {text}"),
+        }
+    }
+
     /// A pod of one container that runs `script`.
     pub fn run(&self, name: &str, script: &str, memory: &str) -> Result<()> {
-        let pod = json!({
+        self.create(&json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name},
             "spec": pod_spec(script, memory, "Never"),
-        });
-        self.kubectl(&["create", "--filename", "-"], Some(&pod.to_string()))?;
-        Ok(())
+        }))
     }
 
     /// The pod as the API server has it, once `is_it`.

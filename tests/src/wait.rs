@@ -24,12 +24,21 @@ pub fn on_this_machine(time: Duration) -> Duration {
 }
 
 /// Looks until `look` finds it; the error has what its last look says.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + patience();
+pub fn until<T>(what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
+    until_within(patience(), what, look)
+}
+
+/// The same of what is made of many facts, which may take longer than one.
+pub fn until_within<T>(
+    bound: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let deadline = Instant::now() + bound;
     loop {
         match look() {
             Err(error) if Instant::now() > deadline => {
-                return Err(error).with_context(|| format!("not after {:?}: {what}", patience()));
+                return Err(error).with_context(|| format!("not after {bound:?}: {what}"));
             }
             Err(_) => thread::sleep(STEP),
             found => return found,

@@ -221,7 +221,12 @@ impl Names {
 
     /// The name of the container of a cgroup. A sandbox has none.
     pub fn container_of(&self, owner: &Owner) -> Option<&Arc<str>> {
-        match self.known(owner.uid()?, &owner.container()?.id)? {
+        self.container(owner.uid()?, &owner.container()?.id)
+    }
+
+    /// The same of an id of a pod; `None` where nobody has told, too.
+    pub fn container(&self, uid: &PodUid, id: &str) -> Option<&Arc<str>> {
+        match self.known(uid, id)? {
             Known::Container { name, .. } => Some(name),
             Known::Sandbox => None,
         }

@@ -30,7 +30,7 @@ const KNOWN: &str = "known_oom_kills";
 const BOOT_ID: &str = "boot_id";
 const CGROUP_ID: &str = "cgroup_id";
 
-/// Stands there too: kills by the pod and the container, whatever their names are.
+/// Stands there too: kills by the pod and the container, as [`KillsByContainer`] has them.
 const BY_ID: &str = "oom_kills_by_id";
 const POD_UID: &str = "pod_uid";
 const CONTAINER_ID: &str = "container_id";

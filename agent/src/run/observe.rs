@@ -35,7 +35,7 @@ use super::exclusive::Exclusive;
 use super::forensics::{self, Background};
 use super::kernel::{self, Listener, Outputs, Prepared, Programs, Remade, Shared, Tell};
 use super::node::Node;
-use super::publisher::Publisher;
+use super::publisher::{self, Publisher};
 use super::serve::{self, Server, Shown};
 use super::sweep::{self, Sweeper};
 use super::told::Told;
@@ -78,9 +78,6 @@ const WALK_GAP: Duration = Duration::from_secs(1);
 
 /// Pods that come and go are gathered for this long.
 const GATHER: Duration = Duration::from_millis(25);
-
-/// Gathering takes one part in this many of the loop's time.
-const GATHER_SHARE: u32 = 20;
 
 /// How often what the agent itself uses is read; as often as in mode `own`.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
@@ -467,8 +464,7 @@ impl Loop {
             self.take_runtime();
             self.take_api_server();
             self.take_pods(false);
-            let took = clock::boottime().saturating_sub(started);
-            self.gather_due = started + GATHER.max(took * GATHER_SHARE);
+            self.gather_due = publisher::due_again(started, GATHER);
             self.publisher.changed(started);
             trigger = Trigger::Event;
         }

@@ -26,8 +26,15 @@ use crate::sys::{Root, clock};
 /// A change shows in `ballast status` within this time; more often would cost and tell no more.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 
-/// A document has every container in it: it takes one part in this many of the loop's time.
-const PUBLISH_SHARE: u32 = 20;
+/// What goes through all containers takes one part in this many of the loop's time.
+const SHARE: u32 = 20;
+
+/// When what was begun at `began`, and has just been done, may be done again: `least` later, or after more where it
+/// took long. Boottime.
+pub(super) fn due_again(began: Duration, least: Duration) -> Duration {
+    let took = clock::boottime().saturating_sub(began);
+    began + least.max(took * SHARE)
+}
 
 /// Where the document goes, and the parts of it that do not change with a pass.
 pub(super) struct Publisher {
@@ -70,8 +77,7 @@ impl Publisher {
     pub(super) fn publish(&mut self, status: Status, began: Duration) {
         self.sender.send_replace(Some(Arc::new(status)));
         self.changed_at = None;
-        let took = clock::boottime().saturating_sub(began);
-        self.due_at = began + PUBLISH_EVERY.max(took * PUBLISH_SHARE);
+        self.due_at = due_again(began, PUBLISH_EVERY);
     }
 
     /// What the document says of the agent, before it has done anything.

@@ -202,7 +202,7 @@ impl Metrics {
         lock(&self.shared.kills_by_container).retain(|uid, _| uids.contains(&**uid));
     }
 
-    /// Counts kills by ids besides, which no name that comes late changes. `owner`: of the cgroup of the victims.
+    /// Counts kills by ids besides, for [`Metrics::name_kills`]. `owner`: of the cgroup of the victims.
     pub fn oom_kills_by(&self, owner: &Owner, n: u64) {
         if let (Identity::NamesOrIds, Some(uid)) = (self.shared.identity, owner.uid()) {
             let mut kills = lock(&self.shared.kills_by_container);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::tree::KubeTree;
-use crate::decide::naming::{Known, Names};
+use crate::decide::naming::Known;
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_path::CgroupPath;
@@ -30,24 +30,18 @@ pub(super) fn unnamed(uid: &PodUid) -> Arc<PodRef> {
 pub(super) fn oom_events(tree: &KubeTree, uid: &PodUid, id: &str) -> u64 {
     let kills = tree.metrics.oom_kills_by_container(uid);
     let index = tree.kernel.index();
-    let name = container_name(&index.names, uid, id);
-    let of_it = [Some(id), name.as_deref()].into_iter().flatten();
+    let name = index.names.container(uid, id).map(|it| &**it);
+    let of_it = [Some(id), name].into_iter().flatten();
     of_it.filter_map(|it| kills.get(it)).sum()
-}
-
-/// `None`: nobody has told it, or it is the sandbox of a pod.
-fn container_name(names: &Names, uid: &PodUid, id: &str) -> Option<String> {
-    match names.known(uid, id)? {
-        Known::Container { name, .. } => Some(name.to_string()),
-        Known::Sandbox => None,
-    }
 }
 
 /// Kills go on under the names of their containers.
 pub(super) fn name_kills(tree: &KubeTree) {
     let index = tree.kernel.index();
-    let name = |uid: &str, id: &str| container_name(&index.names, &PodUid(uid.to_owned()), id);
-    tree.metrics.name_kills(name);
+    tree.metrics.name_kills(|uid, id| {
+        let name = index.names.container(&PodUid(uid.to_owned()), id);
+        name.map(ToString::to_string)
+    });
 }
 
 /// The pods that there are, in the order of their names. `before`: those of the last time, whose processes stand

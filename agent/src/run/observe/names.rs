@@ -83,10 +83,8 @@ pub(super) fn name_event(event: &Event, names: &Names) -> Option<Event> {
     let uid = event.uid()?;
     let named = event.pod_uid.as_ref().and_then(|it| names.pod(it));
     let id = event.container_id.as_deref();
-    let container = match id.and_then(|id| names.known(uid, id)) {
-        Some(Known::Container { name, .. }) => Some(name.to_string()),
-        Some(Known::Sandbox) | None => None,
-    };
+    let container = id.and_then(|id| names.container(uid, id));
+    let container = container.map(ToString::to_string);
     if named.is_none() && container.is_none() {
         return None;
     }

@@ -73,7 +73,7 @@ fn names(agent: &Agent, namespace: &Namespace) -> Result<Vec<Row>> {
                 "volumes": [{"name": "stamps", "hostPath": {"path": stamps}}],
             },
         });
-        namespace.kubectl(&["create", "--filename", "-"], Some(&pod.to_string()))?;
+        namespace.create(&pod)?;
         let asked = SystemTime::now();
         let named = loop {
             let status = agent.status()?;
