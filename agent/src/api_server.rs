@@ -10,12 +10,12 @@
 //! - The set of pods is swapped when all are there, never while they come.
 //! - That it tells nothing says nothing of a pod.
 //!
-//! The watch is that of `kube`'s client, and the state around it our own: its runtime does not show bookmarks, so it
-//! never notices a watch that stays silent for good after etcd was restored from a backup. So is the way to the server
-//! below it (`connect`): `kube`'s brings a second reader of YAML and a JSONPath, for credentials by `auth-provider`,
-//! which Kubernetes has removed in 1.26. They vanish from the binary where nothing of `kube::Config` is called.
+//! The questions and their types are those of `kube` (`kube_core`); the client is ours (`ask`, and `connect` below it).
+//! That of `kube` reads answers of any size, logs bodies that it does not understand, and believes the HTTP status in a
+//! body before that of the answer. The state around the watch is ours too: `kube`'s runtime does not show bookmarks, so
+//! it never notices a watch that stays silent for good after etcd was restored from a backup.
 
-mod asked;
+mod ask;
 mod back_off;
 mod connect;
 mod events;

@@ -15,7 +15,7 @@ use ballast::model::kube_event::{Outcome, Reason, Regarding, Write, WriteKind};
 use ballast::model::pod::PodUid;
 use ballast::model::record::PodRef;
 use ballast::model::time::WallTime;
-use ballast_tests::api_server::{FakeApiServer, Manner, failure};
+use ballast_tests::api_server::{Answer, FakeApiServer, Manner, failure};
 use ballast_tests::wait::until;
 use serde_json::{Value, json};
 
@@ -234,6 +234,89 @@ fn where_lists_are_not_streamed_they_are_asked_for() -> Result<()> {
         let right = right.map(|(verb, answer)| (verb, ApiResource::Pods, answer));
         ensure!(heard.asked == right, "{manner:?}: {:?}", heard.asked);
     }
+    Ok(())
+}
+
+/// By its status, and by what a `Status` says; anybody on the way may have written the rest.
+#[test]
+fn what_is_answered_instead_is_said_by_its_status() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("instead", Manner::StreamsLists, &["first"])?;
+    heard.wait("the list", Heard::is_followed)?;
+    let page = format!("<html>{}</html>", "secret ".repeat(100_000));
+    let elsewhere = Answer::new(302, "").with_header("Location", "https://sso/login?secret");
+    for (answer, right) in [
+        (Answer::new(502, page), "HTTP status 502"),
+        (
+            Answer::new(401, json!({"message": "secret"})),
+            "HTTP status 401",
+        ),
+        (
+            Answer::new(403, failure(200, "Forbidden", "no")),
+            "watch pods: no",
+        ),
+        (
+            elsewhere,
+            "watch pods: it redirects to https://sso/login, which is not followed",
+        ),
+    ] {
+        heard.asked.clear();
+        let code = answer.code;
+        server.refuse_pods(Some(answer));
+        server.cut();
+        heard.wait(right, |it| it.fault().ends_with(right))?;
+        let refused = (ApiVerb::Watch, ApiResource::Pods, ApiAnswer::Refused(code));
+        ensure!(heard.asked.contains(&refused), "{:?}", heard.asked);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_event_that_is_too_large_is_a_fault() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) = scene("large", Manner::StreamsLists, &[])?;
+    heard.wait("it is followed", Heard::is_followed)?;
+    let mut large = pod("large");
+    large["metadata"]["annotations"] = json!({"secret": "x".repeat(5 << 20)});
+    server.put(&large);
+    heard.wait("it is said", |it| !it.fault().is_empty())?;
+    let right = "watch pods: the answer has more than 4194304 bytes";
+    ensure!(heard.fault() == right, "{}", heard.fault());
+    Ok(())
+}
+
+#[test]
+fn one_that_has_too_much_to_do_is_asked_when_it_says() -> Result<()> {
+    let (server, _kubeconfig, watching, mut heard) = scene("busy", Manner::StreamsLists, &[])?;
+    heard.wait("it is followed", Heard::is_followed)?;
+    let write = |namespace| write(WriteKind::Create, namespace, 1, 1);
+    let written = heard.outcome(&watching, write("default"))?;
+    ensure!(written == Outcome::Written, "{written:?}");
+    let busy = || {
+        let body = failure(429, "TooManyRequests", "busy");
+        Answer::new(429, body).with_header("Retry-After", "2")
+    };
+    server.refuse_events("busy", busy());
+    let (n_connections, began) = (server.n_connections(), Instant::now());
+    let refused = heard.outcome(&watching, write("busy"))?;
+    ensure!(refused == Outcome::Failed, "{refused:?}");
+    ensure!(began.elapsed() >= Duration::from_secs(2), "{began:?}");
+    let written = heard.outcome(&watching, write("another"))?;
+    ensure!(written == Outcome::Written, "{written:?}");
+    let more = server.n_connections() - n_connections;
+    ensure!(
+        more == 0,
+        "{more} connections for what is no fault of theirs"
+    );
+    let n_asked = server.questions().len();
+    server.refuse_pods(Some(busy()));
+    server.cut();
+    until("it is asked twice", || {
+        let n = server.questions().len() - n_asked;
+        ensure!(n >= 2, "{n}");
+        Ok(())
+    })?;
+    let pause = server.pauses()[n_asked];
+    ensure!(pause >= Duration::from_secs(2), "{pause:?}");
     Ok(())
 }
 
@@ -464,7 +547,7 @@ fn an_event_that_is_refused_holds_up_no_other() -> Result<()> {
             Outcome::Never,
         ),
     ] {
-        server.refuse_events(namespace, code, &body);
+        server.refuse_events(namespace, Answer::new(code, body));
         for kind in [WriteKind::Create, WriteKind::Patch] {
             let right = match (namespace, kind) {
                 ("gone", WriteKind::Patch) => Outcome::Gone,
@@ -477,7 +560,7 @@ fn an_event_that_is_refused_holds_up_no_other() -> Result<()> {
     let fine = heard.outcome(&watching, write(WriteKind::Create, "default", 1, 1))?;
     assert_eq!(fine, Outcome::Written);
     for (namespace, code) in [("page", 404), ("other-page", 400), ("busy-page", 503)] {
-        server.refuse_events(namespace, code, "<html>not here</html>");
+        server.refuse_events(namespace, Answer::new(code, "<html>not here</html>"));
         for kind in [WriteKind::Create, WriteKind::Patch] {
             let outcome = heard.outcome(&watching, write(kind, namespace, 1, 1))?;
             ensure!(

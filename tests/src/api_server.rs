@@ -8,10 +8,13 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+
+/// All pods of the cluster.
+const PODS: &str = "/api/v1/pods";
 
 /// How it behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub enum Manner {
     RefusesStreams,
     /// It does not know what that is, and never tells its end.
     KnowsNoStreams,
+    /// It streams no lists, and has forgotten what came after any version.
+    Forgets,
     /// The one who asks may not.
     Forbids,
     /// The one who asks may look at pods, and not write Events.
@@ -31,6 +36,33 @@ pub enum Manner {
     LosesAnswers,
     /// It takes questions and answers none.
     Silent,
+}
+
+/// What is answered instead of what was asked for.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub code: u16,
+    /// Name and value.
+    pub header: Option<(&'static str, &'static str)>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn new(code: u16, body: impl ToString) -> Self {
+        Self {
+            code,
+            header: None,
+            body: body.to_string(),
+        }
+    }
+
+    pub fn with_header(self, name: &'static str, value: &'static str) -> Self {
+        Self {
+            header: Some((name, value)),
+            ..self
+        }
+    }
 }
 
 /// By their names in small letters; those of one name in the order in which they came.
@@ -58,18 +90,24 @@ struct Inner {
     events: Vec<(u64, Value)>,
     /// Objects, by namespace and name.
     kept: BTreeMap<(String, String), Value>,
-    /// What is answered to Events of a namespace: HTTP status and body.
-    refusals: BTreeMap<String, (u16, String)>,
+    /// What is answered to Events of a namespace.
+    refusals: BTreeMap<String, Answer>,
+    /// What is answered to questions for pods.
+    refusal: Option<Answer>,
+    /// Who says something else in the header `Authorization` is refused.
+    authorization: Option<String>,
     n_writes: usize,
     /// All that was asked for, with its parameters.
     questions: Vec<String>,
     /// Of each question.
     headers: Vec<Headers>,
+    times: Vec<Instant>,
     /// The path that it is below.
     below: String,
     /// Watches that began before the n-th cut are cut.
     n_cuts: u64,
     connections: Vec<TcpStream>,
+    n_connections: usize,
     n_watches: usize,
 }
 
@@ -187,10 +225,20 @@ impl FakeApiServer {
     }
 
     /// From now on Events of the namespace are answered so.
-    pub fn refuse_events(&self, namespace: &str, code: u16, body: &str) {
-        let refusal = (code, body.to_owned());
+    pub fn refuse_events(&self, namespace: &str, refusal: Answer) {
         let mut inner = self.state.lock();
         inner.refusals.insert(namespace.to_owned(), refusal);
+    }
+
+    /// From now on questions for pods are answered so; `None`: as they were.
+    pub fn refuse_pods(&self, refusal: Option<Answer>) {
+        self.state.lock().refusal = refusal;
+    }
+
+    /// From now on only whoever says so in the header `Authorization` is answered. Who is refused is told so by a
+    /// proxy, in JSON that is no `Status`.
+    pub fn take_only(&self, authorization: &str) {
+        self.state.lock().authorization = Some(authorization.to_owned());
     }
 
     /// As after an hour.
@@ -216,6 +264,18 @@ impl FakeApiServer {
             .collect()
     }
 
+    /// How long it was from each question to the next.
+    pub fn pauses(&self) -> Vec<Duration> {
+        let inner = self.state.lock();
+        let pairs = inner.times.windows(2);
+        pairs.map(|both| both[1].duration_since(both[0])).collect()
+    }
+
+    /// How many connections there were.
+    pub fn n_connections(&self) -> usize {
+        self.state.lock().n_connections
+    }
+
     /// There is nothing but what is below this path, as behind a proxy that has many API servers.
     pub fn move_below(&self, path: &str) {
         path.clone_into(&mut self.state.lock().below);
@@ -233,7 +293,7 @@ impl FakeApiServer {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": name, "cluster": {"server": format!("http://{}", self.address)}}],
-            "users": [{"name": name, "user": {"token": "of-a-test"}}],
+            "users": [{"name": name, "user": {}}],
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
             "current-context": name,
         });
@@ -253,15 +313,26 @@ impl State {
     }
 
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
-        self.lock().connections.push(stream.try_clone()?);
+        let mut inner = self.lock();
+        inner.n_connections += 1;
+        inner.connections.push(stream.try_clone()?);
+        drop(inner);
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut writer = stream;
         while let Some(question) = read_question(&mut reader)? {
             let mut inner = self.lock();
             inner.questions.push(question.target.clone());
+            inner.times.push(Instant::now());
+            let said = question.headers.get("authorization").cloned();
             inner.headers.push(question.headers);
             let below = inner.below.clone();
+            let only = inner.authorization.clone();
             drop(inner);
+            if only.is_some_and(|it| said.unwrap_or_default() != [it]) {
+                let body = json!({"message": "Unauthorized"});
+                write_answer(&mut writer, &Answer::new(401, body))?;
+                continue;
+            }
             // What is elsewhere is found nowhere.
             let target = question.target.strip_prefix(&below).unwrap_or_default();
             self.answer(&question.method, target, &question.body, &mut writer)?;
@@ -286,6 +357,10 @@ impl State {
             parameters.get(name) == Some(&"true") || parameters.get(name) == Some(&"1")
         };
         let verb = if is("watch") { "watch" } else { "list" };
+        let refusal = self.lock().refusal.clone();
+        if let Some(refusal) = refusal.filter(|_| path == PODS) {
+            return write_answer(to, &refusal);
+        }
         match manner {
             Manner::Silent => {
                 let inner = self.lock();
@@ -314,10 +389,10 @@ impl State {
                 write_whole(to, 201, &answer)
             }
             _ if path.contains("/events") => self.write_event(method, path, body, manner, to),
-            _ if path != "/api/v1/pods" => {
+            _ if path != PODS => {
                 write_whole(to, 404, &failure(404, "NotFound", "nothing of that name"))
             }
-            Manner::RefusesStreams if is("sendInitialEvents") => {
+            Manner::RefusesStreams | Manner::Forgets if is("sendInitialEvents") => {
                 let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the \
                                WatchList feature gate is enabled";
                 write_whole(to, 422, &failure(422, "Invalid", message))
@@ -363,8 +438,8 @@ impl State {
             );
             return write_whole(to, 403, &failure(403, "Forbidden", &message));
         }
-        if let Some((code, text)) = self.lock().refusals.get(&namespace).cloned() {
-            return write_text(to, code, &text);
+        if let Some(refusal) = self.lock().refusals.get(&namespace).cloned() {
+            return write_answer(to, &refusal);
         }
         if let Some(fault) = fault_of(body) {
             return write_whole(to, 422, &failure(422, "Invalid", &fault));
@@ -420,10 +495,11 @@ impl State {
                 write_chunk(to, &bookmark(version, true))?;
             }
             inner = self.lock();
-        } else if inner
-            .events
-            .first()
-            .map_or(version < inner.version, |(first, _)| version + 1 < *first)
+        } else if manner == Manner::Forgets
+            || inner
+                .events
+                .first()
+                .map_or(version < inner.version, |(first, _)| version + 1 < *first)
         {
             let expired = failure(410, "Expired", "too old resource version");
             drop(inner);
@@ -526,14 +602,17 @@ fn fault_of(event: &Value) -> Option<String> {
 }
 
 fn write_whole(to: &mut TcpStream, code: u16, answer: &Value) -> io::Result<()> {
-    write_text(to, code, &answer.to_string())
+    write_answer(to, &Answer::new(code, answer))
 }
 
-fn write_text(to: &mut TcpStream, code: u16, text: &str) -> io::Result<()> {
+fn write_answer(to: &mut TcpStream, refusal: &Answer) -> io::Result<()> {
+    let Answer { code, header, body } = refusal;
+    let header = header.map(|(name, value)| format!("{name}: {value}\r\n"));
     write!(
         to,
-        "HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}",
-        text.len()
+        "HTTP/1.1 {code} -\r\nContent-Type: application/json\r\n{}Content-Length: {}\r\n\r\n{body}",
+        header.unwrap_or_default(),
+        body.len()
     )
 }
 

@@ -3,7 +3,7 @@
 //! same names.
 //!
 //! `kubeconfig` and `service_account` say who asks, and of whom ([`Access`]), `exec` runs the program that gives
-//! credentials, and `transport` puts a connection below `kube`'s client.
+//! credentials, and `transport` takes questions to the server.
 //!
 //! Invariants:
 //! - No error shows a token, a key, or what a program has printed.
@@ -23,15 +23,13 @@ use std::time::Duration;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::uri::Scheme;
 use hyper::{HeaderMap, Uri};
-use kube::Client;
-use kube::core::Status;
 use tokio::task::spawn_blocking;
 
 use self::credentials::{Authorization, Secret, TokenFile};
 use self::exec::Exec;
 use self::proxy::Proxy;
 use self::tls::{ClientCertificate, Pem, Trust};
-use self::transport::Transport;
+pub(super) use self::transport::Transport;
 use super::Settings;
 use crate::sys::{FsError, Root, chain, clock};
 
@@ -45,9 +43,6 @@ const REREAD: Duration = Duration::from_secs(600);
 /// Bytes. A kubeconfig of many clusters has some hundred kilobytes.
 const LARGEST_FILE: u64 = 4 << 20;
 
-/// Bytes of what somebody else says that are shown.
-const LONGEST_TEXT: usize = 256;
-
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error("{}: {why}", .path.display())]
@@ -60,7 +55,7 @@ pub(super) enum ConnectError {
 
 /// A way to one API server.
 pub(super) struct Connection {
-    pub(super) client: Client,
+    pub(super) transport: Transport,
     /// URL of the API server.
     pub(super) server: String,
     /// Boottime from which its credentials are to be had anew. `None`: they do not end.
@@ -296,38 +291,10 @@ impl Prepared {
             headers: self.headers,
         })?;
         Ok(Connection {
-            // Nothing is asked that has no namespace of its own.
-            client: Client::new(transport, "default"),
+            transport,
             server: server.trim_end_matches('/').to_owned(),
             until: self.until,
         })
-    }
-}
-
-/// An error as people read it: what the API server says of it, where it says something.
-pub(super) fn said(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => said_by_server(status),
-        // What they print has the text of their sources in it.
-        kube::Error::Service(source) => short(&chain(source.as_ref())),
-        other => short(&chain(other)),
-    }
-}
-
-pub(super) fn said_by_server(status: &Status) -> String {
-    match status.message.as_str() {
-        "" => format!("HTTP status {}", status.code),
-        text => short(text),
-    }
-}
-
-/// Its first line, as far as people need it.
-fn short(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    let end = line.floor_char_boundary(LONGEST_TEXT);
-    match line.len() > end {
-        true => format!("{}...", &line[..end]),
-        false => line.to_owned(),
     }
 }
 
@@ -374,15 +341,5 @@ mod tests {
     async fn what_a_kubeconfig_has_in_it_does_not_end() {
         let connection = prepared("{token: t}").build().unwrap();
         assert!(!connection.is_over() && connection.until.is_none());
-    }
-
-    #[test]
-    fn what_others_say_is_one_line_of_some_length() {
-        assert_eq!(short("one\ntwo"), "one");
-        assert_eq!(short(""), "");
-        let long = short(&"é".repeat(300));
-        assert_eq!(long, format!("{}...", "é".repeat(128)));
-        let whole = "x".repeat(LONGEST_TEXT);
-        assert_eq!(short(&whole), whole);
     }
 }

@@ -10,17 +10,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use kube::core::Status;
-use kube::core::response::reason;
-use kube::{Client, Error};
+use kube_core::params::{Patch, PatchParams, PostParams};
+use kube_core::response::reason;
+use kube_core::{Request, request};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
-use super::asked::{Late, asked};
+use super::ask::{self, ApiError, Question, asked};
 use super::back_off::BackOff;
-use super::connect::{self, Connection, said};
+use super::connect::{self, Connection, Transport};
 use super::{ANSWER, Settings, Sink, Told, code};
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::{ApiResource, ApiVerb};
@@ -48,12 +47,21 @@ const LONGEST_NAME: usize = 253;
 /// (staging/src/k8s.io/api/core/v1/types.go, `NamespaceTerminatingCause`).
 const TERMINATING: &str = "NamespaceTerminating";
 
+/// The largest Event in an answer, bytes. The API server takes none whose message has more than a kilobyte.
+const LARGEST_EVENT: usize = 1 << 20;
+
 /// It may be tried again.
 enum Unwritten {
-    /// The API server has answered.
+    /// The API server refused this Event, and may take others.
     Refused(String),
-    /// It has not, or has too much to do.
-    Unreached(String),
+    /// There is no answer now: it is not reached, has too much to do, or does not know the agent.
+    Unanswered {
+        why: String,
+        /// Not to be tried again before.
+        after: Duration,
+        /// The connection is good.
+        keeps_connection: bool,
+    },
 }
 
 /// Writes until it is dropped.
@@ -98,11 +106,17 @@ impl Writer {
                     self.set_fault(Some(why));
                     Outcome::Failed
                 }
-                Err(Unwritten::Unreached(why)) => {
-                    // The files that say how it is reached may have changed.
-                    self.connection = None;
+                Err(Unwritten::Unanswered {
+                    why,
+                    after,
+                    keeps_connection,
+                }) => {
+                    if !keeps_connection {
+                        // The files that say how it is reached may have changed.
+                        self.connection = None;
+                    }
                     self.set_fault(Some(why));
-                    self.back_off.wait(Duration::ZERO).await;
+                    self.back_off.wait(after).await;
                     Outcome::Failed
                 }
             };
@@ -118,33 +132,26 @@ impl Writer {
     }
 
     async fn write(&mut self, write: &Write) -> Result<Outcome, Unwritten> {
-        let client = self.client().await?;
-        let events = Api::<Event>::namespaced(client, namespace(write));
+        let to = self.transport().await?;
+        let path = format!("/api/v1/namespaces/{}/events", namespace(write));
+        let events = Request::new(path);
         let name = name(write, &self.settings.node);
         match write.kind {
             WriteKind::Create => {
                 let object = object(write, &name, &self.settings.node, &self.id(write));
-                let parameters = PostParams::default();
-                match self
-                    .ask(ApiVerb::Create, events.create(&parameters, &object))
-                    .await?
-                {
+                match self.create(&to, &events, &object).await {
                     Ok(_) => Ok(Outcome::Written),
-                    Err(Error::Api(status))
-                        if is(&status, code::CONFLICT, reason::ALREADY_EXISTS) =>
-                    {
-                        self.found(&events, &name, write).await
+                    Err(error) if is(&error, code::CONFLICT, reason::ALREADY_EXISTS) => {
+                        self.found(&to, &events, &name, write).await
                     }
                     Err(error) => refused(ApiVerb::Create, &error),
                 }
             }
             WriteKind::Patch => {
-                match self
-                    .patch(&events, &name, &changes(write, &self.id(write)))
-                    .await?
-                {
+                let changes = changes(write, &self.id(write));
+                match self.patch(&to, &events, &name, &changes).await {
                     Ok(_) => Ok(Outcome::Written),
-                    Err(Error::Api(status)) if is(&status, code::NOT_FOUND, reason::NOT_FOUND) => {
+                    Err(error) if is(&error, code::NOT_FOUND, reason::NOT_FOUND) => {
                         Ok(Outcome::Gone)
                     }
                     Err(error) => refused(ApiVerb::Patch, &error),
@@ -153,16 +160,20 @@ impl Writer {
         }
     }
 
-    async fn client(&mut self) -> Result<Client, Unwritten> {
+    async fn transport(&mut self) -> Result<Transport, Unwritten> {
         let kept = self.connection.take().filter(|it| !it.is_over());
         let connection = match kept {
             Some(connection) => connection,
             None => {
                 let connected = connect::connect(&self.settings).await;
-                connected.map_err(|it| Unwritten::Unreached(chain(&it)))?
+                connected.map_err(|it| Unwritten::Unanswered {
+                    why: chain(&it),
+                    after: Duration::ZERO,
+                    keeps_connection: false,
+                })?
             }
         };
-        Ok(self.connection.insert(connection).client.clone())
+        Ok(self.connection.insert(connection).transport.clone())
     }
 
     /// Of the object, among all of all agents.
@@ -173,11 +184,12 @@ impl Writer {
     /// What there is under the name.
     async fn found(
         &self,
-        events: &Api<Event>,
+        to: &Transport,
+        events: &Request,
         name: &str,
         write: &Write,
     ) -> Result<Outcome, Unwritten> {
-        match self.patch(events, name, &json!({})).await? {
+        match self.patch(to, events, name, &json!({})).await {
             Ok(event) if event.reporting_component.as_deref() == Some(CONTROLLER) => {
                 let count = event.count.and_then(|it| u64::try_from(it).ok());
                 let annotations = event.metadata.annotations.unwrap_or_default();
@@ -193,71 +205,92 @@ impl Writer {
                 );
                 Ok(Outcome::Never)
             }
-            Err(error @ Error::Api(_)) => Err(Unwritten::Refused(why(ApiVerb::Patch, &error))),
-            Err(error) => refused(ApiVerb::Patch, &error),
+            // It exists: whatever this is, it is not lost.
+            Err(error) => Err(unwritten(ApiVerb::Patch, &error)),
         }
+    }
+
+    async fn create(
+        &self,
+        to: &Transport,
+        events: &Request,
+        object: &Event,
+    ) -> Result<Event, ApiError> {
+        let body = serde_json::to_vec(object).map_err(request::Error::SerializeBody);
+        let question = body.and_then(|it| events.create(&PostParams::default(), it));
+        self.ask(to, ApiVerb::Create, question).await
     }
 
     async fn patch(
         &self,
-        events: &Api<Event>,
+        to: &Transport,
+        events: &Request,
         name: &str,
         changes: &Value,
-    ) -> Result<Result<Event, Error>, Unwritten> {
-        let parameters = PatchParams::default();
-        let patch = Patch::Merge(changes);
-        self.ask(ApiVerb::Patch, events.patch(name, &parameters, &patch))
-            .await
+    ) -> Result<Event, ApiError> {
+        let question = events.patch(name, &PatchParams::default(), &Patch::Merge(changes));
+        self.ask(to, ApiVerb::Patch, question).await
     }
 
-    async fn ask<T>(
+    async fn ask(
         &self,
+        to: &Transport,
         verb: ApiVerb,
-        asking: impl Future<Output = Result<T, Error>>,
-    ) -> Result<Result<T, Error>, Unwritten> {
+        question: Question,
+    ) -> Result<Event, ApiError> {
         let what = (verb, ApiResource::Events);
-        asked(&self.sink, what, ANSWER, asking)
-            .await
-            .map_err(|Late| {
-                let why = format!("write Events: no answer within {} s", ANSWER.as_secs());
-                Unwritten::Unreached(why)
-            })
+        let asking = ask::object(to, question, LARGEST_EVENT);
+        asked(&self.sink, what, ANSWER, asking).await
     }
-}
-
-fn why(verb: ApiVerb, error: &Error) -> String {
-    format!("{} Events: {}", verb.as_str(), said(error))
 }
 
 /// Whether it is of use to try again.
-fn refused(verb: ApiVerb, error: &Error) -> Result<Outcome, Unwritten> {
-    let why = why(verb, error);
-    let Error::Api(status) = error else {
-        return Err(Unwritten::Unreached(why));
-    };
-    let is_faulty = is(status, code::BAD_REQUEST, reason::BAD_REQUEST)
-        || is(status, code::UNPROCESSABLE, reason::INVALID);
+fn refused(verb: ApiVerb, error: &ApiError) -> Result<Outcome, Unwritten> {
+    let is_faulty = is(error, code::BAD_REQUEST, reason::BAD_REQUEST)
+        || is(error, code::UNPROCESSABLE, reason::INVALID);
     if is_faulty {
-        tracing::warn!(error = why, "the API server does not take an Event");
+        let error = why(verb, error);
+        tracing::warn!(error, "the API server does not take an Event");
     }
-    let is_nowhere = is(status, code::NOT_FOUND, reason::NOT_FOUND)
-        || status.code == code::FORBIDDEN && is_terminating(status);
-    match status.code {
-        _ if is_faulty || is_nowhere => Ok(Outcome::Never),
-        code::UNAUTHORIZED | code::TOO_MANY | code::INTERNAL.. => Err(Unwritten::Unreached(why)),
-        _ => Err(Unwritten::Refused(why)),
+    let is_nowhere = is(error, code::NOT_FOUND, reason::NOT_FOUND) || is_terminating(error);
+    match is_faulty || is_nowhere {
+        true => Ok(Outcome::Never),
+        false => Err(unwritten(verb, error)),
     }
+}
+
+fn unwritten(verb: ApiVerb, error: &ApiError) -> Unwritten {
+    let why = why(verb, error);
+    match error.code() {
+        None | Some(code::UNAUTHORIZED | code::TOO_MANY | code::INTERNAL..) => {
+            Unwritten::Unanswered {
+                why,
+                after: error.pause(),
+                keeps_connection: error.code() == Some(code::TOO_MANY),
+            }
+        }
+        Some(_) => Unwritten::Refused(why),
+    }
+}
+
+fn why(verb: ApiVerb, error: &ApiError) -> String {
+    format!("{} Events: {error}", verb.as_str())
 }
 
 /// Said by the API server itself: a proxy on the way has the same codes.
-fn is(status: &Status, code: u16, reason: &str) -> bool {
-    status.code == code && status.reason == reason
+fn is(error: &ApiError, is_code: u16, is_reason: &str) -> bool {
+    let ApiError::Refused { code, reason, .. } = error else {
+        return false;
+    };
+    *code == is_code && reason == is_reason
 }
 
-fn is_terminating(status: &Status) -> bool {
-    let details = status.details.iter();
-    let mut causes = details.flat_map(|it| &it.causes);
-    causes.any(|it| it.reason == TERMINATING)
+/// What is said in a namespace that is on its way out.
+fn is_terminating(error: &ApiError) -> bool {
+    let ApiError::Refused { code, causes, .. } = error else {
+        return false;
+    };
+    *code == code::FORBIDDEN && causes.iter().any(|it| it == TERMINATING)
 }
 
 fn namespace(of: &Write) -> &str {

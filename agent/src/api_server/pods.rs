@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,17 +13,13 @@ use k8s_openapi::api::authorization::v1::{
     SelfSubjectAccessReviewSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::FieldSelectorRequirement;
-use kube::Client;
-use kube::api::{Api, ListParams, PostParams, VersionMatch, WatchEvent, WatchParams};
-use kube::core::Status;
-use kube::core::request::Request;
-use kube::error::Error as KubeError;
+use kube_core::params::{ListParams, PostParams, VersionMatch, WatchParams};
+use kube_core::{Request, WatchEvent, request};
 use serde::Deserialize;
-use tokio_stream::{Stream, StreamExt};
 
-use super::asked::{Late, asked};
+use super::ask::{self, ApiError, Events, asked};
 use super::back_off::BackOff;
-use super::connect::{Connection, said, said_by_server};
+use super::connect::{Connection, Transport};
 use super::{ANSWER, Settings, Sink, Told, code, connect, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_pod::object::PodObject;
@@ -54,15 +49,19 @@ const LAST_SILENCE: Duration = Duration::from_secs(1200);
 /// all agents find out at one moment. Nobody waits for it at a start: pods of a DaemonSet do not start at one moment.
 const RELIST: Duration = Duration::from_secs(10);
 
-/// The longest wait that an API server can ask for, and the shortest where it has too much to do and does not say.
-const LONGEST_ASKED: Duration = Duration::from_secs(60);
-const BUSY: Duration = Duration::from_secs(1);
-
 /// A watch that lasted so long was good, and the pauses begin anew.
 const LASTED: Duration = Duration::from_secs(10);
 
 /// All pods of the cluster; a selector says which.
 const PODS: &str = "/api/v1/pods";
+
+/// The largest list, bytes. A node has some hundred pods of some ten kilobytes each.
+const LARGEST_LIST: usize = 64 << 20;
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// The largest SelfSubjectAccessReview in an answer, bytes.
+const LARGEST_REVIEW: usize = 1 << 20;
 
 /// How often it goes on from a version, and hears nothing good after it, before it begins anew.
 const RESUMES: u32 = 2;
@@ -70,7 +69,7 @@ const RESUMES: u32 = 2;
 /// Where the end of a streamed list is told (KEP-3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<PodObject>>> + Send>>;
+type PodEvent = WatchEvent<PodObject>;
 
 /// A list of pods, as far as it is read.
 #[derive(Deserialize)]
@@ -123,8 +122,8 @@ enum Left {
 #[derive(Debug)]
 struct Failure {
     why: String,
-    /// HTTP status; 0: there was none.
-    code: u16,
+    /// HTTP status, if there was one.
+    code: Option<u16>,
     /// Not to be tried again before, if the API server says so.
     after: Duration,
 }
@@ -189,7 +188,7 @@ impl Follower {
                     Err(failure) => return failure,
                 };
             }
-            match self.watch(&connection.client).await {
+            match self.watch(&connection.transport).await {
                 // It has lasted as long as it was to.
                 Left::Ended if self.has_lasted() => {}
                 Left::Ended => self.pause(Duration::ZERO).await,
@@ -213,19 +212,19 @@ impl Follower {
         began.is_some_and(|it| now.saturating_sub(it) >= LASTED)
     }
 
-    async fn watch(&mut self, client: &Client) -> Left {
-        let mut events = match self.begin(client).await {
+    async fn watch(&mut self, transport: &Transport) -> Left {
+        let mut events = match self.begin(transport).await {
             Ok(events) => events,
             Err(left) => return left,
         };
         self.began = Some(clock::boottime());
         self.set_followed();
         loop {
-            let event = match tokio::time::timeout(self.silence, events.next()).await {
+            let event = match tokio::time::timeout(self.silence, events.next::<PodEvent>()).await {
                 Err(_) => return Left::Silent,
-                Ok(None) => return Left::Ended,
-                Ok(Some(Err(error))) => return Failure::of(ApiVerb::Watch, &error).into(),
-                Ok(Some(Ok(event))) => event,
+                Ok(Ok(None)) => return Left::Ended,
+                Ok(Err(error)) => return Failure::of(ApiVerb::Watch, &error).into(),
+                Ok(Ok(Some(event))) => event,
             };
             match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
@@ -247,7 +246,7 @@ impl Follower {
                     (self.sink)(Told::UpToDate);
                 }
                 WatchEvent::Error(status) => {
-                    return Failure::of_status(ApiVerb::Watch, &status).into();
+                    return Failure::of(ApiVerb::Watch, &ApiError::of_status(*status)).into();
                 }
             }
         }
@@ -261,32 +260,33 @@ impl Follower {
     }
 
     /// All pods have been told, now or before.
-    async fn begin(&mut self, client: &Client) -> Result<Events, Left> {
+    async fn begin(&mut self, transport: &Transport) -> Result<Events, Left> {
         if self.n_resumes >= RESUMES {
             self.version = None;
         }
         self.n_resumes += 1;
         if self.version.is_none() && self.streams_lists {
-            return self.stream(client).await;
+            return self.stream(transport).await;
         }
         let version = match self.version.clone() {
             Some(version) => version,
-            None => self.list(client).await?,
+            None => self.list(transport).await?,
         };
-        self.start(client, &self.parameters(false), &version).await
+        self.start(transport, &self.parameters(false), &version)
+            .await
     }
 
     /// The pods that there are come as events, and those that follow after them.
-    async fn stream(&mut self, client: &Client) -> Result<Events, Left> {
-        let started = self.start(client, &self.parameters(true), "0").await;
+    async fn stream(&mut self, transport: &Transport) -> Result<Events, Left> {
+        let started = self.start(transport, &self.parameters(true), "0").await;
         let mut events = started.map_err(not_streamed)?;
         let mut all: BTreeMap<PodUid, Arc<ApiPod>> = BTreeMap::new();
         loop {
-            let next = tokio::time::timeout(STREAMED, events.next()).await;
+            let next = tokio::time::timeout(STREAMED, events.next::<PodEvent>()).await;
             let event = match next.map_err(|_late| Left::NotStreamed)? {
-                None => return Err(Failure::new("watch pods: it ended too early").into()),
-                Some(Err(error)) => return Err(Failure::of(ApiVerb::Watch, &error).into()),
-                Some(Ok(event)) => event,
+                Ok(None) => return Err(Failure::new("watch pods: it ended too early").into()),
+                Err(error) => return Err(Failure::of(ApiVerb::Watch, &error).into()),
+                Ok(Some(event)) => event,
             };
             match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
@@ -303,17 +303,16 @@ impl Follower {
                     }
                 }
                 WatchEvent::Error(status) => {
-                    return Err(not_streamed(
-                        Failure::of_status(ApiVerb::Watch, &status).into(),
-                    ));
+                    let error = ApiError::of_status(*status);
+                    return Err(not_streamed(Failure::of(ApiVerb::Watch, &error).into()));
                 }
             }
         }
     }
 
     /// Gives the version from which to watch.
-    async fn list(&mut self, client: &Client) -> Result<String, Left> {
-        let listed = listed(client, &self.settings.node, &self.sink).await?;
+    async fn list(&mut self, transport: &Transport) -> Result<String, Left> {
+        let listed = listed(transport, &self.settings.node, &self.sink).await?;
         let Some(version) = listed.metadata.resource_version else {
             return Err(Failure::new("list pods: the list has no resourceVersion").into());
         };
@@ -325,22 +324,15 @@ impl Follower {
 
     async fn start(
         &self,
-        client: &Client,
+        transport: &Transport,
         parameters: &WatchParams,
         version: &str,
     ) -> Result<Events, Left> {
-        let watching = async {
-            let request = Request::new(PODS).watch(parameters, version);
-            client
-                .request_events(request.map_err(KubeError::BuildRequest)?)
-                .await
-        };
+        let question = Request::new(PODS).watch(parameters, version);
+        let watching = ask::events(transport, question);
         let what = (ApiVerb::Watch, ApiResource::Pods);
-        match asked(&self.sink, what, ANSWER, watching).await {
-            Ok(Ok(events)) => Ok(Box::pin(events)),
-            Ok(Err(error)) => Err(Failure::of(ApiVerb::Watch, &error).into()),
-            Err(Late) => Err(Failure::late(ApiVerb::Watch, ANSWER).into()),
-        }
+        let started = asked(&self.sink, what, ANSWER, watching).await;
+        started.map_err(|it| Failure::of(ApiVerb::Watch, &it).into())
     }
 
     fn begin_at(&mut self, version: String) {
@@ -390,45 +382,24 @@ impl Failure {
     fn new(why: impl Into<String>) -> Self {
         Self {
             why: why.into(),
-            code: 0,
+            code: None,
             after: Duration::ZERO,
         }
     }
 
-    fn of(verb: ApiVerb, error: &kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => Self::of_status(verb, status),
-            _ => Self::new(format!("{} pods: {}", verb.as_str(), said(error))),
-        }
-    }
-
-    fn of_status(verb: ApiVerb, status: &Status) -> Self {
-        let details = status.details.as_ref();
-        let asked = details.map_or(0, |it| u64::from(it.retry_after_seconds));
-        let asked = Duration::from_secs(asked).min(LONGEST_ASKED);
+    fn of(verb: ApiVerb, error: &ApiError) -> Self {
         Self {
-            why: format!("{} pods: {}", verb.as_str(), said_by_server(status)),
-            code: status.code,
-            after: match status.code {
-                code::TOO_MANY => asked.max(BUSY),
-                _ => asked,
-            },
+            why: format!("{} pods: {error}", verb.as_str()),
+            code: error.code(),
+            after: error.pause(),
         }
-    }
-
-    fn late(verb: ApiVerb, after: Duration) -> Self {
-        Self::new(format!(
-            "{} pods: no answer within {} s",
-            verb.as_str(),
-            after.as_secs()
-        ))
     }
 }
 
 impl From<Failure> for Left {
     fn from(failure: Failure) -> Self {
         match failure.code {
-            code::GONE => Self::Expired,
+            Some(code::GONE) => Self::Expired,
             _ => Self::Failed(failure),
         }
     }
@@ -438,7 +409,7 @@ impl From<Failure> for Left {
 fn not_streamed(left: Left) -> Left {
     match left {
         Left::Failed(Failure {
-            code: code::BAD_REQUEST | code::UNPROCESSABLE,
+            code: Some(code::BAD_REQUEST | code::UNPROCESSABLE),
             ..
         }) => Left::NotStreamed,
         left => left,
@@ -447,23 +418,20 @@ fn not_streamed(left: Left) -> Left {
 
 /// A list that costs the API server's storage nothing. Without a limit: with one, and without another version than
 /// 0, the storage would be asked.
-async fn listed(client: &Client, node: &str, sink: &Sink) -> Result<PodList, Failure> {
+async fn listed(transport: &Transport, node: &str, sink: &Sink) -> Result<PodList, Failure> {
     let parameters = ListParams {
         field_selector: Some(of_node(node)),
         resource_version: Some("0".to_owned()),
         version_match: Some(VersionMatch::NotOlderThan),
         ..ListParams::default()
     };
-    let listing = async {
-        let request = Request::new(PODS).list(&parameters);
-        client
-            .request(request.map_err(KubeError::BuildRequest)?)
-            .await
-    };
-    match asked(sink, (ApiVerb::List, ApiResource::Pods), LIST, listing).await {
-        Ok(listed) => listed.map_err(|it| Failure::of(ApiVerb::List, &it)),
-        Err(Late) => Err(Failure::late(ApiVerb::List, LIST)),
-    }
+    let listing = ask::object(
+        transport,
+        Request::new(PODS).list(&parameters),
+        LARGEST_LIST,
+    );
+    let listed = asked(sink, (ApiVerb::List, ApiResource::Pods), LIST, listing).await;
+    listed.map_err(|it| Failure::of(ApiVerb::List, &it))
 }
 
 fn of_node(node: &str) -> String {
@@ -487,9 +455,11 @@ pub(super) async fn probe(settings: &Settings) -> ApiServerFacts {
         ..ApiServerFacts::default()
     };
     match connect::connect(settings).await {
-        Ok(Connection { client, server, .. }) => {
+        Ok(Connection {
+            transport, server, ..
+        }) => {
             facts.server = Some(server);
-            facts.fault = ask(client, settings, &mut facts).await.err();
+            facts.fault = ask_all(&transport, settings, &mut facts).await.err();
         }
         Err(error) => facts.fault = Some(chain(&error)),
     }
@@ -497,16 +467,15 @@ pub(super) async fn probe(settings: &Settings) -> ApiServerFacts {
 }
 
 /// `Err`: what keeps pods from being watched.
-async fn ask(
-    client: Client,
+async fn ask_all(
+    transport: &Transport,
     settings: &Settings,
     facts: &mut ApiServerFacts,
 ) -> Result<(), String> {
     let unheard: Sink = Arc::new(|_| {});
-    let listed = listed(&client, &settings.node, &unheard).await;
+    let listed = listed(transport, &settings.node, &unheard).await;
     facts.n_pods = listed.map_err(|it| it.why)?.items.map_or(0, |it| it.len());
-    let reviews = Api::<SelfSubjectAccessReview>::all(client);
-    if !may(&reviews, "watch", "pods", Some(&settings.node)).await {
+    if !may(transport, "watch", "pods", Some(&settings.node)).await {
         return Err("watch pods: the agent may list them and not watch them".to_owned());
     }
     let of_events: &[&str] = if settings.events {
@@ -515,7 +484,7 @@ async fn ask(
         &[]
     };
     for verb in of_events {
-        if !may(&reviews, verb, "events", None).await {
+        if !may(transport, verb, "events", None).await {
             facts.lacks.push(format!("{verb} events"));
         }
     }
@@ -523,12 +492,7 @@ async fn ask(
 }
 
 /// `node`: of its pods alone, since a node itself may watch no others. Who may not ask has to try.
-async fn may(
-    reviews: &Api<SelfSubjectAccessReview>,
-    verb: &str,
-    resource: &str,
-    node: Option<&str>,
-) -> bool {
+async fn may(transport: &Transport, verb: &str, resource: &str, node: Option<&str>) -> bool {
     let of_node = node.map(|it| FieldSelectorAttributes {
         requirements: Some(vec![FieldSelectorRequirement {
             key: "spec.nodeName".to_owned(),
@@ -550,8 +514,10 @@ async fn may(
         },
         ..SelfSubjectAccessReview::default()
     };
-    let parameters = PostParams::default();
-    match tokio::time::timeout(ANSWER, reviews.create(&parameters, &review)).await {
+    let body = serde_json::to_vec(&review).map_err(request::Error::SerializeBody);
+    let question = body.and_then(|it| Request::new(REVIEWS).create(&PostParams::default(), it));
+    let reviewing = ask::object::<SelfSubjectAccessReview>(transport, question, LARGEST_REVIEW);
+    match tokio::time::timeout(ANSWER, reviewing).await {
         Ok(Ok(reviewed)) => reviewed.status.is_none_or(|it| it.allowed),
         Ok(Err(_)) | Err(_) => true,
     }

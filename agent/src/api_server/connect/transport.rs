@@ -1,4 +1,4 @@
-//! What is below `kube`'s client: a question in, with its path alone; the question of who asks, on its way to the
+//! What takes questions to the server: a question in, with its path alone; the question of who asks, on its way to the
 //! server, out. HTTP/1.1 over TCP, with TLS and through a proxy where the settings say so.
 
 use std::pin::Pin;
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::Incoming;
-use hyper::header::AUTHORIZATION;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderValue};
 use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::{HeaderMap, Request, Response, Uri};
 use hyper_rustls::{
@@ -18,7 +19,6 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use kube::client::Body;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -45,8 +45,9 @@ pub(super) struct Way {
 }
 
 /// See the module.
-pub(super) struct Transport {
-    client: Client<Connector, Body>,
+#[derive(Clone)]
+pub(in crate::api_server) struct Transport {
+    client: Client<Connector, Full<Bytes>>,
     asker: Arc<Asker>,
 }
 
@@ -92,30 +93,24 @@ impl Transport {
             }),
         })
     }
-}
 
-impl Service<Request<Body>> for Transport {
-    type Response = Response<Incoming>;
-    type Error = BoxError;
-    type Future = BoxFuture<Response<Incoming>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let (client, asker) = (self.client.clone(), Arc::clone(&self.asker));
-        Box::pin(async move {
-            asker.sign(&mut request).await?;
-            Ok(client.request(request).await?)
-        })
+    /// The answer, with its body unread.
+    pub(in crate::api_server) async fn send(
+        &self,
+        question: Request<Vec<u8>>,
+    ) -> Result<Response<Incoming>, BoxError> {
+        let mut question = question.map(|it| Full::new(Bytes::from(it)));
+        self.asker.sign(&mut question).await?;
+        Ok(self.client.request(question).await?)
     }
 }
 
 impl Asker {
-    async fn sign(&self, request: &mut Request<Body>) -> Result<(), hyper::http::Error> {
-        *request.uri_mut() = joined(&self.server, request.uri())?;
-        let headers = request.headers_mut();
+    async fn sign<T>(&self, question: &mut Request<T>) -> Result<(), hyper::http::Error> {
+        *question.uri_mut() = joined(&self.server, question.uri())?;
+        let headers = question.headers_mut();
+        // Nobody here unpacks what is packed.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.extend(self.headers.clone());
         if let Some(authorization) = self.authorization.header().await {
             headers.insert(AUTHORIZATION, authorization);
@@ -147,7 +142,7 @@ fn with_port(server: Uri) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|it| format!("server: {it}"))
 }
 
-/// Connects, with a bound in time.
+/// Opens connections, within [`CONNECT`].
 #[derive(Clone)]
 struct Connector(HttpsConnector<Route>);
 

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use flate2::read::GzDecoder;
-use kube::api::WatchEvent;
+use kube_core::WatchEvent;
 use serde_json::{Value, json};
 
 use super::*;
