@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
+use self::connect::Connector;
 use self::events::Writer;
 use self::pods::Follower;
 use crate::model::api_pod::ApiPod;
@@ -114,12 +115,18 @@ impl ApiServer {
         sink: impl Fn(Told) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let runtime = runtime()?;
+        let connector = Arc::new(Connector::new(&settings)?);
         let stop = Arc::<Notify>::default();
         let stopped = Arc::clone(&stop);
         let sink: Sink = Arc::new(sink);
         let (writes, to_write) = mpsc::channel(1);
-        let writer = Writer::new(settings.clone(), Arc::clone(&sink), to_write);
-        let follower = Follower::new(settings, sink);
+        let writer = Writer::new(
+            settings.node.clone(),
+            Arc::clone(&connector),
+            Arc::clone(&sink),
+            to_write,
+        );
+        let follower = Follower::new(settings.node, connector, sink);
         let thread = thread::Builder::new()
             .name("api-server".to_owned())
             .spawn(move || {
@@ -134,7 +141,7 @@ impl ApiServer {
                         }
                     }
                 });
-                // Nobody waits for a file system or a program that hangs.
+                // Nobody waits for a name server that hangs.
                 runtime.shutdown_background();
             })?;
         Ok(Self {
@@ -164,12 +171,14 @@ impl Drop for ApiServer {
 
 /// Who answers, and what the agent may not do there, for `ballast check`.
 pub fn probe(settings: &Settings) -> io::Result<ApiServerFacts> {
-    asked(pods::probe(settings))
+    let connector = Connector::new(settings)?;
+    asked(pods::probe(settings, &connector))
 }
 
 /// Why these settings lead nowhere, whether the API server answers or not, as far as their files tell.
 pub fn fault(settings: &Settings) -> io::Result<Option<String>> {
-    let checked = asked(connect::check(settings))?;
+    let connector = Connector::new(settings)?;
+    let checked = asked(connector.check())?;
     Ok(checked.err().map(|it| crate::sys::chain(&it)))
 }
 

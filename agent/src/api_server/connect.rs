@@ -3,7 +3,7 @@
 //! same names.
 //!
 //! `kubeconfig` and `service_account` say who asks, and of whom ([`Access`]), `exec` runs the program that gives
-//! credentials, and `transport` takes questions to the server.
+//! credentials, and `transport` takes questions to the server. What may hang is done by a `worker`.
 //!
 //! Invariants:
 //! - No error shows a token, a key, or what a program has printed.
@@ -16,20 +16,23 @@ mod proxy;
 mod service_account;
 mod tls;
 mod transport;
+mod worker;
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::uri::Scheme;
 use hyper::{HeaderMap, Uri};
-use tokio::task::spawn_blocking;
 
 use self::credentials::{Authorization, Secret, TokenFile};
 use self::exec::Exec;
 use self::proxy::Proxy;
 use self::tls::{ClientCertificate, Pem, Trust};
 pub(super) use self::transport::Transport;
+use self::worker::{Late, Worker};
 use super::Settings;
 use crate::sys::{FsError, Root, chain, clock};
 
@@ -51,6 +54,16 @@ pub(super) enum ConnectError {
     ServiceAccount(String),
     #[error("its files were not read within {} s", PREPARE.as_secs())]
     Late,
+}
+
+/// Makes connections, all of them with the same threads.
+pub(super) struct Connector {
+    /// `None`: the service account of the agent's own pod.
+    kubeconfig: Option<PathBuf>,
+    /// Reads files.
+    files: Arc<Worker>,
+    /// Starts programs.
+    programs: Worker,
 }
 
 /// A way to one API server.
@@ -119,49 +132,56 @@ struct Prepared {
     until: Option<Duration>,
 }
 
-/// Reads files, and asks nobody. `Err`: this leads nowhere, whether the API server answers or not.
-pub(super) async fn check(of: &Settings) -> Result<(), ConnectError> {
-    let prepared = prepare_in_time(of).await?;
-    // A program that gives credentials is run when they are needed.
-    let built = prepared.build();
-    built.map(|_| ()).map_err(|why| error(of, why))
-}
+impl Connector {
+    pub(super) fn new(settings: &Settings) -> io::Result<Self> {
+        Ok(Self {
+            kubeconfig: settings.kubeconfig_file.clone(),
+            files: Arc::new(Worker::start("api-files")?),
+            programs: Worker::start("api-programs")?,
+        })
+    }
 
-/// Asks nobody but the program of `exec`, if there is one.
-pub(super) async fn connect(of: &Settings) -> Result<Connection, ConnectError> {
-    let mut prepared = prepare_in_time(of).await?;
-    let connected = match prepared.exec.take() {
-        Some((exec, info)) => match exec.run(&info).await {
-            Ok(given) => prepared.take(given),
-            Err(why) => Err(why),
-        },
-        None => Ok(()),
-    };
-    let connected = connected.and_then(|()| prepared.build());
-    connected.map_err(|why| error(of, why))
-}
+    /// Reads files, and asks nobody. `Err`: this leads nowhere, whether the API server answers or not.
+    pub(super) async fn check(&self) -> Result<(), ConnectError> {
+        let prepared = self.prepare().await?;
+        // A program that gives credentials is run when they are needed.
+        let built = prepared.build();
+        built.map(|_| ()).map_err(|why| self.error(why))
+    }
 
-async fn prepare_in_time(of: &Settings) -> Result<Prepared, ConnectError> {
-    let settings = of.clone();
-    let preparing = spawn_blocking(move || {
-        prepare(settings.kubeconfig_file.as_deref()).map_err(|why| error(&settings, why))
-    });
-    match tokio::time::timeout(PREPARE, preparing).await {
-        Ok(Ok(prepared)) => prepared,
-        // A panic there has been reported.
-        Ok(Err(_)) | Err(_) => Err(ConnectError::Late),
+    /// Asks nobody but the program of `exec`, if there is one.
+    pub(super) async fn connect(&self) -> Result<Connection, ConnectError> {
+        let mut prepared = self.prepare().await?;
+        let connected = match prepared.exec.take() {
+            Some((exec, info)) => match exec.run(&info, &self.programs).await {
+                Ok(given) => prepared.take(given),
+                Err(why) => Err(why),
+            },
+            None => Ok(()),
+        };
+        let connected = connected.and_then(|()| prepared.build());
+        connected.map_err(|why| self.error(why))
+    }
+
+    async fn prepare(&self) -> Result<Prepared, ConnectError> {
+        let (kubeconfig, files) = (self.kubeconfig.clone(), Arc::clone(&self.files));
+        let preparing = move || prepare(kubeconfig.as_deref(), &files);
+        match self.files.run(PREPARE, preparing).await {
+            Ok(prepared) => prepared.map_err(|why| self.error(why)),
+            Err(Late) => Err(ConnectError::Late),
+        }
+    }
+
+    fn error(&self, why: String) -> ConnectError {
+        match self.kubeconfig.clone() {
+            Some(path) => ConnectError::Kubeconfig { path, why },
+            None => ConnectError::ServiceAccount(why),
+        }
     }
 }
 
-fn error(of: &Settings, why: String) -> ConnectError {
-    match of.kubeconfig_file.clone() {
-        Some(path) => ConnectError::Kubeconfig { path, why },
-        None => ConnectError::ServiceAccount(why),
-    }
-}
-
-/// `None`: the service account of the agent's pod. Reads files.
-fn prepare(kubeconfig: Option<&Path>) -> Result<Prepared, String> {
+/// `None`: the service account of the agent's pod. Reads files, on the thread of `files`.
+fn prepare(kubeconfig: Option<&Path>, files: &Arc<Worker>) -> Result<Prepared, String> {
     let access = match kubeconfig {
         Some(path) => {
             let text = read_kubeconfig(path)?;
@@ -170,7 +190,7 @@ fn prepare(kubeconfig: Option<&Path>) -> Result<Prepared, String> {
         }
         None => service_account::access(environment)?,
     };
-    access.prepare()
+    access.prepare(files)
 }
 
 fn read_kubeconfig(path: &Path) -> Result<String, String> {
@@ -199,8 +219,8 @@ fn environment(name: &str) -> Option<String> {
 }
 
 impl Access {
-    /// Reads its files.
-    fn prepare(self) -> Result<Prepared, String> {
+    /// Reads its files. `files` reads those again that are read again.
+    fn prepare(self, files: &Arc<Worker>) -> Result<Prepared, String> {
         let authority = self.authority.as_ref().map(Pem::read).transpose()?;
         let trust = self.trust(authority.as_deref())?;
         let proxy = self.proxy()?;
@@ -211,7 +231,7 @@ impl Access {
         let certificate = self.certificate.as_ref();
         let certificate =
             certificate.map(|(certificate, key)| ClientCertificate::read(certificate, key));
-        let (authorization, exec) = self.identity.prepare(authority.as_deref())?;
+        let (authorization, exec) = self.identity.prepare(authority.as_deref(), files)?;
         Ok(Prepared {
             server: self.server,
             trust,
@@ -249,6 +269,7 @@ impl Identity {
     fn prepare(
         self,
         authority: Option<&[u8]>,
+        files: &Arc<Worker>,
     ) -> Result<(Authorization, Option<(Exec, String)>), String> {
         let authorization = match self {
             Self::Anonymous => Authorization::None,
@@ -257,7 +278,8 @@ impl Identity {
             }
             Self::Token(token) => Authorization::Fixed(credentials::bearer("token", &token)?),
             Self::TokenFile { path, otherwise } => {
-                Authorization::File(TokenFile::new(path, otherwise.as_ref())?)
+                let files = Arc::clone(files);
+                Authorization::File(TokenFile::new(path, otherwise.as_ref(), files)?)
             }
             Self::Exec(exec) => {
                 let info = exec.info(authority);
@@ -311,7 +333,8 @@ mod tests {
              users: [{{name: u, user: {user}}}]}}"
         );
         let access = kubeconfig::access(&text, Path::new("/none")).unwrap();
-        access.prepare().unwrap()
+        let files = Worker::start("test").unwrap();
+        access.prepare(&Arc::new(files)).unwrap()
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@
 //! agent counts is told by a patch that changes nothing.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,8 +20,8 @@ use tokio::sync::mpsc;
 
 use super::ask::{self, ApiError, Question, asked};
 use super::back_off::BackOff;
-use super::connect::{self, Connection, Transport};
-use super::{ANSWER, Settings, Sink, Told, code};
+use super::connect::{Connection, Connector, Transport};
+use super::{ANSWER, Sink, Told, code};
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::{ApiResource, ApiVerb};
 use crate::model::kube_event::{DETAILS, Outcome, Regarding, Write, WriteKind};
@@ -66,7 +67,8 @@ enum Unwritten {
 
 /// Writes until it is dropped.
 pub(super) struct Writer {
-    settings: Settings,
+    node: String,
+    connector: Arc<Connector>,
     sink: Sink,
     writes: mpsc::Receiver<Write>,
     connection: Option<Connection>,
@@ -77,9 +79,15 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(settings: Settings, sink: Sink, writes: mpsc::Receiver<Write>) -> Self {
+    pub(super) fn new(
+        node: String,
+        connector: Arc<Connector>,
+        sink: Sink,
+        writes: mpsc::Receiver<Write>,
+    ) -> Self {
         Self {
-            settings,
+            node,
+            connector,
             sink,
             writes,
             connection: None,
@@ -135,10 +143,10 @@ impl Writer {
         let to = self.transport().await?;
         let path = format!("/api/v1/namespaces/{}/events", namespace(write));
         let events = Request::new(path);
-        let name = name(write, &self.settings.node);
+        let name = name(write, &self.node);
         match write.kind {
             WriteKind::Create => {
-                let object = object(write, &name, &self.settings.node, &self.id(write));
+                let object = object(write, &name, &self.node, &self.id(write));
                 match self.create(&to, &events, &object).await {
                     Ok(_) => Ok(Outcome::Written),
                     Err(error) if is(&error, code::CONFLICT, reason::ALREADY_EXISTS) => {
@@ -165,7 +173,7 @@ impl Writer {
         let connection = match kept {
             Some(connection) => connection,
             None => {
-                let connected = connect::connect(&self.settings).await;
+                let connected = self.connector.connect().await;
                 connected.map_err(|it| Unwritten::Unanswered {
                     why: chain(&it),
                     after: Duration::ZERO,

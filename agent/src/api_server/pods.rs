@@ -19,8 +19,8 @@ use serde::Deserialize;
 
 use super::ask::{self, ApiError, Events, asked};
 use super::back_off::BackOff;
-use super::connect::{Connection, Transport};
-use super::{ANSWER, Settings, Sink, Told, code, connect, meaning};
+use super::connect::{Connection, Connector, Transport};
+use super::{ANSWER, Settings, Sink, Told, code, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_pod::object::PodObject;
 use crate::model::api_server::{ApiResource, ApiServerStatus, ApiVerb};
@@ -87,7 +87,8 @@ struct ListMetadata {
 
 /// Watches until it is dropped.
 pub(super) struct Follower {
-    settings: Settings,
+    node: String,
+    connector: Arc<Connector>,
     sink: Sink,
     status: ApiServerStatus,
     is_told: bool,
@@ -129,10 +130,11 @@ struct Failure {
 }
 
 impl Follower {
-    pub(super) fn new(settings: Settings, sink: Sink) -> Self {
+    pub(super) fn new(node: String, connector: Arc<Connector>, sink: Sink) -> Self {
         Self {
-            status: not_asked(&settings),
-            settings,
+            status: not_asked(&node),
+            node,
+            connector,
             sink,
             is_told: false,
             has_told: false,
@@ -158,7 +160,7 @@ impl Follower {
     }
 
     async fn connect(&mut self) -> Result<Connection, Failure> {
-        let connected = connect::connect(&self.settings).await;
+        let connected = self.connector.connect().await;
         let connection = connected.map_err(|it| Failure::new(chain(&it)))?;
         // Versions of one API server mean nothing to another, nor does what it can.
         if self.status.server.as_ref() != Some(&connection.server) {
@@ -312,7 +314,7 @@ impl Follower {
 
     /// Gives the version from which to watch.
     async fn list(&mut self, transport: &Transport) -> Result<String, Left> {
-        let listed = listed(transport, &self.settings.node, &self.sink).await?;
+        let listed = listed(transport, &self.node, &self.sink).await?;
         let Some(version) = listed.metadata.resource_version else {
             return Err(Failure::new("list pods: the list has no resourceVersion").into());
         };
@@ -345,7 +347,7 @@ impl Follower {
         let spread = u64::from(LONGEST_WATCH - SHORTEST_WATCH);
         let more = clock::random_part(Duration::from_secs(spread)).as_secs();
         WatchParams {
-            field_selector: Some(of_node(&self.settings.node)),
+            field_selector: Some(of_node(&self.node)),
             timeout: Some(SHORTEST_WATCH + u32::try_from(more).unwrap_or(0)),
             bookmarks: true,
             send_initial_events: streams_list,
@@ -438,10 +440,10 @@ fn of_node(node: &str) -> String {
     format!("spec.nodeName={node}")
 }
 
-fn not_asked(settings: &Settings) -> ApiServerStatus {
+fn not_asked(node: &str) -> ApiServerStatus {
     ApiServerStatus {
         server: None,
-        node: settings.node.clone(),
+        node: node.to_owned(),
         stale_since: None,
         fault: None,
         events: None,
@@ -449,12 +451,12 @@ fn not_asked(settings: &Settings) -> ApiServerStatus {
 }
 
 /// See [`super::probe`].
-pub(super) async fn probe(settings: &Settings) -> ApiServerFacts {
+pub(super) async fn probe(settings: &Settings, connector: &Connector) -> ApiServerFacts {
     let mut facts = ApiServerFacts {
         node: settings.node.clone(),
         ..ApiServerFacts::default()
     };
-    match connect::connect(settings).await {
+    match connector.connect().await {
         Ok(Connection {
             transport, server, ..
         }) => {

@@ -10,9 +10,9 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
-use tokio::task::spawn_blocking;
 
 use super::read;
+use super::worker::Worker;
 use crate::sys::clock;
 
 /// How old a token of a file can be that is still sent: a rotated one is good for minutes beside the new one, and
@@ -67,6 +67,7 @@ impl Authorization {
 #[derive(Debug)]
 pub(super) struct TokenFile {
     path: PathBuf,
+    files: Arc<Worker>,
     last: Mutex<Last>,
 }
 
@@ -78,22 +79,26 @@ struct Last {
 }
 
 impl TokenFile {
-    /// Reads it. `otherwise`: in use until it can be read.
-    pub(super) fn new(path: PathBuf, otherwise: Option<&Secret>) -> Result<Arc<Self>, String> {
+    /// Reads it. `otherwise`: in use until it can be read. `files` reads it again.
+    pub(super) fn new(
+        path: PathBuf,
+        otherwise: Option<&Secret>,
+        files: Arc<Worker>,
+    ) -> Result<Arc<Self>, String> {
         let header = match (read_token(&path), otherwise) {
             (Err(_), Some(token)) => bearer("token", token)?,
             (header, _) => header?,
         };
         let read = clock::boottime();
         let last = Mutex::new(Last { header, read });
-        Ok(Arc::new(Self { path, last }))
+        Ok(Arc::new(Self { path, files, last }))
     }
 
     async fn header(&self) -> HeaderValue {
         if self.is_due(clock::boottime()) {
             let path = self.path.clone();
-            let reading = spawn_blocking(move || read_token(&path));
-            if let Ok(Ok(Ok(header))) = tokio::time::timeout(READ, reading).await {
+            let read = self.files.run(READ, move || read_token(&path)).await;
+            if let Ok(Ok(header)) = read {
                 self.with_last(|it| it.header = header);
             }
         }
@@ -232,8 +237,9 @@ mod tests {
     async fn a_token_file_is_read_anew_and_its_last_token_stays() {
         let path = std::env::temp_dir().join(format!("ballast-token-{}", std::process::id()));
         let fallback = Secret::new("fallback");
-        assert!(TokenFile::new(path.clone(), None).is_err());
-        let file = TokenFile::new(path.clone(), Some(&fallback)).unwrap();
+        let files = Arc::new(Worker::start("test").unwrap());
+        assert!(TokenFile::new(path.clone(), None, Arc::clone(&files)).is_err());
+        let file = TokenFile::new(path.clone(), Some(&fallback), files).unwrap();
         let age = |file: &TokenFile| file.with_last(|it| it.read = Duration::ZERO);
         for (text, right) in [
             (None, "Bearer fallback"),

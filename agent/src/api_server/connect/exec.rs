@@ -18,12 +18,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::task::spawn_blocking;
+use tokio::runtime::Handle;
 
 use super::credentials::Secret;
 use super::kubeconfig::or_empty;
 use super::tls::ClientCertificate;
-use crate::sys::{chain, clock};
+use super::worker::{Late, Worker};
+use crate::sys::clock;
 
 /// To end, with all that it prints. Others ask a server of theirs in a second or two.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -166,21 +167,26 @@ impl Exec {
         json!({"kind": KIND, "apiVersion": self.api_version, "spec": spec}).to_string()
     }
 
-    /// Runs it.
-    pub(super) async fn run(&self, info: &str) -> Result<Given, String> {
-        let given = match self.printed(info).await {
+    /// Runs it. `programs` starts it.
+    pub(super) async fn run(&self, info: &str, programs: &Worker) -> Result<Given, String> {
+        let given = match self.printed(info, programs).await {
             Ok(printed) => parse(&printed, self.api_version),
             Err(why) => Err(why),
         };
         given.map_err(|why| format!("the program of `exec` gives no credentials: {why}"))
     }
 
-    async fn printed(&self, info: &str) -> Result<Vec<u8>, String> {
+    async fn printed(&self, info: &str, programs: &Worker) -> Result<Vec<u8>, String> {
         let mut command = self.command(info);
+        // Where its output is awaited.
+        let runtime = Handle::current();
+        let starting = move || {
+            let _entered = runtime.enter();
+            Program::start(&mut command)
+        };
         // Its file may be on a slow disk.
-        let starting = spawn_blocking(move || Program::start(&mut command));
-        let started = tokio::time::timeout(LONGEST, starting).await;
-        let started = started.map_err(|_late| late())?.map_err(|it| chain(&it))?;
+        let started = programs.run(LONGEST, starting).await;
+        let started = started.map_err(|Late| late())?;
         let name = self.command.display();
         let mut program = started.map_err(|it| format!("{name} does not start: {it}"))?;
         let printed = tokio::time::timeout(LONGEST, program.printed()).await;
