@@ -2,8 +2,9 @@
 //! Events to write. Out: whose a pod is, what its containers are, what became of each Event, and how the API server
 //! is ([`Told`]).
 //!
-//! One thread, with one watch and one write at a time. A pod is there half a second before its first process, so
-//! nobody waits for it; while the API server is away, what it told stands.
+//! One thread, with one watch and one write at a time, and three beside it for calls that can hang (`connect::worker`).
+//! A pod is there half a second before its first process, so nobody waits for it; while the API server is away, what it
+//! told stands.
 //!
 //! Invariants:
 //! - Nothing of the cluster is changed but Events that the agent has made.
@@ -40,8 +41,8 @@ use crate::model::check::ApiServerFacts;
 use crate::model::kube_event::{Outcome, Write};
 use crate::model::record::PodRef;
 
-/// To answer a question, to take an Event, or to begin a watch.
-const ANSWER: Duration = Duration::from_secs(10);
+/// To connect, which may take 20 s (`connect::transport`), and to answer a question, take an Event or begin a watch.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// HTTP status codes of what an API server refuses.
 mod code {
@@ -141,8 +142,6 @@ impl ApiServer {
                         }
                     }
                 });
-                // Nobody waits for a name server that hangs.
-                runtime.shutdown_background();
             })?;
         Ok(Self {
             stop,
@@ -183,10 +182,7 @@ pub fn fault(settings: &Settings) -> io::Result<Option<String>> {
 }
 
 fn asked<T>(asking: impl Future<Output = T>) -> io::Result<T> {
-    let runtime = runtime()?;
-    let answer = runtime.block_on(asking);
-    runtime.shutdown_background();
-    Ok(answer)
+    Ok(runtime()?.block_on(asking))
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

@@ -376,7 +376,7 @@ fn one_that_never_answers_holds_up_nobody() -> Result<()> {
     let (_server, _kubeconfig, watching, mut heard) = scene("silent", Manner::Silent, &[])?;
     heard.wait("it is said", |it| !it.fault().is_empty())?;
     ensure!(
-        heard.fault() == "watch pods: no answer within 10 s",
+        heard.fault() == "watch pods: no answer within 30 s",
         "{}",
         heard.fault()
     );

@@ -8,6 +8,7 @@
 //! Invariants:
 //! - No error shows a token, a key, or what a program has printed.
 //! - No file is read on the thread that asks the API server, which has other things to do.
+//! - No thread is made after the start.
 
 mod credentials;
 mod exec;
@@ -64,6 +65,8 @@ pub(super) struct Connector {
     files: Arc<Worker>,
     /// Starts programs.
     programs: Worker,
+    /// Resolves host names.
+    names: Arc<Worker>,
 }
 
 /// A way to one API server.
@@ -138,6 +141,7 @@ impl Connector {
             kubeconfig: settings.kubeconfig_file.clone(),
             files: Arc::new(Worker::start("api-files")?),
             programs: Worker::start("api-programs")?,
+            names: Arc::new(Worker::start("api-names")?),
         })
     }
 
@@ -145,7 +149,7 @@ impl Connector {
     pub(super) async fn check(&self) -> Result<(), ConnectError> {
         let prepared = self.prepare().await?;
         // A program that gives credentials is run when they are needed.
-        let built = prepared.build();
+        let built = prepared.build(&self.names);
         built.map(|_| ()).map_err(|why| self.error(why))
     }
 
@@ -159,7 +163,7 @@ impl Connector {
             },
             None => Ok(()),
         };
-        let connected = connected.and_then(|()| prepared.build());
+        let connected = connected.and_then(|()| prepared.build(&self.names));
         connected.map_err(|why| self.error(why))
     }
 
@@ -301,7 +305,8 @@ impl Prepared {
         Ok(())
     }
 
-    fn build(self) -> Result<Connection, String> {
+    /// `names` resolves host names.
+    fn build(self, names: &Arc<Worker>) -> Result<Connection, String> {
         let tls = tls::client_config(self.trust, self.certificate)?;
         let server = self.server.to_string();
         let transport = Transport::new(transport::Way {
@@ -311,6 +316,7 @@ impl Prepared {
             proxy: self.proxy,
             authorization: self.authorization,
             headers: self.headers,
+            names: Arc::clone(names),
         })?;
         Ok(Connection {
             transport,
@@ -325,6 +331,10 @@ impl Prepared {
 mod tests {
     use super::*;
 
+    fn worker() -> Arc<Worker> {
+        Arc::new(Worker::start("test").unwrap())
+    }
+
     /// Of a user of a server without TLS.
     fn prepared(user: &str) -> Prepared {
         let text = format!(
@@ -333,8 +343,7 @@ mod tests {
              users: [{{name: u, user: {user}}}]}}"
         );
         let access = kubeconfig::access(&text, Path::new("/none")).unwrap();
-        let files = Worker::start("test").unwrap();
-        access.prepare(&Arc::new(files)).unwrap()
+        access.prepare(&worker()).unwrap()
     }
 
     #[tokio::test]
@@ -355,14 +364,14 @@ mod tests {
         let header = prepared.authorization.header().await.unwrap();
         assert_eq!(header, "Bearer t");
         assert_eq!(prepared.headers["impersonate-user"], "jane");
-        let connection = prepared.build().unwrap();
+        let connection = prepared.build(&worker()).unwrap();
         assert!(connection.is_over());
         assert_eq!(connection.server, "http://a");
     }
 
     #[tokio::test]
     async fn what_a_kubeconfig_has_in_it_does_not_end() {
-        let connection = prepared("{token: t}").build().unwrap();
+        let connection = prepared("{token: t}").build(&worker()).unwrap();
         assert!(!connection.is_over() && connection.until.is_none());
     }
 }

@@ -29,8 +29,8 @@ use crate::model::pod::PodUid;
 use crate::model::time::WallTime;
 use crate::sys::{chain, clock};
 
-/// To answer with all pods of the node.
-const LIST: Duration = Duration::from_secs(30);
+/// To connect, and to answer with all pods of the node.
+const LIST: Duration = Duration::from_secs(60);
 
 /// Shortest and longest watch, in seconds; the API server ends it. Those of a cluster do not end together.
 const SHORTEST_WATCH: u32 = 192;

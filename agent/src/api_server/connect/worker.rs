@@ -1,9 +1,9 @@
-//! A thread for what may hang: the file system of a kubeconfig, or that of a program.
+//! A thread for calls that can hang: to read files, to start a program, to resolve a host name.
 //!
 //! Invariants:
-//! - It is there from the start, or the start fails. tokio makes threads when they are needed, and panics where the
-//!   system gives none, as in a cgroup that has reached `pids.max`.
-//! - It does one thing at a time. Whatever hangs there keeps that thread, and no other beside it.
+//! - The thread is made at the start, and a start without it fails. `tokio::task::spawn_blocking` makes threads when it
+//!   needs them, and panics if the system gives none, as in a cgroup that is at its `pids.max`.
+//! - It runs one job at a time. A call that hangs keeps this one thread, and no second call begins beside it.
 
 use std::io;
 use std::sync::mpsc;
