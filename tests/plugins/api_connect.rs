@@ -251,6 +251,32 @@ impl Front {
     }
 }
 
+/// An API server with TLS, and who vouches for it.
+struct Secured {
+    server: FakeApiServer,
+    front: Front,
+    authority: Authority,
+}
+
+impl Secured {
+    fn start() -> Result<Self> {
+        let server = FakeApiServer::start(Manner::StreamsLists)?;
+        let authority = Authority::new()?;
+        let front = Front::start(server.address, authority.vouch("127.0.0.1")?, None)?;
+        Ok(Self {
+            server,
+            front,
+            authority,
+        })
+    }
+
+    /// Of a kubeconfig.
+    fn cluster(&self) -> Value {
+        let authority = base64(&self.authority.pem());
+        json!({"server": self.front.url(), "certificate-authority-data": authority})
+    }
+}
+
 #[test]
 fn the_server_is_who_its_certificate_says() -> Result<()> {
     let server = FakeApiServer::start(Manner::StreamsLists)?;
@@ -393,7 +419,8 @@ fn gives(token: &str, more: &str) -> String {
 
 #[test]
 fn each_question_says_who_asks() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let secured = Secured::start()?;
+    let server = &secured.server;
     let scratch = Scratch::new("asks")?;
     fs::write(scratch.path("token"), "of-a-file\n")?;
     let script = scratch.path("login");
@@ -425,20 +452,17 @@ fn each_question_says_who_asks() -> Result<()> {
         (login, token("of-a-jane")),
         (asks, token("told")),
     ] {
-        let cluster = json!({
-            "server": format!("http://{}", server.address),
-            "extensions": [{
-                "name": "client.authentication.k8s.io/exec", "extension": {"audience": 7},
-            }],
-        });
+        let mut cluster = secured.cluster();
+        cluster["extensions"] = json!([{
+            "name": "client.authentication.k8s.io/exec", "extension": {"audience": 7},
+        }]);
         scratch.write(cluster, user.clone())?;
         scratch.watch()?.wait_followed()?;
         let said = server.headers("authorization").pop();
         ensure!(said.as_ref() == Some(&right), "{user}: {said:?}");
     }
     let user = json!({"token": "t", "as": "jane", "as-uid": "7", "as-groups": ["a", "b"]});
-    let cluster = json!({"server": format!("http://{}", server.address)});
-    scratch.write(cluster, user)?;
+    scratch.write(secured.cluster(), user)?;
     scratch.watch()?.wait_followed()?;
     for (name, right) in [
         ("impersonate-user", &["jane"][..]),
@@ -448,6 +472,30 @@ fn each_question_says_who_asks() -> Result<()> {
         let said = server.headers(name).pop().unwrap_or_default();
         ensure!(said == right, "{name}: {said:?}");
     }
+    Ok(())
+}
+
+/// Nobody on the way may read them, so no program is run for them, and no file read.
+#[test]
+fn credentials_are_not_sent_without_tls() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let scratch = Scratch::new("cleartext")?;
+    let ran = scratch.path("ran");
+    let script = format!("touch {}; {}", ran.display(), gives("of-a-program", ""));
+    for user in [
+        json!({"token": "t"}),
+        json!({"tokenFile": "none"}),
+        json!({"username": "jane", "password": "p"}),
+        json!({"client-certificate": "none", "client-key": "none"}),
+        program(&script),
+    ] {
+        let cluster = json!({"server": format!("http://{}", server.address)});
+        scratch.write(cluster, user.clone())?;
+        scratch.watch()?.wait_followed()?;
+        let said = server.headers("authorization").pop();
+        ensure!(said == Some(Vec::new()), "{user}: {said:?}");
+    }
+    ensure!(!ran.exists(), "it was run");
     Ok(())
 }
 
@@ -465,16 +513,15 @@ fn wait_token(server: &FakeApiServer, token: &str) -> Result<()> {
 
 #[test]
 fn a_token_that_is_replaced_is_used_without_a_fault() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let secured = Secured::start()?;
     let scratch = Scratch::new("rotated")?;
     fs::write(scratch.path("token"), "old")?;
-    let cluster = json!({"server": format!("http://{}", server.address)});
-    scratch.write(cluster, json!({"tokenFile": "token"}))?;
+    scratch.write(secured.cluster(), json!({"tokenFile": "token"}))?;
     let mut watching = scratch.watch()?;
     watching.wait_followed()?;
     fs::write(scratch.path("next"), "new")?;
     fs::rename(scratch.path("next"), scratch.path("token"))?;
-    wait_token(&server, "new")?;
+    wait_token(&secured.server, "new")?;
     ensure!(watching.faults().is_empty(), "{:?}", watching.states);
     Ok(())
 }
@@ -482,7 +529,7 @@ fn a_token_that_is_replaced_is_used_without_a_fault() -> Result<()> {
 /// Once before a token ends, and not all the time where it has ended already.
 #[test]
 fn a_program_is_run_anew_before_its_credentials_end() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let secured = Secured::start()?;
     let scratch = Scratch::new("expires")?;
     let count = scratch.path("runs");
     let more = ", 'expirationTimestamp': '2020-01-02T03:04:05Z'";
@@ -491,14 +538,13 @@ fn a_program_is_run_anew_before_its_credentials_end() -> Result<()> {
         count.display(),
         gives(&format!("run-$(wc -l < {})", count.display()), more)
     );
-    let cluster = json!({"server": format!("http://{}", server.address)});
-    scratch.write(cluster, program(&script))?;
+    scratch.write(secured.cluster(), program(&script))?;
     let mut watching = scratch.watch()?;
     watching.wait_followed()?;
-    wait_token(&server, "run-2")?;
+    wait_token(&secured.server, "run-2")?;
     ensure!(watching.faults().is_empty(), "{:?}", watching.states);
     let n_runs = fs::read_to_string(&count)?.lines().count();
-    let n_asked = server.questions().len();
+    let n_asked = secured.server.questions().len();
     ensure!(n_asked > n_runs, "{n_runs} runs, {n_asked} watches");
     Ok(())
 }
@@ -506,11 +552,11 @@ fn a_program_is_run_anew_before_its_credentials_end() -> Result<()> {
 /// That writes Events on a connection of its own.
 #[test]
 fn a_program_is_run_anew_for_what_is_written_too() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let secured = Secured::start()?;
+    let server = &secured.server;
     let scratch = Scratch::new("writes")?;
     let more = ", 'expirationTimestamp': '2020-01-02T03:04:05Z'";
-    let cluster = json!({"server": format!("http://{}", server.address)});
-    scratch.write(cluster, program(&gives("run-$$", more)))?;
+    scratch.write(secured.cluster(), program(&gives("run-$$", more)))?;
     let mut watching = scratch.watch()?;
     watching.wait_followed()?;
     until("another token writes", || {
@@ -527,9 +573,8 @@ fn a_program_is_run_anew_for_what_is_written_too() -> Result<()> {
 /// And nobody is shown what it printed.
 #[test]
 fn a_program_that_fails_says_how() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let secured = Secured::start()?;
     let scratch = Scratch::new("fails")?;
-    let cluster = json!({"server": format!("http://{}", server.address)});
     for (user, why) in [
         (
             program("echo secret; echo secret >&2; exit 3"),
@@ -550,7 +595,7 @@ fn a_program_that_fails_says_how() -> Result<()> {
             "does not start: No such file",
         ),
     ] {
-        scratch.write(cluster.clone(), user)?;
+        scratch.write(secured.cluster(), user)?;
         let mut watching = scratch.watch()?;
         watching.wait_fault(why)?;
         let file = scratch.path("kubeconfig");
@@ -564,22 +609,22 @@ fn a_program_that_fails_says_how() -> Result<()> {
             ensure!(!shown.contains("secret"), "{fault}");
         }
     }
-    ensure!(server.questions().is_empty(), "{:?}", server.questions());
+    let asked = secured.server.questions();
+    ensure!(asked.is_empty(), "{asked:?}");
     Ok(())
 }
 
 /// One that hangs, with what it started; and one whom nobody waits for any more.
 #[test]
 fn no_program_is_left_running() -> Result<()> {
-    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let secured = Secured::start()?;
     let scratch = Scratch::new("hangs")?;
     let pids = scratch.path("pids");
     let script = format!(
         "sleep 1000 & echo $! $$ > {0}.new; mv {0}.new {0}; wait",
         pids.display()
     );
-    let cluster = json!({"server": format!("http://{}", server.address)});
-    scratch.write(cluster, program(&script))?;
+    scratch.write(secured.cluster(), program(&script))?;
     for is_waited_for in [true, false] {
         let _ = fs::remove_file(&pids);
         let mut watching = scratch.watch()?;
@@ -732,7 +777,8 @@ fn files_that_lead_nowhere_are_a_fault_before_anybody_is_asked() -> Result<()> {
         fs::write(&file, text)?;
         fault(right)?;
     }
-    let server = json!({"server": "http://127.0.0.1:1"});
+    let server = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
+    let believing = |field: &str, whom: &str| json!({"server": "https://127.0.0.1:1", field: whom});
     let with = |name: &str, value: Value| {
         let mut cluster = server.clone();
         cluster[name] = value;
@@ -741,12 +787,12 @@ fn files_that_lead_nowhere_are_a_fault_before_anybody_is_asked() -> Result<()> {
     for (cluster, user, right) in [
         (json!({}), json!({}), "server: is missing"),
         (
-            with("certificate-authority", json!("none")),
+            believing("certificate-authority", "none"),
             json!({}),
             "certificate-authority: ",
         ),
         (
-            with("certificate-authority-data", json!(base64("secret"))),
+            believing("certificate-authority-data", &base64("secret")),
             json!({}),
             "certificate-authority-data: has no certificate",
         ),

@@ -416,6 +416,9 @@ fn a_program_that_gives_no_credentials_holds_up_nobody() -> Result<()> {
     let server = FakeApiServer::start(Manner::StreamsLists)?;
     let kubeconfig = Kubeconfig::new("exec", &server)?;
     let mut config: Value = serde_json::from_str(&fs::read_to_string(&kubeconfig.0)?)?;
+    // Nobody is asked there before.
+    config["clusters"][0]["cluster"] =
+        json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
     config["users"][0]["user"] = json!({"exec": {
         "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
         "command": "sleep", "args": ["15"],

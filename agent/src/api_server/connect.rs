@@ -22,6 +22,7 @@ mod worker;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
@@ -67,6 +68,8 @@ pub(super) struct Connector {
     programs: Worker,
     /// Resolves host names.
     names: Arc<Worker>,
+    /// It was logged that credentials are not sent.
+    has_warned: AtomicBool,
 }
 
 /// A way to one API server.
@@ -101,6 +104,8 @@ struct Access {
     /// The client's certificate and key.
     certificate: Option<(Pem, Pem)>,
     identity: Identity,
+    /// A field with credentials that are not sent, since the server has no TLS.
+    unsent: Option<&'static str>,
     impersonated: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -132,6 +137,7 @@ struct Prepared {
     headers: HeaderMap,
     /// With what it is told.
     exec: Option<(Exec, String)>,
+    unsent: Option<&'static str>,
     until: Option<Duration>,
 }
 
@@ -142,6 +148,7 @@ impl Connector {
             files: Arc::new(Worker::start("api-files")?),
             programs: Worker::start("api-programs")?,
             names: Arc::new(Worker::start("api-names")?),
+            has_warned: AtomicBool::new(false),
         })
     }
 
@@ -156,6 +163,7 @@ impl Connector {
     /// Asks nobody but the program of `exec`, if there is one.
     pub(super) async fn connect(&self) -> Result<Connection, ConnectError> {
         let mut prepared = self.prepare().await?;
+        self.warn_of(&prepared);
         let connected = match prepared.exec.take() {
             Some((exec, info)) => match exec.run(&info, &self.programs).await {
                 Ok(given) => prepared.take(given),
@@ -165,6 +173,19 @@ impl Connector {
         };
         let connected = connected.and_then(|()| prepared.build(&self.names));
         connected.map_err(|why| self.error(why))
+    }
+
+    /// Logs once that credentials are not sent.
+    fn warn_of(&self, prepared: &Prepared) {
+        let Some(field) = prepared.unsent else { return };
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            let server = prepared.server.to_string();
+            tracing::warn!(
+                server,
+                field,
+                "credentials are not sent to an API server without TLS; right would be https"
+            );
+        }
     }
 
     async fn prepare(&self) -> Result<Prepared, ConnectError> {
@@ -245,6 +266,7 @@ impl Access {
             authorization,
             headers: self.impersonated.into_iter().collect(),
             exec,
+            unsent: self.unsent,
             until,
         })
     }
@@ -335,11 +357,10 @@ mod tests {
         Arc::new(Worker::start("test").unwrap())
     }
 
-    /// Of a user of a server without TLS.
     fn prepared(user: &str) -> Prepared {
         let text = format!(
             "{{current-context: h, contexts: [{{name: h, context: {{cluster: c, user: u}}}}], \
-             clusters: [{{name: c, cluster: {{server: 'http://a'}}}}], \
+             clusters: [{{name: c, cluster: {{server: 'https://a', insecure-skip-tls-verify: true}}}}], \
              users: [{{name: u, user: {user}}}]}}"
         );
         let access = kubeconfig::access(&text, Path::new("/none")).unwrap();
@@ -366,7 +387,7 @@ mod tests {
         assert_eq!(prepared.headers["impersonate-user"], "jane");
         let connection = prepared.build(&worker()).unwrap();
         assert!(connection.is_over());
-        assert_eq!(connection.server, "http://a");
+        assert_eq!(connection.server, "https://a");
     }
 
     #[tokio::test]

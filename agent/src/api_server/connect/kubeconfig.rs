@@ -12,6 +12,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hyper::Uri;
+use hyper::http::uri::Scheme;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_yaml_ng::Value;
@@ -168,15 +169,27 @@ impl Cluster {
                     .to_owned(),
             );
         }
+        let server = self.server()?;
+        let (certificate, identity, unsent) = match server.scheme() == Some(&Scheme::HTTPS) {
+            true => {
+                let certificate = user.certificate(directory)?;
+                let identity = user.identity(self, certificate.is_some(), directory)?;
+                (certificate, identity, None)
+            }
+            // Everybody on the way could read them. client-go ignores them too
+            // (staging/src/k8s.io/client-go/tools/clientcmd/client_config.go, `IsConfigTransportTLS`).
+            false => (None, Identity::Anonymous, user.credentials()),
+        };
         Ok(Access {
-            server: self.server()?,
+            server,
             authority,
             is_insecure: self.insecure_skip_tls_verify,
             server_name: given(self.tls_server_name.as_ref()).cloned(),
             proxy: given(self.proxy_url.as_ref()).cloned(),
             hears_environment: true,
-            certificate: user.certificate(directory)?,
-            identity: user.identity(self, directory)?,
+            certificate,
+            identity,
+            unsent,
             impersonated: user.impersonated().headers()?,
         })
     }
@@ -243,8 +256,35 @@ impl User {
         }
     }
 
-    /// A token that is there is used, and no program is run for another, as client-go has it.
-    fn identity(&self, of: &Cluster, directory: &Path) -> Result<Identity, String> {
+    /// The first field that has credentials.
+    fn credentials(&self) -> Option<&'static str> {
+        let text = |it: &Option<String>| given(it.as_ref()).is_some();
+        let secret = |it: &Option<Secret>| given_secret(it.as_ref()).is_some();
+        let all = [
+            ("token", secret(&self.token)),
+            ("tokenFile", text(&self.token_file)),
+            ("username", text(&self.username)),
+            ("password", secret(&self.password)),
+            ("client-certificate", text(&self.client_certificate)),
+            (
+                "client-certificate-data",
+                secret(&self.client_certificate_data),
+            ),
+            ("exec", self.exec.is_some()),
+            ("auth-provider", self.auth_provider.is_some()),
+        ];
+        let mut there = all.into_iter().filter(|(_, is_there)| *is_there);
+        there.next().map(|(field, _)| field)
+    }
+
+    /// With a token or a certificate no program is run, as client-go has it
+    /// (staging/src/k8s.io/client-go/plugin/pkg/client/auth/exec/exec.go, `UpdateTransportConfig`).
+    fn identity(
+        &self,
+        of: &Cluster,
+        has_certificate: bool,
+        directory: &Path,
+    ) -> Result<Identity, String> {
         if self.auth_provider.is_some() {
             return Err(
                 "auth-provider: Kubernetes has removed it in 1.26; right would be `exec`"
@@ -272,8 +312,10 @@ impl User {
                 otherwise: token.cloned(),
             },
             (None, Some(token), _) => Identity::Token(token.clone()),
-            (None, None, Some(exec)) => Identity::Exec(Exec::new(exec, of.info()?, directory)?),
-            (None, None, None) => Identity::Anonymous,
+            (None, None, Some(exec)) if !has_certificate => {
+                Identity::Exec(Exec::new(exec, of.info()?, directory)?)
+            }
+            (None, None, _) => Identity::Anonymous,
         })
     }
 

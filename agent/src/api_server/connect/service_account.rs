@@ -33,6 +33,7 @@ pub(super) fn access(variable: impl Fn(&str) -> Option<String>) -> Result<Access
             path: file("token"),
             otherwise: None,
         },
+        unsent: None,
         impersonated: Vec::new(),
     })
 }

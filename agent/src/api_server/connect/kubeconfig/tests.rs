@@ -134,6 +134,36 @@ fn who_asks_is_told_in_one_way() {
     assert!(matches!(identity(json!({"exec": exec})), Identity::Exec(_)));
     let both = json!({"exec": exec, "token": "t"});
     assert!(matches!(identity(both), Identity::Token(_)));
+    let both = json!({"exec": exec, "client-certificate": "c", "client-key": "k"});
+    assert!(matches!(identity(both), Identity::Anonymous));
+}
+
+#[test]
+fn credentials_are_for_https_alone() {
+    let user = json!({
+        "token": "t", "client-certificate": "c", "client-key": "k", "as": "jane",
+        "exec": {"command": ""},
+    });
+    let access = of(&json!({"server": "http://a"}), &user).unwrap();
+    assert!(matches!(access.identity, Identity::Anonymous));
+    assert!(access.certificate.is_none());
+    assert_eq!(access.unsent, Some("token"));
+    assert_eq!(access.impersonated.len(), 1, "which is no secret");
+    assert!(of_user(&json!({"token": "t"})).unwrap().unsent.is_none());
+    for (user, right) in [
+        (json!({}), None),
+        (json!({"token": "", "as": "jane"}), None),
+        (json!({"tokenFile": "f"}), Some("tokenFile")),
+        (json!({"password": "p"}), Some("password")),
+        (
+            json!({"client-certificate-data": "c"}),
+            Some("client-certificate-data"),
+        ),
+        (json!({"exec": {}}), Some("exec")),
+    ] {
+        let access = of(&json!({"server": "http://a"}), &user).unwrap();
+        assert_eq!(access.unsent, right, "{user}");
+    }
 }
 
 #[test]
