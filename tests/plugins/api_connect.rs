@@ -17,10 +17,17 @@ use ballast_tests::api_server::{FakeApiServer, Manner};
 use ballast_tests::wait::until;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rcgen::{
+    BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PublicKeyData, SigningKey,
+};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+};
 use serde_json::{Value, json};
 use tokio_rustls::TlsAcceptor;
 
@@ -167,10 +174,13 @@ impl Authority {
         pem("CERTIFICATE", &self.certificate)
     }
 
-    fn roots(&self) -> Result<RootCertStore> {
+    /// Takes those for whom it vouches.
+    fn clients(&self) -> Result<Arc<dyn ClientCertVerifier>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone())?;
-        Ok(roots)
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        Ok(verifier.build()?)
     }
 
     /// A certificate, and its key.
@@ -207,22 +217,29 @@ impl Front {
     /// `clients`: who vouches for them, if they need somebody.
     fn start(
         behind: SocketAddr,
-        (certificate, key): (CertificateDer<'static>, Vec<u8>),
+        certificate: (CertificateDer<'static>, Vec<u8>),
         clients: Option<&Authority>,
     ) -> Result<Self> {
+        let clients = clients.map(Authority::clients).transpose()?;
+        Self::start_for(behind, certificate, clients)
+    }
+
+    fn start_for(
+        behind: SocketAddr,
+        (certificate, key): (CertificateDer<'static>, Vec<u8>),
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
+        let key = provider.key_provider.load_private_key(key)?;
+        let certified = CertifiedKey::new(vec![certificate], key);
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let config = match clients {
             None => config.with_no_client_auth(),
-            Some(authority) => {
-                let roots = Arc::new(authority.roots()?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-                config.with_client_cert_verifier(verifier.build()?)
-            }
+            Some(clients) => config.with_client_cert_verifier(clients),
         };
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
-        let config = config.with_single_cert(vec![certificate], key)?;
+        let config = config.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -399,6 +416,113 @@ fn a_client_is_known_by_its_certificate() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Takes every client that has a certificate, and keeps the certificates.
+#[derive(Debug, Default)]
+struct AllClients(Mutex<Vec<CertificateDer<'static>>>);
+
+impl ClientCertVerifier for AllClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(certificate.clone().into_owned());
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let provider = rustls::crypto::ring::default_provider();
+        provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// One of X.509 v1 and its key, as `openssl x509 -req` makes it for who asks for no extension. rcgen makes none.
+fn of_version_1() -> Result<(CertificateDer<'static>, Vec<u8>)> {
+    let key = KeyPair::generate()?;
+    // ecdsa-with-SHA256
+    let algorithm = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
+    let algorithm = der(0x30, &[&algorithm]);
+    let time = |text: &str| der(0x17, &[text.as_bytes()]);
+    let validity = der(0x30, &[&time("200101000000Z"), &time("490101000000Z")]);
+    let (number, nobody) = (der(0x02, &[&[1]]), der(0x30, &[]));
+    let public_key = key.subject_public_key_info();
+    let parts = [
+        &number,
+        &algorithm,
+        &nobody,
+        &validity,
+        &nobody,
+        &public_key,
+    ];
+    let certificate = der(0x30, &parts.map(Vec::as_slice));
+    let signature = der(0x03, &[&[0], &key.sign(&certificate)?]);
+    let signed = der(0x30, &[&certificate, &algorithm, &signature]);
+    Ok((CertificateDer::from(signed), key.serialize_der()))
+}
+
+/// A value of ASN.1 with its length.
+fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let length = content.len().to_be_bytes();
+    let digits = length.iter().copied().skip_while(|it| *it == 0);
+    let mut all = vec![tag];
+    match u8::try_from(content.len()) {
+        Ok(length @ ..128) => all.push(length),
+        _ => {
+            all.push(0x80 | u8::try_from(digits.clone().count()).unwrap_or_default());
+            all.extend(digits);
+        }
+    }
+    all.extend(content);
+    all
+}
+
+/// The server reads that of the client, and nobody that of a server that may be anybody.
+#[test]
+fn certificates_of_x509_v1_are_used() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let clients = Arc::new(AllClients::default());
+    let front = Front::start_for(server.address, of_version_1()?, Some(clients.clone()))?;
+    let (certificate, key) = of_version_1()?;
+    let scratch = Scratch::new("v1")?;
+    let cluster = json!({"server": front.url(), "insecure-skip-tls-verify": true});
+    let user = json!({
+        "client-certificate-data": base64(&pem("CERTIFICATE", &certificate)),
+        "client-key-data": base64(&pem("PRIVATE KEY", &key)),
+    });
+    scratch.write(cluster, user)?;
+    scratch.watch()?.wait_followed()?;
+    let seen = clients.0.lock().unwrap_or_else(PoisonError::into_inner);
+    ensure!(seen.contains(&certificate), "{seen:?}");
     Ok(())
 }
 

@@ -4,13 +4,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, Error, InconsistentKeys, RootCertStore, SignatureScheme,
+};
 
 use super::read;
 use crate::sys::chain;
+
+/// The keys that ring can sign with.
+const KEYS: &str = "RSA of 2048 to 4096 bits, ECDSA on P-256 or P-384, or Ed25519";
 
 /// A text in PEM, and the field that says it.
 pub(super) struct Pem {
@@ -61,12 +67,37 @@ impl ClientCertificate {
             key: key.read()?,
         })
     }
+
+    /// The server judges the certificate, so one that rustls cannot parse is sent as it is: X.509 v1, for instance,
+    /// which `openssl x509 -req` of OpenSSL 3.0 makes if no extension is asked for. Only a key that is certainly
+    /// another's is an error.
+    fn certified(&self, provider: &CryptoProvider) -> Result<CertifiedKey, String> {
+        let [of_certificate, of_key] = self.fields;
+        let certificates = certificates(of_certificate, &self.certificate)?;
+        let key = private_key(of_key, &self.key)?;
+        let key = provider.key_provider.load_private_key(key);
+        let key = key.map_err(|_not_shown| {
+            format!("{of_key}: is of a kind that cannot be used; right would be {KEYS}")
+        })?;
+        let certified = CertifiedKey::new(certificates, key);
+        match certified.keys_match() {
+            Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => Err(format!(
+                "{of_key}: cannot be used with {of_certificate}: it is the key of another"
+            )),
+            Ok(()) | Err(_) => Ok(certified),
+        }
+    }
 }
 
-/// Certificates that cannot be read are left out, as client-go leaves them out.
+/// What cannot be read is skipped, as Go's `AppendCertsFromPEM` does: one broken certificate does not disable a bundle.
 pub(super) fn roots(field: &str, pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    let certificates = certificates(field, pem)?;
+    let mut certificates = CertificateDer::pem_slice_iter(pem)
+        .filter_map(Result::ok)
+        .peekable();
+    if certificates.peek().is_none() {
+        return Err(no_certificate(field));
+    }
     match roots.add_parsable_certificates(certificates) {
         (0, _) => Err(format!(
             "{field}: has no certificate that can be read; right would be X.509"
@@ -100,20 +131,14 @@ pub(super) fn client_config(
         Trust::Nobody => builder.with_root_certificates(RootCertStore::empty()),
         Trust::Anybody => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody(provider))),
+            .with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&provider)))),
     };
-    let Some(client) = certificate else {
-        return Ok(builder.with_no_client_auth());
-    };
-    let [of_certificate, of_key] = client.fields;
-    let certificates = certificates(of_certificate, &client.certificate)?;
-    let key = private_key(of_key, &client.key)?;
-    let config = builder.with_client_auth_cert(certificates, key);
-    config.map_err(|it| {
-        format!(
-            "{of_key}: cannot be used with {of_certificate}: {}",
-            chain(&it)
-        )
+    Ok(match certificate {
+        None => builder.with_no_client_auth(),
+        Some(client) => {
+            let certified = client.certified(&provider)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
+        }
     })
 }
 
@@ -121,11 +146,13 @@ fn certificates(field: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(format!(
-            "{field}: has no certificate; right would be PEM with BEGIN CERTIFICATE"
-        )),
+        Ok(_) => Err(no_certificate(field)),
         Err(_not_shown) => Err(format!("{field}: is not in PEM")),
     }
+}
+
+fn no_certificate(field: &str) -> String {
+    format!("{field}: has no certificate; right would be PEM with BEGIN CERTIFICATE")
 }
 
 fn private_key(field: &str, key: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
@@ -137,7 +164,8 @@ fn private_key(field: &str, key: &[u8]) -> Result<PrivateKeyDer<'static>, String
     })
 }
 
-/// Takes every certificate. That the server has the key of its certificate is still checked.
+/// Takes every certificate without parsing it, since it may be one of X.509 v1. The signature of the handshake is not
+/// checked either: it proves nothing where anybody may have made the certificate.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 
@@ -155,22 +183,20 @@ impl ServerCertVerifier for Anybody {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn verify_tls13_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -227,6 +253,18 @@ mod tests {
         check(&certificate, &other, "client-key: cannot be used with");
         let garbage = b"-----BEGIN PRIVATE KEY-----\nsecret!\n-----END PRIVATE KEY-----";
         check(&certificate, garbage, "client-key: is not in PEM");
+        let strange = pem("PRIVATE KEY", b"a key of another kind");
+        let right = "client-key: is of a kind that cannot be used; right would be RSA of 2048";
+        check(&certificate, &strange, right);
+    }
+
+    #[test]
+    fn a_certificate_that_only_the_server_can_read_is_used() {
+        let (_, key) = made();
+        let strange = pem("CERTIFICATE", b"a certificate of another version");
+        assert!(config(&strange, &key).is_ok());
+        let cut = b"-----BEGIN CERTIFICATE-----\nYQ==\n";
+        check(cut, &key, "client-certificate: is not in PEM");
     }
 
     #[test]
@@ -236,10 +274,12 @@ mod tests {
         assert_eq!(roots("ca", &certificate).unwrap().len(), 1);
         assert_eq!(roots("ca", &both).unwrap().len(), 2);
         let garbage = pem("CERTIFICATE", b"no certificate");
-        let with_garbage = [certificate, garbage.clone()].concat();
+        let not_base64 = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n".to_vec();
+        let with_garbage = [not_base64.clone(), garbage.clone(), certificate].concat();
         assert_eq!(roots("ca", &with_garbage).unwrap().len(), 1);
         for (pem, right) in [
             (&key, "ca: has no certificate; right"),
+            (&not_base64, "ca: has no certificate; right"),
             (&garbage, "ca: has no certificate that can be read"),
         ] {
             let why = roots("ca", pem).unwrap_err();
