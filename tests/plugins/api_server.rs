@@ -51,6 +51,7 @@ struct Heard {
     /// How often all were told.
     n_all: usize,
     status: Option<ApiServerStatus>,
+    n_faults: usize,
     /// What became of Events.
     outcomes: Vec<Outcome>,
     events_fault: Option<String>,
@@ -68,6 +69,7 @@ impl Heard {
             pods: BTreeMap::new(),
             n_all: 0,
             status: None,
+            n_faults: 0,
             outcomes: Vec::new(),
             events_fault: None,
             asked: Vec::new(),
@@ -79,7 +81,10 @@ impl Heard {
     fn look(&mut self) {
         while let Ok(told) = self.told.try_recv() {
             match told {
-                Told::State(status) => self.status = Some(status),
+                Told::State(status) => {
+                    self.n_faults += usize::from(status.fault.is_some());
+                    self.status = Some(status);
+                }
                 Told::All(all) => {
                     self.n_all += 1;
                     self.pods = all
@@ -235,6 +240,59 @@ fn where_lists_are_not_streamed_they_are_asked_for() -> Result<()> {
         ensure!(heard.asked == right, "{manner:?}: {:?}", heard.asked);
     }
     Ok(())
+}
+
+/// One that does not know of streamed lists takes the question for a watch from now on.
+#[test]
+fn a_list_that_never_ends_is_asked_for_however_lively_it_is() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("lively", Manner::KnowsNoStreams, &["first"])?;
+    heard.wait("the list", |it| {
+        server.put(&pod("first"));
+        it.names() == ["first"] && it.is_followed()
+    })?;
+    ensure!(heard.n_faults == 0, "{}", heard.n_faults);
+    let questions = server.questions();
+    ensure!(!questions[1].contains("watch=true"), "{questions:?}");
+    Ok(())
+}
+
+#[test]
+fn a_list_that_ends_before_it_is_whole_is_asked_for() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("cut", Manner::KnowsNoStreams, &["first"])?;
+    until("it is asked", || {
+        ensure!(server.n_watches() == 1, "{}", server.n_watches());
+        Ok(())
+    })?;
+    server.cut();
+    heard.wait("the list", |it| it.names() == ["first"] && it.is_followed())?;
+    let asked: Vec<_> = heard.asked.iter().map(|it| it.0).collect();
+    let right = [ApiVerb::Watch, ApiVerb::List, ApiVerb::Watch];
+    ensure!(asked.starts_with(&right), "{asked:?}");
+    ensure!(heard.n_faults == 0, "{}", heard.n_faults);
+    Ok(())
+}
+
+/// To begin anew is of no use where that is refused so, or what it gives.
+#[test]
+fn one_that_has_forgotten_everything_is_a_fault() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("forgets", Manner::Forgets, &["first"])?;
+    heard.wait("it is said", |it| !it.fault().is_empty())?;
+    let right = "watch pods: too old resource version";
+    ensure!(heard.fault() == right, "{}", heard.fault());
+    ensure!(heard.n_all == 2, "it has begun anew once: {}", heard.n_all);
+    server.behave(Manner::StreamsLists);
+    heard.wait("it is followed", Heard::is_followed)?;
+    let expired = failure(410, "Expired", "nothing is there");
+    server.refuse_pods(Some(Answer::new(410, expired)));
+    server.cut();
+    heard.wait("it is said", |it| !it.fault().is_empty())?;
+    let right = "watch pods: nothing is there";
+    ensure!(heard.fault() == right, "{}", heard.fault());
+    server.refuse_pods(None);
+    heard.wait("it is followed", Heard::is_followed)
 }
 
 /// By its status, and by what a `Status` says; anybody on the way may have written the rest.

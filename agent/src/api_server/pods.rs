@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::FieldSelectorRequirement;
 use kube_core::params::{ListParams, PostParams, VersionMatch, WatchParams};
 use kube_core::{Request, WatchEvent, request};
 use serde::Deserialize;
+use tokio::time::{Instant, timeout_at};
 
 use super::ask::{self, ApiError, Events, asked};
 use super::back_off::BackOff;
@@ -36,14 +37,16 @@ const LIST: Duration = Duration::from_secs(60);
 const SHORTEST_WATCH: u32 = 192;
 const LONGEST_WATCH: u32 = 288;
 
-/// Between two pods of a streamed list, and before its end is told. An API server that does not know of streamed
-/// lists never tells it.
+/// Time for a whole streamed list. An API server that ignores `sendInitialEvents` (1.26 and older) never tells the end
+/// of one, even if it tells of changes all the time.
 const STREAMED: Duration = Duration::from_secs(15);
 
-/// A watch without a word, where bookmarks come every minute: at first, and after one new list after the other has
-/// changed nothing.
-const FIRST_SILENCE: Duration = Duration::from_secs(150);
-const LAST_SILENCE: Duration = Duration::from_secs(1200);
+/// How long a watch may be silent. Bookmarks come every minute.
+const SILENCE: Duration = Duration::from_secs(150);
+
+/// How late the end of a watch may come. The API server ends it after the time that was asked for; if the end does not
+/// come, the connection is dead.
+const OVERDUE: Duration = Duration::from_secs(30);
 
 /// Before all pods are asked for anew, at most: an API server that has been restarted knows no version of before, which
 /// all agents find out at one moment. Nobody waits for it at a start: pods of a DaemonSet do not start at one moment.
@@ -100,10 +103,22 @@ pub(super) struct Follower {
     n_resumes: u32,
     /// The API server streams lists, as far as is known.
     streams_lists: bool,
-    silence: Duration,
+    /// A watch was silent, and no bookmark has come since: this API server may send none, and then silence means
+    /// nothing. So a watch stays until its time is over, and [`RESUMES`] resumed ones pass before the next list. A list
+    /// after each silence would be work for nothing.
+    is_quiet: bool,
+    /// The API server answered 410 to a version that it had told, and no event has come since.
+    is_expired: bool,
     back_off: BackOff,
     /// When the watch began; `None`: it has not.
     began: Option<Duration>,
+}
+
+/// A watch that has begun.
+struct Watch {
+    events: Events,
+    /// When it must have ended.
+    end: Instant,
 }
 
 /// Why a watch is not gone on with.
@@ -113,8 +128,6 @@ enum Left {
     Ended,
     /// It may be silent for good: only a list can tell.
     Silent,
-    /// The API server has forgotten what came after the version.
-    Expired,
     /// It does not know of streamed lists.
     NotStreamed,
     Failed(Failure),
@@ -141,7 +154,8 @@ impl Follower {
             version: None,
             n_resumes: 0,
             streams_lists: true,
-            silence: FIRST_SILENCE,
+            is_quiet: false,
+            is_expired: false,
             back_off: BackOff::new(),
             began: None,
         }
@@ -192,20 +206,29 @@ impl Follower {
             }
             match self.watch(&connection.transport).await {
                 // It has lasted as long as it was to.
-                Left::Ended if self.has_lasted() => {}
+                Left::Ended if self.has_lasted() => self.is_expired = false,
                 Left::Ended => self.pause(Duration::ZERO).await,
                 Left::Silent => {
                     self.version = None;
-                    self.silence = (self.silence * 2).min(LAST_SILENCE);
-                }
-                Left::Expired => {
-                    self.version = None;
-                    tokio::time::sleep(clock::random_part(RELIST)).await;
+                    self.is_quiet = true;
                 }
                 Left::NotStreamed => self.streams_lists = false,
-                Left::Failed(failure) => return failure,
+                Left::Failed(failure) => match failure.code {
+                    Some(code::GONE) if self.leave_version() => {
+                        tokio::time::sleep(clock::random_part(RELIST)).await;
+                    }
+                    _ => return failure,
+                },
             }
         }
+    }
+
+    /// Forgets the version after a 410, and says whether it is of use to begin anew at once. It is not if there was no
+    /// version, or if the same happened before and no event has come since.
+    fn leave_version(&mut self) -> bool {
+        let had_version = self.version.take().is_some();
+        let is_again = std::mem::replace(&mut self.is_expired, true);
+        had_version && !is_again
     }
 
     fn has_lasted(&self) -> bool {
@@ -215,16 +238,21 @@ impl Follower {
     }
 
     async fn watch(&mut self, transport: &Transport) -> Left {
-        let mut events = match self.begin(transport).await {
-            Ok(events) => events,
+        let Watch { mut events, end } = match self.begin(transport).await {
+            Ok(watch) => watch,
             Err(left) => return left,
         };
         self.began = Some(clock::boottime());
         self.set_followed();
         loop {
-            let event = match tokio::time::timeout(self.silence, events.next::<PodEvent>()).await {
-                Err(_) => return Left::Silent,
-                Ok(Ok(None)) => return Left::Ended,
+            let until = match self.is_quiet {
+                true => end,
+                false => end.min(Instant::now() + SILENCE),
+            };
+            let event = match timeout_at(until, events.next::<PodEvent>()).await {
+                Err(_) if until < end => return Left::Silent,
+                // Without an end the connection is dead. The next watch has another.
+                Err(_) | Ok(Ok(None)) => return Left::Ended,
                 Ok(Err(error)) => return Failure::of(ApiVerb::Watch, &error).into(),
                 Ok(Ok(Some(event))) => event,
             };
@@ -242,9 +270,8 @@ impl Follower {
                     }
                 }
                 WatchEvent::Bookmark(bookmark) => {
-                    self.version = Some(bookmark.metadata.resource_version);
-                    self.n_resumes = 0;
-                    self.silence = FIRST_SILENCE;
+                    self.heard_of(bookmark.metadata.resource_version);
+                    self.is_quiet = false;
                     (self.sink)(Told::UpToDate);
                 }
                 WatchEvent::Error(status) => {
@@ -256,13 +283,19 @@ impl Follower {
 
     fn set_version(&mut self, of: &PodObject) {
         if let Some(version) = &of.metadata.resource_version {
-            self.version = Some(version.clone());
-            self.n_resumes = 0;
+            self.heard_of(version.clone());
         }
     }
 
+    /// An event is newer than all before it.
+    fn heard_of(&mut self, version: String) {
+        self.version = Some(version);
+        self.n_resumes = 0;
+        self.is_expired = false;
+    }
+
     /// All pods have been told, now or before.
-    async fn begin(&mut self, transport: &Transport) -> Result<Events, Left> {
+    async fn begin(&mut self, transport: &Transport) -> Result<Watch, Left> {
         if self.n_resumes >= RESUMES {
             self.version = None;
         }
@@ -274,21 +307,20 @@ impl Follower {
             Some(version) => version,
             None => self.list(transport).await?,
         };
-        self.start(transport, &self.parameters(false), &version)
-            .await
+        Ok(self.start(transport, false, &version).await?)
     }
 
     /// The pods that there are come as events, and those that follow after them.
-    async fn stream(&mut self, transport: &Transport) -> Result<Events, Left> {
-        let started = self.start(transport, &self.parameters(true), "0").await;
-        let mut events = started.map_err(not_streamed)?;
+    async fn stream(&mut self, transport: &Transport) -> Result<Watch, Left> {
+        let started = self.start(transport, true, "0").await;
+        let mut watch = started.map_err(not_streamed)?;
+        let end = Instant::now() + STREAMED;
         let mut all: BTreeMap<PodUid, Arc<ApiPod>> = BTreeMap::new();
         loop {
-            let next = tokio::time::timeout(STREAMED, events.next::<PodEvent>()).await;
-            let event = match next.map_err(|_late| Left::NotStreamed)? {
-                Ok(None) => return Err(Failure::new("watch pods: it ended too early").into()),
-                Err(error) => return Err(Failure::of(ApiVerb::Watch, &error).into()),
-                Ok(Some(event)) => event,
+            let event = match timeout_at(end, watch.events.next::<PodEvent>()).await {
+                Err(_) | Ok(Ok(None)) => return Err(Left::NotStreamed),
+                Ok(Err(error)) => return Err(Failure::of(ApiVerb::Watch, &error).into()),
+                Ok(Ok(Some(event))) => event,
             };
             match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
@@ -301,12 +333,12 @@ impl Follower {
                     if bookmark.metadata.annotations.contains_key(INITIAL_END) {
                         self.begin_at(bookmark.metadata.resource_version);
                         (self.sink)(Told::All(all.into_values().collect()));
-                        return Ok(events);
+                        return Ok(watch);
                     }
                 }
                 WatchEvent::Error(status) => {
                     let error = ApiError::of_status(*status);
-                    return Err(not_streamed(Failure::of(ApiVerb::Watch, &error).into()));
+                    return Err(not_streamed(Failure::of(ApiVerb::Watch, &error)));
                 }
             }
         }
@@ -327,32 +359,32 @@ impl Follower {
     async fn start(
         &self,
         transport: &Transport,
-        parameters: &WatchParams,
+        streams_list: bool,
         version: &str,
-    ) -> Result<Events, Left> {
-        let question = Request::new(PODS).watch(parameters, version);
+    ) -> Result<Watch, Failure> {
+        let seconds = lasting();
+        let parameters = WatchParams {
+            field_selector: Some(of_node(&self.node)),
+            timeout: Some(seconds),
+            bookmarks: true,
+            send_initial_events: streams_list,
+            ..WatchParams::default()
+        };
+        let question = Request::new(PODS).watch(&parameters, version);
         let watching = ask::events(transport, question);
         let what = (ApiVerb::Watch, ApiResource::Pods);
         let started = asked(&self.sink, what, ANSWER, watching).await;
-        started.map_err(|it| Failure::of(ApiVerb::Watch, &it).into())
+        let lasts = Duration::from_secs(u64::from(seconds));
+        Ok(Watch {
+            events: started.map_err(|it| Failure::of(ApiVerb::Watch, &it))?,
+            end: Instant::now() + lasts + OVERDUE,
+        })
     }
 
     fn begin_at(&mut self, version: String) {
         self.version = Some(version);
         self.n_resumes = 0;
         self.has_told = true;
-    }
-
-    fn parameters(&self, streams_list: bool) -> WatchParams {
-        let spread = u64::from(LONGEST_WATCH - SHORTEST_WATCH);
-        let more = clock::random_part(Duration::from_secs(spread)).as_secs();
-        WatchParams {
-            field_selector: Some(of_node(&self.node)),
-            timeout: Some(SHORTEST_WATCH + u32::try_from(more).unwrap_or(0)),
-            bookmarks: true,
-            send_initial_events: streams_list,
-            ..WatchParams::default()
-        }
     }
 
     fn set_followed(&mut self) {
@@ -400,22 +432,23 @@ impl Failure {
 
 impl From<Failure> for Left {
     fn from(failure: Failure) -> Self {
-        match failure.code {
-            Some(code::GONE) => Self::Expired,
-            _ => Self::Failed(failure),
-        }
+        Self::Failed(failure)
     }
 }
 
-/// A streamed list that was refused.
-fn not_streamed(left: Left) -> Left {
-    match left {
-        Left::Failed(Failure {
-            code: Some(code::BAD_REQUEST | code::UNPROCESSABLE),
-            ..
-        }) => Left::NotStreamed,
-        left => left,
+/// The error of a streamed list.
+fn not_streamed(failure: Failure) -> Left {
+    match failure.code {
+        Some(code::BAD_REQUEST | code::UNPROCESSABLE) => Left::NotStreamed,
+        _ => failure.into(),
     }
+}
+
+/// How long a watch is asked to last, seconds.
+fn lasting() -> u32 {
+    let spread = Duration::from_secs(u64::from(LONGEST_WATCH - SHORTEST_WATCH));
+    let more = clock::random_part(spread).as_secs();
+    SHORTEST_WATCH + u32::try_from(more).unwrap_or(0)
 }
 
 /// A list that costs the API server's storage nothing. Without a limit: with one, and without another version than
