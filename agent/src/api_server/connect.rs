@@ -13,6 +13,7 @@
 mod credentials;
 mod exec;
 mod kubeconfig;
+mod no_proxy;
 mod proxy;
 mod service_account;
 mod tls;

@@ -1,11 +1,11 @@
 //! The HTTP proxy on the way to the API server.
 
-use std::net::IpAddr;
-
 use hyper::Uri;
 use hyper::header::HeaderValue;
 use hyper::http::uri::Scheme;
 use hyper_util::client::proxy::matcher::Matcher;
+
+use super::no_proxy;
 
 /// Where it is, and what it is told of who asks.
 #[derive(Clone, Debug)]
@@ -45,8 +45,8 @@ impl Proxy {
         })
     }
 
-    /// By `HTTPS_PROXY` and `NO_PROXY`, as Go's programs hear them: none for this machine itself. A server without
-    /// TLS is asked without a proxy. `None`: there is none on the way.
+    /// By `HTTPS_PROXY` and `NO_PROXY`, as Go's programs hear them. A server without TLS is asked without a proxy.
+    /// `None`: there is none on the way.
     pub(super) fn of_environment(
         server: &Uri,
         variable: impl Fn(&str) -> Option<String>,
@@ -58,14 +58,9 @@ impl Proxy {
         let Some((name, url)) = any(["HTTPS_PROXY", "https_proxy"]) else {
             return Ok(None);
         };
-        if server.scheme() != Some(&Scheme::HTTPS) || is_this_machine(server) {
-            return Ok(None);
-        }
-        let none = any(["NO_PROXY", "no_proxy"]).map(|(_, it)| it);
-        // Which proxy it is does not matter here.
-        let matcher = Matcher::builder().https("http://proxy");
-        let matcher = matcher.no(none.unwrap_or_default()).build();
-        if matcher.intercept(server).is_none() {
+        let direct = any(["NO_PROXY", "no_proxy"]).map(|(_, it)| it);
+        let is_encrypted = server.scheme() == Some(&Scheme::HTTPS);
+        if !is_encrypted || no_proxy::is_direct(server, &direct.unwrap_or_default()) {
             return Ok(None);
         }
         let url = match url.contains("://") {
@@ -74,12 +69,6 @@ impl Proxy {
         };
         Self::new(name, &url).map(Some)
     }
-}
-
-fn is_this_machine(server: &Uri) -> bool {
-    let host = server.host().unwrap_or_default();
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|it| it.is_loopback())
 }
 
 #[cfg(test)]
@@ -145,16 +134,19 @@ mod tests {
                 &[("https_proxy", "proxy:1")],
                 "http://proxy:1/",
             ),
-            ("https://a.b", &[some, ("NO_PROXY", "c.d,b")], ""),
-            ("https://a.b", &[some, ("no_proxy", "*")], ""),
-            ("https://10.0.0.1", &[some, ("NO_PROXY", "10.0.0.0/8")], ""),
+            ("https://a.b", &[some, ("NO_PROXY", "b")], ""),
+            ("https://a.b", &[some, ("no_proxy", "b")], ""),
+            // As Go has it: what is in large letters comes first.
             (
-                "https://10.0.0.1",
-                &[some, ("NO_PROXY", "c.d")],
+                "https://a.b",
+                &[some, ("NO_PROXY", "c"), ("no_proxy", "b")],
                 "http://proxy:1/",
             ),
-            ("https://127.0.0.1:6443", &[some], ""),
-            ("https://[::1]:6443", &[some], ""),
+            (
+                "https://a.b",
+                &[("https_proxy", "http://other:1"), some],
+                "http://proxy:1/",
+            ),
             ("https://localhost", &[some], ""),
             ("http://a.b", &[some], ""),
         ] {
