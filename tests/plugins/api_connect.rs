@@ -81,6 +81,7 @@ impl Scratch {
             server: ApiServer::start(self.settings(), sink)?,
             told,
             states: Vec::new(),
+            n_outcomes: 0,
             n_written: 0,
         })
     }
@@ -97,7 +98,8 @@ struct Watching {
     server: ApiServer,
     told: Receiver<Told>,
     states: Vec<ApiServerStatus>,
-    /// Events that the API server has taken.
+    /// Events of which it was told what became of them, and those that the API server has taken.
+    n_outcomes: usize,
     n_written: usize,
 }
 
@@ -106,21 +108,29 @@ impl Watching {
         while let Ok(told) = self.told.try_recv() {
             match told {
                 Told::State(state) => self.states.push(state),
-                Told::Written(Outcome::Written) => self.n_written += 1,
+                Told::Written(outcome) => {
+                    self.n_outcomes += 1;
+                    self.n_written += usize::from(outcome == Outcome::Written);
+                }
                 _ => {}
             }
         }
     }
 
-    /// Another one, which the API server takes.
+    /// Another one, as often as it takes until the API server takes it.
     fn write_event(&mut self) -> Result<()> {
         let n = self.n_written;
         let id = u64::try_from(n)?;
         let namespace = format!("of-{n}");
-        self.server
-            .write(write(WriteKind::Create, &namespace, id, 1));
         until("it is written", || {
-            self.look();
+            let n_outcomes = self.n_outcomes;
+            self.server
+                .write(write(WriteKind::Create, &namespace, id, 1));
+            until("it is answered", || {
+                self.look();
+                ensure!(self.n_outcomes > n_outcomes, "{:?}", self.states);
+                Ok(())
+            })?;
             ensure!(self.n_written > n, "{:?}", self.states);
             Ok(())
         })
@@ -541,6 +551,21 @@ fn gives(token: &str, more: &str) -> String {
     )
 }
 
+/// A script that is counted in a file, and gives the token `run-N` the N-th time.
+fn counted(count: &Path, more: &str) -> String {
+    let file = count.display();
+    let token = format!("run-$(wc -l < {file})");
+    counting(count) + &gives(&token, more)
+}
+
+fn counting(count: &Path) -> String {
+    format!("echo >> {}; ", count.display())
+}
+
+fn n_runs(count: &Path) -> Result<usize> {
+    Ok(fs::read_to_string(count)?.lines().count())
+}
+
 #[test]
 fn each_question_says_who_asks() -> Result<()> {
     let secured = Secured::start()?;
@@ -657,23 +682,118 @@ fn a_program_is_run_anew_before_its_credentials_end() -> Result<()> {
     let scratch = Scratch::new("expires")?;
     let count = scratch.path("runs");
     let more = ", 'expirationTimestamp': '2020-01-02T03:04:05Z'";
-    let script = format!(
-        "echo >> {0}; {1}",
-        count.display(),
-        gives(&format!("run-$(wc -l < {})", count.display()), more)
-    );
-    scratch.write(secured.cluster(), program(&script))?;
+    scratch.write(secured.cluster(), program(&counted(&count, more)))?;
     let mut watching = scratch.watch()?;
     watching.wait_followed()?;
     wait_token(&secured.server, "run-2")?;
     ensure!(watching.faults().is_empty(), "{:?}", watching.states);
-    let n_runs = fs::read_to_string(&count)?.lines().count();
+    let n_runs = n_runs(&count)?;
     let n_asked = secured.server.questions().len();
     ensure!(n_asked > n_runs, "{n_runs} runs, {n_asked} watches");
     Ok(())
 }
 
-/// That writes Events on a connection of its own.
+/// What writes Events has a connection of its own, and what it gives serves that too.
+#[test]
+fn a_program_is_run_once_for_all_connections() -> Result<()> {
+    let secured = Secured::start()?;
+    let server = &secured.server;
+    let scratch = Scratch::new("once")?;
+    let count = scratch.path("runs");
+    scratch.write(secured.cluster(), program(&counted(&count, "")))?;
+    server.behave(Manner::Forbids);
+    let mut watching = scratch.watch()?;
+    until("it was refused", || {
+        let n = server.questions().len();
+        ensure!(n >= 4, "{n}");
+        Ok(())
+    })?;
+    server.behave(Manner::StreamsLists);
+    watching.wait_followed()?;
+    watching.write_event()?;
+    ensure!(n_runs(&count)? == 1, "{} runs", n_runs(&count)?);
+    // Another program is another.
+    scratch.write(secured.cluster(), program(&gives("another", "")))?;
+    let n_faults = watching.faults().len();
+    server.behave(Manner::Forbids);
+    server.cut();
+    until("it is refused", || {
+        let n = watching.faults().len();
+        ensure!(n > n_faults, "{n}");
+        Ok(())
+    })?;
+    server.behave(Manner::StreamsLists);
+    wait_token(server, "another")
+}
+
+#[test]
+fn credentials_that_are_refused_are_had_anew_once() -> Result<()> {
+    let secured = Secured::start()?;
+    let server = &secured.server;
+    let scratch = Scratch::new("refused")?;
+    let count = scratch.path("runs");
+    scratch.write(secured.cluster(), program(&counted(&count, "")))?;
+    server.take_only("Bearer run-2");
+    let mut watching = scratch.watch()?;
+    watching.wait_fault("HTTP status 401")?;
+    watching.wait_followed()?;
+    watching.write_event()?;
+    ensure!(n_runs(&count)? == 2, "{} runs", n_runs(&count)?);
+    // Who writes Events notices it, too, and what is watched goes on with the same.
+    server.take_only("Bearer run-3");
+    watching.write_event()?;
+    ensure!(n_runs(&count)? == 3, "{} runs", n_runs(&count)?);
+    server.cut();
+    until("the watch has it", || {
+        let said = server.headers("authorization").into_iter();
+        let mut asked = server.questions().into_iter().zip(said);
+        let of_watch = asked
+            .any(|(question, said)| question.contains("watch=true") && said == ["Bearer run-3"]);
+        ensure!(of_watch, "{:?}", server.headers("authorization"));
+        Ok(())
+    })?;
+    ensure!(n_runs(&count)? == 3, "{} runs", n_runs(&count)?);
+    Ok(())
+}
+
+/// They are to be had anew a minute before they end.
+#[test]
+fn a_program_that_fails_while_what_it_gave_is_good_is_no_fault() -> Result<()> {
+    let secured = Secured::start()?;
+    let scratch = Scratch::new("good")?;
+    let count = scratch.path("runs");
+    let more = ", 'expirationTimestamp': '$(date -u -d +64seconds +%Y-%m-%dT%H:%M:%SZ)'";
+    let once = format!("test $(wc -l < {}) = 1 || exit 1; ", count.display());
+    let (counting, giving) = (counting(&count), gives("run-1", more));
+    let script = [counting, once, giving].concat();
+    scratch.write(secured.cluster(), program(&script))?;
+    let mut watching = scratch.watch()?;
+    watching.wait_followed()?;
+    let server = &secured.server;
+    let cut = || {
+        if server.n_watches() > 0 {
+            server.cut();
+        }
+        server.questions().len()
+    };
+    until("it is run again", || {
+        cut();
+        ensure!(n_runs(&count)? > 1, "{} runs", n_runs(&count)?);
+        Ok(())
+    })?;
+    let n_asked = cut();
+    until("it is asked again", || {
+        let n = cut();
+        ensure!(n > n_asked, "{n}");
+        Ok(())
+    })?;
+    ensure!(watching.faults().is_empty(), "{:?}", watching.states);
+    let mut said = server.headers("authorization").into_iter();
+    ensure!(said.all(|it| it == ["Bearer run-1"]), "{said:?}");
+    Ok(())
+}
+
+/// What writes Events has a connection of its own.
 #[test]
 fn a_program_is_run_anew_for_what_is_written_too() -> Result<()> {
     let secured = Secured::start()?;

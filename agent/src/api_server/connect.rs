@@ -3,7 +3,8 @@
 //! same names.
 //!
 //! `kubeconfig` and `service_account` say who asks, and of whom ([`Access`]), `exec` runs the program that gives
-//! credentials, and `transport` takes questions to the server. What may hang is done by a `worker`.
+//! credentials, which `programs` keeps for all connections, and `transport` takes questions to the server. What may
+//! hang is done by a `worker`.
 //!
 //! Invariants:
 //! - No error shows a token, a key, or what a program has printed.
@@ -14,6 +15,7 @@ mod credentials;
 mod exec;
 mod kubeconfig;
 mod no_proxy;
+mod programs;
 mod proxy;
 mod service_account;
 mod tls;
@@ -31,7 +33,8 @@ use hyper::http::uri::Scheme;
 use hyper::{HeaderMap, Uri};
 
 use self::credentials::{Authorization, Secret, TokenFile};
-use self::exec::Exec;
+use self::exec::{Exec, Given};
+use self::programs::{Credentials, Programs};
 use self::proxy::Proxy;
 use self::tls::{ClientCertificate, Pem, Trust};
 pub(super) use self::transport::Transport;
@@ -46,6 +49,9 @@ const PREPARE: Duration = Duration::from_secs(10);
 /// refuses a connection whose certificate has ended.
 const REREAD: Duration = Duration::from_secs(600);
 
+/// Pause before the next attempt to replace a connection that still works.
+const AGAIN: Duration = Duration::from_secs(60);
+
 /// Bytes. A kubeconfig of many clusters has some hundred kilobytes.
 const LARGEST_FILE: u64 = 4 << 20;
 
@@ -59,14 +65,13 @@ pub(super) enum ConnectError {
     Late,
 }
 
-/// Makes connections, all of them with the same threads.
+/// Makes connections. All of them share its threads, and what the program of `exec` gave.
 pub(super) struct Connector {
     /// `None`: the service account of the agent's own pod.
     kubeconfig: Option<PathBuf>,
     /// Reads files.
     files: Arc<Worker>,
-    /// Starts programs.
-    programs: Worker,
+    programs: Programs,
     /// Resolves host names.
     names: Arc<Worker>,
     /// It was logged that credentials are not sent.
@@ -78,14 +83,16 @@ pub(super) struct Connection {
     pub(super) transport: Transport,
     /// URL of the API server.
     pub(super) server: String,
-    /// Boottime from which its credentials are to be had anew. `None`: they do not end.
-    until: Option<Duration>,
+    /// Boottime from which another is to be made. `None`: never.
+    renew: Option<Duration>,
+    /// What the program of `exec` gave for it.
+    given: Option<Arc<Given>>,
 }
 
 impl Connection {
-    /// There is to be another before the next question.
-    pub(super) fn is_over(&self) -> bool {
-        self.until.is_some_and(|it| clock::boottime() >= it)
+    /// Its credentials have ended.
+    fn has_ended(&self) -> bool {
+        self.given.as_ref().is_some_and(|it| it.has_ended())
     }
 }
 
@@ -139,7 +146,8 @@ struct Prepared {
     /// With what it is told.
     exec: Option<(Exec, String)>,
     unsent: Option<&'static str>,
-    until: Option<Duration>,
+    renew: Option<Duration>,
+    given: Option<Arc<Given>>,
 }
 
 impl Connector {
@@ -147,7 +155,7 @@ impl Connector {
         Ok(Self {
             kubeconfig: settings.kubeconfig_file.clone(),
             files: Arc::new(Worker::start("api-files")?),
-            programs: Worker::start("api-programs")?,
+            programs: Programs::new()?,
             names: Arc::new(Worker::start("api-names")?),
             has_warned: AtomicBool::new(false),
         })
@@ -165,15 +173,39 @@ impl Connector {
     pub(super) async fn connect(&self) -> Result<Connection, ConnectError> {
         let mut prepared = self.prepare().await?;
         self.warn_of(&prepared);
-        let connected = match prepared.exec.take() {
-            Some((exec, info)) => match exec.run(&info, &self.programs).await {
-                Ok(given) => prepared.take(given),
-                Err(why) => Err(why),
-            },
-            None => Ok(()),
-        };
-        let connected = connected.and_then(|()| prepared.build(&self.names));
-        connected.map_err(|why| self.error(why))
+        if let Some((exec, info)) = prepared.exec.take() {
+            let credentials = self.programs.credentials(exec, info).await;
+            prepared.take(credentials.map_err(|why| self.error(why))?);
+        }
+        let built = prepared.build(&self.names);
+        built.map_err(|why| self.error(why))
+    }
+
+    /// Gives `kept`, or another connection if it is time for one. While none can be made, `kept` is used until its
+    /// credentials end.
+    pub(super) async fn renewed(&self, mut kept: Connection) -> Result<Connection, ConnectError> {
+        if kept.renew.is_none_or(|it| clock::boottime() < it) {
+            return Ok(kept);
+        }
+        match self.connect().await {
+            Err(error) if !kept.has_ended() => {
+                let error = chain(&error);
+                tracing::warn!(
+                    error,
+                    "the connection to the API server cannot be renewed, and is used on"
+                );
+                kept.renew = Some(clock::boottime() + AGAIN);
+                Ok(kept)
+            }
+            connected => connected,
+        }
+    }
+
+    /// The API server answered 401: what the program of `exec` gave for it is not used again.
+    pub(super) async fn refused(&self, connection: &Connection) {
+        if let Some(given) = &connection.given {
+            self.programs.forget(given).await;
+        }
     }
 
     /// Logs once that credentials are not sent.
@@ -250,7 +282,7 @@ impl Access {
         let authority = self.authority.as_ref().map(Pem::read).transpose()?;
         let trust = self.trust(authority.as_deref())?;
         let proxy = self.proxy()?;
-        let until = match &self.certificate {
+        let renew = match &self.certificate {
             Some((certificate, _)) if certificate.is_file() => Some(clock::boottime() + REREAD),
             _ => None,
         };
@@ -268,7 +300,8 @@ impl Access {
             headers: self.impersonated.into_iter().collect(),
             exec,
             unsent: self.unsent,
-            until,
+            renew,
+            given: None,
         })
     }
 
@@ -318,14 +351,14 @@ impl Identity {
 }
 
 impl Prepared {
-    /// What a program has given takes the place of what the files say.
-    fn take(&mut self, given: exec::Given) -> Result<(), String> {
-        if let Some(token) = &given.token {
-            self.authorization = Authorization::Fixed(credentials::bearer("exec", token)?);
+    /// Uses what the program of `exec` gave. It is only run if the files have no other credentials.
+    fn take(&mut self, Credentials { given, renew }: Credentials) {
+        if let Some(authorization) = given.authorization.clone() {
+            self.authorization = Authorization::Fixed(authorization);
         }
-        self.certificate = given.certificate.or(self.certificate.take());
-        self.until = self.until.into_iter().chain(given.until).min();
-        Ok(())
+        self.certificate = given.certificate.clone();
+        self.renew = renew;
+        self.given = Some(given);
     }
 
     /// `names` resolves host names.
@@ -344,7 +377,8 @@ impl Prepared {
         Ok(Connection {
             transport,
             server: server.trim_end_matches('/').to_owned(),
-            until: self.until,
+            renew: self.renew,
+            given: self.given,
         })
     }
 }
@@ -352,6 +386,7 @@ impl Prepared {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
+    use super::exec::Ends;
     use super::*;
 
     fn worker() -> Arc<Worker> {
@@ -368,32 +403,62 @@ mod tests {
         access.prepare(&worker()).unwrap()
     }
 
+    fn given(ends: Option<Ends>) -> Credentials {
+        Credentials {
+            given: Arc::new(Given {
+                authorization: Some(HeaderValue::from_static("Bearer t")),
+                certificate: None,
+                ends,
+            }),
+            renew: ends.map(|it| it.renew),
+        }
+    }
+
     #[tokio::test]
-    async fn what_a_program_gives_takes_the_place_of_what_files_say() {
+    async fn what_a_program_gives_is_said_by_each_question() {
         let mut prepared =
             prepared("{exec: {command: x, apiVersion: client.authentication.k8s.io/v1}, as: jane}");
         assert!(prepared.exec.is_some());
-        let now = clock::boottime();
-        let give = |until| exec::Given {
-            token: Some(Secret::new("t")),
-            certificate: None,
-            until: Some(until),
-        };
-        prepared.take(give(now + REREAD)).unwrap();
-        // Of both ends the first.
-        prepared.take(give(now)).unwrap();
-        prepared.take(give(now + REREAD)).unwrap();
+        prepared.take(given(None));
         let header = prepared.authorization.header().await.unwrap();
         assert_eq!(header, "Bearer t");
         assert_eq!(prepared.headers["impersonate-user"], "jane");
         let connection = prepared.build(&worker()).unwrap();
-        assert!(connection.is_over());
+        assert!(connection.renew.is_none() && !connection.has_ended());
         assert_eq!(connection.server, "https://a");
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_on_until_it_ends_where_there_is_no_other() {
+        let connector = Connector::new(&Settings {
+            node: "n".to_owned(),
+            kubeconfig_file: Some(PathBuf::from("/none/kubeconfig")),
+            events: false,
+        });
+        let connector = connector.unwrap();
+        let now = clock::boottime();
+        let connection = |ends| {
+            let mut prepared = prepared("{}");
+            prepared.take(given(ends));
+            prepared.build(&worker()).unwrap()
+        };
+        let ends = |renew, end| Some(Ends { renew, end });
+        let mut never = connection(None);
+        never.renew = Some(now);
+        let kept = connector.renewed(never).await.unwrap();
+        assert!(kept.renew.unwrap() > now, "not all the time");
+        let still_good = connection(ends(now, now + REREAD));
+        assert!(connector.renewed(still_good).await.is_ok());
+        let over = connection(ends(now, now));
+        assert!(connector.renewed(over).await.is_err());
+        let new = connection(ends(now + REREAD, now + REREAD));
+        let kept = connector.renewed(new).await.unwrap();
+        assert_eq!(kept.renew, Some(now + REREAD), "it is not time");
     }
 
     #[tokio::test]
     async fn what_a_kubeconfig_has_in_it_does_not_end() {
         let connection = prepared("{token: t}").build(&worker()).unwrap();
-        assert!(!connection.is_over() && connection.until.is_none());
+        assert!(connection.renew.is_none() && !connection.has_ended());
     }
 }

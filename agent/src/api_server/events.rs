@@ -58,10 +58,10 @@ enum Unwritten {
     /// There is no answer now: it is not reached, has too much to do, or does not know the agent.
     Unanswered {
         why: String,
+        /// HTTP status, if there was one.
+        code: Option<u16>,
         /// Not to be tried again before.
         after: Duration,
-        /// The connection is good.
-        keeps_connection: bool,
     },
 }
 
@@ -114,21 +114,26 @@ impl Writer {
                     self.set_fault(Some(why));
                     Outcome::Failed
                 }
-                Err(Unwritten::Unanswered {
-                    why,
-                    after,
-                    keeps_connection,
-                }) => {
-                    if !keeps_connection {
-                        // The files that say how it is reached may have changed.
-                        self.connection = None;
-                    }
+                Err(Unwritten::Unanswered { why, code, after }) => {
+                    self.leave_connection(code).await;
                     self.set_fault(Some(why));
                     self.back_off.wait(after).await;
                     Outcome::Failed
                 }
             };
             (self.sink)(Told::Written(outcome));
+        }
+    }
+
+    /// A 429 is no fault of the connection. After anything else another is made, since the files that say how may have
+    /// changed, and after a 401 with other credentials.
+    async fn leave_connection(&mut self, code: Option<u16>) {
+        if code == Some(code::TOO_MANY) {
+            return;
+        }
+        let left = self.connection.take();
+        if let Some(left) = left.filter(|_| code == Some(code::UNAUTHORIZED)) {
+            self.connector.refused(&left).await;
         }
     }
 
@@ -169,18 +174,15 @@ impl Writer {
     }
 
     async fn transport(&mut self) -> Result<Transport, Unwritten> {
-        let kept = self.connection.take().filter(|it| !it.is_over());
-        let connection = match kept {
-            Some(connection) => connection,
-            None => {
-                let connected = self.connector.connect().await;
-                connected.map_err(|it| Unwritten::Unanswered {
-                    why: chain(&it),
-                    after: Duration::ZERO,
-                    keeps_connection: false,
-                })?
-            }
+        let connected = match self.connection.take() {
+            Some(kept) => self.connector.renewed(kept).await,
+            None => self.connector.connect().await,
         };
+        let connection = connected.map_err(|it| Unwritten::Unanswered {
+            why: chain(&it),
+            code: None,
+            after: Duration::ZERO,
+        })?;
         Ok(self.connection.insert(connection).transport.clone())
     }
 
@@ -273,8 +275,8 @@ fn unwritten(verb: ApiVerb, error: &ApiError) -> Unwritten {
         None | Some(code::UNAUTHORIZED | code::TOO_MANY | code::INTERNAL..) => {
             Unwritten::Unanswered {
                 why,
+                code: error.code(),
                 after: error.pause(),
-                keeps_connection: error.code() == Some(code::TOO_MANY),
             }
         }
         Some(_) => Unwritten::Refused(why),

@@ -164,26 +164,23 @@ impl Follower {
     pub(super) async fn run(mut self) -> Infallible {
         loop {
             self.streams_lists = true;
-            let failure = match self.connect().await {
+            let failure = match self.connector.connect().await {
                 Ok(connection) => self.follow(connection).await,
-                Err(failure) => failure,
+                Err(error) => Failure::new(chain(&error)),
             };
             self.set_fault(failure.why);
             self.pause(failure.after).await;
         }
     }
 
-    async fn connect(&mut self) -> Result<Connection, Failure> {
-        let connected = self.connector.connect().await;
-        let connection = connected.map_err(|it| Failure::new(chain(&it)))?;
-        // Versions of one API server mean nothing to another, nor does what it can.
-        if self.status.server.as_ref() != Some(&connection.server) {
+    /// Versions of one API server mean nothing to another, nor does what it can.
+    fn set_server(&mut self, server: &str) {
+        if self.status.server.as_deref() != Some(server) {
             self.version = None;
             self.streams_lists = true;
             self.is_told = false;
-            self.status.server = Some(connection.server.clone());
+            self.status.server = Some(server.to_owned());
         }
-        Ok(connection)
     }
 
     /// `least`: what was asked for.
@@ -198,12 +195,11 @@ impl Follower {
     /// Until it fails. Another connection is made then: the files that say how may have changed.
     async fn follow(&mut self, mut connection: Connection) -> Failure {
         loop {
-            if connection.is_over() {
-                connection = match self.connect().await {
-                    Ok(connection) => connection,
-                    Err(failure) => return failure,
-                };
-            }
+            connection = match self.connector.renewed(connection).await {
+                Ok(connection) => connection,
+                Err(error) => return Failure::new(chain(&error)),
+            };
+            self.set_server(&connection.server);
             match self.watch(&connection.transport).await {
                 // It has lasted as long as it was to.
                 Left::Ended if self.has_lasted() => self.is_expired = false,
@@ -216,6 +212,10 @@ impl Follower {
                 Left::Failed(failure) => match failure.code {
                     Some(code::GONE) if self.leave_version() => {
                         tokio::time::sleep(clock::random_part(RELIST)).await;
+                    }
+                    Some(code::UNAUTHORIZED) => {
+                        self.connector.refused(&connection).await;
+                        return failure;
                     }
                     _ => return failure,
                 },

@@ -23,7 +23,7 @@ const REREAD: Duration = Duration::from_secs(10);
 const READ: Duration = Duration::from_secs(1);
 
 /// Text that nobody is shown.
-#[derive(Clone, Default, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Secret(String);
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use hyper::header::HeaderValue;
 use jiff::Timestamp;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -20,7 +21,7 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::runtime::Handle;
 
-use super::credentials::Secret;
+use super::credentials::{Secret, bearer};
 use super::kubeconfig::or_empty;
 use super::tls::ClientCertificate;
 use super::worker::{Late, Worker};
@@ -35,7 +36,7 @@ const KILLED: Duration = Duration::from_secs(1);
 /// Bytes that it may print. A certificate with its key has some kilobytes.
 const MOST: u64 = 1 << 20;
 
-/// Credentials are to be had anew so long before they end, and at the earliest so long from now: a program that gives
+/// Credentials are to be had anew so long before they end, and are used for so long at least: a program that gives
 /// credentials that have ended is not run all the time.
 const EARLY: Duration = Duration::from_secs(60);
 const LEAST: Duration = Duration::from_secs(5);
@@ -88,7 +89,7 @@ impl ExecFields {
     }
 }
 
-#[derive(Clone, Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 struct Variable {
     #[serde(default, deserialize_with = "or_empty")]
     name: String,
@@ -97,7 +98,7 @@ struct Variable {
 }
 
 /// Of the cluster that the credentials are for.
-#[derive(Serialize)]
+#[derive(PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ClusterInfo {
     pub(super) server: Option<String>,
@@ -113,22 +114,39 @@ pub(super) struct ClusterInfo {
     pub(super) config: Option<Value>,
 }
 
-/// A program, and what it is to be told.
+/// A program, and for whom it is run.
+#[derive(PartialEq)]
 pub(super) struct Exec {
     command: PathBuf,
     args: Vec<String>,
     env: Vec<Variable>,
     api_version: &'static str,
-    /// If it wants to know.
-    cluster: Option<ClusterInfo>,
+    cluster: ClusterInfo,
+    /// It wants to know of the cluster.
+    asks_for_cluster: bool,
 }
 
-/// What a program has given.
+/// What a program gave: a token, a certificate, or both. Each was found usable.
 pub(super) struct Given {
-    pub(super) token: Option<Secret>,
+    pub(super) authorization: Option<HeaderValue>,
     pub(super) certificate: Option<ClientCertificate>,
-    /// Boottime from which it is to be run anew.
-    pub(super) until: Option<Duration>,
+    /// `None`: they do not end.
+    pub(super) ends: Option<Ends>,
+}
+
+/// When credentials end. Both are boottime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// From then on the program is to be run for others.
+    pub(super) renew: Duration,
+    /// From then on the API server refuses them.
+    pub(super) end: Duration,
+}
+
+impl Given {
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends.is_some_and(|it| clock::boottime() >= it.end)
+    }
 }
 
 impl Exec {
@@ -151,15 +169,16 @@ impl Exec {
             args: of.args.clone(),
             env: of.env.clone(),
             api_version,
-            cluster: of.provide_cluster_info.then_some(cluster),
+            cluster,
+            asks_for_cluster: of.provide_cluster_info,
         })
     }
 
     /// What it is told. `authority`: PEM of who vouches for the server.
     pub(super) fn info(&self, authority: Option<&[u8]>) -> String {
         let mut spec = json!({"interactive": false});
-        if let Some(cluster) = &self.cluster {
-            spec["cluster"] = json!(cluster);
+        if self.asks_for_cluster {
+            spec["cluster"] = json!(self.cluster);
             if let Some(pem) = authority {
                 spec["cluster"]["certificate-authority-data"] = BASE64_STANDARD.encode(pem).into();
             }
@@ -313,19 +332,24 @@ fn parse(printed: &[u8], api_version: &str) -> Result<Given, String> {
 
 impl Status {
     fn given(self) -> Result<Given, String> {
-        let until = self.until()?;
+        let ends = self.ends()?;
         let given = |it: Secret| Some(it).filter(|it| !it.reveal().is_empty());
         let bytes = |it: Secret| given(it).map(|it| it.reveal().as_bytes().to_vec());
         let token = given(self.token);
+        let authorization = token.map(|it| bearer("token", &it)).transpose()?;
         let certificate = match (
             bytes(self.client_certificate_data),
             bytes(self.client_key_data),
         ) {
-            (Some(certificate), Some(key)) => Some(ClientCertificate {
-                fields: ["exec: clientCertificateData", "exec: clientKeyData"],
-                certificate,
-                key,
-            }),
+            (Some(certificate), Some(key)) => {
+                let client = ClientCertificate {
+                    fields: ["clientCertificateData", "clientKeyData"],
+                    certificate,
+                    key,
+                };
+                client.check()?;
+                Some(client)
+            }
             (None, None) => None,
             (Some(_), None) => {
                 return Err("it gives clientCertificateData without clientKeyData".to_owned());
@@ -334,34 +358,37 @@ impl Status {
                 return Err("it gives clientKeyData without clientCertificateData".to_owned());
             }
         };
-        if token.is_none() && certificate.is_none() {
+        if authorization.is_none() && certificate.is_none() {
             return Err("it gives neither a token nor a certificate".to_owned());
         }
         Ok(Given {
-            token,
+            authorization,
             certificate,
-            until,
+            ends,
         })
     }
 
     /// `None`: they do not end.
-    fn until(&self) -> Result<Option<Duration>, String> {
+    fn ends(&self) -> Result<Option<Ends>, String> {
         let Some(text) = &self.expiration_timestamp else {
             return Ok(None);
         };
         let end = text
             .parse::<Timestamp>()
             .map_err(|_not_shown| "its expirationTimestamp is no time of RFC 3339".to_owned())?;
-        Ok(Some(until(end, clock::wall(), clock::boottime())))
+        Ok(Some(ends(end, clock::wall(), clock::boottime())))
     }
 }
 
-/// The boottime from which credentials are to be had anew that end at `end`.
-fn until(end: Timestamp, wall: Duration, boottime: Duration) -> Duration {
+/// Credentials that end at `end`.
+fn ends(end: Timestamp, wall: Duration, boottime: Duration) -> Ends {
     let end = Duration::try_from(end.duration_since(Timestamp::UNIX_EPOCH));
-    // One before 1970 has ended.
-    let left = end.unwrap_or_default().saturating_sub(wall);
-    boottime + left.saturating_sub(EARLY).max(LEAST)
+    // Those that ended before 1970 have ended.
+    let left = end.unwrap_or_default().saturating_sub(wall).max(LEAST);
+    Ends {
+        renew: boottime + left.saturating_sub(EARLY).max(LEAST),
+        end: boottime + left,
+    }
 }
 
 #[cfg(test)]

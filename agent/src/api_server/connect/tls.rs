@@ -52,6 +52,7 @@ pub(super) enum Trust {
 }
 
 /// By which the client is known, in PEM.
+#[derive(Clone)]
 pub(super) struct ClientCertificate {
     /// Where the certificate is from, and its key.
     pub(super) fields: [&'static str; 2],
@@ -66,6 +67,12 @@ impl ClientCertificate {
             certificate: certificate.read()?,
             key: key.read()?,
         })
+    }
+
+    /// Whether it can be used.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let provider = rustls::crypto::ring::default_provider();
+        self.certified(&provider).map(|_| ())
     }
 
     /// The server judges the certificate, so one that rustls cannot parse is sent as it is: X.509 v1, for instance,

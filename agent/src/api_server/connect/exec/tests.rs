@@ -53,16 +53,24 @@ fn credential(status: Value) -> String {
 #[test]
 fn what_it_prints_is_a_token_or_a_certificate() {
     let given = parse(credential(json!({"token": "t"})).as_bytes(), V1).unwrap();
-    assert_eq!(given.token.unwrap().reveal(), "t");
-    assert!(given.certificate.is_none() && given.until.is_none());
+    assert_eq!(given.authorization.unwrap(), "Bearer t");
+    assert!(given.certificate.is_none() && given.ends.is_none());
+    let made = rcgen::generate_simple_self_signed(["agent".to_owned()]).unwrap();
+    let pem = |label: &str, der: &[u8]| {
+        let base64 = BASE64_STANDARD.encode(der);
+        format!("-----BEGIN {label}-----\n{base64}\n-----END {label}-----\n")
+    };
+    let certificate = pem("CERTIFICATE", made.cert.der());
+    let key = pem("PRIVATE KEY", &made.signing_key.serialize_der());
     let both = json!({
-        "clientCertificateData": "C", "clientKeyData": "K", "token": null,
+        "clientCertificateData": certificate, "clientKeyData": key, "token": null,
         "expirationTimestamp": "2100-01-02T03:04:05+06:00",
     });
     let given = parse(credential(both).as_bytes(), V1).unwrap();
+    assert!(given.ends.is_some() && !given.has_ended());
     let client = given.certificate.unwrap();
-    assert_eq!((&*client.certificate, &*client.key), (&b"C"[..], &b"K"[..]));
-    assert!(given.until.is_some());
+    assert_eq!(client.certificate, certificate.into_bytes());
+    assert_eq!(client.key, key.into_bytes());
     let yaml = format!("kind: ExecCredential\napiVersion: {V1}\nstatus:\n  token: t\n");
     assert!(parse(yaml.as_bytes(), V1).is_ok());
 }
@@ -98,6 +106,14 @@ fn what_is_no_credential_says_why_and_not_what() {
             "it gives clientCertificateData without clientKeyData",
         ),
         (
+            credential(json!({"token": "a secret"})),
+            "token: has no token; right would be one word of visible ASCII characters",
+        ),
+        (
+            credential(json!({"clientCertificateData": "secret", "clientKeyData": "secret"})),
+            "clientCertificateData: has no certificate; right would be PEM with BEGIN CERTIFICATE",
+        ),
+        (
             credential(json!({"token": "secret", "expirationTimestamp": "secret"})),
             "its expirationTimestamp is no time of RFC 3339",
         ),
@@ -113,19 +129,37 @@ fn what_is_no_credential_says_why_and_not_what() {
 #[test]
 fn credentials_are_had_anew_before_they_end_and_not_all_the_time() {
     let (wall, boottime) = (Duration::from_secs(1_700_000_000), Duration::from_secs(100));
-    for (end, right) in [
-        (1_700_003_600, 100 + 3540),
-        (1_700_000_066, 100 + 6),
-        (1_700_000_065, 100 + 5),
-        (1_700_000_000, 100 + 5),
-        (0, 100 + 5),
-        (-1, 100 + 5),
+    for (end, renew, right) in [
+        (1_700_003_600, 3540, 3600),
+        (1_700_000_066, 6, 66),
+        (1_700_000_065, 5, 65),
+        (1_700_000_030, 5, 30),
+        (1_700_000_000, 5, 5),
+        (0, 5, 5),
+        (-1, 5, 5),
     ] {
         let end = Timestamp::from_second(end).unwrap();
-        assert_eq!(
-            until(end, wall, boottime),
-            Duration::from_secs(right),
-            "{end}"
-        );
+        let right = Ends {
+            renew: boottime + Duration::from_secs(renew),
+            end: boottime + Duration::from_secs(right),
+        };
+        assert_eq!(ends(end, wall, boottime), right, "{end}");
     }
+}
+
+#[test]
+fn another_program_or_another_cluster_is_another() {
+    let of = |fields: Value| exec(fields);
+    assert!(of(json!({})) == of(json!({})));
+    for other in [
+        json!({"command": "y"}),
+        json!({"args": ["a"]}),
+        json!({"env": [{"name": "N", "value": "v"}]}),
+        json!({"provideClusterInfo": true}),
+    ] {
+        assert!(of(json!({})) != of(other.clone()), "{other}");
+    }
+    let mut elsewhere = of(json!({}));
+    elsewhere.cluster.server = Some("https://b".to_owned());
+    assert!(of(json!({})) != elsewhere);
 }
