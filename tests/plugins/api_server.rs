@@ -506,6 +506,7 @@ pub(super) fn write(kind: WriteKind, namespace: &str, id: u64, count: u64) -> Wr
         count,
         first: at(0),
         last: at(count),
+        since_boot: Duration::from_secs(count),
         message: format!("{count} kills"),
         details: BTreeMap::from([("pid", count.to_string())]),
     }
@@ -527,7 +528,11 @@ fn what_becomes_of_an_event_is_told() -> Result<()> {
     assert_eq!(told(WriteKind::Patch, 1, 1)?, Outcome::Gone);
     assert_eq!(told(WriteKind::Create, 1, 1)?, Outcome::Written);
     assert_eq!(told(WriteKind::Patch, 1, 3)?, Outcome::Written);
-    let there = |is_own| Outcome::Exists { count: 3, is_own };
+    let there = |is_own| Outcome::Exists {
+        count: 3,
+        is_own,
+        told_until: Some(Duration::from_secs(3)),
+    };
     assert_eq!(told(WriteKind::Create, 1, 4)?, there(true));
     assert_eq!(told(WriteKind::Create, 2, 1)?, there(false));
     let mut without = write(WriteKind::Patch, "default", 1, 5);
@@ -543,7 +548,7 @@ fn what_becomes_of_an_event_is_told() -> Result<()> {
     let names: Vec<&String> = annotations.into_iter().flat_map(|it| it.keys()).collect();
     assert_eq!(
         names,
-        ["ballast.dev/instance"],
+        ["ballast.dev/instance", "ballast.dev/last"],
         "what the kill before had is gone"
     );
     let asked = heard.asked.iter();
@@ -568,7 +573,8 @@ fn what_becomes_of_an_event_is_told() -> Result<()> {
         exists,
         Outcome::Exists {
             count: 5,
-            is_own: false
+            is_own: false,
+            told_until: Some(Duration::from_secs(5)),
         }
     );
     Ok(())

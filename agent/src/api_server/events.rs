@@ -26,7 +26,7 @@ use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::{ApiResource, ApiVerb};
 use crate::model::kube_event::{DETAILS, Outcome, Regarding, Write, WriteKind};
 use crate::model::time::WallTime;
-use crate::sys::{chain, clock};
+use crate::sys::{Root, chain, clock};
 
 /// Who tells: shown by kubectl as where an Event is from, and what marks an object as ours.
 const CONTROLLER: &str = "ballast.dev/agent";
@@ -37,6 +37,9 @@ const LONGEST_INSTANCE: usize = 128;
 
 /// Annotation that tells the objects of a name apart that agents have made one after the other.
 const INSTANCE: &str = "ballast.dev/instance";
+
+/// Annotation with the moment of the newest of what the object tells: the boot of the node, and nanoseconds since then.
+const LAST: &str = "ballast.dev/last";
 
 /// kubelet and all others tell of nodes there.
 const NAMESPACE_OF_NODES: &str = "default";
@@ -65,6 +68,9 @@ enum Unwritten {
     },
 }
 
+/// Annotations by name.
+type Marks = [(&'static str, String); 2];
+
 /// Writes until it is dropped.
 pub(super) struct Writer {
     node: String,
@@ -76,6 +82,7 @@ pub(super) struct Writer {
     fault: Option<String>,
     /// Of this agent, among those that run one after the other.
     instance: String,
+    boot_id: String,
 }
 
 impl Writer {
@@ -85,6 +92,7 @@ impl Writer {
         sink: Sink,
         writes: mpsc::Receiver<Write>,
     ) -> Self {
+        let boot_id = Root::host().read_text("/proc/sys/kernel/random/boot_id");
         Self {
             node,
             connector,
@@ -94,6 +102,7 @@ impl Writer {
             back_off: BackOff::new(),
             fault: None,
             instance: clock::boottime().as_nanos().to_string(),
+            boot_id: boot_id.unwrap_or_default().trim().to_owned(),
         }
     }
 
@@ -151,7 +160,7 @@ impl Writer {
         let name = name(write, &self.node);
         match write.kind {
             WriteKind::Create => {
-                let object = object(write, &name, &self.node, &self.id(write));
+                let object = object(write, &name, &self.node, self.marks(write));
                 match self.create(&to, &events, &object).await {
                     Ok(_) => Ok(Outcome::Written),
                     Err(error) if is(&error, code::CONFLICT, reason::ALREADY_EXISTS) => {
@@ -161,7 +170,7 @@ impl Writer {
                 }
             }
             WriteKind::Patch => {
-                let changes = changes(write, &self.id(write));
+                let changes = changes(write, self.marks(write));
                 match self.patch(&to, &events, &name, &changes).await {
                     Ok(_) => Ok(Outcome::Written),
                     Err(error) if is(&error, code::NOT_FOUND, reason::NOT_FOUND) => {
@@ -191,6 +200,25 @@ impl Writer {
         format!("{}-{}", self.instance, write.id)
     }
 
+    /// Annotations for the agents after this one.
+    fn marks(&self, write: &Write) -> Marks {
+        let nanoseconds = write.since_boot.as_nanos();
+        [
+            (INSTANCE, self.id(write)),
+            (LAST, format!("{}/{nanoseconds}", self.boot_id)),
+        ]
+    }
+
+    /// See [`Outcome::Exists`].
+    fn told_until(&self, last: &str) -> Option<Duration> {
+        let (boot_id, nanoseconds) = last.split_once('/')?;
+        let since_boot = Duration::from_nanos(nanoseconds.parse().ok()?);
+        Some(match boot_id == self.boot_id {
+            true => since_boot,
+            false => Duration::ZERO,
+        })
+    }
+
     /// What there is under the name.
     async fn found(
         &self,
@@ -203,9 +231,11 @@ impl Writer {
             Ok(event) if event.reporting_component.as_deref() == Some(CONTROLLER) => {
                 let count = event.count.and_then(|it| u64::try_from(it).ok());
                 let annotations = event.metadata.annotations.unwrap_or_default();
+                let told_until = annotations.get(LAST).and_then(|it| self.told_until(it));
                 Ok(Outcome::Exists {
                     count: count.unwrap_or(0),
                     is_own: annotations.get(INSTANCE) == Some(&self.id(write)),
+                    told_until,
                 })
             }
             Ok(_) => {
@@ -332,13 +362,13 @@ fn name(of: &Write, node: &str) -> String {
     format!("{subject}.{hash}")
 }
 
-fn object(of: &Write, name: &str, node: &str, instance: &str) -> Event {
+fn object(of: &Write, name: &str, node: &str, marks: Marks) -> Event {
     let text = |it: &str| Some(it.to_owned());
     Event {
         metadata: ObjectMeta {
             name: text(name),
             namespace: text(namespace(of)),
-            annotations: Some(annotations(of, instance).collect()),
+            annotations: Some(annotations(of, marks).collect()),
             ..ObjectMeta::default()
         },
         involved_object: involved(of, node),
@@ -360,11 +390,11 @@ fn object(of: &Write, name: &str, node: &str, instance: &str) -> Event {
     }
 }
 
-fn changes(of: &Write, instance: &str) -> Value {
+fn changes(of: &Write, marks: Marks) -> Value {
     // What the kill before had and this one has not goes.
     let none = DETAILS.map(|it| (format!("ballast.dev/{it}"), Value::Null));
     let mut all: serde_json::Map<_, _> = none.into_iter().collect();
-    all.extend(annotations(of, instance).map(|(name, text)| (name, text.into())));
+    all.extend(annotations(of, marks).map(|(name, text)| (name, text.into())));
     json!({
         "metadata": {"annotations": all},
         "message": of.message,
@@ -405,10 +435,10 @@ fn field_path(container: &str, role: Option<ContainerRole>) -> String {
     format!("spec.{list}{{{container}}}")
 }
 
-fn annotations(of: &Write, instance: &str) -> impl Iterator<Item = (String, String)> {
+fn annotations(of: &Write, marks: Marks) -> impl Iterator<Item = (String, String)> {
     let details = of.details.iter();
     let details = details.map(|(name, text)| (format!("ballast.dev/{name}"), text.clone()));
-    details.chain([(INSTANCE.to_owned(), instance.to_owned())])
+    details.chain(marks.map(|(name, text)| (name.to_owned(), text)))
 }
 
 fn count(of: &Write) -> i32 {

@@ -3,6 +3,9 @@
 //!
 //! In: notices of what happened, and what became of each write. Out: the next write.
 //!
+//! An agent that is killed has not told everything. The next one takes as *earlier* notices what happened after
+//! [`Outbox::told_until`], as it was last: those that the object on the API server tells of are not told again.
+//!
 //! Invariants: one write at a time; a count never falls while its object is there; what is not written is counted.
 
 mod notice;
@@ -36,7 +39,7 @@ const MAX_WAITING: usize = 1_000;
 const MAX_OBJECTS: usize = 4_096;
 
 /// What could not be written for so long is not news any more.
-const OLD: Duration = Duration::from_secs(15 * 60);
+pub const OLD: Duration = Duration::from_secs(15 * 60);
 
 /// Commands that are told apart; of more it is said that there were more.
 const MAX_COMMANDS: usize = 16;
@@ -51,6 +54,8 @@ pub struct Outbox {
     new_objects: Allowance,
     writes: Allowance,
     n_objects: u64,
+    /// When the newest happened of what was taken; zero: nothing was.
+    taken_until: Duration,
     counts: BTreeMap<Reason, Counts>,
 }
 
@@ -97,6 +102,10 @@ struct Object {
     commands: BTreeSet<String>,
     /// Before this agent, as the object on the API server has it.
     n_before: u64,
+    /// Those before this agent happened until then.
+    before_until: Duration,
+    /// Part of `n`, which an earlier agent may have told: when, and how many. Empty once the object is there.
+    earlier: Vec<(Duration, u64)>,
     n: u64,
     n_written: u64,
     is_there: bool,
@@ -114,6 +123,7 @@ impl Outbox {
             new_objects: Allowance { is_full_at: now },
             writes: Allowance { is_full_at: now },
             n_objects: 0,
+            taken_until: Duration::ZERO,
             counts: Reason::ALL.map(|it| (it, Counts::default())).into(),
         }
     }
@@ -121,13 +131,41 @@ impl Outbox {
     /// Takes what happened.
     pub fn take(&mut self, notice: Notice, now: Duration) {
         let key = (notice.regarding.clone(), notice.reason);
-        let is_of_node = notice.regarding == Regarding::Node;
-        if !self.objects.contains_key(&key) && !is_of_node && !self.new_objects.take(now) {
+        if self.is_to_fold(&key, now) {
             self.count(notice.reason, |it| it.folded += notice.n);
             return self.take(folded(notice), now);
         }
+        self.add(key, notice, now);
+    }
+
+    /// Takes what happened before this agent, of which an earlier one may have told.
+    pub fn take_earlier(&mut self, notice: Notice, now: Duration) {
+        let key = (notice.regarding.clone(), notice.reason);
+        if self.is_to_fold(&key, now) {
+            return self.take_earlier(folded(notice), now);
+        }
+        let (at, n) = (notice.since_boot, notice.n);
+        let known = self.objects.get(&key);
+        if known.is_some_and(|it| at <= it.before_until) {
+            return;
+        }
+        let is_there = known.is_some_and(|it| it.is_there);
+        self.add(key.clone(), notice, now);
+        if let Some(object) = self.objects.get_mut(&key).filter(|_| !is_there) {
+            object.earlier.push((at, n));
+        }
+    }
+
+    /// Whether it is one object too many.
+    fn is_to_fold(&mut self, key: &Key, now: Duration) -> bool {
+        let is_new = key.0 != Regarding::Node && !self.objects.contains_key(key);
+        is_new && !self.new_objects.take(now)
+    }
+
+    fn add(&mut self, key: Key, notice: Notice, now: Duration) {
+        self.taken_until = self.taken_until.max(notice.since_boot);
         match self.objects.get_mut(&key) {
-            Some(object) => object.add(notice, now),
+            Some(object) => object.add(notice),
             None => {
                 self.n_objects += 1;
                 let object = Object::new(self.n_objects, notice, now);
@@ -207,10 +245,15 @@ impl Outbox {
             Outcome::Written => {
                 let new = n - object.n_written;
                 (object.n_written, object.is_there) = (n, true);
+                object.earlier.clear();
                 (object.due, object.pause) = (now + GAP, FIRST_PAUSE);
                 self.count(key.1, |it| it.sent += new);
             }
-            Outcome::Exists { count, is_own } => match is_own {
+            Outcome::Exists {
+                count,
+                is_own,
+                told_until,
+            } => match is_own {
                 true => {
                     let n_written = count.saturating_sub(object.n_before).min(object.n);
                     let new = n_written.saturating_sub(object.n_written);
@@ -221,6 +264,7 @@ impl Outbox {
                 false => {
                     (object.n_before, object.is_there) = (count, true);
                     object.due = now;
+                    object.leave_told(told_until);
                 }
             },
             Outcome::Gone => {
@@ -242,6 +286,16 @@ impl Outbox {
         }
         let due = self.objects.values().filter_map(Object::due).min()?;
         Some(due.max(self.writes.next()))
+    }
+
+    /// Everything that was taken until then was told, or will not be. `None`: something waits.
+    pub fn told_until(&self) -> Option<Duration> {
+        (self.n_waiting() == 0).then_some(self.taken_until)
+    }
+
+    /// So many are on record as a number alone.
+    pub fn give_up_unnamed(&mut self, n: u64) {
+        self.count(Reason::OomKilled, |it| it.dropped += n);
     }
 
     /// Nobody can be told of it: its pod has no name.
@@ -286,9 +340,11 @@ impl Object {
         Self {
             id,
             first: notice.at,
-            happened_at: now,
+            happened_at: notice.since_boot,
             commands: notice.command.iter().cloned().collect(),
             n_before: 0,
+            before_until: Duration::ZERO,
+            earlier: Vec::new(),
             n: notice.n,
             n_written: 0,
             is_there: false,
@@ -298,15 +354,27 @@ impl Object {
         }
     }
 
-    fn add(&mut self, notice: Notice, now: Duration) {
+    fn add(&mut self, notice: Notice) {
         self.n += notice.n;
-        self.happened_at = now;
+        self.happened_at = self.happened_at.max(notice.since_boot);
         if self.commands.len() <= MAX_COMMANDS {
             self.commands.extend(notice.command.clone());
         }
         if notice.since_boot >= self.newest.since_boot {
             self.newest = notice;
         }
+    }
+
+    /// Those earlier ones that the object tells of are part of its count. `until`: what happened until then; `None`:
+    /// all, as far as is known.
+    fn leave_told(&mut self, until: Option<Duration>) {
+        self.before_until = until.unwrap_or(Duration::MAX);
+        let told = self
+            .earlier
+            .iter()
+            .filter(|(at, _)| *at <= self.before_until);
+        self.n -= told.map(|(_, n)| n).sum::<u64>();
+        self.earlier.clear();
     }
 
     /// `None`: it is written.
@@ -328,6 +396,7 @@ impl Object {
             count,
             first: self.first,
             last: self.newest.at,
+            since_boot: self.newest.since_boot,
             message: cut(&self.newest.message, &self.repeated(count)),
             details: self.newest.details.clone(),
         }

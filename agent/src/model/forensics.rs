@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,7 @@ use super::eviction::{NodeCondition, Signal};
 use super::history::{NodeSample, PodSample};
 use super::pod::PodUid;
 use super::psi::Psi;
-use super::record::{Event, EventDetail, OomDetail, PodRef, subject};
+use super::record::{Event, EventDetail, MemorySplit, OomDetail, OomTrigger, PodRef, subject};
 use super::sealed;
 use super::time::WallTime;
 use crate::units::Limit;
@@ -69,6 +70,9 @@ impl fmt::Display for RecordId {
 #[serde(rename_all = "camelCase")]
 pub struct OomRecord {
     pub id: RecordId,
+    /// Boot of the node that its boottimes are of; `None`: it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// The first kill, as `ballast events` tells it.
     pub event: Event,
     /// Kills that this record stands for, at least 1.
@@ -105,6 +109,17 @@ pub struct LaterVictim {
     pub pid: u32,
     pub comm: String,
     pub anon_bytes: u64,
+    /// The next four are as in an [`OomVictim`](super::record::OomVictim).
+    #[serde(default)]
+    pub file_bytes: u64,
+    #[serde(default)]
+    pub shmem_bytes: u64,
+    #[serde(default)]
+    pub oom_score_adj: i16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_main_process: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_cgroup_id: Option<u64>,
 }
 
 impl LaterVictim {
@@ -284,6 +299,47 @@ impl OomRecord {
             Some(EventDetail::Oom(detail)) => Some(detail),
             _ => None,
         }
+    }
+
+    /// Its kills one by one, as far as they are named. Of the later ones it is not known who asked for the memory.
+    pub fn kills(&self) -> impl Iterator<Item = Event> {
+        let first = self.event.boottime_ns;
+        let later = self.more_victims.iter().map(move |it| {
+            let after = Duration::from_nanos(it.boottime_ns.saturating_sub(first));
+            let mut event = Event {
+                time: WallTime::from_epoch(self.event.time.since_epoch() + after),
+                boottime_ns: it.boottime_ns,
+                pod: it.pod.clone(),
+                container: it.container.clone(),
+                pod_uid: it.pod_uid.clone(),
+                container_id: it.container_id.clone(),
+                ..self.event.clone()
+            };
+            if let Some(EventDetail::Oom(detail)) = &mut event.detail {
+                let victim = &mut detail.victim;
+                (victim.pid, victim.tid) = (it.pid, it.pid);
+                victim.comm.clone_from(&it.comm);
+                victim.is_main_process = it.is_main_process;
+                victim.oom_score_adj = it.oom_score_adj;
+                victim.unknown_cgroup_id = it.unknown_cgroup_id;
+                victim.cgroup_path = None;
+                victim.memory = MemorySplit {
+                    anon_bytes: it.anon_bytes,
+                    file_bytes: it.file_bytes,
+                    shmem_bytes: it.shmem_bytes,
+                    ..MemorySplit::default()
+                };
+                detail.trigger = OomTrigger::default();
+            }
+            event
+        });
+        std::iter::once(self.event.clone()).chain(later)
+    }
+
+    /// How many of its kills are not among [`OomRecord::kills`].
+    pub fn n_unnamed(&self) -> u64 {
+        self.n_kills
+            .saturating_sub(1 + self.more_victims.len() as u64)
     }
 
     /// Whether one of the victims was in this pod, which is asked by its name, or its UID where it has none.

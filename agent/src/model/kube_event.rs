@@ -94,6 +94,8 @@ pub struct Write {
     pub count: u64,
     pub first: WallTime,
     pub last: WallTime,
+    /// The moment of `last`, boottime.
+    pub since_boot: Duration,
     /// Within [`MAX_MESSAGE`].
     pub message: String,
     pub details: BTreeMap<&'static str, String>,
@@ -119,6 +121,8 @@ pub enum Outcome {
         count: u64,
         /// Written under the same id by this agent, which did not hear of it.
         is_own: bool,
+        /// It tells what happened up to then, boottime; zero: nothing of this boot. `None`: it does not say.
+        told_until: Option<Duration>,
     },
     /// There is none any more: the API server keeps Events for an hour.
     Gone,

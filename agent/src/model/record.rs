@@ -381,9 +381,10 @@ pub struct OomLimit {
 }
 
 /// The process whose allocation started the kill, often not one of the victim's container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OomTrigger {
+    /// 0: it is not known.
     pub pid: u32,
     pub comm: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,10 +2,11 @@
 //! ran before. The agent goes on writing meanwhile: a record is there whole or not at all.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::model::forensics::{KIND, MAX_RECORD_BYTES, OomRecord, RecordId, VERSION};
 use crate::model::pod::PodUid;
-use crate::model::record::PodRef;
+use crate::model::record::{Event, PodRef};
 use crate::model::sealed;
 use crate::sys::{FsError, Root};
 
@@ -37,6 +38,36 @@ pub fn read(directory: &Path, id: RecordId) -> Option<OomRecord> {
             None
         }
     }
+}
+
+/// Kills that are on record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecordedKills {
+    /// Oldest first.
+    pub named: Vec<Event>,
+    /// How many more there were.
+    pub n_unnamed: u64,
+}
+
+/// The kills of a boot that happened after `since`, boottime; of the newest [`LOOKED_AT`] records.
+pub fn kills_since(
+    directory: &Path,
+    boot_id: &str,
+    since: Duration,
+) -> Result<RecordedKills, FsError> {
+    let ids = ids(directory)?;
+    let newest = ids.into_iter().rev().take(LOOKED_AT);
+    let records = newest.filter_map(|id| read(directory, id));
+    let records = records.take_while(|it| it.boot_id.as_deref() == Some(boot_id));
+    let is_after = |it: &Event| Duration::from_nanos(it.boottime_ns) > since;
+    let mut found = RecordedKills::default();
+    // Those of one record happened within a second or two.
+    for record in records.take_while(|it| it.kills().any(|it| is_after(&it))) {
+        found.named.extend(record.kills().filter(is_after));
+        found.n_unnamed += record.n_unnamed();
+    }
+    found.named.sort_by_key(|it| it.boottime_ns);
+    Ok(found)
 }
 
 /// The last records with a victim in the pod, newest first.

@@ -458,6 +458,7 @@ impl Keeper {
         let took = clock::boottime().saturating_sub(at);
         OomRecord {
             id: kill.id,
+            boot_id: self.boot_id.clone(),
             event: kill.event.clone(),
             n_kills: 1,
             more_victims: Vec::new(),
@@ -576,6 +577,11 @@ fn join(open: &mut Open, event: &Event) {
         pid: detail.victim.pid,
         comm: detail.victim.comm.clone(),
         anon_bytes: detail.victim.memory.anon_bytes,
+        file_bytes: detail.victim.memory.file_bytes,
+        shmem_bytes: detail.victim.memory.shmem_bytes,
+        oom_score_adj: detail.victim.oom_score_adj,
+        is_main_process: detail.victim.is_main_process,
+        unknown_cgroup_id: detail.victim.unknown_cgroup_id,
     });
 }
 

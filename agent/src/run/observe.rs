@@ -29,7 +29,7 @@ pub(super) use self::place::PlaceError;
 use self::pods::PodSource;
 pub(super) use self::pods::PodSourceError;
 use self::pressure::Pressure;
-use self::reports::Reports;
+use self::reports::{Earlier, Reports};
 use self::tree::KubeTree;
 use super::exclusive::Exclusive;
 use super::forensics::{self, Background};
@@ -312,6 +312,14 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     let _keeper = recorder.handle;
     let saver = recorder.recorder.saver();
     let told_before = log.last_sequence();
+    // Before a kill of this agent is among them.
+    let earlier = match observe.kubernetes.events && api_server.is_some() {
+        true => Earlier::find(
+            &state.config.state_directory,
+            state.node.identity.boot_id.as_deref().unwrap_or_default(),
+        ),
+        false => Earlier::default(),
+    };
     let _accountant = missed::compare_kills(
         Arc::clone(state.node.reader.trees()),
         Signals::WithoutWrites,
@@ -337,7 +345,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         true => (api_server, None),
         false => (None, api_server),
     };
-    state.reports = told_kills.map(|it| Reports::new(it, log, told_before));
+    state.reports = told_kills.map(|it| Reports::new(it, log, told_before, earlier));
     let _listener = listener.map(Prepared::listen);
     while !stop.load(Ordering::Relaxed) {
         state.pass();
@@ -468,7 +476,7 @@ impl Loop {
             self.publisher.changed(started);
             trigger = Trigger::Event;
         }
-        self.report();
+        self.report(false);
         self.sweeper.hurry();
         if clock::boottime() >= self.sweeper.due()
             && let Some(snapshot) = self.sweeper.slice(SLICE)

@@ -27,6 +27,11 @@ fn full() -> OomRecord {
             pid,
             comm: "sh".into(),
             anon_bytes: 0,
+            file_bytes: 0,
+            shmem_bytes: 0,
+            oom_score_adj: 0,
+            is_main_process: None,
+            unknown_cgroup_id: None,
         });
     }
     record.scene = Scene {

@@ -130,10 +130,10 @@ fn limit(detail: &OomDetail) -> String {
     format!("limit {max}{whose}{}", usage.unwrap_or_default())
 }
 
-/// `None`: the victim itself.
+/// `None`: the victim itself, or nobody knows.
 fn asked_by(detail: &OomDetail) -> Option<String> {
     let trigger = &detail.trigger;
-    if trigger.pid == detail.victim.pid || trigger.pid == detail.victim.tid {
+    if [0, detail.victim.pid, detail.victim.tid].contains(&trigger.pid) {
         return None;
     }
     let of = trigger.subject().map(|it| format!(" of {it}"));
@@ -168,6 +168,7 @@ fn mib(bytes: u64) -> String {
 fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
     let victim = &detail.victim;
     let limit = detail.limit.as_ref();
+    let trigger = Some(&detail.trigger).filter(|it| it.pid != 0);
     let all = [
         ("pid", Some(victim.pid.to_string())),
         ("comm", Some(printable(&victim.comm))),
@@ -182,8 +183,8 @@ fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
             "usage-bytes",
             limit.and_then(|it| it.usage_bytes).map(|it| it.to_string()),
         ),
-        ("trigger-pid", Some(detail.trigger.pid.to_string())),
-        ("trigger-comm", Some(printable(&detail.trigger.comm))),
+        ("trigger-pid", trigger.map(|it| it.pid.to_string())),
+        ("trigger-comm", trigger.map(|it| printable(&it.comm))),
         (
             "record-id",
             detail.record_id.as_ref().map(ToString::to_string),

@@ -139,12 +139,92 @@ fn an_object_of_the_agent_before_is_gone_on_with() {
         Outcome::Exists {
             count: 7,
             is_own: false,
+            told_until: Some(seconds(0)),
         },
         seconds(1),
     );
     let write = written(&mut outbox, seconds(1));
     assert_eq!((write.kind, write.count), (WriteKind::Patch, 8));
     assert_eq!(counts(&outbox, Reason::OomKilledChild), [1, 0, 0]);
+}
+
+/// An agent was killed before it had told all. `until`: it had told what happened until then; `None`: it does not say.
+#[track_caller]
+fn check_earlier(until: Option<u64>, told: &[(WriteKind, u64)]) {
+    let mut outbox = Outbox::new(seconds(100));
+    for at in [10, 20, 30] {
+        outbox.take_earlier(kill("shop", "a", at), seconds(100));
+    }
+    outbox.next(seconds(100)).expect("it is due");
+    let exists = Outcome::Exists {
+        count: 5,
+        is_own: false,
+        told_until: until.map(seconds),
+    };
+    outbox.done(exists, seconds(100));
+    let mut found = Vec::new();
+    while let Some(write) = outbox.next(seconds(100)) {
+        outbox.done(Outcome::Written, seconds(100));
+        found.push((write.kind, write.count));
+    }
+    assert_eq!(found, told, "{until:?}");
+    assert_eq!(outbox.told_until(), Some(seconds(30)));
+    // One more that comes late, and one that happens now.
+    outbox.take_earlier(kill("shop", "a", 15), seconds(101));
+    outbox.take(kill("shop", "a", 102), seconds(102));
+    let known = 5 + told.iter().map(|(_, count)| count - 5).sum::<u64>();
+    let late = u64::from(until.is_some_and(|it| it < 15));
+    let write = written(&mut outbox, seconds(120));
+    assert_eq!(
+        (write.kind, write.count),
+        (WriteKind::Patch, known + late + 1)
+    );
+    assert_eq!(outbox.wake(), None);
+    let [sent, ..] = counts(&outbox, Reason::OomKilledChild);
+    assert_eq!(sent, known + late + 1 - 5, "those of this agent");
+}
+
+#[test]
+fn of_what_is_on_record_is_told_what_the_agent_before_had_not_told() {
+    check_earlier(Some(30), &[]);
+    check_earlier(Some(20), &[(WriteKind::Patch, 6)]);
+    check_earlier(Some(10), &[(WriteKind::Patch, 7)]);
+    // Of another boot.
+    check_earlier(Some(0), &[(WriteKind::Patch, 8)]);
+    check_earlier(None, &[]);
+}
+
+#[test]
+fn what_nobody_has_told_of_what_is_on_record_is_told_if_it_is_news() {
+    let mut outbox = Outbox::new(seconds(1_000));
+    for n in 0..30 {
+        outbox.take_earlier(kill(&format!("pod{n}"), "a", 950 + n), seconds(1_000));
+    }
+    outbox.take_earlier(kill("pod0", "b", 990), seconds(1_000));
+    outbox.take_earlier(kill("pod0", "old", 50), seconds(1_000));
+    assert_eq!(outbox.told_until(), None);
+    let mut now = seconds(1_000);
+    let mut found = Vec::new();
+    while let Some(due) = outbox.wake() {
+        now = now.max(due);
+        let Some(write) = outbox.next(now) else { break };
+        // Of more pods than a node may tell of at once one Event tells, as the agent before has had it.
+        if write.regarding == Regarding::Node && write.kind == WriteKind::Create {
+            let exists = Outcome::Exists {
+                count: 9,
+                is_own: false,
+                told_until: Some(seconds(977)),
+            };
+            outbox.done(exists, now);
+            continue;
+        }
+        outbox.done(Outcome::Written, now);
+        found.push(write.count);
+    }
+    // 25 pods, one of them with three kills, and two of the five that are folded.
+    assert_eq!(found.len(), 26);
+    assert_eq!(found.iter().sum::<u64>(), 27 + 9 + 2);
+    assert_eq!(outbox.told_until(), Some(seconds(990)));
 }
 
 /// The answer to a write was lost: what it wrote is not counted again.
@@ -161,6 +241,7 @@ fn an_object_of_this_agent_that_it_did_not_hear_of_is_gone_on_with() {
         Outcome::Exists {
             count: 1,
             is_own: true,
+            told_until: None,
         },
         seconds(9),
     );
@@ -175,7 +256,7 @@ fn an_object_that_has_expired_is_made_anew_with_its_count() {
     let mut outbox = Outbox::new(seconds(0));
     outbox.take(kill("shop", "a", 1), seconds(1));
     written(&mut outbox, seconds(1));
-    outbox.take(kill("shop", "b", 2), seconds(4_000));
+    outbox.take(kill("shop", "b", 4_000), seconds(4_000));
     let write = outbox.next(seconds(4_000)).expect("it is due");
     assert_eq!((write.kind, write.count), (WriteKind::Patch, 2));
     outbox.done(Outcome::Gone, seconds(4_000));

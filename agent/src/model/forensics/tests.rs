@@ -77,6 +77,11 @@ impl Random {
             pid: 1,
             comm: it.text(16),
             anon_bytes: it.next(),
+            file_bytes: 0,
+            shmem_bytes: 0,
+            oom_score_adj: 0,
+            is_main_process: Some(false),
+            unknown_cgroup_id: None,
         });
         record.scene = Scene {
             limit: Some(self.cgroup()),
@@ -119,6 +124,7 @@ pub(crate) fn record(id: RecordId) -> OomRecord {
         id,
         event: oom_record(1).event,
         n_kills: 1,
+        boot_id: None,
         more_victims: Vec::new(),
         recorded_after_us: 900,
         scene: Scene::default(),
@@ -187,6 +193,11 @@ fn later_kills_are_all_counted_and_the_first_of_them_named() {
             pid,
             comm: String::new(),
             anon_bytes: 0,
+            file_bytes: 0,
+            shmem_bytes: 0,
+            oom_score_adj: 0,
+            is_main_process: None,
+            unknown_cgroup_id: None,
         });
     }
     assert_eq!(record.n_kills, 1001);

@@ -1,22 +1,33 @@
 //! Events of Kubernetes: what of the agent's records the API server is told.
 //!
+//! An agent that ends tells the rest. One that is killed has left a note until when all was told: the next one tells
+//! what is on record after it.
+//!
 //! Invariant: a kill is on record and counted before it is told here, and nothing waits for the API server.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::Loop;
 use super::names::name_event;
 use crate::api_server::ApiServer;
-use crate::decide::kube_events::{Outbox, notices};
+use crate::apply::checkpoint;
+use crate::decide::kube_events::{OLD, Outbox, notices};
 use crate::decide::naming::Names;
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::EventsStatus;
 use crate::model::kube_event::{Reason, Regarding};
 use crate::model::record::{Event, EventKind};
+use crate::observe::chain;
 use crate::observe::event_log::{EventFilter, EventLog};
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::EventResult;
+use crate::observe::oom_records::{self, RecordedKills};
+use crate::run::forensics::RECORDS;
+use crate::sources::checkpoint as stored;
 use crate::sources::wakers::Bell;
 use crate::sys::clock;
 
@@ -24,11 +35,17 @@ use crate::sys::clock;
 const NAMED_BY: Duration = Duration::from_secs(2);
 
 /// Who has no name by now is not told of: nobody could find it.
-const GIVEN_UP: Duration = Duration::from_secs(15 * 60);
+const GIVEN_UP: Duration = OLD;
 
 /// For the last of them, when the agent ends; and between two looks at how it goes.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const LAST_LOOK: Duration = Duration::from_millis(50);
+
+/// In the state directory: until when kills were told. Written so often at most.
+const NOTE: &str = "told-kills.json";
+const KIND: &str = "ToldKills";
+const VERSION: u32 = 1;
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// Kills that wait for names, at most.
 const MAX_UNNAMED: usize = 1_000;
@@ -40,30 +57,84 @@ pub(super) struct Reports {
     outbox: Outbox,
     /// Records up to this one were looked at.
     read: u64,
-    /// With the time since when each waits for a name.
-    unnamed: Vec<(Event, Duration)>,
+    unnamed: Vec<Unnamed>,
+    note: PathBuf,
+    noted: Told,
+    /// When the note may be written again.
+    note_due: Duration,
+}
+
+/// Until when all kills were told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    boot_id: String,
+    boottime_ns: u64,
+}
+
+/// A kill that waits for a name.
+struct Unnamed {
+    event: Event,
+    since: Duration,
+    /// It happened before this agent.
+    is_earlier: bool,
 }
 
 impl Reports {
-    /// Tells what is on record after the record `read`.
-    pub(super) fn new(api_server: ApiServer, log: EventLog, read: u64) -> Self {
+    /// Tells what is in the log after the event `read`, and of `earlier` kills what no agent has told.
+    pub(super) fn new(api_server: ApiServer, log: EventLog, read: u64, earlier: Earlier) -> Self {
+        let since = clock::boottime();
+        let unnamed = earlier.kills.named.into_iter().map(|event| Unnamed {
+            event,
+            since,
+            is_earlier: true,
+        });
+        let mut outbox = Outbox::new(since);
+        outbox.give_up_unnamed(earlier.kills.n_unnamed);
         Self {
             api_server,
             read,
             log,
-            outbox: Outbox::new(clock::boottime()),
-            unnamed: Vec::new(),
+            outbox,
+            unnamed: unnamed.collect(),
+            note: earlier.note,
+            noted: earlier.noted,
+            note_due: since,
         }
     }
 
     /// When it is to be looked at again.
     pub(super) fn wake(&self) -> Option<Duration> {
-        let waiting = self.unnamed.iter().filter(|(it, _)| it.pod.is_some());
-        let named = waiting.map(|(_, since)| *since + NAMED_BY).min();
-        [self.outbox.wake(), named].into_iter().flatten().min()
+        let waiting = self.unnamed.iter().filter(|it| it.event.pod.is_some());
+        let named = waiting.map(|it| it.since + NAMED_BY).min();
+        let note = self.new_note().map(|_| self.note_due);
+        let all = [self.outbox.wake(), named, note];
+        all.into_iter().flatten().min()
     }
 
-    fn take(&mut self, names: &Names, now: Duration) {
+    /// What is to be noted and is not. `None`: something waits, or nothing is new.
+    fn new_note(&self) -> Option<u64> {
+        let until = self
+            .outbox
+            .told_until()
+            .filter(|_| self.unnamed.is_empty())?;
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        (until > self.noted.boottime_ns).then_some(until)
+    }
+
+    fn write_note(&mut self, now: Duration) {
+        let Some(until) = self.new_note().filter(|_| now >= self.note_due) else {
+            return;
+        };
+        self.note_due = now + NOTE_EVERY;
+        self.noted.boottime_ns = until;
+        if let Err(error) = checkpoint::replace(&self.note, KIND, VERSION, &self.noted) {
+            tracing::warn!(error = chain(&error), "note until when OOM kills were told");
+        }
+    }
+
+    /// `is_last`: the agent ends.
+    fn take(&mut self, names: &Names, now: Duration, is_last: bool) {
         let newest = self.log.last_sequence();
         if newest != self.read {
             let new = self.log.snapshot(&EventFilter {
@@ -72,32 +143,39 @@ impl Reports {
                 ..EventFilter::default()
             });
             self.read = new.last().map_or(newest, |it| it.sequence.max(newest));
-            let new = new.iter().map(|it| (it.event.clone(), now));
+            let new = new.iter().map(|it| Unnamed {
+                event: it.event.clone(),
+                since: now,
+                is_earlier: false,
+            });
             self.unnamed.extend(new);
         }
-        for (event, since) in std::mem::take(&mut self.unnamed) {
-            let event = name_event(&event, names).unwrap_or(event);
-            let waited = now.saturating_sub(since);
+        for kill in std::mem::take(&mut self.unnamed) {
+            let event = name_event(&kill.event, names).unwrap_or(kill.event);
+            let waited = now.saturating_sub(kill.since);
             let is_known = match (&event.pod, event.uid()) {
                 // Of no pod, or of nobody knows which.
                 (_, None) => true,
                 (None, Some(_)) => false,
-                (Some(_), Some(_)) => event.container_id.is_none() || waited >= NAMED_BY,
+                (Some(_), Some(_)) => event.container_id.is_none() || waited >= NAMED_BY || is_last,
             };
             if is_known {
                 for notice in notices(&event) {
-                    self.outbox.take(notice, now);
+                    match kill.is_earlier {
+                        true => self.outbox.take_earlier(notice, now),
+                        false => self.outbox.take(notice, now),
+                    }
                 }
             } else if waited < GIVEN_UP {
-                self.unnamed.push((event, since));
+                self.unnamed.push(Unnamed { event, ..kill });
             } else {
                 self.outbox.give_up(&event);
             }
         }
         // Of too many the oldest go.
         let too_many = self.unnamed.len().saturating_sub(MAX_UNNAMED);
-        for (event, _) in self.unnamed.drain(..too_many) {
-            self.outbox.give_up(&event);
+        for kill in self.unnamed.drain(..too_many) {
+            self.outbox.give_up(&kill.event);
         }
     }
 
@@ -132,9 +210,42 @@ impl Reports {
     }
 }
 
+/// What agents before this one have left.
+#[derive(Default)]
+pub(super) struct Earlier {
+    kills: RecordedKills,
+    note: PathBuf,
+    noted: Told,
+}
+
+impl Earlier {
+    /// Kills of this boot that are on record, still news, and not told as far as is noted.
+    pub(super) fn find(state_directory: &Path, boot_id: &str) -> Self {
+        let note = state_directory.join(NOTE);
+        let read = stored::read::<Told>(&note, KIND, VERSION);
+        let noted = read.ok().filter(|it| it.boot_id == boot_id);
+        let noted = noted.unwrap_or_else(|| Told {
+            boot_id: boot_id.to_owned(),
+            boottime_ns: 0,
+        });
+        let is_news = clock::boottime().saturating_sub(OLD);
+        let since = is_news.max(Duration::from_nanos(noted.boottime_ns));
+        let records = state_directory.join(RECORDS);
+        let kills = oom_records::kills_since(&records, boot_id, since);
+        let kills = kills.unwrap_or_else(|error| {
+            tracing::warn!(
+                error = chain(&error),
+                "look for OOM kills that nobody has told"
+            );
+            RecordedKills::default()
+        });
+        Self { kills, note, noted }
+    }
+}
+
 impl Loop {
     /// Tells the API server what is new.
-    pub(super) fn report(&mut self) {
+    pub(super) fn report(&mut self, is_last: bool) {
         let Some(reports) = &mut self.reports else {
             return;
         };
@@ -142,11 +253,12 @@ impl Loop {
         if let Some(outcome) = self.tree.take_outcome() {
             reports.outbox.done(outcome, now);
         }
-        reports.take(&self.tree.kernel.index().names, now);
+        reports.take(&self.tree.kernel.index().names, now, is_last);
         if let Some(mut write) = reports.outbox.next(now) {
             write.role = role(&write.regarding, &self.tree.kernel.index().names);
             reports.api_server.write(write);
         }
+        reports.write_note(now);
     }
 
     /// Tells what waits for its time, before the agent ends.
@@ -164,7 +276,7 @@ impl Loop {
                 }
                 return;
             }
-            self.report();
+            self.report(true);
             bell.wait(LAST_LOOK);
         }
     }
