@@ -2,10 +2,11 @@
 
 use std::thread;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ballast::decide::missed_kills::GRACE;
 use ballast::model::record::{EventDetail, EventRecord, OomScope};
 use ballast_tests::agent::Agent;
+use ballast_tests::cgroup::kernel_kills;
 use ballast_tests::cluster::{Namespace, agent, text};
 use ballast_tests::scrape;
 use ballast_tests::wait::until;
@@ -88,6 +89,7 @@ fn an_agent_that_dies_amid_kills_counts_what_the_kernel_did() -> Result<()> {
     let namespace = Namespace::new("storm")?;
     let script =
         format!("i=0; while [ $i -lt {N} ]; do tail /dev/zero; i=$((i+1)); done; exec sleep 3600");
+    let before = kernel_kills()?;
     namespace.run("storm", &script, "16Mi")?;
     let pod = namespace.wait("storm", "runs", is_running)?;
     let uid = text(&pod, "/metadata/uid")?;
@@ -100,6 +102,10 @@ fn an_agent_that_dies_amid_kills_counts_what_the_kernel_did() -> Result<()> {
         agent.kill()?;
         agent.start()?;
     }
-    let all = f64::from(N);
-    stays("all are counted", || check_counted(&agent, &pod, all))
+    stays("all are counted", || {
+        let n = kernel_kills()? - before;
+        ensure!(n >= u64::from(N), "{n} kills by the kernel so far");
+        check_counted(&agent, &pod, n as f64)
+    })
+    .with_context(|| format!("{:#?}", kills_of(&agent, uid)))
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::eviction::MemoryMethod;
 use ballast::model::status::Status;
 use ballast_tests::agent::{Agent, hog};
-use ballast_tests::cgroup;
+use ballast_tests::cgroup::{self, kernel_kills};
 use ballast_tests::manifest::{Container, Manifest};
 
 use super::crash::after;
@@ -170,13 +170,6 @@ fn memory_available() -> Result<u64> {
         .context("no MemAvailable in /proc/meminfo")?
         .parse()?;
     Ok(kib << 10)
-}
-
-/// OOM kills of the whole machine since boot.
-pub(super) fn kernel_kills() -> Result<u64> {
-    let text = fs::read_to_string("/proc/vmstat")?;
-    let count = text.lines().find_map(|it| it.strip_prefix("oom_kill "));
-    Ok(count.context("no oom_kill in /proc/vmstat")?.parse()?)
 }
 
 /// A node of little memory with kubelet's own threshold. By kubelet's formula most of the machine

@@ -11,10 +11,11 @@ use ballast::model::record::OomScope;
 use ballast::model::status::ProgramState;
 use ballast::sources::bpf::{self, LoadOptions, Streams};
 use ballast_tests::agent::Agent;
+use ballast_tests::cgroup::kernel_kills;
 use ballast_tests::scrape;
 
 use super::look::{end_of, is_running, oom_detail, whose};
-use super::node_memory::{HugePages, STEADY, kernel_kills, put_pods};
+use super::node_memory::{HugePages, STEADY, put_pods};
 use super::{only_in_a_vm, say, scaled};
 
 /// So many programs, of the two of a set, the kernel takes on one function (`BPF_MAX_TRAMP_LINKS` in

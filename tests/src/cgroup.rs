@@ -78,6 +78,13 @@ pub fn oom_kills(cgroup_path: &str) -> Result<u64> {
     Ok(count.context("no oom_kill in it")?.parse()?)
 }
 
+/// OOM kills of the whole machine since boot.
+pub fn kernel_kills() -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat")?;
+    let count = text.lines().find_map(|it| it.strip_prefix("oom_kill "));
+    Ok(count.context("no oom_kill in /proc/vmstat")?.parse()?)
+}
+
 /// Processes of one directory, without those of its children and of other pid namespaces, which
 /// read as 0.
 pub fn procs(dir: &Path) -> Vec<u32> {
