@@ -102,7 +102,8 @@ fn run_agent(args: &RunArgs) -> ExitCode {
         (Some(LogFormatArg::Json), _) | (None, LogFormat::Json) => LogStyle::Json,
         (Some(LogFormatArg::Auto), _) | (None, LogFormat::Auto) => LogStyle::for_stderr(),
     };
-    let filter = env::var("BALLAST_LOG").unwrap_or_else(|_| log_filter(config.log.level));
+    let filter =
+        env::var("BALLAST_LOG").unwrap_or_else(|_| log_filter(config.log.level).to_owned());
     if let Err(error) = log::init(style, &filter) {
         eprintln!(
             "ballast: BALLAST_LOG or log.level: {}",
@@ -230,17 +231,15 @@ fn load_part(path: &Path) -> Result<Loaded> {
     Config::from_yaml(&whole, None, &[]).with_context(|| format!("policy {}", path.display()))
 }
 
-/// What is logged at a level. The client of the API server warns with the whole of what it does not understand,
-/// which has the environments of containers in it.
-fn log_filter(level: LogLevel) -> String {
-    let level = match level {
+/// What is logged at a level.
+fn log_filter(level: LogLevel) -> &'static str {
+    match level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
         LogLevel::Info => "info",
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
-    };
-    format!("{level},kube_client=error")
+    }
 }
 
 /// The configuration with the files that it names.
