@@ -11,12 +11,13 @@ use crate::config::{Config, Mode, ObservedRuntime, OwnConfig};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
     AgentPresence, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport, FactSheet,
-    PodCgroups, ProgramCheck, WorkloadFacts,
+    KubeletSettingsFacts, PodCgroups, ProgramCheck, WorkloadFacts,
 };
 use crate::model::eviction::{Amount, MemoryMethod};
 use crate::model::kernel::{Capability, KernelVersion, Lockdown};
 use crate::model::mounts::{CgroupFacts, CgroupLayout};
 use crate::model::quantity::Quantity;
+use crate::model::status::KubeletStatus;
 
 /// Ring buffers of eBPF and `cpu.stat` of the cgroup v2 root, which kubelet asks for, came with it.
 const OLDEST_KERNEL: KernelVersion = KernelVersion::new(5, 8);
@@ -31,8 +32,8 @@ const OOM_GROUP: KernelVersion = KernelVersion::new(4, 19);
 /// Mount option `noswap` of tmpfs, which keeps secrets in memory.
 const TMPFS_NOSWAP: KernelVersion = KernelVersion::new(6, 4);
 
-/// Of mode `observe`, where nobody has told kubelet's thresholds.
-pub const NO_THRESHOLDS: &str = "the thresholds of eviction that are shown are kubelet's defaults: neither \
+/// Of mode `observe`, where the configuration tells no thresholds.
+const NO_THRESHOLDS: &str = "the thresholds of eviction that are shown are kubelet's defaults: neither \
                                  kubeletConfigFile nor kubelet.evictionHard is set";
 
 /// Judges a node. `programs` is empty where no program was tried.
@@ -59,7 +60,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
             pod_cgroups(facts),
             pod_names(facts, config),
             workloads(facts),
-            thresholds(config),
+            thresholds(facts, config),
             wakers(facts),
         ]);
     }
@@ -476,12 +477,50 @@ fn workloads(facts: &FactSheet) -> CheckItem {
     }
 }
 
-fn thresholds(config: &Config) -> CheckItem {
+fn thresholds(facts: &FactSheet, config: &Config) -> CheckItem {
     const NAME: &str = "eviction-thresholds";
-    match &config.mode {
-        Mode::Observe(it) if !it.knows_thresholds => CheckItem::ok(NAME, NO_THRESHOLDS),
-        _ => CheckItem::ok(NAME, "as kubelet is configured"),
-    }
+    let found = match (&facts.kubelet_settings, &config.mode) {
+        (Some(KubeletSettingsFacts::Known(kubelet)), _) => {
+            let found = format!(
+                "kubelet (pid {}) goes by {}",
+                kubelet.pid,
+                kubelet.sources()
+            );
+            return match kubelet.changed.is_empty() {
+                true => CheckItem::ok(NAME, found),
+                false => CheckItem::degraded(
+                    NAME,
+                    format!("{found}; {}", settings_changed(kubelet)),
+                    "the thresholds that are shown may not be those that it goes by",
+                )
+                .with_remedy("restart kubelet"),
+            };
+        }
+        (Some(KubeletSettingsFacts::Unknown(why)), Mode::Observe(it)) if !it.knows_thresholds => {
+            no_thresholds(why)
+        }
+        (None, Mode::Observe(it)) if !it.knows_thresholds => NO_THRESHOLDS.to_owned(),
+        _ => "as kubelet is configured".to_owned(),
+    };
+    CheckItem::ok(NAME, found)
+}
+
+/// See [`NO_THRESHOLDS`]. `why`: the kubelet that runs does not tell.
+pub fn no_thresholds(why: &str) -> String {
+    format!("{NO_THRESHOLDS}, and {why}")
+}
+
+/// That what a kubelet goes by may be another thing than its files say.
+pub fn settings_changed(kubelet: &KubeletStatus) -> String {
+    let verb = if kubelet.changed.len() == 1 {
+        "was"
+    } else {
+        "were"
+    };
+    format!(
+        "{} {verb} written after it started",
+        kubelet.changed.join(", ")
+    )
 }
 
 /// What registers interest by a write is left alone, though it would change nothing.

@@ -11,6 +11,7 @@ mod fault;
 pub(crate) mod feature_gates;
 mod kubelet;
 pub mod kubelet_fields;
+mod kubelet_flags;
 mod merge;
 mod placement;
 mod pressure;
@@ -22,7 +23,9 @@ use serde_json::{Map, Value};
 
 pub use checked::*;
 pub use fault::{ConfigError, Fault, FieldPath};
+pub use kubelet_flags::KubeletFlags;
 
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::document::{Budget, parse_yaml};
 use fault::{Faults, suggestion};
 use merge::{Layers, Origin};
@@ -31,8 +34,9 @@ use raw::{RawConfig, ReadField};
 const KUBELET_API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KUBELET_KIND: &str = "KubeletConfiguration";
 
-/// What mode `observe` goes by, beside the place of the cgroups: what kubelet evicts for.
-const OBSERVED: [&str; 7] = [
+/// What mode `observe` looks at, beside the place of the cgroups: what kubelet evicts for, and keeps from pods.
+const OBSERVED: [&str; 13] = [
+    "enforceNodeAllocatable",
     "evictionHard",
     "evictionSoft",
     "evictionSoftGracePeriod",
@@ -40,7 +44,15 @@ const OBSERVED: [&str; 7] = [
     "evictionPressureTransitionPeriod",
     "mergeDefaultEvictionSettings",
     "failSwapOn",
+    "kubeReserved",
+    "maxPods",
+    "podsPerCore",
+    "reservedSystemCPUs",
+    "systemReserved",
 ];
+
+/// Of the `kubelet` section: not what kubelet goes by, but where its pods are looked for.
+const OF_ITS_PLACE: [&str; 4] = ["apiVersion", "kind", "cgroupRoot", "cgroupDriver"];
 
 /// A configuration without faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,22 +162,8 @@ impl Config {
             faults.add(&root.field("kubeletConfigFile"), "the file was not read");
         }
 
-        let mut layers = Layers::default();
-        let mut drop_ins: Vec<_> = drop_ins.iter().collect();
-        drop_ins.sort();
         let has_files = kubelet_file.is_some() || !drop_ins.is_empty();
-        let files = kubelet_file.into_iter().chain(
-            drop_ins
-                .into_iter()
-                .map(|(path, text)| (path.as_path(), text.as_str())),
-        );
-        for (path, text) in files {
-            if let Some(fields) = document(text, Some(path), &mut faults) {
-                check_type(&fields, Some(path), &mut faults);
-                warnings.extend(unknown_in_file(&fields, path));
-                layers.apply(&fields, &Origin::File(path.to_owned()));
-            }
-        }
+        let mut layers = file_layers(kubelet_file, drop_ins, &mut warnings, &mut faults);
         let inline = raw.kubelet.clone().unwrap_or_default();
         check_type(&inline, None, &mut faults);
         let known: Vec<&str> = kubelet_fields::FIELDS
@@ -185,7 +183,12 @@ impl Config {
                     format!("kubelet.{name} has no effect in mode observe: kubelet goes by its own")
                 }));
                 observe.knows_thresholds = has_files || inline.contains_key("evictionHard");
-                kubelet_of_another(&mut layers, observe, &mut warnings, &mut faults)
+                observe.asks_kubelet =
+                    raw.kubelet_config_file.is_none() && raw.kubelet_config_directory.is_none();
+                observe.kubelet_section = inline;
+                let (kubelet, roots) = kubelet_of_another(&mut layers, &mut warnings, &mut faults);
+                observe.cgroup_roots = roots;
+                (kubelet, FieldCounts::default())
             }
         };
         let (kubelet, kubelet_fields) = checked;
@@ -216,7 +219,6 @@ fn kubelet_of_own(
 
 /// What of the `kubelet` section mode `observe` does not go by.
 fn without_effect(inline: &Map<String, Value>) -> Map<String, Value> {
-    const OF_ITS_PLACE: [&str; 4] = ["apiVersion", "kind", "cgroupRoot", "cgroupDriver"];
     let counts = |name: &str| OBSERVED.contains(&name) || OF_ITS_PLACE.contains(&name);
     let fields = inline.iter().filter(|(name, _)| !counts(name));
     fields
@@ -224,29 +226,121 @@ fn without_effect(inline: &Map<String, Value>) -> Map<String, Value> {
         .collect()
 }
 
-/// The settings that a kubelet is run by, as far as they are looked at. A file that it takes is never a reason
-/// not to start.
+/// The settings that a kubelet is run by, as far as they are looked at, and its `cgroupRoot` as either driver has it
+/// on disk. What kubelet takes is never a reason not to start.
 fn kubelet_of_another(
     layers: &mut Layers,
-    observe: &mut ObserveConfig,
     warnings: &mut Vec<String>,
     faults: &mut Faults,
-) -> (KubeletConfig, FieldCounts) {
-    let mut kubelet_faults = Faults::default();
-    observe.cgroup_roots = kubelet::take_cgroup_roots(&mut layers.fields, &mut kubelet_faults);
+) -> (KubeletConfig, Vec<CgroupPath>) {
+    let mut place_faults = Faults::default();
+    let cgroup_roots = kubelet::take_cgroup_roots(&mut layers.fields, &mut place_faults);
     layers
         .fields
         .retain(|name, _| OBSERVED.contains(&name.as_str()));
+    let mut kubelet_faults = Faults::default();
     let compat = Compat::Kubelet;
-    let kubelet = kubelet::check(&layers.fields, compat, warnings, &mut kubelet_faults);
-    for fault in kubelet_faults.0 {
+    let mut kubelet = kubelet::check(&layers.fields, compat, warnings, &mut kubelet_faults);
+    if !kubelet_faults.0.is_empty() {
+        kubelet_faults
+            .0
+            .iter()
+            .for_each(|it| layers.remove(&it.field));
+        // What is left is without a fault: each has been taken away.
+        kubelet = kubelet::check(
+            &layers.fields,
+            compat,
+            &mut Vec::new(),
+            &mut Faults::default(),
+        );
+    }
+    for fault in place_faults.0.into_iter().chain(kubelet_faults.0) {
         let fault = layers.locate(fault);
         match fault.file {
             None => faults.0.push(fault),
-            Some(_) => warnings.push(format!("{fault}; taken as not set")),
+            Some(_) => warnings.push(not_set(&fault)),
         }
     }
-    (kubelet, FieldCounts::default())
+    (kubelet, cgroup_roots)
+}
+
+fn not_set(fault: &Fault) -> String {
+    format!("{fault}; taken as not set")
+}
+
+/// The settings of a kubelet that runs, as far as they are looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeletSettings {
+    pub kubelet: KubeletConfig,
+    /// `cgroupRoot` as either driver has it on disk, the likelier first; empty where it is not set.
+    pub cgroup_roots: Vec<CgroupPath>,
+    /// What of them is not understood, a line each.
+    pub warnings: Vec<String>,
+}
+
+impl KubeletSettings {
+    /// As kubelet reads them: its file, its drop-ins in the order of their paths, its command line. Of `section`, the
+    /// `kubelet` section of the agent's configuration, that counts which does not say where the pods lie. The error is
+    /// that of a file that cannot be parsed.
+    pub fn new(
+        file: Option<(&Path, &str)>,
+        drop_ins: &[(PathBuf, String)],
+        flags: &KubeletFlags,
+        section: &Map<String, Value>,
+    ) -> Result<Self, ConfigError> {
+        let (mut warnings, mut faults) = (Vec::new(), Faults::default());
+        let mut layers = Layers::default();
+        if let Some((path, text)) = file
+            && let Some(mut fields) = document(text, Some(path), &mut faults)
+        {
+            eviction::put_defaults(&mut fields);
+            layers.apply(&fields, &Origin::File(path.to_owned()));
+        }
+        let mut drop_ins: Vec<_> = drop_ins.iter().collect();
+        drop_ins.sort();
+        for (path, text) in drop_ins {
+            if let Some(fields) = document(text, Some(path), &mut faults) {
+                layers.apply(&fields, &Origin::File(path.clone()));
+            }
+        }
+        let faults = finish((), faults).map(|()| Faults::default());
+        let mut faults = faults?;
+        layers.overrule(&flags.fields, &Origin::Flags);
+        eviction::put_none(&mut layers.fields);
+        let cgroup_roots = kubelet::take_cgroup_roots(&mut layers.fields, &mut faults);
+        let mut section = section.clone();
+        section.retain(|name, _| !OF_ITS_PLACE.contains(&name.as_str()));
+        layers.apply(&section, &Origin::Inline);
+        let (kubelet, _) = kubelet_of_another(&mut layers, &mut warnings, &mut faults);
+        warnings.extend(faults.0.iter().map(not_set));
+        Ok(Self {
+            kubelet,
+            cgroup_roots,
+            warnings,
+        })
+    }
+}
+
+/// The file, and then the drop-ins in the order of their paths.
+fn file_layers(
+    file: Option<(&Path, &str)>,
+    drop_ins: &[(PathBuf, String)],
+    warnings: &mut Vec<String>,
+    faults: &mut Faults,
+) -> Layers {
+    let mut layers = Layers::default();
+    let mut drop_ins: Vec<_> = drop_ins.iter().collect();
+    drop_ins.sort();
+    let drop_ins = drop_ins.into_iter();
+    let drop_ins = drop_ins.map(|(path, text)| (path.as_path(), text.as_str()));
+    for (path, text) in file.into_iter().chain(drop_ins) {
+        if let Some(fields) = document(text, Some(path), faults) {
+            check_type(&fields, Some(path), faults);
+            warnings.extend(unknown_in_file(&fields, path));
+            layers.apply(&fields, &Origin::File(path.to_owned()));
+        }
+    }
+    layers
 }
 
 fn finish<T>(value: T, Faults(faults): Faults) -> Result<T, ConfigError> {

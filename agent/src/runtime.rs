@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::event::{CgroupId, ExitStatus, ProcessKey};
+use crate::model::kernel;
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
@@ -211,8 +212,7 @@ pub struct HostProcess {
 }
 
 impl HostProcess {
-    /// `USER_HZ` is 100 on every architecture that has eBPF.
-    pub const NS_PER_TICK: u64 = 10_000_000;
+    pub const NS_PER_TICK: u64 = kernel::NS_PER_TICK;
 
     /// What `/proc` says of the process of an exact key. The kernel rounds down
     /// (`nsec_to_clock_t`), so does this.

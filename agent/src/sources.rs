@@ -19,6 +19,7 @@ pub mod device_node;
 mod device_programs;
 pub mod disk_use;
 pub mod kube_tree;
+pub mod kubelet_process;
 pub mod kubelet_state;
 pub mod largest;
 pub mod manifests;

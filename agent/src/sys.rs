@@ -15,6 +15,7 @@ mod error;
 pub mod filesystem;
 pub mod held;
 pub mod input;
+pub mod inside;
 pub mod launch;
 pub mod loaded;
 pub mod lock;

@@ -14,4 +14,5 @@
 mod kills;
 mod names;
 mod neighbours;
+mod settings;
 mod workloads;

@@ -83,6 +83,7 @@ fn good() -> FactSheet {
             ..RuntimeStatus::default()
         }),
         kubelet: KubeletFacts::default(),
+        kubelet_settings: None,
         agent: AgentPresence::Absent,
         sysctls: Sysctl::ALL.map(|it| (it, Some(it.wanted()))).into(),
     }

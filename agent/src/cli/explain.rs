@@ -80,7 +80,7 @@ fn explain_node(node: &ExplainNodeArgs, screen: &Screen) -> Result<String, CliEr
         return Err(CliError::OtherNode { own, asked });
     }
     match args.output {
-        Output::Text => Ok(render_node(&status.node, screen.width, screen.has_colour)),
+        Output::Text => Ok(render_node(&status, screen.width, screen.has_colour)),
         Output::Json => json(&status.node),
     }
 }

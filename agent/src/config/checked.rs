@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
@@ -57,6 +58,12 @@ pub struct ObserveConfig {
     pub cgroup_roots: Vec<CgroupPath>,
     /// A file of kubelet's was read, or thresholds are set; else those in the configuration are its defaults.
     pub knows_thresholds: bool,
+    /// The kubelet of the node is asked how it is configured: no file of its own is named.
+    #[serde(skip)]
+    pub asks_kubelet: bool,
+    /// The `kubelet` section, which counts before all that kubelet says.
+    #[serde(skip)]
+    pub kubelet_section: Map<String, Value>,
     pub runtime: ObservedRuntime,
     pub pods: ObservedPods,
     pub kubernetes: KubernetesConfig,

@@ -4,10 +4,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use super::duration::{self, SignedDuration};
 use super::fault::{Faults, FieldPath, suggestion};
 use super::raw::{RawKubelet, TextMap};
 use crate::model::eviction::{Amount, Signal};
+
+const HARD: &str = "evictionHard";
+const MERGE: &str = "mergeDefaultEvictionSettings";
 
 /// `evictionHard` where it is absent. A present map replaces all of it, also an empty one, unless
 /// `mergeDefaultEvictionSettings` is true.
@@ -18,6 +23,30 @@ const DEFAULT_HARD: [(&str, &str); 5] = [
     ("imagefs.available", "15%"),
     ("imagefs.inodesFree", "5%"),
 ];
+
+/// Puts them into the file that a kubelet is started with, which alone can ask for them: drop-ins and the command line
+/// come on top, and without a file there are none (kubelet 1.36, cmd/kubelet/app/server.go, `loadConfigFile`).
+pub(super) fn put_defaults(fields: &mut Map<String, Value>) {
+    let merges = fields.get(MERGE) == Some(&Value::Bool(true));
+    let hard = fields.entry(HARD).or_insert(Value::Null);
+    let is_absent = hard.is_null();
+    if is_absent {
+        *hard = Value::Object(Map::new());
+    }
+    if let Value::Object(hard) = hard
+        && (is_absent || merges)
+    {
+        for (signal, threshold) in DEFAULT_HARD {
+            hard.entry(signal).or_insert_with(|| threshold.into());
+        }
+    }
+}
+
+/// Without thresholds there are none.
+pub(super) fn put_none(fields: &mut Map<String, Value>) {
+    fields.remove(MERGE);
+    fields.entry(HARD).or_insert_with(|| Map::new().into());
+}
 
 pub(super) struct Eviction {
     pub(super) hard: TextMap,

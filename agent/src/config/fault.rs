@@ -44,6 +44,14 @@ impl FieldPath {
         Some(Self(parent.to_vec()))
     }
 
+    /// Names of the fields on the way, down to the first list.
+    pub(super) fn fields(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map_while(|step| match step {
+            Step::Field(name) => Some(name.as_str()),
+            Step::Index(_) => None,
+        })
+    }
+
     /// Whether `self` is `other` or holds it.
     pub fn is_prefix_of(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)

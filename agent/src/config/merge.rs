@@ -15,6 +15,8 @@ pub(super) enum Origin {
     /// The `kubelet` section of the agent's configuration.
     Inline,
     File(PathBuf),
+    /// The command line of a kubelet.
+    Flags,
 }
 
 /// The merged fields and, for each, the layer that set it.
@@ -37,11 +39,38 @@ impl Layers {
         });
     }
 
-    /// The same fault, said of the file that holds the field, or of the `kubelet` section.
+    /// Fields of `layer` count instead of those of the layers before it: mappings are not merged.
+    pub(super) fn overrule(&mut self, layer: &Map<String, Value>, origin: &Origin) {
+        let none = layer.keys().map(|name| (name.clone(), Value::Null));
+        self.apply(&none.collect(), origin);
+        self.apply(layer, origin);
+    }
+
+    /// Takes a field away.
+    pub(super) fn remove(&mut self, path: &FieldPath) {
+        let names: Vec<&str> = path.fields().collect();
+        let Some((last, above)) = names.split_last() else {
+            return;
+        };
+        let mut fields = &mut self.fields;
+        for name in above {
+            match fields.get_mut(*name) {
+                Some(Value::Object(inner)) => fields = inner,
+                _ => return,
+            }
+        }
+        fields.remove(*last);
+    }
+
+    /// The same fault, said of the file that holds the field, of the command line, or of the `kubelet` section.
     pub(super) fn locate(&self, fault: Fault) -> Fault {
         match self.origin(&fault.field) {
             Some(Origin::File(file)) => Fault {
                 file: Some(file.clone()),
+                ..fault
+            },
+            Some(Origin::Flags) => Fault {
+                file: Some(PathBuf::from("kubelet's command line")),
                 ..fault
             },
             Some(Origin::Inline) | None => Fault {

@@ -795,11 +795,104 @@ fn what_mode_observe_does_not_go_by_is_said_to_have_no_effect() {
         };
         (loaded.warnings, observe.knows_thresholds)
     };
-    let (warnings, _) = load("{maxPods: -3, evictionHard: {}, cgroupRoot: /a}");
-    let expected = "kubelet.maxPods has no effect in mode observe: kubelet goes by its own";
+    let (warnings, _) = load("{oomScoreAdj: 2000, evictionHard: {}, cgroupRoot: /a}");
+    let expected = "kubelet.oomScoreAdj has no effect in mode observe: kubelet goes by its own";
     assert_eq!(warnings, [expected]);
     assert_eq!(load("{}"), (Vec::new(), false));
     assert!(load("{evictionHard: {}}").1);
+}
+
+#[test]
+fn a_kubelet_that_runs_goes_by_its_file_its_drop_ins_its_command_line_and_last_by_what_is_said_here()
+ {
+    let base = format!(
+        "{KUBELET_HEAD}evictionHard: {{memory.available: 1Gi, nodefs.available: 5%}}\n\
+         kubeReserved: {{cpu: 100m}}\nmaxPods: 1\ncgroupRoot: /a\n"
+    );
+    let drop_ins = [(
+        "/k/conf.d/10.conf".into(),
+        format!(
+            "{KUBELET_HEAD}evictionHard: {{memory.available: 2Gi}}\nsystemReserved: {{cpu: 1}}\n"
+        ),
+    )];
+    let settings = |flags: &str, section: serde_json::Value| {
+        let flags = KubeletFlags::parse(flags.split_whitespace());
+        let section = section.as_object().expect("a mapping").clone();
+        let file = Some((Path::new("/k/config.yaml"), base.as_str()));
+        KubeletSettings::new(file, &drop_ins, &flags, &section).expect("they are parsed")
+    };
+    let found = settings("", serde_json::json!({}));
+    assert_eq!(found.warnings, [""; 0]);
+    assert_eq!(found.cgroup_roots[0].to_string(), "/a");
+    let hard = |of: &KubeletSettings| {
+        let pairs = of.kubelet.eviction_hard.iter();
+        let pairs: Vec<String> = pairs.map(|(name, it)| format!("{name}={it}")).collect();
+        pairs.join(" ")
+    };
+    assert_eq!(hard(&found), "memory.available=2Gi nodefs.available=5%");
+    assert_eq!(found.kubelet.max_pods, 1);
+    // A map of the command line takes the place of that of the files.
+    let flags = "--eviction-hard=memory.available<3Gi --max-pods=7 --cgroup-root=/b";
+    let found = settings(flags, serde_json::json!({}));
+    assert_eq!(hard(&found), "memory.available=3Gi");
+    assert_eq!(found.kubelet.max_pods, 7);
+    assert_eq!(found.cgroup_roots[0].to_string(), "/b");
+    let section = serde_json::json!({"evictionHard": {"memory.available": "4Gi"}});
+    assert_eq!(hard(&settings(flags, section)), "memory.available=4Gi");
+    // What is not understood is told, and is as if it were not set.
+    let found = settings(
+        "--eviction-hard=memory.available<x --max-pods=-2",
+        serde_json::json!({}),
+    );
+    assert_eq!(found.warnings.len(), 2, "{:#?}", found.warnings);
+    for warning in &found.warnings {
+        let is_told = warning.starts_with("kubelet's command line: ");
+        assert!(
+            is_told && warning.ends_with("; taken as not set"),
+            "{warning}"
+        );
+    }
+    assert_eq!(hard(&found), "");
+    let broken = [("/k/b.conf".into(), "a: [".to_owned())];
+    let flags = KubeletFlags::default();
+    let error = KubeletSettings::new(None, &broken, &flags, &serde_json::Map::new());
+    let error = error.expect_err("it is not parsed").to_string();
+    assert!(error.starts_with("/k/b.conf: "), "{error}");
+}
+
+/// Kubelet puts its default thresholds into the file that it is started with, and nowhere else.
+#[test]
+fn default_thresholds_are_those_of_the_file_that_a_kubelet_is_started_with() {
+    let hard = |file: Option<&str>, drop_in: &str, flags: &str| {
+        let file = file.map(|it| format!("{KUBELET_HEAD}{it}\n"));
+        let file = file.as_deref().map(|it| (Path::new("/k"), it));
+        let drop_ins = [("/d/a.conf".into(), format!("{KUBELET_HEAD}{drop_in}\n"))];
+        let flags = KubeletFlags::parse(flags.split_whitespace());
+        let found = KubeletSettings::new(file, &drop_ins, &flags, &serde_json::Map::new());
+        let found = found.expect("they are parsed");
+        assert_eq!(found.warnings, [""; 0]);
+        let hard = found.kubelet.eviction_hard;
+        (hard.len(), hard.get("memory.available").cloned())
+    };
+    let is = |n: usize, memory: &str| (n, Some(memory.to_owned()));
+    let less = "evictionHard: {memory.available: 1Gi}";
+    let merging = "mergeDefaultEvictionSettings: true";
+    let both = format!("{less}\n{merging}");
+    assert_eq!(hard(Some("maxPods: 1"), "", ""), is(5, "100Mi"));
+    assert_eq!(hard(Some("maxPods: 1"), less, ""), is(5, "1Gi"));
+    assert_eq!(hard(Some(less), "", ""), is(1, "1Gi"));
+    assert_eq!(hard(Some(&both), "", ""), is(5, "1Gi"));
+    assert_eq!(hard(Some(less), merging, ""), is(1, "1Gi"));
+    assert_eq!(
+        hard(Some(&both), "", "--eviction-hard=memory.available<2Gi"),
+        is(1, "2Gi")
+    );
+    assert_eq!(
+        hard(Some("maxPods: 1"), "evictionHard: null", ""),
+        (0, None)
+    );
+    assert_eq!(hard(None, "", ""), (0, None));
+    assert_eq!(hard(None, less, ""), is(1, "1Gi"));
 }
 
 #[test]

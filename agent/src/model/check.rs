@@ -11,6 +11,7 @@ use super::cgroup_name::CgroupDriver;
 use super::kernel::{Capability, KernelVersion, Lockdown};
 use super::mounts::CgroupFacts;
 use super::runtime_names::RuntimeStatus;
+use super::status::KubeletStatus;
 use super::sysctl::Sysctl;
 
 /// What the node lets this process do. `None` is what could not be found out.
@@ -58,6 +59,9 @@ pub struct FactSheet {
     /// `None`: of a mode that asks nobody.
     pub workloads: Option<WorkloadFacts>,
     pub kubelet: KubeletFacts,
+    /// Mode `observe`; `None`: they were not looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_settings: Option<KubeletSettingsFacts>,
     pub agent: AgentPresence,
     /// `None`: the setting cannot be read.
     pub sysctls: BTreeMap<Sysctl, Option<i64>>,
@@ -150,6 +154,15 @@ pub struct ApiServerFacts {
     pub fault: Option<String>,
     /// Verbs and resources that the agent would use and may not.
     pub lacks: Vec<String>,
+}
+
+/// What a kubelet that runs is run by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum KubeletSettingsFacts {
+    Known(KubeletStatus),
+    /// Why not.
+    Unknown(String),
 }
 
 /// Signs of a kubelet.

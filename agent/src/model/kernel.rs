@@ -183,9 +183,39 @@ pub fn is_zombie(status: &str) -> bool {
     status_field(status, "State").is_some_and(|it| it.starts_with('Z'))
 }
 
+/// Nanoseconds of a clock tick in `/proc`: USER_HZ is 100 on x86-64 and arm64 (include/asm-generic/param.h).
+pub const NS_PER_TICK: u64 = 10_000_000;
+
+/// When a process started, in clock ticks since boot: field 22 of `/proc/PID/stat` (proc_pid_stat(5)). Field 2, the
+/// name, is in parentheses and may hold anything, parentheses and spaces too.
+pub fn start_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    after_name.split(' ').nth(22 - 3)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let rest = "S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 8123 1000 200";
+        for (name, want) in [
+            ("sh", Some(8123)),
+            ("a) (b", Some(8123)),
+            (") S 1 2", Some(8123)),
+        ] {
+            assert_eq!(start_ticks(&format!("7 ({name}) {rest}")), want);
+        }
+        for stat in [
+            "",
+            "7 (sh",
+            "7 (sh) S 1 7",
+            "7 (sh) S 1 7 7 0 -1 x 1 2 3 4 5 6 7 8 20 0 1 0 x",
+        ] {
+            assert_eq!(start_ticks(stat), None, "{stat:?}");
+        }
+    }
 
     #[test]
     fn releases_of_all_kinds_have_a_version() {

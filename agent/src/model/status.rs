@@ -65,6 +65,13 @@ pub struct Status {
     pub warnings: Vec<String>,
 }
 
+impl Status {
+    /// The agent keeps the books of the node. False: another program does.
+    pub fn is_managed(&self) -> bool {
+        self.agent.mode == "own"
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
@@ -109,16 +116,41 @@ pub struct NodeStatus {
     /// Where the names of pods and containers come from; `None`: it is not asked, or has not told yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeStatus>,
+    /// Beside which the agent runs, and what that goes by; `None`: it is not asked, or not found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<KubeletStatus>,
     /// Where their workloads come from; `None` as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server: Option<ApiServerStatus>,
 }
 
-impl NodeStatus {
-    /// The agent keeps the books of the node. False: another program does.
-    pub fn is_managed(&self) -> bool {
-        let mut resources = self.resources.values();
-        resources.any(|it| it.allocatable.is_some())
+/// A kubelet that runs, and where it has its settings from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletStatus {
+    pub pid: u32,
+    pub started_at: WallTime,
+    /// Its files as it sees them: the one of `--config`, then those of `--config-dir`.
+    pub files: Vec<String>,
+    /// Fields of KubeletConfiguration that its command line says, among those that are looked at.
+    pub flags: Vec<String>,
+    /// Files that were written after it started: it may go by what they said before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+}
+
+impl KubeletStatus {
+    /// In words.
+    pub fn sources(&self) -> String {
+        let flags = match self.flags.is_empty() {
+            true => None,
+            false => Some(format!("its command line ({})", self.flags.join(", "))),
+        };
+        let all: Vec<String> = self.files.iter().cloned().chain(flags).collect();
+        match all.is_empty() {
+            true => "its defaults".to_owned(),
+            false => all.join(", "),
+        }
     }
 }
 
@@ -169,14 +201,14 @@ impl fmt::Display for CgroupVersion {
 #[serde(rename_all = "camelCase")]
 pub struct ResourceStatus {
     pub capacity: u64,
-    /// Kube-reserved, system-reserved and hard eviction together; `None`, as in the next two: another
-    /// program keeps the books of this node.
+    /// Kube-reserved, system-reserved and hard eviction together; `None`: another program keeps the books of this
+    /// node, and what it keeps back is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
-    /// What pods may request together.
+    /// What pods may request together; `None` as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocatable: Option<u64>,
-    /// What the pods of this node request together.
+    /// What the pods of this node request together; `None`: another program keeps the books.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<u64>,
     /// In use now by all pods; `None`: not measured.
@@ -630,6 +662,7 @@ pub(crate) mod tests {
             },
             placement: None,
             runtime: None,
+            kubelet: None,
             api_server: None,
             pressure: Some(pressure::tests::example_pressure()),
         }

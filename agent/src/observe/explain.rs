@@ -51,7 +51,7 @@ pub fn pod(
         api_version: ApiVersion::V1Alpha1,
         kind: PodExplanationKind::PodExplanation,
         pod: pod.clone(),
-        is_managed: status.node.is_managed(),
+        is_managed: status.is_managed(),
         placement: status.node.placement.clone(),
         eviction: pressure.and_then(|it| it.standing_of(&pod.uid)),
         record,

@@ -58,7 +58,9 @@ fn facts(config: &Config) -> FactSheet {
     }
     if let (Mode::Observe(settings), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)
     {
-        facts.pod_cgroups = Some(observe::find_pods(found, settings));
+        let (pods, kubelet) = observe::find_pods(found, settings);
+        facts.pod_cgroups = Some(pods);
+        facts.kubelet_settings = kubelet;
     }
     facts
 }

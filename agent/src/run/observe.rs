@@ -10,6 +10,7 @@
 //! and the directory of pins alone.
 
 mod known;
+mod kubelet;
 mod names;
 mod place;
 mod pods;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use self::kubelet::{KUBELET_GAP, Kubelet};
 use self::place::Place;
 pub(super) use self::place::PlaceError;
 use self::pods::PodSource;
@@ -44,7 +46,7 @@ use crate::api_server;
 use crate::config::{Config, ObserveConfig, ObservedRuntime};
 use crate::model::api_server::ApiServerStatus;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::check::{PodCgroups, WorkloadFacts};
+use crate::model::check::{KubeletSettingsFacts, PodCgroups, WorkloadFacts};
 use crate::model::mounts::CgroupFacts;
 use crate::model::runtime_names::RuntimeStatus;
 use crate::model::stats::StatsSnapshot;
@@ -103,6 +105,8 @@ struct Loop {
     config: Config,
     settings: ObserveConfig,
     node: Node,
+    /// `Err`: why it is not known what it is run by.
+    kubelet: Result<Kubelet, String>,
     tree: Arc<KubeTree>,
     sweeper: Sweeper,
     /// `None`: the size of the memory is not known.
@@ -129,6 +133,7 @@ struct Loop {
     hears_of_cgroups: bool,
     gather_due: Duration,
     measure_due: Duration,
+    kubelet_due: Duration,
 }
 
 /// For `ballast check`.
@@ -136,23 +141,60 @@ pub(super) fn check_config(config: &Config, observe: &ObserveConfig) -> Result<(
     find(&Root::host(), config, observe).map(|_| ())
 }
 
-/// For `ballast check`.
-pub(super) fn find_pods(found: &CgroupFacts, observe: &ObserveConfig) -> PodCgroups {
+/// For `ballast check`: where pods lie, and what their kubelet is run by, if it is asked.
+pub(super) fn find_pods(
+    found: &CgroupFacts,
+    observe: &ObserveConfig,
+) -> (PodCgroups, Option<KubeletSettingsFacts>) {
     let root = Root::host();
     let place = open_trees(&root, &found.layout)
         .map_err(PlaceError::Fs)
         .and_then(|trees| {
             let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
-            Place::find(&root, &reader, &observe.cgroup_roots)
+            find_place(&root, &reader, observe)
         });
     match place {
-        Ok(Some(Place { kubepods, .. })) => PodCgroups::Found {
-            path: kubepods.path.to_string(),
-            driver: kubepods.driver,
-        },
-        Ok(None) => PodCgroups::Absent,
-        Err(error) => PodCgroups::Unknown(crate::observe::chain(&error)),
+        Ok((Some(Place { kubepods, .. }), kubelet)) => {
+            let pods = PodCgroups::Found {
+                path: kubepods.path.to_string(),
+                driver: kubepods.driver,
+            };
+            (pods, facts_of(observe, kubelet))
+        }
+        Ok((None, kubelet)) => (PodCgroups::Absent, facts_of(observe, kubelet)),
+        Err(error) => (PodCgroups::Unknown(crate::observe::chain(&error)), None),
     }
+}
+
+fn facts_of(
+    observe: &ObserveConfig,
+    kubelet: Result<Kubelet, String>,
+) -> Option<KubeletSettingsFacts> {
+    let facts = match kubelet {
+        Ok(kubelet) => KubeletSettingsFacts::Known(kubelet.status),
+        Err(why) => KubeletSettingsFacts::Unknown(why),
+    };
+    observe.asks_kubelet.then_some(facts)
+}
+
+/// Where the pods lie, and the kubelet whose they are. Either may tell the other: `cgroupRoot` says where pods lie,
+/// and where they lie says which kubelet is meant, if there are more.
+fn find_place(
+    root: &Root,
+    reader: &CgroupReader,
+    observe: &ObserveConfig,
+) -> Result<(Option<Place>, Result<Kubelet, String>), PlaceError> {
+    let find = |pods| match observe.asks_kubelet {
+        true => Kubelet::find(root, observe, pods).map_err(|it| crate::observe::chain(&it)),
+        false => Err("it is not asked".to_owned()),
+    };
+    let kubelet = find(None);
+    let place = kubelet::find_pods(root, reader, observe, kubelet.as_ref().ok())?;
+    let kubelet = match &place {
+        Some(place) => find(Some(&place.root)),
+        None => kubelet,
+    };
+    Ok((place, kubelet))
 }
 
 /// For `ballast check`. `None`: nobody is asked.
@@ -179,6 +221,7 @@ pub(super) fn find_workloads(observe: &ObserveConfig) -> WorkloadFacts {
 /// What a start goes on with.
 struct Found {
     node: Node,
+    kubelet: Result<Kubelet, String>,
     place: Option<Place>,
     pod_source: PodSource,
 }
@@ -188,17 +231,18 @@ fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, 
     let mut faults = directories::faults(root, config, &[]);
     faults.extend(serve::faults(&config.metrics));
     let pod_source = pods::source(observe).map_err(RunError::from);
-    let node = Node::detect(root, &config.state_directory).map_err(RunError::from);
+    let node = Node::detect(root, Path::new(KUBELET_DIRECTORY)).map_err(RunError::from);
     let found = node.and_then(|mut node| {
         if let Some(name) = pods::node_name(observe) {
             node.name = name;
         }
-        let place = Place::find(root, &node.reader, &observe.cgroup_roots)?;
-        Ok((node, place))
+        let (place, kubelet) = find_place(root, &node.reader, observe)?;
+        Ok((node, place, kubelet))
     });
     match (found, pod_source) {
-        (Ok((node, place)), Ok(pod_source)) if faults.is_empty() => Ok(Found {
+        (Ok((node, place, kubelet)), Ok(pod_source)) if faults.is_empty() => Ok(Found {
             node,
+            kubelet,
             place,
             pod_source,
         }),
@@ -217,6 +261,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     check::check_fitness(&config)?;
     let Found {
         node,
+        kubelet,
         place,
         pod_source,
     } = find(&root, &config, observe)?;
@@ -275,6 +320,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         config,
         settings: observe.clone(),
         node,
+        kubelet,
         tree: Arc::clone(&tree),
         background,
         nodefs,
@@ -293,6 +339,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         hears_of_cgroups: true,
         gather_due: now,
         measure_due: now,
+        kubelet_due: now + KUBELET_GAP,
     };
     state.sweeper.set_bell(bell.clone());
     state.begin();
@@ -398,6 +445,7 @@ impl Loop {
                 self.node.topology.shape(),
             ),
         );
+        self.tell_kubelet();
     }
 
     /// `Ok(None)`: there is nothing to listen to, which is told.
@@ -464,6 +512,7 @@ impl Loop {
             self.programs_loaded(&programs);
             trigger = Trigger::Event;
         }
+        self.look_for_kubelet(started);
         if started >= self.walk_due() {
             self.look_for_tree();
             self.walk();
@@ -532,10 +581,12 @@ impl Loop {
     /// Kubelet may have been started since, or told another place.
     fn look_for_tree(&mut self) {
         let followed = self.tree.place();
-        let roots = &self.settings.cgroup_roots;
-        let (place, why) = match Place::find(&Root::host(), &self.node.reader, roots) {
+        let kubelet = self.kubelet.as_ref().ok();
+        let reader = &self.node.reader;
+        let (place, why) = match kubelet::find_pods(&Root::host(), reader, &self.settings, kubelet)
+        {
             Ok(Some(place)) => (Some(place), None),
-            Ok(None) => (None, Some(nowhere(roots))),
+            Ok(None) => (None, Some(nowhere(&self.settings.cgroup_roots))),
             // The one that was followed is followed as long as it is there.
             Err(error) => {
                 let there = followed.as_deref();
@@ -583,7 +634,8 @@ impl Loop {
         let page_size = self.node.identity.page_size.0;
         let path = kubepods.unwrap_or_else(CgroupPath::root);
         let reader = NodeReader::open(&root, trees, &path, self.nodefs.clone(), page_size);
-        self.pressure = reader.ok().map(|it| Pressure::new(it, &self.config));
+        let kubelet = self.kubelet_config();
+        self.pressure = reader.ok().map(|it| Pressure::new(it, kubelet));
         self.tree.set_place(place);
     }
 

@@ -1,7 +1,7 @@
 //! Who holds most of the memory that no pod has.
 
 use crate::model::text::meminfo_bytes;
-use crate::sources::mounts::parse_membership;
+use crate::sources::mounts::cgroup_of;
 use crate::sys::Root;
 
 /// A process as it is named to people.
@@ -32,7 +32,10 @@ pub fn largest_outside(root: &Root, without: &str) -> Option<Largest> {
         .collect();
     all.sort_unstable_by(|a, b| b.cmp(a));
     all.into_iter().find_map(|(bytes, pid, name)| {
-        let cgroup = memory_cgroup(&root.read_text(format!("/proc/{pid}/cgroup")).ok()?)?;
+        let cgroup = cgroup_of(
+            &root.read_text(format!("/proc/{pid}/cgroup")).ok()?,
+            "memory",
+        )?;
         let below = cgroup.strip_prefix(without);
         let is_within = below.is_some_and(|it| it.is_empty() || it.starts_with('/'));
         (!is_within).then_some(Largest {
@@ -42,35 +45,4 @@ pub fn largest_outside(root: &Root, without: &str) -> Option<Largest> {
             bytes,
         })
     })
-}
-
-/// Of the lines of `/proc/PID/cgroup`: that of the memory controller, or of cgroup v2.
-fn memory_cgroup(text: &str) -> Option<String> {
-    let memberships = parse_membership(text);
-    let mut of_memory = memberships
-        .iter()
-        .filter(|it| it.controllers.iter().any(|it| it.0 == "memory"));
-    let found = of_memory
-        .next()
-        .or_else(|| memberships.iter().find(|it| it.hierarchy_id == 0))?;
-    Some(found.path.clone())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_of_memory_counts() {
-        let v1 = "12:memory:/a/b\n3:cpu,cpuacct:/c\n0::/unified\n";
-        assert_eq!(memory_cgroup(v1).as_deref(), Some("/a/b"));
-        assert_eq!(memory_cgroup("0::/u/x\n").as_deref(), Some("/u/x"));
-        assert_eq!(memory_cgroup("x\n"), None);
-    }
-
-    #[test]
-    fn the_largest_is_not_looked_for_in_what_is_left_out() {
-        let found = largest_outside(&Root::host(), "/no/such/cgroup").expect("a process");
-        assert!(found.bytes > 0 && !found.name.is_empty(), "{found:?}");
-    }
 }

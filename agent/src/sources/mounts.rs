@@ -67,11 +67,7 @@ pub fn cgroup_facts(root: &Root) -> Result<CgroupFacts, LayoutError> {
 pub fn own_cgroup(root: &Root, controller: &str) -> Option<CgroupPath> {
     let of = |pid: &str| -> Option<String> {
         let text = root.read_text(format!("/proc/{pid}/cgroup")).ok()?;
-        let memberships = parse_membership(&text);
-        let mut memberships_of = memberships.iter();
-        let named = memberships_of.find(|it| it.controllers.iter().any(|it| it.0 == controller));
-        let found = named.or_else(|| memberships.iter().find(|it| it.hierarchy_id == 0))?;
-        Some(found.path.clone())
+        cgroup_of(&text, controller)
     };
     // The host's init is in the root, or right below it; seen from another namespace it is somewhere above.
     of("1").filter(|it| !it.contains("/.."))?;
@@ -167,6 +163,15 @@ fn octal(digits: &[u8; 3]) -> Option<u8> {
         let digit = digit.checked_sub(b'0').filter(|it| *it < 8)?;
         value.checked_mul(8)?.checked_add(digit)
     })
+}
+
+/// The cgroup in the hierarchy of a controller, else that of cgroup v2, by the lines of `/proc/PID/cgroup`.
+pub fn cgroup_of(text: &str, controller: &str) -> Option<String> {
+    let memberships = parse_membership(text);
+    let mut all = memberships.iter();
+    let named = all.find(|it| it.controllers.iter().any(|it| it.0 == controller));
+    let found = named.or_else(|| memberships.iter().find(|it| it.hierarchy_id == 0))?;
+    Some(found.path.clone())
 }
 
 /// The lines that parse, in file order.

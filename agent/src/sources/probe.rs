@@ -10,18 +10,17 @@ use crate::model::capacity::is_swap_on;
 use crate::model::check::{
     AgentPresence, Bpffs, CgroupDetection, FactSheet, KubeletFacts, MemoryFloor, Namespaces,
 };
-use crate::model::kernel::{effective_capabilities, effective_uid, is_zombie};
+use crate::model::kernel::effective_capabilities;
 use crate::model::mounts::{CgroupFacts, CgroupLayout};
 use crate::model::node_memory::{Meminfo, low_watermark_pages};
 use crate::model::sysctl::Sysctl;
 use crate::model::text::{limit, number};
 use crate::sources::block_io::uncounted_disks;
+use crate::sources::kubelet_process;
 use crate::sources::mounts::{cgroup_facts, parse_mountinfo};
 use crate::sources::psi::node_stalls;
 use crate::sys::{Root, page_size, unix_socket};
 
-/// Names that the kubelet process, or a binary with a kubelet inside, goes by: k3s and MicroK8s.
-const KUBELETS: [&str; 4] = ["kubelet", "k3s-server", "k3s-agent", "kubelite"];
 const KUBELET_PORT: u16 = 10250;
 
 /// How long a running agent may take to accept a connection.
@@ -67,6 +66,7 @@ pub fn facts(root: &Root, socket: &Path) -> FactSheet {
         pod_cgroups: None,
         runtime: None,
         kubelet: kubelet(root),
+        kubelet_settings: None,
         agent: agent(root, socket),
         sysctls: sysctls(root),
     }
@@ -203,31 +203,15 @@ fn bpffs(root: &Root) -> Bpffs {
 }
 
 /// A kubelet shows as a process, unless this one lives in a PID namespace of its own; then its
-/// port may show. Only processes of root count: anyone can take the name.
+/// port may show.
 fn kubelet(root: &Root) -> KubeletFacts {
-    let mut processes = BTreeMap::new();
-    for pid in root.list("/proc").unwrap_or_default() {
-        let Ok(id) = pid.parse() else { continue };
-        let Ok(comm) = root.read_text(format!("/proc/{pid}/comm")) else {
-            continue;
-        };
-        let comm = comm.trim_end();
-        if !KUBELETS.contains(&comm) {
-            continue;
-        }
-        let Ok(status) = root.read_text(format!("/proc/{pid}/status")) else {
-            continue;
-        };
-        if effective_uid(&status) == Some(0) && !is_zombie(&status) {
-            processes.insert(id, comm.to_owned());
-        }
-    }
+    let processes = kubelet_process::find(root).into_iter();
     let is_port_taken = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .filter_map(|it| root.read_text(it).ok())
         .any(|it| has_listener(&it, KUBELET_PORT));
     KubeletFacts {
-        processes,
+        processes: processes.map(|it| (it.pid, it.name)).collect(),
         is_port_taken,
         is_configured: root.exists("/var/lib/kubelet/config.yaml"),
     }

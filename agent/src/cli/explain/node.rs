@@ -3,12 +3,13 @@
 use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
 use crate::cli::pressure;
-use crate::model::status::{CpuPools, NodeStatus, NumaNodeStatus, PlacementStatus};
+use crate::model::status::{CpuPools, NumaNodeStatus, PlacementStatus, Status};
 use crate::units::Bytes;
 
 /// The node's placement and pressure as text of at most `width` columns where names allow it.
-pub fn render_node(node: &NodeStatus, width: usize, has_colour: bool) -> String {
+pub fn render_node(status: &Status, width: usize, has_colour: bool) -> String {
     let paint = Paint { has_colour };
+    let node = &status.node;
     let mut out = String::new();
     add_line!(
         out,
@@ -17,11 +18,19 @@ pub fn render_node(node: &NodeStatus, width: usize, has_colour: bool) -> String 
     );
     match &node.placement {
         Some(placement) => render_placement(placement, width, paint, &mut out),
-        None if !node.is_managed() => {
+        None if !status.is_managed() => {
             add_line!(
                 out,
                 "another program places pods on this node, and its books are not read"
             );
+            if let Some(kubelet) = &node.kubelet {
+                let text = format!(
+                    "kubelet (pid {}) goes by {}",
+                    kubelet.pid,
+                    kubelet.sources()
+                );
+                add_line!(out, "{}", printable(&text));
+            }
         }
         None => {
             add_line!(
@@ -33,7 +42,7 @@ pub fn render_node(node: &NodeStatus, width: usize, has_colour: bool) -> String 
     out.push('\n');
     match &node.pressure {
         Some(pressure) => pressure::render_whole(pressure, width, paint, &mut out),
-        None if !node.is_managed() => {
+        None if !status.is_managed() => {
             add_line!(out, "another program evicts pods from it");
         }
         None => {

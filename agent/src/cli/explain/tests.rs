@@ -13,8 +13,10 @@ use crate::model::placement::MemoryBlock;
 use crate::model::pod::PodUid;
 use crate::model::status::tests::example_status;
 use crate::model::status::{
-    CpuPools, DeviceCounts, ExclusiveCpus, NumaAmounts, NumaNodeStatus, PlacementStatus,
+    CpuPools, DeviceCounts, ExclusiveCpus, KubeletStatus, NumaAmounts, NumaNodeStatus,
+    PlacementStatus,
 };
+use crate::model::time::WallTime;
 use crate::model::topology::NumaNodeId;
 use crate::observe::protocol::{PodExplanation, PodExplanationKind};
 
@@ -448,26 +450,43 @@ last evicted: default/greedy for memory.available at 2025-11-21T07:26:40.000000Z
 
 #[test]
 fn the_node_is_explained() {
-    let mut node = example_status().node;
-    let text = render_node(&node, 80, false);
+    let mut status = example_status();
+    let text = render_node(&status, 80, false);
     assert!(text.contains("not known yet"), "{text}");
-    node.placement = Some(example_placement());
-    check(&render_node(&node, 80, false), NODE);
-    let coloured = render_node(&node, 80, true);
+    status.node.placement = Some(example_placement());
+    check(&render_node(&status, 80, false), NODE);
+    let coloured = render_node(&status, 80, true);
     assert!(coloured.contains("\x1b[33m9999 main (gone)"), "{coloured}");
     assert!(coloured.contains("\x1b[31mMemoryPressure"), "{coloured}");
-    node.pressure = None;
-    let text = render_node(&node, 80, false);
+    status.node.pressure = None;
+    let text = render_node(&status, 80, false);
     assert!(text.contains("short of is not known yet"), "{text}");
 }
 
 #[test]
+fn beside_a_kubelet_it_is_said_what_that_goes_by() {
+    let mut status = example_status();
+    status.agent.mode = "observe".into();
+    status.node.kubelet = Some(KubeletStatus {
+        pid: 4711,
+        started_at: WallTime::default(),
+        files: vec!["/k/config.yaml".into(), "/k/conf.d/a\nb.conf".into()],
+        flags: vec!["maxPods".into()],
+        changed: Vec::new(),
+    });
+    let text = render_node(&status, 80, false);
+    let right = "its books are not read\nkubelet (pid 4711) goes by /k/config.yaml, /k/conf.d/a?b.conf, its command line \
+                 (maxPods)\n";
+    assert!(text.contains(right), "{text}");
+}
+
+#[test]
 fn a_reading_that_is_old_and_pods_past_the_tenth_are_told() {
-    let mut node = example_status().node;
-    let pressure = node.pressure.as_mut().expect("the example has it");
+    let mut status = example_status();
+    let pressure = status.node.pressure.as_mut().expect("the example has it");
     pressure.signals[0].age_ms = Some(12_000);
     pressure.order = vec![pressure.order[1].clone(); 12];
-    let text = render_node(&node, 80, false);
+    let text = render_node(&status, 80, false);
     assert!(text.contains("met, -20Mi\n  read 12s ago\n"), "{text}");
     assert!(text.contains("\n10 default/database "), "{text}");
     assert!(text.contains("20Mi\nand 2 more\n"), "{text}");

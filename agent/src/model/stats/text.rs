@@ -7,10 +7,8 @@ use super::{
     DeviceIo, DeviceNumber, DiskCounts, DiskStats, InterfaceStats, IoCost, IoCounts, NumaPages,
     TrafficCounts,
 };
+use crate::model::kernel::NS_PER_TICK;
 use crate::model::text::{ParseError, flat_keyed, limit, number};
-
-/// `USER_HZ` is 100 on every architecture that has eBPF.
-const NS_PER_TICK: u64 = 10_000_000;
 
 /// `cpuacct.stat` of v1: time in user space and in the kernel, nanoseconds.
 pub fn parse_cpuacct_stat(text: &str) -> Result<(Option<u64>, Option<u64>), ParseError> {

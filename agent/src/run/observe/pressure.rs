@@ -1,7 +1,7 @@
 //! How far the node is from kubelet's thresholds, as kubelet would measure it. Kubelet decides; this shows.
 
 use super::Loop;
-use crate::config::{Compat, Config};
+use crate::config::{Compat, KubeletConfig};
 use crate::decide::eviction::signals::{available_memory, observations};
 use crate::decide::eviction::{FsLayout, Policy};
 use crate::model::eviction::{MemoryMethod, NodeReading, Signal, Threshold};
@@ -28,16 +28,25 @@ pub(super) struct Pressure {
 }
 
 impl Pressure {
-    pub(super) fn new(reader: NodeReader, config: &Config) -> Self {
-        let policy = Policy::new(&config.kubelet, FsLayout::One, Compat::Kubelet);
+    pub(super) fn new(reader: NodeReader, kubelet: &KubeletConfig) -> Self {
         Self {
             reader,
-            // Texts with a fault are none in a checked configuration.
-            thresholds: policy.map(|it| it.thresholds).unwrap_or_default(),
+            thresholds: thresholds(kubelet),
             before: None,
             status: None,
         }
     }
+
+    /// Goes by those of another kubelet from now on.
+    pub(super) fn set_thresholds(&mut self, kubelet: &KubeletConfig) {
+        self.thresholds = thresholds(kubelet);
+    }
+}
+
+fn thresholds(kubelet: &KubeletConfig) -> Vec<Threshold> {
+    let policy = Policy::new(kubelet, FsLayout::One, Compat::Kubelet);
+    // Texts with a fault are none in a checked configuration.
+    policy.map(|it| it.thresholds).unwrap_or_default()
 }
 
 impl Loop {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Loop, names};
-use crate::check::NO_THRESHOLDS;
 use crate::model::api_server::ApiServerStatus;
 use crate::model::container::PodPhase;
 use crate::model::stats::{CgroupStats, KnownContainer, KnownPod, StatsSnapshot};
@@ -17,8 +16,8 @@ use crate::model::status::{
 use crate::model::time::WallTime;
 use crate::observe::metrics::ContainerLabels;
 use crate::observe::metrics::labels::ObjectKind;
-use crate::run::publisher;
 use crate::run::usage::Usages;
+use crate::run::{node, publisher};
 use crate::sources::block_io::uncounted_disks;
 use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};
@@ -103,6 +102,7 @@ impl Loop {
                 ebpf: self.publisher.ebpf(self.tree.kernel.lost()),
                 pressure: self.pressure.as_ref().and_then(|it| it.status.clone()),
                 placement: None,
+                kubelet: self.kubelet.as_ref().ok().map(|it| it.status.clone()),
                 runtime: self.runtime.clone(),
                 api_server,
             },
@@ -111,7 +111,7 @@ impl Loop {
             warnings: self
                 .nameless(pods)
                 .into_iter()
-                .chain((!self.settings.knows_thresholds).then(|| NO_THRESHOLDS.to_owned()))
+                .chain(self.kubelet_warnings())
                 .chain(self.strange_list(pods.len()))
                 .chain(
                     events_fault.map(|why| format!("OOM kills are no Events of their pods: {why}")),
@@ -135,7 +135,7 @@ impl Loop {
         names::warnings(self.names_from(), self.runtime.as_ref(), pods, now)
     }
 
-    /// What the node has, and what all pods use of it.
+    /// What the node has, what kubelet keeps of it, if that is known, and what all pods use of it.
     fn resources(
         &self,
         usages: &Usages,
@@ -146,20 +146,37 @@ impl Loop {
             pods.map(|it| it.memory.usage).sum::<Option<u64>>()
         });
         let cpu = usages.kubepods_cpu().map(|MilliCpu(milli)| milli);
-        let n_cpus = self.node.topology.online().len() as u64;
-        let resource = |capacity: u64, used: Option<u64>| ResourceStatus {
-            capacity,
-            used,
-            ..ResourceStatus::default()
+        let kubelet = self.kubelet_config();
+        let is_known = self.kubelet.is_ok() || self.settings.knows_thresholds;
+        // Without thresholds that can be understood nobody knows what is kept for them.
+        let allocatable = node::allocatable(kubelet, &self.node.capacity);
+        let allocatable = allocatable.ok().filter(|_| is_known);
+        let mut resources = match allocatable {
+            Some(allocatable) => node::resources(&allocatable, kubelet, self.node.capacity.n_cpus),
+            None => self.capacities(),
         };
-        [
-            ("cpu".to_owned(), resource(n_cpus * 1000, cpu)),
-            (
-                "memory".to_owned(),
-                resource(self.node.capacity.memory.0, of_pods),
-            ),
-        ]
-        .into()
+        for (name, used) in [("cpu", cpu), ("memory", of_pods)] {
+            if let Some(resource) = resources.get_mut(name) {
+                resource.used = used;
+            }
+        }
+        resources
+    }
+
+    fn capacities(&self) -> BTreeMap<String, ResourceStatus> {
+        let n_cpus = self.node.topology.online().len() as u64;
+        let capacities = [
+            ("cpu", n_cpus * 1000),
+            ("memory", self.node.capacity.memory.0),
+        ];
+        let resources = capacities.map(|(name, capacity)| {
+            let resource = ResourceStatus {
+                capacity,
+                ..ResourceStatus::default()
+            };
+            (name.to_owned(), resource)
+        });
+        resources.into()
     }
 
     fn pod(

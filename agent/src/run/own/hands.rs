@@ -8,7 +8,7 @@ use crate::config::{Compat, CpuManagerPolicy, Enforcement, KubeletConfig, Memory
 use crate::decide::cgroup_files::{FileRules, hugepage_size_name};
 use crate::decide::desired::{AncestorCpuset, NodePlan};
 use crate::decide::device_access::device_access;
-use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations};
+use crate::decide::node_allocatable::NodeAllocatable;
 use crate::decide::qos_cgroups::QosReserved;
 use crate::decide::resource_settings::{CpuLimits, NodeFacts, ResourceSettings};
 use crate::model::capacity::NodeCapacity;
@@ -20,7 +20,7 @@ use crate::model::device_access::DeviceRules;
 use crate::model::numa::NumaMask;
 use crate::model::topology::{NumaNodeId, Topology};
 use crate::run::RunError;
-use crate::run::node::{Node, NodeError, n_cpus};
+use crate::run::node::{self, Node, NodeError, n_cpus};
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::sysfs;
 use crate::sys::{Root, Trees, syscall};
@@ -335,19 +335,10 @@ fn allocatable(
     kubelet: &KubeletConfig,
     capacity: &NodeCapacity,
 ) -> Result<NodeAllocatable, SettingError> {
-    let pools = capacity.hugepages.iter();
-    let machine = Machine {
-        n_cpus: capacity.n_cpus,
-        memory: capacity.memory,
-        hugepages: pools.map(|(size, n)| (size.0, *n)).collect(),
-        ephemeral_storage: capacity.ephemeral_storage,
-        max_pid: capacity.pids,
-    };
-    let reservations = Reservations::new(kubelet).map_err(|error| SettingError::Setting {
+    node::allocatable(kubelet, capacity).map_err(|error| SettingError::Setting {
         field: "evictionHard",
         message: error.to_string(),
-    })?;
-    Ok(NodeAllocatable::new(&machine, &reservations))
+    })
 }
 
 fn over_reserved(allocatable: &NodeAllocatable) -> Vec<SettingError> {

@@ -29,6 +29,7 @@ use crate::observe::metrics::labels::{
     CgroupOp, DriftCause, KubeletCgroupOp, KubeletContainerState, LagKind, ObjectKind, Phase,
     WriteResult,
 };
+use crate::run::node::{self, amount};
 use crate::run::publisher;
 use crate::run::usage::Usages;
 use crate::sources::block_io::uncounted_disks;
@@ -326,6 +327,7 @@ impl Loop {
                 psi,
                 ebpf: self.publisher.ebpf(self.shared.lost()),
                 pressure: self.pressure.status(),
+                kubelet: None,
                 placement: Some(summary(
                     &self.placement.managers,
                     &self.placement.settings,
@@ -351,9 +353,8 @@ impl Loop {
     /// Node totals by resource.
     fn resources(&self, usages: &Usages) -> BTreeMap<String, ResourceStatus> {
         let allocatable = &self.hands.plan.allocatable;
-        let n_pods = self.config.kubelet.max_pods;
-        let capacity = allocatable.node_capacity(n_pods);
-        let free = allocatable.node_allocatable(n_pods);
+        let n_cpus = self.node.capacity.n_cpus;
+        let mut resources = node::resources(allocatable, &self.config.kubelet, n_cpus);
         let mut requested: BTreeMap<String, u64> = BTreeMap::new();
         let mut used_memory = 0;
         let used_cpu = usages.kubepods_cpu();
@@ -371,25 +372,15 @@ impl Loop {
                 used_memory += bytes;
             }
         }
-        capacity
-            .keys()
-            .map(|name| {
-                let total = amount(&capacity, name);
-                let left = amount(&free, name);
-                let resource = ResourceStatus {
-                    capacity: total,
-                    reserved: Some(total.saturating_sub(left)),
-                    allocatable: Some(left),
-                    requested: Some(requested.get(name).copied().unwrap_or(0)),
-                    used: match name.as_str() {
-                        "memory" => Some(used_memory),
-                        "cpu" => used_cpu.map(|MilliCpu(milli)| milli),
-                        _ => None,
-                    },
-                };
-                (name.clone(), resource)
-            })
-            .collect()
+        for (name, resource) in &mut resources {
+            resource.requested = Some(requested.get(name).copied().unwrap_or(0));
+            resource.used = match name.as_str() {
+                "memory" => Some(used_memory),
+                "cpu" => used_cpu.map(|MilliCpu(milli)| milli),
+                _ => None,
+            };
+        }
+        resources
     }
 
     fn pod_status(
@@ -555,16 +546,5 @@ fn bounds(requests: &ResourceList, limits: &ResourceList) -> ResourceBounds {
         cpu_limit_milli: has(limits, "cpu").then(|| milli_cpu(limits)),
         memory_request_bytes: has(requests, "memory").then(|| memory(requests)),
         memory_limit_bytes: has(limits, "memory").then(|| memory(limits)),
-    }
-}
-
-/// In the unit of the status document: thousandths for CPU, units for the rest.
-fn amount(list: &ResourceList, name: &str) -> u64 {
-    match name {
-        "cpu" => {
-            let MilliCpu(milli) = milli_cpu(list);
-            milli
-        }
-        _ => list.get(name).map_or(0, |it| it.units()),
     }
 }

@@ -10,6 +10,15 @@ fn mount(fs_type: &str, root: &str, at: &str, options: &str) -> Mount {
 }
 
 #[test]
+fn the_line_of_the_controller_counts() {
+    let of_memory = |text| cgroup_of(text, "memory");
+    let v1 = "12:memory:/a/b\n3:cpu,cpuacct:/c\n0::/unified\n";
+    assert_eq!(of_memory(v1).as_deref(), Some("/a/b"));
+    assert_eq!(of_memory("0::/u/x\n").as_deref(), Some("/u/x"));
+    assert_eq!(of_memory("x\n"), None);
+}
+
+#[test]
 fn mountinfo_lines_are_read_with_their_escapes() {
     let text = "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:9 master:2 - tmpfs tmpfs rw\n\
                 40 31 0:37 / /mnt/a\\040b\\134c rw - cgroup  rw,xattr,name=systemd\n\

@@ -1,0 +1,196 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+/// A node of files, gone when it is dropped.
+struct Node(PathBuf);
+
+impl Node {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("ballast-{name}-{}", std::process::id()));
+        fs::create_dir_all(path.join("proc")).unwrap();
+        Self(path)
+    }
+
+    /// A process with a root directory of its own.
+    fn start(&self, pid: u32, comm: &str, uid: u32, line: &str) -> PathBuf {
+        let of = self.0.join(format!("proc/{pid}"));
+        fs::create_dir_all(of.join("root/etc")).unwrap();
+        let status =
+            format!("Name:\t{comm}\nState:\tS (sleeping)\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
+        let stat =
+            format!("{pid} ({comm}) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 8123 1000 200");
+        let line = line.replace(' ', "\0") + "\0";
+        for (file, text) in [
+            ("comm", format!("{comm}\n")),
+            ("status", status),
+            ("stat", stat),
+            ("cmdline", line),
+        ] {
+            fs::write(of.join(file), text).unwrap();
+        }
+        symlink("/etc", of.join("cwd")).unwrap();
+        of.join("root/etc")
+    }
+
+    fn find(&self, pods: &str) -> Result<Kubelet, String> {
+        let pods = (!pods.is_empty()).then(|| pods.parse().unwrap());
+        let found = Kubelet::find(&Root::at(&self.0), &ObserveConfig::default(), pods.as_ref());
+        found.map_err(|it| crate::observe::chain(&it))
+    }
+
+    fn pid(&self, pods: &str) -> Result<u32, String> {
+        self.find(pods).map(|it| it.status.pid)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn file(fields: &str) -> String {
+    format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{fields}\n")
+}
+
+#[test]
+fn its_files_are_read_as_it_sees_them() {
+    let node = Node::new("kubelet-files");
+    let line = "/usr/bin/kubelet --config=kubelet.yaml --config-dir=/etc/conf.d --max-pods=7";
+    let etc = node.start(42, "kubelet", 0, line);
+    fs::create_dir(etc.join("conf.d")).unwrap();
+    fs::write(
+        etc.join("store.yaml"),
+        file("evictionHard: {memory.available: 1Gi}"),
+    )
+    .unwrap();
+    symlink("/etc/store.yaml", etc.join("kubelet.yaml")).unwrap();
+    fs::write(
+        etc.join("conf.d/b.conf"),
+        file("kubeReserved: {memory: 2Gi}"),
+    )
+    .unwrap();
+    fs::write(
+        etc.join("conf.d/a.conf"),
+        file("kubeReserved: {memory: 1Gi}"),
+    )
+    .unwrap();
+    fs::write(etc.join("conf.d/c.conf~"), "no").unwrap();
+    fs::create_dir_all(etc.join("conf.d/d.conf")).unwrap();
+    fs::write(
+        etc.join("conf.d/d.conf/e.conf"),
+        file("systemReserved: {cpu: 1}"),
+    )
+    .unwrap();
+
+    let found = node.find("").unwrap();
+    let hard = &found.settings.kubelet.eviction_hard;
+    assert_eq!(hard.get("memory.available").unwrap().to_string(), "1Gi");
+    assert_eq!(
+        found.settings.kubelet.kube_reserved["memory"].to_string(),
+        "2Gi"
+    );
+    assert_eq!(found.settings.kubelet.max_pods, 7);
+    assert_eq!(found.settings.warnings, [""; 0]);
+    assert_eq!(
+        found.status.sources(),
+        "/etc/kubelet.yaml, /etc/conf.d/a.conf, /etc/conf.d/b.conf, /etc/conf.d/d.conf/e.conf, its command line \
+         (maxPods)"
+    );
+    // It started 81 s after the boot, and all files are newer.
+    assert_eq!(found.status.changed.len(), 5, "{:?}", found.status);
+    assert!(found.process.is_there(&Root::at(&node.0)));
+
+    // Kubelet follows no link to a directory of drop-ins.
+    fs::rename(etc.join("conf.d"), etc.join("real.d")).unwrap();
+    symlink("real.d", etc.join("conf.d")).unwrap();
+    let found = node.find("").unwrap();
+    assert_eq!(found.status.files, ["/etc/kubelet.yaml"]);
+
+    fs::write(etc.join("store.yaml"), "a: [").unwrap();
+    let why = node.pid("").unwrap_err();
+    assert!(
+        why.starts_with("read what kubelet (pid 42) was told: /etc/kubelet.yaml: "),
+        "{why}"
+    );
+    fs::remove_file(etc.join("store.yaml")).unwrap();
+    let why = node.pid("").unwrap_err();
+    let expected = "read what kubelet (pid 42) was told: /etc/kubelet.yaml is not there";
+    assert_eq!(why, expected);
+}
+
+#[test]
+fn the_one_is_meant_whose_pods_they_are() {
+    let node = Node::new("kubelet-several");
+    assert_eq!(node.pid(""), Err("no kubelet runs".to_owned()));
+    // Anybody takes the name; and what it is told is of no account.
+    node.start(7, "kubelet", 1000, "kubelet --cgroup-root=/a");
+    assert_eq!(node.pid(""), Err("no kubelet runs".to_owned()));
+    node.start(8, "k3s-server", 0, "/usr/local/bin/k3s server");
+    let why = "the kubelet inside k3s-server (pid 8) does not tell on its command line";
+    assert_eq!(node.pid(""), Err(why.to_owned()));
+
+    node.start(10, "kubelet", 0, "kubelet --cgroup-root=/a");
+    for pods in ["", "/a", "/docker/0123/a"] {
+        assert_eq!(node.pid(pods), Ok(10), "{pods}");
+    }
+    let elsewhere = "the kubelet that runs (pid 10) has its pods elsewhere";
+    for pods in ["/", "/b", "/ba"] {
+        assert_eq!(node.pid(pods), Err(elsewhere.to_owned()), "{pods}");
+    }
+
+    // What runs in a pod calls itself as it likes.
+    node.start(15, "kubelet", 0, "kubelet --cgroup-root=/a");
+    fs::write(
+        node.0.join("proc/15/cgroup"),
+        "4:memory:/a/kubepods/burstable/pod1/2\n",
+    )
+    .unwrap();
+    assert_eq!(node.pid("/a"), Ok(10));
+    assert_eq!(node.pid(""), Ok(10));
+    // One that cannot be read leaves the one that is meant.
+    node.start(16, "kubelet", 0, "kubelet --config=/none");
+    assert_eq!(node.pid("/a"), Ok(10));
+    assert!(node.pid("/b").unwrap_err().contains("/none is not there"));
+    for pid in ["15", "16"] {
+        fs::remove_dir_all(node.0.join("proc").join(pid)).unwrap();
+    }
+
+    // What is said of the place of the pods is no word of any kubelet.
+    let section = serde_json::json!({"cgroupRoot": "/b", "maxPods": 9});
+    let observe = ObserveConfig {
+        kubelet_section: section.as_object().unwrap().clone(),
+        ..ObserveConfig::default()
+    };
+    let at = |root: &str| Some(root.parse::<CgroupPath>().unwrap());
+    let root = Root::at(&node.0);
+    assert!(Kubelet::find(&root, &observe, at("/b").as_ref()).is_err());
+    let found = Kubelet::find(&root, &observe, at("/a").as_ref()).unwrap();
+    assert_eq!(found.settings.kubelet.max_pods, 9);
+
+    node.start(20, "kubelet", 0, "kubelet");
+    for (pods, right) in [("/", 20), ("/a", 10), ("/docker/0123", 20)] {
+        assert_eq!(node.pid(pods), Ok(right), "{pods}");
+    }
+    let several = "more than one kubelet may have these pods (pid 10, 20)";
+    assert_eq!(node.pid(""), Err(several.to_owned()));
+    assert_eq!(node.pid("/docker/0123/a"), Err(several.to_owned()));
+}
+
+#[test]
+fn the_root_of_a_cgroup_namespace_of_its_own_is_not_that_of_the_node() {
+    let node = Node::new("kubelet-namespace");
+    let namespace = |pid: u32, id: &str| {
+        let of = node.0.join(format!("proc/{pid}/ns"));
+        fs::create_dir_all(&of).unwrap();
+        symlink(format!("cgroup:[{id}]"), of.join("cgroup")).unwrap();
+    };
+    namespace(1, "1");
+    node.start(10, "kubelet", 0, "kubelet");
+    namespace(10, "1");
+    node.start(20, "kubelet", 0, "kubelet");
+    namespace(20, "2");
+    assert_eq!(node.pid("/"), Ok(10));
+}

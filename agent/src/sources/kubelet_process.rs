@@ -1,0 +1,163 @@
+//! The kubelet of the node as a process: how it was started, and the files that it was told of, as it sees them itself.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::libc::ENOTDIR;
+
+use crate::model::kernel::{NS_PER_TICK, effective_uid, is_zombie, start_ticks};
+use crate::sources::mounts::cgroup_of;
+use crate::sys::input::MAX_CONFIG_BYTES;
+use crate::sys::inside::{FoundFile, Inside};
+use crate::sys::{FsError, Operation, Root, clock};
+
+/// Its name, and those of programs with a kubelet inside: k3s (RKE2 runs kubelet itself) and MicroK8s.
+const KUBELETS: [&str; 4] = [KUBELET, "k3s-server", "k3s-agent", "kubelite"];
+const KUBELET: &str = "kubelet";
+
+/// Drop-ins of a kubelet, and levels of directories below the first: more are not read.
+const MAX_FILES: usize = 64;
+const MAX_DEPTH: usize = 8;
+
+/// A process that is called like kubelet, or like a program with one inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeletProcess {
+    pub pid: u32,
+    /// Its `comm`.
+    pub name: String,
+    /// In clock ticks since boot; 0: not known.
+    start_ticks: u64,
+}
+
+/// All of them, by pid. Only processes of root count, and none in a pod: anyone can take the name. Reads the name of every process of
+/// the node.
+pub fn find(root: &Root) -> Vec<KubeletProcess> {
+    let pids = root.list("/proc").unwrap_or_default();
+    let pids = pids.iter().filter_map(|it| it.parse().ok());
+    let mut all: Vec<KubeletProcess> = pids.filter_map(|pid| look(root, pid)).collect();
+    all.sort_unstable_by_key(|it| it.pid);
+    all
+}
+
+/// `None`: it is not one of them, or gone.
+fn look(root: &Root, pid: u32) -> Option<KubeletProcess> {
+    let text = |file: &str| root.read_text(format!("/proc/{pid}/{file}")).ok();
+    let comm = text("comm")?;
+    let name = comm.trim_end();
+    if !KUBELETS.contains(&name) {
+        return None;
+    }
+    let status = text("status")?;
+    // A container may call its program as it likes.
+    let cgroup = text("cgroup").and_then(|it| cgroup_of(&it, "memory"));
+    let is_in_pod = cgroup.is_some_and(|it| it.contains("kubepods"));
+    let is_it = effective_uid(&status) == Some(0) && !is_zombie(&status) && !is_in_pod;
+    let start_ticks = text("stat").and_then(|it| start_ticks(&it)).unwrap_or(0);
+    is_it.then(|| KubeletProcess {
+        pid,
+        name: name.to_owned(),
+        start_ticks,
+    })
+}
+
+impl KubeletProcess {
+    /// Whether its command line is that of a kubelet.
+    pub fn is_plain(&self) -> bool {
+        self.name == KUBELET
+    }
+
+    /// Whether it still runs.
+    pub fn is_there(&self, root: &Root) -> bool {
+        look(root, self.pid).as_ref() == Some(self)
+    }
+
+    /// Whether it sees other cgroups than this node's first process does.
+    pub fn has_own_cgroups(&self, root: &Root) -> bool {
+        let namespace = |pid: u32| root.read_link(format!("/proc/{pid}/ns/cgroup")).ok();
+        namespace(self.pid) != namespace(1)
+    }
+
+    /// By the clock of the node as it goes now.
+    pub fn started_at(&self) -> SystemTime {
+        let since_boot = Duration::from_nanos(self.start_ticks.saturating_mul(NS_PER_TICK));
+        let age = clock::boottime().saturating_sub(since_boot);
+        SystemTime::UNIX_EPOCH + clock::wall().saturating_sub(age)
+    }
+
+    /// What it was started with, without the name of the program. Other bytes than UTF-8 become U+FFFD.
+    pub fn arguments(&self, root: &Root) -> Result<Vec<String>, FsError> {
+        let path = format!("/proc/{}/cmdline", self.pid);
+        let line = root.read(&path)?;
+        // It becomes another program just now, or has ended.
+        if line.is_empty() {
+            let path = path.into();
+            return Err(FsError::Gone { path });
+        }
+        let line = line.strip_suffix(b"\0").unwrap_or(&line);
+        let parts = line.split(|it| *it == 0).skip(1);
+        Ok(parts
+            .map(|it| String::from_utf8_lossy(it).into_owned())
+            .collect())
+    }
+
+    /// Its files.
+    pub fn files(&self, root: &Root) -> Result<KubeletFiles, FsError> {
+        let of = |file: &str| format!("/proc/{}/{file}", self.pid);
+        Ok(KubeletFiles {
+            inside: Inside::open(&root.path(of("root")))?,
+            directory: root.read_link(of("cwd"))?,
+        })
+    }
+}
+
+/// The files of a kubelet: paths are as it has them, relative ones from where it was started.
+#[derive(Debug)]
+pub struct KubeletFiles {
+    inside: Inside,
+    directory: PathBuf,
+}
+
+impl KubeletFiles {
+    pub fn path(&self, path: &Path) -> PathBuf {
+        self.directory.join(path)
+    }
+
+    pub fn text(&self, path: &Path) -> Result<FoundFile, FsError> {
+        self.inside.text(&self.path(path), MAX_CONFIG_BYTES)
+    }
+
+    /// The files of `directory` and below it whose names `is_it` takes, in the order of their paths, and when one came
+    /// or went last. As kubelet looks for drop-ins: no link to a directory is followed, `directory` itself included if
+    /// it has no slash at its end.
+    pub fn find(
+        &self,
+        directory: &Path,
+        is_it: impl Fn(&str) -> bool,
+    ) -> Result<(Vec<PathBuf>, Option<SystemTime>), FsError> {
+        let (mut found, mut modified) = (Vec::new(), None);
+        let mut directories = vec![(self.path(directory), 0)];
+        while let Some((directory, depth)) = directories.pop() {
+            let listing = match self.inside.list(&directory) {
+                Err(error) if depth == 0 && error.errno() == Some(ENOTDIR) => continue,
+                listing => listing?,
+            };
+            modified = modified.max(Some(listing.modified));
+            for (name, is_directory) in listing.entries {
+                let path = directory.join(&name);
+                match is_directory {
+                    true if depth < MAX_DEPTH => directories.push((path, depth + 1)),
+                    true => {}
+                    false if is_it(&name) => found.push(path),
+                    false => {}
+                }
+            }
+            if found.len() > MAX_FILES {
+                let error = io::Error::other(format!("there are more than {MAX_FILES} files"));
+                return Err(FsError::new(Operation::List, &directory, error));
+            }
+        }
+        found.sort();
+        Ok((found, modified))
+    }
+}

@@ -1,0 +1,160 @@
+//! Files as another process sees them, which may live in other mount namespaces and below another root.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::SystemTime;
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
+
+use super::error::{FsError, Operation};
+use super::regular;
+
+/// The root directory of a process, as `/proc/PID/root` gives it. Invariant: no path and no link in one leads out
+/// of it. Needs openat2(2), Linux 5.6.
+#[derive(Debug)]
+pub struct Inside(OwnedFd);
+
+/// A file that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundFile {
+    pub text: String,
+    /// When it was written last.
+    pub modified: SystemTime,
+}
+
+/// What is in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Names, and whether each is a directory itself.
+    pub entries: Vec<(String, bool)>,
+    /// When one came or went last.
+    pub modified: SystemTime,
+}
+
+impl Inside {
+    pub fn open(root: &Path) -> Result<Self, FsError> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = nix::fcntl::open(root, flags, Mode::empty());
+        let fd = fd.map_err(|e| FsError::new(Operation::Open, root, e.into()))?;
+        Ok(Self(fd))
+    }
+
+    /// A regular file of at most `limit` bytes in UTF-8. `path`: absolute.
+    pub fn text(&self, path: &Path, limit: u64) -> Result<FoundFile, FsError> {
+        let read = || {
+            let file = File::from(self.at(path, OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?);
+            let metadata = file.metadata()?;
+            if !metadata.is_file() {
+                return Err(io::Error::other("it is no regular file"));
+            }
+            let bytes = regular::at_most(file, limit)?;
+            let text = String::from_utf8(bytes);
+            Ok(FoundFile {
+                text: text.map_err(|e| io::Error::other(e.utf8_error()))?,
+                modified: metadata.modified()?,
+            })
+        };
+        read().map_err(|e| FsError::new(Operation::Read, path, e))
+    }
+
+    /// What is in a directory, by name, which no link at the end of `path` leads to; names that are not UTF-8 are left
+    /// out.
+    pub fn list(&self, path: &Path) -> Result<Listing, FsError> {
+        let list = || {
+            let directory = self.at(path, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW)?;
+            let entries = fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
+            let mut all = Vec::new();
+            for entry in entries {
+                let entry = entry?;
+                if let Ok(name) = entry.file_name().into_string() {
+                    all.push((name, entry.file_type()?.is_dir()));
+                }
+            }
+            all.sort_unstable();
+            Ok(Listing {
+                entries: all,
+                modified: File::from(directory).metadata()?.modified()?,
+            })
+        };
+        list().map_err(|e| FsError::new(Operation::List, path, e))
+    }
+
+    fn at(&self, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+        let how = OpenHow::new()
+            .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | flags)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        Ok(openat2(&self.0, path, how)?)
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::unwrap_used,
+    reason = "the tests make the files that are read; a failed fixture fails the test"
+)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use nix::unistd::mkfifo;
+
+    use super::*;
+    use crate::sys::chain;
+
+    #[test]
+    fn links_are_followed_below_the_root_and_never_out_of_it() {
+        let root = std::env::temp_dir().join(format!("ballast-inside-{}", std::process::id()));
+        fs::create_dir_all(root.join("store/conf.d")).unwrap();
+        fs::create_dir_all(root.join("etc")).unwrap();
+        fs::write(root.join("store/config"), "a: 1").unwrap();
+        fs::write(root.join("store/conf.d/b"), "").unwrap();
+        fs::write(root.join("store/conf.d/a"), "").unwrap();
+        fs::write(root.join("etc/passwd"), "of the other").unwrap();
+        symlink("/store/config", root.join("etc/absolute")).unwrap();
+        symlink("../../../store/config", root.join("etc/up")).unwrap();
+        symlink("/store/conf.d", root.join("etc/conf.d")).unwrap();
+        symlink("/proc/self/root/etc/passwd", root.join("etc/magic")).unwrap();
+        symlink("loop", root.join("etc/loop")).unwrap();
+        mkfifo(&root.join("etc/fifo"), Mode::S_IRWXU).unwrap();
+
+        let inside = Inside::open(&root).unwrap();
+        let text = |path: &str| inside.text(Path::new(path), 16).map(|it| it.text);
+        for (path, right) in [
+            ("/store/config", "a: 1"),
+            ("/etc/absolute", "a: 1"),
+            ("/etc/up", "a: 1"),
+            ("/../../etc/passwd", "of the other"),
+        ] {
+            assert_eq!(text(path).unwrap(), right, "{path}");
+        }
+        let list = |path: &str| inside.list(Path::new(path));
+        let names = |path: &str| {
+            list(path)
+                .unwrap()
+                .entries
+                .into_iter()
+                .map(|(name, _)| name)
+        };
+        assert_eq!(names("/store/conf.d").collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(names("/etc/conf.d/").collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(
+            list("/etc/conf.d").unwrap_err().errno(),
+            Some(nix::libc::ENOTDIR)
+        );
+        for (path, right) in [
+            ("/etc/none", "/etc/none is not there"),
+            ("/etc/magic", "/etc/magic is not there"),
+            ("/etc/fifo", "it is no regular file"),
+            ("/etc/conf.d", "it is no regular file"),
+            ("/etc/loop", "Too many levels of symbolic links"),
+        ] {
+            let error = chain(&text(path).unwrap_err());
+            assert!(error.contains(right), "{path}: {error}");
+        }
+        let error = inside.text(Path::new("/store/config"), 3).unwrap_err();
+        assert!(chain(&error).contains("larger than 3 bytes"));
+        fs::remove_dir_all(root).unwrap();
+    }
+}
