@@ -481,11 +481,7 @@ fn thresholds(facts: &FactSheet, config: &Config) -> CheckItem {
     const NAME: &str = "eviction-thresholds";
     let found = match (&facts.kubelet_settings, &config.mode) {
         (Some(KubeletSettingsFacts::Known(kubelet)), _) => {
-            let found = format!(
-                "kubelet (pid {}) goes by {}",
-                kubelet.pid,
-                kubelet.sources()
-            );
+            let found = kubelet.to_string();
             return match kubelet.changed.is_empty() {
                 true => CheckItem::ok(NAME, found),
                 false => CheckItem::degraded(

@@ -279,7 +279,7 @@ pub struct KubeletSettings {
 }
 
 impl KubeletSettings {
-    /// As kubelet reads them: its file, its drop-ins in the order of their paths, its command line. Of `section`, the
+    /// As kubelet reads them: its file, its drop-ins in their order, its command line. Of `section`, the
     /// `kubelet` section of the agent's configuration, that counts which does not say where the pods lie. The error is
     /// that of a file that cannot be parsed.
     pub fn new(
@@ -296,22 +296,19 @@ impl KubeletSettings {
             eviction::put_defaults(&mut fields);
             layers.apply(&fields, &Origin::File(path.to_owned()));
         }
-        let mut drop_ins: Vec<_> = drop_ins.iter().collect();
-        drop_ins.sort();
         for (path, text) in drop_ins {
             if let Some(fields) = document(text, Some(path), &mut faults) {
                 layers.apply(&fields, &Origin::File(path.clone()));
             }
         }
-        let faults = finish((), faults).map(|()| Faults::default());
-        let mut faults = faults?;
+        finish((), faults)?;
         layers.overrule(&flags.fields, &Origin::Flags);
         eviction::put_none(&mut layers.fields);
-        let cgroup_roots = kubelet::take_cgroup_roots(&mut layers.fields, &mut faults);
         let mut section = section.clone();
         section.retain(|name, _| !OF_ITS_PLACE.contains(&name.as_str()));
         layers.apply(&section, &Origin::Inline);
-        let (kubelet, _) = kubelet_of_another(&mut layers, &mut warnings, &mut faults);
+        let mut faults = Faults::default();
+        let (kubelet, cgroup_roots) = kubelet_of_another(&mut layers, &mut warnings, &mut faults);
         warnings.extend(faults.0.iter().map(not_set));
         Ok(Self {
             kubelet,

@@ -1,5 +1,6 @@
 //! The agent at work: each mode is a pipeline of its own, put together from parts that all of them share.
 
+mod amounts;
 mod check;
 mod directories;
 mod exclusive;

@@ -26,7 +26,7 @@ use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::{ApiResource, ApiVerb};
 use crate::model::kube_event::{DETAILS, Outcome, Regarding, Write, WriteKind};
 use crate::model::time::WallTime;
-use crate::sys::{Root, chain, clock};
+use crate::sys::{chain, clock};
 
 /// Who tells: shown by kubectl as where an Event is from, and what marks an object as ours.
 const CONTROLLER: &str = "ballast.dev/agent";
@@ -92,7 +92,6 @@ impl Writer {
         sink: Sink,
         writes: mpsc::Receiver<Write>,
     ) -> Self {
-        let boot_id = Root::host().read_text("/proc/sys/kernel/random/boot_id");
         Self {
             node,
             connector,
@@ -102,7 +101,7 @@ impl Writer {
             back_off: BackOff::new(),
             fault: None,
             instance: clock::boottime().as_nanos().to_string(),
-            boot_id: boot_id.unwrap_or_default().trim().to_owned(),
+            boot_id: clock::boot_id().unwrap_or_default(),
         }
     }
 

@@ -139,6 +139,12 @@ pub struct KubeletStatus {
     pub changed: Vec<String>,
 }
 
+impl fmt::Display for KubeletStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kubelet (pid {}) goes by {}", self.pid, self.sources())
+    }
+}
+
 impl KubeletStatus {
     /// In words.
     pub fn sources(&self) -> String {

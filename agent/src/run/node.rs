@@ -1,20 +1,14 @@
 //! The node as the agent found it, at its start and when CPUs came or went since: hierarchies, capacity,
 //! and what reads its cgroups. Nothing here goes by settings, and nothing writes.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::KubeletConfig;
-use crate::decide::eviction::thresholds::ThresholdError;
-use crate::decide::node_allocatable::{Machine, NodeAllocatable, Reservations, n_pods};
-use crate::decide::pod_resources::milli_cpu;
 use crate::model::capacity::{NodeCapacity, NodeIdentity};
 use crate::model::cgroup::Controller;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::mounts::CgroupFacts;
-use crate::model::pod::ResourceList;
-use crate::model::status::{CgroupVersion, ResourceStatus};
+use crate::model::status::CgroupVersion;
 use crate::model::topology::Topology;
 use crate::sources::bpf::WatchedRoot;
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
@@ -22,60 +16,9 @@ use crate::sources::mounts::LayoutError;
 use crate::sources::sysfs::TopologyError;
 use crate::sources::{ReadError as FileError, mounts, procfs, sysfs};
 use crate::sys::{FsError, Root};
-use crate::units::MilliCpu;
 
 /// Controllers without which a cgroup counts as degraded (spec cgroups-qos 2.4).
 const NEEDED: [&str; 5] = ["cpu", "cpuset", "hugetlb", "memory", "pids"];
-
-/// What of the node pods may have; more may be reserved than there is. The error names an eviction signal.
-pub(super) fn allocatable(
-    kubelet: &KubeletConfig,
-    capacity: &NodeCapacity,
-) -> Result<NodeAllocatable, ThresholdError> {
-    let pools = capacity.hugepages.iter();
-    let machine = Machine {
-        n_cpus: capacity.n_cpus,
-        memory: capacity.memory,
-        hugepages: pools.map(|(size, n)| (size.0, *n)).collect(),
-        ephemeral_storage: capacity.ephemeral_storage,
-        max_pid: capacity.pids,
-    };
-    Ok(NodeAllocatable::new(&machine, &Reservations::new(kubelet)?))
-}
-
-/// Capacity, and what of it is kept from pods and is left for them, by the name of the resource.
-pub(super) fn resources(
-    allocatable: &NodeAllocatable,
-    kubelet: &KubeletConfig,
-    n_cpus: u32,
-) -> BTreeMap<String, ResourceStatus> {
-    let n_pods = n_pods(n_cpus, kubelet.max_pods, kubelet.pods_per_core);
-    let capacity = allocatable.node_capacity(n_pods);
-    let free = allocatable.node_allocatable(n_pods);
-    let names = capacity.keys();
-    let amounts = names.map(|name| {
-        let [total, left] = [&capacity, &free].map(|it| amount(it, name));
-        let resource = ResourceStatus {
-            capacity: total,
-            reserved: Some(total.saturating_sub(left)),
-            allocatable: Some(left),
-            ..ResourceStatus::default()
-        };
-        (name.clone(), resource)
-    });
-    amounts.collect()
-}
-
-/// In the unit of [`ResourceStatus`]: thousandths for CPU, units for the rest.
-pub(super) fn amount(list: &ResourceList, name: &str) -> u64 {
-    match name {
-        "cpu" => {
-            let MilliCpu(milli) = milli_cpu(list);
-            milli
-        }
-        _ => list.get(name).map_or(0, |it| it.units()),
-    }
-}
 
 /// Why nothing is known of the node.
 #[derive(Debug, thiserror::Error)]

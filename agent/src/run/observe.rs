@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use self::kubelet::{KUBELET_GAP, Kubelet};
+use self::kubelet::{KUBELET_GAP, Kubelet, Kubelets};
 use self::place::Place;
 pub(super) use self::place::PlaceError;
 use self::pods::PodSource;
@@ -184,14 +184,17 @@ fn find_place(
     reader: &CgroupReader,
     observe: &ObserveConfig,
 ) -> Result<(Option<Place>, Result<Kubelet, String>), PlaceError> {
-    let find = |pods| match observe.asks_kubelet {
-        true => Kubelet::find(root, observe, pods).map_err(|it| crate::observe::chain(&it)),
-        false => Err("it is not asked".to_owned()),
+    let kubelets = observe.asks_kubelet.then(|| Kubelets::read(root, observe));
+    let choose = |pods| match &kubelets {
+        Some(all) => all
+            .choose(root, pods)
+            .map_err(|it| crate::observe::chain(&it)),
+        None => Err("it is not asked".to_owned()),
     };
-    let kubelet = find(None);
+    let kubelet = choose(None);
     let place = kubelet::find_pods(root, reader, observe, kubelet.as_ref().ok())?;
     let kubelet = match &place {
-        Some(place) => find(Some(&place.root)),
+        Some(place) => choose(Some(&place.root)),
         None => kubelet,
     };
     Ok((place, kubelet))

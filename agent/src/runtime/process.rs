@@ -38,6 +38,7 @@ use super::{
     RuntimeEvent, Signal, StartError,
 };
 use crate::model::event::{ExitStatus, ProcessKey};
+use crate::sys::clock;
 use crate::sys::syscall::{ProcessExit, pidfd_send_signal};
 
 /// Told of every event, on a thread of the runtime.
@@ -100,7 +101,7 @@ impl ProcessRuntime {
             records,
             exits,
             sink,
-            boot_id: proc_file::boot_id()?,
+            boot_id: clock::boot_id()?,
             open_files: config.open_files,
             is_stopping: AtomicBool::new(false),
         });

@@ -4,6 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 
+use super::{FsError, Root};
+
 /// `CLOCK_BOOTTIME`: time since boot, suspend included. Never steps; the clock of every decision
 /// and of every kernel event.
 pub fn boottime() -> Duration {
@@ -24,6 +26,12 @@ pub fn thread_cpu() -> Option<Duration> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .ok()
         .map(Duration::from)
+}
+
+/// The boot that [`boottime`] is of: another one after every boot.
+pub fn boot_id() -> Result<String, FsError> {
+    let text = Root::host().read_text("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.trim().to_owned())
 }
 
 /// Some part of a pause, so that agents that miss something at one moment do not ask for it at one moment.

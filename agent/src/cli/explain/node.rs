@@ -24,12 +24,7 @@ pub fn render_node(status: &Status, width: usize, has_colour: bool) -> String {
                 "another program places pods on this node, and its books are not read"
             );
             if let Some(kubelet) = &node.kubelet {
-                let text = format!(
-                    "kubelet (pid {}) goes by {}",
-                    kubelet.pid,
-                    kubelet.sources()
-                );
-                add_line!(out, "{}", printable(&text));
+                add_line!(out, "{}", printable(&kubelet.to_string()));
             }
         }
         None => {

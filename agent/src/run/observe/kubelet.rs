@@ -27,7 +27,7 @@ pub(super) const KUBELET_GAP: Duration = Duration::from_secs(10);
 const READING: Duration = Duration::from_secs(1);
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kubelet {
     process: KubeletProcess,
     arguments: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) struct Kubelet {
 }
 
 /// Why nobody knows what it is run by.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum KubeletError {
     #[error("no kubelet runs")]
     Absent,
@@ -46,12 +46,8 @@ pub(super) enum KubeletError {
     Elsewhere(u32),
     #[error("more than one kubelet may have these pods (pid {})", in_words(.0))]
     Several(Vec<u32>),
-    #[error("read what kubelet (pid {pid}) was told")]
-    Unreadable {
-        pid: u32,
-        #[source]
-        source: ReadError,
-    },
+    #[error("read what kubelet (pid {pid}) was told: {why}")]
+    Unreadable { pid: u32, why: String },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -68,34 +64,13 @@ fn in_words(pids: &[u32]) -> String {
 }
 
 impl Kubelet {
-    /// Looks for the one whose pods lie below `pods`, the root of the tree; `None`: that is not known.
+    /// See [`Kubelets`].
     pub(super) fn find(
         root: &Root,
         observe: &ObserveConfig,
         pods: Option<&CgroupPath>,
     ) -> Result<Self, KubeletError> {
-        let all = kubelet_process::find(root);
-        let (plain, others): (Vec<_>, Vec<_>) = all.into_iter().partition(KubeletProcess::is_plain);
-        let read: Vec<_> = plain
-            .into_iter()
-            .map(|it| Self::read(root, it, observe))
-            .collect();
-        if read.is_empty() {
-            return Err(match others.into_iter().next() {
-                Some(KubeletProcess { pid, name, .. }) => KubeletError::Within { name, pid },
-                None => KubeletError::Absent,
-            });
-        }
-        choose(root, read, pods)
-    }
-
-    fn read(
-        root: &Root,
-        process: KubeletProcess,
-        observe: &ObserveConfig,
-    ) -> Result<Self, KubeletError> {
-        let pid = process.pid;
-        read(root, process, observe).map_err(|source| KubeletError::Unreadable { pid, source })
+        Kubelets::read(root, observe).choose(root, pods)
     }
 
     /// It goes on as it was started; which of its files were written since is looked up. False: it is another program
@@ -122,44 +97,61 @@ impl Kubelet {
     }
 }
 
-/// Its cgroup namespace may begin below that of the agent: then its root is the end of what the agent sees.
-fn choose(
-    root: &Root,
-    read: Vec<Result<Kubelet, KubeletError>>,
-    pods: Option<&CgroupPath>,
-) -> Result<Kubelet, KubeletError> {
-    let is_exact = |it: &Kubelet| {
-        let is_it = |pods| it.roots().contains(pods) && !it.process.has_own_cgroups(root);
-        pods.is_none_or(is_it)
-    };
-    let is_end = |it: &Kubelet| {
-        let ends = |pods: &CgroupPath| it.roots().iter().any(|root| is_end_of(root, pods));
-        pods.is_some_and(ends)
-    };
-    let (mut found, mut failed) = (Vec::new(), None);
-    for kubelet in read {
-        match kubelet {
-            Ok(kubelet) => found.push(kubelet),
-            Err(error) => failed = failed.or(Some(error)),
+/// Those of the node, as they were at one moment.
+pub(super) struct Kubelets(Vec<Result<Kubelet, KubeletError>>);
+
+impl Kubelets {
+    pub(super) fn read(root: &Root, observe: &ObserveConfig) -> Self {
+        let all = kubelet_process::find(root);
+        let (plain, others): (Vec<_>, Vec<_>) = all.into_iter().partition(KubeletProcess::is_plain);
+        let plain = plain.into_iter().map(|process| {
+            let pid = process.pid;
+            read(root, process, observe).map_err(|error| KubeletError::Unreadable {
+                pid,
+                why: crate::observe::chain(&error),
+            })
+        });
+        let plain: Vec<_> = plain.collect();
+        let within = others.into_iter().take(usize::from(plain.is_empty()));
+        let within =
+            within.map(|KubeletProcess { name, pid, .. }| Err(KubeletError::Within { name, pid }));
+        Self(plain.into_iter().chain(within).collect())
+    }
+
+    /// The one whose pods lie below `pods`, the root of the tree; `None`: that is not known. The cgroup namespace of a
+    /// kubelet may begin below that of the agent: then its root is the end of what the agent sees.
+    pub(super) fn choose(
+        &self,
+        root: &Root,
+        pods: Option<&CgroupPath>,
+    ) -> Result<Kubelet, KubeletError> {
+        let is_exact = |it: &Kubelet| {
+            let is_it = |pods| it.roots().contains(pods) && !it.process.has_own_cgroups(root);
+            pods.is_none_or(is_it)
+        };
+        let is_end = |it: &Kubelet| {
+            let ends = |pods: &CgroupPath| it.roots().iter().any(|root| is_end_of(root, pods));
+            pods.is_some_and(ends)
+        };
+        let known = || self.0.iter().filter_map(|it| it.as_ref().ok());
+        let mut meant: Vec<&Kubelet> = known().filter(|it| is_exact(it)).collect();
+        if meant.is_empty() {
+            meant = known().filter(|it| is_end(it)).collect();
         }
-    }
-    let first = found.first().map(|it| it.process.pid);
-    let (exact, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_exact);
-    let mut meant = match exact.is_empty() {
-        true => others.into_iter().filter(is_end).collect(),
-        false => exact,
-    };
-    if meant.len() > 1 {
-        let pids = meant.iter().map(|it| it.process.pid);
-        return Err(KubeletError::Several(pids.collect()));
-    }
-    match (meant.pop(), failed, first) {
-        (Some(kubelet), None, _) => Ok(kubelet),
-        (Some(kubelet), Some(_), _) if pods.is_some() => Ok(kubelet),
-        // The one that cannot be read may be the one that is meant.
-        (_, Some(error), _) => Err(error),
-        (None, None, Some(pid)) => Err(KubeletError::Elsewhere(pid)),
-        (None, None, None) => Err(KubeletError::Absent),
+        let fault = self.0.iter().find_map(|it| it.as_ref().err());
+        match (meant.as_slice(), fault) {
+            ([_, _, ..], _) => {
+                let pids = meant.iter().map(|it| it.process.pid);
+                Err(KubeletError::Several(pids.collect()))
+            }
+            // One that cannot be read may be the one that is meant, if nothing tells them apart.
+            ([kubelet], fault) if fault.is_none() || pods.is_some() => Ok((*kubelet).clone()),
+            (_, Some(fault)) => Err(fault.clone()),
+            (_, None) => Err(match known().next() {
+                Some(kubelet) => KubeletError::Elsewhere(kubelet.process.pid),
+                None => KubeletError::Absent,
+            }),
+        }
     }
 }
 
@@ -275,8 +267,7 @@ impl Loop {
             settings, status, ..
         }) = &self.kubelet
         {
-            let text = format!("kubelet (pid {}) goes by {}", status.pid, status.sources());
-            self.told.agent("KubeletFound", text);
+            self.told.agent("KubeletFound", status.to_string());
             for warning in &settings.warnings {
                 self.told.node("KubeletSettings", warning.clone());
             }

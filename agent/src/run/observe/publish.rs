@@ -17,7 +17,7 @@ use crate::model::time::WallTime;
 use crate::observe::metrics::ContainerLabels;
 use crate::observe::metrics::labels::ObjectKind;
 use crate::run::usage::Usages;
-use crate::run::{node, publisher};
+use crate::run::{amounts, publisher};
 use crate::sources::block_io::uncounted_disks;
 use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};
@@ -149,10 +149,12 @@ impl Loop {
         let kubelet = self.kubelet_config();
         let is_known = self.kubelet.is_ok() || self.settings.knows_thresholds;
         // Without thresholds that can be understood nobody knows what is kept for them.
-        let allocatable = node::allocatable(kubelet, &self.node.capacity);
+        let allocatable = amounts::allocatable(kubelet, &self.node.capacity);
         let allocatable = allocatable.ok().filter(|_| is_known);
         let mut resources = match allocatable {
-            Some(allocatable) => node::resources(&allocatable, kubelet, self.node.capacity.n_cpus),
+            Some(allocatable) => {
+                amounts::resources(&allocatable, kubelet, self.node.capacity.n_cpus)
+            }
             None => self.capacities(),
         };
         for (name, used) in [("cpu", cpu), ("memory", of_pods)] {

@@ -59,7 +59,7 @@ pub(super) struct Reports {
     read: u64,
     unnamed: Vec<Unnamed>,
     note: PathBuf,
-    noted: Told,
+    noted: ToldKills,
     /// When the note may be written again.
     note_due: Duration,
 }
@@ -67,7 +67,7 @@ pub(super) struct Reports {
 /// Until when all kills were told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct ToldKills {
     boot_id: String,
     boottime_ns: u64,
 }
@@ -215,16 +215,16 @@ impl Reports {
 pub(super) struct Earlier {
     kills: RecordedKills,
     note: PathBuf,
-    noted: Told,
+    noted: ToldKills,
 }
 
 impl Earlier {
     /// Kills of this boot that are on record, still news, and not told as far as is noted.
     pub(super) fn find(state_directory: &Path, boot_id: &str) -> Self {
         let note = state_directory.join(NOTE);
-        let read = stored::read::<Told>(&note, KIND, VERSION);
+        let read = stored::read::<ToldKills>(&note, KIND, VERSION);
         let noted = read.ok().filter(|it| it.boot_id == boot_id);
-        let noted = noted.unwrap_or_else(|| Told {
+        let noted = noted.unwrap_or_else(|| ToldKills {
             boot_id: boot_id.to_owned(),
             boottime_ns: 0,
         });

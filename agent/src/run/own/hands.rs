@@ -20,7 +20,8 @@ use crate::model::device_access::DeviceRules;
 use crate::model::numa::NumaMask;
 use crate::model::topology::{NumaNodeId, Topology};
 use crate::run::RunError;
-use crate::run::node::{self, Node, NodeError, n_cpus};
+use crate::run::amounts;
+use crate::run::node::{Node, NodeError, n_cpus};
 use crate::sources::cgroupfs::{CgroupReader, ReadError};
 use crate::sources::sysfs;
 use crate::sys::{Root, Trees, syscall};
@@ -335,7 +336,7 @@ fn allocatable(
     kubelet: &KubeletConfig,
     capacity: &NodeCapacity,
 ) -> Result<NodeAllocatable, SettingError> {
-    node::allocatable(kubelet, capacity).map_err(|error| SettingError::Setting {
+    amounts::allocatable(kubelet, capacity).map_err(|error| SettingError::Setting {
         field: "evictionHard",
         message: error.to_string(),
     })

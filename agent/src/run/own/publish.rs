@@ -29,7 +29,7 @@ use crate::observe::metrics::labels::{
     CgroupOp, DriftCause, KubeletCgroupOp, KubeletContainerState, LagKind, ObjectKind, Phase,
     WriteResult,
 };
-use crate::run::node::{self, amount};
+use crate::run::amounts::{self, amount};
 use crate::run::publisher;
 use crate::run::usage::Usages;
 use crate::sources::block_io::uncounted_disks;
@@ -354,7 +354,7 @@ impl Loop {
     fn resources(&self, usages: &Usages) -> BTreeMap<String, ResourceStatus> {
         let allocatable = &self.hands.plan.allocatable;
         let n_cpus = self.node.capacity.n_cpus;
-        let mut resources = node::resources(allocatable, &self.config.kubelet, n_cpus);
+        let mut resources = amounts::resources(allocatable, &self.config.kubelet, n_cpus);
         let mut requested: BTreeMap<String, u64> = BTreeMap::new();
         let mut used_memory = 0;
         let used_cpu = usages.kubepods_cpu();

@@ -1,16 +1,10 @@
-//! The two facts of `/proc` that tell a process for ever: the boot, and the start.
+//! What tells a process of a boot for ever: its start.
 
 use std::io;
 use std::path::Path;
 
 use crate::model::kernel;
 use crate::sys::{FsError, Operation, Root};
-
-/// Another one after every boot.
-pub(super) fn boot_id() -> Result<String, FsError> {
-    let text = Root::host().read_text("/proc/sys/kernel/random/boot_id")?;
-    Ok(text.trim().to_owned())
-}
 
 /// Clock ticks since boot; [`FsError::Gone`] without such a process.
 pub(in crate::runtime) fn start_ticks(pid: u32) -> Result<u64, FsError> {
@@ -31,6 +25,6 @@ mod tests {
         let now = crate::sys::clock::boottime();
         let started = start_ticks(std::process::id()).expect("own stat");
         assert!(u128::from(started) * 10 <= now.as_millis(), "{started}");
-        assert_eq!(boot_id().expect("boot id").len(), 36);
+        assert_eq!(crate::sys::clock::boot_id().expect("boot id").len(), 36);
     }
 }
