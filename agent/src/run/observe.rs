@@ -37,7 +37,7 @@ use super::exclusive::Exclusive;
 use super::forensics::{self, Background};
 use super::kernel::{self, Listener, Outputs, Prepared, Programs, Remade, Shared, Tell};
 use super::node::Node;
-use super::publisher::{self, Publisher};
+use super::publisher::{Began, Publisher};
 use super::serve::{self, Server, Shown};
 use super::sweep::{self, Sweeper};
 use super::told::Told;
@@ -521,10 +521,11 @@ impl Loop {
             self.walk();
         }
         if started >= self.gather_due && self.tree.takes_change() {
+            let began = Began::now();
             self.take_runtime();
             self.take_api_server();
             self.take_pods(false);
-            self.gather_due = publisher::due_again(started, GATHER);
+            self.gather_due = began.due_again(GATHER);
             self.publisher.changed(started);
             trigger = Trigger::Event;
         }

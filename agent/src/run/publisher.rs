@@ -29,11 +29,29 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// What goes through all containers takes one part in this many of the loop's time.
 const SHARE: u32 = 20;
 
-/// When what was begun at `began`, and has just been done, may be done again: `least` later, or after more where it
-/// took long. Boottime.
-pub(super) fn due_again(began: Duration, least: Duration) -> Duration {
-    let took = clock::boottime().saturating_sub(began);
-    began + least.max(took * SHARE)
+/// Something that goes through all containers, as it begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Began {
+    /// Boottime.
+    at: Duration,
+    cpu: Option<Duration>,
+}
+
+impl Began {
+    pub(super) fn now() -> Self {
+        Self {
+            at: clock::boottime(),
+            cpu: clock::thread_cpu(),
+        }
+    }
+
+    /// When what has just been done, by the same thread, may be done again: `least` after it began, or more where it
+    /// took much CPU time. What it waited for a CPU is no reason to be later still. Boottime.
+    pub(super) fn due_again(self, least: Duration) -> Duration {
+        let used = clock::thread_cpu().zip(self.cpu);
+        let used = used.map_or(Duration::ZERO, |(now, before)| now.saturating_sub(before));
+        self.at + least.max(used * SHARE)
+    }
 }
 
 /// Where the document goes, and the parts of it that do not change with a pass.
@@ -73,11 +91,11 @@ impl Publisher {
         now >= self.due_at
     }
 
-    /// Shows a document that was begun at `began`.
-    pub(super) fn publish(&mut self, status: Status, began: Duration) {
+    /// Shows a document that was begun then.
+    pub(super) fn publish(&mut self, status: Status, began: Began) {
         self.sender.send_replace(Some(Arc::new(status)));
         self.changed_at = None;
-        self.due_at = due_again(began, PUBLISH_EVERY);
+        self.due_at = began.due_again(PUBLISH_EVERY);
     }
 
     /// What the document says of the agent, before it has done anything.

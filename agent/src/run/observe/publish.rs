@@ -16,14 +16,16 @@ use crate::model::status::{
 use crate::model::time::WallTime;
 use crate::observe::metrics::ContainerLabels;
 use crate::observe::metrics::labels::ObjectKind;
+use crate::run::amounts;
+use crate::run::publisher::{self, Began};
 use crate::run::usage::Usages;
-use crate::run::{amounts, publisher};
 use crate::sources::block_io::uncounted_disks;
 use crate::sys::{Root, clock};
 use crate::units::{Bytes, MilliCpu};
 
 impl Loop {
     pub(super) fn publish(&mut self, now: Duration) {
+        let began = Began::now();
         let pods = self.tree.readings.pods();
         let containers = || {
             let pods = pods.iter();
@@ -51,7 +53,7 @@ impl Loop {
         let psi = publisher::node_psi(&self.metrics, now);
         self.metrics.set_source_ages(now);
         let status = self.status(&pods, psi);
-        self.publisher.publish(status, now);
+        self.publisher.publish(status, began);
     }
 
     fn count_objects(&self, n_pods: usize, n_containers: usize) {

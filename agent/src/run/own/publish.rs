@@ -30,7 +30,7 @@ use crate::observe::metrics::labels::{
     WriteResult,
 };
 use crate::run::amounts::{self, amount};
-use crate::run::publisher;
+use crate::run::publisher::{self, Began};
 use crate::run::usage::Usages;
 use crate::sources::block_io::uncounted_disks;
 use crate::sys::{Root, clock};
@@ -216,6 +216,7 @@ impl Loop {
     }
 
     fn publish(&mut self, now: Duration) {
+        let began = Began::now();
         let containers: Vec<ContainerLabels<'_>> = self
             .pods
             .values()
@@ -232,7 +233,7 @@ impl Loop {
         self.metrics.set_source_ages(now);
         let status = self.status(psi);
         self.metrics.set_node_allocatable(&status.node.resources);
-        self.publisher.publish(status, now);
+        self.publisher.publish(status, began);
     }
 
     fn count_objects(&self, n_containers: usize) {
