@@ -7,14 +7,15 @@
 
 use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
 use aya_ebpf::btf_maps::RingBuf;
-use aya_ebpf::helpers::bpf_probe_read_kernel_str_bytes;
 use aya_ebpf::macros::btf_map;
 use ebpf_abi::{
-    CGROUP_ATTACHED, CGROUP_CREATED, CGROUP_NAME_LEN, CGROUP_POPULATED, CGROUP_REMOVED,
-    CgroupRecord, WATCH_ENDS, WATCH_EVERYTHING,
+    CGROUP_ATTACHED, CGROUP_CREATED, CGROUP_POPULATED, CGROUP_REMOVED, CgroupRecord, WATCH_ENDS,
+    WATCH_EVERYTHING,
 };
 
-use crate::kernel::{Memory, Pointer, hierarchy_of, is_reported, lineage, now, offset, watch};
+use crate::kernel::{
+    Memory, Pointer, copy_name, hierarchy_of, is_reported, lineage, now, offset, watch,
+};
 use crate::maps::{CGROUP_RING_BYTES, count_loss, submit_quietly};
 
 #[btf_map]
@@ -80,14 +81,10 @@ unsafe fn submit<M: Memory>(cgroup: Pointer, kind: u32, tgid: u32, populated: u3
         (*record).tgid = tgid;
         (*record).populated = populated;
         (*record).reserved = 0;
-        // What lies behind the NUL is not read by the agent.
-        let name = &raw mut (*record).name;
-        (*name)[0] = 0;
+        let to = &raw mut (*record).name;
+        (*to)[0] = 0;
         if kind == CGROUP_CREATED {
-            let kn = M::pointer(cgroup, offset!(cgroup_kn));
-            let from = M::pointer(kn, offset!(kn_name));
-            let to = core::slice::from_raw_parts_mut(name.cast::<u8>(), CGROUP_NAME_LEN);
-            let _ = bpf_probe_read_kernel_str_bytes(from, to);
+            copy_name::<M>(M::pointer(cgroup, offset!(cgroup_kn)), to);
         }
         let is_end = kind == CGROUP_POPULATED && populated == 0;
         match is_end && watch.flags & WATCH_ENDS != 0 {

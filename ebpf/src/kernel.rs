@@ -1,7 +1,9 @@
 //! Reading kernel memory at offsets that the loader found in the running kernel's BTF.
 
-use aya_ebpf::helpers::{bpf_ktime_get_boot_ns, bpf_probe_read_kernel};
-use ebpf_abi::{COMM_LEN, Lineage, Offsets, WATCH_EVERYTHING, Watch};
+use aya_ebpf::helpers::{
+    bpf_ktime_get_boot_ns, bpf_probe_read_kernel, bpf_probe_read_kernel_str_bytes,
+};
+use ebpf_abi::{CGROUP_NAME_LEN, COMM_LEN, Lineage, Offsets, WATCH_EVERYTHING, Watch};
 
 use crate::maps::WATCH;
 
@@ -203,6 +205,55 @@ pub(crate) unsafe fn lineage<M: Memory>(cgroup: Pointer, watch: &Watch) -> Linea
             css = M::pointer(css, offset!(css_parent));
         }
         lineage
+    }
+}
+
+/// Copies the names of the directories of the cgroups that [`lineage`] names below the root, in its order.
+///
+/// # Safety
+/// `cgroup` is a `cgroup` in the watched root; `to` is valid for writes.
+#[inline(always)]
+pub(crate) unsafe fn copy_names(
+    cgroup: Pointer,
+    watch: &Watch,
+    to: *mut [[u8; CGROUP_NAME_LEN]; 3],
+) {
+    // SAFETY: as in `lineage`. By the helper, since the addresses of nodes are kept over the loop, which would
+    // be a state of its own for each depth with types.
+    unsafe {
+        let mut level = Probed::load::<u32>(cgroup, offset!(cgroup_level));
+        let (mut one, mut two, mut three) = (0, 0, 0);
+        let mut cgroup = cgroup;
+        for _ in 0..MAX_DEPTH {
+            if level <= watch.root_level {
+                break;
+            }
+            three = two;
+            two = one;
+            one = Probed::load::<u64>(cgroup, offset!(cgroup_kn));
+            let css = Probed::pointer(cgroup, offset!(cgroup_self) + offset!(css_parent));
+            cgroup = Probed::pointer(css, offset!(css_cgroup));
+            level -= 1;
+        }
+        let to = to.cast::<[u8; CGROUP_NAME_LEN]>();
+        copy_name::<Probed>(one as Pointer, to);
+        copy_name::<Probed>(two as Pointer, to.add(1));
+        copy_name::<Probed>(three as Pointer, to.add(2));
+    }
+}
+
+/// Copies the name of a cgroup's directory, which ends at the first NUL: what lies behind is not written.
+///
+/// # Safety
+/// `node` is a `kernfs_node` or null; `to` is valid for writes.
+#[inline(always)]
+pub(crate) unsafe fn copy_name<M: Memory>(node: Pointer, to: *mut [u8; CGROUP_NAME_LEN]) {
+    // SAFETY: as above; `kn_name` is a pointer to text.
+    unsafe {
+        (*to)[0] = 0;
+        let from = M::pointer(node, offset!(kn_name));
+        let to = core::slice::from_raw_parts_mut(to.cast::<u8>(), CGROUP_NAME_LEN);
+        let _ = bpf_probe_read_kernel_str_bytes(from, to);
     }
 }
 

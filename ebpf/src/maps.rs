@@ -20,9 +20,8 @@ pub(crate) static WATCH: Array<Watch, 1> = Array::new();
 #[btf_map]
 pub(crate) static LOSSES: PerCpuArray<u64, 1> = PerCpuArray::new();
 
-/// 352 bytes and a header of 8 per kill. A burst of 1 000 while the agent restarts needs 352 KiB;
-/// 512 KiB hold 1 456.
-pub(crate) const OOM_RING_BYTES: usize = 512 << 10;
+/// 744 bytes with header. A burst of 1 000 while the agent restarts needs 727 KiB; 1 MiB holds 1 409.
+pub(crate) const OOM_RING_BYTES: usize = 1 << 20;
 
 /// 104 bytes with header. 10 000 forks per second, each with exec and exit, are 3.1 MB/s. The reader is
 /// woken when 256 KiB of it wait, which is after 84 ms, and the other three quarters last for 250 ms

@@ -19,7 +19,9 @@ use ebpf_abi::{
     OomRecord, WATCH_SIGNALS, Watch,
 };
 
-use crate::kernel::{Memory, Pointer, Probed, cgroup_of, copy_comm, lineage, now, offset, watch};
+use crate::kernel::{
+    Memory, Pointer, Probed, cgroup_of, copy_comm, copy_names, lineage, now, offset, watch,
+};
 use crate::maps::{OOM_RING_BYTES, count_loss};
 
 #[btf_map]
@@ -203,6 +205,7 @@ pub(crate) unsafe fn victim<M: Memory>(task: Pointer, current: Pointer) {
             (*record).flags = OOM_WAS_EXITING;
         }
         (*record).reserved = 0;
+        victim_names::<M>(record, task, &watch);
         namespace::<M>(record, leader, &watch);
         limit::<M>(record, current, &watch);
         debug!(&(), "OOM victim {}", tgid);
@@ -243,6 +246,24 @@ unsafe fn mm_counter<M: Memory>(mm: Pointer, offset: u32) -> u64 {
     };
     // The part that is kept per CPU can make the shared one negative.
     if pages < 0 { 0 } else { pages as u64 }
+}
+
+/// Fills in the names of the victim's cgroups: by then nobody may know them any more.
+///
+/// # Safety
+/// `record` is valid for writes, its cgroup is written; `task` is a `task_struct`.
+#[inline(always)]
+unsafe fn victim_names<M: Memory>(record: *mut OomRecord, task: Pointer, watch: &Watch) {
+    // SAFETY: as above.
+    unsafe {
+        let to = &raw mut (*record).victim_names;
+        (*to)[0][0] = 0;
+        (*to)[1][0] = 0;
+        (*to)[2][0] = 0;
+        if M::HELPERS && (*record).victim_cgroup.in_root != 0 {
+            copy_names(cgroup_of::<Probed>(task), watch, to);
+        }
+    }
 }
 
 /// The size of a pointer, and so of what follows `upid.ns`.

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
-use ballast_tests::cgroup::kernel_kills;
+use ballast_tests::cgroup::{self, kernel_kills};
 use ballast_tests::cgroup_writes::Watch;
 use ballast_tests::cluster::{Namespace, asking, pod_spec, restart, text};
 use ballast_tests::scrape;
 use ballast_tests::wait::{patience, until, until_within};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::kills::{is_running, stays};
 use super::workloads::{kills_of, pods_of};
@@ -114,13 +114,11 @@ fn an_agent_that_is_killed_twenty_times_loses_no_kill() -> Result<()> {
     let page = scrape::page(&agent.metrics, "/metrics")?;
     for n in 0..N {
         let name = format!("churn-{n}");
-        let labels = [
-            ("namespace", "churn"),
-            ("pod", &*name),
-            ("container", "main"),
-        ];
+        let pod = [("namespace", "churn"), ("pod", &*name)];
+        let kills: Vec<_> = page.of("ballast_oom_kills_total", &pod).collect();
+        let labels = [pod[0], pod[1], ("container", "main")];
         let found = page.value("ballast_oom_kills_total", &labels);
-        ensure!(found == Some(2.0), "{name}: {found:?}");
+        ensure!(found == Some(2.0), "{name}: {found:?} of {kills:#?}");
     }
     // What an agent that is killed had not told the next one tells.
     stays("each kill is told once", || {
@@ -129,6 +127,39 @@ fn an_agent_that_is_killed_twenty_times_loses_no_kill() -> Result<()> {
         ensure!(all, "{told:?}");
         Ok(())
     })
+}
+
+/// It lives and is killed while no agent runs: the kernel alone has seen its cgroups.
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_that_is_gone_when_the_agent_is_back_has_its_kill_under_its_name() -> Result<()> {
+    let (mut agent, _way) = asking("cluster-away")?;
+    let namespace = Namespace::new("away")?;
+    agent.kill()?;
+    namespace.run("away", "exec tail /dev/zero", "16Mi")?;
+    let is_over = |pod: &Value| pod.pointer("/status/phase") == Some(&json!("Failed"));
+    let pod = namespace.wait("away", "is over", is_over)?;
+    let uid = text(&pod, "/metadata/uid")?;
+    let path = format!("{}/burstable/pod{uid}", agent.kubepods());
+    until("kubelet has removed its cgroup", || {
+        let id = cgroup::id("memory", path.trim_start_matches('/'));
+        ensure!(id.is_err(), "it is there");
+        Ok(())
+    })?;
+    agent.start()?;
+    check_counted(&agent, "away", 1)?;
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let labels = [("namespace", "away"), ("pod", "away")];
+    let kills: Vec<_> = page.of("ballast_oom_kills_total", &labels).collect();
+    let labels = [labels[0], labels[1], ("container", "main")];
+    let found = page.value("ballast_oom_kills_total", &labels);
+    ensure!(kills.len() == 1 && found == Some(1.0), "{kills:#?}");
+    stays("it is told", || {
+        let told = told(&namespace)?;
+        ensure!(told.get("away") == Some(&1), "{told:?}");
+        Ok(())
+    })?;
+    ensure!(pods_of(&agent, "away")?.is_empty(), "it is shown");
+    Ok(())
 }
 
 /// As many as a node takes, at once.

@@ -304,6 +304,7 @@ fn a_kill_names_victim_trigger_limit_and_their_cgroups() -> Result<()> {
     assert_eq!(kill.victim_comm, "tail");
     assert_eq!(kill.victim_parent_pid, std::process::id());
     assert_eq!(kill.victim_cgroup, lineage(&[&pod, &container])?);
+    assert_eq!(kill.victim_names, ["pod", "c", ""]);
     assert_eq!(kill.trigger_cgroup, kill.victim_cgroup);
     assert_eq!(kill.constraint, Some(OomConstraint::Memcg));
     assert_eq!(kill.limit_cgroup, Some(lineage(&[&pod])?));
@@ -352,6 +353,7 @@ fn a_kill_in_a_nested_cgroup_and_one_outside_of_the_root_are_told_apart() -> Res
         ..lineage(&[&pod, &container, &inner])?
     };
     assert_eq!(kills[0].victim_cgroup, expected);
+    assert_eq!(kills[0].victim_names, ["pod", "c", "inner"]);
     assert_eq!(kills[0].limit_cgroup, Some(expected));
     let expected = CgroupLineage {
         cgroup_id: outside.id()?,

@@ -534,6 +534,28 @@ mod tests {
     }
 
     #[test]
+    fn who_is_met_at_a_kill_is_known_by_the_way_there() {
+        let mut index = walked();
+        let id = "0".repeat(64);
+        let names = [
+            "kubepods-besteffort.slice",
+            "kubepods-besteffort-poda.slice",
+        ];
+        let victim = lineage(99, [2, 3, 4], true);
+        let scope = format!("crio-{id}.scope");
+        let root = CgroupPath::root();
+        for (cgroup, name) in victim.steps().zip([names[0], names[1], &scope]) {
+            let made = index.made(&cgroup, name, CgroupId(1), &root, 128);
+            assert_eq!(made, Made::Registered, "{name}");
+        }
+        let owner = index.attribute(&victim).owner.expect("below the container");
+        assert_eq!(owner.uid(), Some(&PodUid("a".into())));
+        assert_eq!(owner.container().map(|it| it.id.as_str()), Some(&*id));
+        let outside = lineage(99, [0; 3], false);
+        assert_eq!(outside.steps().count(), 0);
+    }
+
+    #[test]
     fn what_a_container_makes_is_its_own() {
         let mut index = walked();
         let id = "0".repeat(64);

@@ -101,6 +101,7 @@ pub(crate) fn oom_kill(ms: u64, cgroup: CgroupId) -> OomKill {
         victim_uid: 0,
         victim_parent_pid: 1,
         victim_cgroup: lineage,
+        victim_names: Default::default(),
         victim_parent_cgroup: CgroupLineage {
             cgroup_id: CgroupId(1),
             below_root: [None; 3],

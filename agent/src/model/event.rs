@@ -31,6 +31,23 @@ pub struct CgroupLineage {
     pub in_root: bool,
 }
 
+impl CgroupLineage {
+    /// The cgroups below the watched root on the way to this one, each with its own lineage; the third is the last.
+    pub fn steps(&self) -> impl Iterator<Item = Self> {
+        let below = self.below_root;
+        let ids = below.into_iter().flatten().enumerate();
+        ids.map(move |(n, cgroup_id)| {
+            let mut below_root = [None; 3];
+            below_root[..=n].copy_from_slice(&below[..=n]);
+            Self {
+                cgroup_id,
+                below_root,
+                in_root: true,
+            }
+        })
+    }
+}
+
 /// Which limit made the kernel kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -82,6 +99,9 @@ pub struct OomKill {
     pub victim_uid: u32,
     pub victim_parent_pid: u32,
     pub victim_cgroup: CgroupLineage,
+    /// Of the directories of `victim_cgroup.below_root`, cut after 127 bytes. Empty: there is none, or it could not
+    /// be read.
+    pub victim_names: [String; 3],
     pub victim_parent_cgroup: CgroupLineage,
     /// In its PID namespace. `None`: that is the host's, or it could not be read.
     pub victim_role: Option<NamespaceRole>,

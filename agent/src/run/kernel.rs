@@ -90,6 +90,11 @@ pub(super) enum News<'a> {
         cgroup: &'a CgroupLineage,
         name: &'a str,
     },
+    /// The same of one of which nobody has told, as a kill in it tells: it may be gone by now.
+    Met {
+        cgroup: &'a CgroupLineage,
+        name: &'a str,
+    },
     /// A cgroup below that of all pods is gone.
     Gone(CgroupId),
     /// A process was put into a cgroup below that of all pods.
@@ -614,6 +619,7 @@ impl Listener {
     }
 
     fn handle_oom(&mut self, kill: &OomKill, handled: Handled) {
+        self.meet(kill);
         let counts = &self.shared.kill_counts;
         let kill = &*self.with_reason(kill);
         let mut attribution = self.shared.index().attribute_kill(kill);
@@ -650,6 +656,17 @@ impl Listener {
         self.log.append(record);
         let attribution = &attribution;
         (self.tell)(News::Kill { kill, attribution });
+    }
+
+    /// Tells of the cgroups of a victim that nobody knows: they were made while nobody listened.
+    fn meet(&self, kill: &OomKill) {
+        for (cgroup, name) in kill.victim_cgroup.steps().zip(&kill.victim_names) {
+            let is_known = self.shared.index().get(cgroup.cgroup_id).is_some();
+            if !is_known && !name.is_empty() {
+                let cgroup = &cgroup;
+                (self.tell)(News::Met { cgroup, name });
+            }
+        }
     }
 
     /// A kill with its reason, where no program could read it and there is enough to derive it from.

@@ -53,7 +53,7 @@ pub const OOM_LIMIT_RECLAIM: u32 = 8;
 shared! {
     /// One process killed by the kernel's OOM killer.
     /// Written by `ebpf/src/oom.rs`, read by `agent/src/sources/bpf/decode.rs`.
-    pub struct OomRecord(352) {
+    pub struct OomRecord(736) {
         pub at_ns: u64,
         /// `start_boottime` of the victim's thread group leader.
         pub victim_start_ns: u64,
@@ -90,6 +90,9 @@ shared! {
         /// -1000..=1000.
         pub oom_score_adj: i32,
         pub reserved: u32,
+        /// Of the directories of `victim_cgroup.below_root`. Each ends at its first NUL; empty where there is none,
+        /// and where no text can be read.
+        pub victim_names: [[u8; CGROUP_NAME_LEN]; 3],
     }
 }
 

@@ -14,7 +14,7 @@ pub use maps::*;
 pub use offsets::{ABSENT, Offsets};
 
 /// Part of the name of everything pinned. Raised with any change to a record or a map value.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Derives zerocopy's traits for the agent; they refuse hidden padding. The size is pinned so that
 /// no change of layout goes unnoticed.

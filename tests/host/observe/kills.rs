@@ -262,6 +262,48 @@ fn a_kill_of_a_short_lived_container_is_attributed() -> Result<()> {
     })
 }
 
+/// Made, killed and removed while no agent runs: what the kernel has written down of the kill tells whose it was.
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_that_is_gone_when_the_agent_is_back_has_its_kill() -> Result<()> {
+    everywhere("away", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let stays = limited(&pod, 31)?;
+        agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
+        agent.kill()?;
+        let in_pod = limited(&pod, 32)?;
+        let other = tree.pod(STATIC_UID)?;
+        let alone = limited(&other, 33)?;
+        for container in [&stays, &in_pod, &alone] {
+            eat(container)?;
+        }
+        in_pod.remove();
+        alone.remove();
+        other.remove();
+        agent.start()?;
+        let kills = wait_kills(agent, 3)?;
+        check_kill(&kills[0], &pod, &stays, OomScope::Container)?;
+        check_kill(&kills[1], &pod, &in_pod, OomScope::Container)?;
+        check_kill(&kills[2], &other, &alone, OomScope::Container)?;
+        let check = |agent: &Agent| -> Result<()> {
+            let page = scrape::page(&agent.metrics, "/metrics")?;
+            for (pod, container) in [(&pod, &stays), (&pod, &in_pod), (&other, &alone)] {
+                let labels = [("pod_uid", &*pod.uid), ("container_id", &*container.id)];
+                let found = page.value("ballast_oom_kills_total", &labels);
+                ensure!(found == Some(1.0), "{found:?} of {}", container.id);
+            }
+            Ok(())
+        };
+        until("they are counted", || check(agent))?;
+        agent.wait("who is gone is not shown, and counts", |it| {
+            let pod = pod_of(it, UID);
+            pod_of(it, STATIC_UID).is_none()
+                && pod.is_some_and(|it| it.containers.len() == 1 && it.oom_kills == 2)
+        })?;
+        thread::sleep(2 * GRACE);
+        check(agent)
+    })
+}
+
 /// v2 kills the whole group, each member of which is told; v1 knows no groups.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {

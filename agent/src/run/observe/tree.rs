@@ -104,7 +104,15 @@ impl KubeTree {
         match news {
             News::Kill { .. } | News::Missed { .. } => self.change(),
             News::Ended { .. } => {}
-            News::Made { cgroup, name } => self.made(cgroup, name),
+            News::Made { cgroup, name } => {
+                self.made(cgroup, name);
+            }
+            News::Met { cgroup, name } => {
+                if self.made(cgroup, name) == Made::Registered {
+                    // Who is gone is retired by it.
+                    self.want_walk();
+                }
+            }
             News::Entered(id) => self.entered(id),
             News::Emptied(id) => self.emptied(id),
             News::Gone(id) => self.gone(id),
@@ -237,9 +245,10 @@ impl KubeTree {
         self.told().place = place.map(Arc::new);
     }
 
-    fn made(&self, cgroup: &CgroupLineage, name: &str) {
+    fn made(&self, cgroup: &CgroupLineage, name: &str) -> Made {
         let Some(place) = self.place() else {
-            return self.want_walk();
+            self.want_walk();
+            return Made::Unknown;
         };
         let mut index = self.kernel.index_mut();
         let made = index.made(
@@ -263,6 +272,7 @@ impl KubeTree {
             Made::Inner => {}
             Made::Unknown => self.want_walk(),
         }
+        made
     }
 
     /// Has the runtime asked whose a container is, if nobody has told.

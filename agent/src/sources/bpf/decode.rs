@@ -42,6 +42,7 @@ fn oom(record: &abi::OomRecord, page_bytes: u64) -> Option<OomKill> {
         victim_uid: record.victim_uid,
         victim_parent_pid: record.victim_parent_tgid,
         victim_cgroup: lineage(&record.victim_cgroup),
+        victim_names: record.victim_names.each_ref().map(|it| text(it)),
         victim_parent_cgroup: lineage(&record.parent_cgroup),
         victim_role: namespace_role(record),
         oom_score_adj: i16::try_from(record.oom_score_adj).ok()?,

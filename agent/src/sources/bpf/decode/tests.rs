@@ -12,6 +12,14 @@ fn comm(name: &str) -> [u8; abi::COMM_LEN] {
     bytes
 }
 
+fn name(name: &str) -> [u8; abi::CGROUP_NAME_LEN] {
+    // What lies behind the NUL is whatever was there.
+    let mut bytes = [b'?'; abi::CGROUP_NAME_LEN];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    bytes[name.len()] = 0;
+    bytes
+}
+
 fn inside(cgroup_id: u64, below_root: [u64; 3]) -> abi::Lineage {
     abi::Lineage {
         cgroup_id,
@@ -50,6 +58,7 @@ fn oom_record() -> abi::OomRecord {
         flags: 0,
         oom_score_adj: -998,
         reserved: 0,
+        victim_names: ["burstable", "pod-a", ""].map(name),
     }
 }
 
@@ -113,6 +122,7 @@ fn an_oom_record_keeps_its_three_cgroups_apart_and_turns_pages_into_bytes() {
         victim_uid: 1000,
         victim_parent_pid: 1,
         victim_cgroup: lineage(32, [Some(30), Some(31), Some(32)]),
+        victim_names: ["burstable", "pod-a", ""].map(str::to_owned),
         victim_parent_cgroup: lineage(35, [Some(30), Some(31), Some(35)]),
         victim_role: Some(NamespaceRole::Member {
             init: lineage(34, [Some(30), Some(31), Some(34)]),
@@ -367,9 +377,9 @@ fn a_value_that_no_program_writes_is_malformed() {
 /// The programs write fields by name, but what is pinned was written by another build: a moved
 /// field must change the version.
 #[test]
-fn fields_lie_where_version_3_has_them() {
+fn fields_lie_where_version_4_has_them() {
     use std::mem::offset_of;
-    assert_eq!(abi::VERSION, 3);
+    assert_eq!(abi::VERSION, 4);
     for (name, offset, expected) in [
         (
             "victim_cgroup",
@@ -389,6 +399,11 @@ fn fields_lie_where_version_3_has_them() {
             "oom_score_adj",
             offset_of!(abi::OomRecord, oom_score_adj),
             344,
+        ),
+        (
+            "victim_names",
+            offset_of!(abi::OomRecord, victim_names),
+            352,
         ),
         ("comm", offset_of!(abi::ProcessRecord, comm), 56),
         ("kind", offset_of!(abi::ProcessRecord, kind), 80),
