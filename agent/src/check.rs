@@ -451,7 +451,7 @@ const ENDPOINT: &str =
 /// Whose pods they are, which cgroups and runtimes do not tell.
 fn workloads(facts: &FactSheet) -> CheckItem {
     const NAME: &str = "workloads";
-    const WITHOUT: &str = "pods are shown without their workloads";
+    const WITHOUT: &str = "pods are shown without their workloads and requests";
     match &facts.workloads {
         None => CheckItem::ok(NAME, "from the API server, which was not looked for"),
         Some(WorkloadFacts::Nobody(why)) => CheckItem::ok(NAME, format!("{WITHOUT}: {why}")),

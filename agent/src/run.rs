@@ -15,6 +15,7 @@ mod publisher;
 mod replay;
 mod serve;
 mod signals;
+mod standings;
 mod sweep;
 mod told;
 mod usage;

@@ -1,14 +1,11 @@
 //! Names of a real node, as its runtime tells them.
 
-use std::fs;
-
 use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
-use ballast_tests::cluster::{IMAGE, Namespace, agent, cluster, text};
+use ballast_tests::cluster::{Namespace, StaticPod, agent, text};
 use ballast_tests::scrape::text as page;
 use ballast_tests::wait::until;
-use serde_json::json;
 
 use super::kills::{check_counted, is_running, kills_of};
 
@@ -82,28 +79,13 @@ fn a_pod_of_the_same_name_is_another_pod() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn a_static_pod_has_its_name_and_its_sandbox_is_no_container() -> Result<()> {
     let agent = agent("cluster-static")?;
-    let manifest = cluster()?.join("manifests/steady.json");
-    let pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "steady", "namespace": "default"},
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{
-                "name": "main",
-                "image": IMAGE,
-                "imagePullPolicy": "Never",
-                "command": ["sleep", "3600"],
-            }],
-        },
-    });
-    fs::write(&manifest, pod.to_string())?;
+    let steady = StaticPod::new("steady")?;
     let found = until("the static pod is shown", || {
         let pods = agent.status()?.pods;
         let is_it = |it: &PodEntry| it.name.starts_with("steady-") && it.containers.len() == 1;
         pods.into_iter().find(is_it).context("not yet")
     });
-    fs::remove_file(&manifest)?;
+    drop(steady);
     let entry = found?;
     ensure!(
         entry.namespace == "default" && entry.uid.0.len() == 32,

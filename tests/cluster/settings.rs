@@ -1,12 +1,18 @@
-//! What a real kubelet is run by, as its own process and files tell.
+//! What a real kubelet goes by: its settings, as its own process and files tell, and what pods ask for, as its API
+//! server tells.
 
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ballast::model::eviction::Signal;
-use ballast::model::status::Status;
-use ballast_tests::cluster::{cluster, new_agent, restart};
+use ballast::model::quantity::Quantity;
+use ballast::model::status::{EvictionStanding, PodEntry, ResourceBounds, Standing, Status};
+use ballast::units::{Bytes, MilliCpu};
+use ballast_tests::agent::Agent;
+use ballast_tests::cluster::{
+    Namespace, StaticPod, agent, asking, cluster, container, new_agent, restart,
+};
 use ballast_tests::wait::until;
 use serde_json::{Value, json};
 
@@ -112,4 +118,280 @@ fn what_kubelet_is_run_by_is_shown_and_followed_when_it_is_restarted() -> Result
         );
         Ok(())
     })
+}
+
+/// A priority class of the cluster, gone when it is dropped.
+struct PriorityClass<'a> {
+    kubectl: &'a Namespace,
+    name: &'static str,
+}
+
+impl<'a> PriorityClass<'a> {
+    fn new(kubectl: &'a Namespace, name: &'static str, value: i32) -> Result<Self> {
+        let value = format!("--value={value}");
+        kubectl.kubectl(&["create", "priorityclass", name, &value], None)?;
+        Ok(Self { kubectl, name })
+    }
+}
+
+impl Drop for PriorityClass<'_> {
+    fn drop(&mut self) {
+        let delete = ["delete", "priorityclass", self.name];
+        if let Err(error) = self.kubectl.kubectl(&delete, None) {
+            eprintln!("remove priority class {}: {error:#}", self.name);
+        }
+    }
+}
+
+/// What a container, a pod or its overhead has of a resource in this list; 0: nothing.
+fn amount(list: &Value, resource: &str) -> Result<u64> {
+    let Some(text) = list[resource].as_str() else {
+        return Ok(0);
+    };
+    let quantity: Quantity = text.parse()?;
+    Ok(match resource {
+        "cpu" => quantity.millis(),
+        _ => quantity.units(),
+    })
+}
+
+/// What a pod of this test or of the cluster requests, none of which has resources as a whole: the containers and
+/// sidecars together, or an init container with the sidecars before it.
+fn requested_by(pod: &Value, resource: &str) -> Result<u64> {
+    let requests = |container: &Value| amount(&container["resources"]["requests"], resource);
+    let list = |field: &str| pod["spec"][field].as_array().cloned().unwrap_or_default();
+    let mut sum = 0;
+    for it in list("containers") {
+        sum += requests(&it)?;
+    }
+    let (mut sidecars, mut peak) = (0, 0);
+    for it in list("initContainers") {
+        let own = requests(&it)?;
+        peak = peak.max(sidecars + own);
+        if it["restartPolicy"] == "Always" {
+            sidecars += own;
+        }
+    }
+    let overhead = amount(&pod["spec"]["overhead"], resource)?;
+    Ok((sum + sidecars).max(peak) + overhead)
+}
+
+/// The sums of the status document are those of all pods that are bound and not over.
+fn check_requested(agent: &Agent, namespace: &Namespace) -> Result<()> {
+    let text = namespace.kubectl(
+        &["get", "pods", "--all-namespaces", "--output", "json"],
+        None,
+    )?;
+    let all: Value = serde_json::from_str(&text)?;
+    let all = all["items"].as_array().context("no list")?;
+    let is_over = |pod: &Value| {
+        matches!(
+            pod["status"]["phase"].as_str(),
+            Some("Succeeded" | "Failed")
+        )
+    };
+    let going = all
+        .iter()
+        .filter(|it| !it["spec"]["nodeName"].is_null() && !is_over(it));
+    let resources = agent.status()?.node.resources;
+    let shown = |name: &str| resources.get(name).and_then(|it| it.requested);
+    ensure!(
+        shown("pods") == Some(going.clone().count() as u64),
+        "{:?}",
+        shown("pods")
+    );
+    for resource in ["cpu", "memory"] {
+        let requested = going.clone().map(|it| requested_by(it, resource));
+        let sum: u64 = requested.sum::<Result<u64>>()?;
+        ensure!(
+            shown(resource) == Some(sum),
+            "{resource}: {:?} of {sum}",
+            shown(resource)
+        );
+    }
+    Ok(())
+}
+
+/// Usage above requests goes first, then lower priority: so who is below its request is the last, and a critical pod is
+/// none of them.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_stands_where_kubelet_would_take_it() -> Result<()> {
+    let (agent, _way) = asking("cluster-standing")?;
+    let namespace = Namespace::new("standing")?;
+    let _class = PriorityClass::new(&namespace, "standing-urgent", 1000)?;
+    // Files in memory are in use as long as they are there.
+    let uses = "dd if=/dev/zero of=/dev/shm/used bs=1M count=16 && exec sleep 3600";
+    let with = |mut container: Value, requests: Value| {
+        container["resources"] = json!({"requests": requests});
+        container
+    };
+    let create = |name: &str, class: Option<&str>, spec: Value| {
+        let mut spec = spec;
+        spec["terminationGracePeriodSeconds"] = json!(0);
+        spec["priorityClassName"] = json!(class);
+        let metadata = json!({"name": name});
+        namespace
+            .create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+    };
+    create(
+        "plain",
+        None,
+        json!({"containers": [container("main", uses)]}),
+    )?;
+    let small = json!({"cpu": "10m", "memory": "1Mi"});
+    let main = with(container("main", uses), small);
+    create(
+        "urgent",
+        Some("standing-urgent"),
+        json!({"containers": [main]}),
+    )?;
+    let mut beside = with(
+        container("beside", "exec sleep 3600"),
+        json!({"memory": "32Mi"}),
+    );
+    beside["restartPolicy"] = json!("Always");
+    let before = with(
+        container("before", "true"),
+        json!({"cpu": "50m", "memory": "40Mi"}),
+    );
+    let main = with(
+        container("main", uses),
+        json!({"cpu": "20m", "memory": "64Mi"}),
+    );
+    let modest = json!({"initContainers": [beside, before], "containers": [main]});
+    create("modest", None, modest)?;
+    create(
+        "vital",
+        Some("system-node-critical"),
+        json!({"containers": [container("main", uses)]}),
+    )?;
+    namespace.run("done", "true", "16Mi")?;
+    let _static = StaticPod::new("upright")?;
+
+    let standing = |status: &Status, name: &str| {
+        let is_it = |it: &&PodEntry| {
+            matches!(&*it.namespace, "standing" | "default") && it.name.starts_with(name)
+        };
+        let pod = status.pods.iter().find(is_it);
+        let pressure = status.node.pressure.as_ref().context("not read yet")?;
+        let found = pressure.standing_of(&pod.with_context(|| format!("no pod {name}"))?.uid);
+        found.with_context(|| format!("{name} stands nowhere yet"))
+    };
+    let place = |status: &Status, name: &str| -> Result<(usize, Standing)> {
+        match standing(status, name)? {
+            EvictionStanding::InOrder {
+                place, standing, ..
+            } => Ok((place, standing)),
+            other => bail!("{name}: {other:?}"),
+        }
+    };
+    let status = until("all stand where they belong", || {
+        let status = agent.status()?;
+        let (plain, _) = place(&status, "plain")?;
+        let (urgent, of_urgent) = place(&status, "urgent")?;
+        let (modest, of_modest) = place(&status, "modest")?;
+        ensure!(
+            plain < urgent && urgent < modest,
+            "{plain}, {urgent}, {modest}"
+        );
+        ensure!(
+            (of_urgent.priority, of_urgent.request_bytes) == (1000, 1 << 20),
+            "{of_urgent:?}"
+        );
+        ensure!(
+            of_urgent.working_set_bytes > Some(16 << 20),
+            "{of_urgent:?}"
+        );
+        ensure!(of_modest.request_bytes == 96 << 20, "{of_modest:?}");
+        for name in ["vital", "upright-"] {
+            let found = standing(&status, name)?;
+            ensure!(found == EvictionStanding::Critical, "{name}: {found:?}");
+        }
+        Ok(status)
+    })?;
+    let of = |name: &str| {
+        status
+            .pods
+            .iter()
+            .find(|it| it.name == name)
+            .context("no pod")
+    };
+    let modest = of("modest")?;
+    let requests = |it: &ResourceBounds| (it.cpu_request_milli, it.memory_request_bytes);
+    let right = (Some(MilliCpu(50)), Some(Bytes(96 << 20)));
+    ensure!(requests(&modest.resources) == right, "{modest:#?}");
+    let mut containers = modest.containers.iter();
+    let beside = containers
+        .find(|it| it.name == "beside")
+        .context("the sidecar")?;
+    ensure!(
+        requests(&beside.resources) == (None, Some(Bytes(32 << 20))),
+        "{beside:#?}"
+    );
+    ensure!(
+        requests(&of("plain")?.resources) == (None, None),
+        "{:#?}",
+        of("plain")?
+    );
+
+    namespace.wait("done", "is over", |it| it["status"]["phase"] == "Succeeded")?;
+    until("the sums are those of the API server", || {
+        check_requested(&agent, &namespace)
+    })?;
+
+    let explained =
+        |name: &str| agent.command(&["explain", "pod", name, "--namespace", "standing"]);
+    let text = explained("urgent")?;
+    for part in [
+        " in kubelet's eviction order, priority 1000",
+        "above its request of 1.0Mi",
+        "kubelet decides",
+    ] {
+        ensure!(text.contains(part), "{part} in {text}");
+    }
+    let text = explained("vital")?;
+    ensure!(
+        text.contains("kubelet does not evict it: it is critical"),
+        "{text}"
+    );
+    let text = agent.command(&["explain", "node"])?;
+    for part in [
+        "KUBELET'S EVICTION ORDER (MEMORY)",
+        "standing/plain",
+        "kubelet decides",
+    ] {
+        ensure!(text.contains(part), "{part} in {text}");
+    }
+    ensure!(!text.contains("standing/vital"), "{text}");
+    Ok(())
+}
+
+/// Only an API server tells what pods ask for.
+#[cfg_attr(feature = "privileged", test)]
+fn without_an_api_server_no_order_is_claimed() -> Result<()> {
+    let agent = agent("cluster-unasked")?;
+    let namespace = Namespace::new("unasked")?;
+    namespace.run("plain", "exec sleep 3600", "32Mi")?;
+    let status = until("it is shown, and the node was read", || {
+        let status = agent.status()?;
+        let mut pods = status.pods.iter();
+        let pod = pods.find(|it| it.name == "plain").context("no pod")?;
+        ensure!(pod.usage.memory_bytes.is_some(), "{pod:#?}");
+        status
+            .node
+            .pressure
+            .is_some()
+            .then_some(status)
+            .context("not read yet")
+    })?;
+    let pressure = status.node.pressure.as_ref().context("it was there")?;
+    ensure!(
+        pressure.order.is_empty() && pressure.critical.is_empty(),
+        "{pressure:#?}"
+    );
+    let requested = status.node.resources.values().filter_map(|it| it.requested);
+    ensure!(requested.count() == 0, "{:#?}", status.node.resources);
+    let text = agent.command(&["explain", "node"])?;
+    ensure!(!text.contains("ORDER"), "{text}");
+    Ok(())
 }

@@ -3,6 +3,7 @@
 
 mod api;
 
+use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -115,6 +116,36 @@ impl Drop for Namespace {
         let delete = ["delete", "namespace", &name, "--wait=false"];
         if let Err(error) = self.kubectl(&delete, None) {
             eprintln!("remove namespace {name}: {error:#}");
+        }
+    }
+}
+
+/// A static pod of the node, in the namespace `default`, that only waits; gone when it is dropped.
+#[derive(Debug)]
+pub struct StaticPod(PathBuf);
+
+impl StaticPod {
+    /// Its manifest names it so; on the API server the name of the node comes after it.
+    pub fn new(name: &str) -> Result<Self> {
+        let manifest = cluster()?.join(format!("manifests/{name}.json"));
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "containers": [container("main", "exec sleep 3600")],
+            },
+        });
+        fs::write(&manifest, pod.to_string())?;
+        Ok(Self(manifest))
+    }
+}
+
+impl Drop for StaticPod {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            eprintln!("remove {}: {error}", self.0.display());
         }
     }
 }

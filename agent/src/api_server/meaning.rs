@@ -1,5 +1,7 @@
 //! What a pod of the API means: pure functions from objects to what is shown of them.
 
+mod definition;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ pub(super) fn of_pod(pod: &PodObject) -> Option<ApiPod> {
     Some(ApiPod {
         is_mirror: mirrored(pod).is_some(),
         workload: Arc::new(Workload::of_api(&pod.metadata, &names)),
+        is_over: is_over(pod),
+        definition: definition::of_pod(pod, &names),
         containers: containers(pod),
         pod: names,
     })
@@ -42,6 +46,11 @@ fn mirrored(pod: &PodObject) -> Option<&str> {
     let is_of_node = owners.any(|it| it.kind == "Node" && it.controller == Some(true));
     let annotated = pod.metadata.annotations.as_ref()?.mirror.as_deref();
     annotated.filter(|_| is_of_node)
+}
+
+fn is_over(pod: &PodObject) -> bool {
+    let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn containers(pod: &PodObject) -> Vec<ApiContainer> {

@@ -19,6 +19,23 @@ const ORDER_SHOWN: usize = 10;
 /// A reading is taken at least every 10 s, as kubelet's.
 const OLD_READING: Duration = Duration::from_secs(10);
 
+/// Who evicts the pods of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EvictedBy {
+    Agent,
+    Kubelet,
+}
+
+impl EvictedBy {
+    /// `is_managed`: the node, by the agent.
+    pub(super) const fn of(is_managed: bool) -> Self {
+        match is_managed {
+            true => Self::Agent,
+            false => Self::Kubelet,
+        }
+    }
+}
+
 /// Adds one line. Writing to a string does not fail.
 macro_rules! line {
     ($out:expr, $($arg:tt)*) => {
@@ -62,6 +79,7 @@ pub(super) fn render_summary(
 /// All that is known: signals with every threshold, wakers, the eviction order.
 pub(super) fn render_whole(
     pressure: &PressureStatus,
+    by: EvictedBy,
     width: usize,
     paint: Paint,
     out: &mut String,
@@ -77,7 +95,7 @@ pub(super) fn render_whole(
     }
     if !pressure.order.is_empty() {
         out.push('\n');
-        render_order(&pressure.order, width, paint, out);
+        render_order(&pressure.order, by, width, paint, out);
     }
     if let Some(last) = &pressure.last_eviction {
         let text = format!(
@@ -91,7 +109,12 @@ pub(super) fn render_whole(
 }
 
 /// Where eviction stands with one pod.
-pub(super) fn render_standing(standing: &EvictionStanding, paint: Paint, out: &mut String) {
+pub(super) fn render_standing(
+    standing: &EvictionStanding,
+    by: EvictedBy,
+    paint: Paint,
+    out: &mut String,
+) {
     let heading = "WHEN MEMORY RUNS SHORT";
     line!(out, "{}", paint.apply(Tone::Heading, heading));
     match standing {
@@ -101,14 +124,23 @@ pub(super) fn render_standing(standing: &EvictionStanding, paint: Paint, out: &m
             standing,
         } => {
             let priority = standing.priority;
+            let whose = match by {
+                EvictedBy::Agent => "the",
+                EvictedBy::Kubelet => "kubelet's",
+            };
             line!(
                 out,
-                "place {place} of {of} in the eviction order, priority {priority}"
+                "place {place} of {of} in {whose} eviction order, priority {priority}"
             );
             line!(out, "{}", use_against_request(standing));
+            render_decider(by, out);
         }
         EvictionStanding::Critical => {
-            line!(out, "it is not evicted: it is critical");
+            let text = match by {
+                EvictedBy::Agent => "it is not evicted: it is critical",
+                EvictedBy::Kubelet => "kubelet does not evict it: it is critical",
+            };
+            line!(out, "{text}");
         }
         EvictionStanding::Evicted { eviction } => {
             let text = format!("it was evicted for {} at {}", eviction.signal, eviction.at);
@@ -307,9 +339,26 @@ fn render_wakers(wakers: &[WakerStatus], width: usize, paint: Paint, out: &mut S
     table.render(width, paint, out);
 }
 
-fn render_order(order: &[Standing], width: usize, paint: Paint, out: &mut String) {
+/// Says so where another program decides.
+fn render_decider(by: EvictedBy, out: &mut String) {
+    match by {
+        EvictedBy::Agent => {}
+        EvictedBy::Kubelet => {
+            line!(
+                out,
+                "kubelet decides, by its rule and by what it reads itself"
+            );
+        }
+    }
+}
+
+fn render_order(order: &[Standing], by: EvictedBy, width: usize, paint: Paint, out: &mut String) {
+    let heading = match by {
+        EvictedBy::Agent => "EVICTION ORDER (MEMORY)",
+        EvictedBy::Kubelet => "KUBELET'S EVICTION ORDER (MEMORY)",
+    };
     let mut table = Table::new([
-        ("EVICTION ORDER (MEMORY)", Align::Left),
+        (heading, Align::Left),
         ("PRIORITY", Align::Right),
         ("REQUEST", Align::Right),
         ("WORKING SET", Align::Right),
@@ -331,6 +380,7 @@ fn render_order(order: &[Standing], width: usize, paint: Paint, out: &mut String
     if n_more > 0 {
         line!(out, "and {n_more} more");
     }
+    render_decider(by, out);
 }
 
 fn bytes(n: Option<u64>) -> String {

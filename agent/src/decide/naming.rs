@@ -199,9 +199,10 @@ impl Names {
         declared.is_some_and(|it| *it.pod == *pod)
     }
 
-    /// How many pods the API server has.
-    pub fn n_listed(&self) -> usize {
-        self.pods.values().filter(|it| it.is_listed).count()
+    /// The pods that the API server has, by UID.
+    pub fn listed(&self) -> impl Iterator<Item = &Arc<ApiPod>> {
+        let listed = self.pods.values().filter(|it| it.is_listed);
+        listed.filter_map(|it| it.declared.as_ref())
     }
 
     /// A pod as the API server has it, or had it last.
@@ -270,7 +271,7 @@ impl PodNames {
 mod tests {
     use super::*;
     use crate::decide::ended::KEPT;
-    use crate::model::api_pod::{ApiContainer, ApiInstance, ContainerRole};
+    use crate::model::api_pod::{ApiContainer, ApiInstance, ContainerRole, Definition};
     use crate::model::attribution::Level;
     use crate::model::cgroup_path::CgroupPath;
     use crate::model::kube_cgroup::CgroupRuntime;
@@ -425,6 +426,8 @@ mod tests {
                 kind: "Deployment".to_owned(),
                 name: "shop".to_owned(),
             }),
+            is_over: false,
+            definition: Ok(Definition::default()),
             containers: containers.collect(),
         })
     }
@@ -468,7 +471,7 @@ mod tests {
         assert!(!names.learn_pod(&fake));
         assert!(names.lists(&real.pod) && !names.lists(&fake.pod));
         assert_eq!(
-            (names.n_listed(), names.declared(&real.pod.uid)),
+            (names.listed().count(), names.declared(&real.pod.uid)),
             (1, Some(&real))
         );
     }

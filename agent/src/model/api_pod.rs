@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::pod::{Overhead, Pod, PodLevel, ResourceList, Unnamed};
+use super::quantity::Quantity;
 use super::record::PodRef;
+use super::status::ResourceBounds;
 use super::workload::Workload;
 
 /// A pod that was bound to this node.
@@ -18,8 +21,27 @@ pub struct ApiPod {
     /// Of a static pod.
     pub is_mirror: bool,
     pub workload: Arc<Workload>,
+    /// Nothing of it runs and nothing will: its phase is `Succeeded` or `Failed`.
+    pub is_over: bool,
+    /// `Err`: why it cannot be known what it asks for.
+    pub definition: Result<Definition, String>,
     /// In the order of the specification, init containers first, ephemeral ones last.
     pub containers: Vec<ApiContainer>,
+}
+
+/// What a pod asks for and what kubelet ranks it by: sums, made when the API server tells of the pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Definition {
+    /// Of the pod as a whole, with its overhead.
+    pub requests: ResourceList,
+    /// What kubelet compares its use of memory with, when it has to choose who goes.
+    pub memory_request: Quantity,
+    /// 0 where none is given.
+    pub priority: i32,
+    /// kubelet never evicts it.
+    pub is_critical: bool,
+    /// Requests of each container, by its name; limits are not in them.
+    pub containers: Vec<(Arc<str>, ResourceBounds)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +87,30 @@ impl ContainerRole {
 impl fmt::Display for ContainerRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
+    }
+}
+
+impl Definition {
+    /// By kubelet's rules.
+    pub fn of(pod: &Pod) -> Self {
+        let containers = pod.all_containers().map(|it| {
+            let requests = ResourceBounds::of_requests(&it.resources.requests);
+            (it.name.as_str().into(), requests)
+        });
+        Self {
+            requests: pod.requests(PodLevel::Honoured, Overhead::Added),
+            memory_request: pod.request_to_rank("memory", Unnamed::Nothing),
+            priority: pod.priority.unwrap_or(0),
+            is_critical: pod.is_critical(),
+            containers: containers.collect(),
+        }
+    }
+
+    /// What the container of this name requests; `None`: it can request nothing, as an ephemeral one.
+    pub fn requests_of(&self, container: &str) -> Option<ResourceBounds> {
+        let mut containers = self.containers.iter();
+        let (_, requests) = containers.find(|(name, _)| **name == *container)?;
+        Some(*requests)
     }
 }
 

@@ -102,4 +102,9 @@ impl ApiServerStatus {
     pub fn is_followed(&self) -> bool {
         self.fault.is_none()
     }
+
+    /// All pods were told, now or before.
+    pub fn has_told(&self) -> bool {
+        self.is_followed() || self.stale_since.is_some()
+    }
 }

@@ -484,7 +484,6 @@ pub struct PodFacts {
     pub volumes: Vec<VolumeFacts>,
 }
 
-#[cfg(test)]
 impl PodFacts {
     /// A pod with kubelet's default grace that asks for nothing.
     pub(crate) fn bare(pod: PodRef) -> Self {

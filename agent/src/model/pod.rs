@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use self::check::{is_dns_subdomain, is_qualified_name};
 use self::node_requirements::NodeRequirements;
 pub use self::numbers::quote_quantities;
-pub use self::totals::{Overhead, PodLevel, Totals};
+pub use self::totals::{Overhead, PodLevel, Totals, Unnamed};
 use super::quantity::Quantity;
 use super::time::WallTime;
 

@@ -24,8 +24,9 @@ use super::api_server::ApiServerStatus;
 use super::cgroup_name::CgroupDriver;
 use super::container::PodPhase;
 use super::eviction::StallTotals;
-use super::pod::{PodUid, QosClass, Redefinition};
+use super::pod::{PodUid, QosClass, Redefinition, ResourceList};
 use super::psi::{Psi, PsiLine, Stalls};
+use super::quantity::Quantity;
 use super::runtime_names::RuntimeStatus;
 use super::time::WallTime;
 use super::workload::Workload;
@@ -119,7 +120,7 @@ pub struct NodeStatus {
     /// Beside which the agent runs, and what that goes by; `None`: it is not asked, or not found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletStatus>,
-    /// Where their workloads come from; `None` as above.
+    /// Where their workloads and their requests come from; `None` as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server: Option<ApiServerStatus>,
 }
@@ -214,7 +215,8 @@ pub struct ResourceStatus {
     /// What pods may request together; `None` as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocatable: Option<u64>,
-    /// What the pods of this node request together; `None`: another program keeps the books.
+    /// What the pods of this node that are not over request together; `None`: another program keeps the books, and no
+    /// API server has told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<u64>,
     /// In use now by all pods; `None`: not measured.
@@ -353,6 +355,33 @@ pub struct ResourceBounds {
     pub memory_request_bytes: Option<Bytes>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<Bytes>,
+}
+
+impl ResourceBounds {
+    pub fn new(requests: &ResourceList, limits: &ResourceList) -> Self {
+        Self {
+            cpu_limit_milli: milli_cpu(limits),
+            memory_limit_bytes: memory(limits),
+            ..Self::of_requests(requests)
+        }
+    }
+
+    /// Without limits.
+    pub fn of_requests(requests: &ResourceList) -> Self {
+        Self {
+            cpu_request_milli: milli_cpu(requests),
+            memory_request_bytes: memory(requests),
+            ..Self::default()
+        }
+    }
+}
+
+fn milli_cpu(list: &ResourceList) -> Option<MilliCpu> {
+    list.get("cpu").map(|it| MilliCpu(it.millis()))
+}
+
+fn memory(list: &ResourceList) -> Option<Bytes> {
+    list.get("memory").map(Quantity::units).map(Bytes)
 }
 
 /// What a pod or container uses. `None`: not measured.

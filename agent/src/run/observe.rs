@@ -570,6 +570,7 @@ impl Loop {
         if self.tree.takes_growth() || is_named && is_other {
             readings.ask();
         }
+        self.take_definitions();
     }
 
     fn take_sweep(&mut self, snapshot: StatsSnapshot) {
@@ -578,7 +579,7 @@ impl Loop {
         let mut figures = figures.collect();
         self.sweeper.remember(&mut figures);
         self.sweeper.show(snapshot, &figures, &|_, _| None);
-        self.read_node();
+        self.read_node(&figures);
         self.publisher.changed(clock::boottime());
     }
 
@@ -684,6 +685,8 @@ enum Fault {
     Nameless,
     /// The API server tells nothing.
     WithoutApiServer,
+    /// It tells of pods what nobody understands.
+    Undefined,
 }
 
 impl Fault {
@@ -693,6 +696,7 @@ impl Fault {
             Self::Unreadable => "TreeUnreadable",
             Self::Nameless => "RuntimeUnavailable",
             Self::WithoutApiServer => "ApiServerUnavailable",
+            Self::Undefined => "PodsNotUnderstood",
         }
     }
 }

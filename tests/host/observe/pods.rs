@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ballast::model::api_pod::ContainerRole;
 use ballast::model::status::Status;
+use ballast::units::Bytes;
 use ballast_tests::agent::Agent;
 use ballast_tests::api_server::{FakeApiServer, Manner};
 use ballast_tests::kube::{Driver, KubeContainer, KubeTree, container_id};
@@ -412,5 +413,55 @@ fn no_event_is_written_where_none_is_wanted() -> Result<()> {
     })?;
     thread::sleep(Duration::from_secs(2));
     assert_eq!(server.kept_events(), Vec::<Value>::new());
+    Ok(())
+}
+
+/// Requests, the sum of them and the place in kubelet's order, until the pod asks for what is no quantity.
+#[cfg_attr(feature = "privileged", test)]
+fn what_a_pod_requests_is_shown_as_far_as_it_is_understood() -> Result<()> {
+    let (_tree, server, agent, _made) = running("requests", Manner::StreamsLists)?;
+    let put = |cpu: &str| {
+        let mut pod = shop(UID, Some(&container_id(1)));
+        let app = &mut pod["spec"]["containers"][0];
+        app["resources"] = json!({"requests": {"cpu": cpu, "memory": "64Mi"}});
+        pod["spec"]["overhead"] = json!({"memory": "1Mi"});
+        server.put(&pod);
+    };
+    let requested = |status: &Status, name: &str| status.node.resources[name].requested;
+    let is_in_order = |status: &Status| {
+        let pressure = status.node.pressure.as_ref();
+        pressure.is_some_and(|it| it.order.iter().any(|it| it.uid.0 == UID))
+    };
+    put("100m");
+    let status = agent.wait("it stands in the order", |status| {
+        requested(status, "cpu") == Some(100) && is_in_order(status)
+    })?;
+    assert_eq!(requested(&status, "memory"), Some(65 << 20));
+    let pod = pod_of(&status, UID).context("it is there")?;
+    let of_pod = pod.resources.memory_request_bytes;
+    let of_app = pod.containers[0].resources.memory_request_bytes;
+    assert_eq!(
+        (of_pod, of_app),
+        (Some(Bytes(65 << 20)), Some(Bytes(64 << 20)))
+    );
+    let told = agent.command(&["explain", "pod", "shop-6c4d-x"])?;
+    assert!(
+        told.contains("place 1 of 1 in kubelet's eviction order"),
+        "{told}"
+    );
+    put("much");
+    let status = agent.wait("it is told", |status| {
+        let why = "what default/shop-6c4d-x requests is not understood";
+        status.warnings.iter().any(|it| it.starts_with(why)) && !is_in_order(status)
+    })?;
+    assert_eq!(requested(&status, "memory"), Some(0));
+    let pod = pod_of(&status, UID).context("it is there still")?;
+    assert_eq!(pod.resources.memory_request_bytes, None);
+    assert!(pod.workload.is_some(), "{pod:#?}");
+    put("100m");
+    agent.wait("it is understood again", |status| {
+        requested(status, "cpu") == Some(100)
+            && status.warnings.iter().all(|it| !it.contains("understood"))
+    })?;
     Ok(())
 }

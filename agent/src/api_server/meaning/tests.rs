@@ -7,6 +7,11 @@ use kube_core::WatchEvent;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::model::api_pod::Definition;
+use crate::model::pod::ResourceList;
+use crate::model::quantity::Quantity;
+use crate::model::status::ResourceBounds;
+use crate::units::{Bytes, MilliCpu};
 
 const LIST: &str = include_str!("../../../../tests/data/kube/api_pods_list.json");
 const WATCH: &[u8] = include_bytes!("../../../../tests/data/kube/api_watch.jsonl.gz");
@@ -132,4 +137,222 @@ fn a_pod_that_lacks_what_every_pod_has_is_no_pod_or_an_empty_one() {
         }));
         assert!(pod.unwrap().containers[0].instances.is_empty(), "{id}");
     }
+}
+
+fn amounts(list: &[(&str, &str)]) -> ResourceList {
+    let amounts = list.iter();
+    amounts
+        .map(|(name, amount)| ((*name).to_owned(), amount.parse().unwrap()))
+        .collect()
+}
+
+fn requests(cpu_milli: Option<u64>, memory_mib: Option<u64>) -> ResourceBounds {
+    ResourceBounds {
+        cpu_request_milli: cpu_milli.map(MilliCpu),
+        memory_request_bytes: memory_mib.map(|it| Bytes(it << 20)),
+        ..ResourceBounds::default()
+    }
+}
+
+fn defined(spec: Value) -> Result<Definition, String> {
+    let metadata = json!({"name": "p", "namespace": "n", "uid": "u"});
+    of(json!({"metadata": metadata, "spec": spec}))
+        .unwrap()
+        .definition
+}
+
+/// Two containers and their sidecar need more than the init container that ran before them.
+#[test]
+fn a_recorded_pod_requests_what_its_containers_and_sidecars_do() {
+    let pods = listed();
+    let shop = pods["shop-7d4b9c6f58-x2v9q"].definition.as_ref().unwrap();
+    assert_eq!(
+        shop.requests,
+        amounts(&[("cpu", "140m"), ("memory", "96Mi")])
+    );
+    assert_eq!(shop.memory_request, "96Mi".parse().unwrap());
+    assert_eq!((shop.priority, shop.is_critical), (0, false));
+    for (name, right) in [
+        ("setup", Some(requests(Some(20), Some(16)))),
+        ("proxy", Some(requests(Some(20), Some(16)))),
+        ("app", Some(requests(Some(100), Some(64)))),
+        ("debugger", None),
+    ] {
+        assert_eq!(shop.requests_of(name), right, "{name}");
+    }
+    let crash = pods["crash"].definition.as_ref().unwrap();
+    assert!(crash.requests.is_empty());
+    assert_eq!(crash.requests_of("a"), Some(ResourceBounds::default()));
+}
+
+/// The static pod that it shows is.
+#[test]
+fn the_mirror_of_a_static_pod_is_critical() {
+    let pods = listed();
+    let critical = pods
+        .values()
+        .filter(|it| it.definition.as_ref().unwrap().is_critical);
+    let critical: Vec<&str> = critical.map(|it| it.pod.name.as_str()).collect();
+    assert_eq!(critical, ["web-node2"]);
+    let web = pods["web-node2"].definition.as_ref().unwrap();
+    assert_eq!(web.priority, 2_000_001_000);
+    let owner = json!([{"kind": "Node", "name": "node1", "controller": true}]);
+    let annotations = json!({"kubernetes.io/config.mirror": "0123"});
+    let mirror = of(json!({
+        "metadata": {
+            "name": "p", "namespace": "n", "uid": "u", "ownerReferences": owner, "annotations": annotations,
+        },
+        "spec": {"containers": [{"name": "a"}]},
+    }));
+    let definition = mirror.unwrap().definition.unwrap();
+    assert_eq!((definition.priority, definition.is_critical), (0, true));
+}
+
+#[test]
+fn a_pod_of_a_priority_of_the_system_is_critical() {
+    for (priority, is_critical) in [
+        (json!(1_999_999_999), false),
+        (json!(2_000_000_000), true),
+        (json!(-10), false),
+        (json!(null), false),
+    ] {
+        let spec = json!({"containers": [{"name": "a"}], "priority": priority});
+        let definition = defined(spec).unwrap();
+        assert_eq!(definition.is_critical, is_critical, "{priority}");
+        assert_eq!(
+            Some(i64::from(definition.priority)),
+            priority.as_i64().or(Some(0))
+        );
+    }
+}
+
+#[test]
+fn a_pod_is_over_by_its_phase_alone() {
+    let over = listed();
+    let over = over.values().filter(|it| it.is_over);
+    let over: Vec<&str> = over.map(|it| it.pod.name.as_str()).collect();
+    assert_eq!(
+        over,
+        ["oom-child-exit0", "oom-main", "report-29384720-kq8lm"]
+    );
+    let metadata = json!({"name": "p", "namespace": "n", "uid": "u"});
+    for phase in [
+        json!("Pending"),
+        json!("Unknown"),
+        json!("other"),
+        json!(null),
+    ] {
+        let pod = of(json!({"metadata": metadata, "status": {"phase": phase}}));
+        assert!(!pod.unwrap().is_over, "{phase}");
+    }
+}
+
+#[test]
+fn resources_of_a_pod_go_before_those_of_its_containers() {
+    let requests =
+        json!({"cpu": "10m", "memory": "16Mi", "ephemeral-storage": "1Gi", "hugepages-2Mi": "2Mi"});
+    let containers = json!([{"name": "a", "resources": {"requests": requests}}]);
+    let own = json!({"requests": {"cpu": "1", "memory": "64Mi"}, "limits": {"memory": "128Mi"}});
+    let definition = defined(json!({"containers": containers, "resources": own})).unwrap();
+    let right = [
+        ("cpu", "1"),
+        ("memory", "64Mi"),
+        ("ephemeral-storage", "1Gi"),
+        ("hugepages-2Mi", "2Mi"),
+    ];
+    assert_eq!(definition.requests, amounts(&right));
+    assert_eq!(definition.memory_request, "64Mi".parse().unwrap());
+    // To kubelet's order a pod with resources of its own requests nothing that they do not name.
+    let own = json!({"requests": {"cpu": "1"}});
+    let definition = defined(json!({"containers": containers, "resources": own})).unwrap();
+    assert_eq!(definition.requests["memory"], "16Mi".parse().unwrap());
+    assert_eq!(definition.memory_request, Quantity::ZERO);
+}
+
+#[test]
+fn an_init_container_runs_beside_the_sidecars_before_it_and_overhead_is_added() {
+    let container = |name: &str, restart: Value, memory: &str| {
+        json!({
+            "name": name, "restartPolicy": restart, "resources": {"requests": {"memory": memory}},
+        })
+    };
+    let spec = |overhead: Value| {
+        json!({
+            "initContainers": [
+                container("proxy", json!("Always"), "32Mi"),
+                container("setup", json!(null), "100Mi"),
+                container("late", json!("Always"), "8Mi"),
+            ],
+            "containers": [container("app", json!(null), "64Mi")],
+            "overhead": overhead,
+        })
+    };
+    let memory = |overhead| {
+        let definition = defined(spec(overhead)).unwrap();
+        let requested = definition.requests["memory"].clone();
+        (
+            requested.units() >> 20,
+            definition.memory_request.units() >> 20,
+        )
+    };
+    assert_eq!(memory(json!(null)), (132, 132));
+    assert_eq!(memory(json!({"memory": "10Mi"})), (142, 142));
+    // Kubelet's order takes no overhead for a request.
+    let idle = json!({"containers": [{"name": "a"}], "overhead": {"memory": "10Mi"}});
+    let definition = defined(idle).unwrap();
+    assert_eq!(definition.requests, amounts(&[("memory", "10Mi")]));
+    assert_eq!(definition.memory_request, Quantity::ZERO);
+}
+
+#[test]
+fn a_pod_with_a_quantity_that_is_none_is_known_without_what_it_asks_for() {
+    let with = |amount: Value| {
+        json!({
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [
+                {"name": "a", "resources": {"requests": {"cpu": "1"}}},
+                {"name": "b", "resources": {"requests": {"memory": amount}}},
+            ]},
+        })
+    };
+    for amount in [
+        json!("much"),
+        json!(""),
+        json!("-1Mi"),
+        json!("1 Mi"),
+        json!(null),
+        json!({}),
+    ] {
+        let pod = of(with(amount.clone())).unwrap();
+        let why = pod.definition.unwrap_err();
+        let path = "spec.containers[1].resources.requests[memory]: ";
+        assert!(why.starts_with(path), "{amount}: {why}");
+        assert_eq!(pod.containers.len(), 2, "{amount}");
+    }
+    let number = of(with(json!(1_048_576))).unwrap().definition.unwrap();
+    assert_eq!(number.requests["memory"], "1Mi".parse().unwrap());
+}
+
+#[test]
+fn what_a_server_written_in_go_sends_for_nothing_is_nothing() {
+    let nothing = defined(json!({
+        "initContainers": null,
+        "containers": [
+            {"name": "a", "restartPolicy": null, "resources": {"requests": null, "limits": null}},
+            {"name": "b", "resources": null},
+            {"name": "c", "resources": {}},
+        ],
+        "ephemeralContainers": null,
+        "overhead": null,
+        "resources": null,
+        "priority": null,
+    }));
+    let names = ["a", "b", "c"].map(|it| (it.into(), ResourceBounds::default()));
+    let right = Definition {
+        containers: names.into(),
+        ..Definition::default()
+    };
+    assert_eq!(nothing, Ok(right));
+    let why = defined(json!(null)).unwrap_err();
+    assert!(why.contains("spec: is missing"), "{why}");
 }

@@ -2,7 +2,7 @@
 
 use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
-use crate::cli::pressure;
+use crate::cli::pressure::{self, EvictedBy};
 use crate::model::status::{CpuPools, NumaNodeStatus, PlacementStatus, Status};
 use crate::units::Bytes;
 
@@ -36,7 +36,10 @@ pub fn render_node(status: &Status, width: usize, has_colour: bool) -> String {
     }
     out.push('\n');
     match &node.pressure {
-        Some(pressure) => pressure::render_whole(pressure, width, paint, &mut out),
+        Some(pressure) => {
+            let by = EvictedBy::of(status.is_managed());
+            pressure::render_whole(pressure, by, width, paint, &mut out);
+        }
         None if !status.is_managed() => {
             add_line!(out, "another program evicts pods from it");
         }

@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use super::{add_line, policies_text};
 use crate::cli::format::{self, Align, NOTHING, Paint, Table, Tone, printable};
 use crate::cli::oom::render_record;
-use crate::cli::pressure;
+use crate::cli::pressure::{self, EvictedBy};
 use crate::cli::status::{cpu_bounds, label, memory_bounds, pod_label};
 use crate::model::admission::{
     AdmissionReport, Alignment, ContainerHoldings, Refusal, Remedy, Verdict,
@@ -86,7 +86,8 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
     render_budget(pod, width, paint, &mut out);
     out.push('\n');
     if let Some(standing) = &explained.eviction {
-        pressure::render_standing(standing, paint, &mut out);
+        let by = EvictedBy::of(explained.is_managed);
+        pressure::render_standing(standing, by, paint, &mut out);
         out.push('\n');
     }
     pressure::render_stalls(pod, width, paint, &mut out);

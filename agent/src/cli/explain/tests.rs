@@ -493,6 +493,38 @@ fn a_reading_that_is_old_and_pods_past_the_tenth_are_told() {
 }
 
 #[test]
+fn beside_a_kubelet_it_is_said_that_kubelet_decides() {
+    let mut status = example_status();
+    status.agent.mode = "observe".into();
+    let pressure = status.node.pressure.clone().expect("the example has it");
+    let said = |uid: &str| {
+        let mut explained = explanation(None);
+        explained.is_managed = false;
+        explained.eviction = pressure.standing_of(&PodUid(uid.into()));
+        render_pod(&explained, 80, false)
+    };
+    let decides = "kubelet decides, by its rule and by what it reads itself\n";
+    let text = said("6a1f");
+    let place = "place 2 of 3 in kubelet's eviction order, priority 0\nworking set 192Mi, ";
+    assert!(text.contains(place) && text.contains(decides), "{text}");
+    let text = said("c0de");
+    let never = "WHEN MEMORY RUNS SHORT\nkubelet does not evict it: it is critical\n";
+    assert!(text.contains(never), "{text}");
+    let text = said("77");
+    assert!(!text.contains("kubelet"), "nobody has told: {text}");
+    let text = render_node(&status, 80, false);
+    assert!(text.contains("KUBELET'S EVICTION ORDER (MEMORY)"), "{text}");
+    assert!(text.contains(decides), "{text}");
+    let pressure = status.node.pressure.as_mut().expect("the example has it");
+    pressure.order.clear();
+    let text = render_node(&status, 80, false);
+    assert!(
+        !text.contains("EVICTION ORDER") && !text.contains(decides),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_eviction_would_do_to_a_pod_is_said() {
     let pressure = example_status().node.pressure.expect("the example has it");
     let said = |uid: &str| {

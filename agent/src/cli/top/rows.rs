@@ -13,6 +13,7 @@ use clap::ValueEnum;
 
 pub(super) use self::activity::{Activity, Stall, Stalls};
 
+use crate::cli::pressure::EvictedBy;
 use crate::model::eviction::NodeCondition;
 use crate::model::pod::QosClass;
 use crate::model::relief::Stage;
@@ -112,6 +113,7 @@ pub(super) struct PodRow {
     /// The nearest memory limit among those of the pod and its containers; `None`: there is none.
     pub(super) room: Option<Room>,
     pub(super) eviction: Option<EvictionStanding>,
+    pub(super) evicted_by: EvictedBy,
     /// Of all its containers.
     pub(super) restarts: u64,
     /// In the order of the status document.

@@ -4,7 +4,7 @@ use crate::config::Compat;
 use crate::model::eviction::{ContainerFacts, PodFacts, VolumeFacts};
 use crate::model::pod::{
     CONFIG_SOURCE_ANNOTATION, Container, Overhead, Pod, PodLevel, QosClass,
-    SYSTEM_CRITICAL_PRIORITY, Volume, VolumeSource, built_in_priority,
+    SYSTEM_CRITICAL_PRIORITY, Unnamed, Volume, VolumeSource, built_in_priority,
 };
 use crate::model::quantity::Quantity;
 use crate::model::record::PodRef;
@@ -20,6 +20,10 @@ pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
         // Kubelet holds init containers to no limit of their own.
         .map(|it| container(it, it.resources.limits.get(STORAGE)))
         .chain(pod.init_containers.iter().map(|it| container(it, None)));
+    let unnamed = match compat {
+        Compat::Kubelet => Unnamed::Nothing,
+        Compat::Ballast => Unnamed::OfContainers,
+    };
     PodFacts {
         pod: PodRef {
             namespace: pod.namespace.clone(),
@@ -30,8 +34,8 @@ pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
         priority: priority(pod, compat),
         is_critical: is_critical(pod, compat),
         termination_grace: pod.termination_grace,
-        memory_request: request(pod, MEMORY, compat),
-        storage_request: request(pod, STORAGE, compat),
+        memory_request: pod.request_to_rank(MEMORY, unnamed),
+        storage_request: pod.request_to_rank(STORAGE, unnamed),
         pod_level_memory_request: pod.pod_level_request(MEMORY).cloned(),
         storage_limit: limits.get(STORAGE).cloned(),
         containers: containers.collect(),
@@ -63,25 +67,6 @@ pub fn is_critical(pod: &Pod, compat: Compat) -> bool {
         Compat::Ballast => {
             is_static() || pod.is_mirror() || priority(pod, compat) >= SYSTEM_CRITICAL_PRIORITY
         }
-    }
-}
-
-/// What the pod requests; overhead comes on top only of something.
-///
-/// To kubelet a pod with resources of its own requests nothing that they do not name, local storage
-/// included, which they cannot.
-fn request(pod: &Pod, resource: &str, compat: Compat) -> Quantity {
-    let requests = match &pod.resources {
-        Some(own) if compat == Compat::Kubelet && pod.has_pod_level_resources() => {
-            own.requests.clone()
-        }
-        _ => pod.requests(PodLevel::Honoured, Overhead::Left),
-    };
-    let request = requests.get(resource).filter(|it| !it.is_zero());
-    match (request, pod.overhead.get(resource)) {
-        (Some(request), Some(overhead)) => request.plus(overhead),
-        (Some(request), None) => request.clone(),
-        (None, _) => Quantity::ZERO,
     }
 }
 

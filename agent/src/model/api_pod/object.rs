@@ -1,8 +1,15 @@
 //! A `v1.Pod` as the API server sends it, as far as it is read. The rest of it, by far the greater part, is passed
 //! over and takes no memory. A server written in Go sends null for what is empty.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
+use serde_json::Value;
+
+/// Resource name to quantity, as it is written: text, or a number, which Kubernetes takes too. One that is neither must
+/// not keep the other pods of its list from being read.
+pub type Amounts = BTreeMap<String, Value>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct PodObject {
@@ -57,6 +64,11 @@ pub struct Spec {
     pub init_containers: Option<Vec<Container>>,
     pub containers: Option<Vec<Container>>,
     pub ephemeral_containers: Option<Vec<Container>>,
+    pub overhead: Option<Amounts>,
+    /// Of the pod as a whole (KEP-2837).
+    pub resources: Option<Resources>,
+    /// The number of its class, which the API server puts in.
+    pub priority: Option<i32>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -64,11 +76,19 @@ pub struct Spec {
 pub struct Container {
     pub name: String,
     pub restart_policy: Option<String>,
+    pub resources: Option<Resources>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Resources {
+    pub requests: Option<Amounts>,
+    pub limits: Option<Amounts>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
+    pub phase: Option<String>,
     pub init_container_statuses: Option<Vec<ContainerStatus>>,
     pub container_statuses: Option<Vec<ContainerStatus>>,
     pub ephemeral_container_statuses: Option<Vec<ContainerStatus>>,

@@ -19,6 +19,15 @@ pub enum Overhead {
     Left,
 }
 
+/// What a pod with resources of its own requests of those that they do not name, to eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unnamed {
+    /// What its containers do.
+    OfContainers,
+    /// Nothing, local storage included, which they cannot name: kubelet's rule.
+    Nothing,
+}
+
 /// Requests or limits of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Totals {
@@ -76,6 +85,23 @@ impl Pod {
             add(&mut total, &self.overhead);
         }
         total
+    }
+
+    /// What its use of a resource is compared with when somebody has to go; overhead comes on top only of something
+    /// (spec eviction 1.7).
+    pub fn request_to_rank(&self, resource: &str, unnamed: Unnamed) -> Quantity {
+        let requests = match &self.resources {
+            Some(own) if unnamed == Unnamed::Nothing && self.has_pod_level_resources() => {
+                own.requests.clone()
+            }
+            _ => self.requests(PodLevel::Honoured, Overhead::Left),
+        };
+        let request = requests.get(resource).filter(|it| !it.is_zero());
+        match (request, self.overhead.get(resource)) {
+            (Some(request), Some(overhead)) => request.plus(overhead),
+            (Some(request), None) => request.clone(),
+            (None, _) => Quantity::ZERO,
+        }
     }
 
     /// What the pod takes of its node: its requests with overhead, and while a resize is under way what

@@ -9,6 +9,8 @@ use super::tree::KubeTree;
 use super::{Fault, Loop, names};
 use crate::api_server::{self, ApiServer, Settings};
 use crate::config::{ObserveConfig, ObservedPods};
+use crate::decide::naming::Names;
+use crate::model::api_pod::{ApiPod, Definition};
 use crate::model::api_server::ApiServerStatus;
 use crate::model::pod::is_dns_subdomain;
 use crate::observe::event_log::EventLog;
@@ -154,10 +156,17 @@ impl Loop {
         self.api_server = Some(status);
     }
 
+    /// Tells of pods of which it cannot be known what they ask for.
+    pub(super) fn take_definitions(&mut self) {
+        let why = not_understood(self.tree.kernel.index().names.listed());
+        self.set_fault(Fault::Undefined, why);
+    }
+
     /// What the status document says of a list that may be that of another node.
     pub(super) fn strange_list(&self, n_pods: usize) -> Option<String> {
         let status = self.api_server.as_ref()?;
-        let is_empty = status.is_followed() && self.tree.kernel.index().names.n_listed() == 0;
+        let is_empty =
+            status.is_followed() && self.tree.kernel.index().names.listed().next().is_none();
         (is_empty && n_pods > 0).then(|| {
             let node = &status.node;
             format!(
@@ -167,7 +176,84 @@ impl Loop {
     }
 }
 
+/// The pods that the API server has and that are not over, with what they ask for, as far as that is understood.
+pub(super) fn defined(names: &Names) -> impl Iterator<Item = (&ApiPod, &Definition)> {
+    let going = names.listed().filter(|it| !it.is_over);
+    going.filter_map(|it| Some((&**it, it.definition.as_ref().ok()?)))
+}
+
+/// `None`: all are understood, or over.
+fn not_understood<'a>(listed: impl Iterator<Item = &'a Arc<ApiPod>>) -> Option<String> {
+    let going = listed.filter(|it| !it.is_over);
+    let mut faults = going.filter_map(|it| Some((&it.pod, it.definition.as_ref().err()?)));
+    let (pod, why) = faults.next()?;
+    let (whose, they_are) = match faults.count() {
+        0 => (format!("{pod} requests"), "it is"),
+        1 => (format!("{pod} and 1 other pod request"), "they are"),
+        n => (format!("{pod} and {n} other pods request"), "they are"),
+    };
+    Some(format!(
+        "what {whose} is not understood, so {they_are} in no sum and in no eviction order: {why}"
+    ))
+}
+
 /// What follows from it, for the event and for `ballast check`.
 pub(super) fn without(why: &str) -> String {
-    format!("pods are shown without their workloads: {why}")
+    format!("pods are shown without their workloads and requests: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::pod::PodUid;
+    use crate::model::record::PodRef;
+    use crate::model::workload::Workload;
+
+    fn pod(name: &str, is_over: bool, definition: Result<Definition, String>) -> Arc<ApiPod> {
+        let names = Arc::new(PodRef {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: PodUid(name.to_owned()),
+        });
+        Arc::new(ApiPod {
+            workload: Arc::new(Workload::of_pod(&names)),
+            pod: names,
+            is_mirror: false,
+            is_over,
+            definition,
+            containers: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn pods_that_are_over_or_not_understood_are_in_no_sum_and_only_the_latter_are_told() {
+        let fault = || Err("spec.overhead[cpu]: `x` is no quantity".to_owned());
+        let good = Definition::default;
+        let mut names = Names::default();
+        let mut learn = |pod| names.learn_pod(&pod);
+        learn(pod("a", false, Ok(good())));
+        learn(pod("b", true, Ok(good())));
+        learn(pod("c", true, fault()));
+        assert_eq!(not_understood(names.listed()), None);
+        names.learn_pod(&pod("d", false, fault()));
+        let why = not_understood(names.listed()).expect("one is not understood");
+        let right = "what default/d requests is not understood, so it is in no sum and in no eviction order: \
+                     spec.overhead[cpu]: `x` is no quantity";
+        assert_eq!(why, right);
+        names.learn_pod(&pod("e", false, fault()));
+        let why = not_understood(names.listed()).expect("two are not");
+        let right = "what default/d and 1 other pod request is not understood, so they are in no sum and in no \
+                     eviction order: spec.overhead[cpu]: `x` is no quantity";
+        assert_eq!(why, right);
+        let summed: Vec<&str> = defined(&names)
+            .map(|(it, _)| it.pod.name.as_str())
+            .collect();
+        assert_eq!(summed, ["a"]);
+        names.unlist(|_| false, |_, _| true);
+        assert_eq!(
+            defined(&names).count(),
+            0,
+            "the API server has them no more"
+        );
+    }
 }

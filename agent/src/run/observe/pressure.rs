@@ -1,13 +1,24 @@
-//! How far the node is from kubelet's thresholds, as kubelet would measure it. Kubelet decides; this shows.
+//! How far the node is from kubelet's thresholds, as kubelet would measure it, and in which order it would evict pods
+//! for memory. Kubelet decides; this shows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Loop;
+use super::pods::defined;
 use crate::config::{Compat, KubeletConfig};
 use crate::decide::eviction::signals::{available_memory, observations};
 use crate::decide::eviction::{FsLayout, Policy};
-use crate::model::eviction::{MemoryMethod, NodeReading, Signal, Threshold};
+use crate::model::api_pod::Definition;
+use crate::model::eviction::{
+    MemoryMethod, NodeReading, PodFacts, PodFigures, PodReading, Signal, Threshold,
+};
 use crate::model::history::NodeSample;
-use crate::model::status::PressureStatus;
+use crate::model::pod::{PodUid, QosClass};
+use crate::model::record::PodRef;
+use crate::model::status::{PressureStatus, Standing};
 use crate::run::signals::{self, is_met};
+use crate::run::standings;
 use crate::sources::node_reading::NodeReader;
 use crate::sys::clock;
 
@@ -50,9 +61,11 @@ fn thresholds(kubelet: &KubeletConfig) -> Vec<Threshold> {
 }
 
 impl Loop {
-    /// Reads the node, for the document, the gauges and the records of OOM kills.
-    pub(super) fn read_node(&mut self) {
+    /// Reads the node, for the document, the gauges and the records of OOM kills. `figures`: of its pods, as they were
+    /// read just before.
+    pub(super) fn read_node(&mut self, figures: &BTreeMap<PodUid, PodFigures>) {
         let now = clock::boottime();
+        let pods = self.candidates(figures);
         let Some(pressure) = &mut self.pressure else {
             return;
         };
@@ -79,9 +92,56 @@ impl Loop {
                 .filter_map(|it| Some((it, available_memory(&node, before.as_ref(), it)?)))
                 .collect(),
             stalls: signals::stalls(&node, self.sweeper.class_stalls()),
+            order: order(&pods),
+            critical: standings::critical(&pods),
             ..PressureStatus::default()
         };
         self.metrics.set_pressure(&status, now);
         pressure.status = Some(status);
     }
+
+    /// Those of which kubelet would choose one, as far as the API server has told what they ask for.
+    fn candidates(&self, figures: &BTreeMap<PodUid, PodFigures>) -> Vec<PodReading> {
+        let known = self.tree.readings.pods();
+        let qos: BTreeMap<&PodUid, QosClass> =
+            known.iter().map(|it| (&it.pod.uid, it.qos)).collect();
+        let index = self.tree.kernel.index();
+        let there = defined(&index.names).filter_map(|(pod, definition)| {
+            let uid = &pod.pod.uid;
+            let qos = *qos.get(uid)?;
+            Some(reading(&pod.pod, definition, qos, figures.get(uid)))
+        });
+        there.collect()
+    }
 }
+
+/// With what an order by memory is made of.
+fn reading(
+    pod: &PodRef,
+    definition: &Definition,
+    qos: QosClass,
+    figures: Option<&PodFigures>,
+) -> PodReading {
+    let facts = PodFacts {
+        qos,
+        priority: definition.priority,
+        is_critical: definition.is_critical,
+        memory_request: definition.memory_request.clone(),
+        ..PodFacts::bare(pod.clone())
+    };
+    PodReading {
+        facts: Arc::new(facts),
+        figures: figures.cloned(),
+        ends_within: None,
+    }
+}
+
+/// Without those that were not read: kubelet may have read them, and puts whom it has not read first.
+fn order(pods: &[PodReading]) -> Vec<Standing> {
+    let mut order = standings::order(FsLayout::One, Compat::Kubelet, pods);
+    order.retain(|it| it.working_set_bytes.is_some());
+    order
+}
+
+#[cfg(test)]
+mod tests;

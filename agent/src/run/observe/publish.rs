@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pods::defined;
 use super::{Loop, names};
 use crate::model::api_server::ApiServerStatus;
 use crate::model::container::PodPhase;
@@ -137,7 +138,8 @@ impl Loop {
         names::warnings(self.names_from(), self.runtime.as_ref(), pods, now)
     }
 
-    /// What the node has, what kubelet keeps of it, if that is known, and what all pods use of it.
+    /// What the node has, what kubelet keeps of it, if that is known, what all pods request, as the API server tells, and
+    /// what they use of it.
     fn resources(
         &self,
         usages: &Usages,
@@ -163,6 +165,12 @@ impl Loop {
             if let Some(resource) = resources.get_mut(name) {
                 resource.used = used;
             }
+        }
+        let api_server = self.api_server.as_ref();
+        if api_server.is_some_and(ApiServerStatus::has_told) {
+            let index = self.tree.kernel.index();
+            let requests = defined(&index.names).map(|(_, it)| &it.requests);
+            amounts::set_requested(&mut resources, requests);
         }
         resources
     }
@@ -197,6 +205,7 @@ impl Loop {
             .names
             .declared(&pod.pod.uid)
             .cloned();
+        let definition = declared.as_ref().and_then(|it| it.definition.as_ref().ok());
         let read = stats.and_then(|it| {
             let index = it.pods.binary_search_by(|it| it.pod.cmp(&pod.pod)).ok()?;
             Some(&it.pods[index])
@@ -217,7 +226,10 @@ impl Loop {
                     restarts: it.restarts,
                     oom_kills: it.oom_events,
                     cpuset: None,
-                    resources: bounds(found.map(|it| &it.stats)),
+                    resources: bounds(
+                        definition.and_then(|pod| pod.requests_of(&it.name)),
+                        found.map(|it| &it.stats),
+                    ),
                     usage: usages.container(&pod.pod, &it.runtime_id),
                     memory_stall: stalls.containers.remove(it.known_as()),
                 }
@@ -227,7 +239,7 @@ impl Loop {
             namespace: pod.pod.namespace.clone(),
             name: pod.pod.name.clone(),
             uid: pod.pod.uid.clone(),
-            workload: declared.map(|it| (*it.workload).clone()),
+            workload: declared.as_ref().map(|it| (*it.workload).clone()),
             qos: pod.qos,
             qos_reason: None,
             phase: phase(pod),
@@ -236,7 +248,10 @@ impl Loop {
             cgroup_path: Some(pod.cgroup.to_string()),
             started_at: Some(pod.started_at),
             redefined: None,
-            resources: bounds(read.and_then(|it| it.stats.as_ref())),
+            resources: bounds(
+                definition.map(|it| ResourceBounds::of_requests(&it.requests)),
+                read.and_then(|it| it.stats.as_ref()),
+            ),
             usage: usages.pod(&pod.pod),
             memory_stall: stalls.pod,
             oom_kills: self.metrics.oom_kills_in(&pod.pod.uid),
@@ -268,8 +283,8 @@ fn phase(pod: &KnownPod) -> PodPhase {
     }
 }
 
-/// Limits, as the cgroup has them. What was asked for it does not tell.
-fn bounds(stats: Option<&CgroupStats>) -> ResourceBounds {
+/// Requests as the API server tells them, limits as the cgroup has them.
+fn bounds(requests: Option<ResourceBounds>, stats: Option<&CgroupStats>) -> ResourceBounds {
     let spec = stats.map(|it| &it.spec);
     let cpu = spec.and_then(|it| {
         let micros = it.cpu_quota_us?;
@@ -280,6 +295,6 @@ fn bounds(stats: Option<&CgroupStats>) -> ResourceBounds {
     ResourceBounds {
         cpu_limit_milli: cpu,
         memory_limit_bytes: spec.and_then(|it| it.memory_limit).map(Bytes),
-        ..ResourceBounds::default()
+        ..requests.unwrap_or_default()
     }
 }

@@ -162,6 +162,7 @@ impl KubeTree {
             api_server::Told::Changed(pod) => self.kernel.index_mut().names.learn_pod(&pod),
             api_server::Told::Deleted(pod) => {
                 self.kernel.index_mut().pod_deleted(&pod);
+                self.change();
                 return false;
             }
             api_server::Told::State(status) => {

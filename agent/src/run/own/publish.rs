@@ -11,14 +11,13 @@ use crate::apply::cgroupfs::ApplyError;
 use crate::decide::cgroup_plan::CgroupPlan;
 use crate::decide::lifecycle::Waiting;
 use crate::decide::placement::summary::summary;
-use crate::decide::pod_resources::{memory, milli_cpu};
 use crate::decide::qos::qos_reason;
 use crate::model::admission::Admission;
 use crate::model::api_pod::ContainerRole;
 use crate::model::cgroup::{CgroupStep, DesiredCgroup, Existence, ObservedCgroup};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::container::{ContainerState, ContainerStatus};
-use crate::model::pod::{Overhead, PodLevel, PodUid, ResourceList};
+use crate::model::pod::{Overhead, PodLevel, PodUid};
 use crate::model::status::{
     self, AgentStatus, ApiVersion, CgroupStatus, ManifestFault, NodeStatus, PsiStatus,
     ResourceBounds, ResourceStatus, Status, StatusKind, Usage,
@@ -29,7 +28,7 @@ use crate::observe::metrics::labels::{
     CgroupOp, DriftCause, KubeletCgroupOp, KubeletContainerState, LagKind, ObjectKind, Phase,
     WriteResult,
 };
-use crate::run::amounts::{self, amount};
+use crate::run::amounts;
 use crate::run::publisher::{self, Began};
 use crate::run::usage::Usages;
 use crate::sources::block_io::uncounted_disks;
@@ -356,25 +355,16 @@ impl Loop {
         let allocatable = &self.hands.plan.allocatable;
         let n_cpus = self.node.capacity.n_cpus;
         let mut resources = amounts::resources(allocatable, &self.config.kubelet, n_cpus);
-        let mut requested: BTreeMap<String, u64> = BTreeMap::new();
-        let mut used_memory = 0;
+        let active = || self.pods.values().filter(|it| it.is_active());
+        let requests = active().map(|it| {
+            let pod = &it.state.pod;
+            pod.requests(PodLevel::Honoured, Overhead::Added)
+        });
+        amounts::set_requested(&mut resources, requests);
+        let used_memory = active().filter_map(|it| usages.pod(&it.pod_ref).memory_bytes);
+        let used_memory = used_memory.map(|Bytes(bytes)| bytes).sum();
         let used_cpu = usages.kubepods_cpu();
-        for entry in self.pods.values().filter(|it| it.is_active()) {
-            let requests = entry
-                .state
-                .pod
-                .requests(PodLevel::Honoured, Overhead::Added);
-            for name in requests.keys() {
-                let sum = requested.entry(name.clone()).or_default();
-                *sum = sum.saturating_add(amount(&requests, name));
-            }
-            *requested.entry("pods".to_owned()).or_default() += 1;
-            if let Some(Bytes(bytes)) = usages.pod(&entry.pod_ref).memory_bytes {
-                used_memory += bytes;
-            }
-        }
         for (name, resource) in &mut resources {
-            resource.requested = Some(requested.get(name).copied().unwrap_or(0));
             resource.used = match name.as_str() {
                 "memory" => Some(used_memory),
                 "cpu" => used_cpu.map(|MilliCpu(milli)| milli),
@@ -423,7 +413,10 @@ impl Loop {
                     cpuset: instance
                         .and_then(|_| self.placement_of(&pod.uid, name).cpus)
                         .map(|it| it.to_string()),
-                    resources: bounds(&container.resources.requests, &container.resources.limits),
+                    resources: ResourceBounds::new(
+                        &container.resources.requests,
+                        &container.resources.limits,
+                    ),
                     usage: match instance {
                         Some(instance) => usages.container(&entry.pod_ref, instance.id.as_str()),
                         None => Usage::default(),
@@ -480,7 +473,7 @@ impl Loop {
             cgroup_path: entry.cgroup_id.map(|_| entry.cgroup.to_string()),
             started_at: Some(entry.state.accepted_at),
             redefined: entry.state.redefined.clone(),
-            resources: bounds(&requests, &limits),
+            resources: ResourceBounds::new(&requests, &limits),
             usage: match entry.is_active() {
                 true => usages.pod(&entry.pod_ref),
                 false => Usage::default(),
@@ -537,15 +530,5 @@ fn write_result(error: &ApplyError) -> WriteResult {
         ApplyError::Gone { .. } => WriteResult::Gone,
         error if error.is_refusal() => WriteResult::Refused,
         _ => WriteResult::Error,
-    }
-}
-
-fn bounds(requests: &ResourceList, limits: &ResourceList) -> ResourceBounds {
-    let has = |list: &ResourceList, name: &str| list.contains_key(name);
-    ResourceBounds {
-        cpu_request_milli: has(requests, "cpu").then(|| milli_cpu(requests)),
-        cpu_limit_milli: has(limits, "cpu").then(|| milli_cpu(limits)),
-        memory_request_bytes: has(requests, "memory").then(|| memory(requests)),
-        memory_limit_bytes: has(limits, "memory").then(|| memory(limits)),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::activity::{Activity, Stall, Stalls};
 use super::{Board, Budget, ClassRow, ContainerRow, Headroom, NodeRow, PodRow, Room, Sample};
+use crate::cli::pressure::EvictedBy;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::psi::StallShare;
 use crate::model::record::short_id;
@@ -193,6 +194,7 @@ fn pod_row(
         activity: activity.unwrap_or_default(),
         room: own.into_iter().chain(rooms).max_by_key(Room::percent),
         eviction: pressure.and_then(|it| it.standing_of(&entry.uid)),
+        evicted_by: EvictedBy::of(status.is_managed()),
         restarts: containers
             .iter()
             .map(|it| u64::from(it.entry.restarts))

@@ -41,7 +41,8 @@ pub(super) fn pod(pod: &PodRow, cursor: usize, width: usize, theme: Theme) -> Ve
     ));
     if let Some(standing) = &pod.eviction {
         let mut text = String::new();
-        pressure::render_standing(standing, Paint { has_colour: false }, &mut text);
+        let paint = Paint { has_colour: false };
+        pressure::render_standing(standing, pod.evicted_by, paint, &mut text);
         // Without its heading.
         for (i, line) in text.lines().skip(1).enumerate() {
             let name = if i == 0 { "eviction" } else { "" };

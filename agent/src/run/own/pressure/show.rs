@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use super::watcher::{ToldIneffective, Watcher};
 use crate::decide::eviction::brake::Split;
-use crate::decide::eviction::rank::rank;
 use crate::decide::eviction::writer::{HostPath, Writer};
-use crate::decide::eviction::{Decision, Relief, reclaimable, signals};
+use crate::decide::eviction::{Decision, Relief, signals};
 use crate::model::eviction::{MemoryMethod, NodeCondition, Signal, Snapshot, StarvedResource};
 use crate::model::forensics::{AgentState, Headroom};
-use crate::model::status::{PressureStatus, Standing, WakerStatus};
-use crate::run;
+use crate::model::status::{PressureStatus, WakerStatus};
 use crate::run::own::event::Event;
 use crate::run::own::told;
+use crate::run::{self, standings};
 use crate::sources::largest::largest_outside;
 use crate::sources::wakers::WakerState;
 use crate::sys::{Root, clock};
@@ -167,13 +166,12 @@ impl Watcher {
                 .collect(),
             stalls: run::signals::stalls(node, self.parts.sweeper.class_stalls()),
             wakers: self.wakers(),
-            order: self.order(snapshot),
-            critical: snapshot
-                .pods
-                .iter()
-                .filter(|it| it.facts.is_critical)
-                .map(|it| it.facts.pod.uid.clone())
-                .collect(),
+            order: standings::order(
+                self.parts.policy.layout,
+                self.parts.policy.compat,
+                &snapshot.pods,
+            ),
+            critical: standings::critical(&snapshot.pods),
             last_eviction: self.last_eviction.clone(),
             ineffective: self
                 .held
@@ -202,33 +200,6 @@ impl Watcher {
                     is_armed,
                     reason,
                 })
-            })
-            .collect()
-    }
-
-    fn order(&self, snapshot: &Snapshot) -> Vec<Standing> {
-        let policy = &self.parts.policy;
-        let ranked = rank(
-            Signal::MemoryAvailable,
-            policy.layout,
-            policy.compat,
-            &snapshot.pods,
-        );
-        ranked
-            .iter()
-            .filter(|it| !it.reading.facts.is_critical)
-            .map(|it| {
-                let facts = &it.reading.facts;
-                let figures = it.reading.figures.as_ref();
-                let memory = figures.and_then(|it| it.memory.as_ref());
-                Standing {
-                    uid: facts.pod.uid.clone(),
-                    pod: facts.pod.to_string(),
-                    priority: facts.priority,
-                    request_bytes: facts.memory_request.units(),
-                    working_set_bytes: figures.and_then(|it| it.memory_working_set),
-                    reclaimable_bytes: memory.map(|it| reclaimable::reclaimable(it, None)),
-                }
             })
             .collect()
     }
