@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 
 pub use checked::*;
 pub use fault::{ConfigError, Fault, FieldPath};
-pub use kubelet_flags::KubeletFlags;
+pub use kubelet_flags::{DEFAULT_ROOT_DIRECTORY, KubeletFlags};
 
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::document::{Budget, parse_yaml};
@@ -34,8 +34,11 @@ use raw::{RawConfig, ReadField};
 const KUBELET_API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KUBELET_KIND: &str = "KubeletConfiguration";
 
-/// What mode `observe` looks at, beside the place of the cgroups: what kubelet evicts for, and keeps from pods.
-const OBSERVED: [&str; 13] = [
+/// What mode `observe` looks at, beside the place of the cgroups: what kubelet evicts for, keeps from pods, and places
+/// them by.
+const OBSERVED: [&str; 21] = [
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
     "enforceNodeAllocatable",
     "evictionHard",
     "evictionSoft",
@@ -44,11 +47,17 @@ const OBSERVED: [&str; 13] = [
     "evictionPressureTransitionPeriod",
     "mergeDefaultEvictionSettings",
     "failSwapOn",
+    "featureGates",
     "kubeReserved",
     "maxPods",
+    "memoryManagerPolicy",
     "podsPerCore",
+    "reservedMemory",
     "reservedSystemCPUs",
     "systemReserved",
+    "topologyManagerPolicy",
+    "topologyManagerPolicyOptions",
+    "topologyManagerScope",
 ];
 
 /// Of the `kubelet` section: not what kubelet goes by, but where its pods are looked for.
@@ -238,6 +247,9 @@ fn kubelet_of_another(
     layers
         .fields
         .retain(|name, _| OBSERVED.contains(&name.as_str()));
+    if let Some(Value::Object(gates)) = layers.fields.get_mut("featureGates") {
+        feature_gates::retain_known(gates);
+    }
     let mut kubelet_faults = Faults::default();
     let compat = Compat::Kubelet;
     let mut kubelet = kubelet::check(&layers.fields, compat, warnings, &mut kubelet_faults);
@@ -303,6 +315,11 @@ impl KubeletSettings {
         }
         finish((), faults)?;
         layers.overrule(&flags.fields, &Origin::Flags);
+        if !flags.feature_gates.is_empty() {
+            let gates = Value::Object(flags.feature_gates.clone());
+            let gates = Map::from_iter([("featureGates".to_owned(), gates)]);
+            layers.apply(&gates, &Origin::Flags);
+        }
         eviction::put_none(&mut layers.fields);
         let mut section = section.clone();
         section.retain(|name, _| !OF_ITS_PLACE.contains(&name.as_str()));

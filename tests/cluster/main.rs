@@ -14,5 +14,6 @@
 mod kills;
 mod names;
 mod neighbours;
+mod places;
 mod settings;
 mod workloads;

@@ -11,28 +11,32 @@ use ballast::model::status::{EvictionStanding, PodEntry, ResourceBounds, Standin
 use ballast::units::{Bytes, MilliCpu};
 use ballast_tests::agent::Agent;
 use ballast_tests::cluster::{
-    Namespace, StaticPod, agent, asking, cluster, container, new_agent, restart,
+    Namespace, StaticPod, agent, asking, cluster, container, new_agent, restart, restart_without,
 };
 use ballast_tests::wait::until;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+/// Of its managers, which start with another policy only without them.
+pub(super) const STATES: [&str; 2] = ["kubelet/cpu_manager_state", "kubelet/memory_manager_state"];
 
 /// The file that kubelet is started with; as it was, when it is dropped.
-struct Configuration {
+pub(super) struct Configuration {
     path: PathBuf,
     text: String,
 }
 
 impl Configuration {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let path = cluster()?.join("kubelet.json");
         let text = fs::read_to_string(&path).context("kubelet's file")?;
         Ok(Self { path, text })
     }
 
-    fn set(&self, field: &str, value: Value) -> Result<()> {
-        let mut all: Value = serde_json::from_str(&self.text)?;
-        all[field] = value;
-        fs::write(&self.path, all.to_string())?;
+    /// With these fields in place of its own.
+    pub(super) fn set(&self, fields: Value) -> Result<()> {
+        let mut all: Map<String, Value> = serde_json::from_str(&self.text)?;
+        all.extend(fields.as_object().context("fields")?.clone());
+        fs::write(&self.path, Value::from(all).to_string())?;
         Ok(())
     }
 }
@@ -40,7 +44,7 @@ impl Configuration {
 impl Drop for Configuration {
     fn drop(&mut self) {
         let restored = fs::write(&self.path, &self.text).map_err(anyhow::Error::from);
-        if let Err(error) = restored.and_then(|()| restart("kubelet")) {
+        if let Err(error) = restored.and_then(|()| restart_without("kubelet", &STATES)) {
             eprintln!("restore kubelet: {error:#}");
         }
     }
@@ -93,8 +97,7 @@ fn what_kubelet_is_run_by_is_shown_and_followed_when_it_is_restarted() -> Result
         "{warnings:?}"
     );
 
-    let thresholds = json!({"memory.available": "200Mi"});
-    configuration.set("evictionHard", thresholds)?;
+    configuration.set(json!({"evictionHard": {"memory.available": "200Mi"}}))?;
     let status = until("that the file is newer is told", || {
         let status = agent.status()?;
         let mut warnings = status.warnings.iter();

@@ -178,9 +178,15 @@ pub fn cluster() -> Result<PathBuf> {
 
 /// Ends a program of the cluster in an orderly way, and starts it again.
 pub fn restart(program: &str) -> Result<()> {
+    restart_without(program, &[])
+}
+
+/// The same; `files`, in the directory of the cluster, are removed in between.
+pub fn restart_without(program: &str, files: &[&str]) -> Result<()> {
     let xtask = std::env::var_os("BALLAST_XTASK").context("BALLAST_XTASK is not set")?;
     let output = Command::new(xtask)
         .args(["cluster", "restart", program])
+        .args(files.iter().flat_map(|it| ["--removing", it]))
         .output()
         .context("start xtask")?;
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -53,6 +53,9 @@ enum Verb {
     Restart {
         #[arg(value_parser = PROGRAMS, value_name = "PROGRAM")]
         program: String,
+        /// A file in the directory of the cluster, which is removed while the program is down; may be given again
+        #[arg(long, value_name = "FILE")]
+        removing: Vec<PathBuf>,
     },
     /// Run kubectl as its administrator
     Kubectl {
@@ -108,7 +111,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.verb {
         Verb::Up { kubernetes } => up(*kubernetes).map(|()| ExitCode::SUCCESS),
         Verb::Status => status(),
-        Verb::Restart { program } => restart(program).map(|()| ExitCode::SUCCESS),
+        Verb::Restart { program, removing } => {
+            restart(program, removing).map(|()| ExitCode::SUCCESS)
+        }
         Verb::Kubectl { arguments } => pass_through(kubectl()?.args(arguments)),
         Verb::Exec { command } => {
             Cluster::running()?;
@@ -468,12 +473,21 @@ fn status() -> Result<ExitCode> {
     })
 }
 
-fn restart(program: &str) -> Result<()> {
+fn restart(program: &str, removing: &[PathBuf]) -> Result<()> {
     let cluster = Cluster::running()?;
     let process = recorded(&cluster.record(program))?;
     let command = process.command();
     let mut command = command.with_context(|| format!("{program} does not run"))?;
     processes::end(&[process])?;
+    for file in removing {
+        let file = cluster.directory.join(file);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("remove {}", file.display()));
+            }
+            _ => {}
+        }
+    }
     cluster.start(program, &mut command)
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Map, Value};
+
 use super::fault::{Faults, FieldPath};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,15 @@ const GATES: &[(&str, Stage, Option<Gate>)] = &[
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let dependants = GATES.iter().filter(|(.., gate)| gate.is_some());
     dependants.map(|(name, ..)| *name)
+}
+
+/// Leaves those of another kubelet that something here depends on: what it takes for a gate is its own matter.
+pub(super) fn retain_known(gates: &mut Map<String, Value>) {
+    let counts = |name: &str| {
+        let mut known = GATES.iter().filter(|(.., gate)| gate.is_some());
+        name == "AllAlpha" || name == "AllBeta" || known.any(|(it, ..)| *it == name)
+    };
+    gates.retain(|name, _| counts(name));
 }
 
 /// The gates as configured.

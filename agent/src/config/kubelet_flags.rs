@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::placement::go_bool;
 
@@ -15,9 +15,16 @@ pub struct KubeletFlags {
     pub config_file: Option<PathBuf>,
     /// `--config-dir`, as above.
     pub config_directory: Option<PathBuf>,
+    /// `--root-dir`, as above; `None`: [`DEFAULT_ROOT_DIRECTORY`].
+    pub root_directory: Option<PathBuf>,
+    /// `--feature-gates`, which count gate by gate before those of the files.
+    pub feature_gates: Map<String, Value>,
     /// Fields of KubeletConfiguration, as far as they are looked at.
     pub fields: Map<String, Value>,
 }
+
+/// Where kubelet keeps its state unless it is told otherwise.
+pub const DEFAULT_ROOT_DIRECTORY: &str = "/var/lib/kubelet";
 
 enum Kind {
     Text,
@@ -25,6 +32,9 @@ enum Kind {
     Map(char),
     /// `a,b`
     List,
+    /// `0:memory=1Gi,hugepages-2Mi=2Gi;1:memory=1Gi`, said again as for a map
+    /// (pkg/util/flag/flags.go, `ReservedMemoryVar`).
+    ReservedMemory,
     Number,
     /// Alone it is `true`.
     Bool,
@@ -34,6 +44,12 @@ enum Kind {
 const FLAGS: &[(&str, &str, Kind)] = &[
     ("cgroup-driver", "cgroupDriver", Kind::Text),
     ("cgroup-root", "cgroupRoot", Kind::Text),
+    ("cpu-manager-policy", "cpuManagerPolicy", Kind::Text),
+    (
+        "cpu-manager-policy-options",
+        "cpuManagerPolicyOptions",
+        Kind::Map('='),
+    ),
     (
         "enforce-node-allocatable",
         "enforceNodeAllocatable",
@@ -59,9 +75,22 @@ const FLAGS: &[(&str, &str, Kind)] = &[
     ("fail-swap-on", "failSwapOn", Kind::Bool),
     ("kube-reserved", "kubeReserved", Kind::Map('=')),
     ("max-pods", "maxPods", Kind::Number),
+    ("memory-manager-policy", "memoryManagerPolicy", Kind::Text),
     ("pods-per-core", "podsPerCore", Kind::Number),
     ("reserved-cpus", "reservedSystemCPUs", Kind::Text),
+    ("reserved-memory", "reservedMemory", Kind::ReservedMemory),
     ("system-reserved", "systemReserved", Kind::Map('=')),
+    (
+        "topology-manager-policy",
+        "topologyManagerPolicy",
+        Kind::Text,
+    ),
+    (
+        "topology-manager-policy-options",
+        "topologyManagerPolicyOptions",
+        Kind::Map('='),
+    ),
+    ("topology-manager-scope", "topologyManagerScope", Kind::Text),
 ];
 
 impl KubeletFlags {
@@ -88,11 +117,21 @@ impl KubeletFlags {
             match name.as_str() {
                 "config" => found.config_file = path(value()),
                 "config-dir" => found.config_directory = path(value()),
+                "root-dir" => found.root_directory = path(value()),
+                "feature-gates" => {
+                    let gates = value();
+                    let gates = pairs(gates.as_deref().unwrap_or_default(), '=');
+                    found.feature_gates.extend(gates.filter_map(is_on));
+                }
                 _ => {
                     if let Some((_, field, kind)) = FLAGS.iter().find(|(it, ..)| *it == name) {
                         let value = match kind {
                             Kind::Bool => given,
-                            Kind::Text | Kind::List | Kind::Number | Kind::Map(_) => value(),
+                            Kind::Text
+                            | Kind::List
+                            | Kind::ReservedMemory
+                            | Kind::Number
+                            | Kind::Map(_) => value(),
                         };
                         found.set(field, kind, value);
                     }
@@ -126,7 +165,18 @@ impl KubeletFlags {
                 all.extend(pairs(&text, *separator));
                 all.into()
             }
-            (Kind::Text | Kind::List | Kind::Number | Kind::Map(_), None) => return,
+            (Kind::ReservedMemory, Some(text)) => {
+                let mut all = match self.fields.remove(field) {
+                    Some(Value::Array(all)) => all,
+                    _ => Vec::new(),
+                };
+                all.extend(text.split(';').filter_map(reserved_memory));
+                all.into()
+            }
+            (
+                Kind::Text | Kind::List | Kind::ReservedMemory | Kind::Number | Kind::Map(_),
+                None,
+            ) => return,
         };
         self.fields.insert(field.to_owned(), value);
     }
@@ -143,9 +193,21 @@ fn pairs(text: &str, separator: char) -> impl Iterator<Item = (String, Value)> {
     pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().into()))
 }
 
+/// `NAME=true`
+fn is_on((name, value): (String, Value)) -> Option<(String, Value)> {
+    Some((name, go_bool(value.as_str()?)?.into()))
+}
+
+/// `0:memory=1Gi,hugepages-2Mi=2Gi`
+fn reserved_memory(text: &str) -> Option<Value> {
+    let (node, limits) = text.split_once(':')?;
+    let node: u64 = node.trim().parse().ok()?;
+    let limits: Map<String, Value> = pairs(limits, '=').collect();
+    Some(json!({"numaNode": node, "limits": limits}))
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
 
@@ -236,9 +298,38 @@ mod tests {
                 Value::Null,
                 json!({"failSwapOn": false, "evictionHard": {"--eviction-soft=x": "1"}}),
             ),
+            (
+                "--cpu-manager-policy=static --cpu-manager-policy-options=full-pcpus-only=true \
+                 --memory-manager-policy Static --reserved-memory 0:memory=1Gi,hugepages-2Mi=4Mi;1:memory=2Gi \
+                 --reserved-memory=2:memory=1 --topology-manager-policy=restricted --topology-manager-scope=pod",
+                Value::Null,
+                Value::Null,
+                json!({
+                    "cpuManagerPolicy": "static",
+                    "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
+                    "memoryManagerPolicy": "Static",
+                    "reservedMemory": [
+                        {"numaNode": 0, "limits": {"memory": "1Gi", "hugepages-2Mi": "4Mi"}},
+                        {"numaNode": 1, "limits": {"memory": "2Gi"}},
+                        {"numaNode": 2, "limits": {"memory": "1"}},
+                    ],
+                    "topologyManagerPolicy": "restricted",
+                    "topologyManagerScope": "pod",
+                }),
+            ),
         ] {
             let right = json!({"file": file, "directory": directory, "fields": fields});
             assert_eq!(parsed(line), right, "{line}");
         }
+    }
+
+    #[test]
+    fn gates_and_the_directory_of_its_state_are_no_fields() {
+        let line = "--feature-gates=A=true,B=false --root-dir /k --feature-gates C=T,D=x,E";
+        let flags = KubeletFlags::parse(line.split(' '));
+        assert_eq!(flags.root_directory, Some("/k".into()));
+        let right = json!({"A": true, "B": false, "C": true});
+        assert_eq!(Value::from(flags.feature_gates), right);
+        assert!(flags.fields.is_empty());
     }
 }

@@ -5,6 +5,7 @@
 pub mod admission;
 pub mod cpu;
 pub mod devices;
+pub mod foreign;
 pub mod hints;
 pub mod managers;
 pub mod memory;

@@ -36,6 +36,13 @@ pub enum PodEntries {
     Yes,
 }
 
+/// What the file of a manager says, and under which policy that was given out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfPolicy<T> {
+    pub policy: String,
+    pub state: T,
+}
+
 /// Why a state file cannot be used. The texts are kubelet's where it has one.
 #[derive(Debug, thiserror::Error)]
 pub enum StateFileError {

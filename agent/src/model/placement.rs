@@ -88,6 +88,13 @@ pub struct DeviceAllocation {
     pub response: Vec<u8>,
 }
 
+impl DeviceAllocation {
+    /// Of all NUMA nodes.
+    pub fn device_ids(&self) -> BTreeSet<String> {
+        self.ids.values().flatten().cloned().collect()
+    }
+}
+
 /// Devices given out, and those known (spec placement 5.3 and 5.7).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceState {

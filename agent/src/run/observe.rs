@@ -13,6 +13,7 @@ mod known;
 mod kubelet;
 mod names;
 mod place;
+mod placement;
 mod pods;
 mod pressure;
 mod publish;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use self::kubelet::{KUBELET_GAP, Kubelet, Kubelets};
 use self::place::Place;
 pub(super) use self::place::PlaceError;
+use self::placement::Placement;
 use self::pods::PodSource;
 pub(super) use self::pods::PodSourceError;
 use self::pressure::Pressure;
@@ -43,7 +45,7 @@ use super::sweep::{self, Sweeper};
 use super::told::Told;
 use super::{RunError, check, directories, identity, missed};
 use crate::api_server;
-use crate::config::{Config, ObserveConfig, ObservedRuntime};
+use crate::config::{Config, DEFAULT_ROOT_DIRECTORY, ObserveConfig, ObservedRuntime};
 use crate::model::api_server::ApiServerStatus;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::check::{KubeletSettingsFacts, PodCgroups, WorkloadFacts};
@@ -87,10 +89,6 @@ const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// A disk that does not answer keeps no reading waiting for longer.
 const DISK_TIME: Duration = Duration::from_millis(100);
 
-/// `--root-dir` of kubelet where nobody sets it: its file system is `nodefs`. Nothing is said of one that is not
-/// there.
-const KUBELET_DIRECTORY: &str = "/var/lib/kubelet";
-
 /// Parts of readiness.
 const TREE: &str = "cgroups of pods";
 const KERNEL_EVENTS: &str = "kernel events";
@@ -123,6 +121,7 @@ struct Loop {
     runtime: Option<RuntimeStatus>,
     api_server: Option<ApiServerStatus>,
     pod_source: PodSource,
+    placement: Placement,
     /// `None`: the API server is not asked, or told nothing.
     reports: Option<Reports>,
     n_passes: u64,
@@ -234,7 +233,7 @@ fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, 
     let mut faults = directories::faults(root, config, &[]);
     faults.extend(serve::faults(&config.metrics));
     let pod_source = pods::source(observe).map_err(RunError::from);
-    let node = Node::detect(root, Path::new(KUBELET_DIRECTORY)).map_err(RunError::from);
+    let node = Node::detect(root, Path::new(DEFAULT_ROOT_DIRECTORY)).map_err(RunError::from);
     let found = node.and_then(|mut node| {
         if let Some(name) = pods::node_name(observe) {
             node.name = name;
@@ -315,7 +314,8 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     };
     let background = Arc::<Background>::default();
     let patience = Patience::start(DISK_TIME).map_err(RunError::Thread)?;
-    let nodefs = FilesystemProbe::new(&root, Path::new(KUBELET_DIRECTORY), &patience);
+    // Kubelet keeps its state there unless it is told otherwise; nothing is said of one that is not there.
+    let nodefs = FilesystemProbe::new(&root, Path::new(DEFAULT_ROOT_DIRECTORY), &patience);
     let now = clock::boottime();
     let mut state = Loop {
         sweeper: sweeper(&config, &node, &tree, &background, &nodefs, place.as_ref()),
@@ -335,6 +335,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         runtime: None,
         api_server: None,
         pod_source,
+        placement: Placement::default(),
         reports: None,
         n_passes: 0,
         last_pass: Duration::ZERO,
@@ -502,10 +503,15 @@ impl Loop {
     fn wake(&self) -> Duration {
         let gather = self.tree.is_changed().then_some(self.gather_due);
         let reports = self.reports.as_ref().and_then(Reports::wake);
-        [gather, self.publisher.next_wake(), reports]
-            .into_iter()
-            .flatten()
-            .fold(self.sweeper.due().min(self.walk_due()), Duration::min)
+        [
+            gather,
+            self.placement.wake(),
+            self.publisher.next_wake(),
+            reports,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(self.sweeper.due().min(self.walk_due()), Duration::min)
     }
 
     fn pass(&mut self) {
@@ -529,6 +535,7 @@ impl Loop {
             self.publisher.changed(started);
             trigger = Trigger::Event;
         }
+        self.look_for_places(started);
         self.report(false);
         self.sweeper.hurry();
         if clock::boottime() >= self.sweeper.due()
@@ -567,6 +574,7 @@ impl Loop {
         let readings = &self.tree.readings;
         let pods = known::pods(&self.tree, &readings.pods(), anew);
         let is_other = readings.set_pods(pods);
+        self.placement.is_behind |= is_other || anew;
         if self.tree.takes_growth() || is_named && is_other {
             readings.ask();
         }

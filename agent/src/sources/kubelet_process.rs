@@ -127,6 +127,10 @@ impl KubeletFiles {
         self.inside.text(&self.path(path), MAX_CONFIG_BYTES)
     }
 
+    pub fn bytes(&self, path: &Path, max_bytes: u64) -> Result<Vec<u8>, FsError> {
+        self.inside.bytes(&self.path(path), max_bytes)
+    }
+
     /// The files of `directory` and below it whose names `is_it` takes, in the order of their paths, and when one came
     /// or went last. As kubelet looks for drop-ins: no link to a directory is followed, `directory` itself included if
     /// it has no slash at its end.

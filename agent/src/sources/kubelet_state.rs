@@ -1,20 +1,29 @@
 //! Reads kubelet's state files, written by the agent or by kubelet itself. A file that cannot be
 //! used is set aside by the caller, never a reason not to start.
+//!
+//! `read` gives the bytes of a file of at most so many: it may lie where another process has it.
 
 use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
 
 use crate::model::kubelet_state::cpu::{ContainerIds, CpuFile};
 use crate::model::kubelet_state::device::DeviceFile;
 use crate::model::kubelet_state::memory::MemoryFile;
-use crate::model::kubelet_state::{CPU_FILE, DEVICE_FILE, MEMORY_FILE, PodEntries, StateFileError};
+use crate::model::kubelet_state::{
+    CPU_FILE, DEVICE_FILE, MEMORY_FILE, OfPolicy, PodEntries, StateFileError,
+};
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
-use crate::sys::{FsError, Root};
+use crate::sys::FsError;
 
 /// Larger files are refused unread: 250 pods with devices come to less than 2 MiB.
 const MAX_BYTES: u64 = 8 << 20;
 
 /// The same for CPUs, of which a set costs memory up to its largest id: 250 pods come to 50 KiB.
 const MAX_CPU_BYTES: u64 = 1 << 20;
+
+/// See the module.
+pub type ReadFile<'a> = &'a dyn Fn(&Path, u64) -> Result<Vec<u8>, FsError>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletStateError {
@@ -30,41 +39,97 @@ pub enum KubeletStateError {
 /// The CPUs in kubelet's root directory `root`; `None`: no file. `policy` is the one that is
 /// configured, `containers` those of the runtime, which the oldest format refers to.
 pub fn read_cpus(
+    read: ReadFile<'_>,
     root: &Path,
     policy: &str,
     pod_entries: PodEntries,
     containers: &ContainerIds,
 ) -> Result<Option<CpuState>, KubeletStateError> {
-    read(&root.join(CPU_FILE), MAX_CPU_BYTES, |bytes| {
+    decoded(read, &root.join(CPU_FILE), MAX_CPU_BYTES, |bytes| {
         let file = CpuFile::read(bytes, policy, pod_entries, containers)?;
         Ok(CpuState::try_from(&file)?)
     })
 }
 
+/// The CPUs in the root directory of a kubelet that runs, whatever its policy and version; `None`: no file.
+pub fn find_cpus(
+    read: ReadFile<'_>,
+    root: &Path,
+) -> Result<Option<OfPolicy<CpuState>>, KubeletStateError> {
+    decoded(read, &root.join(CPU_FILE), MAX_CPU_BYTES, |bytes| {
+        of_any_version(bytes, |policy, entries| {
+            let file = CpuFile::read(bytes, policy, entries, &ContainerIds::new())?;
+            Ok(CpuState::try_from(&file)?)
+        })
+    })
+}
+
+/// As [`find_cpus`], for memory.
+pub fn find_memory(
+    read: ReadFile<'_>,
+    root: &Path,
+) -> Result<Option<OfPolicy<MemoryState>>, KubeletStateError> {
+    decoded(read, &root.join(MEMORY_FILE), MAX_BYTES, |bytes| {
+        of_any_version(bytes, |policy, entries| {
+            MemoryState::try_from(&MemoryFile::read(bytes, policy, entries)?)
+        })
+    })
+}
+
+/// The gate that decides about the version is that of the program that wrote the file.
+fn of_any_version<T>(
+    bytes: &[u8],
+    decode: impl Fn(&str, PodEntries) -> Result<T, StateFileError>,
+) -> Result<OfPolicy<T>, StateFileError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Head {
+        policy_name: String,
+    }
+    let Ok(Head {
+        policy_name: policy,
+    }) = serde_json::from_slice(bytes)
+    else {
+        return Err(StateFileError::Corrupt);
+    };
+    let old = decode(&policy, PodEntries::No);
+    match old.or_else(|_| decode(&policy, PodEntries::Yes)) {
+        Ok(state) => Ok(OfPolicy { policy, state }),
+        // It is JSON: of what version it is not is all that this would say.
+        Err(StateFileError::Json(_)) => Err(StateFileError::Corrupt),
+        Err(error) => Err(error),
+    }
+}
+
 /// As [`read_cpus`], for memory.
 pub fn read_memory(
+    read: ReadFile<'_>,
     root: &Path,
     policy: &str,
     pod_entries: PodEntries,
 ) -> Result<Option<MemoryState>, KubeletStateError> {
-    read(&root.join(MEMORY_FILE), MAX_BYTES, |bytes| {
+    decoded(read, &root.join(MEMORY_FILE), MAX_BYTES, |bytes| {
         MemoryState::try_from(&MemoryFile::read(bytes, policy, pod_entries)?)
     })
 }
 
 /// As [`read_cpus`], for devices.
-pub fn read_devices(root: &Path) -> Result<Option<DeviceState>, KubeletStateError> {
-    read(&root.join(DEVICE_FILE), MAX_BYTES, |bytes| {
+pub fn read_devices(
+    read: ReadFile<'_>,
+    root: &Path,
+) -> Result<Option<DeviceState>, KubeletStateError> {
+    decoded(read, &root.join(DEVICE_FILE), MAX_BYTES, |bytes| {
         DeviceState::try_from(&DeviceFile::read(bytes)?)
     })
 }
 
-fn read<T>(
+fn decoded<T>(
+    read: ReadFile<'_>,
     path: &Path,
     max_bytes: u64,
     decode: impl FnOnce(&[u8]) -> Result<T, StateFileError>,
 ) -> Result<Option<T>, KubeletStateError> {
-    let bytes = match Root::host().read_at_most(path, max_bytes) {
+    let bytes = match read(path, max_bytes) {
         Ok(bytes) => bytes,
         Err(FsError::Gone { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -83,16 +148,19 @@ fn read<T>(
 )]
 mod tests {
     use super::*;
+    use crate::sys::Root;
 
     #[test]
     fn an_absent_file_is_none_and_a_bad_one_an_error_with_its_path() {
         let root = std::env::temp_dir().join(format!("ballast-kubelet-r-{}", std::process::id()));
         std::fs::create_dir_all(&root).unwrap();
         let ids = ContainerIds::new();
-        let cpus = |policy| read_cpus(&root, policy, PodEntries::No, &ids);
+        let read = |path: &Path, max_bytes| Root::host().read_at_most(path, max_bytes);
+        let cpus = |policy| read_cpus(&read, &root, policy, PodEntries::No, &ids);
         assert_eq!(cpus("static").unwrap(), None);
-        assert_eq!(read_memory(&root, "None", PodEntries::No).unwrap(), None);
-        assert_eq!(read_devices(&root).unwrap(), None);
+        let memory = read_memory(&read, &root, "None", PodEntries::No);
+        assert_eq!(memory.unwrap(), None);
+        assert_eq!(read_devices(&read, &root).unwrap(), None);
 
         let state = CpuState {
             shared_pool: "0,4-7".parse().unwrap(),

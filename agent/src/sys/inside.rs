@@ -1,6 +1,6 @@
 //! Files as another process sees them, which may live in other mount namespaces and below another root.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -45,11 +45,7 @@ impl Inside {
     /// A regular file of at most `limit` bytes in UTF-8. `path`: absolute.
     pub fn text(&self, path: &Path, limit: u64) -> Result<FoundFile, FsError> {
         let read = || {
-            let file = File::from(self.at(path, OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?);
-            let metadata = file.metadata()?;
-            if !metadata.is_file() {
-                return Err(io::Error::other("it is no regular file"));
-            }
+            let (file, metadata) = self.regular(path)?;
             let bytes = regular::at_most(file, limit)?;
             let text = String::from_utf8(bytes);
             Ok(FoundFile {
@@ -58,6 +54,21 @@ impl Inside {
             })
         };
         read().map_err(|e| FsError::new(Operation::Read, path, e))
+    }
+
+    /// The bytes of such a file.
+    pub fn bytes(&self, path: &Path, limit: u64) -> Result<Vec<u8>, FsError> {
+        let read = || regular::at_most(self.regular(path)?.0, limit);
+        read().map_err(|e| FsError::new(Operation::Read, path, e))
+    }
+
+    fn regular(&self, path: &Path) -> io::Result<(File, Metadata)> {
+        let file = File::from(self.at(path, OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?);
+        let metadata = file.metadata()?;
+        match metadata.is_file() {
+            true => Ok((file, metadata)),
+            false => Err(io::Error::other("it is no regular file")),
+        }
     }
 
     /// What is in a directory, by name, which no link at the end of `path` leads to; names that are not UTF-8 are left

@@ -91,7 +91,7 @@ shared! {
         pub oom_score_adj: i32,
         pub reserved: u32,
         /// Of the directories of `victim_cgroup.below_root`. Each ends at its first NUL; empty where there is none,
-        /// and where no text can be read.
+        /// and where no text can be read: under `lockdown=confidentiality`.
         pub victim_names: [[u8; CGROUP_NAME_LEN]; 3],
     }
 }

@@ -16,16 +16,16 @@ pub fn render_node(status: &Status, width: usize, has_colour: bool) -> String {
         "{}",
         paint.apply(Tone::Heading, &printable(&node.name))
     );
+    if let Some(kubelet) = &node.kubelet {
+        add_line!(out, "{}", printable(&kubelet.to_string()));
+    }
     match &node.placement {
         Some(placement) => render_placement(placement, width, paint, &mut out),
         None if !status.is_managed() => {
             add_line!(
                 out,
-                "another program places pods on this node, and its books are not read"
+                "another program places pods on this node, and its books are not known"
             );
-            if let Some(kubelet) = &node.kubelet {
-                add_line!(out, "{}", printable(&kubelet.to_string()));
-            }
         }
         None => {
             add_line!(
@@ -58,6 +58,9 @@ fn render_placement(placement: &PlacementStatus, width: usize, paint: Paint, out
     out.push('\n');
     match &placement.cpus {
         Some(cpus) => render_pools(cpus, width, paint, out),
+        None if placement.policies.places_cpus() => {
+            add_line!(out, "who has which CPUs is not known");
+        }
         None => {
             add_line!(
                 out,
@@ -84,7 +87,9 @@ fn render_pools(pools: &CpuPools, width: usize, paint: Paint, out: &mut String) 
         table.row([name, cpus.len().to_string(), shown], tone);
     };
     row("shared".to_owned(), &pools.shared, Tone::Plain);
-    row("reserved".to_owned(), &pools.reserved, Tone::Plain);
+    if let Some(reserved) = &pools.reserved {
+        row("reserved".to_owned(), reserved, Tone::Plain);
+    }
     for held in &pools.exclusive {
         let pod = held.pod.as_deref().unwrap_or(&held.uid.0);
         let name = match &held.container {
@@ -151,7 +156,9 @@ fn render_devices(placement: &PlacementStatus, width: usize, paint: Paint, out: 
         };
         let cells = [
             printable(resource).into_owned(),
-            counts.capacity.to_string(),
+            counts
+                .capacity
+                .map_or_else(|| NOTHING.to_owned(), |it| it.to_string()),
             counts.allocatable.to_string(),
             counts.allocated.to_string(),
         ];

@@ -27,7 +27,7 @@ pub(super) const fn no_record(is_managed: bool) -> &'static str {
             "no placement policy had a say in its admission: it has no CPUs, memory or devices of its own"
         }
         false => {
-            "another program admits the pods of this node, and where it placed this one is not read"
+            "another program admits the pods of this node, and tells nobody how it came to that"
         }
     }
 }
@@ -92,11 +92,14 @@ pub fn render_pod(explained: &PodExplanation, width: usize, has_colour: bool) ->
     }
     pressure::render_stalls(pod, width, paint, &mut out);
     let refusal = report.and_then(|it| it.refusal.as_ref());
-    if refusal.is_none() && explained.is_managed {
+    let placement = explained.placement.as_ref();
+    if refusal.is_none() && (explained.is_managed || placement.is_some()) {
+        let of_pod = placement.and_then(|it| it.holdings.get(&pod.uid));
+        let of_record = report.map(|it| &it.holdings);
         let places = Places {
             uid: &pod.uid,
-            placement: explained.placement.as_ref(),
-            holdings: report.map_or(&[][..], |it| &it.holdings),
+            placement,
+            holdings: of_record.or(of_pod).map_or(&[][..], |it| it),
         };
         places.render(&pod.containers, width, paint, &mut out);
         out.push('\n');
@@ -198,6 +201,9 @@ fn render_budget(pod: &PodEntry, width: usize, paint: Paint, out: &mut String) {
     table.render(width, paint, out);
 }
 
+/// Whose CPUs it runs on.
+const UNKNOWN: &str = "not known";
+
 /// Where the containers of a pod are.
 struct Places<'a> {
     uid: &'a PodUid,
@@ -216,9 +222,13 @@ impl Places<'_> {
         for container in containers {
             let (cpus, whose) = self.cpus_of(container);
             let numa = cpus.as_ref().map(|it| self.numa_nodes_of(it));
+            let none = match whose {
+                UNKNOWN => NOTHING,
+                _ => "all",
+            };
             let cells = [
                 label(container),
-                cpus.map_or_else(|| "all".to_owned(), |it| it.to_string()),
+                cpus.map_or_else(|| none.to_owned(), |it| it.to_string()),
                 numa.unwrap_or_else(|| NOTHING.to_owned()),
                 whose.to_owned(),
             ];
@@ -232,7 +242,7 @@ impl Places<'_> {
         table.render(width, paint, out);
     }
 
-    /// What the managers have for it now; `None`: it is not restricted.
+    /// What the managers have for it now; `None`: it is not restricted, or that is not known.
     fn cpus_of(&self, container: &ContainerEntry) -> (Option<CpuSet>, &'static str) {
         let pools = self.placement.and_then(|it| it.cpus.as_ref());
         let held = |name: Option<&str>| {
@@ -245,8 +255,12 @@ impl Places<'_> {
             let is_shared = held(None).is_some();
             return (Some(cpus), if is_shared { "the pod's" } else { "its own" });
         }
+        let is_placed = self.placement.is_some_and(|it| it.policies.places_cpus());
         match pools {
+            // Only names are in the books.
+            Some(_) if container.name.is_empty() => (None, UNKNOWN),
             Some(pools) => (Some(pools.shared.clone()), "shared pool"),
+            None if is_placed => (None, UNKNOWN),
             None => {
                 let set = container.cpuset.as_ref().and_then(|it| it.parse().ok());
                 (set, "everybody's")

@@ -50,11 +50,12 @@ fn example_placement() -> PlacementStatus {
         cpus: cpus(list),
     };
     let gpus = DeviceCounts {
-        capacity: 4,
+        capacity: Some(4),
         allocatable: 3,
         allocated: 1,
     };
     PlacementStatus {
+        holdings: BTreeMap::new(),
         policies: PlacementPolicies {
             cpu_manager: "static".into(),
             cpu_manager_options: BTreeMap::from([("full-pcpus-only".into(), "true".into())]),
@@ -65,7 +66,7 @@ fn example_placement() -> PlacementStatus {
         },
         cpus: Some(CpuPools {
             shared: cpus("0-1,4-5"),
-            reserved: cpus("0"),
+            reserved: Some(cpus("0")),
             exclusive: vec![
                 exclusive("6a1f", Some("default/database"), "2-3"),
                 exclusive("9999", None, "6-7"),
@@ -475,9 +476,41 @@ fn beside_a_kubelet_it_is_said_what_that_goes_by() {
         changed: Vec::new(),
     });
     let text = render_node(&status, 80, false);
-    let right = "its books are not read\nkubelet (pid 4711) goes by /k/config.yaml, /k/conf.d/a?b.conf, its command line \
-                 (maxPods)\n";
-    assert!(text.contains(right), "{text}");
+    let goes_by = "kubelet (pid 4711) goes by /k/config.yaml, /k/conf.d/a?b.conf, its command line (maxPods)\n";
+    let right =
+        format!("{goes_by}another program places pods on this node, and its books are not known\n");
+    assert!(text.contains(&right), "{text}");
+    status.node.placement = Some(example_placement());
+    let text = render_node(&status, 80, false);
+    assert!(text.contains(&format!("{goes_by}policies: ")), "{text}");
+}
+
+#[test]
+fn beside_a_kubelet_what_it_gave_a_container_is_shown_without_a_record() {
+    let mut explained = explanation(None);
+    explained.is_managed = false;
+    let mut placement = example_placement();
+    let block = MemoryBlock {
+        numa: NumaMask::new([NumaNodeId(0)]).expect("a small id"),
+        resource: "memory".into(),
+        size: 64 << 20,
+    };
+    let held = ContainerHoldings {
+        container: "main".into(),
+        cpus: Some(cpus("2-3")),
+        memory: vec![block],
+        devices: BTreeMap::new(),
+    };
+    placement.holdings = BTreeMap::from([(explained.pod.uid.clone(), vec![held])]);
+    explained.placement = Some(placement);
+    let text = render_pod(&explained, 80, false);
+    assert!(
+        text.contains("its own\n  memory 64Mi from NUMA node 0\n"),
+        "{text}"
+    );
+    explained.placement = None;
+    let text = render_pod(&explained, 80, false);
+    assert!(!text.contains("RUNS ON"), "{text}");
 }
 
 #[test]

@@ -294,7 +294,7 @@ impl DeviceManager {
                 .and_then(Resource::options)
                 .is_some_and(|it| it.pre_start_required)
         })
-        .map(|(resource, it)| (resource.clone(), ids_of(it)))
+        .map(|(resource, it)| (resource.clone(), it.device_ids()))
         .collect()
     }
 
@@ -345,7 +345,7 @@ impl DeviceManager {
             .map(|(resource, asked)| {
                 let held = self.allocations_of(&pod.uid, &container.name);
                 let held = held.and_then(|it| it.get(resource));
-                let held = held.map(ids_of).unwrap_or_default();
+                let held = held.map(DeviceAllocation::device_ids).unwrap_or_default();
                 let reusable = self.reusable(pod, resource);
                 let hints = self.hints_of(resource, asked, held, reusable);
                 (resource.to_owned(), hints)
@@ -361,7 +361,7 @@ impl DeviceManager {
             .map(|(resource, asked)| {
                 let held = self.books.containers.get(&pod.uid).into_iter().flatten();
                 let held = held.filter_map(|(_, it)| it.get(resource));
-                let held = held.flat_map(ids_of).collect();
+                let held = held.flat_map(DeviceAllocation::device_ids).collect();
                 let hints = self.hints_of(resource, asked, held, Ids::new());
                 (resource.to_owned(), hints)
             })
@@ -455,7 +455,8 @@ impl DeviceManager {
     fn reusable(&self, pod: &Pod, resource: &str) -> Ids {
         let held = |container: &Container| {
             let held = self.allocations_of(&pod.uid, &container.name);
-            held.and_then(|it| it.get(resource)).map(ids_of)
+            held.and_then(|it| it.get(resource))
+                .map(DeviceAllocation::device_ids)
         };
         let (sidecars, ordinary): (Vec<_>, Vec<_>) =
             pod.init_containers.iter().partition(|it| it.is_sidecar);
@@ -565,10 +566,6 @@ impl From<DeviceState> for DeviceBooks {
             containers: state.containers,
         }
     }
-}
-
-fn ids_of(held: &DeviceAllocation) -> Ids {
-    held.ids.values().flatten().cloned().collect()
 }
 
 #[cfg(test)]

@@ -201,11 +201,7 @@ impl Managers {
                     devices: devices
                         .into_iter()
                         .flatten()
-                        .map(|(resource, it)| {
-                            let ids: BTreeSet<String> =
-                                it.ids.values().flatten().cloned().collect();
-                            (resource.clone(), ids)
-                        })
+                        .map(|(resource, it)| (resource.clone(), it.device_ids()))
                         .collect(),
                 }
             })

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cpu::CpuManager;
 use super::managers::{Managers, PlacementSettings};
 use super::memory::MemoryManager;
+use crate::config::PlacementConfig;
 use crate::model::cpuset::CpuSet;
-use crate::model::placement::CpuState;
+use crate::model::placement::{CpuState, DeviceAllocation, MemoryState};
 use crate::model::pod::PodUid;
 use crate::model::status::{
     CpuPools, DeviceCounts, ExclusiveCpus, NumaAmounts, NumaNodeStatus, PlacementPolicies,
     PlacementStatus,
 };
+use crate::model::topology::Topology;
 
 /// See the module. `name_of` gives `namespace/name` of a pod, and `None` of one that is gone.
 pub fn summary(
@@ -20,19 +22,23 @@ pub fn summary(
     name_of: impl Fn(&PodUid) -> Option<String>,
 ) -> PlacementStatus {
     PlacementStatus {
-        policies: policies(settings),
+        policies: policies(&settings.config),
         cpus: managers.cpu.as_ref().map(|cpu| CpuPools {
             shared: cpu.shared_pool().clone(),
-            reserved: cpu.reserved().clone(),
+            reserved: Some(cpu.reserved().clone()),
             exclusive: exclusive(cpu.state(), name_of),
         }),
-        numa_nodes: numa_nodes(managers, settings),
+        numa_nodes: numa_nodes(
+            &settings.topology,
+            managers.cpu.as_ref().map(CpuManager::available).as_ref(),
+            managers.memory.as_ref().map(MemoryManager::state),
+        ),
         devices: devices(managers),
+        holdings: BTreeMap::new(),
     }
 }
 
-fn policies(settings: &PlacementSettings) -> PlacementPolicies {
-    let config = &settings.config;
+pub(super) fn policies(config: &PlacementConfig) -> PlacementPolicies {
     PlacementPolicies {
         cpu_manager: config.cpu_manager_policy.as_str().to_owned(),
         cpu_manager_options: config.cpu_manager_policy_options.clone(),
@@ -43,7 +49,11 @@ fn policies(settings: &PlacementSettings) -> PlacementPolicies {
     }
 }
 
-fn exclusive(state: &CpuState, name_of: impl Fn(&PodUid) -> Option<String>) -> Vec<ExclusiveCpus> {
+/// `name_of` as above.
+pub(super) fn exclusive(
+    state: &CpuState,
+    name_of: impl Fn(&PodUid) -> Option<String>,
+) -> Vec<ExclusiveCpus> {
     let of_pods = state.pods.iter().map(|(uid, cpus)| (uid, None, cpus));
     let of_containers = state.containers.iter().flat_map(|(uid, containers)| {
         let containers = containers.iter();
@@ -62,17 +72,20 @@ fn exclusive(state: &CpuState, name_of: impl Fn(&PodUid) -> Option<String>) -> V
     exclusive
 }
 
-fn numa_nodes(managers: &Managers, settings: &PlacementSettings) -> Vec<NumaNodeStatus> {
-    let available: Option<CpuSet> = managers.cpu.as_ref().map(CpuManager::available);
-    let memory = managers.memory.as_ref().map(MemoryManager::state);
-    let nodes = settings.topology.numa_nodes.iter();
+/// `available`: CPUs that can be given to one container alone.
+pub(super) fn numa_nodes(
+    topology: &Topology,
+    available: Option<&CpuSet>,
+    memory: Option<&MemoryState>,
+) -> Vec<NumaNodeStatus> {
+    let nodes = topology.numa_nodes.iter();
     nodes
         .map(|(id, node)| {
             let tables = memory.and_then(|it| it.nodes.get(id)).map(|it| &it.tables);
             NumaNodeStatus {
                 id: *id,
                 cpus: node.cpus.clone(),
-                free_cpus: available.as_ref().map(|it| it.intersection(&node.cpus)),
+                free_cpus: available.map(|it| it.intersection(&node.cpus)),
                 memory: tables
                     .into_iter()
                     .flatten()
@@ -90,27 +103,36 @@ fn numa_nodes(managers: &Managers, settings: &PlacementSettings) -> Vec<NumaNode
         .collect()
 }
 
-fn devices(managers: &Managers) -> BTreeMap<String, DeviceCounts> {
-    // Init containers lend their devices to those after them: a device counts once.
+/// How many devices of each resource are given out. Init containers lend theirs to those after them: a device counts
+/// once.
+pub(super) fn allocated<'a>(
+    containers: impl IntoIterator<Item = &'a BTreeMap<String, DeviceAllocation>>,
+) -> BTreeMap<String, DeviceCounts> {
     let mut held: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let containers = managers.devices.containers().values();
-    for (resource, allocation) in containers.flat_map(BTreeMap::values).flatten() {
+    for (resource, allocation) in containers.into_iter().flatten() {
         let ids = allocation.ids.values().flatten().map(String::as_str);
         held.entry(resource).or_default().extend(ids);
     }
-    let mut devices: BTreeMap<String, DeviceCounts> = held
-        .into_iter()
-        .map(|(resource, ids)| {
-            let counts = DeviceCounts {
-                allocated: ids.len() as u64,
-                ..DeviceCounts::default()
-            };
-            (resource.to_owned(), counts)
-        })
-        .collect();
+    let counts = held.into_iter().map(|(resource, ids)| {
+        let counts = DeviceCounts {
+            allocated: ids.len() as u64,
+            ..DeviceCounts::default()
+        };
+        (resource.to_owned(), counts)
+    });
+    counts.collect()
+}
+
+fn devices(managers: &Managers) -> BTreeMap<String, DeviceCounts> {
+    let containers = managers.devices.containers().values();
+    let mut devices = allocated(containers.flat_map(BTreeMap::values));
+    // Without a plugin there is none to be had.
+    for counts in devices.values_mut() {
+        counts.capacity = Some(0);
+    }
     for (resource, it) in managers.devices.capacity() {
         let counts = devices.entry(resource).or_default();
-        counts.capacity = it.capacity as u64;
+        counts.capacity = Some(it.capacity as u64);
         counts.allocatable = it.allocatable as u64;
     }
     devices

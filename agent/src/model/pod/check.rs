@@ -60,7 +60,7 @@ pub(super) fn is_label_value(text: &str) -> bool {
             .all(|it| is_outer(it) || matches!(it, b'-' | b'.' | b'_'))
 }
 
-/// Init containers among them. Arbitrary, far above what pods have: each end of a container is a
+/// Of a manifest, init containers among them. Arbitrary, far above what pods have: each end of a container is a
 /// decision about its whole pod, so three thousand in one held up the node for a minute.
 pub(super) const MAX_CONTAINERS: usize = 200;
 
@@ -108,7 +108,7 @@ pub(super) fn identity(pod: &Pod, found: &mut Findings) {
         found.fault("spec.containers", "must list at least one container");
     }
     let n_containers = pod.all_containers().count();
-    if n_containers > MAX_CONTAINERS {
+    if n_containers > MAX_CONTAINERS && pod.origin == PodOrigin::Manifest {
         found.fault(
             "spec.containers",
             format!(

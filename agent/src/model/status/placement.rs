@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::admission::ContainerHoldings;
 use crate::model::cpuset::CpuSet;
 use crate::model::pod::PodUid;
 use crate::model::topology::NumaNodeId;
@@ -22,6 +23,9 @@ pub struct PlacementStatus {
     /// By resource name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub devices: BTreeMap<String, DeviceCounts>,
+    /// What containers hold of their own, where no record of their admission says it: in mode `observe`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub holdings: BTreeMap<PodUid, Vec<ContainerHoldings>>,
 }
 
 /// In the words of KubeletConfiguration.
@@ -38,14 +42,23 @@ pub struct PlacementPolicies {
     pub topology_manager_options: BTreeMap<String, String>,
 }
 
+impl PlacementPolicies {
+    /// Whether containers can have CPUs of their own.
+    pub fn places_cpus(&self) -> bool {
+        self.cpu_manager != "none"
+    }
+}
+
 /// Every CPU is in the shared pool or exclusive, but for reserved ones with `strict-cpu-reservation`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuPools {
     /// Where containers without CPUs of their own run.
     pub shared: CpuSet,
-    /// Kept for the system: never given to one container alone.
-    pub reserved: CpuSet,
+    /// Kept for the system: never given to one container alone. `None`: another program has chosen them, and does not
+    /// tell which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<CpuSet>,
     /// By pod uid and container.
     pub exclusive: Vec<ExclusiveCpus>,
 }
@@ -68,7 +81,7 @@ pub struct ExclusiveCpus {
 pub struct NumaNodeStatus {
     pub id: NumaNodeId,
     pub cpus: CpuSet,
-    /// Those that can be given to one container alone; `None`: CPU manager policy `none`.
+    /// Those that can be given to one container alone; `None`: CPU manager policy `none`, or that of another program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_cpus: Option<CpuSet>,
     /// By `memory`, `hugepages-2Mi`, ...; empty with memory manager policy `None`.
@@ -91,8 +104,9 @@ pub struct NumaAmounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceCounts {
-    /// Known to the plugin.
-    pub capacity: u64,
+    /// Known to the plugin; `None`: another program asks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u64>,
     /// Healthy ones.
     pub allocatable: u64,
     pub allocated: u64,

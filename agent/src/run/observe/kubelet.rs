@@ -10,7 +10,8 @@ use super::Loop;
 use super::place::{Place, PlaceError};
 use crate::check::{no_thresholds, settings_changed};
 use crate::config::{
-    ConfigError, KubeletConfig, KubeletFlags, KubeletSettings, ObserveConfig, is_drop_in,
+    ConfigError, DEFAULT_ROOT_DIRECTORY, KubeletConfig, KubeletFlags, KubeletSettings,
+    ObserveConfig, is_drop_in,
 };
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::status::KubeletStatus;
@@ -32,6 +33,8 @@ pub(super) struct Kubelet {
     process: KubeletProcess,
     arguments: Vec<String>,
     pub(super) settings: KubeletSettings,
+    /// Of its state, as it has it.
+    pub(super) root_directory: PathBuf,
     pub(super) status: KubeletStatus,
 }
 
@@ -86,6 +89,15 @@ impl Kubelet {
             Err(_) => self.status.files.clone(),
         };
         true
+    }
+
+    pub(super) fn is_there(&self, root: &Root) -> bool {
+        self.process.is_there(root)
+    }
+
+    /// Its files, as it has them now.
+    pub(super) fn files(&self, root: &Root) -> Result<KubeletFiles, FsError> {
+        self.process.files(root)
     }
 
     /// `cgroupRoot` as either driver has it on disk.
@@ -185,6 +197,8 @@ fn read(
     let file = file.map(|(path, text)| (path.as_path(), text.as_str()));
     let settings = KubeletSettings::new(file, &drop_ins, &flags, &observe.kubelet_section)?;
     let started_at = process.started_at();
+    let root_directory = flags.root_directory.as_deref();
+    let root_directory = root_directory.unwrap_or(Path::new(DEFAULT_ROOT_DIRECTORY));
     let text = |it: &PathBuf| it.display().to_string();
     let changed = read.files.iter().chain(&read.directory);
     let changed = changed.filter(|(_, modified)| *modified > started_at + READING);
@@ -199,6 +213,7 @@ fn read(
         process,
         arguments,
         settings,
+        root_directory: files.path(root_directory),
         status,
     })
 }
@@ -242,7 +257,7 @@ impl Loop {
         self.kubelet_due = now + KUBELET_GAP;
         let root = Root::host();
         if let Ok(kubelet) = &mut self.kubelet
-            && kubelet.process.is_there(&root)
+            && kubelet.is_there(&root)
             && kubelet.look_again(&root, &self.settings)
         {
             return;
@@ -255,6 +270,7 @@ impl Loop {
             return;
         }
         self.kubelet = found.map_err(|error| crate::observe::chain(&error));
+        self.placement.is_behind = true;
         self.tell_kubelet();
         let kubelet = self.kubelet_config().clone();
         if let Some(pressure) = &mut self.pressure {
@@ -315,4 +331,4 @@ pub(super) fn find_pods(
     clippy::unwrap_used,
     reason = "the tests make the files that are read; a failed fixture fails the test"
 )]
-mod tests;
+pub(super) mod tests;

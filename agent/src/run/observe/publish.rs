@@ -104,7 +104,17 @@ impl Loop {
                 psi,
                 ebpf: self.publisher.ebpf(self.tree.kernel.lost()),
                 pressure: self.pressure.as_ref().and_then(|it| it.status.clone()),
-                placement: None,
+                placement: self.placement.status(
+                    self.kubelet_config(),
+                    &self.node.topology,
+                    |uid| {
+                        let pod = pods.iter().find(|it| it.pod.uid == *uid)?;
+                        Some(match pod.pod.has_name() {
+                            true => pod.pod.to_string(),
+                            false => uid.to_string(),
+                        })
+                    },
+                ),
                 kubelet: self.kubelet.as_ref().ok().map(|it| it.status.clone()),
                 runtime: self.runtime.clone(),
                 api_server,
@@ -115,6 +125,7 @@ impl Loop {
                 .nameless(pods)
                 .into_iter()
                 .chain(self.kubelet_warnings())
+                .chain(self.placement.warnings())
                 .chain(self.strange_list(pods.len()))
                 .chain(
                     events_fault.map(|why| format!("OOM kills are no Events of their pods: {why}")),
@@ -225,7 +236,7 @@ impl Loop {
                     state: state(pod, it),
                     restarts: it.restarts,
                     oom_kills: it.oom_events,
-                    cpuset: None,
+                    cpuset: self.placement.cpuset(&pod.pod.uid, &it.name),
                     resources: bounds(
                         definition.and_then(|pod| pod.requests_of(&it.name)),
                         found.map(|it| &it.stats),

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plugin::{PluginAnswers, PluginQuestion};
-use super::{DeviceError, DeviceManager, Ids, Resource, Stop, ids_of};
+use super::{DeviceError, DeviceManager, Ids, Resource, Stop};
 use crate::config::Compat;
 use crate::model::numa::Hint;
+use crate::model::placement::DeviceAllocation;
 use crate::model::pod::{Container, Pod};
 use crate::model::topology::NumaNodeId;
 
@@ -114,7 +115,9 @@ impl DeviceManager {
         asked: usize,
     ) -> Result<Option<Ids>, DeviceError> {
         let held = self.allocations_of(&pod.uid, &container.name);
-        let held = held.and_then(|it| it.get(resource)).map(ids_of);
+        let held = held
+            .and_then(|it| it.get(resource))
+            .map(DeviceAllocation::device_ids);
         match held {
             Some(held) if held.len() != asked => Err(DeviceError::RequestChanged {
                 pod: pod.uid.0.clone(),

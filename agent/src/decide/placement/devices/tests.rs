@@ -106,7 +106,9 @@ fn allocate(
         answers.insert(question, answer);
     }
     let held = manager.allocations_of(&pod.uid, &container.name);
-    let held = held.and_then(|it| it.get(RESOURCE)).map(ids_of);
+    let held = held
+        .and_then(|it| it.get(RESOURCE))
+        .map(DeviceAllocation::device_ids);
     Ok((held.unwrap_or_default(), asked))
 }
 
@@ -523,7 +525,7 @@ fn no_device_is_given_twice_and_release_restores() {
         let mut owners: BTreeMap<String, &PodUid> = BTreeMap::new();
         for (pod, containers) in &books.containers {
             let held = containers.values().flat_map(BTreeMap::values);
-            for id in held.flat_map(ids_of) {
+            for id in held.flat_map(DeviceAllocation::device_ids) {
                 let owner = owners.entry(id.clone()).or_insert(pod);
                 assert_eq!(*owner, pod, "round {round}, device {id}");
             }
@@ -531,7 +533,10 @@ fn no_device_is_given_twice_and_release_restores() {
         // Those that run side by side share nothing.
         let side_by_side = names.iter().filter(|it| !it.starts_with("init"));
         let held = side_by_side.filter_map(|name| draft.allocations_of(&pod.uid, name));
-        let held: Vec<String> = held.flat_map(BTreeMap::values).flat_map(ids_of).collect();
+        let held: Vec<String> = held
+            .flat_map(BTreeMap::values)
+            .flat_map(DeviceAllocation::device_ids)
+            .collect();
         assert_eq!(held.iter().collect::<BTreeSet<_>>().len(), held.len());
 
         let mut back = draft.clone();

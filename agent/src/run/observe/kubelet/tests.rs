@@ -4,17 +4,23 @@ use std::os::unix::fs::symlink;
 use super::*;
 
 /// A node of files, gone when it is dropped.
-struct Node(PathBuf);
+pub(in crate::run::observe) struct Node(PathBuf);
 
 impl Node {
-    fn new(name: &str) -> Self {
+    pub(in crate::run::observe) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ballast-{name}-{}", std::process::id()));
         fs::create_dir_all(path.join("proc")).unwrap();
         Self(path)
     }
 
     /// A process with a root directory of its own.
-    fn start(&self, pid: u32, comm: &str, uid: u32, line: &str) -> PathBuf {
+    pub(in crate::run::observe) fn start(
+        &self,
+        pid: u32,
+        comm: &str,
+        uid: u32,
+        line: &str,
+    ) -> PathBuf {
         let of = self.0.join(format!("proc/{pid}"));
         fs::create_dir_all(of.join("root/etc")).unwrap();
         let status =
@@ -34,9 +40,13 @@ impl Node {
         of.join("root/etc")
     }
 
-    fn find(&self, pods: &str) -> Result<Kubelet, String> {
+    pub(in crate::run::observe) fn root(&self) -> Root {
+        Root::at(&self.0)
+    }
+
+    pub(in crate::run::observe) fn find(&self, pods: &str) -> Result<Kubelet, String> {
         let pods = (!pods.is_empty()).then(|| pods.parse().unwrap());
-        let found = Kubelet::find(&Root::at(&self.0), &ObserveConfig::default(), pods.as_ref());
+        let found = Kubelet::find(&self.root(), &ObserveConfig::default(), pods.as_ref());
         found.map_err(|it| crate::observe::chain(&it))
     }
 
@@ -101,7 +111,7 @@ fn its_files_are_read_as_it_sees_them() {
     );
     // It started 81 s after the boot, and all files are newer.
     assert_eq!(found.status.changed.len(), 5, "{:?}", found.status);
-    assert!(found.process.is_there(&Root::at(&node.0)));
+    assert!(found.process.is_there(&node.root()));
 
     // Kubelet follows no link to a directory of drop-ins.
     fs::rename(etc.join("conf.d"), etc.join("real.d")).unwrap();

@@ -41,18 +41,21 @@ impl Loop {
         let directory = placement.directory.clone();
         let entries = placement.pod_entries();
         let none = BTreeMap::new();
+        let read = |path: &Path, max_bytes| Root::host().read_at_most(path, max_bytes);
         let cpu = kubelet_state::read_cpus(
+            &read,
             &directory,
             placement.settings.config.cpu_manager_policy.as_str(),
             entries,
             &none,
         );
         let memory = kubelet_state::read_memory(
+            &read,
             &directory,
             placement.settings.config.memory_manager_policy.as_str(),
             entries,
         );
-        let devices = kubelet_state::read_devices(&directory);
+        let devices = kubelet_state::read_devices(&read, &directory);
 
         let cpu = self.found(cpu, &directory.join(CPU_FILE), Self::cpus_of_cgroups);
         let memory = self.found(

@@ -1,0 +1,167 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::model::cpuset::CpuSet;
+use crate::model::kubelet_state::cpu::CpuFile;
+use crate::model::kubelet_state::device::DeviceFile;
+use crate::model::kubelet_state::{DEVICE_FILE, PodEntries};
+use crate::model::placement::{CpuState, DeviceAllocation, DeviceState};
+use crate::run::observe::kubelet::tests::Node;
+
+const PLAIN: &str = "/usr/bin/kubelet --root-dir=/etc/state";
+const STATIC: &str =
+    "/usr/bin/kubelet --root-dir=/etc/state --cpu-manager-policy=static --reserved-cpus=0,4";
+
+/// A kubelet with a directory of its state, and where its file of CPUs is.
+fn node(name: &str, line: &str) -> (Node, PathBuf) {
+    let node = Node::new(name);
+    let etc = node.start(42, "kubelet", 0, line);
+    fs::create_dir(etc.join("state")).unwrap();
+    (node, etc.join("state").join(CPU_FILE))
+}
+
+fn placement(node: &Node) -> Placement {
+    let kubelet = node.find("").unwrap();
+    Placement {
+        found: Some(Found::read(&kubelet, &node.root()).unwrap()),
+        ..Placement::default()
+    }
+}
+
+fn uid() -> PodUid {
+    PodUid("uid".to_owned())
+}
+
+/// `app` of pod `uid` has CPUs of its own.
+fn state(policy: &str, entries: PodEntries) -> String {
+    let app = BTreeMap::from([("app".to_owned(), "2-3".parse().unwrap())]);
+    let state = CpuState {
+        shared_pool: "0-1,4-7".parse().unwrap(),
+        containers: BTreeMap::from([(uid(), app)]),
+        pods: BTreeMap::new(),
+    };
+    CpuFile::new(policy, &state).to_text(entries)
+}
+
+/// `name`: of the pod; `None`: it is gone.
+fn status(placement: &Placement, node: &Node, name: Option<&str>) -> PlacementStatus {
+    let kubelet = node.find("").unwrap();
+    let topology = Topology {
+        cpus: BTreeMap::new(),
+        numa_nodes: BTreeMap::new(),
+        llcs: BTreeMap::new(),
+        offline: CpuSet::new(),
+        isolated: CpuSet::new(),
+    };
+    let name_of = |_: &PodUid| name.map(str::to_owned);
+    let status = placement.status(&kubelet.settings.kubelet, &topology, name_of);
+    status.unwrap()
+}
+
+#[test]
+fn who_has_cpus_of_his_own_is_in_its_files() {
+    let (node, file) = node("placement-files", STATIC);
+    // By the gates of either version.
+    for entries in [PodEntries::No, PodEntries::Yes] {
+        fs::write(&file, state("static", entries)).unwrap();
+        let found = placement(&node);
+        assert_eq!(found.warnings(), [""; 0]);
+        assert_eq!(found.cpuset(&uid(), "app").as_deref(), Some("2-3"));
+        assert_eq!(found.cpuset(&uid(), "other").as_deref(), Some("0-1,4-7"));
+        assert_eq!(found.cpuset(&uid(), ""), None, "nobody has told its name");
+        let shown = status(&found, &node, Some("default/web"));
+        let pools = shown.cpus.unwrap();
+        assert_eq!(pools.reserved, "0,4".parse().ok());
+        assert_eq!(pools.exclusive[0].pod.as_deref(), Some("default/web"));
+        let held = &shown.holdings[&uid()];
+        assert_eq!((held.len(), &*held[0].container), (1, "app"));
+        assert_eq!(held[0].cpus, "2-3".parse().ok());
+    }
+    // What a pod that is gone had stays in the file for a moment.
+    let found = placement(&node);
+    let shown = status(&found, &node, None);
+    assert!(shown.holdings.is_empty());
+    assert_eq!(shown.cpus.unwrap().exclusive[0].pod, None);
+    let books = &found.found.as_ref().unwrap().books;
+    assert!(books.is_behind(|_| false) && !books.is_behind(|_| true));
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_told_and_shows_nothing() {
+    let (node, file) = node("placement-broken", STATIC);
+    let line = "to whom kubelet has given CPUs is not known: ";
+    let spoilt = state("static", PodEntries::No).replace("2-3", "1-3");
+    for (text, why) in [
+        (None, "there is no /etc/state/cpu_manager_state"),
+        (Some("["), "checkpoint is corrupted"),
+        (Some("{}"), "checkpoint is corrupted"),
+        (Some(&*spoilt), "checkpoint is corrupted"),
+    ] {
+        fs::remove_file(&file).ok();
+        if let Some(text) = text {
+            fs::write(&file, text).unwrap();
+        }
+        let found = placement(&node);
+        let warnings = found.warnings();
+        let is_told = warnings.len() == 1 && warnings[0].starts_with(line);
+        assert!(is_told && warnings[0].ends_with(why), "{why}: {warnings:?}");
+        assert_eq!(found.cpuset(&uid(), "app"), None);
+        let shown = status(&found, &node, Some("default/web"));
+        assert_eq!((&*shown.policies.cpu_manager, shown.cpus), ("static", None));
+    }
+}
+
+#[test]
+fn what_its_file_says_of_the_policy_goes_before_what_it_was_told() {
+    let (node, file) = node("placement-policy", STATIC);
+    fs::write(&file, state("none", PodEntries::No)).unwrap();
+    let found = placement(&node);
+    let right = "kubelet places by cpuManagerPolicy none, as its file says, and not by static";
+    assert_eq!(found.warnings(), [right]);
+    let shown = status(&found, &node, None);
+    assert_eq!((&*shown.policies.cpu_manager, shown.cpus), ("none", None));
+}
+
+#[test]
+fn without_a_policy_nobody_is_placed_and_without_a_kubelet_nothing_is_said() {
+    let (node, _) = node("placement-none", PLAIN);
+    let found = placement(&node);
+    assert_eq!(found.warnings(), [""; 0]);
+    assert_eq!(found.cpuset(&uid(), "app"), None);
+    let shown = status(&found, &node, None);
+    assert_eq!((&*shown.policies.cpu_manager, shown.cpus), ("none", None));
+    let unknown = Placement::default();
+    assert_eq!(unknown.warnings(), [""; 0]);
+    assert_eq!(unknown.cpuset(&uid(), "app"), None);
+}
+
+/// Devices lie in kubelet's own directory, whatever its root is.
+#[test]
+fn devices_are_those_of_pods_that_are_there() {
+    let (node, file) = node("placement-devices", PLAIN);
+    let root = file.ancestors().nth(3).unwrap();
+    let held = DeviceAllocation {
+        ids: BTreeMap::from([(None, ["a".to_owned(), "b".to_owned()].into())]),
+        response: Vec::new(),
+    };
+    let of_app = BTreeMap::from([("example.com/gpu".to_owned(), held)]);
+    let healthy = ["a", "b", "c"].map(str::to_owned);
+    let state = DeviceState {
+        containers: BTreeMap::from([(uid(), BTreeMap::from([("app".to_owned(), of_app)]))]),
+        registered: BTreeMap::from([("example.com/gpu".to_owned(), healthy.into())]),
+    };
+    let path = root.join("var/lib/kubelet").join(DEVICE_FILE);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, DeviceFile::from(&state).to_text()).unwrap();
+    let found = placement(&node);
+    assert_eq!(found.warnings(), [""; 0]);
+    for (name, n, n_holders) in [(Some("default/web"), 2, 1), (None, 0, 0)] {
+        let shown = status(&found, &node, name);
+        let counts = shown.devices["example.com/gpu"];
+        let counts = (counts.capacity, counts.allocatable, counts.allocated);
+        assert_eq!(counts, (None, 3, n));
+        assert_eq!(shown.holdings.len(), n_holders);
+    }
+}

@@ -1,0 +1,102 @@
+//! Whom a real kubelet has given CPUs and memory, as its own files tell.
+
+use anyhow::{Context, Result, ensure};
+use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
+use ballast_tests::cluster::{Namespace, asking, pod_spec, restart_without, text};
+use ballast_tests::wait::until;
+use serde_json::json;
+
+use super::kills::{container_id, is_running};
+use super::settings::{Configuration, STATES};
+use super::workloads::pods_of;
+
+/// kubelet gives a container a CPU and memory of its own, and says so in its files alone.
+#[cfg_attr(feature = "privileged", test)]
+fn what_containers_have_of_their_own_is_read_from_kubelets_files() -> Result<()> {
+    let configuration = Configuration::new()?;
+    let (agent, _way) = asking("cluster-places")?;
+    let policies = |agent: &Agent| -> Result<[String; 2]> {
+        let placement = agent.status()?.node.placement.context("no placement")?;
+        let policies = placement.policies;
+        Ok([policies.cpu_manager, policies.memory_manager])
+    };
+    until("kubelet places nobody", || {
+        let found = policies(&agent)?;
+        ensure!(found == ["none", "None"], "{found:?}");
+        Ok(())
+    })?;
+    configuration.set(json!({
+        "cpuManagerPolicy": "static",
+        "reservedSystemCPUs": "0",
+        "memoryManagerPolicy": "Static",
+        // As much as is kept from pods by the hard threshold.
+        "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
+    }))?;
+    restart_without("kubelet", &STATES)?;
+    until("its policies are shown", || {
+        let found = policies(&agent)?;
+        ensure!(found == ["static", "Static"], "{found:?}");
+        Ok(())
+    })?;
+    let namespace = Namespace::new("places")?;
+    let mut alone = pod_spec("exec sleep 3600", "64Mi", "Never");
+    alone["containers"][0]["resources"] = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
+    namespace.create(&json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "alone"},
+        "spec": alone,
+    }))?;
+    let pod = namespace.wait("alone", "runs", is_running)?;
+    namespace.run("other", "exec sleep 3600", "64Mi")?;
+    namespace.wait("other", "runs", is_running)?;
+    let (uid, id) = (text(&pod, "/metadata/uid")?, container_id(&pod)?);
+    let path = format!("{}/pod{uid}/{id}", agent.kubepods());
+    let of_kernel = cgroup::read("cpuset", &path, "cpuset.cpus")?;
+    let own = of_kernel.trim();
+    ensure!(own == "1", "by the kernel it runs on {own}");
+    until("who runs where is shown", || {
+        let pods = pods_of(&agent, "places")?;
+        let found = pods
+            .iter()
+            .map(|it| Some((&*it.name, it.containers.first()?.cpuset.as_deref()?)));
+        let found: Option<Vec<_>> = found.collect();
+        ensure!(
+            found == Some(vec![("alone", own), ("other", "0")]),
+            "{pods:#?}"
+        );
+        Ok(())
+    })?;
+    let shown = agent.command(&["explain", "pod", "places/alone"])?;
+    let words: Vec<Vec<&str>> = shown
+        .lines()
+        .map(|it| it.split_whitespace().collect())
+        .collect();
+    for line in [
+        &["main", own, "0", "its", "own"][..],
+        &["memory", "64Mi", "from", "NUMA", "node", "0"],
+    ] {
+        ensure!(words.iter().any(|it| it == line), "no {line:?} in {shown}");
+    }
+    let text = agent.command(&["explain", "node"])?;
+    let row = ["places/alone", "main", "1", own];
+    let is_there = text.lines().any(|it| it.split_whitespace().eq(row));
+    ensure!(is_there, "no {row:?} in {text}");
+    namespace.kubectl(&["delete", "pod", "alone"], None)?;
+    until("its CPU is everybody's again", || {
+        let placement = agent.status()?.node.placement.context("no placement")?;
+        let cpus = placement.cpus.context("no pools")?;
+        ensure!(
+            cpus.exclusive.is_empty() && cpus.shared.to_string() == "0-1",
+            "{cpus:?}"
+        );
+        Ok(())
+    })?;
+    let warnings = agent.status()?.warnings;
+    ensure!(
+        !warnings.iter().any(|it| it.contains("place")),
+        "{warnings:?}"
+    );
+    Ok(())
+}
