@@ -74,7 +74,6 @@ const GATES: &[(&str, Stage, Option<Gate>)] = &[
 ];
 
 /// The gates that something depends on.
-#[cfg(test)]
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let dependants = GATES.iter().filter(|(.., gate)| gate.is_some());
     dependants.map(|(name, ..)| *name)
@@ -82,11 +81,12 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 /// Leaves those of another kubelet that something here depends on: what it takes for a gate is its own matter.
 pub(super) fn retain_known(gates: &mut Map<String, Value>) {
-    let counts = |name: &str| {
-        let mut known = GATES.iter().filter(|(.., gate)| gate.is_some());
-        name == "AllAlpha" || name == "AllBeta" || known.any(|(it, ..)| *it == name)
-    };
-    gates.retain(|name, _| counts(name));
+    gates.retain(|name, _| is_of_stage(name) || names().any(|it| it == name));
+}
+
+/// Whether it sets all gates of a stage.
+fn is_of_stage(name: &str) -> bool {
+    name == "AllAlpha" || name == "AllBeta"
 }
 
 /// The gates as configured.
@@ -106,7 +106,7 @@ impl<'a> FeatureGates<'a> {
                     "the feature is always on in Kubernetes 1.36; right would be true",
                 ),
                 Some(_) => {}
-                None if name == "AllAlpha" || name == "AllBeta" => {}
+                None if is_of_stage(name) => {}
                 None => unknown.push(name.as_str()),
             }
         }

@@ -36,11 +36,23 @@ pub enum PodEntries {
     Yes,
 }
 
+/// Whether a manager of this policy gives anything out: one that does not is `none` for CPUs and `None` for memory.
+pub fn gives_out(policy: &str) -> bool {
+    !policy.eq_ignore_ascii_case("none")
+}
+
 /// What the file of a manager says, and under which policy that was given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfPolicy<T> {
     pub policy: String,
     pub state: T,
+}
+
+impl<T> OfPolicy<T> {
+    /// `None`: nothing is given out.
+    pub fn given_out(&self) -> Option<&T> {
+        gives_out(&self.policy).then_some(&self.state)
+    }
 }
 
 /// Why a state file cannot be used. The texts are kubelet's where it has one.

@@ -46,8 +46,7 @@ pub fn read_cpus(
     containers: &ContainerIds,
 ) -> Result<Option<CpuState>, KubeletStateError> {
     decoded(read, &root.join(CPU_FILE), MAX_CPU_BYTES, |bytes| {
-        let file = CpuFile::read(bytes, policy, pod_entries, containers)?;
-        Ok(CpuState::try_from(&file)?)
+        cpus(bytes, policy, pod_entries, containers)
     })
 }
 
@@ -58,8 +57,7 @@ pub fn find_cpus(
 ) -> Result<Option<OfPolicy<CpuState>>, KubeletStateError> {
     decoded(read, &root.join(CPU_FILE), MAX_CPU_BYTES, |bytes| {
         of_any_version(bytes, |policy, entries| {
-            let file = CpuFile::read(bytes, policy, entries, &ContainerIds::new())?;
-            Ok(CpuState::try_from(&file)?)
+            cpus(bytes, policy, entries, &ContainerIds::new())
         })
     })
 }
@@ -70,9 +68,7 @@ pub fn find_memory(
     root: &Path,
 ) -> Result<Option<OfPolicy<MemoryState>>, KubeletStateError> {
     decoded(read, &root.join(MEMORY_FILE), MAX_BYTES, |bytes| {
-        of_any_version(bytes, |policy, entries| {
-            MemoryState::try_from(&MemoryFile::read(bytes, policy, entries)?)
-        })
+        of_any_version(bytes, |policy, entries| memory(bytes, policy, entries))
     })
 }
 
@@ -109,7 +105,7 @@ pub fn read_memory(
     pod_entries: PodEntries,
 ) -> Result<Option<MemoryState>, KubeletStateError> {
     decoded(read, &root.join(MEMORY_FILE), MAX_BYTES, |bytes| {
-        MemoryState::try_from(&MemoryFile::read(bytes, policy, pod_entries)?)
+        memory(bytes, policy, pod_entries)
     })
 }
 
@@ -121,6 +117,24 @@ pub fn read_devices(
     decoded(read, &root.join(DEVICE_FILE), MAX_BYTES, |bytes| {
         DeviceState::try_from(&DeviceFile::read(bytes)?)
     })
+}
+
+fn cpus(
+    bytes: &[u8],
+    policy: &str,
+    pod_entries: PodEntries,
+    containers: &ContainerIds,
+) -> Result<CpuState, StateFileError> {
+    let file = CpuFile::read(bytes, policy, pod_entries, containers)?;
+    Ok(CpuState::try_from(&file)?)
+}
+
+fn memory(
+    bytes: &[u8],
+    policy: &str,
+    pod_entries: PodEntries,
+) -> Result<MemoryState, StateFileError> {
+    MemoryState::try_from(&MemoryFile::read(bytes, policy, pod_entries)?)
 }
 
 fn decoded<T>(

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::summary::{allocated, exclusive, numa_nodes, policies};
-use crate::config::{CpuManagerPolicy, MemoryManagerPolicy, PlacementConfig};
+use crate::config::PlacementConfig;
 use crate::model::admission::ContainerHoldings;
 use crate::model::cpuset::CpuSet;
 use crate::model::kubelet_state::OfPolicy;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
 use crate::model::status::{CpuPools, PlacementStatus};
 use crate::model::topology::Topology;
 
@@ -23,25 +24,21 @@ pub struct ForeignBooks {
 
 impl ForeignBooks {
     fn cpus(&self) -> Option<&CpuState> {
-        let cpu = self.cpu.as_ref();
-        let cpu = cpu.filter(|it| it.policy != CpuManagerPolicy::None.as_str());
-        cpu.map(|it| &it.state)
+        self.cpu.as_ref()?.given_out()
     }
 
     fn memory(&self) -> Option<&MemoryState> {
-        let memory = self.memory.as_ref();
-        let memory = memory.filter(|it| it.policy != MemoryManagerPolicy::None.as_str());
-        memory.map(|it| &it.state)
+        self.memory.as_ref()?.given_out()
     }
 
-    /// `config` has what no file says. `name_of` gives `namespace/name` of a pod, and `None` of one that is gone: of
-    /// devices and memory, which are taken back only when somebody else wants them, it holds nothing any more.
-    pub fn summary(
+    /// `config` has what no file says. `pod_of`: `None` of one that is gone: of devices and memory, which are taken back
+    /// only when somebody else wants them, it holds nothing any more.
+    pub fn summary<'a>(
         &self,
         config: &PlacementConfig,
         reserved: Option<&CpuSet>,
         topology: &Topology,
-        name_of: impl Fn(&PodUid) -> Option<String>,
+        pod_of: impl Fn(&PodUid) -> Option<&'a PodRef>,
     ) -> PlacementStatus {
         let mut policies = policies(config);
         if let Some(cpu) = &self.cpu {
@@ -50,7 +47,7 @@ impl ForeignBooks {
         if let Some(memory) = &self.memory {
             policies.memory_manager.clone_from(&memory.policy);
         }
-        let is_there = |uid: &PodUid| name_of(uid).is_some();
+        let is_there = |uid: &PodUid| pod_of(uid).is_some();
         let mut devices = BTreeMap::new();
         if let Some(state) = &self.devices {
             let there = state.containers.iter().filter(|(uid, _)| is_there(uid));
@@ -66,7 +63,7 @@ impl ForeignBooks {
             cpus: self.cpus().map(|it| CpuPools {
                 shared: it.shared_pool.clone(),
                 reserved: reserved.cloned(),
-                exclusive: exclusive(it, &name_of),
+                exclusive: exclusive(it, &pod_of),
             }),
             numa_nodes: numa_nodes(topology, None, self.memory()),
             devices,

@@ -9,24 +9,25 @@ use crate::config::PlacementConfig;
 use crate::model::cpuset::CpuSet;
 use crate::model::placement::{CpuState, DeviceAllocation, MemoryState};
 use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
 use crate::model::status::{
     CpuPools, DeviceCounts, ExclusiveCpus, NumaAmounts, NumaNodeStatus, PlacementPolicies,
     PlacementStatus,
 };
 use crate::model::topology::Topology;
 
-/// See the module. `name_of` gives `namespace/name` of a pod, and `None` of one that is gone.
-pub fn summary(
+/// See the module. `pod_of`: `None` of one that is gone.
+pub fn summary<'a>(
     managers: &Managers,
     settings: &PlacementSettings,
-    name_of: impl Fn(&PodUid) -> Option<String>,
+    pod_of: impl Fn(&PodUid) -> Option<&'a PodRef>,
 ) -> PlacementStatus {
     PlacementStatus {
         policies: policies(&settings.config),
         cpus: managers.cpu.as_ref().map(|cpu| CpuPools {
             shared: cpu.shared_pool().clone(),
             reserved: Some(cpu.reserved().clone()),
-            exclusive: exclusive(cpu.state(), name_of),
+            exclusive: exclusive(cpu.state(), pod_of),
         }),
         numa_nodes: numa_nodes(
             &settings.topology,
@@ -49,10 +50,10 @@ pub(super) fn policies(config: &PlacementConfig) -> PlacementPolicies {
     }
 }
 
-/// `name_of` as above.
-pub(super) fn exclusive(
+/// `pod_of` as above.
+pub(super) fn exclusive<'a>(
     state: &CpuState,
-    name_of: impl Fn(&PodUid) -> Option<String>,
+    pod_of: impl Fn(&PodUid) -> Option<&'a PodRef>,
 ) -> Vec<ExclusiveCpus> {
     let of_pods = state.pods.iter().map(|(uid, cpus)| (uid, None, cpus));
     let of_containers = state.containers.iter().flat_map(|(uid, containers)| {
@@ -63,7 +64,7 @@ pub(super) fn exclusive(
         .chain(of_containers)
         .map(|(uid, container, cpus)| ExclusiveCpus {
             uid: uid.clone(),
-            pod: name_of(uid),
+            pod: pod_of(uid).map(ToString::to_string),
             container,
             cpus: cpus.clone(),
         })

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::admission::ContainerHoldings;
 use crate::model::cpuset::CpuSet;
+use crate::model::kubelet_state::gives_out;
 use crate::model::pod::PodUid;
 use crate::model::topology::NumaNodeId;
 
@@ -45,7 +46,7 @@ pub struct PlacementPolicies {
 impl PlacementPolicies {
     /// Whether containers can have CPUs of their own.
     pub fn places_cpus(&self) -> bool {
-        self.cpu_manager != "none"
+        gives_out(&self.cpu_manager)
     }
 }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::Loop;
 use super::kubelet::Kubelet;
-use crate::config::{CpuManagerPolicy, DEFAULT_ROOT_DIRECTORY, KubeletConfig, MemoryManagerPolicy};
+use crate::config::{DEFAULT_ROOT_DIRECTORY, KubeletConfig};
 use crate::decide::placement::foreign::ForeignBooks;
-use crate::model::kubelet_state::{CPU_FILE, MEMORY_FILE};
+use crate::model::kubelet_state::{CPU_FILE, MEMORY_FILE, OfPolicy, gives_out};
 use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
 use crate::model::status::PlacementStatus;
 use crate::model::topology::Topology;
 use crate::run::publisher::Began;
@@ -49,32 +50,45 @@ impl Found {
         let devices = kubelet_state::read_devices(&read, Path::new(DEFAULT_ROOT_DIRECTORY));
         let config = &kubelet.settings.kubelet.placement;
         let mut faults = Vec::new();
-        let [places_cpus, places_memory] = [
-            config.cpu_manager_policy != CpuManagerPolicy::None,
-            config.memory_manager_policy != MemoryManagerPolicy::None,
-        ];
-        let missing = |file: &str| format!("there is no {}", directory.join(file).display());
-        let cpu_missing = places_cpus.then(|| missing(CPU_FILE));
-        let memory_missing = places_memory.then(|| missing(MEMORY_FILE));
         let books = ForeignBooks {
-            cpu: usable(cpu, "CPUs", cpu_missing, &mut faults),
-            memory: usable(memory, "memory", memory_missing, &mut faults),
+            cpu: of_policy(
+                cpu,
+                "CPUs",
+                &directory.join(CPU_FILE),
+                ["cpuManagerPolicy", config.cpu_manager_policy.as_str()],
+                &mut faults,
+            ),
+            memory: of_policy(
+                memory,
+                "memory",
+                &directory.join(MEMORY_FILE),
+                ["memoryManagerPolicy", config.memory_manager_policy.as_str()],
+                &mut faults,
+            ),
             devices: usable(devices, "devices", None, &mut faults),
         };
-        let policy = books.cpu.as_ref().map(|it| it.policy.as_str());
-        faults.extend(another(
-            "cpuManagerPolicy",
-            config.cpu_manager_policy.as_str(),
-            policy,
-        ));
-        let policy = books.memory.as_ref().map(|it| it.policy.as_str());
-        faults.extend(another(
-            "memoryManagerPolicy",
-            config.memory_manager_policy.as_str(),
-            policy,
-        ));
         Ok(Self { books, faults })
     }
+}
+
+/// `configured`: the policy that kubelet was told by `field`. It starts with none but that of its file, so another one
+/// is not its own.
+fn of_policy<T>(
+    found: Result<Option<OfPolicy<T>>, KubeletStateError>,
+    what: &str,
+    file: &Path,
+    [field, configured]: [&str; 2],
+    faults: &mut Vec<String>,
+) -> Option<OfPolicy<T>> {
+    let missing = gives_out(configured).then(|| format!("there is no {}", file.display()));
+    let found = usable(found, what, missing, faults)?;
+    let policy = &found.policy;
+    if policy != configured {
+        faults.push(format!(
+            "kubelet places by {field} {policy}, as its file says, and not by {configured}"
+        ));
+    }
+    Some(found)
 }
 
 /// `missing`: what it means that there is no file.
@@ -93,14 +107,6 @@ fn usable<T>(
     None
 }
 
-/// Kubelet starts with no policy but that of its file, so the one that it was said to have is not its own.
-fn another(field: &str, configured: &str, found: Option<&str>) -> Option<String> {
-    let found = found.filter(|it| *it != configured)?;
-    Some(format!(
-        "kubelet places by {field} {found}, as its file says, and not by {configured}"
-    ))
-}
-
 impl Placement {
     /// Boottime; `None`: nothing has changed.
     pub(super) fn wake(&self) -> Option<Duration> {
@@ -113,15 +119,15 @@ impl Placement {
     }
 
     /// See [`ForeignBooks::summary`].
-    pub(super) fn status(
+    pub(super) fn status<'a>(
         &self,
         kubelet: &KubeletConfig,
         topology: &Topology,
-        name_of: impl Fn(&PodUid) -> Option<String>,
+        pod_of: impl Fn(&PodUid) -> Option<&'a PodRef>,
     ) -> Option<PlacementStatus> {
         let books = &self.found.as_ref()?.books;
         let reserved = kubelet.reserved_system_cpus.as_ref();
-        Some(books.summary(&kubelet.placement, reserved, topology, name_of))
+        Some(books.summary(&kubelet.placement, reserved, topology, pod_of))
     }
 
     /// See [`ForeignBooks::cpus_of`].
@@ -146,8 +152,7 @@ impl Loop {
             Ok(kubelet) => Found::read(kubelet, &root).ok().map(Some),
         };
         if let Some(found) = found {
-            let known = self.tree.readings.pods();
-            let is_there = |uid: &PodUid| known.iter().any(|it| it.pod.uid == *uid);
+            let is_there = |uid: &PodUid| self.tree.readings.pod(uid).is_some();
             let books = found.as_ref().map(|it| &it.books);
             self.placement.is_behind = books.is_some_and(|it| it.is_behind(is_there));
             self.placement.found = found;

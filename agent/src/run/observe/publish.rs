@@ -109,10 +109,7 @@ impl Loop {
                     &self.node.topology,
                     |uid| {
                         let pod = pods.iter().find(|it| it.pod.uid == *uid)?;
-                        Some(match pod.pod.has_name() {
-                            true => pod.pod.to_string(),
-                            false => uid.to_string(),
-                        })
+                        Some(&*pod.pod)
                     },
                 ),
                 kubelet: self.kubelet.as_ref().ok().map(|it| it.status.clone()),

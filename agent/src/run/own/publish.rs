@@ -331,7 +331,7 @@ impl Loop {
                 placement: Some(summary(
                     &self.placement.managers,
                     &self.placement.settings,
-                    |uid| self.pods.get(uid).map(|it| it.pod_ref.to_string()),
+                    |uid| self.pods.get(uid).map(|it| &*it.pod_ref),
                 )),
             },
             pods,

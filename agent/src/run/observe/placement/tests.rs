@@ -45,7 +45,7 @@ fn state(policy: &str, entries: PodEntries) -> String {
     CpuFile::new(policy, &state).to_text(entries)
 }
 
-/// `name`: of the pod; `None`: it is gone.
+/// `name`: of the pod, in the namespace `default`; `None`: it is gone.
 fn status(placement: &Placement, node: &Node, name: Option<&str>) -> PlacementStatus {
     let kubelet = node.find("").unwrap();
     let topology = Topology {
@@ -55,8 +55,13 @@ fn status(placement: &Placement, node: &Node, name: Option<&str>) -> PlacementSt
         offline: CpuSet::new(),
         isolated: CpuSet::new(),
     };
-    let name_of = |_: &PodUid| name.map(str::to_owned);
-    let status = placement.status(&kubelet.settings.kubelet, &topology, name_of);
+    let pod = name.map(|name| PodRef {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        uid: uid(),
+    });
+    let pod_of = |_: &PodUid| pod.as_ref();
+    let status = placement.status(&kubelet.settings.kubelet, &topology, pod_of);
     status.unwrap()
 }
 
@@ -71,7 +76,7 @@ fn who_has_cpus_of_his_own_is_in_its_files() {
         assert_eq!(found.cpuset(&uid(), "app").as_deref(), Some("2-3"));
         assert_eq!(found.cpuset(&uid(), "other").as_deref(), Some("0-1,4-7"));
         assert_eq!(found.cpuset(&uid(), ""), None, "nobody has told its name");
-        let shown = status(&found, &node, Some("default/web"));
+        let shown = status(&found, &node, Some("web"));
         let pools = shown.cpus.unwrap();
         assert_eq!(pools.reserved, "0,4".parse().ok());
         assert_eq!(pools.exclusive[0].pod.as_deref(), Some("default/web"));
@@ -108,7 +113,7 @@ fn a_file_that_cannot_be_used_is_told_and_shows_nothing() {
         let is_told = warnings.len() == 1 && warnings[0].starts_with(line);
         assert!(is_told && warnings[0].ends_with(why), "{why}: {warnings:?}");
         assert_eq!(found.cpuset(&uid(), "app"), None);
-        let shown = status(&found, &node, Some("default/web"));
+        let shown = status(&found, &node, Some("web"));
         assert_eq!((&*shown.policies.cpu_manager, shown.cpus), ("static", None));
     }
 }
@@ -157,7 +162,7 @@ fn devices_are_those_of_pods_that_are_there() {
     fs::write(&path, DeviceFile::from(&state).to_text()).unwrap();
     let found = placement(&node);
     assert_eq!(found.warnings(), [""; 0]);
-    for (name, n, n_holders) in [(Some("default/web"), 2, 1), (None, 0, 0)] {
+    for (name, n, n_holders) in [(Some("web"), 2, 1), (None, 0, 0)] {
         let shown = status(&found, &node, name);
         let counts = shown.devices["example.com/gpu"];
         let counts = (counts.capacity, counts.allocatable, counts.allocated);
