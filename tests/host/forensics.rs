@@ -59,9 +59,16 @@ fn n_kills(records: &[OomRecord]) -> u64 {
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_is_on_disk_with_its_scene() -> Result<()> {
     let agent = agent("forensics-one")?;
+    // More than the other pod may ever have, so which one is the largest does not depend on when
+    // the scene is taken.
+    let large = Container::new("large", &[&hog()?, "hold", &(64 * MIB).to_string()]);
+    agent.put(&Manifest::new("beside").container(large))?;
+    let beside = agent.wait_pod("beside", "runs", is_running)?;
+    let path = pod_path(&beside)?;
+    agent.wait_for("the memory of the pod beside", || {
+        Ok(cgroup::memory_usage(path)? >= 64 * MIB)
+    })?;
     let other = Container::idle("other").limited_to(8);
-    agent.put(&Manifest::new("beside").container(other.clone()))?;
-    agent.wait_pod("beside", "runs", is_running)?;
     let greedy = Container::new("greedy", &[&hog()?, "child", "100663296"]).limited_to(24);
     agent.put(
         &Manifest::new("one")
@@ -107,7 +114,7 @@ fn a_kill_is_on_disk_with_its_scene() -> Result<()> {
         .filter_map(|it| it.pod.as_ref())
         .map(|it| it.name.as_str())
         .collect();
-    assert_eq!(pods, ["one", "beside"], "largest first");
+    assert_eq!(pods, ["beside", "one"], "largest first");
     let main = detail.victim.parent_pid;
     let parent = scene.processes.iter().find(|it| it.pid == main);
     assert_eq!(parent.map(|it| it.comm.as_str()), Some("hog"));

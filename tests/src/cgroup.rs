@@ -78,6 +78,15 @@ pub fn oom_kills(cgroup_path: &str) -> Result<u64> {
     Ok(count.context("no oom_kill in it")?.parse()?)
 }
 
+/// What is charged to a cgroup and those below it, bytes.
+pub fn memory_usage(cgroup_path: &str) -> Result<u64> {
+    let file = match is_unified() {
+        true => "memory.current",
+        false => "memory.usage_in_bytes",
+    };
+    Ok(read("memory", cgroup_path, file)?.trim().parse()?)
+}
+
 /// OOM kills of the whole machine since boot.
 pub fn kernel_kills() -> Result<u64> {
     let text = fs::read_to_string("/proc/vmstat")?;
