@@ -68,13 +68,9 @@ pub(super) fn holds(pod: &str, mib: u64) -> Result<Manifest> {
 
 pub(super) fn wait_usage(agent: &Agent, pod: &PodEntry, bytes: u64) -> Result<()> {
     let path = pod.cgroup_path.clone().context("a pod with a cgroup")?;
-    let file = match cgroup::is_unified() {
-        true => "memory.current",
-        false => "memory.usage_in_bytes",
-    };
     agent.wait_for(&format!("{} uses {bytes} bytes", pod.name), || {
-        match cgroup::read("memory", &path, file) {
-            Ok(usage) => Ok(usage.parse::<u64>()? >= bytes),
+        match cgroup::memory_usage(&path) {
+            Ok(usage) => Ok(usage >= bytes),
             // It was there, and is evicted and removed already.
             Err(_) => Ok(agent
                 .status()?

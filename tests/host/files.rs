@@ -166,11 +166,7 @@ fn a_volume_in_memory_is_bounded_and_counted_as_memory() -> Result<()> {
     assert_eq!(fs::metadata(directory.join("free/kept"))?.len(), 16 * MIB);
     assert_eq!(fs::read_to_string(directory.join("disk/result"))?, "1\n");
 
-    let dir = ballast_tests::cgroup::dir_of("memory", pod_path(&pod)?);
-    let usage = ["memory.current", "memory.usage_in_bytes"]
-        .iter()
-        .find_map(|file| fs::read_to_string(dir.join(file)).ok());
-    let usage: u64 = usage.context("the pod's memory")?.trim().parse()?;
+    let usage = ballast_tests::cgroup::memory_usage(pod_path(&pod)?)?;
     assert!(usage >= 24 * MIB, "{usage} bytes for 24 MiB of files");
 
     agent.kill()?;

@@ -15,6 +15,7 @@ use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::{cgroup, scrape};
 
+use super::eviction::{holds, wait_usage};
 use super::look::{container_path, is_running, oom_detail, pod_path, wait_kills};
 use super::missed::check_all_are_counted;
 use super::{say, scaled};
@@ -61,13 +62,9 @@ fn a_kill_is_on_disk_with_its_scene() -> Result<()> {
     let agent = agent("forensics-one")?;
     // More than the other pod may ever have, so which one is the largest does not depend on when
     // the scene is taken.
-    let large = Container::new("large", &[&hog()?, "hold", &(64 * MIB).to_string()]);
-    agent.put(&Manifest::new("beside").container(large))?;
+    agent.put(&holds("beside", 64)?)?;
     let beside = agent.wait_pod("beside", "runs", is_running)?;
-    let path = pod_path(&beside)?;
-    agent.wait_for("the memory of the pod beside", || {
-        Ok(cgroup::memory_usage(path)? >= 64 * MIB)
-    })?;
+    wait_usage(&agent, &beside, 64 * MIB)?;
     let other = Container::idle("other").limited_to(8);
     let greedy = Container::new("greedy", &[&hog()?, "child", "100663296"]).limited_to(24);
     agent.put(

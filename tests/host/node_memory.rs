@@ -108,12 +108,11 @@ fn what_the_kernel_keeps_for_a_pod_is_not_available() -> Result<()> {
     })?;
     let unseen_before = available(&status, MemoryMethod::WorkingSet).context("measured")?;
     let node = format!("/{}", agent.cgroup_root);
-    let (usage, limit) = match cgroup::is_unified() {
-        true => ("memory.current", "memory.max"),
-        false => ("memory.usage_in_bytes", "memory.limit_in_bytes"),
+    let limit = match cgroup::is_unified() {
+        true => "memory.max",
+        false => "memory.limit_in_bytes",
     };
-    let used: u64 = cgroup::read("memory", &node, usage)?.parse()?;
-    let bound = used + (to_take + 2 * margin) * MIB;
+    let bound = cgroup::memory_usage(&node)? + (to_take + 2 * margin) * MIB;
     cgroup::write("memory", &node, limit, &bound.to_string())?;
     thread::sleep(Duration::from_secs(2));
     assert_eq!(evicted(&agent)?, [""; 0], "the machine is busy otherwise");

@@ -95,11 +95,7 @@ impl Pod {
     }
 
     fn usage(&self) -> Result<u64> {
-        let file = match cgroup::is_unified() {
-            true => "memory.current",
-            false => "memory.usage_in_bytes",
-        };
-        Ok(cgroup::read("memory", self.path.as_str(), file)?.parse()?)
+        cgroup::memory_usage(self.path.as_str())
     }
 
     /// In the hierarchy with the fewest and in that with the most: a process joins one after the

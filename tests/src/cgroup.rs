@@ -84,7 +84,7 @@ pub fn memory_usage(cgroup_path: &str) -> Result<u64> {
         true => "memory.current",
         false => "memory.usage_in_bytes",
     };
-    Ok(read("memory", cgroup_path, file)?.trim().parse()?)
+    Ok(read("memory", cgroup_path, file)?.parse()?)
 }
 
 /// OOM kills of the whole machine since boot.
