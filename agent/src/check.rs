@@ -448,17 +448,23 @@ fn pod_names(facts: &FactSheet, config: &Config) -> CheckItem {
 const ENDPOINT: &str =
     "set runtime.endpoint to kubelet's containerRuntimeEndpoint, or runtime.type to none";
 
+const WITHOUT_WORKLOADS: &str = "pods are shown without their workloads and requests";
+
+/// See [`WITHOUT_WORKLOADS`]. `why`: nobody is asked.
+pub fn without_workloads(why: &str) -> String {
+    format!("{WITHOUT_WORKLOADS}: {why}")
+}
+
 /// Whose pods they are, which cgroups and runtimes do not tell.
 fn workloads(facts: &FactSheet) -> CheckItem {
     const NAME: &str = "workloads";
-    const WITHOUT: &str = "pods are shown without their workloads and requests";
     match &facts.workloads {
         None => CheckItem::ok(NAME, "from the API server, which was not looked for"),
-        Some(WorkloadFacts::Nobody(why)) => CheckItem::ok(NAME, format!("{WITHOUT}: {why}")),
+        Some(WorkloadFacts::Nobody(why)) => CheckItem::ok(NAME, without_workloads(why)),
         Some(WorkloadFacts::ApiServer(facts)) => {
             let server = facts.server.as_deref().unwrap_or("the API server");
             if let Some(why) = &facts.fault {
-                return CheckItem::degraded(NAME, format!("{server}: {why}"), WITHOUT)
+                return CheckItem::degraded(NAME, format!("{server}: {why}"), WITHOUT_WORKLOADS)
                     .with_remedy("let the agent list and watch pods, and reach the API server");
             }
             let found = format!("{} pods of node {} on {server}", facts.n_pods, facts.node);

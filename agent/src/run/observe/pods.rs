@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::tree::KubeTree;
 use super::{Fault, Loop, names};
 use crate::api_server::{self, ApiServer, Settings};
+use crate::check::without_workloads;
 use crate::config::{ObserveConfig, ObservedPods};
 use crate::decide::naming::Names;
 use crate::model::api_pod::{ApiPod, Definition};
@@ -129,7 +130,8 @@ impl Loop {
     /// Says who is asked.
     pub(super) fn begin_pods(&self) {
         if let PodSource::Nobody(why) = &self.pod_source {
-            self.told.agent("PodsWithoutWorkloads", without(why));
+            self.told
+                .agent("PodsWithoutWorkloads", without_workloads(why));
         }
     }
 
@@ -195,11 +197,6 @@ fn not_understood<'a>(listed: impl Iterator<Item = &'a Arc<ApiPod>>) -> Option<S
     Some(format!(
         "what {whose} is not understood, so {they_are} in no sum and in no eviction order: {why}"
     ))
-}
-
-/// What follows from it, for the event and for `ballast check`.
-pub(super) fn without(why: &str) -> String {
-    format!("pods are shown without their workloads and requests: {why}")
 }
 
 #[cfg(test)]
