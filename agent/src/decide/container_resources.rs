@@ -11,7 +11,7 @@ pub use self::oom_score::oom_score_adj;
 use super::pod_resources::{hugepages, memory, milli_cpu};
 use super::resource_settings::{CpuLimits, CpuPinning, MemoryQos, OomScope, ResourceSettings};
 use crate::config::{MemoryReservationPolicy, SwapBehavior};
-use crate::model::pod::{Container, Overhead, Pod, PodLevel, QosClass, ResourceList};
+use crate::model::pod::{Container, Overhead, Pod, PodLevel, QosClass, ResourceList, cpu_in};
 use crate::model::resources::{CgroupResources, CpuBandwidth};
 use crate::units::{Bytes, Limit, MilliCpu, cpu_quota, cpu_shares};
 
@@ -33,10 +33,7 @@ pub fn container_resources(
         limit => limit,
     };
     let basis = Basis {
-        cpu_request: own
-            .requests
-            .contains_key("cpu")
-            .then(|| milli_cpu(&own.requests)),
+        cpu_request: cpu_in(&own.requests),
         cpu_limit: MilliCpu(limit(|it| milli_cpu(it).0)),
         memory_limit: Bytes(limit(|it| memory(it).0)),
     };
@@ -58,7 +55,7 @@ pub fn sandbox_resources(
     let requests = pod.requests(PodLevel::Honoured, Overhead::Left);
     let limits = pod.limits(PodLevel::Honoured, Overhead::Left).amounts;
     let basis = Basis {
-        cpu_request: requests.contains_key("cpu").then(|| milli_cpu(&requests)),
+        cpu_request: cpu_in(&requests),
         cpu_limit: milli_cpu(&limits),
         memory_limit: memory(&limits),
     };

@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 
 use super::eviction::thresholds::{ThresholdError, threshold_amount};
-use super::pod_resources::{hugepages, memory, milli_cpu, unmentioned_hugepages};
+use super::pod_resources::{hugepages, memory, unmentioned_hugepages};
 use crate::config::{Compat, Enforcement, KubeletConfig};
 use crate::model::cpuset::CpuSet;
 use crate::model::eviction::{Amount, Signal};
-use crate::model::pod::ResourceList;
+use crate::model::pod::{ResourceList, cpu_in, memory_in};
 use crate::model::quantity::{Format, Quantity};
 use crate::model::resources::CgroupResources;
 use crate::units::{Bytes, Limit, cpu_shares};
@@ -208,15 +208,11 @@ pub enum Part {
 /// A list of amounts as resources of one cgroup. What the list lacks is left alone.
 pub fn node_resources(list: &ResourceList, part: Part) -> CgroupResources {
     let mut resources = CgroupResources {
-        cpu_shares: list
-            .contains_key("cpu")
-            .then(|| cpu_shares(milli_cpu(list))),
+        cpu_shares: cpu_in(list).map(cpu_shares),
         ..CgroupResources::default()
     };
     if part == Part::All {
-        resources.memory_max = list
-            .contains_key("memory")
-            .then(|| Limit::At(memory(list).0));
+        resources.memory_max = memory_in(list).map(|Bytes(it)| Limit::At(it));
         resources.pids_max = list.get(PID).map(|it| Limit::At(it.units()));
         resources.hugetlb = Some(hugepages(list));
     }

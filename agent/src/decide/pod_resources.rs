@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::resource_settings::{CpuLimits, CpuPinning, ResourceSettings};
 use crate::config::{Compat, MemoryReservationPolicy};
-use crate::model::pod::{Overhead, Pod, PodLevel, QosClass, ResourceList};
+use crate::model::pod::{Overhead, Pod, PodLevel, QosClass, ResourceList, cpu_in, memory_in};
 use crate::model::quantity::Quantity;
 use crate::model::resources::{CgroupResources, CpuBandwidth};
 use crate::units::{Bytes, Limit, MIN_SHARES, MilliCpu, cpu_quota, cpu_shares};
@@ -120,12 +120,12 @@ pub(super) fn unmentioned_hugepages(compat: Compat) -> Option<BTreeMap<u64, Limi
 
 /// CPU of a list; 0 when absent.
 pub fn milli_cpu(list: &ResourceList) -> MilliCpu {
-    MilliCpu(list.get("cpu").map_or(0, Quantity::millis))
+    cpu_in(list).unwrap_or_default()
 }
 
 /// Memory of a list; 0 when absent.
 pub fn memory(list: &ResourceList) -> Bytes {
-    Bytes(list.get("memory").map_or(0, Quantity::units))
+    memory_in(list).unwrap_or_default()
 }
 
 /// Page size in bytes to amount in bytes. Several names of one size add up; a size that is no

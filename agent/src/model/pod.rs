@@ -27,6 +27,7 @@ pub use self::numbers::quote_quantities;
 pub use self::totals::{Overhead, PodLevel, Totals, Unnamed};
 use super::quantity::Quantity;
 use super::time::WallTime;
+use crate::units::{Bytes, MilliCpu};
 
 /// Annotation naming the source of a static pod (`file`, `http`); `api` for all others.
 pub const CONFIG_SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
@@ -72,6 +73,16 @@ pub struct FieldFault {
 
 /// Resource name (`cpu`, `memory`, `hugepages-2Mi`, ...) to amount.
 pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// `None`: the list does not name it.
+pub fn cpu_in(list: &ResourceList) -> Option<MilliCpu> {
+    list.get("cpu").map(|it| MilliCpu(it.millis()))
+}
+
+/// As [`cpu_in`].
+pub fn memory_in(list: &ResourceList) -> Option<Bytes> {
+    list.get("memory").map(|it| Bytes(it.units()))
+}
 
 /// A pod's manifest had another definition under its UID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

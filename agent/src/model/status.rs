@@ -24,9 +24,8 @@ use super::api_server::ApiServerStatus;
 use super::cgroup_name::CgroupDriver;
 use super::container::PodPhase;
 use super::eviction::StallTotals;
-use super::pod::{PodUid, QosClass, Redefinition, ResourceList};
+use super::pod::{PodUid, QosClass, Redefinition, ResourceList, cpu_in, memory_in};
 use super::psi::{Psi, PsiLine, Stalls};
-use super::quantity::Quantity;
 use super::runtime_names::RuntimeStatus;
 use super::time::WallTime;
 use super::workload::Workload;
@@ -360,8 +359,8 @@ pub struct ResourceBounds {
 impl ResourceBounds {
     pub fn new(requests: &ResourceList, limits: &ResourceList) -> Self {
         Self {
-            cpu_limit_milli: milli_cpu(limits),
-            memory_limit_bytes: memory(limits),
+            cpu_limit_milli: cpu_in(limits),
+            memory_limit_bytes: memory_in(limits),
             ..Self::of_requests(requests)
         }
     }
@@ -369,19 +368,11 @@ impl ResourceBounds {
     /// Without limits.
     pub fn of_requests(requests: &ResourceList) -> Self {
         Self {
-            cpu_request_milli: milli_cpu(requests),
-            memory_request_bytes: memory(requests),
+            cpu_request_milli: cpu_in(requests),
+            memory_request_bytes: memory_in(requests),
             ..Self::default()
         }
     }
-}
-
-fn milli_cpu(list: &ResourceList) -> Option<MilliCpu> {
-    list.get("cpu").map(|it| MilliCpu(it.millis()))
-}
-
-fn memory(list: &ResourceList) -> Option<Bytes> {
-    list.get("memory").map(Quantity::units).map(Bytes)
 }
 
 /// What a pod or container uses. `None`: not measured.
