@@ -242,7 +242,8 @@ pub(crate) unsafe fn copy_names(
     }
 }
 
-/// Copies the name of a cgroup's directory, which ends at the first NUL: what lies behind is not written.
+/// Copies the name of a cgroup's directory, which ends at the first NUL: what lies behind is not written. Where it
+/// cannot be read, `to` is zeroed by the helper (kernel/trace/bpf_trace.c).
 ///
 /// # Safety
 /// `node` is a `kernfs_node` or null; `to` is valid for writes.
@@ -250,7 +251,6 @@ pub(crate) unsafe fn copy_names(
 pub(crate) unsafe fn copy_name<M: Memory>(node: Pointer, to: *mut [u8; CGROUP_NAME_LEN]) {
     // SAFETY: as above; `kn_name` is a pointer to text.
     unsafe {
-        (*to)[0] = 0;
         let from = M::pointer(node, offset!(kn_name));
         let to = core::slice::from_raw_parts_mut(to.cast::<u8>(), CGROUP_NAME_LEN);
         let _ = bpf_probe_read_kernel_str_bytes(from, to);
