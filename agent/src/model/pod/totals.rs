@@ -88,7 +88,7 @@ impl Pod {
     }
 
     /// What its use of a resource is compared with when somebody has to go; overhead comes on top only of something
-    /// (spec eviction 1.7).
+    /// (Kubernetes 1.36, pkg/api/v1/resource/helpers.go, `GetResourceRequestQuantity`).
     pub fn request_to_rank(&self, resource: &str, unnamed: Unnamed) -> Quantity {
         let requests = match &self.resources {
             Some(own) if unnamed == Unnamed::Nothing && self.has_pod_level_resources() => {
