@@ -1,6 +1,6 @@
 //! The API server of the cluster, asked for the pods of this node and told what happened to them. In: a watch, and
 //! Events to write. Out: whose a pod is, what its containers are, what became of each Event, and how the API server
-//! is ([`Told`]).
+//! is ([`Told`]). The kubelet of the node can be asked for the pods in its place (`kubelet`).
 //!
 //! One thread, with one watch and one write at a time, and three beside it for calls that can hang (`connect::worker`).
 //! A pod is there half a second before its first process, so nobody waits for it; while the API server is away, what it
@@ -20,8 +20,10 @@ mod ask;
 mod back_off;
 mod connect;
 mod events;
+mod kubelet;
 mod meaning;
 mod pods;
+mod standing;
 
 use std::convert::Infallible;
 use std::io;
@@ -33,10 +35,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 
 use self::connect::Connector;
+pub use self::connect::{FindKubelet, KubeletServer};
 use self::events::Writer;
+use self::kubelet::{Poller, SettingsReader};
 use self::pods::Follower;
 use crate::model::api_pod::ApiPod;
-use crate::model::api_server::{ApiServerStatus, Asked};
+use crate::model::api_server::{ApiServerStatus, Asked, PodsFrom, ToldSettings};
 use crate::model::check::ApiServerFacts;
 use crate::model::kube_event::{Outcome, Write};
 use crate::model::record::PodRef;
@@ -66,6 +70,8 @@ pub struct Settings {
     pub kubeconfig_file: Option<PathBuf>,
     /// Events are written.
     pub events: bool,
+    /// Who is asked for the pods. With the kubelet of the node as with the API server, by the same credentials.
+    pub pods_from: PodsFrom,
 }
 
 /// What is told, to one closure, in order.
@@ -73,6 +79,8 @@ pub struct Settings {
 pub enum Told {
     /// All pods of the node.
     All(Vec<Arc<ApiPod>>),
+    /// The pods that its kubelet knows now. That one is not among them says nothing.
+    Seen(Vec<Arc<ApiPod>>),
     /// One is new, or another than before.
     Changed(Arc<ApiPod>),
     /// The API server has it no more; its processes may still run.
@@ -81,6 +89,8 @@ pub enum Told {
     State(ApiServerStatus),
     /// There is nothing newer of the pods than what was told.
     UpToDate,
+    /// What kubelet is run by; `Err`: why it does not say so.
+    Settings(Result<ToldSettings, String>),
     /// What was asked for, and how that went.
     Asked(Asked),
     /// What became of an Event.
@@ -94,7 +104,13 @@ impl Told {
     pub fn is_of_pods(&self) -> bool {
         match self {
             Self::All(_) | Self::Changed(_) | Self::Deleted(_) | Self::UpToDate => true,
-            Self::State(_) | Self::Asked(_) | Self::Written(_) | Self::EventsFault(_) => false,
+            // It counts as an answer.
+            Self::Seen(_) => false,
+            Self::State(_)
+            | Self::Settings(_)
+            | Self::Asked(_)
+            | Self::Written(_)
+            | Self::EventsFault(_) => false,
         }
     }
 }
@@ -107,12 +123,41 @@ pub struct ApiServer {
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
     writes: mpsc::Sender<Write>,
+    pod_asker: KubeletAsker,
+    settings_asker: KubeletAsker,
+}
+
+/// Has the kubelet of the node asked.
+#[derive(Clone, Debug, Default)]
+pub struct KubeletAsker(Arc<Notify>);
+
+impl KubeletAsker {
+    /// Never waits. Wishes that come close after each other are one.
+    pub fn ask(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Who tells of the pods.
+enum Source {
+    ApiServer(Follower),
+    Kubelet(Poller),
+}
+
+impl Source {
+    async fn run(self) -> Infallible {
+        match self {
+            Self::ApiServer(follower) => follower.run().await,
+            Self::Kubelet(poller) => poller.run().await,
+        }
+    }
 }
 
 impl ApiServer {
-    /// `sink` is called on a thread where it may block; while it does, nothing is read.
+    /// `sink` is called on a thread where it may block; while it does, nothing is read. `kubelet`: that of the node.
     pub fn start(
         settings: Settings,
+        kubelet: FindKubelet,
         sink: impl Fn(Told) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let runtime = runtime()?;
@@ -127,17 +172,33 @@ impl ApiServer {
             Arc::clone(&sink),
             to_write,
         );
-        let follower = Follower::new(settings.node, connector, sink);
+        let (pod_asker, settings_asker) = (KubeletAsker::default(), KubeletAsker::default());
+        let settings_reader = SettingsReader {
+            connector: connector.to_kubelet(&settings.node, Arc::clone(&kubelet)),
+            sink: Arc::clone(&sink),
+            wanted: Arc::clone(&settings_asker.0),
+        };
+        let source = match settings.pods_from {
+            PodsFrom::ApiServer => Source::ApiServer(Follower::new(settings.node, connector, sink)),
+            PodsFrom::Kubelet => {
+                let connector = connector.to_kubelet(&settings.node, kubelet);
+                let wanted = Arc::clone(&pod_asker.0);
+                Source::Kubelet(Poller::new(&settings.node, connector, sink, wanted))
+            }
+        };
         let thread = thread::Builder::new()
             .name("api-server".to_owned())
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
                         () = stopped.notified() => {}
-                        never = follower.run() => {
+                        never = source.run() => {
                             let _: Infallible = never;
                         }
                         never = writer.run() => {
+                            let _: Infallible = never;
+                        }
+                        never = settings_reader.run() => {
                             let _: Infallible = never;
                         }
                     }
@@ -147,7 +208,19 @@ impl ApiServer {
             stop,
             thread: Some(thread),
             writes,
+            pod_asker,
+            settings_asker,
         })
+    }
+
+    /// Kubelet is asked for its pods before it is time for it, if it is asked for them at all.
+    pub fn pod_asker(&self) -> KubeletAsker {
+        self.pod_asker.clone()
+    }
+
+    /// Kubelet is asked for its settings ([`Told::Settings`]).
+    pub fn settings_asker(&self) -> KubeletAsker {
+        self.settings_asker.clone()
     }
 
     /// What becomes of it is told ([`Told::Written`]), before which nothing else is to be written.
@@ -169,9 +242,30 @@ impl Drop for ApiServer {
 }
 
 /// Who answers, and what the agent may not do there, for `ballast check`.
-pub fn probe(settings: &Settings) -> io::Result<ApiServerFacts> {
+pub fn probe(settings: &Settings, kubelet: FindKubelet) -> io::Result<ApiServerFacts> {
     let connector = Connector::new(settings)?;
-    asked(pods::probe(settings, &connector))
+    asked(async {
+        match settings.pods_from {
+            PodsFrom::ApiServer => pods::probe(settings, &connector).await,
+            PodsFrom::Kubelet => {
+                let to_kubelet = connector.to_kubelet(&settings.node, kubelet);
+                let mut facts = kubelet::probe(settings, &to_kubelet).await;
+                pods::probe_events(settings, &connector, &mut facts).await;
+                facts
+            }
+        }
+    })
+}
+
+/// What the kubelet of the node is run by, as it says itself; `Err`: why it does not say so.
+pub fn kubelet_settings(
+    settings: &Settings,
+    kubelet: FindKubelet,
+) -> io::Result<Result<ToldSettings, String>> {
+    let connector = Connector::new(settings)?;
+    let to_kubelet = connector.to_kubelet(&settings.node, kubelet);
+    let unheard: Sink = Arc::new(|_| {});
+    asked(kubelet::settings(&to_kubelet, &unheard))
 }
 
 /// Why these settings lead nowhere, whether the API server answers or not, as far as their files tell.

@@ -8,10 +8,11 @@
 use std::collections::BTreeSet;
 
 use crate::config::{Config, Mode, ObservedRuntime, OwnConfig};
+use crate::model::api_server::PodsFrom;
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::check::{
-    AgentPresence, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport, FactSheet,
-    KubeletSettingsFacts, PodCgroups, ProgramCheck, WorkloadFacts,
+    AgentPresence, ApiServerFacts, Bpffs, CgroupDetection, CheckItem, CheckLevel, CheckReport,
+    FactSheet, KubeletSettingsFacts, PodCgroups, ProgramCheck, WorkloadFacts,
 };
 use crate::model::eviction::{Amount, MemoryMethod};
 use crate::model::kernel::{Capability, KernelVersion, Lockdown};
@@ -423,8 +424,9 @@ fn pod_names(facts: &FactSheet, config: &Config) -> CheckItem {
         Mode::Own(_) => false,
     };
     if !is_asked {
-        if matches!(facts.workloads, Some(WorkloadFacts::ApiServer(_))) {
-            return CheckItem::ok(NAME, "from the API server (runtime.type is none)");
+        if let Some(WorkloadFacts::ApiServer(facts)) = &facts.workloads {
+            let from = facts.from.as_str();
+            return CheckItem::ok(NAME, format!("from {from} (runtime.type is none)"));
         }
         let found = format!("none: nobody is asked (runtime.type is none); {BY_IDS}");
         return CheckItem::ok(NAME, found);
@@ -449,6 +451,7 @@ const ENDPOINT: &str =
     "set runtime.endpoint to kubelet's containerRuntimeEndpoint, or runtime.type to none";
 
 const WITHOUT_WORKLOADS: &str = "pods are shown without their workloads and requests";
+const WITHOUT_EVENTS: &str = "OOM kills are no Events of their pods";
 
 /// See [`WITHOUT_WORKLOADS`]. `why`: nobody is asked.
 pub fn without_workloads(why: &str) -> String {
@@ -461,25 +464,40 @@ fn workloads(facts: &FactSheet) -> CheckItem {
     match &facts.workloads {
         None => CheckItem::ok(NAME, "from the API server, which was not looked for"),
         Some(WorkloadFacts::Nobody(why)) => CheckItem::ok(NAME, without_workloads(why)),
-        Some(WorkloadFacts::ApiServer(facts)) => {
-            let server = facts.server.as_deref().unwrap_or("the API server");
-            if let Some(why) = &facts.fault {
-                return CheckItem::degraded(NAME, format!("{server}: {why}"), WITHOUT_WORKLOADS)
-                    .with_remedy("let the agent list and watch pods, and reach the API server");
-            }
-            let found = format!("{} pods of node {} on {server}", facts.n_pods, facts.node);
-            match facts.lacks.is_empty() {
-                true => CheckItem::ok(NAME, found),
-                false => CheckItem::degraded(
-                    NAME,
-                    format!("{found}; the agent may not {}", facts.lacks.join(", ")),
-                    "OOM kills are no Events of their pods",
-                )
-                .with_remedy(
-                    "let it create and patch events, or set kubernetes.events.enabled to false",
-                ),
-            }
-        }
+        Some(WorkloadFacts::ApiServer(facts)) => workloads_from(NAME, facts),
+    }
+}
+
+fn workloads_from(name: &'static str, facts: &ApiServerFacts) -> CheckItem {
+    let server = facts.server.as_deref().unwrap_or(facts.from.as_str());
+    let remedy = match facts.from {
+        PodsFrom::ApiServer => "let the agent list and watch pods, and reach the API server",
+        PodsFrom::Kubelet => "let the agent get nodes/pods, and reach kubelet",
+    };
+    if let Some(why) = &facts.fault {
+        return CheckItem::degraded(name, format!("{server}: {why}"), WITHOUT_WORKLOADS)
+            .with_remedy(remedy);
+    }
+    let known = facts.voucher.map(|it| format!(", known by {it}"));
+    let found = format!(
+        "{} pods of node {} on {server}{}",
+        facts.n_pods,
+        facts.node,
+        known.unwrap_or_default()
+    );
+    if let Some(why) = &facts.events_fault {
+        let found = format!("{found}; no Event can be written: {why}");
+        return CheckItem::degraded(name, found, WITHOUT_EVENTS)
+            .with_remedy("reach the API server, or set kubernetes.events.enabled to false");
+    }
+    match facts.lacks.is_empty() {
+        true => CheckItem::ok(name, found),
+        false => CheckItem::degraded(
+            name,
+            format!("{found}; the agent may not {}", facts.lacks.join(", ")),
+            WITHOUT_EVENTS,
+        )
+        .with_remedy("let it create and patch events, or set kubernetes.events.enabled to false"),
     }
 }
 
@@ -498,9 +516,10 @@ fn thresholds(facts: &FactSheet, config: &Config) -> CheckItem {
                 .with_remedy("restart kubelet"),
             };
         }
-        (Some(KubeletSettingsFacts::Unknown(why)), Mode::Observe(it)) if !it.knows_thresholds => {
-            no_thresholds(why)
-        }
+        (
+            Some(KubeletSettingsFacts::Unknown(why) | KubeletSettingsFacts::Untold(why)),
+            Mode::Observe(it),
+        ) if !it.knows_thresholds => no_thresholds(why),
         (None, Mode::Observe(it)) if !it.knows_thresholds => NO_THRESHOLDS.to_owned(),
         _ => "as kubelet is configured".to_owned(),
     };

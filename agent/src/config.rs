@@ -16,6 +16,7 @@ mod merge;
 mod placement;
 mod pressure;
 mod raw;
+mod serving;
 
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,7 @@ use serde_json::{Map, Value};
 pub use checked::*;
 pub use fault::{ConfigError, Fault, FieldPath};
 pub use kubelet_flags::{DEFAULT_ROOT_DIRECTORY, KubeletFlags};
+pub use serving::Serving;
 
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::document::{Budget, parse_yaml};
@@ -286,6 +288,7 @@ pub struct KubeletSettings {
     pub kubelet: KubeletConfig,
     /// `cgroupRoot` as either driver has it on disk, the likelier first; empty where it is not set.
     pub cgroup_roots: Vec<CgroupPath>,
+    pub serving: Serving,
     /// What of them is not understood, a line each.
     pub warnings: Vec<String>,
 }
@@ -300,7 +303,7 @@ impl KubeletSettings {
         flags: &KubeletFlags,
         section: &Map<String, Value>,
     ) -> Result<Self, ConfigError> {
-        let (mut warnings, mut faults) = (Vec::new(), Faults::default());
+        let mut faults = Faults::default();
         let mut layers = Layers::default();
         if let Some((path, text)) = file
             && let Some(mut fields) = document(text, Some(path), &mut faults)
@@ -321,17 +324,31 @@ impl KubeletSettings {
             layers.apply(&gates, &Origin::Flags);
         }
         eviction::put_none(&mut layers.fields);
+        let serving = Serving::new(&layers.fields, flags);
+        Ok(Self::of(layers, serving, section))
+    }
+
+    /// As kubelet says them itself (`/configz`), with its defaults in them. `section`: as above.
+    pub fn told(fields: &Map<String, Value>, section: &Map<String, Value>) -> Self {
+        let mut layers = Layers::default();
+        layers.apply(fields, &Origin::Asked);
+        eviction::put_none(&mut layers.fields);
+        Self::of(layers, Serving::default(), section)
+    }
+
+    fn of(mut layers: Layers, serving: Serving, section: &Map<String, Value>) -> Self {
+        let (mut warnings, mut faults) = (Vec::new(), Faults::default());
         let mut section = section.clone();
         section.retain(|name, _| !OF_ITS_PLACE.contains(&name.as_str()));
         layers.apply(&section, &Origin::Inline);
-        let mut faults = Faults::default();
         let (kubelet, cgroup_roots) = kubelet_of_another(&mut layers, &mut warnings, &mut faults);
         warnings.extend(faults.0.iter().map(not_set));
-        Ok(Self {
+        Self {
             kubelet,
             cgroup_roots,
+            serving,
             warnings,
-        })
+        }
     }
 }
 

@@ -51,7 +51,7 @@ impl Drop for Configuration {
 }
 
 /// Bytes of memory that are kept from pods for the hard threshold, which is shown, too.
-fn check_memory(status: &Status, bytes: u64) -> Result<()> {
+pub(super) fn check_memory(status: &Status, bytes: u64) -> Result<()> {
     let pressure = status.node.pressure.as_ref().context("not read yet")?;
     let mut signals = pressure.signals.iter();
     let memory = signals.find(|it| it.signal == Signal::MemoryAvailable);

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, fs, io, process, thread};
 
 use anyhow::{Context, Result, ensure};
-use ballast::api_server::{ApiServer, Settings, Told, fault};
-use ballast::model::api_server::ApiServerStatus;
+use ballast::api_server::{ApiServer, FindKubelet, KubeletServer, Settings, Told, fault, probe};
+use ballast::model::api_server::{ApiServerStatus, PodsFrom};
+use ballast::model::check::Voucher;
 use ballast::model::kube_event::{Outcome, WriteKind};
 use ballast_tests::api_server::{FakeApiServer, Manner};
 use ballast_tests::wait::until;
@@ -66,6 +67,14 @@ impl Scratch {
             node: "node1".to_owned(),
             kubeconfig_file: Some(self.path("kubeconfig")),
             events: false,
+            pods_from: PodsFrom::ApiServer,
+        }
+    }
+
+    fn settings_of_kubelet(&self) -> Settings {
+        Settings {
+            pods_from: PodsFrom::Kubelet,
+            ..self.settings()
         }
     }
 
@@ -75,10 +84,17 @@ impl Scratch {
     }
 
     fn watch(&self) -> Result<Watching> {
+        self.ask(
+            self.settings(),
+            Arc::new(|| Err("there is none".to_owned())),
+        )
+    }
+
+    fn ask(&self, settings: Settings, kubelet: FindKubelet) -> Result<Watching> {
         let (sender, told) = mpsc::channel();
         let sink = move |told| sender.send(told).unwrap_or_default();
         Ok(Watching {
-            server: ApiServer::start(self.settings(), sink)?,
+            server: ApiServer::start(settings, kubelet, sink)?,
             told,
             states: Vec::new(),
             n_outcomes: 0,
@@ -363,6 +379,134 @@ fn the_server_is_who_its_certificate_says() -> Result<()> {
             "who is not believed hears no token"
         );
     }
+    Ok(())
+}
+
+/// One that serves here; `certificates`: what is known to be in its files.
+fn kubelet(front: &Front, certificates: Option<&str>) -> FindKubelet {
+    let address = front.address;
+    let certificates = certificates.map(|it| it.as_bytes().to_vec());
+    Arc::new(move || {
+        Ok(KubeletServer {
+            address,
+            certificates: certificates
+                .clone()
+                .ok_or("its files are not known".to_owned()),
+        })
+    })
+}
+
+#[test]
+fn a_kubelet_is_known_by_its_file_or_by_the_cluster() -> Result<()> {
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let (cluster, itself, stranger) = (Authority::new()?, Authority::new()?, Authority::new()?);
+    let front = |of: &Authority, name: &str| -> Result<(Front, String)> {
+        let certificate = of.vouch(name)?;
+        let file = pem("CERTIFICATE", &certificate.0) + &pem("PRIVATE KEY", &certificate.1);
+        Ok((Front::start(server.address, certificate, None)?, file))
+    };
+    // As kubelet signs one itself: its name is that of the host.
+    let (own, own_file) = front(&itself, "host-of-node1")?;
+    let (of_node, _) = front(&cluster, "node1")?;
+    let (of_loopback, _) = front(&cluster, "127.0.0.1")?;
+    let (of_another, another_file) = front(&cluster, "node2")?;
+    let (strange, _) = front(&stranger, "node1")?;
+    let scratch = Scratch::new("kubelet")?;
+    let known = json!({
+        "server": "https://127.0.0.1:1",
+        "certificate-authority-data": base64(&cluster.pem()),
+    });
+    let any = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
+    for (what, front, file, of, voucher) in [
+        (
+            "in its file",
+            &own,
+            Some(&own_file),
+            &known,
+            Some(Voucher::File),
+        ),
+        (
+            "with no authority",
+            &own,
+            Some(&own_file),
+            &any,
+            Some(Voucher::File),
+        ),
+        (
+            "of the node",
+            &of_node,
+            None,
+            &known,
+            Some(Voucher::Authority),
+        ),
+        (
+            "of the node, with another file",
+            &of_node,
+            Some(&own_file),
+            &known,
+            Some(Voucher::Authority),
+        ),
+        (
+            "of every loopback address",
+            &of_loopback,
+            None,
+            &known,
+            None,
+        ),
+        ("of another node", &of_another, None, &known, None),
+        (
+            "in the file of another",
+            &own,
+            Some(&another_file),
+            &known,
+            None,
+        ),
+        ("of nobody", &own, None, &known, None),
+        ("of somebody else", &strange, None, &known, None),
+        (
+            "whatever is taken of the API server",
+            &of_node,
+            None,
+            &any,
+            None,
+        ),
+    ] {
+        let asked = server.questions().len();
+        scratch.write(of.clone(), json!({"token": "t"}))?;
+        let find = || kubelet(front, file.map(String::as_str));
+        let facts = probe(&scratch.settings_of_kubelet(), find())?;
+        ensure!(facts.voucher == voucher, "{what}: {facts:?}");
+        let mut watching = scratch.ask(scratch.settings_of_kubelet(), find())?;
+        match voucher {
+            Some(_) => watching.wait_followed(),
+            None => {
+                let why = if file.is_some() {
+                    "by its certificate: it is in none of kubelet's files; "
+                } else {
+                    "by its certificate: its files are not known; "
+                };
+                watching.wait_fault(why)
+            }
+        }
+        .context(what)?;
+        let is_asked = server.questions().len() > asked;
+        ensure!(
+            is_asked == voucher.is_some(),
+            "{what}: who is not believed hears no token"
+        );
+    }
+    Ok(())
+}
+
+/// It would answer by the rights of the agent, since it takes nobody for somebody else.
+#[test]
+fn a_kubelet_is_not_asked_in_the_name_of_another() -> Result<()> {
+    let server = Secured::start()?;
+    let scratch = Scratch::new("kubelet-as")?;
+    scratch.write(server.cluster(), json!({"token": "t", "as": "jane"}))?;
+    let mut watching = scratch.ask(scratch.settings_of_kubelet(), kubelet(&server.front, None))?;
+    watching.wait_fault("as: kubelet takes nobody for somebody else")?;
+    ensure!(server.server.questions().is_empty(), "it was asked");
     Ok(())
 }
 

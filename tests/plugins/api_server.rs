@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
 use anyhow::{Result, ensure};
-use ballast::api_server::{ApiServer, Settings, Told, probe};
+use ballast::api_server::{ApiServer, FindKubelet, Settings, Told, probe};
 use ballast::model::api_pod::ApiPod;
-use ballast::model::api_server::{ApiAnswer, ApiResource, ApiServerStatus, ApiVerb};
+use ballast::model::api_server::{ApiAnswer, ApiResource, ApiServerStatus, ApiVerb, PodsFrom};
 use ballast::model::kube_event::{Outcome, Reason, Regarding, Write, WriteKind};
 use ballast::model::pod::PodUid;
 use ballast::model::record::PodRef;
@@ -34,8 +34,13 @@ impl Kubeconfig {
             node: "node1".to_owned(),
             kubeconfig_file: Some(self.0.clone()),
             events: true,
+            pods_from: PodsFrom::ApiServer,
         }
     }
+}
+
+fn no_kubelet() -> FindKubelet {
+    Arc::new(|| Err("there is none".to_owned()))
 }
 
 impl Drop for Kubeconfig {
@@ -63,7 +68,7 @@ impl Heard {
     fn start(kubeconfig: &Kubeconfig) -> Result<(ApiServer, Self)> {
         let (sender, told) = mpsc::channel();
         let sink = move |told| sender.send(told).unwrap_or_default();
-        let watching = ApiServer::start(kubeconfig.settings(), sink)?;
+        let watching = ApiServer::start(kubeconfig.settings(), no_kubelet(), sink)?;
         let heard = Self {
             told,
             pods: BTreeMap::new(),
@@ -85,7 +90,7 @@ impl Heard {
                     self.n_faults += usize::from(status.fault.is_some());
                     self.status = Some(status);
                 }
-                Told::All(all) => {
+                Told::All(all) | Told::Seen(all) => {
                     self.n_all += 1;
                     self.pods = all
                         .into_iter()
@@ -100,6 +105,7 @@ impl Heard {
                 Told::Asked(it) => self.asked.push((it.verb, it.resource, it.answer)),
                 Told::UpToDate => self.n_up_to_date += 1,
                 Told::Deleted(pod) => self.pods.retain(|_, it| it.pod != pod),
+                Told::Settings(_) => {}
             }
         }
     }
@@ -416,15 +422,17 @@ fn who_may_not_is_told_what_and_tries_again() -> Result<()> {
             .is_some_and(|it| it.stale_since.is_none()),
         "nothing to be old"
     );
-    let why = probe(&kubeconfig.settings())?.fault.unwrap_or_default();
+    let why = probe(&kubeconfig.settings(), no_kubelet())?
+        .fault
+        .unwrap_or_default();
     ensure!(why.contains("cannot list resource"), "{why}");
     server.behave(Manner::StreamsLists);
     heard.wait("it may", |it| it.is_followed() && it.names() == ["first"])?;
-    let probed = probe(&kubeconfig.settings())?;
+    let probed = probe(&kubeconfig.settings(), no_kubelet())?;
     ensure!(probed.fault.is_none() && probed.n_pods == 1, "{probed:?}");
     ensure!(probed.lacks.is_empty(), "{probed:?}");
     server.behave(Manner::ForbidsEvents);
-    let lacks = probe(&kubeconfig.settings())?.lacks;
+    let lacks = probe(&kubeconfig.settings(), no_kubelet())?.lacks;
     ensure!(lacks == ["create events", "patch events"], "{lacks:?}");
     Ok(())
 }

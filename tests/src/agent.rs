@@ -46,7 +46,7 @@ pub struct Agent {
     pub pods: String,
     /// Lines for the `kubelet:` section of the configuration, each with its indentation.
     pub kubelet: String,
-    /// `evictionHard`, as YAML writes a mapping on one line.
+    /// `evictionHard`, as YAML writes a mapping on one line. Empty: the field is not there.
     pub eviction_hard: String,
     /// Other sections of the configuration, whole lines.
     pub sections: String,
@@ -62,6 +62,8 @@ pub struct Agent {
     pub runtime: Option<PathBuf>,
     /// How many open files it may have, if not as many as the test.
     pub descriptors: Option<u64>,
+    /// Variables that it has besides those of the test.
+    pub environment: Vec<(&'static str, String)>,
     child: Option<Child>,
 }
 
@@ -90,6 +92,7 @@ impl Agent {
             observes: false,
             runtime: None,
             descriptors: None,
+            environment: Vec::new(),
             child: None,
         })
     }
@@ -188,14 +191,17 @@ impl Agent {
              log: {{format: text}}\n\
              bpf: {{pinDirectory: {pins}}}\n\
              {sections}\
-             kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n  evictionHard: {hard}\n{more}",
+             kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n{hard}{more}",
             pins = self.pin_directory.display(),
             root = self.cgroup_root,
             metrics = self.metrics,
             // What a sweep shows is waited for here, and not measured.
             interval = if self.observes { "1s" } else { "5s" },
             sections = self.sections,
-            hard = self.eviction_hard,
+            hard = match self.eviction_hard.as_str() {
+                "" => String::new(),
+                hard => format!("  evictionHard: {hard}\n"),
+            },
             more = self.kubelet,
         );
         let path = self.dir.join("config.yaml");
@@ -245,6 +251,7 @@ impl Agent {
             .arg("run")
             .arg("--config")
             .arg(self.write_config()?)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null());
         Ok(command)
     }

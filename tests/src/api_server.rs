@@ -1,5 +1,5 @@
 //! An API server that keeps the pods and the Events of a test, over plain HTTP: it answers lists and watches of pods,
-//! and takes Events.
+//! and takes Events. What a kubelet is asked for its pods it answers as well.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 
 /// All pods of the cluster.
 const PODS: &str = "/api/v1/pods";
+
+/// Where a kubelet has its own.
+const OF_KUBELET: &str = "/pods";
 
 /// How it behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -389,7 +392,7 @@ impl State {
                 write_whole(to, 201, &answer)
             }
             _ if path.contains("/events") => self.write_event(method, path, body, manner, to),
-            _ if path != PODS => {
+            _ if path != PODS && path != OF_KUBELET => {
                 write_whole(to, 404, &failure(404, "NotFound", "nothing of that name"))
             }
             Manner::RefusesStreams | Manner::Forgets if is("sendInitialEvents") => {

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-pub use self::api::ApiWay;
+pub use self::api::{ApiWay, Way};
 use crate::agent::Agent;
 use crate::scrape::free_address;
 use crate::wait::until;
@@ -183,10 +183,20 @@ pub fn restart(program: &str) -> Result<()> {
 
 /// The same; `files`, in the directory of the cluster, are removed in between.
 pub fn restart_without(program: &str, files: &[&str]) -> Result<()> {
+    let removing = files.iter().flat_map(|it| ["--removing", it]);
+    restart_with(program, &removing.collect::<Vec<_>>())
+}
+
+/// The same; `name`: that of its process until it is started again.
+pub fn restart_as(program: &str, name: &str) -> Result<()> {
+    restart_with(program, &["--as", name])
+}
+
+fn restart_with(program: &str, arguments: &[&str]) -> Result<()> {
     let xtask = std::env::var_os("BALLAST_XTASK").context("BALLAST_XTASK is not set")?;
     let output = Command::new(xtask)
         .args(["cluster", "restart", program])
-        .args(files.iter().flat_map(|it| ["--removing", it]))
+        .args(arguments)
         .output()
         .context("start xtask")?;
     let errors = String::from_utf8_lossy(&output.stderr);

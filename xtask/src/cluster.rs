@@ -13,6 +13,7 @@ mod settings;
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread;
@@ -56,6 +57,10 @@ enum Verb {
         /// A file in the directory of the cluster, which is removed while the program is down; may be given again
         #[arg(long, value_name = "FILE")]
         removing: Vec<PathBuf>,
+        /// The name that it has as a process until it is started again: that of a program that has it inside, for
+        /// instance
+        #[arg(long = "as", value_name = "NAME")]
+        name: Option<String>,
     },
     /// Run kubectl as its administrator
     Kubectl {
@@ -111,9 +116,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.verb {
         Verb::Up { kubernetes } => up(*kubernetes).map(|()| ExitCode::SUCCESS),
         Verb::Status => status(),
-        Verb::Restart { program, removing } => {
-            restart(program, removing).map(|()| ExitCode::SUCCESS)
-        }
+        Verb::Restart {
+            program,
+            removing,
+            name,
+        } => restart(program, removing, name.as_deref()).map(|()| ExitCode::SUCCESS),
         Verb::Kubectl { arguments } => pass_through(kubectl()?.args(arguments)),
         Verb::Exec { command } => {
             Cluster::running()?;
@@ -326,15 +333,20 @@ fn bring_up(cluster: &Cluster, programs: &Programs) -> Result<()> {
 
 /// To the agent, as a user of the project would.
 fn give_rights(cluster: &Cluster) -> Result<()> {
-    let role = workspace::root().join("deploy/clusterrole-observe.yaml");
-    cluster.ask(&["apply", "--filename", &role.display().to_string()])?;
-    cluster.ask(&[
-        "create",
-        "clusterrolebinding",
-        "ballast-observe",
-        "--clusterrole=ballast-observe",
-        &format!("--user={}", settings::AGENT.name),
-    ])?;
+    for (role, user) in [
+        ("observe", settings::AGENT),
+        ("observe-kubelet", settings::AGENT_OF_KUBELET),
+    ] {
+        let file = workspace::root().join(format!("deploy/clusterrole-{role}.yaml"));
+        cluster.ask(&["apply", "--filename", &file.display().to_string()])?;
+        cluster.ask(&[
+            "create",
+            "clusterrolebinding",
+            &format!("ballast-{role}"),
+            &format!("--clusterrole=ballast-{role}"),
+            &format!("--user={}", user.name),
+        ])?;
+    }
     Ok(())
 }
 
@@ -347,6 +359,7 @@ fn write_settings(cluster: &Cluster, programs: &Programs) -> Result<()> {
         ("admin", settings::ADMIN),
         ("kubelet", settings::KUBELET),
         ("agent", settings::AGENT),
+        ("agent-kubelet", settings::AGENT_OF_KUBELET),
     ] {
         let text = settings::kubeconfig(&user, &certificates).to_string();
         cluster.write(&format!("{file}.kubeconfig"), &text)?;
@@ -419,6 +432,13 @@ fn make_certificates(directory: &Path) -> Result<()> {
         "/O=system:masters/CN=kube-apiserver-kubelet-client",
         &signed,
     )?;
+    // As the cluster gives one to a kubelet that asks for it; none is started with it.
+    let names = format!("subjectAltName=DNS:{}", settings::NODE);
+    new(
+        "kubelet-serving",
+        &format!("/O=system:nodes/CN=system:node:{}", settings::NODE),
+        &[&signed[..], &["-addext", &names]].concat(),
+    )?;
     openssl(&[
         "genrsa",
         "-traditional",
@@ -473,10 +493,13 @@ fn status() -> Result<ExitCode> {
     })
 }
 
-fn restart(program: &str, removing: &[PathBuf]) -> Result<()> {
+fn restart(program: &str, removing: &[PathBuf], name: Option<&str>) -> Result<()> {
     let cluster = Cluster::running()?;
     let process = recorded(&cluster.record(program))?;
-    let command = process.command();
+    let command = process.command(|path| match name {
+        Some(name) => named(&cluster.directory, path, name),
+        None => Ok(in_namespace(path)),
+    });
     let mut command = command.with_context(|| format!("{program} does not run"))?;
     processes::end(&[process])?;
     for file in removing {
@@ -489,6 +512,26 @@ fn restart(program: &str, removing: &[PathBuf]) -> Result<()> {
         }
     }
     cluster.start(program, &mut command)
+}
+
+/// `program` through a link of this name: the kernel calls a process by the path that it was started by. The first word
+/// of its command line, by which it knows which program it is, stays.
+fn named(directory: &Path, program: &Path, name: &str) -> Result<Command> {
+    let names = directory.join("names");
+    fs::create_dir_all(&names).context("make a directory for links")?;
+    let link = names.join(name);
+    match symlink(program, &link) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("link {}", link.display()));
+        }
+        _ => {}
+    }
+    let mut command = in_namespace(Path::new("bash"));
+    command
+        .args(["-c", r#"exec -a "$1" "$0" "${@:2}""#])
+        .arg(link)
+        .arg(program);
+    Ok(command)
 }
 
 fn down() -> Result<()> {

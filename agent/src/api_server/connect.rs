@@ -23,6 +23,7 @@ mod transport;
 mod worker;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,10 +37,11 @@ use self::credentials::{Authorization, Secret, TokenFile};
 use self::exec::{Exec, Given};
 use self::programs::{Credentials, Programs};
 use self::proxy::Proxy;
-use self::tls::{ClientCertificate, Pem, Trust};
+use self::tls::{ClientCertificate, OfKubelet, Pem, Trust};
 pub(super) use self::transport::Transport;
 use self::worker::{Late, Worker};
 use super::Settings;
+use crate::model::check::Voucher;
 use crate::sys::{FsError, Root, chain, clock};
 
 /// To read the files. Nobody waits longer for a file system that hangs.
@@ -61,6 +63,8 @@ pub(super) enum ConnectError {
     Kubeconfig { path: PathBuf, why: String },
     #[error("the service account of the agent's pod cannot be used: {0}")]
     ServiceAccount(String),
+    #[error("kubelet cannot be asked: {0}")]
+    Kubelet(String),
     #[error("its files were not read within {} s", PREPARE.as_secs())]
     Late,
 }
@@ -71,12 +75,27 @@ pub(super) struct Connector {
     kubeconfig: Option<PathBuf>,
     /// Reads files.
     files: Arc<Worker>,
-    programs: Programs,
+    programs: Arc<Programs>,
     /// Resolves host names.
     names: Arc<Worker>,
     /// It was logged that credentials are not sent.
     has_warned: AtomicBool,
+    /// Who is asked in place of the API server, with the same credentials: the kubelet of this node.
+    kubelet: Option<(Node, FindKubelet)>,
 }
+
+/// Its name.
+type Node = String;
+
+/// How a kubelet is reached, and by what it is known.
+pub struct KubeletServer {
+    pub address: SocketAddr,
+    /// Its files with certificates, in PEM; what else is in them is not used. `Err`: why that is not known.
+    pub certificates: Result<Vec<u8>, String>,
+}
+
+/// Looks the kubelet of the node up, which may be another one each time. May read files.
+pub type FindKubelet = Arc<dyn Fn() -> Result<KubeletServer, String> + Send + Sync>;
 
 /// A way to one API server.
 pub(super) struct Connection {
@@ -87,9 +106,15 @@ pub(super) struct Connection {
     renew: Option<Duration>,
     /// What the program of `exec` gave for it.
     given: Option<Arc<Given>>,
+    found: tls::Found,
 }
 
 impl Connection {
+    /// By what the server was known, if it is a kubelet.
+    pub(super) fn voucher(&self) -> Option<Voucher> {
+        self.found.voucher()
+    }
+
     /// Its credentials have ended.
     fn has_ended(&self) -> bool {
         self.given.as_ref().is_some_and(|it| it.has_ended())
@@ -115,6 +140,8 @@ struct Access {
     /// A field with credentials that are not sent, since the server has no TLS.
     unsent: Option<&'static str>,
     impersonated: Vec<(HeaderName, HeaderValue)>,
+    /// The server is this kubelet.
+    kubelet: Option<OfKubelet>,
 }
 
 /// Who asks, beside the client's certificate.
@@ -148,6 +175,7 @@ struct Prepared {
     unsent: Option<&'static str>,
     renew: Option<Duration>,
     given: Option<Arc<Given>>,
+    found: tls::Found,
 }
 
 impl Connector {
@@ -155,10 +183,23 @@ impl Connector {
         Ok(Self {
             kubeconfig: settings.kubeconfig_file.clone(),
             files: Arc::new(Worker::start("api-files")?),
-            programs: Programs::new()?,
+            programs: Arc::new(Programs::new()?),
             names: Arc::new(Worker::start("api-names")?),
             has_warned: AtomicBool::new(false),
+            kubelet: None,
         })
+    }
+
+    /// Another one, to the kubelet of `node`, with the same threads.
+    pub(super) fn to_kubelet(&self, node: &str, find: FindKubelet) -> Self {
+        Self {
+            kubeconfig: self.kubeconfig.clone(),
+            files: Arc::clone(&self.files),
+            programs: Arc::clone(&self.programs),
+            names: Arc::clone(&self.names),
+            has_warned: AtomicBool::new(false),
+            kubelet: Some((node.to_owned(), find)),
+        }
     }
 
     /// Reads files, and asks nobody. `Err`: this leads nowhere, whether the API server answers or not.
@@ -189,10 +230,11 @@ impl Connector {
         }
         match self.connect().await {
             Err(error) if !kept.has_ended() => {
-                let error = chain(&error);
+                let (error, server) = (chain(&error), &kept.server);
                 tracing::warn!(
                     error,
-                    "the connection to the API server cannot be renewed, and is used on"
+                    server,
+                    "a connection cannot be renewed, and is used on"
                 );
                 kept.renew = Some(clock::boottime() + AGAIN);
                 Ok(kept)
@@ -223,9 +265,16 @@ impl Connector {
 
     async fn prepare(&self) -> Result<Prepared, ConnectError> {
         let (kubeconfig, files) = (self.kubeconfig.clone(), Arc::clone(&self.files));
-        let preparing = move || prepare(kubeconfig.as_deref(), &files);
+        let kubelet = self.kubelet.clone();
+        let preparing = move || {
+            let found = kubelet.map(|(node, find)| Ok((node, find()?)));
+            let found: Result<_, String> = found.transpose();
+            // Its own fault, not that of the file.
+            found.map(|it| prepare(kubeconfig.as_deref(), it, &files))
+        };
         match self.files.run(PREPARE, preparing).await {
-            Ok(prepared) => prepared.map_err(|why| self.error(why)),
+            Ok(Ok(prepared)) => prepared.map_err(|why| self.error(why)),
+            Ok(Err(why)) => Err(ConnectError::Kubelet(why)),
             Err(Late) => Err(ConnectError::Late),
         }
     }
@@ -239,8 +288,12 @@ impl Connector {
 }
 
 /// `None`: the service account of the agent's pod. Reads files, on the thread of `files`.
-fn prepare(kubeconfig: Option<&Path>, files: &Arc<Worker>) -> Result<Prepared, String> {
-    let access = match kubeconfig {
+fn prepare(
+    kubeconfig: Option<&Path>,
+    kubelet: Option<(Node, KubeletServer)>,
+    files: &Arc<Worker>,
+) -> Result<Prepared, String> {
+    let mut access = match kubeconfig {
         Some(path) => {
             let text = read_kubeconfig(path)?;
             let directory = path.parent().unwrap_or(Path::new("/"));
@@ -248,6 +301,9 @@ fn prepare(kubeconfig: Option<&Path>, files: &Arc<Worker>) -> Result<Prepared, S
         }
         None => service_account::access(environment)?,
     };
+    if let Some((node, server)) = kubelet {
+        access.lead_to(node, server)?;
+    }
     access.prepare(files)
 }
 
@@ -277,9 +333,38 @@ fn environment(name: &str) -> Option<String> {
 }
 
 impl Access {
+    /// Has a kubelet asked in place of the API server. It hears of no impersonation: it would answer by the rights of
+    /// who asks.
+    fn lead_to(&mut self, node: Node, server: KubeletServer) -> Result<(), String> {
+        if !self.impersonated.is_empty() {
+            return Err(
+                "as: kubelet takes nobody for somebody else; right would be credentials of the agent's own".to_owned(),
+            );
+        }
+        if let Some(field) = self.unsent {
+            return Err(format!(
+                "{field}: is not used, since server has no TLS, and kubelet answers nobody that it does not know; right \
+                 would be https"
+            ));
+        }
+        let url = format!("https://{}", server.address);
+        self.server = url.parse::<Uri>().map_err(|it| format!("{url}: {it}"))?;
+        (self.server_name, self.proxy, self.hears_environment) = (None, None, false);
+        self.is_insecure = false;
+        let certificates = server.certificates;
+        self.kubelet = Some(OfKubelet {
+            certificates: certificates.map(|it| tls::certificates_in(&it)),
+            authority: None,
+            node,
+            found: tls::Found::default(),
+        });
+        Ok(())
+    }
+
     /// Reads its files. `files` reads those again that are read again.
-    fn prepare(self, files: &Arc<Worker>) -> Result<Prepared, String> {
+    fn prepare(mut self, files: &Arc<Worker>) -> Result<Prepared, String> {
         let authority = self.authority.as_ref().map(Pem::read).transpose()?;
+        let found = self.kubelet.as_ref().map(|it| it.found.clone());
         let trust = self.trust(authority.as_deref())?;
         let proxy = self.proxy()?;
         let renew = match &self.certificate {
@@ -302,11 +387,18 @@ impl Access {
             unsent: self.unsent,
             renew,
             given: None,
+            found: found.unwrap_or_default(),
         })
     }
 
-    fn trust(&self, authority: Option<&[u8]>) -> Result<Trust, String> {
+    fn trust(&mut self, authority: Option<&[u8]>) -> Result<Trust, String> {
         let is_encrypted = self.server.scheme() == Some(&Scheme::HTTPS);
+        if let Some(mut kubelet) = self.kubelet.take() {
+            if let (Some(pem), Some(of)) = (authority, &self.authority) {
+                kubelet.authority = Some(tls::roots(of.field, pem)?);
+            }
+            return Ok(Trust::Kubelet(kubelet));
+        }
         Ok(match (authority, &self.authority) {
             _ if self.is_insecure => Trust::Anybody,
             (Some(pem), Some(of)) => Trust::Roots(tls::roots(of.field, pem)?),
@@ -379,6 +471,7 @@ impl Prepared {
             server: server.trim_end_matches('/').to_owned(),
             renew: self.renew,
             given: self.given,
+            found: self.found,
         })
     }
 }
@@ -388,6 +481,7 @@ impl Prepared {
 mod tests {
     use super::exec::Ends;
     use super::*;
+    use crate::model::api_server::PodsFrom;
 
     fn worker() -> Arc<Worker> {
         Arc::new(Worker::start("test").unwrap())
@@ -434,6 +528,7 @@ mod tests {
             node: "n".to_owned(),
             kubeconfig_file: Some(PathBuf::from("/none/kubeconfig")),
             events: false,
+            pods_from: PodsFrom::ApiServer,
         });
         let connector = connector.unwrap();
         let now = clock::boottime();

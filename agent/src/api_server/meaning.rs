@@ -7,18 +7,19 @@ use std::sync::Arc;
 
 use crate::model::api_pod::object::{ContainerStatus, PodObject, Spec, Status};
 use crate::model::api_pod::{ApiContainer, ApiInstance, ApiPod, ContainerRole};
+use crate::model::api_server::PodsFrom;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 use crate::model::workload::Workload;
 
-/// `None`: it has no name or no UID, so it is of no API server.
-pub(super) fn of_pod(pod: &PodObject) -> Option<ApiPod> {
+/// `None`: it has no name or no UID, so it is of no API server. `from`: who tells of it.
+pub(super) fn of_pod(pod: &PodObject, from: PodsFrom) -> Option<ApiPod> {
     let names = Arc::new(names(pod)?);
     Some(ApiPod {
         is_mirror: mirrored(pod).is_some(),
         workload: Arc::new(Workload::of_api(&pod.metadata, &names)),
         is_over: is_over(pod),
-        definition: definition::of_pod(pod, &names),
+        definition: definition::of_pod(pod, &names, from),
         containers: containers(pod),
         pod: names,
     })

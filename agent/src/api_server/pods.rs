@@ -21,13 +21,13 @@ use tokio::time::{Instant, timeout_at};
 use super::ask::{self, ApiError, Events, asked};
 use super::back_off::BackOff;
 use super::connect::{Connection, Connector, Transport};
+use super::standing::{Failure, Standing};
 use super::{ANSWER, Settings, Sink, Told, code, meaning};
 use crate::model::api_pod::ApiPod;
 use crate::model::api_pod::object::PodObject;
-use crate::model::api_server::{ApiResource, ApiServerStatus, ApiVerb};
+use crate::model::api_server::{ApiResource, ApiVerb, PodsFrom};
 use crate::model::check::ApiServerFacts;
 use crate::model::pod::PodUid;
-use crate::model::time::WallTime;
 use crate::sys::{chain, clock};
 
 /// To connect, and to answer with all pods of the node.
@@ -55,11 +55,14 @@ const RELIST: Duration = Duration::from_secs(10);
 /// A watch that lasted so long was good, and the pauses begin anew.
 const LASTED: Duration = Duration::from_secs(10);
 
+const LIST_PODS: (ApiVerb, ApiResource) = (ApiVerb::List, ApiResource::Pods);
+const WATCH: (ApiVerb, ApiResource) = (ApiVerb::Watch, ApiResource::Pods);
+
 /// All pods of the cluster; a selector says which.
 const PODS: &str = "/api/v1/pods";
 
 /// The largest list, bytes. A node has some hundred pods of some ten kilobytes each.
-const LARGEST_LIST: usize = 64 << 20;
+pub(super) const LARGEST_LIST: usize = 64 << 20;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
@@ -76,10 +79,10 @@ type PodEvent = WatchEvent<PodObject>;
 
 /// A list of pods, as far as it is read.
 #[derive(Deserialize)]
-struct PodList {
+pub(super) struct PodList {
     #[serde(default)]
     metadata: ListMetadata,
-    items: Option<Vec<PodObject>>,
+    pub(super) items: Option<Vec<PodObject>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -93,10 +96,7 @@ pub(super) struct Follower {
     node: String,
     connector: Arc<Connector>,
     sink: Sink,
-    status: ApiServerStatus,
-    is_told: bool,
-    /// All pods were told once.
-    has_told: bool,
+    standing: Standing,
     /// From where to go on. `None`: from the beginning.
     version: Option<String>,
     /// Since something was heard that is newer than the version.
@@ -133,24 +133,13 @@ enum Left {
     Failed(Failure),
 }
 
-#[derive(Debug)]
-struct Failure {
-    why: String,
-    /// HTTP status, if there was one.
-    code: Option<u16>,
-    /// Not to be tried again before, if the API server says so.
-    after: Duration,
-}
-
 impl Follower {
     pub(super) fn new(node: String, connector: Arc<Connector>, sink: Sink) -> Self {
         Self {
-            status: not_asked(&node),
+            standing: Standing::new(PodsFrom::ApiServer, &node, Arc::clone(&sink)),
             node,
             connector,
             sink,
-            is_told: false,
-            has_told: false,
             version: None,
             n_resumes: 0,
             streams_lists: true,
@@ -168,18 +157,16 @@ impl Follower {
                 Ok(connection) => self.follow(connection).await,
                 Err(error) => Failure::new(chain(&error)),
             };
-            self.set_fault(failure.why);
+            self.standing.set_fault(failure.why);
             self.pause(failure.after).await;
         }
     }
 
     /// Versions of one API server mean nothing to another, nor does what it can.
     fn set_server(&mut self, server: &str) {
-        if self.status.server.as_deref() != Some(server) {
+        if self.standing.set_server(server) {
             self.version = None;
             self.streams_lists = true;
-            self.is_told = false;
-            self.status.server = Some(server.to_owned());
         }
     }
 
@@ -243,7 +230,7 @@ impl Follower {
             Err(left) => return left,
         };
         self.began = Some(clock::boottime());
-        self.set_followed();
+        self.standing.set_followed();
         loop {
             let until = match self.is_quiet {
                 true => end,
@@ -253,13 +240,13 @@ impl Follower {
                 Err(_) if until < end => return Left::Silent,
                 // Without an end the connection is dead. The next watch has another.
                 Err(_) | Ok(Ok(None)) => return Left::Ended,
-                Ok(Err(error)) => return Failure::of(ApiVerb::Watch, &error).into(),
+                Ok(Err(error)) => return Failure::of(WATCH, &error).into(),
                 Ok(Ok(Some(event))) => event,
             };
             match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
                     self.set_version(&pod);
-                    if let Some(pod) = meaning::of_pod(&pod) {
+                    if let Some(pod) = of_pod(&pod) {
                         (self.sink)(Told::Changed(Arc::new(pod)));
                     }
                 }
@@ -275,7 +262,7 @@ impl Follower {
                     (self.sink)(Told::UpToDate);
                 }
                 WatchEvent::Error(status) => {
-                    return Failure::of(ApiVerb::Watch, &ApiError::of_status(*status)).into();
+                    return Failure::of(WATCH, &ApiError::of_status(*status)).into();
                 }
             }
         }
@@ -319,12 +306,12 @@ impl Follower {
         loop {
             let event = match timeout_at(end, watch.events.next::<PodEvent>()).await {
                 Err(_) | Ok(Ok(None)) => return Err(Left::NotStreamed),
-                Ok(Err(error)) => return Err(Failure::of(ApiVerb::Watch, &error).into()),
+                Ok(Err(error)) => return Err(Failure::of(WATCH, &error).into()),
                 Ok(Ok(Some(event))) => event,
             };
             match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-                    all.extend(meaning::of_pod(&pod).map(|it| (it.pod.uid.clone(), Arc::new(it))));
+                    all.extend(of_pod(&pod).map(|it| (it.pod.uid.clone(), Arc::new(it))));
                 }
                 WatchEvent::Deleted(pod) => {
                     meaning::names(&pod).and_then(|it| all.remove(&it.uid));
@@ -338,7 +325,7 @@ impl Follower {
                 }
                 WatchEvent::Error(status) => {
                     let error = ApiError::of_status(*status);
-                    return Err(not_streamed(Failure::of(ApiVerb::Watch, &error)));
+                    return Err(not_streamed(Failure::of(WATCH, &error)));
                 }
             }
         }
@@ -350,7 +337,7 @@ impl Follower {
         let Some(version) = listed.metadata.resource_version else {
             return Err(Failure::new("list pods: the list has no resourceVersion").into());
         };
-        let all = listed.items.iter().flatten().filter_map(meaning::of_pod);
+        let all = listed.items.iter().flatten().filter_map(of_pod);
         (self.sink)(Told::All(all.map(Arc::new).collect()));
         self.begin_at(version.clone());
         Ok(version)
@@ -372,11 +359,10 @@ impl Follower {
         };
         let question = Request::new(PODS).watch(&parameters, version);
         let watching = ask::events(transport, question);
-        let what = (ApiVerb::Watch, ApiResource::Pods);
-        let started = asked(&self.sink, what, ANSWER, watching).await;
+        let started = asked(&self.sink, WATCH, ANSWER, watching).await;
         let lasts = Duration::from_secs(u64::from(seconds));
         Ok(Watch {
-            events: started.map_err(|it| Failure::of(ApiVerb::Watch, &it))?,
+            events: started.map_err(|it| Failure::of(WATCH, &it))?,
             end: Instant::now() + lasts + OVERDUE,
         })
     }
@@ -384,49 +370,7 @@ impl Follower {
     fn begin_at(&mut self, version: String) {
         self.version = Some(version);
         self.n_resumes = 0;
-        self.has_told = true;
-    }
-
-    fn set_followed(&mut self) {
-        self.set_status(ApiServerStatus {
-            stale_since: None,
-            fault: None,
-            ..self.status.clone()
-        });
-    }
-
-    fn set_fault(&mut self, why: String) {
-        let now = || WallTime::from_epoch(clock::wall());
-        self.set_status(ApiServerStatus {
-            stale_since: self.status.stale_since.or_else(|| self.has_told.then(now)),
-            fault: Some(why),
-            ..self.status.clone()
-        });
-    }
-
-    fn set_status(&mut self, status: ApiServerStatus) {
-        if !self.is_told || status != self.status {
-            (self.is_told, self.status) = (true, status);
-            (self.sink)(Told::State(self.status.clone()));
-        }
-    }
-}
-
-impl Failure {
-    fn new(why: impl Into<String>) -> Self {
-        Self {
-            why: why.into(),
-            code: None,
-            after: Duration::ZERO,
-        }
-    }
-
-    fn of(verb: ApiVerb, error: &ApiError) -> Self {
-        Self {
-            why: format!("{} pods: {error}", verb.as_str()),
-            code: error.code(),
-            after: error.pause(),
-        }
+        self.standing.all_are_told();
     }
 }
 
@@ -465,22 +409,16 @@ async fn listed(transport: &Transport, node: &str, sink: &Sink) -> Result<PodLis
         Request::new(PODS).list(&parameters),
         LARGEST_LIST,
     );
-    let listed = asked(sink, (ApiVerb::List, ApiResource::Pods), LIST, listing).await;
-    listed.map_err(|it| Failure::of(ApiVerb::List, &it))
+    let listed = asked(sink, LIST_PODS, LIST, listing).await;
+    listed.map_err(|it| Failure::of(LIST_PODS, &it))
+}
+
+fn of_pod(pod: &PodObject) -> Option<ApiPod> {
+    meaning::of_pod(pod, PodsFrom::ApiServer)
 }
 
 fn of_node(node: &str) -> String {
     format!("spec.nodeName={node}")
-}
-
-fn not_asked(node: &str) -> ApiServerStatus {
-    ApiServerStatus {
-        server: None,
-        node: node.to_owned(),
-        stale_since: None,
-        fault: None,
-        events: None,
-    }
 }
 
 /// See [`super::probe`].
@@ -510,24 +448,67 @@ async fn ask_all(
     let unheard: Sink = Arc::new(|_| {});
     let listed = listed(transport, &settings.node, &unheard).await;
     facts.n_pods = listed.map_err(|it| it.why)?.items.map_or(0, |it| it.len());
-    if !may(transport, "watch", "pods", Some(&settings.node)).await {
+    let may_watch = may(transport, "watch", "pods", Some(&settings.node)).await;
+    // Who may not ask has to try.
+    if !may_watch.unwrap_or(true) {
         return Err("watch pods: the agent may list them and not watch them".to_owned());
     }
-    let of_events: &[&str] = if settings.events {
+    // It has answered a question already.
+    ask_for_events(transport, settings, facts).await.ok();
+    Ok(())
+}
+
+/// Of the API server, where pods are asked of a kubelet.
+pub(super) async fn probe_events(
+    settings: &Settings,
+    connector: &Connector,
+    facts: &mut ApiServerFacts,
+) {
+    if !settings.events {
+        return;
+    }
+    let asked = match connector.connect().await {
+        Ok(Connection {
+            transport, server, ..
+        }) => {
+            let asked = ask_for_events(&transport, settings, facts).await;
+            asked.map_err(|it| format!("{server}: {it}"))
+        }
+        Err(error) => Err(chain(&error)),
+    };
+    facts.events_fault = asked.err();
+}
+
+/// `Err`: nobody has answered.
+async fn ask_for_events(
+    transport: &Transport,
+    settings: &Settings,
+    facts: &mut ApiServerFacts,
+) -> Result<(), ApiError> {
+    let verbs: &[&str] = if settings.events {
         &["create", "patch"]
     } else {
         &[]
     };
-    for verb in of_events {
-        if !may(transport, verb, "events", None).await {
-            facts.lacks.push(format!("{verb} events"));
+    for verb in verbs {
+        match may(transport, verb, "events", None).await {
+            Ok(true) => {}
+            Ok(false) => facts.lacks.push(format!("{verb} events")),
+            // Who may not ask has to try.
+            Err(ApiError::Refused { code, .. }) if code != code::UNAUTHORIZED => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
-/// `node`: of its pods alone, since a node itself may watch no others. Who may not ask has to try.
-async fn may(transport: &Transport, verb: &str, resource: &str, node: Option<&str>) -> bool {
+/// `node`: of its pods alone, since a node itself may watch no others.
+async fn may(
+    transport: &Transport,
+    verb: &str,
+    resource: &str,
+    node: Option<&str>,
+) -> Result<bool, ApiError> {
     let of_node = node.map(|it| FieldSelectorAttributes {
         requirements: Some(vec![FieldSelectorRequirement {
             key: "spec.nodeName".to_owned(),
@@ -552,8 +533,7 @@ async fn may(transport: &Transport, verb: &str, resource: &str, node: Option<&st
     let body = serde_json::to_vec(&review).map_err(request::Error::SerializeBody);
     let question = body.and_then(|it| Request::new(REVIEWS).create(&PostParams::default(), it));
     let reviewing = ask::object::<SelfSubjectAccessReview>(transport, question, LARGEST_REVIEW);
-    match tokio::time::timeout(ANSWER, reviewing).await {
-        Ok(Ok(reviewed)) => reviewed.status.is_none_or(|it| it.allowed),
-        Ok(Err(_)) | Err(_) => true,
-    }
+    let reviewed = tokio::time::timeout(ANSWER, reviewing).await;
+    let reviewed = reviewed.unwrap_or(Err(ApiError::Late(ANSWER)))?;
+    Ok(reviewed.status.is_none_or(|it| it.allowed))
 }

@@ -112,7 +112,7 @@ fn render_head(status: &Status, now: WallTime, paint: Paint, out: &mut String) {
         );
     }
     if let Some(status) = &node.api_server {
-        let server = printable(status.server.as_deref().unwrap_or("the API server"));
+        let server = printable(status.server.as_deref().unwrap_or(status.from.as_str()));
         let age = status.stale_since.map(|it| it.until(agent.observed_at));
         let text = match (age, &status.fault) {
             (Some(age), _) => format!("workloads from {server}, {} old", format::age(age)),

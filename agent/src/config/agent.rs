@@ -266,17 +266,14 @@ fn check_observe(raw: &RawConfig, faults: &mut Faults) {
 
 /// The pods beside kubelet.
 fn observed_pods(raw: &RawConfig, faults: &mut Faults) -> ObservedPods {
-    const RIGHT: &str = "right would be apiserver or none";
+    const RIGHT: &str = "right would be apiserver, kubelet or none";
     let at = FieldPath::root().field("pods").field("source");
     let pods = raw.pods.clone().unwrap_or_default();
     match pods.source.as_deref() {
         None => return ObservedPods::Any,
         Some("none") => return ObservedPods::None,
         Some("apiserver") => return ObservedPods::ApiServer,
-        Some("kubelet") => {
-            let problem = format!("this build does not read pods from kubelet yet; {RIGHT}");
-            faults.add(&at, problem);
-        }
+        Some("kubelet") => return ObservedPods::Kubelet,
         Some(source) => {
             let problem = format!("`{source}` is not a source of pods beside kubelet; {RIGHT}");
             faults.add(&at, problem);

@@ -78,6 +78,8 @@ pub enum ObservedPods {
     Any,
     None,
     ApiServer,
+    /// The kubelet of the node.
+    Kubelet,
 }
 
 /// How the API server of the cluster is reached, and what it is told.

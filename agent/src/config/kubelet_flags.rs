@@ -17,6 +17,8 @@ pub struct KubeletFlags {
     pub config_directory: Option<PathBuf>,
     /// `--root-dir`, as above; `None`: [`DEFAULT_ROOT_DIRECTORY`].
     pub root_directory: Option<PathBuf>,
+    /// `--cert-dir`, as above; `None`: [`DEFAULT_CERTIFICATE_DIRECTORY`].
+    pub certificate_directory: Option<PathBuf>,
     /// `--feature-gates`, which count gate by gate before those of the files.
     pub feature_gates: Map<String, Value>,
     /// Fields of KubeletConfiguration, as far as they are looked at.
@@ -25,6 +27,9 @@ pub struct KubeletFlags {
 
 /// Where kubelet keeps its state unless it is told otherwise.
 pub const DEFAULT_ROOT_DIRECTORY: &str = "/var/lib/kubelet";
+
+/// Where it keeps its certificates unless it is told otherwise.
+pub(super) const DEFAULT_CERTIFICATE_DIRECTORY: &str = "/var/lib/kubelet/pki";
 
 enum Kind {
     Text,
@@ -42,6 +47,7 @@ enum Kind {
 
 /// Those that are looked at, and their fields.
 const FLAGS: &[(&str, &str, Kind)] = &[
+    ("address", "address", Kind::Text),
     ("cgroup-driver", "cgroupDriver", Kind::Text),
     ("cgroup-root", "cgroupRoot", Kind::Text),
     ("cpu-manager-policy", "cpuManagerPolicy", Kind::Text),
@@ -77,9 +83,11 @@ const FLAGS: &[(&str, &str, Kind)] = &[
     ("max-pods", "maxPods", Kind::Number),
     ("memory-manager-policy", "memoryManagerPolicy", Kind::Text),
     ("pods-per-core", "podsPerCore", Kind::Number),
+    ("port", "port", Kind::Number),
     ("reserved-cpus", "reservedSystemCPUs", Kind::Text),
     ("reserved-memory", "reservedMemory", Kind::ReservedMemory),
     ("system-reserved", "systemReserved", Kind::Map('=')),
+    ("tls-cert-file", "tlsCertFile", Kind::Text),
     (
         "topology-manager-policy",
         "topologyManagerPolicy",
@@ -118,6 +126,7 @@ impl KubeletFlags {
                 "config" => found.config_file = path(value()),
                 "config-dir" => found.config_directory = path(value()),
                 "root-dir" => found.root_directory = path(value()),
+                "cert-dir" => found.certificate_directory = path(value()),
                 "feature-gates" => {
                     let gates = value();
                     let gates = pairs(gates.as_deref().unwrap_or_default(), '=');
@@ -324,10 +333,12 @@ mod tests {
     }
 
     #[test]
-    fn gates_and_the_directory_of_its_state_are_no_fields() {
-        let line = "--feature-gates=A=true,B=false --root-dir /k --feature-gates C=T,D=x,E";
+    fn gates_and_directories_are_no_fields() {
+        let line =
+            "--feature-gates=A=true,B=false --root-dir /k --cert-dir=pki --feature-gates C=T,D=x,E";
         let flags = KubeletFlags::parse(line.split(' '));
         assert_eq!(flags.root_directory, Some("/k".into()));
+        assert_eq!(flags.certificate_directory, Some("pki".into()));
         let right = json!({"A": true, "B": false, "C": true});
         assert_eq!(Value::from(flags.feature_gates), right);
         assert!(flags.fields.is_empty());

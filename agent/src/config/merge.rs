@@ -17,6 +17,8 @@ pub(super) enum Origin {
     File(PathBuf),
     /// The command line of a kubelet.
     Flags,
+    /// A kubelet that was asked.
+    Asked,
 }
 
 /// The merged fields and, for each, the layer that set it.
@@ -71,6 +73,10 @@ impl Layers {
             },
             Some(Origin::Flags) => Fault {
                 file: Some(PathBuf::from("kubelet's command line")),
+                ..fault
+            },
+            Some(Origin::Asked) => Fault {
+                file: Some(PathBuf::from("kubelet's /configz")),
                 ..fault
             },
             Some(Origin::Inline) | None => Fault {

@@ -694,7 +694,6 @@ fn mode_observe_has_settings_of_its_own() {
         ("eviction: {stages: {}}", "eviction.stages"),
         ("eviction: {stall: {}}", "eviction.stall"),
         ("eviction: {record: {}}", "eviction.record"),
-        ("pods: {source: kubelet}", "pods.source"),
         ("kubernetes: {nodeName: Node_1}", "kubernetes.nodeName"),
         ("kubernetes: {nodeName: \"\"}", "kubernetes.nodeName"),
         (
@@ -755,6 +754,7 @@ fn only_mode_observe_asks_an_api_server() {
         observed("pods: {source: apiserver}").0,
         ObservedPods::ApiServer
     );
+    assert_eq!(observed("pods: {source: kubelet}").0, ObservedPods::Kubelet);
     let kubernetes = observed("kubernetes: {nodeName: n.example, kubeconfigFile: /k}").1;
     assert_eq!(kubernetes.node_name.as_deref(), Some("n.example"));
     assert_eq!(kubernetes.kubeconfig_file, Some("/k".into()));
@@ -858,6 +858,36 @@ fn a_kubelet_that_runs_goes_by_its_file_its_drop_ins_its_command_line_and_last_b
     let error = KubeletSettings::new(None, &broken, &flags, &serde_json::Map::new());
     let error = error.expect_err("it is not parsed").to_string();
     assert!(error.starts_with("/k/b.conf: "), "{error}");
+}
+
+#[test]
+fn a_kubelet_that_was_asked_goes_by_what_it_says() {
+    let text = include_str!("../../../tests/data/kube/kubelet_configz.json");
+    let configz: serde_json::Value = serde_json::from_str(text).expect("it is JSON");
+    let mut fields = configz["kubeletconfig"].clone();
+    let told = |fields: &serde_json::Value, section: serde_json::Value| {
+        let fields = fields.as_object().expect("a mapping");
+        KubeletSettings::told(fields, section.as_object().expect("a mapping"))
+    };
+    let none = || serde_json::json!({});
+    let found = told(&fields, none());
+    assert_eq!(found.warnings, [""; 0]);
+    assert_eq!(found.cgroup_roots[0].to_string(), "/kspec");
+    assert_eq!(found.kubelet.eviction_hard["memory.available"], "100Mi");
+    assert_eq!(found.kubelet.eviction_hard["nodefs.available"], "1%");
+    assert!(!found.kubelet.fail_swap_on);
+    let section = serde_json::json!({"evictionHard": {"memory.available": "4Gi"}});
+    let hard = told(&fields, section).kubelet.eviction_hard;
+    assert_eq!(hard["memory.available"], "4Gi");
+    // An empty map is left out of what it says.
+    fields["evictionHard"] = serde_json::Value::Null;
+    assert!(told(&fields, none()).kubelet.eviction_hard.is_empty());
+    fields["maxPods"] = "many".into();
+    let warnings = told(&fields, none()).warnings;
+    assert!(
+        matches!(warnings.as_slice(), [it] if it.starts_with("kubelet's /configz: maxPods: ")),
+        "{warnings:?}"
+    );
 }
 
 /// Kubelet puts its default thresholds into the file that it is started with, and nowhere else.

@@ -249,12 +249,25 @@ impl CgroupIndex {
 
     /// Takes all pods that the API server has of this node. True: something was not known.
     pub fn learn_pods(&mut self, all: &[Arc<ApiPod>]) -> bool {
+        self.learn_listed(all, |_| false)
+    }
+
+    /// Takes the pods that kubelet knows now. It forgets those that run when it is restarted, until the API server has
+    /// told it of them again: who has a cgroup is taken to be listed still. True: something was not known.
+    pub fn learn_seen(&mut self, seen: &[Arc<ApiPod>]) -> bool {
+        let live = self.live();
+        let there: BTreeSet<&PodUid> = live.iter().filter_map(|(_, it)| it.uid()).collect();
+        self.learn_listed(seen, |uid| there.contains(uid))
+    }
+
+    /// `is_kept`: a pod that is not among these counts as one of them.
+    fn learn_listed(&mut self, all: &[Arc<ApiPod>], is_kept: impl Fn(&PodUid) -> bool) -> bool {
         let new = all.iter().filter(|it| self.names.learn_pod(it));
         let is_new = new.count() > 0;
         let listed: BTreeSet<&PodUid> = all.iter().map(|it| &it.pod.uid).collect();
         let there: BTreeSet<_> = subjects(&self.owners).collect();
         self.names.unlist(
-            |uid| listed.contains(uid),
+            |uid| listed.contains(uid) || is_kept(uid),
             |uid, id| there.contains(&(uid, id)),
         );
         is_new
@@ -334,6 +347,7 @@ mod tests {
     use super::*;
     use crate::decide::ended::KEPT;
     use crate::decide::testing::{key, oom_kill, register, registered};
+    use crate::model::api_pod::Definition;
     use crate::model::pod::QosClass;
 
     fn owner(level: Level) -> Owner {
@@ -399,6 +413,45 @@ mod tests {
         check(lineage(99, [5, 6, 99], true), Some("g"), Some("m"));
         // Burstable: nested deeper than what is recorded.
         check(lineage(99, [2, 3, 4], true), Some("a"), Some("c"));
+    }
+
+    fn api_pod(uid: &str) -> Arc<ApiPod> {
+        let pod = Arc::new(PodRef {
+            namespace: "default".to_owned(),
+            name: uid.to_owned(),
+            uid: PodUid(uid.to_owned()),
+        });
+        Arc::new(ApiPod {
+            workload: Arc::new(Workload::of_pod(&pod)),
+            pod,
+            is_mirror: false,
+            is_over: false,
+            definition: Ok(Definition::default()),
+            containers: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn a_kubelet_that_knows_no_pod_yet_takes_none_away_that_runs() {
+        let mut index = index();
+        let pods = ["uid-a", "uid-g", "over"].map(api_pod);
+        let listed = |index: &CgroupIndex| {
+            let listed = index.names.listed().map(|it| it.pod.name.clone());
+            listed.collect::<Vec<_>>()
+        };
+        assert!(index.learn_seen(&pods));
+        assert_eq!(listed(&index), ["over", "uid-a", "uid-g"]);
+        assert!(!index.learn_seen(&[]));
+        assert_eq!(listed(&index), ["uid-a", "uid-g"], "they have cgroups");
+        [5, 6].into_iter().for_each(|it| index.retire(CgroupId(it)));
+        index.learn_seen(&pods[..1]);
+        assert_eq!(listed(&index), ["uid-a"]);
+        index.learn_pods(&[]);
+        assert_eq!(
+            listed(&index),
+            [""; 0],
+            "the API server knows what there is"
+        );
     }
 
     #[test]

@@ -199,6 +199,11 @@ impl Names {
         declared.is_some_and(|it| *it.pod == *pod)
     }
 
+    /// Whether whose the pod is has been told.
+    pub fn is_listed(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|it| it.is_listed)
+    }
+
     /// The pods that the API server has, by UID.
     pub fn listed(&self) -> impl Iterator<Item = &Arc<ApiPod>> {
         let listed = self.pods.values().filter(|it| it.is_listed);

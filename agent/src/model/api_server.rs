@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::time::WallTime;
 
@@ -10,10 +11,13 @@ use super::time::WallTime;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiServerStatus {
+    /// Who is asked for pods.
+    #[serde(default, skip_serializing_if = "PodsFrom::is_api_server")]
+    pub from: PodsFrom,
     /// Its URL; `None`: the file that names it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// Whose pods are watched.
+    /// Whose pods are asked for.
     pub node: String,
     /// Since when pods are shown as it had them then. `None`: they are shown as it has them, or it has never told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,6 +28,29 @@ pub struct ApiServerStatus {
     /// `None`: none are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<EventsStatus>,
+}
+
+/// Who tells of the pods of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PodsFrom {
+    #[default]
+    ApiServer,
+    Kubelet,
+}
+
+impl PodsFrom {
+    pub fn is_api_server(&self) -> bool {
+        *self == Self::ApiServer
+    }
+
+    /// As it is called where its URL is not known.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ApiServer => "the API server",
+            Self::Kubelet => "kubelet",
+        }
+    }
 }
 
 /// Of the OOM kills since the agent started, how many it was told by Events. One that is the matter of a pod and of the
@@ -43,6 +70,15 @@ pub struct EventsStatus {
     pub fault: Option<String>,
 }
 
+/// What a kubelet is run by, as it says itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldSettings {
+    /// Where it said so, an URL.
+    pub url: String,
+    /// Of KubeletConfiguration, with its command line and its defaults in them.
+    pub fields: Map<String, Value>,
+}
+
 /// One question that was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
@@ -55,6 +91,7 @@ pub struct Asked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiVerb {
+    Get,
     List,
     Watch,
     Create,
@@ -64,6 +101,7 @@ pub enum ApiVerb {
 impl ApiVerb {
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Get => "get",
             Self::List => "list",
             Self::Watch => "watch",
             Self::Create => "create",
@@ -76,6 +114,10 @@ impl ApiVerb {
 pub enum ApiResource {
     Pods,
     Events,
+    /// Those of a node, of its kubelet.
+    NodesPods,
+    /// The settings of its kubelet.
+    NodesConfigz,
 }
 
 impl ApiResource {
@@ -83,6 +125,8 @@ impl ApiResource {
         match self {
             Self::Pods => "pods",
             Self::Events => "events",
+            Self::NodesPods => "nodes/pods",
+            Self::NodesConfigz => "nodes/configz",
         }
     }
 }

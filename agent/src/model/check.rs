@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::api_server::PodsFrom;
 use super::cgroup_name::CgroupDriver;
 use super::kernel::{Capability, KernelVersion, Lockdown};
 use super::mounts::CgroupFacts;
@@ -141,10 +142,12 @@ pub enum WorkloadFacts {
     Nobody(String),
 }
 
-/// What an API server answers.
+/// What an API server or a kubelet answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiServerFacts {
+    /// Who was asked for the pods.
+    pub from: PodsFrom,
     /// Its URL; `None`: the file that names it cannot be read.
     pub server: Option<String>,
     pub node: String,
@@ -154,6 +157,29 @@ pub struct ApiServerFacts {
     pub fault: Option<String>,
     /// Verbs and resources that the agent would use and may not.
     pub lacks: Vec<String>,
+    /// Why it is not known whether Events can be written, if that is not asked of who tells of the pods.
+    pub events_fault: Option<String>,
+    /// By what it was known, if it is a kubelet.
+    pub voucher: Option<Voucher>,
+}
+
+/// By what a kubelet is known to be the one of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Voucher {
+    /// Its certificate is one that it has in its files.
+    File,
+    /// The authority of the cluster vouches for the name of the node, or for its address.
+    Authority,
+}
+
+impl fmt::Display for Voucher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::File => "a certificate in its own files",
+            Self::Authority => "the authority of the cluster",
+        })
+    }
 }
 
 /// What a kubelet that runs is run by.
@@ -163,6 +189,8 @@ pub enum KubeletSettingsFacts {
     Known(KubeletStatus),
     /// Why not.
     Unknown(String),
+    /// The same; only kubelet itself can tell, if it is asked.
+    Untold(String),
 }
 
 /// Signs of a kubelet.

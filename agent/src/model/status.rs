@@ -134,6 +134,9 @@ pub struct KubeletStatus {
     pub files: Vec<String>,
     /// Fields of KubeletConfiguration that its command line says, among those that are looked at.
     pub flags: Vec<String>,
+    /// Where it was asked itself; `None`: it was not, and its files and its command line were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
     /// Files that were written after it started: it may go by what they said before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
@@ -148,6 +151,9 @@ impl fmt::Display for KubeletStatus {
 impl KubeletStatus {
     /// In words.
     pub fn sources(&self) -> String {
+        if let Some(url) = &self.asked {
+            return format!("what it says at {url}");
+        }
         let flags = match self.flags.is_empty() {
             true => None,
             false => Some(format!("its command line ({})", self.flags.join(", "))),

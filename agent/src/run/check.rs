@@ -11,7 +11,8 @@ use crate::decide::cgroup_files::FileRules;
 use crate::decide::device_access::device_access;
 use crate::decide::reserved::{ReservedCgroup, reserved_cgroups};
 use crate::model::check::{
-    Bpffs, CgroupDetection, CheckReport, FactSheet, ProgramCheck, ReservedCgroupFacts,
+    Bpffs, CgroupDetection, CheckReport, FactSheet, KubeletSettingsFacts, ProgramCheck,
+    ReservedCgroupFacts,
 };
 use crate::model::mounts::CgroupFacts;
 use crate::sources::bpf::{self, LoadOptions, ProgramReport, ProgramState, Stream, Streams};
@@ -26,7 +27,11 @@ pub fn check(config: &Config) -> CheckReport {
     let mut facts = facts(config);
     if let Mode::Observe(settings) = &config.mode {
         facts.runtime = observe::find_runtime(settings);
-        facts.workloads = Some(observe::find_workloads(settings));
+        let pods = facts.pod_cgroups.as_ref();
+        facts.workloads = Some(observe::find_workloads(settings, pods));
+        if let Some(KubeletSettingsFacts::Untold(_)) = &facts.kubelet_settings {
+            facts.kubelet_settings = Some(observe::ask_kubelet(settings, pods));
+        }
     }
     let mut programs = try_programs();
     if let (Mode::Own(_), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use self::kubelet::{KUBELET_GAP, Kubelet, Kubelets};
+use self::kubelet::{Kubelet, KubeletError, Kubelets, Untold};
 use self::place::Place;
 pub(super) use self::place::PlaceError;
 use self::placement::Placement;
@@ -44,9 +44,9 @@ use super::serve::{self, Server, Shown};
 use super::sweep::{self, Sweeper};
 use super::told::Told;
 use super::{RunError, check, directories, identity, missed};
-use crate::api_server;
+use crate::api_server::{self, ApiServer, KubeletAsker};
 use crate::config::{Config, DEFAULT_ROOT_DIRECTORY, ObserveConfig, ObservedRuntime};
-use crate::model::api_server::ApiServerStatus;
+use crate::model::api_server::{ApiServerStatus, PodsFrom};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::check::{KubeletSettingsFacts, PodCgroups, WorkloadFacts};
 use crate::model::mounts::CgroupFacts;
@@ -105,6 +105,10 @@ struct Loop {
     node: Node,
     /// `Err`: why it is not known what it is run by.
     kubelet: Result<Kubelet, String>,
+    /// Why it does not tell, either; `None`: it does, or was not asked.
+    untold: Option<Untold>,
+    /// Who can ask it; `None`: nobody.
+    settings_asker: Option<KubeletAsker>,
     tree: Arc<KubeTree>,
     sweeper: Sweeper,
     /// `None`: the size of the memory is not known.
@@ -167,13 +171,33 @@ pub(super) fn find_pods(
 
 fn facts_of(
     observe: &ObserveConfig,
-    kubelet: Result<Kubelet, String>,
+    kubelet: Result<Kubelet, KubeletError>,
 ) -> Option<KubeletSettingsFacts> {
     let facts = match kubelet {
         Ok(kubelet) => KubeletSettingsFacts::Known(kubelet.status),
-        Err(why) => KubeletSettingsFacts::Unknown(why),
+        Err(error @ KubeletError::Within(_)) => KubeletSettingsFacts::Untold(error.to_string()),
+        Err(error) => KubeletSettingsFacts::Unknown(crate::observe::chain(&error)),
     };
     observe.asks_kubelet.then_some(facts)
+}
+
+/// For `ballast check`: what the kubelet is run by that does not tell on its command line.
+pub(super) fn ask_kubelet(
+    observe: &ObserveConfig,
+    pods: Option<&PodCgroups>,
+) -> KubeletSettingsFacts {
+    match kubelet::once_asked(&Root::host(), observe, root_of(pods)) {
+        Ok(kubelet) => KubeletSettingsFacts::Known(kubelet.status),
+        Err(why) => KubeletSettingsFacts::Unknown(why),
+    }
+}
+
+/// What the pods of the node lie below; `None`: that is not known.
+fn root_of(pods: Option<&PodCgroups>) -> Option<CgroupPath> {
+    match pods? {
+        PodCgroups::Found { path, .. } => path.parse::<CgroupPath>().ok()?.parent(),
+        PodCgroups::Absent | PodCgroups::Unknown(_) => None,
+    }
 }
 
 /// Where the pods lie, and the kubelet whose they are. Either may tell the other: `cgroupRoot` says where pods lie,
@@ -182,13 +206,11 @@ fn find_place(
     root: &Root,
     reader: &CgroupReader,
     observe: &ObserveConfig,
-) -> Result<(Option<Place>, Result<Kubelet, String>), PlaceError> {
+) -> Result<(Option<Place>, Result<Kubelet, KubeletError>), PlaceError> {
     let kubelets = observe.asks_kubelet.then(|| Kubelets::read(root, observe));
     let choose = |pods| match &kubelets {
-        Some(all) => all
-            .choose(root, pods)
-            .map_err(|it| crate::observe::chain(&it)),
-        None => Err("it is not asked".to_owned()),
+        Some(all) => all.choose(root, pods),
+        None => Err(KubeletError::NotAsked),
     };
     let kubelet = choose(None);
     let place = kubelet::find_pods(root, reader, observe, kubelet.as_ref().ok())?;
@@ -208,13 +230,17 @@ pub(super) fn find_runtime(observe: &ObserveConfig) -> Option<RuntimeStatus> {
 }
 
 /// For `ballast check`.
-pub(super) fn find_workloads(observe: &ObserveConfig) -> WorkloadFacts {
+pub(super) fn find_workloads(observe: &ObserveConfig, pods: Option<&PodCgroups>) -> WorkloadFacts {
     match pods::source(observe) {
         Ok(PodSource::Nobody(why)) => WorkloadFacts::Nobody(why),
-        Ok(PodSource::ApiServer(settings)) => match api_server::probe(&settings) {
-            Ok(facts) => WorkloadFacts::ApiServer(facts),
-            Err(error) => WorkloadFacts::Nobody(error.to_string()),
-        },
+        Ok(PodSource::Asked(settings)) => {
+            let pods = root_of(pods);
+            let find = kubelet::finder(observe.clone(), move || pods.clone());
+            match api_server::probe(&settings, find) {
+                Ok(facts) => WorkloadFacts::ApiServer(facts),
+                Err(error) => WorkloadFacts::Nobody(error.to_string()),
+            }
+        }
         // The configuration is at fault, which is told by itself.
         Err(error) => WorkloadFacts::Nobody(crate::observe::chain(&error)),
     }
@@ -223,7 +249,7 @@ pub(super) fn find_workloads(observe: &ObserveConfig) -> WorkloadFacts {
 /// What a start goes on with.
 struct Found {
     node: Node,
-    kubelet: Result<Kubelet, String>,
+    kubelet: Result<Kubelet, KubeletError>,
     place: Option<Place>,
     pod_source: PodSource,
 }
@@ -323,7 +349,9 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         config,
         settings: observe.clone(),
         node,
-        kubelet,
+        kubelet: kubelet.map_err(|it| crate::observe::chain(&it)),
+        untold: None,
+        settings_asker: None,
         tree: Arc::clone(&tree),
         background,
         nodefs,
@@ -343,12 +371,13 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         hears_of_cgroups: true,
         gather_due: now,
         measure_due: now,
-        kubelet_due: now + KUBELET_GAP,
+        kubelet_due: now,
     };
     state.sweeper.set_bell(bell.clone());
     state.begin();
     state.begin_pods();
-    let api_server = pods::watch(&state.pod_source, &tree, &log)?;
+    let api_server = pods::watch(&state.pod_source, observe, &tree, &log)?;
+    state.settings_asker = api_server.as_ref().map(ApiServer::settings_asker);
     // Ends after the listener, which asks it.
     let _cri = names::ask_runtime(&observe.runtime, &tree, &log)?;
     let recorder = forensics::keep(
@@ -530,6 +559,7 @@ impl Loop {
             let began = Began::now();
             self.take_runtime();
             self.take_api_server();
+            self.take_kubelet_settings(started);
             self.take_pods(false);
             self.gather_due = began.due_again(GATHER);
             self.publisher.changed(started);
@@ -691,8 +721,8 @@ enum Fault {
     Unreadable,
     /// The runtime tells no names.
     Nameless,
-    /// The API server tells nothing.
-    WithoutApiServer,
+    /// Who is asked for pods tells nothing.
+    WithoutPods(PodsFrom),
     /// It tells of pods what nobody understands.
     Undefined,
 }
@@ -703,7 +733,8 @@ impl Fault {
             Self::Nowhere => "PodsNotFound",
             Self::Unreadable => "TreeUnreadable",
             Self::Nameless => "RuntimeUnavailable",
-            Self::WithoutApiServer => "ApiServerUnavailable",
+            Self::WithoutPods(PodsFrom::ApiServer) => "ApiServerUnavailable",
+            Self::WithoutPods(PodsFrom::Kubelet) => "KubeletUnavailable",
             Self::Undefined => "PodsNotUnderstood",
         }
     }

@@ -16,6 +16,14 @@ use crate::sys::{FsError, Operation, Root, clock};
 const KUBELETS: [&str; 4] = [KUBELET, "k3s-server", "k3s-agent", "kubelite"];
 const KUBELET: &str = "kubelet";
 
+/// Namespaces that a container has of its own, and the numbers of those that the kernel starts with
+/// (include/linux/proc_ns.h, Linux 6.12: `PROC_CGROUP_INIT_INO`, `PROC_PID_INIT_INO`, `PROC_USER_INIT_INO`).
+const FIRST_NAMESPACES: [(&str, u32); 3] = [
+    ("cgroup", 0xEFFF_FFFB),
+    ("pid", 0xEFFF_FFFC),
+    ("user", 0xEFFF_FFFD),
+];
+
 /// Drop-ins of a kubelet, and levels of directories below the first: more are not read.
 const MAX_FILES: usize = 64;
 const MAX_DEPTH: usize = 8;
@@ -76,6 +84,16 @@ impl KubeletProcess {
     pub fn has_own_cgroups(&self, root: &Root) -> bool {
         let namespace = |pid: u32| root.read_link(format!("/proc/{pid}/ns/cgroup")).ok();
         namespace(self.pid) != namespace(1)
+    }
+
+    /// Whether it shares the namespaces of the node's first process that a container has of its own. Where those of the
+    /// first process cannot be read, they are taken to be the kernel's first. False where its own cannot be read.
+    pub fn is_of_the_node(&self, root: &Root) -> bool {
+        FIRST_NAMESPACES.iter().all(|(kind, first)| {
+            let of = |pid: u32| root.read_link(format!("/proc/{pid}/ns/{kind}")).ok();
+            let of_node = of(1).unwrap_or_else(|| format!("{kind}:[{first}]").into());
+            of(self.pid) == Some(of_node)
+        })
     }
 
     /// By the clock of the node as it goes now.

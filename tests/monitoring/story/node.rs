@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use ballast::model::agent_process::ProcessUsage;
-use ballast::model::api_server::{ApiAnswer, ApiResource, ApiVerb, Asked};
+use ballast::model::api_server::{ApiAnswer, ApiResource, ApiVerb, Asked, PodsFrom};
 use ballast::model::event::{AttributionMethod, CgroupId};
 use ballast::model::eviction::{DiskUse, MemoryMethod, Signal, StallSource, StallTotals};
 use ballast::model::kubelet_duty::{KubeletDuty, KubeletNames};
@@ -142,7 +142,7 @@ impl Node {
         self.metrics = Metrics::new(KubeletDuty::ALL, KubeletNames::Both, Identity::Names);
         self.metrics.restore_oom_counts(&counts, self.now);
         self.metrics.begin_eviction();
-        self.metrics.begin_api(true);
+        self.metrics.begin_api(PodsFrom::ApiServer, true);
         self.metrics.state_restored(state);
         self.started_at = self.wall();
         self.before = None;

@@ -1,4 +1,4 @@
-//! The way to the API server of the cluster, from outside its network namespace. It can be cut.
+//! Ways into the network namespace of the cluster, from outside of it. They can be cut.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,12 +15,18 @@ use serde_json::{Value, json};
 use super::{NAME, cluster, text};
 use crate::agent::Agent;
 
-/// See the module. It ends when it is dropped.
+/// A way to one address in the namespace. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Way {
+    pub address: SocketAddr,
+    state: Arc<State>,
+}
+
+/// The way to the API server, and the file that leads there.
 #[derive(Debug)]
 pub struct ApiWay {
     kubeconfig: PathBuf,
-    address: SocketAddr,
-    state: Arc<State>,
+    way: Way,
 }
 
 #[derive(Debug, Default)]
@@ -30,24 +36,11 @@ struct State {
     open: Mutex<Vec<TcpStream>>,
 }
 
-impl ApiWay {
-    /// `name`: of the file that leads the agent this way.
-    pub fn new(name: &str) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
+impl Way {
+    /// `from`: where it begins; port 0: any.
+    pub fn new(from: &str, to: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(from).with_context(|| format!("listen on {from}"))?;
         let address = listener.local_addr()?;
-        let config = fs::read_to_string(cluster()?.join("agent.kubeconfig"))?;
-        let mut config: Value = serde_json::from_str(&config)?;
-        let server = text(&config, "/clusters/0/cluster/server")?.to_owned();
-        let to: SocketAddr = server
-            .strip_prefix("https://")
-            .and_then(|it| it.parse().ok())
-            .with_context(|| format!("no address: {server}"))?;
-        let found = config.pointer_mut("/clusters/0/cluster");
-        let found = found.context("it has a cluster")?;
-        found["server"] = json!(format!("https://{address}"));
-        found["tls-server-name"] = json!(to.ip().to_string());
-        let kubeconfig = std::env::temp_dir().join(format!("ballast-{name}-{}", address.port()));
-        fs::write(&kubeconfig, config.to_string())?;
         let state = Arc::<State>::default();
         let of_way = Arc::clone(&state);
         let namespace = File::open(format!("/run/netns/{NAME}"))?;
@@ -71,19 +64,7 @@ impl ApiWay {
                 }
             }
         });
-        Ok(Self {
-            kubeconfig,
-            address,
-            state,
-        })
-    }
-
-    /// The agent asks this way.
-    pub fn lead(&self, agent: &mut Agent) {
-        agent.sections.push_str(&format!(
-            "pods: {{source: apiserver}}\nkubernetes: {{nodeName: {NAME}, kubeconfigFile: {}}}\n",
-            self.kubeconfig.display()
-        ));
+        Ok(Self { address, state })
     }
 
     /// Nobody gets through any more.
@@ -97,12 +78,66 @@ impl ApiWay {
     }
 }
 
-impl Drop for ApiWay {
+impl Drop for Way {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::Relaxed);
         self.state.close();
         // For the listener to notice.
         TcpStream::connect(self.address).ok();
+    }
+}
+
+impl ApiWay {
+    /// `name`: of the file that leads the agent this way.
+    pub fn new(name: &str) -> Result<Self> {
+        Self::of("agent", name)
+    }
+
+    /// The same with the credentials of another file of the cluster.
+    pub fn of(user: &str, name: &str) -> Result<Self> {
+        let config = fs::read_to_string(cluster()?.join(format!("{user}.kubeconfig")))?;
+        let mut config: Value = serde_json::from_str(&config)?;
+        let server = text(&config, "/clusters/0/cluster/server")?.to_owned();
+        let to: SocketAddr = server
+            .strip_prefix("https://")
+            .and_then(|it| it.parse().ok())
+            .with_context(|| format!("no address: {server}"))?;
+        let way = Way::new("127.0.0.1:0", to)?;
+        let found = config.pointer_mut("/clusters/0/cluster");
+        let found = found.context("it has a cluster")?;
+        found["server"] = json!(format!("https://{}", way.address));
+        found["tls-server-name"] = json!(to.ip().to_string());
+        let file = format!("ballast-{name}-{}", way.address.port());
+        let kubeconfig = std::env::temp_dir().join(file);
+        fs::write(&kubeconfig, config.to_string())?;
+        Ok(Self { kubeconfig, way })
+    }
+
+    /// The agent asks this way.
+    pub fn lead(&self, agent: &mut Agent) {
+        self.lead_from("apiserver", agent);
+    }
+
+    /// The agent asks `source` for pods, and tells of them this way.
+    pub fn lead_from(&self, source: &str, agent: &mut Agent) {
+        agent.sections.push_str(&format!(
+            "pods: {{source: {source}}}\nkubernetes: {{nodeName: {NAME}, kubeconfigFile: {}}}\n",
+            self.kubeconfig.display()
+        ));
+    }
+
+    /// Nobody gets through any more.
+    pub fn cut(&self) {
+        self.way.cut();
+    }
+
+    pub fn mend(&self) {
+        self.way.mend();
+    }
+}
+
+impl Drop for ApiWay {
+    fn drop(&mut self) {
         fs::remove_file(&self.kubeconfig).ok();
     }
 }

@@ -38,16 +38,17 @@ impl Process {
         Self::of(self.pid) == Some(self)
     }
 
-    /// The command that starts it again, in the network namespace of the node.
-    pub(super) fn command(self) -> Result<Command> {
+    /// The command that starts it again. `program`: what runs the program of this path in the network namespace of the
+    /// node.
+    pub(super) fn command(self, program: impl FnOnce(&Path) -> Result<Command>) -> Result<Command> {
         let read = |name: &str| {
             let path = format!("/proc/{}/{name}", self.pid);
             fs::read(&path).with_context(|| format!("read {path}"))
         };
         let (command_line, environment) = (read("cmdline")?, read("environ")?);
         let mut words = strings(&command_line);
-        let program = words.next().context("a process without a command")?;
-        let mut command = in_namespace(Path::new(program));
+        let path = words.next().context("a process without a command")?;
+        let mut command = program(Path::new(path))?;
         command.args(words);
         for variable in strings(&environment) {
             let mut parts = variable.as_bytes().splitn(2, |it| *it == b'=');

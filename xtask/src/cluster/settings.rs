@@ -38,6 +38,13 @@ pub(super) const AGENT: User = User {
     group: "ballast:agents",
 };
 
+/// The same where it asks kubelet for pods, with those of deploy/clusterrole-observe-kubelet.yaml.
+pub(super) const AGENT_OF_KUBELET: User = User {
+    name: "ballast-kubelet",
+    token: "ballast-cluster-agent-kubelet",
+    group: "ballast:agents",
+};
+
 pub(super) struct User {
     pub(super) name: &'static str,
     pub(super) token: &'static str,
@@ -46,7 +53,7 @@ pub(super) struct User {
 
 /// A file with lines as the API server's `--token-auth-file` has them.
 pub(super) fn tokens() -> String {
-    [ADMIN, KUBELET, AGENT]
+    [ADMIN, KUBELET, AGENT, AGENT_OF_KUBELET]
         .iter()
         .map(|it| format!("{},{},{},{}\n", it.token, it.name, it.name, it.group))
         .collect()

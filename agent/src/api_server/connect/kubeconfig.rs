@@ -191,6 +191,7 @@ impl Cluster {
             identity,
             unsent,
             impersonated: user.impersonated().headers()?,
+            kubelet: None,
         })
     }
 

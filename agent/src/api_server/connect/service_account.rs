@@ -35,6 +35,7 @@ pub(super) fn access(variable: impl Fn(&str) -> Option<String>) -> Result<Access
         },
         unsent: None,
         impersonated: Vec::new(),
+        kubelet: None,
     })
 }
 

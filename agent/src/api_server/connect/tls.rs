@@ -1,10 +1,12 @@
 //! Whom the agent believes to be the API server, and by which certificate the agent is known there.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -13,6 +15,7 @@ use rustls::{
 };
 
 use super::read;
+use crate::model::check::Voucher;
 use crate::sys::chain;
 
 /// The keys that ring can sign with.
@@ -45,6 +48,7 @@ impl Pem {
 /// Who may vouch for the server.
 pub(super) enum Trust {
     Roots(RootCertStore),
+    Kubelet(OfKubelet),
     /// The server may be anybody.
     Anybody,
     /// Without TLS.
@@ -125,6 +129,33 @@ pub(super) fn roots_of_system() -> Result<RootCertStore, String> {
     }
 }
 
+/// By what a kubelet is known.
+pub(super) struct OfKubelet {
+    /// What it has in its files; `Err`: why that is not known.
+    pub(super) certificates: Result<Vec<CertificateDer<'static>>, String>,
+    /// That of the cluster; `None`: not known.
+    pub(super) authority: Option<RootCertStore>,
+    /// Name of the node.
+    pub(super) node: String,
+    pub(super) found: Found,
+}
+
+/// What a kubelet was known by, once a connection has been made.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found(Arc<OnceLock<Voucher>>);
+
+impl Found {
+    pub(super) fn voucher(&self) -> Option<Voucher> {
+        self.0.get().copied()
+    }
+}
+
+/// The certificates of a text; other blocks, a key for instance, count for nothing.
+pub(super) fn certificates_in(pem: &[u8]) -> Vec<CertificateDer<'static>> {
+    let all = CertificateDer::pem_slice_iter(pem);
+    all.filter_map(Result::ok).collect()
+}
+
 pub(super) fn client_config(
     trust: Trust,
     certificate: Option<ClientCertificate>,
@@ -136,6 +167,9 @@ pub(super) fn client_config(
     let builder = match trust {
         Trust::Roots(roots) => builder.with_root_certificates(roots),
         Trust::Nobody => builder.with_root_certificates(RootCertStore::empty()),
+        Trust::Kubelet(of) => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Kubelet::new(of, &provider)?)),
         Trust::Anybody => builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&provider)))),
@@ -211,6 +245,122 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
+/// Takes a certificate that kubelet has in its files, which it may have signed itself and whose time may be over, and
+/// one that the authority of the cluster vouches for. Who has none of both gets no credentials.
+#[derive(Debug)]
+struct Kubelet {
+    certificates: Result<Vec<CertificateDer<'static>>, String>,
+    authority: Option<Arc<WebPkiServerVerifier>>,
+    node: Option<ServerName<'static>>,
+    found: Found,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Kubelet {
+    fn new(of: OfKubelet, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
+        let authority = of.authority.map(|roots| {
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+                .build()
+        });
+        Ok(Self {
+            certificates: of.certificates,
+            authority: authority.transpose().map_err(|it| chain(&it))?,
+            node: ServerName::try_from(of.node).ok(),
+            found: of.found,
+            provider: Arc::clone(provider),
+        })
+    }
+
+    /// Whether it is of the node, or of its address: in what kubelet asks the cluster for there are all addresses of the
+    /// node (pkg/kubelet/certificate/kubelet.go, `addressesToHostnamesAndIPs`). Other nodes have the loopback address
+    /// too, and k3s puts it into the certificates of all of them.
+    fn is_vouched_for(
+        &self,
+        authority: &WebPkiServerVerifier,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        address: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let address = Some(address).filter(|it| !is_loopback(it));
+        let mut verified = Err(Error::General("the node has no name".to_owned()));
+        for name in self.node.iter().chain(address) {
+            verified = authority.verify_server_cert(certificate, intermediates, name, &[], now);
+            if verified.is_ok() {
+                break;
+            }
+        }
+        verified.map(|_| ())
+    }
+}
+
+fn is_loopback(name: &ServerName<'_>) -> bool {
+    match name {
+        ServerName::IpAddress(address) => IpAddr::from(*address).is_loopback(),
+        _ => false,
+    }
+}
+
+impl ServerCertVerifier for Kubelet {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        address: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let not_in_files = match &self.certificates {
+            Ok(known) if known.iter().any(|it| it == certificate) => None,
+            Ok(_) => Some("it is in none of kubelet's files"),
+            Err(why) => Some(why.as_str()),
+        };
+        let voucher = if let Some(not_in_files) = not_in_files {
+            let verified = match &self.authority {
+                None => Err("the authority of the cluster is not known".to_owned()),
+                Some(it) => self
+                    .is_vouched_for(it, certificate, intermediates, address, now)
+                    .map_err(|it| it.to_string()),
+            };
+            verified.map_err(|why| {
+                let text = "who answers cannot be known to be kubelet by its certificate";
+                Error::General(format!("{text}: {not_in_files}; {why}"))
+            })?;
+            Voucher::Authority
+        } else {
+            Voucher::File
+        };
+        // It is the same as that of an earlier connection, or that was of the other kind.
+        self.found.0.set(voucher).ok();
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
@@ -247,6 +397,42 @@ mod tests {
     fn check(certificate: &[u8], key: &[u8], right: &str) {
         let why = config(certificate, key).unwrap_err();
         assert!(why.starts_with(right), "{why}");
+    }
+
+    #[test]
+    fn a_kubelet_is_vouched_for_by_its_name_or_by_an_address_that_is_its_own() {
+        let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut authority = RootCertStore::empty();
+        let certificate = params.self_signed(&key).unwrap();
+        authority.add(certificate.der().clone()).unwrap();
+        let issuer = rcgen::Issuer::new(params, key);
+        let kubelet = OfKubelet {
+            certificates: Err("not known".to_owned()),
+            authority: Some(authority),
+            node: "node1".to_owned(),
+            found: Found::default(),
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let kubelet = Kubelet::new(kubelet, &provider).unwrap();
+        for (names, asked, is_believed) in [
+            (&["node1"][..], "10.0.0.7", true),
+            (&["node1", "127.0.0.1"], "127.0.0.1", true),
+            (&["10.0.0.7", "10.0.0.8"], "10.0.0.7", true),
+            (&["node2", "10.0.0.8"], "10.0.0.7", false),
+            (&["node2", "127.0.0.1"], "127.0.0.1", false),
+            (&["node2", "::1"], "::1", false),
+        ] {
+            let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
+            let params = rcgen::CertificateParams::new(names.clone()).unwrap();
+            let key = rcgen::KeyPair::generate().unwrap();
+            let certificate = params.signed_by(&key, &issuer).unwrap();
+            let asked = ServerName::try_from(asked).unwrap();
+            let now = UnixTime::now();
+            let verified = kubelet.verify_server_cert(certificate.der(), &[], &asked, &[], now);
+            assert_eq!(verified.is_ok(), is_believed, "{names:?} {verified:?}");
+        }
     }
 
     #[test]

@@ -12,29 +12,45 @@ use serde_json::Value;
 
 use crate::model::api_pod::Definition;
 use crate::model::api_pod::object::{Amounts, Container, PodObject, Resources, Spec};
-use crate::model::pod::{CONFIG_MIRROR_ANNOTATION, FieldFault, Pod, PodOrigin};
+use crate::model::api_server::PodsFrom;
+use crate::model::pod::{
+    CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION, FieldFault, Pod, PodOrigin,
+};
 use crate::model::record::PodRef;
 
 /// `Err`: why it is not understood.
-pub(super) fn of_pod(pod: &PodObject, names: &PodRef) -> Result<Definition, String> {
-    let checked = Pod::from_v1(&v1_pod(pod, names), PodOrigin::Api);
+pub(super) fn of_pod(
+    pod: &PodObject,
+    names: &PodRef,
+    from: PodsFrom,
+) -> Result<Definition, String> {
+    let checked = Pod::from_v1(&v1_pod(pod, names, from), PodOrigin::Api);
     checked.map(|it| Definition::of(&it)).map_err(|faults| {
         let faults: Vec<String> = faults.iter().map(FieldFault::to_string).collect();
         faults.join("; ")
     })
 }
 
-fn v1_pod(pod: &PodObject, names: &PodRef) -> v1::Pod {
-    // To kubelet the annotation alone makes a mirror, and what it runs is the static pod.
+fn v1_pod(pod: &PodObject, names: &PodRef, from: PodsFrom) -> v1::Pod {
+    // To kubelet the annotation alone makes a mirror, and what it runs is the static pod. On the API server anybody can
+    // say that a pod is a static one.
     let annotations = pod.metadata.annotations.as_ref();
     let mirror = annotations.and_then(|it| it.mirror.clone());
-    let mirror = mirror.map(|it| (CONFIG_MIRROR_ANNOTATION.to_owned(), it));
+    let source = annotations.filter(|_| from == PodsFrom::Kubelet);
+    let source = source.and_then(|it| it.source.clone());
+    let annotations = [
+        (CONFIG_MIRROR_ANNOTATION, mirror),
+        (CONFIG_SOURCE_ANNOTATION, source),
+    ];
+    let annotations = annotations
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
     v1::Pod {
         metadata: ObjectMeta {
             namespace: Some(names.namespace.clone()),
             name: Some(names.name.clone()),
             uid: Some(names.uid.0.clone()),
-            annotations: Some(mirror.into_iter().collect()),
+            annotations: Some(annotations.collect()),
             ..ObjectMeta::default()
         },
         spec: pod.spec.as_ref().map(v1_spec),

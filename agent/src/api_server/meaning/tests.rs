@@ -16,17 +16,23 @@ use crate::units::{Bytes, MilliCpu};
 const LIST: &str = include_str!("../../../../tests/data/kube/api_pods_list.json");
 const WATCH: &[u8] = include_bytes!("../../../../tests/data/kube/api_watch.jsonl.gz");
 
+const OF_KUBELET: &str = include_str!("../../../../tests/data/kube/kubelet_pods.json");
+
 fn listed() -> BTreeMap<String, ApiPod> {
-    let list: Value = serde_json::from_str(LIST).unwrap();
+    pods_in(LIST, PodsFrom::ApiServer)
+}
+
+fn pods_in(list: &str, from: PodsFrom) -> BTreeMap<String, ApiPod> {
+    let list: Value = serde_json::from_str(list).unwrap();
     let items = list["items"].as_array().unwrap();
     let pods = items
         .iter()
-        .map(|it| of_pod(&serde_json::from_value(it.clone()).unwrap()).unwrap());
+        .map(|it| of_pod(&serde_json::from_value(it.clone()).unwrap(), from).unwrap());
     pods.map(|it| (it.pod.name.clone(), it)).collect()
 }
 
 fn of(pod: Value) -> Option<ApiPod> {
-    of_pod(&serde_json::from_value(pod).unwrap())
+    of_pod(&serde_json::from_value(pod).unwrap(), PodsFrom::ApiServer)
 }
 
 #[test]
@@ -36,6 +42,24 @@ fn a_static_pod_has_the_uid_of_its_cgroup() {
     assert_eq!(web.pod.uid.0, "3a1c8b495ae52debc7774724274949eb");
     assert_eq!(web.workload.kind, "Pod");
     assert_eq!(web.workload.name, "web-node2");
+}
+
+#[test]
+fn kubelet_tells_the_same_of_pods_as_the_api_server() {
+    let (mut pods, mut listed) = (pods_in(OF_KUBELET, PodsFrom::Kubelet), listed());
+    // It has the static pod itself, to which nobody gives a priority; its mirror gets one when it is made.
+    let static_pod = &pods["web-node2"];
+    let mirror = &listed["web-node2"];
+    let [of_static, of_mirror] = [static_pod, mirror].map(|it| it.definition.as_ref().unwrap());
+    assert!(of_static.is_critical && of_mirror.is_critical);
+    assert_eq!((of_static.priority, of_mirror.priority), (0, 2_000_001_000));
+    assert_eq!(of_static.requests, of_mirror.requests);
+    assert!(!static_pod.is_mirror && mirror.is_mirror);
+    assert_eq!(static_pod.pod, mirror.pod);
+    let static_pod = pods.remove("web-node2").unwrap();
+    let mirror = listed.remove("web-node2").unwrap();
+    assert_eq!(static_pod.containers, mirror.containers);
+    assert_eq!(pods, listed);
 }
 
 #[test]
@@ -88,7 +112,7 @@ fn a_recorded_watch_names_every_container_that_kubelet_told_of() {
     for line in text.lines() {
         match serde_json::from_str::<WatchEvent<PodObject>>(line).unwrap() {
             WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-                let pod = of_pod(&pod).unwrap();
+                let pod = of_pod(&pod, PodsFrom::ApiServer).unwrap();
                 for container in &pod.containers {
                     for it in &container.instances {
                         let named = (pod.pod.name.clone(), container.name.clone());

@@ -469,6 +469,7 @@ fn beside_a_kubelet_it_is_said_what_that_goes_by() {
     let mut status = example_status();
     status.agent.mode = "observe".into();
     status.node.kubelet = Some(KubeletStatus {
+        asked: None,
         pid: 4711,
         started_at: WallTime::default(),
         files: vec!["/k/config.yaml".into(), "/k/conf.d/a\nb.conf".into()],

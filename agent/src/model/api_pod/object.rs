@@ -38,6 +38,10 @@ pub struct Annotations {
     /// (pkg/kubelet/types/pod_update.go, `ConfigMirrorAnnotationKey`).
     #[serde(rename = "kubernetes.io/config.mirror")]
     pub mirror: Option<String>,
+    /// From where kubelet has the pod: `api`, or a source of static pods. Only kubelet can be believed
+    /// (pkg/kubelet/types/pod_update.go, `ConfigSourceAnnotationKey`).
+    #[serde(rename = "kubernetes.io/config.source")]
+    pub source: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

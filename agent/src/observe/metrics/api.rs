@@ -1,25 +1,33 @@
-//! The API server: what it was asked, and what it was told by Events. There are no series where nobody asks it.
+//! The API server: what it was asked, and what it was told by Events; and the kubelet that is asked for pods in its
+//! place. There are no series of what nobody asks.
 
 use super::labels::{ApiCode, EventResult};
 use super::{Metrics, observe, set_time};
-use crate::model::api_server::{ApiAnswer, ApiResource, ApiVerb, Asked};
+use crate::model::api_server::{ApiAnswer, ApiResource, ApiVerb, Asked, PodsFrom};
 use crate::model::kube_event::Reason;
 use crate::model::time::WallTime;
 
 /// What is asked.
-const QUESTIONS: [(ApiVerb, ApiResource); 4] = [
+const QUESTIONS: [(ApiVerb, ApiResource); 5] = [
     (ApiVerb::List, ApiResource::Pods),
     (ApiVerb::Watch, ApiResource::Pods),
+    (ApiVerb::Get, ApiResource::NodesPods),
     (ApiVerb::Create, ApiResource::Events),
     (ApiVerb::Patch, ApiResource::Events),
 ];
 
 impl Metrics {
-    /// The API server is asked for pods, and told by Events if `writes_events`.
-    pub fn begin_api(&self, writes_events: bool) {
+    /// Pods are asked of `from`, and the API server is told by Events if `writes_events`.
+    pub fn begin_api(&self, from: PodsFrom, writes_events: bool) {
         let families = &self.shared.api;
         for (verb, resource) in QUESTIONS {
-            if resource == ApiResource::Events && !writes_events {
+            let is_asked = match resource {
+                ApiResource::Pods => from == PodsFrom::ApiServer,
+                ApiResource::NodesPods => from == PodsFrom::Kubelet,
+                ApiResource::Events => writes_events,
+                ApiResource::NodesConfigz => false,
+            };
+            if !is_asked {
                 continue;
             }
             let (verb, resource) = (verb.as_str(), resource.as_str());

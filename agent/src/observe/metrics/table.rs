@@ -508,12 +508,12 @@ const TABLE: &[Family] = &[
     agent("ballast_state_restores_total", Counter, Count, &["result"],
         "How the state file was read at start; one per start.").area(State),
     agent("ballast_api_requests_total", Counter, Count, &["verb", "resource", "code"],
-        "Questions to the API server by how it answered: `2xx`, the HTTP status of a refusal, `none` for no answer in time.")
+        "Questions to the API server, and to kubelet for `nodes/pods` and `nodes/configz`, by the answer: `2xx`, the HTTP status of a refusal, `none` for no answer in time.")
         .area(Api),
     agent("ballast_api_request_duration_seconds", LATENCY, Seconds, &["verb", "resource"],
         "To the end of the answer; of a watch, to its beginning.").area(Api),
     agent("ballast_api_last_success_timestamp_seconds", Gauge, Timestamp, &["resource"],
-        "When the API server was last heard of pods, which a watch is every minute, or took an Event; absent until the first time.")
+        "When the API server was last heard of pods, which a watch is every minute, or kubelet (`nodes/pods`), or an Event was taken; absent until the first time.")
         .area(Api),
     agent("ballast_api_events_total", Counter, Count, &["reason", "result"],
         "OOM kills by what became of the Event that was to tell of them; folded ones were told by an Event of the node.")

@@ -14,7 +14,7 @@ use super::labels::{
 use super::*;
 use crate::model::admission::{self, AdmissionTally};
 use crate::model::agent_process::ProcessUsage;
-use crate::model::api_server::{ApiAnswer, ApiResource, ApiVerb, Asked};
+use crate::model::api_server::{ApiAnswer, ApiResource, ApiVerb, Asked, PodsFrom};
 use crate::model::event::{AttributionMethod, ExitStatus, ProcessChange};
 use crate::model::kube_event::Reason;
 use crate::model::pod::PodUid;
@@ -150,7 +150,7 @@ fn everything_of(identity: Identity) -> Metrics {
     pressure::set_all(&metrics, at);
     container_stats::set_all(&metrics);
     kubelet::set_all(&metrics);
-    metrics.begin_api(true);
+    metrics.begin_api(PodsFrom::ApiServer, true);
     metrics.api_told(ApiResource::Pods, at);
     metrics.ring_found(Stream::Oom, 0.5);
     metrics.set_recording(1, 0, Some(at));
@@ -185,7 +185,7 @@ fn a_scrape_holds_the_families_of_the_table_and_no_other() {
 #[test]
 fn questions_to_the_api_server_are_counted_by_their_answers() {
     let metrics = Metrics::default();
-    metrics.begin_api(false);
+    metrics.begin_api(PodsFrom::ApiServer, false);
     let at = WallTime::from_epoch(Duration::from_secs(7));
     let asked = |verb, answer| Asked {
         verb,
@@ -230,7 +230,7 @@ fn questions_to_the_api_server_are_counted_by_their_answers() {
 #[test]
 fn events_are_counted_by_what_became_of_them() {
     let metrics = Metrics::default();
-    metrics.begin_api(true);
+    metrics.begin_api(PodsFrom::ApiServer, true);
     let events = |result: &str| {
         format!(r#"ballast_api_events_total{{reason="OomKilledChild",result="{result}"}}"#)
     };

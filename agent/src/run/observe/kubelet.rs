@@ -3,25 +3,37 @@
 //! It reads them once, when it starts. So they are read again when another kubelet runs, and what was written since
 //! is told.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::Loop;
 use super::place::{Place, PlaceError};
+use super::pods::PodSource;
+use super::{Loop, pods};
+use crate::api_server::{self, FindKubelet, KubeletServer};
 use crate::check::{no_thresholds, settings_changed};
 use crate::config::{
     ConfigError, DEFAULT_ROOT_DIRECTORY, KubeletConfig, KubeletFlags, KubeletSettings,
-    ObserveConfig, is_drop_in,
+    ObserveConfig, Serving, is_drop_in,
 };
+use crate::model::api_server::ToldSettings;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::status::KubeletStatus;
 use crate::model::time::WallTime;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::kubelet_process::{self, KubeletFiles, KubeletProcess};
+use crate::sys::input::MAX_CONFIG_BYTES;
 use crate::sys::{FsError, Root};
 
+/// What the DaemonSet has from the downward API, by custom: `status.hostIP`.
+const HOST_IP: &str = "HOST_IP";
+
 /// Between two looks.
-pub(super) const KUBELET_GAP: Duration = Duration::from_secs(10);
+const KUBELET_GAP: Duration = Duration::from_secs(10);
+
+/// A kubelet inside another program answers so long after that has started, at the latest.
+const STARTING: Duration = Duration::from_secs(60);
 
 /// A file that was written within this time after its start was read, as far as can be told: its start is known to a
 /// clock tick, and it reads its files some time after it.
@@ -43,14 +55,38 @@ pub(super) struct Kubelet {
 pub(super) enum KubeletError {
     #[error("no kubelet runs")]
     Absent,
-    #[error("the kubelet inside {name} (pid {pid}) does not tell on its command line")]
-    Within { name: String, pid: u32 },
+    #[error("the kubelet inside {} (pid {}) does not tell on its command line", .0.name, .0.pid)]
+    Within(KubeletProcess),
     #[error("the kubelet that runs (pid {0}) has its pods elsewhere")]
     Elsewhere(u32),
     #[error("more than one kubelet may have these pods (pid {})", in_words(.0))]
     Several(Vec<u32>),
     #[error("read what kubelet (pid {pid}) was told: {why}")]
     Unreadable { pid: u32, why: String },
+    #[error("it is not asked")]
+    NotAsked,
+}
+
+/// Why it cannot be asked.
+#[derive(Debug, thiserror::Error)]
+enum UnreachedError {
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
+    #[error(
+        "kubelet (pid {0}) is on another network than the agent, and the environment has no {HOST_IP} that is the \
+         address of the node; right would be status.hostIP of the downward API"
+    )]
+    OtherNetwork(u32),
+    #[error(
+        "kubelet (pid {pid}) listens on {address} alone, which is on another network than the agent; right would be an \
+         address of the node (address), or hostNetwork for the agent"
+    )]
+    OtherLoopback { pid: u32, address: IpAddr },
+    #[error(
+        "who is called kubelet (pid {0}) has namespaces of its own, or which it has cannot be read: it may be a \
+         container, and gets no credentials"
+    )]
+    NotOfNode(u32),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -61,12 +97,77 @@ pub(super) enum ReadError {
     Parse(#[from] ConfigError),
 }
 
+/// It was asked for its settings, and did not tell them.
+#[derive(Debug)]
+pub(super) struct Untold {
+    why: String,
+    /// Boottime of the first of these answers in a row.
+    since: Duration,
+}
+
+/// `untold`: why it does not tell what it was asked.
+fn in_full(error: &KubeletError, untold: Option<&str>) -> String {
+    match (error, untold) {
+        (KubeletError::Within(_), Some(why)) => format!("{error}, and was asked: {why}"),
+        _ => crate::observe::chain(error),
+    }
+}
+
+/// The kubelet whose pods lie below `pods`, once it has been asked, if it is one that has to be asked and somebody can
+/// ask it.
+pub(super) fn once_asked(
+    root: &Root,
+    observe: &ObserveConfig,
+    pods: Option<CgroupPath>,
+) -> Result<Kubelet, String> {
+    let process = match Kubelet::find(root, observe, pods.as_ref()) {
+        Err(KubeletError::Within(process)) => process,
+        found => return found.map_err(|it| crate::observe::chain(&it)),
+    };
+    let error = KubeletError::Within(process.clone());
+    let Ok(PodSource::Asked(settings)) = pods::source(observe) else {
+        return Err(error.to_string());
+    };
+    let find = finder(observe.clone(), move || pods.clone());
+    let told = match api_server::kubelet_settings(&settings, find) {
+        Ok(told) => told,
+        Err(error) => Err(error.to_string()),
+    };
+    let told = told.map_err(|why| in_full(&error, Some(&why)))?;
+    let asked = Kubelet::asked(root, process, told, observe);
+    asked.map_err(|it| crate::observe::chain(&it))
+}
+
 fn in_words(pids: &[u32]) -> String {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     pids.join(", ")
 }
 
 impl Kubelet {
+    /// One that does not tell on its command line, and has been asked.
+    fn asked(
+        root: &Root,
+        process: KubeletProcess,
+        told: ToldSettings,
+        observe: &ObserveConfig,
+    ) -> Result<Self, FsError> {
+        Ok(Self {
+            arguments: process.arguments(root)?,
+            settings: KubeletSettings::told(&told.fields, &observe.kubelet_section),
+            // It does not say whether it was told another one.
+            root_directory: PathBuf::from(DEFAULT_ROOT_DIRECTORY),
+            status: KubeletStatus {
+                pid: process.pid,
+                started_at: wall(process.started_at()),
+                asked: Some(told.url),
+                files: Vec::new(),
+                flags: Vec::new(),
+                changed: Vec::new(),
+            },
+            process,
+        })
+    }
+
     /// See [`Kubelets`].
     pub(super) fn find(
         root: &Root,
@@ -83,6 +184,9 @@ impl Kubelet {
         if !arguments.is_ok_and(|it| it == self.arguments) {
             return false;
         }
+        if self.status.asked.is_some() {
+            return true;
+        }
         self.status.changed = match read(root, self.process.clone(), observe) {
             Ok(now) => now.status.changed,
             // They were there, and could be parsed.
@@ -98,6 +202,26 @@ impl Kubelet {
     /// Its files, as it has them now.
     pub(super) fn files(&self, root: &Root) -> Result<KubeletFiles, FsError> {
         self.process.files(root)
+    }
+
+    /// What it may serve by, with what else is in its files; `Err`: why that is not known.
+    fn certificates(&self, root: &Root) -> Result<Vec<u8>, String> {
+        let files = self.files(root).map_err(|it| crate::observe::chain(&it))?;
+        let (mut found, mut why) = (Vec::new(), None);
+        for path in &self.settings.serving.certificate_files {
+            match files.bytes(path, MAX_CONFIG_BYTES) {
+                Ok(bytes) => {
+                    found.extend(bytes);
+                    // The end of the last line.
+                    found.push(b'\n');
+                }
+                Err(error) => why = Some(crate::observe::chain(&error)),
+            }
+        }
+        match (found.is_empty(), why) {
+            (true, Some(why)) => Err(why),
+            _ => Ok(found),
+        }
     }
 
     /// `cgroupRoot` as either driver has it on disk.
@@ -124,9 +248,11 @@ impl Kubelets {
             })
         });
         let plain: Vec<_> = plain.collect();
+        // One in a container is another node's.
+        let mut others = others;
+        others.sort_by_key(|it| !it.is_of_the_node(root));
         let within = others.into_iter().take(usize::from(plain.is_empty()));
-        let within =
-            within.map(|KubeletProcess { name, pid, .. }| Err(KubeletError::Within { name, pid }));
+        let within = within.map(|process| Err(KubeletError::Within(process)));
         Self(plain.into_iter().chain(within).collect())
     }
 
@@ -167,6 +293,61 @@ impl Kubelets {
     }
 }
 
+/// Looks up how the kubelet is asked whose pods lie below `pods`, the root of the tree, as far as that is known.
+pub(super) fn finder(
+    observe: ObserveConfig,
+    pods: impl Fn() -> Option<CgroupPath> + Send + Sync + 'static,
+) -> FindKubelet {
+    Arc::new(move || {
+        let found = server(&Root::host(), &observe, pods().as_ref(), || {
+            pods::of_pod(HOST_IP)
+        });
+        found.map_err(|it| crate::observe::chain(&it))
+    })
+}
+
+/// `host_ip`: what the environment says of the address of the node.
+fn server(
+    root: &Root,
+    observe: &ObserveConfig,
+    pods: Option<&CgroupPath>,
+    host_ip: impl Fn() -> Option<String>,
+) -> Result<KubeletServer, UnreachedError> {
+    let (process, serving, certificates) = match Kubelet::find(root, observe, pods) {
+        Ok(kubelet) => {
+            let certificates = kubelet.certificates(root);
+            (kubelet.process, kubelet.settings.serving, certificates)
+        }
+        // Where it listens is what all of them do.
+        Err(KubeletError::Within(process)) => {
+            let why = "where kubelet has it is not known".to_owned();
+            (process, Serving::default(), Err(why))
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let pid = process.pid;
+    if !process.is_of_the_node(root) {
+        return Err(UnreachedError::NotOfNode(pid));
+    }
+    let network = |of: &str| root.read_link(format!("/proc/{of}/ns/net")).ok();
+    let is_here = network("self") == network(&pid.to_string());
+    let address = match serving.address {
+        Some(address) if address.is_loopback() && !is_here => {
+            return Err(UnreachedError::OtherLoopback { pid, address });
+        }
+        Some(address) => address,
+        None if is_here => Ipv4Addr::LOCALHOST.into(),
+        None => {
+            let told = host_ip().and_then(|it| it.parse::<IpAddr>().ok());
+            told.ok_or(UnreachedError::OtherNetwork(pid))?
+        }
+    };
+    Ok(KubeletServer {
+        address: SocketAddr::new(address, serving.port),
+        certificates,
+    })
+}
+
 /// All that lies anywhere ends with the root itself.
 fn is_end_of(root: &CgroupPath, pods: &CgroupPath) -> bool {
     *root == CgroupPath::root() || pods.as_str().ends_with(root.as_str())
@@ -205,6 +386,7 @@ fn read(
     let status = KubeletStatus {
         pid: process.pid,
         started_at: wall(started_at),
+        asked: None,
         files: read.files.iter().map(|(path, _)| text(path)).collect(),
         flags: flags.fields.keys().cloned().collect(),
         changed: changed.map(|(path, _)| text(path)).collect(),
@@ -262,14 +444,62 @@ impl Loop {
         {
             return;
         }
+        let found = self.find_kubelet(&root);
+        if let (Err(KubeletError::Within(_)), Some(asker)) = (&found, &self.settings_asker) {
+            asker.ask();
+        }
+        // One that is restarted goes by what it went by, until the next one is there, and has said what it goes by.
+        let may_tell = match &found {
+            Err(KubeletError::Absent) => true,
+            Err(KubeletError::Within(_)) => {
+                let untold = self.untold.as_ref();
+                let may_tell = untold.is_none_or(|it| now < it.since + STARTING);
+                may_tell && self.settings_asker.is_some()
+            }
+            _ => false,
+        };
+        if self.kubelet.is_err() || !may_tell {
+            self.set_kubelet(found);
+        }
+    }
+
+    /// What a kubelet has said that does not tell on its command line.
+    pub(super) fn take_kubelet_settings(&mut self, now: Duration) {
+        let Some(told) = self.tree.take_settings() else {
+            return;
+        };
+        let root = Root::host();
+        // Another one may run by now.
+        let found = self.find_kubelet(&root);
+        let Err(KubeletError::Within(process)) = found else {
+            return;
+        };
+        match told {
+            Ok(told) => {
+                self.untold = None;
+                if let Ok(kubelet) = Kubelet::asked(&root, process, told, &self.settings) {
+                    self.set_kubelet(Ok(kubelet));
+                }
+            }
+            Err(why) => {
+                let since = self.untold.as_ref().map_or(now, |it| it.since);
+                self.untold = Some(Untold { why, since });
+                if self.kubelet.is_err() {
+                    self.set_kubelet(Err(KubeletError::Within(process)));
+                }
+            }
+        }
+    }
+
+    fn find_kubelet(&self, root: &Root) -> Result<Kubelet, KubeletError> {
         let place = self.tree.place();
         let pods = place.as_ref().map(|it| &it.root);
-        let found = Kubelet::find(&root, &self.settings, pods);
-        // One that is restarted goes by what it went by, until the next one is there.
-        if self.kubelet.is_ok() && matches!(found, Err(KubeletError::Absent)) {
-            return;
-        }
-        self.kubelet = found.map_err(|error| crate::observe::chain(&error));
+        Kubelet::find(root, &self.settings, pods)
+    }
+
+    fn set_kubelet(&mut self, found: Result<Kubelet, KubeletError>) {
+        let untold = self.untold.as_ref().map(|it| it.why.as_str());
+        self.kubelet = found.map_err(|error| in_full(&error, untold));
         self.placement.is_behind = true;
         self.tell_kubelet();
         let kubelet = self.kubelet_config().clone();

@@ -29,15 +29,15 @@ use crate::sys::clock;
 pub(super) const NO_NAMES: &str = "pods are known by their UID and containers by their id: runtime.type is none, so \
                                    nobody is asked for names";
 
-/// The API server alone is asked.
-const LATE_NAMES: &str = "runtime.type is none: containers are known by their id until the API server has their name, \
-                          which takes it up to some seconds";
+/// The API server, or kubelet, alone is asked.
+const LATE_NAMES: &str = "runtime.type is none: containers are known by their id until the API server or kubelet tells \
+                          their name, which takes up to ten seconds";
 
 /// Who is asked for names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NamesFrom {
     Nobody,
-    /// The API server alone.
+    /// The API server, or kubelet, alone.
     ApiServer,
     Runtime,
 }
@@ -160,7 +160,7 @@ impl Loop {
     pub(super) fn names_from(&self) -> NamesFrom {
         match (&self.settings.runtime, &self.pod_source) {
             (ObservedRuntime::Cri { .. }, _) => NamesFrom::Runtime,
-            (ObservedRuntime::None, PodSource::ApiServer(_)) => NamesFrom::ApiServer,
+            (ObservedRuntime::None, PodSource::Asked(_)) => NamesFrom::ApiServer,
             (ObservedRuntime::None, PodSource::Nobody(_)) => NamesFrom::Nobody,
         }
     }

@@ -1,4 +1,4 @@
-//! The pods of the node as the API server has them: whom to ask, and how that goes.
+//! The pods of the node as the API server or kubelet has them: whom to ask, and how that goes.
 //!
 //! Invariant: what it tells is an addition, as a name is. Nothing waits for it.
 
@@ -6,13 +6,13 @@ use std::env;
 use std::sync::Arc;
 
 use super::tree::KubeTree;
-use super::{Fault, Loop, names};
+use super::{Fault, Loop, kubelet, names};
 use crate::api_server::{self, ApiServer, Settings};
 use crate::check::without_workloads;
 use crate::config::{ObserveConfig, ObservedPods};
 use crate::decide::naming::Names;
 use crate::model::api_pod::{ApiPod, Definition};
-use crate::model::api_server::ApiServerStatus;
+use crate::model::api_server::{ApiServerStatus, PodsFrom};
 use crate::model::pod::is_dns_subdomain;
 use crate::observe::event_log::EventLog;
 use crate::run::RunError;
@@ -26,7 +26,7 @@ const NODE_NAME: &str = "NODE_NAME";
 /// Who is asked for the pods of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::run) enum PodSource {
-    ApiServer(Settings),
+    Asked(Settings),
     /// Why.
     Nobody(String),
 }
@@ -56,7 +56,7 @@ pub(super) fn source(observe: &ObserveConfig) -> Result<PodSource, PodSourceErro
     let kubernetes = &observe.kubernetes;
     let is_wanted = match observe.pods {
         ObservedPods::None => return Ok(PodSource::Nobody("pods.source is none".to_owned())),
-        ObservedPods::ApiServer => true,
+        ObservedPods::ApiServer | ObservedPods::Kubelet => true,
         // A file that is named is to be used.
         ObservedPods::Any => kubernetes.kubeconfig_file.is_some(),
     };
@@ -81,9 +81,13 @@ pub(super) fn source(observe: &ObserveConfig) -> Result<PodSource, PodSourceErro
         node,
         kubeconfig_file: kubernetes.kubeconfig_file.clone(),
         events: kubernetes.events,
+        pods_from: match observe.pods {
+            ObservedPods::Kubelet => PodsFrom::Kubelet,
+            ObservedPods::Any | ObservedPods::None | ObservedPods::ApiServer => PodsFrom::ApiServer,
+        },
     };
     match (api_server::fault(&settings)?, &settings.kubeconfig_file) {
-        (None, _) => Ok(PodSource::ApiServer(settings)),
+        (None, _) => Ok(PodSource::Asked(settings)),
         (Some(why), Some(_)) => Err(PodSourceError::Kubeconfig(why)),
         (Some(why), None) if is_wanted => Err(PodSourceError::ServiceAccount(why)),
         (Some(why), None) => Ok(PodSource::Nobody(why)),
@@ -101,20 +105,25 @@ pub(super) fn node_name(observe: &ObserveConfig) -> Option<String> {
     clippy::disallowed_methods,
     reason = "what Kubernetes tells a pod of itself, which no file of the agent has"
 )]
-fn of_pod(name: &str) -> Option<String> {
+pub(super) fn of_pod(name: &str) -> Option<String> {
     env::var(name).ok().filter(|it| !it.is_empty())
 }
 
 /// `None`: nobody is to be asked.
 pub(super) fn watch(
     source: &PodSource,
+    observe: &ObserveConfig,
     tree: &Arc<KubeTree>,
     log: &EventLog,
 ) -> Result<Option<ApiServer>, RunError> {
-    let PodSource::ApiServer(settings) = source else {
+    let PodSource::Asked(settings) = source else {
         return Ok(None);
     };
-    tree.metrics.begin_api(settings.events);
+    let of_finder = Arc::clone(tree);
+    let kubelet = kubelet::finder(observe.clone(), move || {
+        Some(of_finder.place()?.root.clone())
+    });
+    tree.metrics.begin_api(settings.pods_from, settings.events);
     tree.kernel.index_mut().names.ask_for_workloads();
     let (of_sink, log) = (Arc::clone(tree), log.clone());
     let sink = move |told| {
@@ -122,7 +131,10 @@ pub(super) fn watch(
             names::amend(&log, &of_sink);
         }
     };
-    let watching = ApiServer::start(settings.clone(), sink).map_err(RunError::Thread)?;
+    let watching = ApiServer::start(settings.clone(), kubelet, sink).map_err(RunError::Thread)?;
+    if settings.pods_from == PodsFrom::Kubelet {
+        tree.set_pod_asker(watching.pod_asker());
+    }
     Ok(Some(watching))
 }
 
@@ -146,15 +158,24 @@ impl Loop {
             .api_server
             .as_ref()
             .is_some_and(ApiServerStatus::is_followed);
-        let server = status.server.as_deref().unwrap_or("the API server");
+        let server = status.server.as_deref().unwrap_or(status.from.as_str());
         let node = &status.node;
         if status.is_followed() && !was_followed {
-            let text = format!("the pods of node {node} are watched on {server}");
-            self.told.agent("ApiServerConnected", text);
+            let (reason, text) = match status.from {
+                PodsFrom::ApiServer => (
+                    "ApiServerConnected",
+                    format!("the pods of node {node} are watched on {server}"),
+                ),
+                PodsFrom::Kubelet => (
+                    "KubeletConnected",
+                    format!("the pods of node {node} are asked of its kubelet at {server}"),
+                ),
+            };
+            self.told.agent(reason, text);
         }
         let fault = status.fault.as_ref();
         let fault = fault.map(|why| format!("{server} tells nothing of the pods of {node}: {why}"));
-        self.set_fault(Fault::WithoutApiServer, fault);
+        self.set_fault(Fault::WithoutPods(status.from), fault);
         self.api_server = Some(status);
     }
 
@@ -171,9 +192,15 @@ impl Loop {
             status.is_followed() && self.tree.kernel.index().names.listed().next().is_none();
         (is_empty && n_pods > 0).then(|| {
             let node = &status.node;
-            format!(
-                "pods run here, and the API server has none of node {node}: kubernetes.nodeName may be that of another"
-            )
+            match status.from {
+                PodsFrom::ApiServer => format!(
+                    "pods run here, and the API server has none of node {node}: kubernetes.nodeName may be that of \
+                     another"
+                ),
+                PodsFrom::Kubelet => "pods run here, and kubelet tells of none: it may have been started while the API \
+                                      server is away"
+                    .to_owned(),
+            }
         })
     }
 }

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::known;
 use super::place::Place;
-use crate::api_server;
+use crate::api_server::{self, KubeletAsker};
 use crate::cri::{self, Asker};
 use crate::decide::attribution::Made;
 use crate::decide::naming::Known;
-use crate::model::api_server::{ApiResource, ApiServerStatus};
+use crate::model::api_server::{ApiResource, ApiServerStatus, ToldSettings};
 use crate::model::attribution::{Level, Owner};
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
@@ -47,6 +47,8 @@ pub(super) struct KubeTree {
     told: Mutex<Told>,
     /// Who can be asked for names; empty: nobody.
     asker: OnceLock<Asker>,
+    /// Who can be asked whose a pod is; empty: nobody, or who tells of it by himself.
+    pod_asker: OnceLock<KubeletAsker>,
     /// Only a walk can tell what there is.
     is_walk_wanted: AtomicBool,
     /// What there is to show changed.
@@ -69,6 +71,8 @@ struct Told {
     runtime: Option<RuntimeStatus>,
     /// The same of the API server.
     api_server: Option<ApiServerStatus>,
+    /// Of kubelet, as it has said them, or why it does not.
+    settings: Option<Result<ToldSettings, String>>,
     /// Of the Event that is written.
     outcome: Option<Outcome>,
     events_fault: Option<String>,
@@ -92,6 +96,7 @@ impl KubeTree {
             bell,
             told: Mutex::default(),
             asker: OnceLock::new(),
+            pod_asker: OnceLock::new(),
             is_walk_wanted: AtomicBool::new(false),
             is_changed: AtomicBool::new(true),
             is_grown: AtomicBool::new(true),
@@ -159,6 +164,7 @@ impl KubeTree {
                 return false;
             }
             api_server::Told::All(all) => self.kernel.index_mut().learn_pods(&all),
+            api_server::Told::Seen(seen) => self.kernel.index_mut().learn_seen(&seen),
             api_server::Told::Changed(pod) => self.kernel.index_mut().names.learn_pod(&pod),
             api_server::Told::Deleted(pod) => {
                 self.kernel.index_mut().pod_deleted(&pod);
@@ -167,6 +173,11 @@ impl KubeTree {
             }
             api_server::Told::State(status) => {
                 self.told().api_server = Some(status);
+                self.change();
+                return false;
+            }
+            api_server::Told::Settings(told) => {
+                self.told().settings = Some(told);
                 self.change();
                 return false;
             }
@@ -193,6 +204,11 @@ impl KubeTree {
         self.told().api_server.clone()
     }
 
+    /// What kubelet was asked for and has said, or why it does not.
+    pub(super) fn take_settings(&self) -> Option<Result<ToldSettings, String>> {
+        self.told().settings.take()
+    }
+
     /// What became of an Event.
     pub(super) fn take_outcome(&self) -> Option<Outcome> {
         self.told().outcome.take()
@@ -205,6 +221,10 @@ impl KubeTree {
 
     pub(super) fn set_asker(&self, asker: Asker) {
         self.asker.set(asker).ok();
+    }
+
+    pub(super) fn set_pod_asker(&self, asker: KubeletAsker) {
+        self.pod_asker.set(asker).ok();
     }
 
     /// How the runtime is; `None`: it has not told anything yet, or it is not asked.
@@ -276,13 +296,24 @@ impl KubeTree {
         made
     }
 
-    /// Has the runtime asked whose a container is, if nobody has told.
+    /// Has the runtime asked whose a container is, and kubelet whose a pod is, if nobody has told.
     fn ask_for(&self, owner: &Owner) {
-        if let (Some(asker), Level::Container { uid, key, .. }) = (self.asker.get(), &owner.level) {
-            let is_known = self.kernel.index().names.known(uid, &key.id).is_some();
-            if !is_known {
-                asker.ask(&key.id);
+        match &owner.level {
+            Level::Container { uid, key, .. } => {
+                if let Some(asker) = self.asker.get()
+                    && self.kernel.index().names.known(uid, &key.id).is_none()
+                {
+                    asker.ask(&key.id);
+                }
             }
+            Level::Pod { uid, .. } => {
+                if let Some(asker) = self.pod_asker.get()
+                    && !self.kernel.index().names.is_listed(uid)
+                {
+                    asker.ask();
+                }
+            }
+            Level::Kubepods | Level::Qos(_) => {}
         }
     }
 

@@ -65,6 +65,128 @@ fn file(fields: &str) -> String {
     format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{fields}\n")
 }
 
+/// Where it is asked, and what is in the file by which it is known.
+fn asked(node: &Node, host_ip: &str) -> Result<(String, Option<String>), String> {
+    let host_ip = Some(host_ip.to_owned()).filter(|it| !it.is_empty());
+    let found = server(&node.root(), &ObserveConfig::default(), None, || {
+        host_ip.clone()
+    });
+    let found = found.map_err(|it| crate::observe::chain(&it))?;
+    let text = |it: Vec<u8>| String::from_utf8(it).unwrap();
+    Ok((found.address.to_string(), found.certificates.ok().map(text)))
+}
+
+impl Node {
+    /// A namespace of a process.
+    fn enter(&self, pid: &str, kind: &str, name: &str) {
+        let directory = self.0.join(format!("proc/{pid}/ns"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::remove_file(directory.join(kind)).ok();
+        symlink(name, directory.join(kind)).unwrap();
+    }
+
+    /// A process is no container.
+    fn enter_all_of_the_node(&self, pid: &str) {
+        for kind in ["cgroup", "pid", "user"] {
+            self.enter("1", kind, "[1]");
+            self.enter(pid, kind, "[1]");
+        }
+    }
+}
+
+#[test]
+fn it_is_asked_where_it_listens() {
+    let node = Node::new("kubelet-asked");
+    let network = |pid: &str, name: &str| node.enter(pid, "net", name);
+    node.enter_all_of_the_node("42");
+    let etc = node.start(
+        42,
+        "kubelet",
+        0,
+        "kubelet --config=kubelet.yaml --cert-dir=pki",
+    );
+    fs::write(etc.join("kubelet.yaml"), file("port: 10260")).unwrap();
+    network("42", "net:[1]");
+    network("self", "net:[1]");
+    let here = |certificate: Option<&str>| {
+        Ok(("127.0.0.1:10260".to_owned(), certificate.map(str::to_owned)))
+    };
+    assert_eq!(asked(&node, "10.0.0.7"), here(None));
+    fs::create_dir(etc.join("pki")).unwrap();
+    fs::write(etc.join("pki/kubelet.crt"), "pem").unwrap();
+    assert_eq!(asked(&node, ""), here(Some("pem\n")));
+    fs::write(etc.join("pki/kubelet-server-current.pem"), "of the cluster").unwrap();
+    assert_eq!(asked(&node, ""), here(Some("of the cluster\npem\n")));
+
+    network("self", "net:[2]");
+    let (address, _) = asked(&node, "fd00::7").unwrap();
+    assert_eq!(address, "[fd00::7]:10260");
+    for host_ip in ["", "node1"] {
+        let why = asked(&node, host_ip).unwrap_err();
+        assert!(
+            why.starts_with("kubelet (pid 42) is on another network"),
+            "{why}"
+        );
+    }
+    // It listens nowhere else.
+    fs::write(etc.join("kubelet.yaml"), file("address: 10.0.0.9")).unwrap();
+    let (address, _) = asked(&node, "").unwrap();
+    assert_eq!(address, "10.0.0.9:10250");
+    fs::write(etc.join("kubelet.yaml"), file("address: 127.0.0.1")).unwrap();
+    let why = asked(&node, "10.0.0.7").unwrap_err();
+    assert!(
+        why.contains("listens on 127.0.0.1 alone, which is on another network"),
+        "{why}"
+    );
+}
+
+/// Anybody can call his program kubelet and serve a certificate of his own.
+#[test]
+fn a_container_that_is_called_kubelet_gets_no_credentials() {
+    let node = Node::new("kubelet-strange");
+    let etc = node.start(
+        42,
+        "kubelet",
+        0,
+        "kubelet --address=10.0.0.9 --cert-dir=pki",
+    );
+    fs::create_dir(etc.join("pki")).unwrap();
+    fs::write(etc.join("pki/kubelet.crt"), "pem").unwrap();
+    node.enter_all_of_the_node("42");
+    assert!(asked(&node, "").is_ok());
+    for kind in ["cgroup", "pid", "user"] {
+        node.enter("42", kind, "[2]");
+        let why = asked(&node, "").unwrap_err();
+        assert!(why.contains("gets no credentials"), "{kind}: {why}");
+        node.enter("42", kind, "[1]");
+    }
+    // The first process may have a right that the agent lacks.
+    fs::remove_dir_all(node.0.join("proc/1/ns")).unwrap();
+    assert!(asked(&node, "").is_err(), "a namespace of its own");
+    for (kind, first) in [
+        ("cgroup", "cgroup:[4026531835]"),
+        ("pid", "pid:[4026531836]"),
+        ("user", "user:[4026531837]"),
+    ] {
+        node.enter("42", kind, first);
+    }
+    assert!(asked(&node, "").is_ok());
+    fs::remove_dir_all(node.0.join("proc/42/ns")).unwrap();
+    assert!(asked(&node, "").is_err(), "it cannot be read");
+}
+
+#[test]
+fn one_within_another_program_is_asked_where_all_listen() {
+    let node = Node::new("kubelet-asked-within");
+    node.start(7, "k3s-server", 0, "k3s server");
+    node.start(42, "k3s-server", 0, "k3s server");
+    node.enter("7", "pid", "[2]");
+    node.enter_all_of_the_node("42");
+    assert_eq!(asked(&node, ""), Ok(("127.0.0.1:10250".to_owned(), None)));
+    let none = Node::new("kubelet-asked-none");
+    assert_eq!(asked(&none, ""), Err("no kubelet runs".to_owned()));
+}
+
 #[test]
 fn its_files_are_read_as_it_sees_them() {
     let node = Node::new("kubelet-files");
