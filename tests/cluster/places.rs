@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::cluster::{Namespace, asking, pod_spec, restart_without, text};
+use ballast_tests::scrape;
 use ballast_tests::wait::until;
 use serde_json::json;
 
@@ -83,6 +84,25 @@ fn what_containers_have_of_their_own_is_read_from_kubelets_files() -> Result<()>
     let row = ["places/alone", "main", "1", own];
     let is_there = text.lines().any(|it| it.split_whitespace().eq(row));
     ensure!(is_there, "no {row:?} in {text}");
+    let page = scrape::page(&agent.metrics, "/metrics")?;
+    let of_pod = [
+        ("namespace", "places"),
+        ("pod", "alone"),
+        ("container", "main"),
+    ];
+    for (family, labels, right) in [
+        ("ballast_placement_exclusive_cpus", &of_pod[..], 1.0),
+        ("ballast_placement_pool_cpus", &[("pool", "shared")], 1.0),
+        ("ballast_placement_pool_cpus", &[("pool", "exclusive")], 1.0),
+        ("ballast_placement_pool_cpus", &[("pool", "reserved")], 1.0),
+        ("ballast_placement_free_cpus", &[("numa_node", "0")], 0.0),
+    ] {
+        let value = page.value(family, labels);
+        ensure!(value == Some(right), "{family} {labels:?}: {value:?}");
+    }
+    let free = [("numa_node", "0"), ("kind", "memory")];
+    let free = page.value("ballast_placement_free_bytes", &free);
+    ensure!(free > Some(0.0), "{free:?}");
     namespace.kubectl(&["delete", "pod", "alone"], None)?;
     until("its CPU is everybody's again", || {
         let placement = agent.status()?.node.placement.context("no placement")?;
@@ -91,6 +111,9 @@ fn what_containers_have_of_their_own_is_read_from_kubelets_files() -> Result<()>
             cpus.exclusive.is_empty() && cpus.shared.to_string() == "0-1",
             "{cpus:?}"
         );
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let held = page.value("ballast_placement_exclusive_cpus", &of_pod);
+        ensure!(held.is_none(), "{held:?}");
         Ok(())
     })?;
     let warnings = agent.status()?.warnings;

@@ -383,11 +383,11 @@ fn set_count(family: &IntGaugeVec, labels: &[&str], n: u64) {
     family.with_label_values(labels).set(n);
 }
 
-/// For a family without labels: what is not known is absent, never an old value.
-fn set_or_leave_out(family: &IntGaugeVec, n: Option<u64>) {
+/// What is not known is absent, never an old value.
+fn set_or_leave_out(family: &IntGaugeVec, labels: &[&str], n: Option<u64>) {
     match n {
-        Some(n) => set_count(family, &[], n),
-        None => remove(family, &[]),
+        Some(n) => set_count(family, labels, n),
+        None => remove(family, labels),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the managers of another program have given out, as its state files say it. Nothing is judged: what would not
 //! fit this machine is shown like the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::summary::{allocated, exclusive, numa_nodes, policies};
 use crate::config::PlacementConfig;
@@ -12,7 +12,7 @@ use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 use crate::model::status::{CpuPools, PlacementStatus};
-use crate::model::topology::Topology;
+use crate::model::topology::{NumaNodeId, Topology};
 
 /// Each as its file has it; `None`: there is none, or it cannot be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl ForeignBooks {
         self.memory.as_ref()?.given_out()
     }
 
-    /// `config` has what no file says. `pod_of`: `None` of one that is gone: of devices and memory, which are taken back
+    /// `config` has what no file says. `reserved`: the CPUs that are kept for the system, if they are known. `pod_of`: `None` of one that is gone: of devices and memory, which are taken back
     /// only when somebody else wants them, it holds nothing any more.
     pub fn summary<'a>(
         &self,
@@ -48,6 +48,8 @@ impl ForeignBooks {
             policies.memory_manager.clone_from(&memory.policy);
         }
         let is_there = |uid: &PodUid| pod_of(uid).is_some();
+        let free = self.cpus().zip(reserved);
+        let free = free.map(|(it, reserved)| it.shared_pool.difference(reserved));
         let mut devices = BTreeMap::new();
         if let Some(state) = &self.devices {
             let there = state.containers.iter().filter(|(uid, _)| is_there(uid));
@@ -65,9 +67,30 @@ impl ForeignBooks {
                 reserved: reserved.cloned(),
                 exclusive: exclusive(it, &pod_of),
             }),
-            numa_nodes: numa_nodes(topology, None, self.memory()),
+            numa_nodes: numa_nodes(topology, free.as_ref(), self.memory()),
             devices,
         }
+    }
+
+    /// How many devices the containers of pods that are there hold, by resource and NUMA node. Init containers lend theirs
+    /// to those after them: a device counts once.
+    pub fn devices_held(
+        &self,
+        is_there: impl Fn(&PodUid) -> bool,
+    ) -> BTreeMap<(String, Option<NumaNodeId>), u64> {
+        let mut held: BTreeMap<(&str, Option<NumaNodeId>), BTreeSet<&str>> = BTreeMap::new();
+        let of_pods = self.devices.iter().flat_map(|it| &it.containers);
+        let there = of_pods.filter(|(uid, _)| is_there(uid));
+        for (resource, allocation) in there.flat_map(|(_, it)| it.values().flatten()) {
+            for (node, ids) in &allocation.ids {
+                let of_node = held.entry((resource, *node)).or_default();
+                of_node.extend(ids.iter().map(String::as_str));
+            }
+        }
+        let counts = held.into_iter();
+        counts
+            .map(|((resource, node), ids)| ((resource.to_owned(), node), ids.len() as u64))
+            .collect()
     }
 
     /// What the containers of pods that are there hold of their own.

@@ -56,8 +56,8 @@ impl PlacementPolicies {
 pub struct CpuPools {
     /// Where containers without CPUs of their own run.
     pub shared: CpuSet,
-    /// Kept for the system: never given to one container alone. `None`: another program has chosen them, and does not
-    /// tell which.
+    /// Kept for the system: never given to one container alone. `None`: another program has chosen them, and which it
+    /// would take is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<CpuSet>,
     /// By pod uid and container.
@@ -82,7 +82,8 @@ pub struct ExclusiveCpus {
 pub struct NumaNodeStatus {
     pub id: NumaNodeId,
     pub cpus: CpuSet,
-    /// Those that can be given to one container alone; `None`: CPU manager policy `none`, or that of another program.
+    /// Those that can be given to one container alone; `None`: CPU manager policy `none`, or it is not known which are
+    /// kept for the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_cpus: Option<CpuSet>,
     /// By `memory`, `hugepages-2Mi`, ...; empty with memory manager policy `None`.

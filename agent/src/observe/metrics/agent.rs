@@ -128,7 +128,7 @@ impl Metrics {
                 usage.n_capabilities.map(u64::from),
             ),
         ] {
-            set_or_leave_out(gauge, value);
+            set_or_leave_out(gauge, &[], value);
         }
     }
 

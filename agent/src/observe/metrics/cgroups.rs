@@ -60,18 +60,18 @@ impl Metrics {
 
     /// `None`: the kernel does not tell (cgroup v1).
     pub fn set_cgroups_dying(&self, n: Option<u64>) {
-        set_or_leave_out(&self.shared.reconcile.cgroups_dying, n);
+        set_or_leave_out(&self.shared.reconcile.cgroups_dying, &[], n);
     }
 
     /// Pod cgroups of others.
     pub fn set_unknown_cgroups(&self, n: usize) {
         let family = &self.shared.reconcile.unknown_cgroups;
-        set_or_leave_out(family, Some(n as u64));
+        set_or_leave_out(family, &[], Some(n as u64));
     }
 
     /// First processes that have left the cgroups of their containers.
     pub fn set_escaped_containers(&self, n: usize) {
         let family = &self.shared.reconcile.escaped_containers;
-        set_or_leave_out(family, Some(n as u64));
+        set_or_leave_out(family, &[], Some(n as u64));
     }
 }

@@ -37,12 +37,29 @@ impl Metrics {
         families.allocated.reset();
         families.unhealthy.reset();
         for (resource, numa_node, counts) in counts {
-            let resource = self.resource(resource);
-            let numa_node = numa_node.map_or_else(|| "none".to_owned(), |it| it.to_string());
-            let labels = [resource.as_str(), &numa_node];
+            let labels = self.device_labels(resource, numa_node);
+            let labels = labels.each_ref().map(String::as_str);
             set_count(&families.allocated, &labels, counts.n_allocated);
             set_count(&families.unhealthy, &labels, counts.n_unhealthy);
         }
+    }
+
+    /// The same of devices that another program gives out, whose plugins tell nobody else how they are.
+    pub fn set_devices_held<'a>(
+        &self,
+        counts: impl IntoIterator<Item = (&'a str, Option<NumaNodeId>, u64)>,
+    ) {
+        let family = &self.shared.devices.allocated;
+        family.reset();
+        for (resource, numa_node, n) in counts {
+            let labels = self.device_labels(resource, numa_node);
+            set_count(family, &labels.each_ref().map(String::as_str), n);
+        }
+    }
+
+    fn device_labels(&self, resource: &str, numa_node: Option<NumaNodeId>) -> [String; 2] {
+        let numa_node = numa_node.map_or_else(|| "none".to_owned(), |it| it.to_string());
+        [self.resource(resource), numa_node]
     }
 
     pub fn device_plugin_refused(&self, reason: RefusalReason) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::exemplars::Exemplar;
 use super::identity::ContainerLabels;
 use super::labels::{Boundary, MoveReason};
-use super::{Metrics, lock, observe, remove, set_count, set_time};
+use super::{Metrics, lock, observe, remove, set_count, set_or_leave_out, set_time};
 use crate::model::admission::{AdmissionTally, RefusalReason};
 use crate::model::numa::NumaMask;
 use crate::model::pod::PodUid;
@@ -71,10 +71,11 @@ impl Metrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCpus {
     pub shared: usize,
-    pub reserved: usize,
+    /// `None`: another program has chosen them, and does not tell.
+    pub reserved: Option<usize>,
     pub exclusive: usize,
-    /// Shared and not reserved: what can still be given out.
-    pub free: usize,
+    /// Shared and not reserved: what can still be given out. `None`: as above.
+    pub free: Option<usize>,
 }
 
 /// What placement has given out and what is left, as gauges.
@@ -104,19 +105,22 @@ impl Metrics {
         let placement = &self.shared.placement;
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let kubelet = &self.shared.kubelet;
-        if let Some(pools) = &gauges.pools {
-            for family in &kubelet.exclusive_cpus {
-                set_count(family, &[], pools.exclusive as u64);
-            }
-            set_count(&kubelet.shared_pool, &[], pools.free as u64 * 1000);
-            for (pool, n) in [
-                ("shared", pools.shared),
-                ("reserved", pools.reserved),
-                ("exclusive", pools.exclusive),
-            ] {
-                let gauge = placement.pool_cpus.with_label_values(&[pool]);
-                gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
-            }
+        let pools = gauges.pools.as_ref();
+        let exclusive = pools.map(|it| it.exclusive as u64);
+        for family in &kubelet.exclusive_cpus {
+            set_or_leave_out(family, &[], exclusive);
+        }
+        let free = pools.and_then(|it| it.free);
+        set_or_leave_out(&kubelet.shared_pool, &[], free.map(|it| it as u64 * 1000));
+        for (pool, n) in [
+            ("shared", pools.map(|it| it.shared as u64)),
+            (
+                "reserved",
+                pools.and_then(|it| it.reserved.map(|it| it as u64)),
+            ),
+            ("exclusive", exclusive),
+        ] {
+            set_or_leave_out(&placement.pool_cpus, &[pool], n);
         }
         placement.free_cpus.reset();
         for (node, n) in &gauges.free_cpus {

@@ -135,7 +135,11 @@ fn everything_of(identity: Identity) -> Metrics {
     );
     metrics.container_moved(MoveReason::Hardware);
     metrics.set_placement(&PlacementGauges {
-        pools: Some(PoolCpus::default()),
+        pools: Some(PoolCpus {
+            reserved: Some(0),
+            free: Some(0),
+            ..PoolCpus::default()
+        }),
         free_cpus: BTreeMap::from([(NumaNodeId(0), 3)]),
         free_bytes: BTreeMap::from([((NumaNodeId(0), "memory".to_owned()), 1)]),
         exclusive: BTreeMap::from([(("ns".into(), "pod".into(), "app".into()), 2)]),

@@ -54,6 +54,7 @@ impl Loop {
         let psi = publisher::node_psi(&self.metrics, now);
         self.metrics.set_source_ages(now);
         let status = self.status(&pods, psi);
+        self.show_places(status.node.placement.as_ref(), &pods);
         self.publisher.publish(status, began);
     }
 

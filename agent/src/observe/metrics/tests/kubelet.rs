@@ -109,7 +109,7 @@ fn what_is_given_out_shows_under_both_names_and_a_node_without_any_at_zero() {
     let gauges = |exclusive: usize, by_node: [u64; 2]| PlacementGauges {
         pools: Some(PoolCpus {
             exclusive,
-            free: 6,
+            free: Some(6),
             ..PoolCpus::default()
         }),
         exclusive_by_node: [NumaNodeId(0), NumaNodeId(1)]

@@ -3,12 +3,13 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::model::cpuset::CpuSet;
+use crate::decide::placement::tests::topology;
 use crate::model::kubelet_state::cpu::CpuFile;
 use crate::model::kubelet_state::device::DeviceFile;
 use crate::model::kubelet_state::{DEVICE_FILE, PodEntries};
 use crate::model::placement::{CpuState, DeviceAllocation, DeviceState};
 use crate::run::observe::kubelet::tests::Node;
+use crate::units::Bytes;
 
 const PLAIN: &str = "/usr/bin/kubelet --root-dir=/etc/state";
 const STATIC: &str =
@@ -25,8 +26,19 @@ fn node(name: &str, line: &str) -> (Node, PathBuf) {
 fn placement(node: &Node) -> Placement {
     let kubelet = node.find("").unwrap();
     Placement {
-        found: Some(Found::read(&kubelet, &node.root()).unwrap()),
+        found: Some(Found::read(&kubelet, &node.root(), &capacity(), &topology()).unwrap()),
         ..Placement::default()
+    }
+}
+
+fn capacity() -> NodeCapacity {
+    NodeCapacity {
+        n_cpus: 8,
+        memory: Bytes(16 << 30),
+        swap: None,
+        hugepages: BTreeMap::new(),
+        pids: None,
+        ephemeral_storage: None,
     }
 }
 
@@ -48,13 +60,7 @@ fn state(policy: &str, entries: PodEntries) -> String {
 /// `name`: of the pod, in the namespace `default`; `None`: it is gone.
 fn status(placement: &Placement, node: &Node, name: Option<&str>) -> PlacementStatus {
     let kubelet = node.find("").unwrap();
-    let topology = Topology {
-        cpus: BTreeMap::new(),
-        numa_nodes: BTreeMap::new(),
-        llcs: BTreeMap::new(),
-        offline: CpuSet::new(),
-        isolated: CpuSet::new(),
-    };
+    let topology = topology();
     let pod = name.map(|name| PodRef {
         namespace: "default".to_owned(),
         name: name.to_owned(),
@@ -167,6 +173,54 @@ fn devices_are_those_of_pods_that_are_there() {
         let counts = shown.devices["example.com/gpu"];
         let counts = (counts.capacity, counts.allocatable, counts.allocated);
         assert_eq!(counts, (None, 3, n));
+        let books = &found.found.as_ref().unwrap().books;
+        let held = books.devices_held(|_| name.is_some());
+        let key = ("example.com/gpu".to_owned(), None);
+        assert_eq!(held.get(&key).copied().unwrap_or(0), n);
         assert_eq!(shown.holdings.len(), n_holders);
     }
+}
+
+/// CPUs 0-3 are on NUMA node 0 and 4-7 on node 1; `app` has 2 and 3.
+#[test]
+fn what_is_left_is_counted_by_numa_node() {
+    let number = "/usr/bin/kubelet --root-dir=/etc/state --cpu-manager-policy=static --kube-reserved=cpu=1500m";
+    let unknown = "/usr/bin/kubelet --root-dir=/etc/state --cpu-manager-policy=static";
+    for (line, reserved, free) in [
+        (STATIC, Some(2), vec![1, 3]),
+        // A core of the first node, as kubelet takes it.
+        (number, Some(2), vec![0, 4]),
+        // It would not start so.
+        (unknown, None, vec![]),
+    ] {
+        let (node, file) = node("placement-gauges", line);
+        fs::write(&file, state("static", PodEntries::No)).unwrap();
+        let found = placement(&node);
+        let pod = PodRef {
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+            uid: uid(),
+        };
+        let shown = status(&found, &node, Some("web"));
+        let gauges_of = |pod: Option<&PodRef>| gauges(&shown, |_| pod);
+        let of_it = gauges_of(Some(&pod));
+        let pools = of_it.pools.unwrap();
+        assert_eq!((pools.shared, pools.exclusive), (6, 2), "{line}");
+        let n_free: u64 = free.iter().sum();
+        let right = reserved.map(|it| (it, usize::try_from(n_free).unwrap()));
+        assert_eq!(pools.reserved.zip(pools.free), right, "{line}");
+        let by_node = |of: &BTreeMap<NumaNodeId, u64>| of.values().copied().collect::<Vec<_>>();
+        assert_eq!(by_node(&of_it.free_cpus), free, "{line}");
+        assert_eq!(by_node(&of_it.exclusive_by_node), [2, 0]);
+        let key = ("default", "web", "app");
+        let key = (key.0.to_owned(), key.1.to_owned(), key.2.to_owned());
+        assert_eq!(of_it.exclusive, BTreeMap::from([(key.clone(), 2)]));
+        let first = NumaMask::new([NumaNodeId(0)]).unwrap();
+        assert_eq!(of_it.numa_nodes, BTreeMap::from([(key, first)]));
+        let of_gone = gauges_of(None);
+        assert!(of_gone.exclusive.is_empty() && of_gone.numa_nodes.is_empty());
+    }
+    let (node, _) = node("placement-gauges-none", PLAIN);
+    let shown = status(&placement(&node), &node, None);
+    assert_eq!(gauges(&shown, |_| None), PlacementGauges::default());
 }

@@ -93,9 +93,9 @@ impl Loop {
             let available = cpu.available();
             gauges.pools = Some(PoolCpus {
                 shared: cpu.shared_pool().len(),
-                reserved: cpu.reserved().len(),
+                reserved: Some(cpu.reserved().len()),
                 exclusive: exclusive.len(),
-                free: available.len(),
+                free: Some(available.len()),
             });
             for (id, node) in &self.node.topology.numa_nodes {
                 let of_node = |cpus: &CpuSet| cpus.intersection(&node.cpus).len() as u64;
