@@ -1,10 +1,7 @@
 //! The agent's side of CRI against a runtime that runs nothing.
 
 use std::collections::BTreeMap;
-use std::env;
-use std::fs;
 use std::path::PathBuf;
-use std::process;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,25 +11,8 @@ use ballast::cri::{Cri, Told, probe};
 use ballast::model::runtime_names::{Follows, Identified, Role, RuntimeStatus};
 use ballast_tests::cri::{FakeRuntime, Manner, RuntimePod, socket_in};
 use ballast_tests::kube::container_id;
+use ballast_tests::scratch::Scratch;
 use ballast_tests::wait::{patience, until, wait_for};
-
-/// A directory of a test, gone when it is dropped.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("ballast-cri-{name}-{}", process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// What was told, as far as it was looked at.
 struct Heard {
@@ -105,13 +85,13 @@ fn pod(name: &str, n: u64) -> RuntimePod {
     RuntimePod::new("default", name, &format!("uid-{name}"), &container_id(n))
 }
 
-fn runtime(directory: &Directory, manner: Manner) -> FakeRuntime {
-    FakeRuntime::start(socket_in(&directory.0), manner).unwrap()
+fn runtime(directory: &Scratch, manner: Manner) -> FakeRuntime {
+    FakeRuntime::start(socket_in(directory.directory()), manner).unwrap()
 }
 
 #[test]
 fn who_was_there_before_is_listed_and_who_comes_is_told() {
-    let directory = Directory::new("listed");
+    let directory = Scratch::new("cri-listed").unwrap();
     let fake = runtime(&directory, Manner::Events);
     let (shop, late) = (pod("shop", 1), pod("late", 3));
     fake.add_sandbox(&shop);
@@ -143,7 +123,7 @@ fn who_was_there_before_is_listed_and_who_comes_is_told() {
 /// No event is told, and the filter fits another one too.
 #[test]
 fn one_that_nobody_has_told_of_is_asked_for_by_its_whole_id() {
-    let directory = Directory::new("asked");
+    let directory = Scratch::new("cri-asked").unwrap();
     let fake = runtime(&directory, Manner::Events);
     let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
     heard.wait("it is connected", |it| it.status.is_connected());
@@ -168,7 +148,7 @@ fn one_that_nobody_has_told_of_is_asked_for_by_its_whole_id() {
 
 #[test]
 fn a_runtime_that_tells_no_events_is_asked_and_not_tried_again_and_again() {
-    let directory = Directory::new("lists");
+    let directory = Scratch::new("cri-lists").unwrap();
     let fake = runtime(&directory, Manner::NoEvents);
     let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
     heard.wait("it says so", |it| it.status.follows == Follows::Lists);
@@ -185,7 +165,7 @@ fn a_runtime_that_tells_no_events_is_asked_and_not_tried_again_and_again() {
 /// Names stand, and who came meanwhile is in the next list.
 #[test]
 fn a_runtime_that_is_restarted_is_followed_again() {
-    let directory = Directory::new("restarted");
+    let directory = Scratch::new("cri-restarted").unwrap();
     let mut fake = runtime(&directory, Manner::Events);
     let shop = pod("shop", 1);
     fake.add_sandbox(&shop);
@@ -207,7 +187,7 @@ fn a_runtime_that_is_restarted_is_followed_again() {
 
 #[test]
 fn one_that_never_answers_holds_up_nobody() {
-    let directory = Directory::new("silent");
+    let directory = Scratch::new("cri-silent").unwrap();
     let fake = runtime(&directory, Manner::Silent);
     let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
     heard.wait("it is said", |it| it.status.fault.is_some());
@@ -231,7 +211,7 @@ fn one_that_never_answers_holds_up_nobody() {
 /// A busy runtime answers late, and one that nobody follows any more would name nobody at all.
 #[test]
 fn names_come_by_events_while_lists_are_not_answered() {
-    let directory = Directory::new("late");
+    let directory = Scratch::new("cri-late").unwrap();
     let fake = runtime(&directory, Manner::OnlyEvents);
     let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
     let shop = pod("shop", 1);
@@ -260,7 +240,7 @@ fn names_come_by_events_while_lists_are_not_answered() {
 /// kubelet takes no more than 16 MiB either.
 #[test]
 fn a_list_that_is_too_large_keeps_no_event_away() {
-    let directory = Directory::new("large");
+    let directory = Scratch::new("cri-large").unwrap();
     let fake = runtime(&directory, Manner::Events);
     for n in 0..18 {
         let name = format!("{n}-{}", "x".repeat(1 << 20));
@@ -282,8 +262,8 @@ fn a_list_that_is_too_large_keeps_no_event_away() {
 
 #[test]
 fn where_there_is_no_socket_that_is_said() {
-    let directory = Directory::new("absent");
-    let socket = socket_in(&directory.0);
+    let directory = Scratch::new("cri-absent").unwrap();
+    let socket = socket_in(directory.directory());
     let (_cri, mut heard) = Heard::start(socket.clone(), Duration::ZERO);
     heard.wait("it is said", |it| it.status.fault.is_some());
     assert_eq!(heard.status.endpoint, Some(socket.display().to_string()));
@@ -294,7 +274,7 @@ fn where_there_is_no_socket_that_is_said() {
 /// Whoever is told takes his time: the runtime does not wait for him, and what was dropped is made good by a list.
 #[test]
 fn a_flood_of_events_is_read_at_once_and_what_was_dropped_is_counted() {
-    let directory = Directory::new("flood");
+    let directory = Scratch::new("cri-flood").unwrap();
     let fake = runtime(&directory, Manner::Events);
     let (_cri, mut heard) = Heard::start(fake.socket.clone(), Duration::from_millis(300));
     heard.wait("it is connected", |it| it.status.is_connected());
@@ -317,7 +297,7 @@ fn a_flood_of_events_is_read_at_once_and_what_was_dropped_is_counted() {
 
 #[test]
 fn a_probe_says_who_answers_and_subscribes_to_nothing() -> Result<()> {
-    let directory = Directory::new("probe");
+    let directory = Scratch::new("cri-probe").unwrap();
     let fake = runtime(&directory, Manner::Events);
     let status = probe(Some(&fake.socket))?;
     assert_eq!(status.runtime().as_deref(), Some("fake 1.2.3"));

@@ -1,5 +1,5 @@
-//! Recorded inputs to golden results. Nothing here needs privileges, a network or this machine's
-//! own files.
+//! Recorded inputs to golden results. Nothing here needs privileges, a network beyond loopback or this
+//! machine's own files.
 //!
 //! `BALLAST_UPDATE_GOLDEN=1 cargo test -p ballast-tests --test replay` writes the golden files
 //! anew; the diff is reviewed like code.
@@ -10,8 +10,10 @@
 )]
 
 mod cgroups;
+mod names;
 mod node;
 mod readings;
+mod recorded;
 mod stats;
 mod stories;
 mod topology;

@@ -192,6 +192,29 @@ impl FakeApiServer {
         self.state.changed.notify_all();
     }
 
+    /// Something happens in the words of another API server: an event of its watch, with its version.
+    pub fn say(&self, event: &Value) -> Result<()> {
+        let metadata = &event["object"]["metadata"];
+        let version = metadata["resourceVersion"].as_str();
+        let version: u64 = version.context("no version")?.parse()?;
+        let name = metadata["name"].as_str().unwrap_or_default();
+        let mut inner = self.state.lock();
+        match event["type"].as_str() {
+            Some("BOOKMARK") => {}
+            Some("DELETED") => {
+                inner.pods.remove(name);
+            }
+            _ => {
+                inner.pods.insert(name.to_owned(), event["object"].clone());
+            }
+        }
+        inner.version = version;
+        inner.events.push((version, event.clone()));
+        drop(inner);
+        self.state.changed.notify_all();
+        Ok(())
+    }
+
     /// The pod is there no more.
     pub fn delete(&self, name: &str) {
         let mut inner = self.state.lock();

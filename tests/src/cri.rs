@@ -124,16 +124,20 @@ impl FakeRuntime {
 
     /// A sandbox is there; nobody is told.
     pub fn add_sandbox(&self, pod: &RuntimePod) {
-        let sandbox = PodSandbox {
+        self.put_sandbox(PodSandbox {
             id: pod.sandbox.clone(),
             labels: pod.labels(None),
-        };
-        lock(&self.state.sandboxes).insert(pod.sandbox.clone(), sandbox);
+        });
+    }
+
+    /// A sandbox is there; nobody is told.
+    pub fn put_sandbox(&self, sandbox: PodSandbox) {
+        lock(&self.state.sandboxes).insert(sandbox.id.clone(), sandbox);
     }
 
     /// A container of a pod is there; nobody is told.
     pub fn add_container(&self, pod: &RuntimePod, name: &str, attempt: u32, id: &str) {
-        let container = Container {
+        self.put_container(Container {
             id: id.to_owned(),
             pod_sandbox_id: pod.sandbox.clone(),
             metadata: Some(ContainerMetadata {
@@ -141,8 +145,12 @@ impl FakeRuntime {
                 attempt,
             }),
             labels: pod.labels(Some(name)),
-        };
-        lock(&self.state.containers).insert(id.to_owned(), container);
+        });
+    }
+
+    /// A container is there; nobody is told.
+    pub fn put_container(&self, container: Container) {
+        lock(&self.state.containers).insert(container.id.clone(), container);
     }
 
     /// The runtime has removed it.
@@ -151,8 +159,7 @@ impl FakeRuntime {
         lock(&self.state.containers).remove(id);
     }
 
-    /// Something has happened to the id, which is of `pod`. False: a subscriber did not read within `patience`,
-    /// and a runtime would have made no container meanwhile.
+    /// Something has happened to the id, which is of `pod`. False: as of [`send`](Self::send).
     pub fn tell(&self, pod: &RuntimePod, id: &str, patience: Duration) -> bool {
         let of_pod = |it: &&Container| it.pod_sandbox_id == pod.sandbox;
         let statuses = lock(&self.state.containers)
@@ -177,7 +184,9 @@ impl FakeRuntime {
         )
     }
 
-    fn send(&self, event: &ContainerEventResponse, patience: Duration) -> bool {
+    /// Sends an event to all subscribers. False: one of them did not read within `patience`, and a runtime would have
+    /// made no container meanwhile.
+    pub fn send(&self, event: &ContainerEventResponse, patience: Duration) -> bool {
         let Some(tokio) = &self.tokio else {
             return true;
         };

@@ -24,5 +24,7 @@ pub mod placement;
 pub mod prometheus;
 pub mod sampler;
 pub mod scrape;
+pub mod scratch;
 pub mod timing;
+pub mod tls;
 pub mod wait;

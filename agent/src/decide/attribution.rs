@@ -346,8 +346,7 @@ fn oom_scope(kill: &OomKill, limit: Option<&Attributed>) -> OomScope {
 mod tests {
     use super::*;
     use crate::decide::ended::KEPT;
-    use crate::decide::testing::{key, oom_kill, register, registered};
-    use crate::model::api_pod::Definition;
+    use crate::decide::testing::{api_pod, key, oom_kill, register, registered};
     use crate::model::pod::QosClass;
 
     fn owner(level: Level) -> Owner {
@@ -415,26 +414,10 @@ mod tests {
         check(lineage(99, [2, 3, 4], true), Some("a"), Some("c"));
     }
 
-    fn api_pod(uid: &str) -> Arc<ApiPod> {
-        let pod = Arc::new(PodRef {
-            namespace: "default".to_owned(),
-            name: uid.to_owned(),
-            uid: PodUid(uid.to_owned()),
-        });
-        Arc::new(ApiPod {
-            workload: Arc::new(Workload::of_pod(&pod)),
-            pod,
-            is_mirror: false,
-            is_over: false,
-            definition: Ok(Definition::default()),
-            containers: Vec::new(),
-        })
-    }
-
     #[test]
     fn a_kubelet_that_knows_no_pod_yet_takes_none_away_that_runs() {
         let mut index = index();
-        let pods = ["uid-a", "uid-g", "over"].map(api_pod);
+        let pods = ["uid-a", "uid-g", "over"].map(|it| Arc::new(api_pod(it)));
         let listed = |index: &CgroupIndex| {
             let listed = index.names.listed().map(|it| it.pod.name.clone());
             listed.collect::<Vec<_>>()

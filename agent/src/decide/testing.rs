@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::attribution::CgroupIndex;
 use super::resource_settings::{CpuLimits, NodeFacts, OomScope, ResourceSettings};
 use crate::config::{Compat, SwapBehavior};
+use crate::model::api_pod::{ApiPod, Definition};
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{AttributionMethod, CgroupId, CgroupLineage, OomKill, ProcessKey};
@@ -12,7 +13,25 @@ use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::{Container, Pod, PodOrigin, PodUid, QosClass, ResourceList, Resources};
 use crate::model::record::PodRef;
 use crate::model::status::CgroupVersion;
+use crate::model::workload::Workload;
 use crate::units::{Bytes, DEFAULT_CPU_PERIOD};
+
+/// As an API server tells of it: a pod of the namespace `default` whose UID is its name, that asks for nothing.
+pub(crate) fn api_pod(name: &str) -> ApiPod {
+    let pod = Arc::new(PodRef {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        uid: PodUid(name.to_owned()),
+    });
+    ApiPod {
+        workload: Arc::new(Workload::of_pod(&pod)),
+        pod,
+        is_mirror: false,
+        is_over: false,
+        definition: Ok(Definition::default()),
+        containers: Vec::new(),
+    }
+}
 
 /// Blocks of a kind and resources: `app {req cpu=1 lim memory=1Gi} sidecar {} init {} pod {}
 /// overhead {req cpu=1}`. Containers are named by kind and position. No defaults are applied.

@@ -229,23 +229,13 @@ fn not_understood<'a>(listed: impl Iterator<Item = &'a Arc<ApiPod>>) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::PodUid;
-    use crate::model::record::PodRef;
-    use crate::model::workload::Workload;
+    use crate::decide::testing::api_pod;
 
     fn pod(name: &str, is_over: bool, definition: Result<Definition, String>) -> Arc<ApiPod> {
-        let names = Arc::new(PodRef {
-            namespace: "default".to_owned(),
-            name: name.to_owned(),
-            uid: PodUid(name.to_owned()),
-        });
         Arc::new(ApiPod {
-            workload: Arc::new(Workload::of_pod(&names)),
-            pod: names,
-            is_mirror: false,
             is_over,
             definition,
-            containers: Vec::new(),
+            ..api_pod(name)
         })
     }
 
