@@ -140,8 +140,8 @@ struct Access {
     /// A field with credentials that are not sent, since the server has no TLS.
     unsent: Option<&'static str>,
     impersonated: Vec<(HeaderName, HeaderValue)>,
-    /// The server is this kubelet.
-    kubelet: Option<OfKubelet>,
+    /// The server is the kubelet of this node.
+    kubelet: Option<(Node, KubeletServer)>,
 }
 
 /// Who asks, beside the client's certificate.
@@ -351,21 +351,15 @@ impl Access {
         self.server = url.parse::<Uri>().map_err(|it| format!("{url}: {it}"))?;
         (self.server_name, self.proxy, self.hears_environment) = (None, None, false);
         self.is_insecure = false;
-        let certificates = server.certificates;
-        self.kubelet = Some(OfKubelet {
-            certificates: certificates.map(|it| tls::certificates_in(&it)),
-            authority: None,
-            node,
-            found: tls::Found::default(),
-        });
+        self.kubelet = Some((node, server));
         Ok(())
     }
 
     /// Reads its files. `files` reads those again that are read again.
     fn prepare(mut self, files: &Arc<Worker>) -> Result<Prepared, String> {
         let authority = self.authority.as_ref().map(Pem::read).transpose()?;
-        let found = self.kubelet.as_ref().map(|it| it.found.clone());
-        let trust = self.trust(authority.as_deref())?;
+        let found = tls::Found::default();
+        let trust = self.trust(authority.as_deref(), &found)?;
         let proxy = self.proxy()?;
         let renew = match &self.certificate {
             Some((certificate, _)) if certificate.is_file() => Some(clock::boottime() + REREAD),
@@ -387,17 +381,22 @@ impl Access {
             unsent: self.unsent,
             renew,
             given: None,
-            found: found.unwrap_or_default(),
+            found,
         })
     }
 
-    fn trust(&mut self, authority: Option<&[u8]>) -> Result<Trust, String> {
+    /// `found`: told by what a kubelet was known.
+    fn trust(&mut self, authority: Option<&[u8]>, found: &tls::Found) -> Result<Trust, String> {
         let is_encrypted = self.server.scheme() == Some(&Scheme::HTTPS);
-        if let Some(mut kubelet) = self.kubelet.take() {
-            if let (Some(pem), Some(of)) = (authority, &self.authority) {
-                kubelet.authority = Some(tls::roots(of.field, pem)?);
-            }
-            return Ok(Trust::Kubelet(kubelet));
+        if let Some((node, server)) = self.kubelet.take() {
+            let authority = authority.zip(self.authority.as_ref());
+            let authority = authority.map(|(pem, of)| tls::roots(of.field, pem));
+            return Ok(Trust::Kubelet(OfKubelet {
+                certificates: server.certificates.map(|it| tls::certificates_in(&it)),
+                authority: authority.transpose()?,
+                node,
+                found: found.clone(),
+            }));
         }
         Ok(match (authority, &self.authority) {
             _ if self.is_insecure => Trust::Anybody,

@@ -18,11 +18,9 @@ const KUBELET: &str = "kubelet";
 
 /// Namespaces that a container has of its own, and the numbers of those that the kernel starts with
 /// (include/linux/proc_ns.h, Linux 6.12: `PROC_CGROUP_INIT_INO`, `PROC_PID_INIT_INO`, `PROC_USER_INIT_INO`).
-const FIRST_NAMESPACES: [(&str, u32); 3] = [
-    ("cgroup", 0xEFFF_FFFB),
-    ("pid", 0xEFFF_FFFC),
-    ("user", 0xEFFF_FFFD),
-];
+const FIRST_CGROUPS: (&str, u32) = ("cgroup", 0xEFFF_FFFB);
+const FIRST_PIDS: (&str, u32) = ("pid", 0xEFFF_FFFC);
+const FIRST_USERS: (&str, u32) = ("user", 0xEFFF_FFFD);
 
 /// Drop-ins of a kubelet, and levels of directories below the first: more are not read.
 const MAX_FILES: usize = 64;
@@ -38,8 +36,8 @@ pub struct KubeletProcess {
     start_ticks: u64,
 }
 
-/// All of them, by pid. Only processes of root count, and none in a pod: anyone can take the name. Reads the name of every process of
-/// the node.
+/// All of them, by pid. Only processes of root count, and none in a pod: anyone can take the name. Reads the name of
+/// every process of the node.
 pub fn find(root: &Root) -> Vec<KubeletProcess> {
     let pids = root.list("/proc").unwrap_or_default();
     let pids = pids.iter().filter_map(|it| it.parse().ok());
@@ -80,20 +78,22 @@ impl KubeletProcess {
         look(root, self.pid).as_ref() == Some(self)
     }
 
-    /// Whether it sees other cgroups than this node's first process does.
-    pub fn has_own_cgroups(&self, root: &Root) -> bool {
-        let namespace = |pid: u32| root.read_link(format!("/proc/{pid}/ns/cgroup")).ok();
-        namespace(self.pid) != namespace(1)
+    /// Whether it sees the cgroups as this node's first process does; as [`is_of_the_node`](Self::is_of_the_node).
+    pub fn has_cgroups_of_the_node(&self, root: &Root) -> bool {
+        self.shares(root, &FIRST_CGROUPS)
     }
 
     /// Whether it shares the namespaces of the node's first process that a container has of its own. Where those of the
     /// first process cannot be read, they are taken to be the kernel's first. False where its own cannot be read.
     pub fn is_of_the_node(&self, root: &Root) -> bool {
-        FIRST_NAMESPACES.iter().all(|(kind, first)| {
-            let of = |pid: u32| root.read_link(format!("/proc/{pid}/ns/{kind}")).ok();
-            let of_node = of(1).unwrap_or_else(|| format!("{kind}:[{first}]").into());
-            of(self.pid) == Some(of_node)
-        })
+        let kinds = [FIRST_CGROUPS, FIRST_PIDS, FIRST_USERS];
+        kinds.iter().all(|it| self.shares(root, it))
+    }
+
+    fn shares(&self, root: &Root, (kind, first): &(&str, u32)) -> bool {
+        let of = |pid: u32| root.read_link(format!("/proc/{pid}/ns/{kind}")).ok();
+        let of_node = of(1).unwrap_or_else(|| format!("{kind}:[{first}]").into());
+        of(self.pid) == Some(of_node)
     }
 
     /// By the clock of the node as it goes now.

@@ -264,8 +264,8 @@ impl Kubelets {
         pods: Option<&CgroupPath>,
     ) -> Result<Kubelet, KubeletError> {
         let is_exact = |it: &Kubelet| {
-            let is_it = |pods| it.roots().contains(pods) && !it.process.has_own_cgroups(root);
-            pods.is_none_or(is_it)
+            let sees_it_so = || it.process.has_cgroups_of_the_node(root);
+            pods.is_none_or(|pods| it.roots().contains(pods) && sees_it_so())
         };
         let is_end = |it: &Kubelet| {
             let ends = |pods: &CgroupPath| it.roots().iter().any(|root| is_end_of(root, pods));

@@ -303,6 +303,8 @@ fn the_one_is_meant_whose_pods_they_are() {
     assert_eq!(found.settings.kubelet.max_pods, 9);
 
     node.start(20, "kubelet", 0, "kubelet");
+    node.enter_all_of_the_node("10");
+    node.enter_all_of_the_node("20");
     for (pods, right) in [("/", 20), ("/a", 10), ("/docker/0123", 20)] {
         assert_eq!(node.pid(pods), Ok(right), "{pods}");
     }
@@ -314,15 +316,15 @@ fn the_one_is_meant_whose_pods_they_are() {
 #[test]
 fn the_root_of_a_cgroup_namespace_of_its_own_is_not_that_of_the_node() {
     let node = Node::new("kubelet-namespace");
-    let namespace = |pid: u32, id: &str| {
-        let of = node.0.join(format!("proc/{pid}/ns"));
-        fs::create_dir_all(&of).unwrap();
-        symlink(format!("cgroup:[{id}]"), of.join("cgroup")).unwrap();
-    };
-    namespace(1, "1");
+    let namespace = |pid: &str, id: &str| node.enter(pid, "cgroup", id);
+    namespace("1", "cgroup:[1]");
     node.start(10, "kubelet", 0, "kubelet");
-    namespace(10, "1");
+    namespace("10", "cgroup:[1]");
     node.start(20, "kubelet", 0, "kubelet");
-    namespace(20, "2");
+    namespace("20", "cgroup:[2]");
     assert_eq!(node.pid("/"), Ok(10));
+    // The first process may have a right that the agent lacks.
+    fs::remove_file(node.0.join("proc/1/ns/cgroup")).unwrap();
+    namespace("20", "cgroup:[4026531835]");
+    assert_eq!(node.pid("/"), Ok(20));
 }
