@@ -12,8 +12,8 @@ use crate::{build, cadvisor, cluster, setup, workspace};
 
 /// Measure the agent and print the figures beside their budgets
 ///
-/// As root, in more than twenty minutes; `placement` alone needs no root. Without a name everything but `kubernetes`
-/// is measured.
+/// As root, in more than twenty minutes; `placement` alone needs no root. Without a name everything that needs no
+/// cluster is measured.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[arg(value_name = "PART")]
@@ -46,14 +46,24 @@ enum Part {
     /// OOM kills to Events and containers to names beside a real kubelet, on a cluster that is brought up for it; by
     /// name alone, since no other agent starts beside a kubelet
     Kubernetes,
+    /// An API server that is away for longer than the agent's token lives: what is known and told then and after it, and
+    /// that no cgroup is changed; in a quarter of an hour, on a cluster and by name alone as `kubernetes`
+    Outage,
+}
+
+impl Part {
+    fn needs_cluster(self) -> bool {
+        matches!(self, Self::Kubernetes | Self::Outage)
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let parts = &arguments.parts;
-    if parts.contains(&Part::Kubernetes) {
+    let needs_cluster = parts.iter().any(|it| it.needs_cluster());
+    if needs_cluster {
         ensure!(
             parts.len() == 1,
-            "`kubernetes` is measured alone: no other agent starts beside a kubelet"
+            "what needs a cluster is measured alone: no other agent starts beside a kubelet"
         );
         if let Some(why) = cluster::cannot_run() {
             bail!(why);
@@ -67,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let Programs { bench, conformance } = build_programs()?;
     variables.push(("BALLAST_CONFORMANCE", conformance));
-    if !parts.contains(&Part::Kubernetes) {
+    if !needs_cluster {
         return measure(&bench, parts, &variables);
     }
     cluster::with(|directory| {

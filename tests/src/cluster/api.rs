@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -111,6 +111,15 @@ impl ApiWay {
         let kubeconfig = std::env::temp_dir().join(file);
         fs::write(&kubeconfig, config.to_string())?;
         Ok(Self { kubeconfig, way })
+    }
+
+    /// By a token in a file, and nothing else that the file had.
+    pub fn take_token_from(&self, file: &Path) -> Result<()> {
+        let mut config: Value = serde_json::from_str(&fs::read_to_string(&self.kubeconfig)?)?;
+        let user = config.pointer_mut("/users/0/user");
+        *user.context("it has a user")? = json!({"tokenFile": file});
+        fs::write(&self.kubeconfig, config.to_string())?;
+        Ok(())
     }
 
     /// The agent asks this way.

@@ -24,6 +24,7 @@ mod machine;
 mod node;
 mod observe;
 mod oom;
+mod outage;
 mod placement;
 mod process;
 mod quiet;
@@ -51,12 +52,12 @@ enum Name {
     Eviction,
     Stats,
     Observe,
-    /// Beside a kubelet, where no agent of another measurement would start: by name alone.
     Kubernetes,
+    Outage,
 }
 
 impl Name {
-    const ALL: [(&'static str, Self); 11] = [
+    const ALL: [(&'static str, Self); 12] = [
         ("oom", Self::Oom),
         ("ebpf", Self::Ebpf),
         ("process", Self::Process),
@@ -68,7 +69,13 @@ impl Name {
         ("stats", Self::Stats),
         ("observe", Self::Observe),
         ("kubernetes", Self::Kubernetes),
+        ("outage", Self::Outage),
     ];
+
+    /// Beside a kubelet, where no agent of another measurement would start: by name alone.
+    fn needs_cluster(self) -> bool {
+        matches!(self, Self::Kubernetes | Self::Outage)
+    }
 
     fn parse(text: &str) -> Option<Self> {
         let (_, name) = Self::ALL.into_iter().find(|(word, _)| *word == text)?;
@@ -105,7 +112,7 @@ fn measure(names: &[&str]) -> Result<()> {
     let names: Vec<Name> = match names {
         [] => {
             let all = Name::ALL.iter().map(|(_, name)| *name);
-            all.filter(|it| *it != Name::Kubernetes).collect()
+            all.filter(|it| !it.needs_cluster()).collect()
         }
         names => names.iter().filter_map(|it| Name::parse(it)).collect(),
     };
@@ -139,6 +146,9 @@ fn measure(names: &[&str]) -> Result<()> {
     }
     if wanted(Name::Kubernetes) {
         table.section("kubernetes", kubernetes::measure);
+    }
+    if wanted(Name::Outage) {
+        table.section("outage", outage::measure);
     }
     println!("\n{}", machine::facts());
     println!("{table}");
