@@ -16,7 +16,7 @@ use super::workloads::pods_of;
 #[cfg_attr(feature = "privileged", test)]
 fn what_containers_have_of_their_own_is_read_from_kubelets_files() -> Result<()> {
     let configuration = Configuration::new()?;
-    let (agent, _way) = asking("cluster-places")?;
+    let (mut agent, _way) = asking("cluster-places")?;
     let policies = |agent: &Agent| -> Result<[String; 2]> {
         let placement = agent.status()?.node.placement.context("no placement")?;
         let policies = placement.policies;
@@ -103,6 +103,16 @@ fn what_containers_have_of_their_own_is_read_from_kubelets_files() -> Result<()>
     let free = [("numa_node", "0"), ("kind", "memory")];
     let free = page.value("ballast_placement_free_bytes", &free);
     ensure!(free > Some(0.0), "{free:?}");
+    // The next agent meets a kubelet that runs.
+    agent.stop()?;
+    agent.start()?;
+    until("the CPUs that are reserved are shown again", || {
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let pool = |name| page.value("ballast_placement_pool_cpus", &[("pool", name)]);
+        let found = ["reserved", "exclusive"].map(pool);
+        ensure!(found == [Some(1.0); 2], "{found:?}");
+        Ok(())
+    })?;
     namespace.kubectl(&["delete", "pod", "alone"], None)?;
     until("its CPU is everybody's again", || {
         let placement = agent.status()?.node.placement.context("no placement")?;

@@ -55,8 +55,8 @@ use self::families::{
     PressureFamilies, ProcessFamilies, ReconcileFamilies, StateFamilies,
 };
 use self::histogram::HistogramVec;
-use self::identity::{ContainerKey, Values};
-pub use self::identity::{ContainerLabels, Identity};
+use self::identity::Values;
+pub use self::identity::{ContainerKey, ContainerLabels, Identity};
 use self::labels::{
     EndedKind, ExitHow, HostSlice, MissedCause, RecordResult, RestoreResult, SaveResult, Source,
     SourceFault, Stream, Trigger,

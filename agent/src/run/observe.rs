@@ -604,7 +604,9 @@ impl Loop {
         let readings = &self.tree.readings;
         let pods = known::pods(&self.tree, &readings.pods(), anew);
         let is_other = readings.set_pods(pods);
-        self.placement.is_behind |= is_other || anew;
+        if is_other || anew {
+            self.placement.look_again();
+        }
         if self.tree.takes_growth() || is_named && is_other {
             readings.ask();
         }

@@ -217,7 +217,7 @@ impl Node {
         metrics.set_program("oom_reason", Hook::StandIn);
         let counts = ballast::observe::metrics::DeviceCounts {
             n_allocated: 1,
-            n_unhealthy: state.n_unhealthy,
+            n_unhealthy: Some(state.n_unhealthy),
         };
         metrics.set_devices([("example.com/gpu", None, counts)]);
         let usage = ProcessUsage {
@@ -226,12 +226,11 @@ impl Node {
             ..ProcessUsage::default()
         };
         metrics.set_process_usage(&usage, self.started_at);
-        let container = ("default".to_owned(), "web".to_owned(), "main".to_owned());
         let nodes = (0..).map(ballast::model::topology::NumaNodeId);
         metrics.set_placement(&PlacementGauges {
             pools: Some(PoolCpus::default()),
             free_cpus: nodes.zip(state.free_cpus).collect(),
-            numa_nodes: BTreeMap::from([(container, NumaMask::from_bits(1))]),
+            numa_nodes: BTreeMap::from([(MAIN.to_key(), NumaMask::from_bits(1))]),
             ..PlacementGauges::default()
         });
         let memory = ContainerMemory {

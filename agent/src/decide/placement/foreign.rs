@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::summary::{allocated, exclusive, numa_nodes, policies};
+use super::memory::release_pod;
+use super::summary::{allocated, exclusive, held_by_node, numa_nodes, policies};
 use crate::config::PlacementConfig;
 use crate::model::admission::ContainerHoldings;
 use crate::model::cpuset::CpuSet;
@@ -31,8 +32,9 @@ impl ForeignBooks {
         self.memory.as_ref()?.given_out()
     }
 
-    /// `config` has what no file says. `reserved`: the CPUs that are kept for the system, if they are known. `pod_of`: `None` of one that is gone: of devices and memory, which are taken back
-    /// only when somebody else wants them, it holds nothing any more.
+    /// `config` has what no file says. `reserved`: the CPUs that are kept for the system, if they are known. `pod_of`:
+    /// `None` of one that is gone: of devices and memory, which are taken back only when somebody else wants them, it
+    /// holds nothing any more.
     pub fn summary<'a>(
         &self,
         config: &PlacementConfig,
@@ -67,30 +69,30 @@ impl ForeignBooks {
                 reserved: reserved.cloned(),
                 exclusive: exclusive(it, &pod_of),
             }),
-            numa_nodes: numa_nodes(topology, free.as_ref(), self.memory()),
+            numa_nodes: numa_nodes(topology, free.as_ref(), self.memory_of(is_there).as_ref()),
             devices,
         }
     }
 
-    /// How many devices the containers of pods that are there hold, by resource and NUMA node. Init containers lend theirs
-    /// to those after them: a device counts once.
+    /// As the file has it, had the pods that are gone given theirs back.
+    fn memory_of(&self, is_there: impl Fn(&PodUid) -> bool) -> Option<MemoryState> {
+        let mut state = self.memory()?.clone();
+        let holders = state.containers.keys().chain(state.pods.keys());
+        let holders: BTreeSet<PodUid> = holders.cloned().collect();
+        for pod in holders.iter().filter(|it| !is_there(it)) {
+            release_pod(&mut state, pod);
+        }
+        Some(state)
+    }
+
+    /// How many devices the containers of pods that are there hold, by resource and NUMA node.
     pub fn devices_held(
         &self,
         is_there: impl Fn(&PodUid) -> bool,
     ) -> BTreeMap<(String, Option<NumaNodeId>), u64> {
-        let mut held: BTreeMap<(&str, Option<NumaNodeId>), BTreeSet<&str>> = BTreeMap::new();
         let of_pods = self.devices.iter().flat_map(|it| &it.containers);
         let there = of_pods.filter(|(uid, _)| is_there(uid));
-        for (resource, allocation) in there.flat_map(|(_, it)| it.values().flatten()) {
-            for (node, ids) in &allocation.ids {
-                let of_node = held.entry((resource, *node)).or_default();
-                of_node.extend(ids.iter().map(String::as_str));
-            }
-        }
-        let counts = held.into_iter();
-        counts
-            .map(|((resource, node), ids)| ((resource.to_owned(), node), ids.len() as u64))
-            .collect()
+        held_by_node(there.flat_map(|(_, it)| it.values()))
     }
 
     /// What the containers of pods that are there hold of their own.
@@ -144,7 +146,12 @@ impl ForeignBooks {
 
     /// Whether a pod has CPUs that `is_there` does not know: they are taken back in a moment.
     pub fn is_behind(&self, is_there: impl Fn(&PodUid) -> bool) -> bool {
-        let holders = self.cpus().into_iter().flat_map(|it| it.containers.keys());
-        holders.into_iter().any(|it| !is_there(it))
+        let mut holders = self.cpus().into_iter();
+        holders.any(|it| {
+            it.containers
+                .keys()
+                .chain(it.pods.keys())
+                .any(|it| !is_there(it))
+        })
     }
 }

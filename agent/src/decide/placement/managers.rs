@@ -217,15 +217,8 @@ fn topology_manager(settings: &PlacementSettings) -> Result<TopologyManager, Pla
     Ok(TopologyManager::new(topology_settings, &distances)?)
 }
 
-/// The CPUs that are kept for the system: where the configuration has a number, those that the allocator takes first.
-/// `None`: the policy gives nothing out, or does not fit the machine.
-pub fn reserved_cpus(settings: &PlacementSettings) -> Option<CpuSet> {
-    let manager = cpu_manager(settings).ok()??;
-    Some(manager.reserved().clone())
-}
-
-/// `None`: the policy gives nothing out.
-fn cpu_manager(settings: &PlacementSettings) -> Result<Option<CpuManager>, PlacementError> {
+/// With nothing given out. `None`: the policy gives nothing out.
+pub fn cpu_manager(settings: &PlacementSettings) -> Result<Option<CpuManager>, PlacementError> {
     let config = &settings.config;
     if config.cpu_manager_policy == CpuManagerPolicy::None {
         return Ok(None);

@@ -298,5 +298,18 @@ impl MemoryManager {
     }
 }
 
+/// A pod that is gone gives back what it and its containers hold, as kubelet takes it.
+pub fn release_pod(state: &mut MemoryState, pod: &PodUid) {
+    let of_containers = state.containers.remove(pod).unwrap_or_default();
+    // The containers have shares in what the pod holds.
+    let blocks = match state.pods.remove(pod) {
+        Some(blocks) => blocks,
+        None => of_containers.into_values().flatten().collect(),
+    };
+    for block in &blocks {
+        books::give_back(&mut state.nodes, block);
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use crate::model::status::{
     CpuPools, DeviceCounts, ExclusiveCpus, NumaAmounts, NumaNodeStatus, PlacementPolicies,
     PlacementStatus,
 };
-use crate::model::topology::Topology;
+use crate::model::topology::{NumaNodeId, Topology};
 
 /// See the module. `pod_of`: `None` of one that is gone.
 pub fn summary<'a>(
@@ -124,6 +124,23 @@ pub(super) fn allocated<'a>(
     counts.collect()
 }
 
+/// As [`allocated`], by resource and NUMA node: a device of two nodes counts at both.
+pub fn held_by_node<'a>(
+    containers: impl IntoIterator<Item = &'a BTreeMap<String, DeviceAllocation>>,
+) -> BTreeMap<(String, Option<NumaNodeId>), u64> {
+    let mut held: BTreeMap<(&str, Option<NumaNodeId>), BTreeSet<&str>> = BTreeMap::new();
+    for (resource, allocation) in containers.into_iter().flatten() {
+        for (node, ids) in &allocation.ids {
+            let of_node = held.entry((resource, *node)).or_default();
+            of_node.extend(ids.iter().map(String::as_str));
+        }
+    }
+    let counts = held.into_iter();
+    counts
+        .map(|((resource, node), ids)| ((resource.to_owned(), node), ids.len() as u64))
+        .collect()
+}
+
 fn devices(managers: &Managers) -> BTreeMap<String, DeviceCounts> {
     let containers = managers.devices.containers().values();
     let mut devices = allocated(containers.flat_map(BTreeMap::values));
@@ -137,4 +154,31 @@ fn devices(managers: &Managers) -> BTreeMap<String, DeviceCounts> {
         counts.allocatable = it.allocatable as u64;
     }
     devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_an_init_container_lends_counts_once_and_one_of_two_nodes_at_both() {
+        let [first, second] = [0, 1].map(|it| Some(NumaNodeId(it)));
+        let ids = |of: &[&str]| of.iter().map(|it| (*it).to_owned()).collect();
+        let held = |by_node: &[(Option<NumaNodeId>, &[&str])]| {
+            let by_node = by_node.iter().map(|(node, of)| (*node, ids(of)));
+            let allocation = DeviceAllocation {
+                ids: by_node.collect(),
+                response: Vec::new(),
+            };
+            BTreeMap::from([("a.b/c".to_owned(), allocation)])
+        };
+        let containers = [
+            held(&[(first, &["x", "y"]), (second, &["y"])]),
+            held(&[(first, &["x"]), (None, &["z"])]),
+        ];
+        let by_node = held_by_node(&containers);
+        let by_node: Vec<_> = by_node.iter().map(|((_, node), n)| (*node, *n)).collect();
+        assert_eq!(by_node, [(None, 1), (first, 2), (second, 1)]);
+        assert_eq!(allocated(&containers)["a.b/c"].allocated, 3);
+    }
 }

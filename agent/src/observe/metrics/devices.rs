@@ -1,10 +1,11 @@
 //! Devices, their plugins and the pod resources API. Families with kubelet's names have no series
 //! before this agent does that duty.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::labels::PodResourcesVersion;
-use super::{Metrics, lock, observe, set_count};
+use super::{Metrics, lock, observe, set_count, set_or_leave_out};
 use crate::model::device::RefusalReason;
 use crate::model::topology::NumaNodeId;
 
@@ -16,7 +17,8 @@ pub const MAX_RESOURCES: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
     pub n_allocated: u64,
-    pub n_unhealthy: u64,
+    /// `None`: another program gives them out, whose plugins tell nobody else how they are.
+    pub n_unhealthy: Option<u64>,
 }
 
 /// Methods of the pod resources API.
@@ -33,33 +35,26 @@ impl Metrics {
         &self,
         counts: impl IntoIterator<Item = (&'a str, Option<NumaNodeId>, DeviceCounts)>,
     ) {
+        // Those past the bound are counted together.
+        let mut by_labels: BTreeMap<[String; 2], DeviceCounts> = BTreeMap::new();
+        for (resource, numa_node, counts) in counts {
+            let numa_node = numa_node.map_or_else(|| "none".to_owned(), |it| it.to_string());
+            let sum = by_labels
+                .entry([self.resource(resource), numa_node])
+                .or_default();
+            sum.n_allocated += counts.n_allocated;
+            if let Some(n) = counts.n_unhealthy {
+                *sum.n_unhealthy.get_or_insert(0) += n;
+            }
+        }
         let families = &self.shared.devices;
         families.allocated.reset();
         families.unhealthy.reset();
-        for (resource, numa_node, counts) in counts {
-            let labels = self.device_labels(resource, numa_node);
+        for (labels, counts) in &by_labels {
             let labels = labels.each_ref().map(String::as_str);
             set_count(&families.allocated, &labels, counts.n_allocated);
-            set_count(&families.unhealthy, &labels, counts.n_unhealthy);
+            set_or_leave_out(&families.unhealthy, &labels, counts.n_unhealthy);
         }
-    }
-
-    /// The same of devices that another program gives out, whose plugins tell nobody else how they are.
-    pub fn set_devices_held<'a>(
-        &self,
-        counts: impl IntoIterator<Item = (&'a str, Option<NumaNodeId>, u64)>,
-    ) {
-        let family = &self.shared.devices.allocated;
-        family.reset();
-        for (resource, numa_node, n) in counts {
-            let labels = self.device_labels(resource, numa_node);
-            set_count(family, &labels.each_ref().map(String::as_str), n);
-        }
-    }
-
-    fn device_labels(&self, resource: &str, numa_node: Option<NumaNodeId>) -> [String; 2] {
-        let numa_node = numa_node.map_or_else(|| "none".to_owned(), |it| it.to_string());
-        [self.resource(resource), numa_node]
     }
 
     pub fn device_plugin_refused(&self, reason: RefusalReason) {

@@ -186,7 +186,7 @@ impl<'a> ContainerLabels<'a> {
         }
     }
 
-    pub(super) fn to_key(self) -> ContainerKey {
+    pub fn to_key(self) -> ContainerKey {
         ContainerKey {
             namespace: self.namespace.into(),
             pod: self.pod.into(),
@@ -199,7 +199,7 @@ impl<'a> ContainerLabels<'a> {
 
 /// [`ContainerLabels`] to be kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ContainerKey {
+pub struct ContainerKey {
     namespace: Box<str>,
     pod: Box<str>,
     container: Box<str>,

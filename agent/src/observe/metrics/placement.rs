@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::exemplars::Exemplar;
-use super::identity::ContainerLabels;
+use super::identity::ContainerKey;
 use super::labels::{Boundary, MoveReason};
 use super::{Metrics, lock, observe, remove, set_count, set_or_leave_out, set_time};
 use crate::model::admission::{AdmissionTally, RefusalReason};
@@ -71,8 +71,9 @@ impl Metrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCpus {
     pub shared: usize,
-    /// `None`: another program has chosen them, and does not tell.
+    /// `None`: another program has chosen them, and which cannot be told from what it was told.
     pub reserved: Option<usize>,
+    /// Of containers, and of pods as a whole.
     pub exclusive: usize,
     /// Shared and not reserved: what can still be given out. `None`: as above.
     pub free: Option<usize>,
@@ -89,11 +90,10 @@ pub struct PlacementGauges {
     pub free_bytes: BTreeMap<(NumaNodeId, String), u64>,
     /// CPUs that containers have alone, by NUMA node.
     pub exclusive_by_node: BTreeMap<NumaNodeId, u64>,
-    /// By namespace, pod and container.
-    pub exclusive: BTreeMap<(String, String, String), u64>,
+    pub exclusive: BTreeMap<ContainerKey, u64>,
     /// Where the memory of a container is to be: as the memory manager gave it, else where its CPUs
-    /// are. By namespace, pod and container.
-    pub numa_nodes: BTreeMap<(String, String, String), NumaMask>,
+    /// are.
+    pub numa_nodes: BTreeMap<ContainerKey, NumaMask>,
     /// Containers that span more of a boundary than they need; the boundaries that the policies do
     /// not ask for are left out.
     pub misaligned: BTreeMap<Boundary, u64>,
@@ -137,13 +137,7 @@ impl Metrics {
                 None => remove(&placement.misaligned, &[boundary.as_str()]),
             }
         }
-        let nodes = gauges.numa_nodes.iter();
-        *lock(&self.shared.numa_nodes) = nodes
-            .map(|((namespace, pod, container), nodes)| {
-                let labels = ContainerLabels::named(namespace, pod, container);
-                (labels.to_key(), *nodes)
-            })
-            .collect();
+        lock(&self.shared.numa_nodes).clone_from(&gauges.numa_nodes);
         placement.free_bytes.reset();
         let mut by_kind: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         for ((node, kind), n) in &gauges.free_bytes {
@@ -155,8 +149,8 @@ impl Metrics {
             by_kind.entry(kind).or_default().push(*n);
         }
         placement.exclusive_cpus.reset();
-        for ((namespace, pod, container), n) in &gauges.exclusive {
-            let labels = self.values(ContainerLabels::named(namespace, pod, container));
+        for (container, n) in &gauges.exclusive {
+            let labels = self.values(container.labels());
             placement
                 .exclusive_cpus
                 .with_label_values(&labels)

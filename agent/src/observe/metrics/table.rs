@@ -381,13 +381,16 @@ const TABLE: &[Family] = &[
     agent("ballast_placement_moves_total", Counter, Count, &["reason"],
         "Containers that run and were given other CPUs or memory.").area(Placement),
     agent("ballast_placement_exclusive_cpus", Gauge, Count, CONTAINER,
-        "CPUs that the container has alone; absent where it runs in the shared pool.")
+        "CPUs that no other pod has: of the container alone, or with others of its pod; absent where it \
+         runs in the shared pool.")
         .area(Placement).per(Cardinality::Container),
     agent("ballast_placement_pool_cpus", Gauge, Count, &["pool"],
-        "CPUs by what they are for; reserved ones are in the shared pool too, unless strict.")
+        "CPUs by what they are for; reserved ones are in the shared pool too, unless strict. \
+         `reserved` is absent where it is not known which.")
         .area(Placement),
     agent("ballast_placement_free_cpus", Gauge, Count, &["numa_node"],
-        "CPUs of a NUMA node that can still be given to a container alone.").area(Placement),
+        "CPUs of a NUMA node that can still be given to a container alone; absent where it is not \
+         known which are reserved.").area(Placement),
     agent("ballast_placement_free_bytes", Gauge, Bytes, &["numa_node", "kind"],
         "Memory of a NUMA node that can still be given out, by kind.").area(Placement),
     agent("ballast_placement_fragmentation_ratio", Gauge, Ratio, &["resource"],
@@ -534,7 +537,8 @@ const TABLE: &[Family] = &[
         "Devices that containers hold; one of several NUMA nodes counts at each.")
         .area(Devices).per(Cardinality::Resource),
     agent("ballast_device_unhealthy", Gauge, Count, &["resource", "numa_node"],
-        "Devices that may not be given out; one of several NUMA nodes counts at each.")
+        "Devices that may not be given out; one of several NUMA nodes counts at each. Absent beside \
+         a kubelet, whose plugins tell nobody else.")
         .area(Devices).per(Cardinality::Resource),
     agent("ballast_device_plugin_refusals_total", Counter, Count, &["reason"],
         "Device plugins that were not taken, or were dropped, by what they did wrong.")

@@ -121,7 +121,11 @@ fn everything_of(identity: Identity) -> Metrics {
     metrics.state_saved(SaveResult::Ok, second);
     metrics.state_restored(RestoreResult::Empty);
     metrics.set_kubelet_config_fields(FieldHandling::Honoured, 3);
-    metrics.set_devices([("example.com/gpu", None, DeviceCounts::default())]);
+    let counts = DeviceCounts {
+        n_unhealthy: Some(0),
+        ..DeviceCounts::default()
+    };
+    metrics.set_devices([("example.com/gpu", None, counts)]);
     let now = WallTime::from_epoch(Duration::from_secs(1));
     let refused = Some(admission::RefusalReason::TopologyAffinityError);
     metrics.begin_placement("restricted");
@@ -142,7 +146,7 @@ fn everything_of(identity: Identity) -> Metrics {
         }),
         free_cpus: BTreeMap::from([(NumaNodeId(0), 3)]),
         free_bytes: BTreeMap::from([((NumaNodeId(0), "memory".to_owned()), 1)]),
-        exclusive: BTreeMap::from([(("ns".into(), "pod".into(), "app".into()), 2)]),
+        exclusive: BTreeMap::from([(ContainerLabels::named("ns", "pod", "app").to_key(), 2)]),
         exclusive_by_node: BTreeMap::from([(NumaNodeId(0), 2)]),
         numa_nodes: container_stats::numa_nodes(),
         misaligned: BTreeMap::from([(Boundary::Numa, 0)]),
@@ -488,7 +492,7 @@ fn devices_are_counted_by_numa_node_and_old_counts_go() {
     let metrics = Metrics::default();
     let counts = |n_allocated, n_unhealthy| DeviceCounts {
         n_allocated,
-        n_unhealthy,
+        n_unhealthy: Some(n_unhealthy),
     };
     let node = Some(NumaNodeId(1));
     metrics.set_devices([("a.b/c", None, counts(1, 0)), ("a.b/c", node, counts(2, 3))]);
@@ -503,8 +507,35 @@ fn devices_are_counted_by_numa_node_and_old_counts_go() {
             (&of("unhealthy", "1"), Some(3.0)),
         ],
     );
+    // How they are nobody tells.
+    let held = DeviceCounts {
+        n_allocated: 1,
+        n_unhealthy: None,
+    };
+    metrics.set_devices([("a.b/c", node, held)]);
+    check(
+        &metrics,
+        &[
+            (&of("allocated", "1"), Some(1.0)),
+            (&of("unhealthy", "1"), None),
+            (&of("allocated", "none"), None),
+        ],
+    );
     metrics.set_devices([]);
     check(&metrics, &[(&of("allocated", "1"), None)]);
+    // More resources than have series of their own.
+    let names: Vec<String> = (0..MAX_RESOURCES + 2).map(|n| format!("d{n}")).collect();
+    metrics.set_devices(names.iter().map(|it| (it.as_str(), None, counts(1, 2))));
+    let other =
+        |name: &str| format!("ballast_device_{name}{{numa_node=\"none\",resource=\"other\"}}");
+    // Among the first is one that has series from before.
+    check(
+        &metrics,
+        &[
+            (&other("allocated"), Some(3.0)),
+            (&other("unhealthy"), Some(6.0)),
+        ],
+    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::model::time::WallTime;
 use crate::sources::cgroupfs::CgroupReader;
 use crate::sources::kubelet_process::{self, KubeletFiles, KubeletProcess};
 use crate::sys::input::MAX_CONFIG_BYTES;
-use crate::sys::{FsError, Root};
+use crate::sys::{FsError, Root, clock};
 
 /// What the DaemonSet has from the downward API, by custom: `status.hostIP`.
 const HOST_IP: &str = "HOST_IP";
@@ -48,6 +48,8 @@ pub(super) struct Kubelet {
     /// Of its state, as it has it.
     pub(super) root_directory: PathBuf,
     pub(super) status: KubeletStatus,
+    /// It does not run any more, and no other is there.
+    is_gone: bool,
 }
 
 /// Why nobody knows what it is run by.
@@ -152,6 +154,7 @@ impl Kubelet {
         observe: &ObserveConfig,
     ) -> Result<Self, FsError> {
         Ok(Self {
+            is_gone: false,
             arguments: process.arguments(root)?,
             settings: KubeletSettings::told(&told.fields, &observe.kubelet_section),
             // It does not say whether it was told another one.
@@ -392,6 +395,7 @@ fn read(
         changed: changed.map(|(path, _)| text(path)).collect(),
     };
     Ok(Kubelet {
+        is_gone: false,
         process,
         arguments,
         settings,
@@ -458,8 +462,9 @@ impl Loop {
             }
             _ => false,
         };
-        if self.kubelet.is_err() || !may_tell {
-            self.set_kubelet(found);
+        match &mut self.kubelet {
+            Ok(kubelet) if may_tell => kubelet.is_gone = true,
+            _ => self.set_kubelet(found),
         }
     }
 
@@ -500,7 +505,8 @@ impl Loop {
     fn set_kubelet(&mut self, found: Result<Kubelet, KubeletError>) {
         let untold = self.untold.as_ref().map(|it| it.why.as_str());
         self.kubelet = found.map_err(|error| in_full(&error, untold));
-        self.placement.is_behind = true;
+        self.placement.forget_doubts();
+        self.publisher.changed(clock::boottime());
         self.tell_kubelet();
         let kubelet = self.kubelet_config().clone();
         if let Some(pressure) = &mut self.pressure {
@@ -524,13 +530,21 @@ impl Loop {
     pub(super) fn kubelet_warnings(&self) -> Vec<String> {
         match &self.kubelet {
             Ok(Kubelet {
-                settings, status, ..
+                settings,
+                status,
+                is_gone,
+                ..
             }) => {
+                let gone = is_gone.then(|| {
+                    let pid = status.pid;
+                    format!("kubelet (pid {pid}) does not run any more: shown is what it went by and has placed")
+                });
                 let changed = (!status.changed.is_empty()).then(|| {
                     let changed = settings_changed(status);
                     format!("kubelet may go by other settings than are shown: {changed}")
                 });
-                settings.warnings.iter().cloned().chain(changed).collect()
+                let warnings = settings.warnings.iter().cloned();
+                warnings.chain(gone).chain(changed).collect()
             }
             Err(_) if self.settings.knows_thresholds => Vec::new(),
             Err(why) => vec![no_thresholds(why)],

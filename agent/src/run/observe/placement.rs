@@ -1,45 +1,63 @@
 //! Which CPUs, memory and devices kubelet has given to which containers, by the files that it keeps of that: they are
 //! right without an API server, and say nothing of names.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+mod found;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Loop;
-use super::kubelet::Kubelet;
-use crate::config::{Compat, DEFAULT_ROOT_DIRECTORY, KubeletConfig};
+use self::found::{ByFile, Found};
+use super::{Fault, Loop};
+use crate::config::KubeletConfig;
 use crate::decide::placement::foreign::ForeignBooks;
-use crate::decide::placement::managers::{PlacementSettings, reserved_cpus};
-use crate::model::capacity::NodeCapacity;
 use crate::model::cpuset::CpuSet;
-use crate::model::kubelet_state::{CPU_FILE, MEMORY_FILE, OfPolicy, gives_out};
 use crate::model::numa::NumaMask;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
 use crate::model::status::PlacementStatus;
 use crate::model::topology::{NumaNodeId, Topology};
-use crate::observe::metrics::{PlacementGauges, PoolCpus};
-use crate::run::amounts;
+use crate::observe::metrics::{ContainerLabels, DeviceCounts, PlacementGauges, PoolCpus};
 use crate::run::publisher::Began;
-use crate::sources::kubelet_state::{self, KubeletStateError};
 use crate::sys::{FsError, Root};
 
 /// Between two looks at the files, while pods come and go.
 const LOOK_GAP: Duration = Duration::from_secs(1);
 
+/// What cannot be used is told after so long: kubelet writes in steps, and none at first when it starts.
+const DOUBT: Duration = Duration::from_secs(10);
+
+/// All pods that are there.
+pub(super) type ByUid<'a> = BTreeMap<&'a PodUid, &'a PodRef>;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Placement {
-    /// As kubelet had them when it ran last; `None`: none was known.
-    found: Option<Found>,
+    /// A kubelet is known. While it is down its books stand.
+    is_known: bool,
+    books: ForeignBooks,
+    /// See [`Found`].
+    reserved: Option<CpuSet>,
+    doubts: ByFile<Doubt>,
     /// The files are to be read again.
-    pub(super) is_behind: bool,
+    is_behind: bool,
     /// When that is due at the earliest, boottime.
     due: Duration,
+    /// When they are read again because a fault is told, which may go while no pod comes or goes; boottime.
+    retry_at: Option<Duration>,
     /// As the metrics have it.
     shown: Shown,
+}
+
+/// What cannot be used of one file, and since when there is something new of it.
+#[derive(Debug, Default)]
+struct Doubt {
+    /// As they are told.
+    told: Vec<String>,
+    /// Boottime of the first look in a row that found another fault than those.
+    since: Option<Duration>,
 }
 
 /// What is shown of it as metrics.
@@ -49,184 +67,180 @@ struct Shown {
     devices: BTreeMap<(String, Option<NumaNodeId>), u64>,
 }
 
-#[derive(Debug)]
-struct Found {
-    books: ForeignBooks,
-    /// CPUs that it keeps for the system; `None`: which is not known.
-    reserved: Option<CpuSet>,
-    /// Why some of it is not known, a line each.
-    faults: Vec<String>,
-}
-
-impl Found {
-    /// Each file by itself. The error is that kubelet is gone.
-    fn read(
-        kubelet: &Kubelet,
-        root: &Root,
-        capacity: &NodeCapacity,
-        topology: &Topology,
-    ) -> Result<Self, FsError> {
-        let files = kubelet.files(root)?;
-        let read = |path: &Path, max_bytes| files.bytes(path, max_bytes);
-        let directory = &kubelet.root_directory;
-        let cpu = kubelet_state::find_cpus(&read, directory);
-        let memory = kubelet_state::find_memory(&read, directory);
-        // Wherever the rest of its state is (pkg/kubelet/cm/devicemanager/manager.go).
-        let devices = kubelet_state::read_devices(&read, Path::new(DEFAULT_ROOT_DIRECTORY));
-        let config = &kubelet.settings.kubelet.placement;
-        let mut faults = Vec::new();
-        let books = ForeignBooks {
-            cpu: of_policy(
-                cpu,
-                "CPUs",
-                &directory.join(CPU_FILE),
-                ["cpuManagerPolicy", config.cpu_manager_policy.as_str()],
-                &mut faults,
-            ),
-            memory: of_policy(
-                memory,
-                "memory",
-                &directory.join(MEMORY_FILE),
-                ["memoryManagerPolicy", config.memory_manager_policy.as_str()],
-                &mut faults,
-            ),
-            devices: usable(devices, "devices", None, &mut faults),
-        };
-        Ok(Self {
-            books,
-            reserved: reserved(&kubelet.settings.kubelet, capacity, topology),
-            faults,
-        })
-    }
-}
-
-/// Which CPUs kubelet keeps for the system, as it finds it out when it starts (pkg/kubelet/cm/cpumanager/policy_static.go,
-/// `NewStaticPolicy`).
-fn reserved(
-    kubelet: &KubeletConfig,
-    capacity: &NodeCapacity,
-    topology: &Topology,
-) -> Option<CpuSet> {
-    let configured = kubelet.reserved_system_cpus.clone();
-    let allocatable = amounts::allocatable(kubelet, capacity).ok();
-    let of_number = allocatable.and_then(|it| {
-        reserved_cpus(&PlacementSettings {
-            compat: Compat::Kubelet,
-            config: kubelet.placement.clone(),
-            reserved_system_cpus: configured.clone(),
-            reservation: it.reservation,
-            topology: topology.clone(),
-        })
-    });
-    of_number.or(configured)
-}
-
-/// `configured`: the policy that kubelet was told by `field`. It starts with none but that of its file, so another one
-/// is not its own.
-fn of_policy<T>(
-    found: Result<Option<OfPolicy<T>>, KubeletStateError>,
-    what: &str,
-    file: &Path,
-    [field, configured]: [&str; 2],
-    faults: &mut Vec<String>,
-) -> Option<OfPolicy<T>> {
-    let missing = gives_out(configured).then(|| format!("there is no {}", file.display()));
-    let found = usable(found, what, missing, faults)?;
-    let policy = &found.policy;
-    if policy != configured {
-        faults.push(format!(
-            "kubelet places by {field} {policy}, as its file says, and not by {configured}"
-        ));
-    }
-    Some(found)
-}
-
-/// `missing`: what it means that there is no file.
-fn usable<T>(
-    found: Result<Option<T>, KubeletStateError>,
-    what: &str,
-    missing: Option<String>,
-    faults: &mut Vec<String>,
-) -> Option<T> {
-    let why = match found {
-        Ok(Some(found)) => return Some(found),
-        Ok(None) => missing,
-        Err(error) => Some(crate::observe::chain(&error)),
-    };
-    faults.extend(why.map(|it| format!("to whom kubelet has given {what} is not known: {it}")));
-    None
-}
-
 impl Placement {
+    /// The files are to be read again: pods have come or gone.
+    pub(super) fn look_again(&mut self) {
+        self.is_behind = true;
+    }
+
+    /// Another kubelet may be there, which writes its files when it starts.
+    pub(super) fn forget_doubts(&mut self) {
+        let ByFile {
+            cpu,
+            memory,
+            devices,
+        } = &mut self.doubts;
+        for it in [cpu, memory, devices] {
+            it.since = None;
+        }
+        self.due = Duration::ZERO;
+        self.look_again();
+    }
+
+    /// True: something is another than before. `now`: boottime.
+    fn take(&mut self, found: Found, now: Duration, is_there: impl Fn(&PodUid) -> bool) -> bool {
+        let Found {
+            books,
+            reserved,
+            faults,
+        } = found;
+        let mut is_new = !mem::replace(&mut self.is_known, true);
+        let doubts = &mut self.doubts;
+        if doubts.cpu.takes(faults.cpu, now, &mut is_new) {
+            is_new |= put(&mut self.books.cpu, books.cpu) | put(&mut self.reserved, reserved);
+        }
+        if doubts.memory.takes(faults.memory, now, &mut is_new) {
+            is_new |= put(&mut self.books.memory, books.memory);
+        }
+        if doubts.devices.takes(faults.devices, now, &mut is_new) {
+            is_new |= put(&mut self.books.devices, books.devices);
+        }
+        let all = self.doubts.all();
+        let is_doubted = all.iter().any(|it| it.since.is_some());
+        let is_told = all.iter().any(|it| !it.told.is_empty());
+        self.is_behind = is_doubted || self.books.is_behind(is_there);
+        self.retry_at = is_told.then(|| now + DOUBT);
+        is_new
+    }
+
+    /// No kubelet is known any more. True: one was.
+    fn clear(&mut self) -> bool {
+        let shown = mem::take(&mut self.shown);
+        let before = mem::replace(
+            self,
+            Self {
+                shown,
+                ..Self::default()
+            },
+        );
+        before.is_known
+    }
+
     /// Boottime; `None`: nothing has changed.
     pub(super) fn wake(&self) -> Option<Duration> {
-        self.is_behind.then_some(self.due)
+        match self.is_behind {
+            true => Some(self.due),
+            false => self.retry_at,
+        }
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {
-        let faults = self.found.as_ref().map(|it| it.faults.clone());
-        faults.unwrap_or_default()
+        let all = self.doubts.all().into_iter();
+        all.flat_map(|it| it.told.iter().cloned()).collect()
     }
 
-    /// See [`ForeignBooks::summary`].
-    pub(super) fn status<'a>(
+    /// See [`ForeignBooks::summary`]. `by_uid`: `None` while nobody knows which pods there are.
+    pub(super) fn status(
         &self,
         kubelet: &KubeletConfig,
         topology: &Topology,
-        pod_of: impl Fn(&PodUid) -> Option<&'a PodRef>,
+        by_uid: Option<&ByUid<'_>>,
     ) -> Option<PlacementStatus> {
-        let Found {
-            books, reserved, ..
-        } = self.found.as_ref()?;
-        Some(books.summary(&kubelet.placement, reserved.as_ref(), topology, pod_of))
+        let by_uid = by_uid.filter(|_| self.is_known)?;
+        let pod_of = |uid: &PodUid| by_uid.get(uid).copied();
+        let (config, reserved) = (&kubelet.placement, self.reserved.as_ref());
+        Some(self.books.summary(config, reserved, topology, pod_of))
     }
 
     /// See [`ForeignBooks::cpus_of`].
     pub(super) fn cpuset(&self, pod: &PodUid, container: &str) -> Option<String> {
-        let books = &self.found.as_ref()?.books;
-        books.cpus_of(pod, container).map(ToString::to_string)
+        let cpus = self.books.cpus_of(pod, container);
+        cpus.map(ToString::to_string)
     }
 }
 
+impl Doubt {
+    /// Whether what was found with these faults is to be taken: a new one first has to stay for a while.
+    fn takes(&mut self, faults: Vec<String>, now: Duration, is_new: &mut bool) -> bool {
+        let has_more = faults.iter().any(|it| !self.told.contains(it));
+        if has_more && now < *self.since.get_or_insert(now) + DOUBT {
+            return false;
+        }
+        self.since = None;
+        *is_new |= put(&mut self.told, faults);
+        true
+    }
+}
+
+impl ByFile<Doubt> {
+    fn all(&self) -> [&Doubt; 3] {
+        [&self.cpu, &self.memory, &self.devices]
+    }
+}
+
+/// True: it is another than before.
+fn put<T: PartialEq>(place: &mut T, new: T) -> bool {
+    let is_new = *place != new;
+    *place = new;
+    is_new
+}
+
 impl Loop {
+    /// Which pods there are is known: their tree is found, and was read.
+    pub(super) fn knows_pods(&self) -> bool {
+        self.tree.place().is_some() && !self.faults.contains_key(&Fault::Unreadable)
+    }
+
     /// Reads kubelet's files again, if pods have come or gone since. While kubelet is down they stand.
     pub(super) fn look_for_places(&mut self, now: Duration) {
-        if !self.placement.is_behind || now < self.placement.due {
+        if self.placement.wake().is_none_or(|it| now < it) {
             return;
         }
         let began = Began::now();
         let root = Root::host();
         let found = match &self.kubelet {
-            Err(_) => Some(None),
+            Err(_) => {
+                if self.placement.clear() {
+                    self.publisher.changed(now);
+                }
+                return;
+            }
             // Another process may have its number by now.
             Ok(kubelet) if !kubelet.is_there(&root) => None,
-            Ok(kubelet) => {
-                let (capacity, topology) = (&self.node.capacity, &self.node.topology);
-                Found::read(kubelet, &root, capacity, topology)
-                    .ok()
-                    .map(Some)
-            }
+            Ok(kubelet) => match Found::read(kubelet, &root, &self.node.topology) {
+                Ok(found) => Some(found),
+                Err(FsError::Gone { .. }) => None,
+                Err(error) => Some(Found::unreadable(&error)),
+            },
         };
-        if let Some(found) = found {
-            let is_there = |uid: &PodUid| self.tree.readings.pod(uid).is_some();
-            let books = found.as_ref().map(|it| &it.books);
-            self.placement.is_behind = books.is_some_and(|it| it.is_behind(is_there));
-            self.placement.found = found;
+        let Some(found) = found else {
+            // Until it is seen that another one runs.
+            self.placement.look_again();
+            self.placement.due = now + DOUBT;
+            return;
+        };
+        let pods = self.tree.readings.pods();
+        let there: BTreeSet<&PodUid> = pods.iter().map(|it| &it.pod.uid).collect();
+        if self.placement.take(found, now, |uid| there.contains(uid)) {
             self.publisher.changed(now);
         }
         self.placement.due = began.due_again(LOOK_GAP);
     }
 
     /// Shows it as metrics, if it is another thing than before.
-    pub(super) fn show_places(&mut self, status: Option<&PlacementStatus>, pods: &[Arc<KnownPod>]) {
-        let by_uid: BTreeMap<&PodUid, &PodRef> =
-            pods.iter().map(|it| (&it.pod.uid, &*it.pod)).collect();
-        let pod_of = |uid: &PodUid| by_uid.get(uid).copied();
-        let found = self.placement.found.as_ref();
-        let devices = found.map(|it| it.books.devices_held(|uid| pod_of(uid).is_some()));
-        let shown = Shown {
-            gauges: status.map_or_else(PlacementGauges::default, |it| gauges(it, pod_of)),
-            devices: devices.unwrap_or_default(),
+    pub(super) fn show_places(
+        &mut self,
+        status: Option<&PlacementStatus>,
+        pods: &[Arc<KnownPod>],
+        by_uid: Option<&ByUid<'_>>,
+    ) {
+        let books = &self.placement.books;
+        let shown = match (status, by_uid) {
+            (Some(status), Some(by_uid)) => Shown {
+                gauges: gauges(status, &in_series(pods)),
+                devices: books.devices_held(|uid| by_uid.contains_key(uid)),
+            },
+            _ => Shown::default(),
         };
         if shown == self.placement.shown {
             return;
@@ -234,26 +248,42 @@ impl Loop {
         self.metrics.set_placement(&shown.gauges);
         let devices = shown.devices.iter();
         self.metrics
-            .set_devices_held(devices.map(|((resource, node), n)| (resource.as_str(), *node, *n)));
+            .set_devices(devices.map(|((resource, node), n)| {
+                let counts = DeviceCounts {
+                    n_allocated: *n,
+                    n_unhealthy: None,
+                };
+                (resource.as_str(), *node, counts)
+            }));
         self.placement.shown = shown;
     }
 }
 
-/// What is not known is left out. `pod_of`: `None` of one that is gone.
-fn gauges<'a>(
-    status: &PlacementStatus,
-    pod_of: impl Fn(&PodUid) -> Option<&'a PodRef>,
-) -> PlacementGauges {
+/// The pods that have series: of those with one name the one that began last.
+fn in_series(pods: &[Arc<KnownPod>]) -> ByUid<'_> {
+    let mut in_order: Vec<_> = pods.iter().collect();
+    in_order.sort_by_key(|it| it.started_at);
+    let by_name = in_order.into_iter().map(|it| {
+        let pod = &*it.pod;
+        let id = (!pod.has_name()).then_some(&pod.uid);
+        ((&pod.namespace, &pod.name, id), pod)
+    });
+    let latest: BTreeMap<_, _> = by_name.collect();
+    latest.into_values().map(|it| (&it.uid, it)).collect()
+}
+
+/// What is not known is left out. `pods`: those that have series.
+fn gauges(status: &PlacementStatus, pods: &ByUid<'_>) -> PlacementGauges {
     let mut gauges = PlacementGauges::default();
     if let Some(pools) = &status.cpus {
         let held = pools.exclusive.iter();
         let exclusive = held.fold(CpuSet::new(), |all, it| all.union(&it.cpus));
-        let free = pools.reserved.as_ref();
+        let reserved = pools.reserved.as_ref();
         gauges.pools = Some(PoolCpus {
             shared: pools.shared.len(),
-            reserved: pools.reserved.as_ref().map(CpuSet::len),
+            reserved: reserved.map(CpuSet::len),
             exclusive: exclusive.len(),
-            free: free.map(|it| pools.shared.difference(it).len()),
+            free: reserved.map(|it| pools.shared.difference(it).len()),
         });
         for node in &status.numa_nodes {
             let of_node = exclusive.intersection(&node.cpus).len();
@@ -270,13 +300,9 @@ fn gauges<'a>(
         gauges.free_bytes.extend(free);
     }
     for (uid, containers) in &status.holdings {
-        let Some(pod) = pod_of(uid) else { continue };
+        let Some(pod) = pods.get(uid) else { continue };
         for held in containers {
-            let key = (
-                pod.namespace.clone(),
-                pod.name.clone(),
-                held.container.clone(),
-            );
+            let key = ContainerLabels::new(pod, &held.container, "").to_key();
             let of_cpus = || {
                 let cpus = held.cpus.as_ref()?;
                 let nodes = status.numa_nodes.iter();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::placement::ByUid;
 use super::pods::defined;
 use super::{Loop, names};
 use crate::model::api_server::ApiServerStatus;
@@ -53,8 +54,10 @@ impl Loop {
         }
         let psi = publisher::node_psi(&self.metrics, now);
         self.metrics.set_source_ages(now);
-        let status = self.status(&pods, psi);
-        self.show_places(status.node.placement.as_ref(), &pods);
+        let by_uid = pods.iter().map(|it| (&it.pod.uid, &*it.pod));
+        let by_uid = self.knows_pods().then(|| by_uid.collect::<ByUid<'_>>());
+        let status = self.status(&pods, by_uid.as_ref(), psi);
+        self.show_places(status.node.placement.as_ref(), &pods, by_uid.as_ref());
         self.publisher.publish(status, began);
     }
 
@@ -73,7 +76,12 @@ impl Loop {
         publisher::show_levels(&self.metrics, counts);
     }
 
-    fn status(&self, pods: &[Arc<KnownPod>], psi: status::PsiStatus) -> Status {
+    fn status(
+        &self,
+        pods: &[Arc<KnownPod>],
+        by_uid: Option<&ByUid<'_>>,
+        psi: status::PsiStatus,
+    ) -> Status {
         let usages = Usages::of(&self.tree.readings);
         let stats = self.tree.readings.stats();
         let place = self.tree.place();
@@ -108,10 +116,7 @@ impl Loop {
                 placement: self.placement.status(
                     self.kubelet_config(),
                     &self.node.topology,
-                    |uid| {
-                        let pod = pods.iter().find(|it| it.pod.uid == *uid)?;
-                        Some(&*pod.pod)
-                    },
+                    by_uid,
                 ),
                 kubelet: self.kubelet.as_ref().ok().map(|it| it.status.clone()),
                 runtime: self.runtime.clone(),

@@ -38,7 +38,16 @@ impl CpuManager {
                 return Err(CpuStateError::EmptyPool);
             }
         }
-        if is_strict {
+        self.fits(&restored)?;
+        self.state = restored;
+        Ok(())
+    }
+
+    /// Whether a manager of these settings can come to a state, with strict reservation also to one that kubelet does not
+    /// start with: that has given out all that it can.
+    pub fn fits(&self, state: &CpuState) -> Result<(), CpuStateError> {
+        let pool = &state.shared_pool;
+        if self.settings.options.strict_cpu_reservation {
             let both = self.reserved.intersection(pool);
             if !both.is_empty() {
                 return Err(CpuStateError::ReservedInPool {
@@ -53,7 +62,7 @@ impl CpuManager {
             });
         }
         let mut all = pool.clone();
-        for (pod, containers) in &restored.containers {
+        for (pod, containers) in &state.containers {
             for (container, cpus) in containers {
                 if !cpus.is_disjoint(pool) {
                     return Err(CpuStateError::InPool {
@@ -66,17 +75,17 @@ impl CpuManager {
                 all = all.union(cpus);
             }
         }
-        for cpus in restored.pods.values() {
+        for cpus in state.pods.values() {
             all = all.union(cpus);
         }
-        if all != expected {
-            return Err(CpuStateError::OtherCpus {
-                machine: expected,
+        let machine = self.expected_cpus();
+        match all == machine {
+            true => Ok(()),
+            false => Err(CpuStateError::OtherCpus {
+                machine,
                 state: all,
-            });
+            }),
         }
-        self.state = restored;
-        Ok(())
     }
 
     /// Takes up what fits of a restored state, and says what does not: kept is each assignment whose

@@ -386,3 +386,29 @@ fn what_requests_nothing_is_given_nothing() {
         MemoryError::NoDefaultAffinity
     );
 }
+
+#[test]
+fn a_pod_gives_back_as_a_whole_what_its_containers_give_back_one_by_one() {
+    let pod_level = testing::pod(
+        "app {req cpu=1 memory=2Gi lim cpu=1 memory=2Gi} app {} pod {req cpu=4 memory=6Gi lim cpu=4 memory=6Gi}",
+    );
+    for (pod, is_whole) in [
+        (pod("p", "app 4"), false),
+        (pod("p", "init 6, app 4"), false),
+        // More than one node has.
+        (pod("p", "app 12, app 3 1"), false),
+        (pod_level, true),
+    ] {
+        let mut kubelet = manager(Compat::Kubelet, &[(9, 1), (9, 1)]);
+        take(&mut kubelet, &self::pod("other", "app 1"), at(&[0, 1]));
+        match is_whole {
+            true => assert_eq!(kubelet.allocate_pod(&pod, at(&[0, 1])), Ok(())),
+            false => take(&mut kubelet, &pod, at(&[0, 1])),
+        }
+        let mut state = kubelet.state().clone();
+        assert_eq!(state.pods.contains_key(&pod.uid), is_whole);
+        release_pod(&mut state, &pod.uid);
+        kubelet.retain(|of, _| *of != pod.uid);
+        assert_eq!(state, *kubelet.state(), "{}", pod.uid);
+    }
+}

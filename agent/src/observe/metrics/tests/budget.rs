@@ -119,7 +119,11 @@ fn fill_devices(metrics: &Metrics) {
     let names: Vec<String> = (0..N_RESOURCES).map(|i| format!("a.b/{i}")).collect();
     let devices = names.iter().flat_map(|name| {
         let nodes = (0..N_NUMA_NODES).map(|node| Some(NumaNodeId(node)));
-        nodes.map(move |node| (name.as_str(), node, DeviceCounts::default()))
+        let counts = DeviceCounts {
+            n_unhealthy: Some(0),
+            ..DeviceCounts::default()
+        };
+        nodes.map(move |node| (name.as_str(), node, counts))
     });
     metrics.set_devices(devices);
     for name in &names {
@@ -131,14 +135,8 @@ fn fill_devices(metrics: &Metrics) {
 /// What a machine with pods, each with two containers of its own CPUs, has given out.
 fn gauges(containers: &[(&str, &str, &str)]) -> PlacementGauges {
     let keys = || {
-        let owned = containers.iter();
-        owned.map(|(namespace, pod, name)| {
-            (
-                (*namespace).to_owned(),
-                (*pod).to_owned(),
-                (*name).to_owned(),
-            )
-        })
+        let labels = containers.iter();
+        labels.map(|(namespace, pod, name)| ContainerLabels::named(namespace, pod, name).to_key())
     };
     let nodes = || (0..N_NUMA_NODES).map(NumaNodeId);
     let kinds = ["memory", "hugepages-2Mi", "hugepages-1Gi"];

@@ -124,8 +124,8 @@ pub(super) fn snapshot(
 }
 
 /// On the second NUMA node, where a quarter of its memory is.
-pub(super) fn numa_nodes() -> BTreeMap<(String, String, String), NumaMask> {
-    let key = ("default".into(), "web".into(), "main".into());
+pub(super) fn numa_nodes() -> BTreeMap<ContainerKey, NumaMask> {
+    let key = ContainerLabels::named("default", "web", "main").to_key();
     BTreeMap::from([(key, NumaMask::from_bits(0b10))])
 }
 

@@ -151,6 +151,20 @@ fn what_is_given_out_shows_under_both_names_and_a_node_without_any_at_zero() {
             ),
         ],
     );
+    // Of the kubelet that is asked now nobody knows it.
+    metrics.set_placement(&PlacementGauges::default());
+    check(
+        &metrics,
+        &[
+            ("kubelet_cpu_manager_exclusive_cpu_allocated", None),
+            ("kubelet_cpu_manager_shared_pool_size_millicores", None),
+            (
+                r#"kubelet_cpu_manager_allocation_per_numa{numa_node="0"}"#,
+                None,
+            ),
+            (r#"ballast_placement_pool_cpus{pool="exclusive"}"#, None),
+        ],
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::super::Loop;
 use super::holds;
+use crate::decide::placement::summary::held_by_node;
 use crate::model::cpuset::CpuSet;
 use crate::model::device::Device;
 use crate::model::numa::NumaMask;
@@ -12,10 +13,9 @@ use crate::model::pod::Pod;
 use crate::model::pod_resources::{
     AllocatableResources, ContainerKind, ContainerResources, DeviceIds, NodeResources, PodResources,
 };
-use crate::model::record::PodRef;
 use crate::model::topology::NumaNodeId;
 use crate::observe::metrics::labels::Boundary;
-use crate::observe::metrics::{DeviceCounts, PlacementGauges, PoolCpus};
+use crate::observe::metrics::{ContainerLabels, DeviceCounts, PlacementGauges, PoolCpus};
 
 impl Loop {
     /// Publishes the books, if they changed since the last time.
@@ -51,22 +51,17 @@ impl Loop {
             for device in it.devices.values() {
                 for node in places(device) {
                     let count = counts.entry((resource.clone(), node)).or_default();
-                    count.n_unhealthy += u64::from(!device.is_healthy);
+                    *count.n_unhealthy.get_or_insert(0) += u64::from(!device.is_healthy);
                 }
             }
         }
-        for pod in managers.devices.holders() {
-            let containers = self.pods.get(pod).into_iter();
-            let containers = containers.flat_map(|it| it.state.pod.all_containers());
-            for container in containers {
-                let held = managers.devices.allocations_of(pod, &container.name);
-                for (resource, it) in held.into_iter().flatten() {
-                    for (node, ids) in &it.ids {
-                        let count = counts.entry((resource.clone(), *node)).or_default();
-                        count.n_allocated += ids.len() as u64;
-                    }
-                }
-            }
+        let holders = managers.devices.containers().iter();
+        let here = holders.filter(|(uid, _)| self.pods.contains_key(uid));
+        for (place, n) in held_by_node(here.flat_map(|(_, it)| it.values())) {
+            let count = counts.entry(place).or_default();
+            count.n_allocated = n;
+            // Without a plugin none is known to be.
+            count.n_unhealthy.get_or_insert(0);
         }
         counts
     }
@@ -82,7 +77,8 @@ impl Loop {
                 };
                 for (container, cpus) in containers {
                     exclusive = exclusive.union(cpus);
-                    let key = container_key(&entry.pod_ref, container);
+                    let labels = ContainerLabels::new(&entry.pod_ref, container, "");
+                    let key = labels.to_key();
                     let nodes = cpu.settings().topology.count_by_node(cpus).into_keys();
                     if let Ok(nodes) = NumaMask::new(nodes) {
                         gauges.numa_nodes.insert(key.clone(), nodes);
@@ -121,7 +117,8 @@ impl Loop {
                 for (container, blocks) in containers {
                     let nodes = blocks.iter().map(|it| it.numa);
                     if let Some(nodes) = nodes.reduce(NumaMask::union) {
-                        let key = container_key(&entry.pod_ref, container);
+                        let labels = ContainerLabels::new(&entry.pod_ref, container, "");
+                        let key = labels.to_key();
                         gauges.numa_nodes.insert(key, nodes);
                     }
                 }
@@ -194,11 +191,6 @@ impl Loop {
                 .unwrap_or_default(),
         }
     }
-}
-
-fn container_key(pod: &PodRef, container: &str) -> (String, String, String) {
-    let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
-    (namespace, name, container.to_owned())
 }
 
 /// The NUMA nodes of a device; `None` once for one that has none.
