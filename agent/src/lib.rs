@@ -28,6 +28,8 @@ pub mod device_plugin;
 
 pub mod cri;
 
+pub mod pod_resources;
+
 pub mod observe;
 
 pub mod cli;

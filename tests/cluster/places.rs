@@ -27,13 +27,16 @@ fn what_containers_have_of_their_own_is_read_from_kubelets_files() -> Result<()>
         ensure!(found == ["none", "None"], "{found:?}");
         Ok(())
     })?;
-    configuration.set(json!({
-        "cpuManagerPolicy": "static",
-        "reservedSystemCPUs": "0",
-        "memoryManagerPolicy": "Static",
-        // As much as is kept from pods by the hard threshold.
-        "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
-    }))?;
+    let reserving = |cpus: &str| {
+        configuration.set(json!({
+            "cpuManagerPolicy": "static",
+            "reservedSystemCPUs": cpus,
+            "memoryManagerPolicy": "Static",
+            // As much as is kept from pods by the hard threshold.
+            "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
+        }))
+    };
+    reserving("0")?;
     restart_without("kubelet", &STATES)?;
     until("its policies are shown", || {
         let found = policies(&agent)?;
@@ -103,16 +106,23 @@ fn what_containers_have_of_their_own_is_read_from_kubelets_files() -> Result<()>
     let free = [("numa_node", "0"), ("kind", "memory")];
     let free = page.value("ballast_placement_free_bytes", &free);
     ensure!(free > Some(0.0), "{free:?}");
-    // The next agent meets a kubelet that runs.
-    agent.stop()?;
-    agent.start()?;
-    until("the CPUs that are reserved are shown again", || {
-        let page = scrape::page(&agent.metrics, "/metrics")?;
-        let pool = |name| page.value("ballast_placement_pool_cpus", &[("pool", name)]);
-        let found = ["reserved", "exclusive"].map(pool);
-        ensure!(found == [Some(1.0); 2], "{found:?}");
-        Ok(())
-    })?;
+    // The next agent meets a kubelet that runs, and one more a file that this kubelet has not read.
+    for settings in ["0", "1"] {
+        reserving(settings)?;
+        agent.stop()?;
+        agent.start()?;
+        until("the CPUs that are reserved are shown again", || {
+            let placement = agent.status()?.node.placement.context("no placement")?;
+            let cpus = placement.cpus.context("no pools")?;
+            let reserved = cpus.reserved.map(|it| it.to_string());
+            ensure!(reserved.as_deref() == Some("0"), "{reserved:?}");
+            let page = scrape::page(&agent.metrics, "/metrics")?;
+            let pool = |name| page.value("ballast_placement_pool_cpus", &[("pool", name)]);
+            let found = ["reserved", "exclusive"].map(pool);
+            ensure!(found == [Some(1.0); 2], "{found:?}");
+            Ok(())
+        })?;
+    }
     namespace.kubectl(&["delete", "pod", "alone"], None)?;
     until("its CPU is everybody's again", || {
         let placement = agent.status()?.node.placement.context("no placement")?;

@@ -10,6 +10,7 @@ mod api_connect;
 mod api_server;
 mod cri;
 mod node;
+mod pod_resources;
 
 use std::collections::BTreeSet;
 use std::fs;

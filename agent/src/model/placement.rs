@@ -28,6 +28,15 @@ pub struct CpuState {
     pub pods: BTreeMap<PodUid, CpuSet>,
 }
 
+impl CpuState {
+    /// The CPUs of everybody.
+    pub fn all(&self) -> CpuSet {
+        let containers = self.containers.values().flat_map(BTreeMap::values);
+        let own = containers.chain(self.pods.values());
+        own.fold(self.shared_pool.clone(), |all, it| all.union(it))
+    }
+}
+
 /// Memory or one size of huge pages on one NUMA node, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -560,6 +560,7 @@ impl Loop {
             self.take_runtime();
             self.take_api_server();
             self.take_kubelet_settings(started);
+            self.take_allocatable(started);
             self.take_pods(false);
             self.gather_due = began.due_again(GATHER);
             self.publisher.changed(started);

@@ -1,6 +1,7 @@
 //! The kubelet of the node as a process: how it was started, and the files that it was told of, as it sees them itself.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -147,6 +148,10 @@ impl KubeletFiles {
 
     pub fn bytes(&self, path: &Path, max_bytes: u64) -> Result<Vec<u8>, FsError> {
         self.inside.bytes(&self.path(path), max_bytes)
+    }
+
+    pub fn socket(&self, path: &Path) -> Result<OwnedFd, FsError> {
+        self.inside.socket(&self.path(path))
     }
 
     /// The files of `directory` and below it whose names `is_it` takes, in the order of their paths, and when one came

@@ -62,6 +62,12 @@ impl Inside {
         read().map_err(|e| FsError::new(Operation::Read, path, e))
     }
 
+    /// A socket, to be connected to by its descriptor (`/proc/self/fd`). `path`: absolute.
+    pub fn socket(&self, path: &Path) -> Result<OwnedFd, FsError> {
+        let open = || self.at(path, OFlag::O_PATH);
+        open().map_err(|e| FsError::new(Operation::Open, path, e))
+    }
+
     fn regular(&self, path: &Path) -> io::Result<(File, Metadata)> {
         let file = File::from(self.at(path, OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?);
         let metadata = file.metadata()?;
@@ -108,6 +114,7 @@ impl Inside {
 )]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use nix::unistd::mkfifo;
 
@@ -130,7 +137,14 @@ mod tests {
         symlink("loop", root.join("etc/loop")).unwrap();
         mkfifo(&root.join("etc/fifo"), Mode::S_IRWXU).unwrap();
 
+        let _listener = UnixListener::bind(root.join("store/socket")).unwrap();
+        symlink("/store/socket", root.join("etc/socket")).unwrap();
+
         let inside = Inside::open(&root).unwrap();
+        let socket = inside.socket(Path::new("/etc/socket")).unwrap();
+        let by_descriptor = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        UnixStream::connect(by_descriptor).unwrap();
+        assert!(inside.socket(Path::new("/etc/magic")).is_err());
         let text = |path: &str| inside.text(Path::new(path), 16).map(|it| it.text);
         for (path, right) in [
             ("/store/config", "a: 1"),

@@ -38,6 +38,8 @@ const MODULES: &[Module] = &[
     effectful("device_plugin", &["units", "model", "sys", "grpc"]),
     // Asks the container runtime for names, and follows what it tells.
     effectful("cri", &["units", "model", "sys", "grpc"]),
+    // Asks kubelet which CPUs it can give out.
+    effectful("pod_resources", &["units", "model", "sys", "grpc"]),
     // Asks the API server for the pods of the node.
     effectful("api_server", &["units", "model", "sys"]),
     // Serves what it was told, on sockets and files.

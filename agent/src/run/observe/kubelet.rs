@@ -4,6 +4,7 @@
 //! is told.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -225,6 +226,12 @@ impl Kubelet {
             (true, Some(why)) => Err(why),
             _ => Ok(found),
         }
+    }
+
+    /// Where it serves the pod resources API (pkg/kubelet/kubelet_getters.go, v1.36: `getPodResourcesDir`).
+    pub(super) fn pod_resources(&self, root: &Root) -> Result<OwnedFd, FsError> {
+        let socket = self.root_directory.join("pod-resources/kubelet.sock");
+        self.files(root)?.socket(&socket)
     }
 
     /// `cgroupRoot` as either driver has it on disk.
@@ -505,7 +512,7 @@ impl Loop {
     fn set_kubelet(&mut self, found: Result<Kubelet, KubeletError>) {
         let untold = self.untold.as_ref().map(|it| it.why.as_str());
         self.kubelet = found.map_err(|error| in_full(&error, untold));
-        self.placement.forget_doubts();
+        self.placement.begin_anew();
         self.publisher.changed(clock::boottime());
         self.tell_kubelet();
         let kubelet = self.kubelet_config().clone();

@@ -6,13 +6,17 @@ mod found;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use self::found::{ByFile, Found};
+use self::found::{Allocatable, ByFile, Found};
+use super::kubelet::Kubelet;
+use super::tree::KubeTree;
 use super::{Fault, Loop};
 use crate::config::KubeletConfig;
 use crate::decide::placement::foreign::ForeignBooks;
 use crate::model::cpuset::CpuSet;
+use crate::model::kubelet_state::gives_out;
 use crate::model::numa::NumaMask;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
@@ -20,6 +24,7 @@ use crate::model::stats::KnownPod;
 use crate::model::status::PlacementStatus;
 use crate::model::topology::{NumaNodeId, Topology};
 use crate::observe::metrics::{ContainerLabels, DeviceCounts, PlacementGauges, PoolCpus};
+use crate::pod_resources;
 use crate::run::publisher::Began;
 use crate::sys::{FsError, Root};
 
@@ -40,6 +45,7 @@ pub(super) struct Placement {
     books: ForeignBooks,
     /// See [`Found`].
     reserved: Option<CpuSet>,
+    allocatable: Allocatable,
     doubts: ByFile<Doubt>,
     /// The files are to be read again.
     is_behind: bool,
@@ -74,7 +80,8 @@ impl Placement {
     }
 
     /// Another kubelet may be there, which writes its files when it starts.
-    pub(super) fn forget_doubts(&mut self) {
+    pub(super) fn begin_anew(&mut self) {
+        self.allocatable = Allocatable::Unasked;
         let ByFile {
             cpu,
             memory,
@@ -207,11 +214,17 @@ impl Loop {
             }
             // Another process may have its number by now.
             Ok(kubelet) if !kubelet.is_there(&root) => None,
-            Ok(kubelet) => match Found::read(kubelet, &root, &self.node.topology) {
-                Ok(found) => Some(found),
-                Err(FsError::Gone { .. }) => None,
-                Err(error) => Some(Found::unreadable(&error)),
-            },
+            Ok(kubelet) => {
+                if self.placement.allocatable.is_due(now) && places_cpus(kubelet) {
+                    self.placement.allocatable = ask(kubelet, &root, &self.tree, now);
+                }
+                let allocatable = &self.placement.allocatable;
+                match Found::read(kubelet, &root, &self.node.topology, allocatable) {
+                    Ok(found) => Some(found),
+                    Err(FsError::Gone { .. }) => None,
+                    Err(error) => Some(Found::unreadable(&error)),
+                }
+            }
         };
         let Some(found) = found else {
             // Until it is seen that another one runs.
@@ -225,6 +238,22 @@ impl Loop {
             self.publisher.changed(now);
         }
         self.placement.due = began.due_again(LOOK_GAP);
+    }
+
+    /// What kubelet has said of the CPUs that it can give out.
+    pub(super) fn take_allocatable(&mut self, now: Duration) {
+        let Some((pid, told)) = self.tree.take_allocatable() else {
+            return;
+        };
+        let kubelet = self.kubelet.as_ref();
+        // Another one may run by now.
+        if kubelet.is_ok_and(|it| it.status.pid == pid) {
+            self.placement.allocatable = match told {
+                Ok(cpus) => Allocatable::Told(cpus),
+                Err(why) => Allocatable::refused(why, now),
+            };
+            self.placement.look_again();
+        }
     }
 
     /// Shows it as metrics, if it is another thing than before.
@@ -256,6 +285,31 @@ impl Loop {
                 (resource.as_str(), *node, counts)
             }));
         self.placement.shown = shown;
+    }
+}
+
+/// By its settings; who places none says that there is none to be had.
+fn places_cpus(kubelet: &Kubelet) -> bool {
+    let config = &kubelet.settings.kubelet.placement;
+    gives_out(config.cpu_manager_policy.as_str())
+}
+
+/// On a thread of its own, which ends with the answer.
+fn ask(kubelet: &Kubelet, root: &Root, tree: &Arc<KubeTree>, now: Duration) -> Allocatable {
+    let socket = match kubelet.pod_resources(root) {
+        Ok(socket) => socket,
+        Err(error) => return Allocatable::refused(crate::observe::chain(&error), now),
+    };
+    let pid = kubelet.status.pid;
+    let tree = Arc::clone(tree);
+    let asking = move || {
+        let told = pod_resources::allocatable_cpus(&socket, pid);
+        tree.tell_allocatable(pid, told.map_err(|it| crate::observe::chain(&it)));
+    };
+    let thread = thread::Builder::new().name("pod-resources".to_owned());
+    match thread.spawn(asking) {
+        Ok(_) => Allocatable::Asked,
+        Err(error) => Allocatable::refused(error.to_string(), now),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::decide::attribution::Made;
 use crate::decide::naming::Known;
 use crate::model::api_server::{ApiResource, ApiServerStatus, ToldSettings};
 use crate::model::attribution::{Level, Owner};
+use crate::model::cpuset::CpuSet;
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::eviction::DiskUse;
 use crate::model::kube_event::Outcome;
@@ -73,6 +74,8 @@ struct Told {
     api_server: Option<ApiServerStatus>,
     /// Of kubelet, as it has said them, or why it does not.
     settings: Option<Result<ToldSettings, String>>,
+    /// CPUs that kubelet says that it can give out, or why it does not say so, and the pid of that kubelet.
+    allocatable: Option<(u32, Result<CpuSet, String>)>,
     /// Of the Event that is written.
     outcome: Option<Outcome>,
     events_fault: Option<String>,
@@ -207,6 +210,16 @@ impl KubeTree {
     /// What kubelet was asked for and has said, or why it does not.
     pub(super) fn take_settings(&self) -> Option<Result<ToldSettings, String>> {
         self.told().settings.take()
+    }
+
+    /// See [`pod_resources`](crate::pod_resources). `pid`: of kubelet.
+    pub(super) fn tell_allocatable(&self, pid: u32, told: Result<CpuSet, String>) {
+        self.told().allocatable = Some((pid, told));
+        self.change();
+    }
+
+    pub(super) fn take_allocatable(&self) -> Option<(u32, Result<CpuSet, String>)> {
+        self.told().allocatable.take()
     }
 
     /// What became of an Event.

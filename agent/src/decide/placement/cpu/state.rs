@@ -61,7 +61,6 @@ impl CpuManager {
                 pool: pool.clone(),
             });
         }
-        let mut all = pool.clone();
         for (pod, containers) in &state.containers {
             for (container, cpus) in containers {
                 if !cpus.is_disjoint(pool) {
@@ -72,19 +71,12 @@ impl CpuManager {
                         pool: pool.clone(),
                     });
                 }
-                all = all.union(cpus);
             }
         }
-        for cpus in state.pods.values() {
-            all = all.union(cpus);
-        }
-        let machine = self.expected_cpus();
-        match all == machine {
+        let (machine, state) = (self.expected_cpus(), state.all());
+        match state == machine {
             true => Ok(()),
-            false => Err(CpuStateError::OtherCpus {
-                machine,
-                state: all,
-            }),
+            false => Err(CpuStateError::OtherCpus { machine, state }),
         }
     }
 

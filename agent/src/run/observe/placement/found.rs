@@ -1,6 +1,7 @@
 //! What kubelet's files say at one moment, each by itself, and why some of it is not known, a line each.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::super::kubelet::Kubelet;
 use crate::config::{Compat, DEFAULT_ROOT_DIRECTORY, KubeletConfig};
@@ -15,6 +16,9 @@ use crate::model::topology::Topology;
 use crate::sources::kubelet_state::{self, KubeletStateError};
 use crate::sys::{FsError, Root};
 
+/// Between two questions that are not answered.
+const ASK_GAP: Duration = Duration::from_secs(30);
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Found {
@@ -22,6 +26,47 @@ pub(super) struct Found {
     /// CPUs that it keeps for the system; `None`: which is not known.
     pub(super) reserved: Option<CpuSet>,
     pub(super) faults: ByFile<Vec<String>>,
+}
+
+/// Which CPUs kubelet says that it can give out.
+#[derive(Debug, Default)]
+pub(super) enum Allocatable {
+    #[default]
+    Unasked,
+    Asked,
+    Told(CpuSet),
+    Refused {
+        why: String,
+        /// Boottime of the next question.
+        again: Duration,
+    },
+}
+
+impl Allocatable {
+    pub(super) fn refused(why: String, now: Duration) -> Self {
+        Self::Refused {
+            why,
+            again: now + ASK_GAP,
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        match self {
+            Self::Unasked => true,
+            Self::Refused { again, .. } => now >= *again,
+            Self::Asked | Self::Told(_) => false,
+        }
+    }
+
+    /// `why`: what keeps it from being worked out.
+    fn in_full(&self, why: String) -> String {
+        match self {
+            Self::Refused { why: refusal, .. } => {
+                format!("{why}; and its pod resources API does not tell: {refusal}")
+            }
+            Self::Unasked | Self::Asked | Self::Told(_) => why,
+        }
+    }
 }
 
 /// Of each of its files.
@@ -38,6 +83,7 @@ impl Found {
         kubelet: &Kubelet,
         root: &Root,
         topology: &Topology,
+        allocatable: &Allocatable,
     ) -> Result<Self, FsError> {
         let files = kubelet.files(root)?;
         let read = |path: &Path, max_bytes| files.bytes(path, max_bytes);
@@ -65,12 +111,30 @@ impl Found {
             ),
             devices: usable(devices, "devices", None, &mut faults.devices),
         };
-        let cpu = books.cpu.as_ref();
-        let cpu = cpu.filter(|it| it.policy == config.cpu_manager_policy.as_str());
-        let reserved = cpu.and_then(OfPolicy::given_out).and_then(|state| {
-            let reserved = reserved(&kubelet.settings.kubelet, topology, state);
-            let told = |why| format!("which CPUs kubelet keeps for the system is not known: {why}");
-            reserved.map_err(|why| faults.cpu.push(told(why))).ok()
+        let reserved = books.cpu.as_ref().and_then(|cpu| {
+            let state = cpu.given_out()?;
+            let is_told = cpu.policy == config.cpu_manager_policy.as_str();
+            let why = match allocatable {
+                Allocatable::Told(cpus) => {
+                    let left_out = cpus.difference(&state.all());
+                    if left_out.is_empty() {
+                        return Some(topology.online().difference(cpus));
+                    }
+                    // As between the two times that it writes for one change.
+                    format!(
+                        "it says that it can give out CPUs {left_out}, and its file leaves them out"
+                    )
+                }
+                // The line of the policy says it.
+                _ if !is_told => return None,
+                other => match reserved(&kubelet.settings.kubelet, topology, state) {
+                    Ok(reserved) => return Some(reserved),
+                    Err(why) => other.in_full(why),
+                },
+            };
+            let line = format!("which CPUs kubelet keeps for the system is not known: {why}");
+            faults.cpu.push(line);
+            None
         });
         Ok(Self {
             books,

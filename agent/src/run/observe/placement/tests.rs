@@ -44,8 +44,12 @@ fn placement(node: &Node) -> Placement {
 }
 
 fn found(node: &Node) -> Found {
+    found_as(node, &Allocatable::Unasked)
+}
+
+fn found_as(node: &Node, allocatable: &Allocatable) -> Found {
     let kubelet = node.find("").unwrap();
-    Found::read(&kubelet, &node.root(), &topology()).unwrap()
+    Found::read(&kubelet, &node.root(), &topology(), allocatable).unwrap()
 }
 
 fn uid() -> PodUid {
@@ -328,7 +332,7 @@ fn each_kubelet_has_its_own_time() {
     };
     assert_eq!(look(&mut placement, 1), 0);
     placement.due = at(9);
-    placement.forget_doubts();
+    placement.begin_anew();
     assert_eq!(placement.wake(), Some(at(0)));
     assert_eq!(look(&mut placement, 11), 0);
     assert_eq!(look(&mut placement, 21), 1);
@@ -358,6 +362,43 @@ fn a_file_that_cannot_be_used_holds_no_other_back() {
         warnings.len() == 1 && warnings[0].contains("devices"),
         "{warnings:?}"
     );
+}
+
+/// It goes by what it was told when it started.
+#[test]
+fn what_kubelet_says_of_its_cpus_goes_before_its_settings() {
+    let (node, file) = node("placement-asked", STATIC);
+    fs::write(&file, given(["1,4-7", "0,2-3"], "static", PodEntries::No)).unwrap();
+    let told = Allocatable::Told("0-3,6-7".parse().unwrap());
+    let all = Allocatable::Told("0-7".parse().unwrap());
+    let refused = Allocatable::refused("no answer".to_owned(), Duration::ZERO);
+    let misfit = "not all reserved cpus";
+    let refusal = "; and its pod resources API does not tell: no answer";
+    for (allocatable, reserved, parts) in [
+        (&told, Some("4-5"), [].as_slice()),
+        (&all, Some(""), &[]),
+        (&Allocatable::Asked, None, &[misfit]),
+        (&refused, None, &[misfit, refusal]),
+    ] {
+        let found = found_as(&node, allocatable);
+        assert_eq!(found.reserved, reserved.map(|it| it.parse().unwrap()));
+        let line = found.faults.cpu.concat();
+        assert_eq!(line.is_empty(), parts.is_empty(), "{line}");
+        assert!(parts.iter().all(|it| line.contains(it)), "{line}");
+        assert_eq!(line.contains(refusal), parts.contains(&refusal), "{line}");
+    }
+    // It has written the half of what it does.
+    fs::write(&file, given(["1,5-7", "0,2"], "static", PodEntries::No)).unwrap();
+    let found = found_as(&node, &told);
+    let line = found.faults.cpu.concat();
+    assert_eq!(found.reserved, None);
+    assert!(
+        line.ends_with("it can give out CPUs 3, and its file leaves them out"),
+        "{line}"
+    );
+    assert!(!told.is_due(Duration::MAX) && !Allocatable::Asked.is_due(Duration::MAX));
+    assert!(Allocatable::Unasked.is_due(Duration::ZERO));
+    assert!(!refused.is_due(Duration::ZERO) && refused.is_due(Duration::from_secs(30)));
 }
 
 /// Two live pods of one name: kubelet's next one begins while the one before it still ends.
