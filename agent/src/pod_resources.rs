@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt};
 
-use crate::grpc::client::{Channel, ConnectError, Method};
+use crate::grpc::client::{Channel, ConnectError, Method, said};
 use crate::grpc::messages::pod_resources::{AllocatableResponse, Empty, path};
 use crate::model::cpuset::{CpuSet, MAX_CPU};
 use crate::model::topology::CpuId;
@@ -67,13 +67,7 @@ async fn ask(socket: &Path, pid: u32) -> Result<CpuSet, AskError> {
     }
     let channel = Channel::over(stream).await?;
     let answer = channel.unary(ALLOCATABLE, Empty {}, DEADLINE).await;
-    let answer: AllocatableResponse = answer.map_err(|status| {
-        AskError::Refused(match status.message() {
-            "" => status.code().to_string(),
-            text => text.to_owned(),
-        })
-    })?;
-    cpus(&answer)
+    cpus(&answer.map_err(|it| AskError::Refused(said(&it)))?)
 }
 
 fn cpus(answer: &AllocatableResponse) -> Result<CpuSet, AskError> {

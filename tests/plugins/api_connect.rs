@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{env, fs, io, process, thread};
+use std::{fs, io, thread};
 
 use anyhow::{Context, Result, ensure};
 use ballast::api_server::{ApiServer, FindKubelet, KubeletServer, Settings, Told, fault, probe};
@@ -15,6 +15,7 @@ use ballast::model::api_server::{ApiServerStatus, PodsFrom};
 use ballast::model::check::Voucher;
 use ballast::model::kube_event::{Outcome, WriteKind};
 use ballast_tests::api_server::{FakeApiServer, Manner};
+use ballast_tests::scratch;
 use ballast_tests::tls::{Authority, Front, base64, pem};
 use ballast_tests::wait::until;
 use rcgen::{KeyPair, PublicKeyData, SigningKey};
@@ -28,19 +29,16 @@ use super::api_server::write;
 
 const EXEC_V1: &str = "client.authentication.k8s.io/v1";
 
-/// A directory of a test, gone when it is dropped.
-struct Scratch(PathBuf);
+/// The files of a client of an API server.
+struct Scratch(scratch::Scratch);
 
 impl Scratch {
     fn new(name: &str) -> Result<Self> {
-        let path = env::temp_dir().join(format!("ballast-connect-{name}-{}", process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path)?;
-        Ok(Self(path))
+        Ok(Self(scratch::Scratch::new(&format!("connect-{name}"))?))
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path(name)
     }
 
     /// A kubeconfig of one context.
@@ -92,12 +90,6 @@ impl Scratch {
             n_outcomes: 0,
             n_written: 0,
         })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

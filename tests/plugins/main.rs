@@ -1,5 +1,6 @@
 //! The agent's side of the device plugin API against plugins of other processes, and that of CRI against a runtime
-//! that runs nothing, and the agent's way to an API server of the test. Needs a temporary directory and nothing else.
+//! that runs nothing, and the agent's way to an API server and to a kubelet of the test. Needs a temporary directory and
+//! nothing else.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -3,10 +3,8 @@
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use tonic::Status;
-
 use super::{DEADLINE, MAX_ANSWER};
-use crate::grpc::client::{Channel, ConnectError, Method};
+use crate::grpc::client::{Channel, ConnectError, Method, said};
 use crate::grpc::messages::cri::{API_VERSION, VersionRequest, VersionResponse, path};
 use crate::model::runtime_names::RuntimeStatus;
 use crate::sys::{chain, unix_socket};
@@ -136,12 +134,4 @@ pub(super) async fn connect(endpoint: &Path) -> Result<(Channel, UnixStream), Co
     };
     let (stream, socket) = open().map_err(ConnectError::Connect)?;
     Ok((Channel::over(stream).await?, socket))
-}
-
-/// A refusal as people read it.
-pub(super) fn said(status: &Status) -> String {
-    match status.message() {
-        "" => status.code().to_string(),
-        text => text.to_owned(),
-    }
 }

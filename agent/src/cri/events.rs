@@ -13,9 +13,9 @@ use std::{io, thread};
 use tokio::sync::Notify;
 use tonic::{Code, Status};
 
-use super::endpoint::{connect, said};
+use super::endpoint::connect;
 use super::{MAX_ANSWER, Shared};
-use crate::grpc::client::Method;
+use crate::grpc::client::{Method, said};
 use crate::grpc::messages::cri::{ContainerEventResponse, GetEventsRequest, path};
 use crate::sys::{chain, clock};
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use prost::Message;
 use tonic::{Code, Status};
 
-use super::endpoint::{self, Found, said};
+use super::endpoint::{self, Found};
 use super::events::{End, Events, Taken};
 use super::{DEADLINE, MAX_ANSWER, MAX_ASKED, Shared, Told, meaning};
-use crate::grpc::client::{Channel, Method};
+use crate::grpc::client::{Channel, Method, said};
 use crate::grpc::messages::cri::{
     ContainerFilter, ListContainersRequest, ListContainersResponse, ListPodSandboxRequest,
     ListPodSandboxResponse, PodSandboxFilter, path,

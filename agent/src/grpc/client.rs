@@ -32,6 +32,14 @@ pub enum ConnectError {
 #[derive(Clone, Debug)]
 pub struct Channel(SendRequest<Body>);
 
+/// A refusal as people read it.
+pub fn said(status: &Status) -> String {
+    match status.message() {
+        "" => status.code().to_string(),
+        text => text.to_owned(),
+    }
+}
+
 /// How one method is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {

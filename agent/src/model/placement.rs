@@ -29,11 +29,16 @@ pub struct CpuState {
 }
 
 impl CpuState {
-    /// The CPUs of everybody.
-    pub fn all(&self) -> CpuSet {
+    /// The CPUs of containers, and of pods as a whole.
+    pub fn held(&self) -> CpuSet {
         let containers = self.containers.values().flat_map(BTreeMap::values);
         let own = containers.chain(self.pods.values());
-        own.fold(self.shared_pool.clone(), |all, it| all.union(it))
+        own.fold(CpuSet::new(), |all, it| all.union(it))
+    }
+
+    /// The CPUs of everybody.
+    pub fn all(&self) -> CpuSet {
+        self.shared_pool.union(&self.held())
     }
 }
 

@@ -146,12 +146,9 @@ impl ForeignBooks {
 
     /// Whether a pod has CPUs that `is_there` does not know: they are taken back in a moment.
     pub fn is_behind(&self, is_there: impl Fn(&PodUid) -> bool) -> bool {
-        let mut holders = self.cpus().into_iter();
-        holders.any(|it| {
-            it.containers
-                .keys()
-                .chain(it.pods.keys())
-                .any(|it| !is_there(it))
+        self.cpus().is_some_and(|it| {
+            let mut holders = it.containers.keys().chain(it.pods.keys());
+            holders.any(|it| !is_there(it))
         })
     }
 }

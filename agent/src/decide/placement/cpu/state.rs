@@ -129,10 +129,7 @@ impl CpuManager {
 
     /// Moves the reserved CPUs off those that pods hold.
     fn reserve_around(&mut self, restored: &CpuState) -> Option<CpuStateFault> {
-        let containers = restored.containers.values().flat_map(|it| it.values());
-        let held = containers
-            .chain(restored.pods.values())
-            .fold(CpuSet::new(), |sum, it| sum.union(it));
+        let held = restored.held();
         let reservation = &self.settings.reservation;
         if reservation.cpus.is_some() || self.reserved.is_disjoint(&held) {
             return None;

@@ -78,7 +78,7 @@ pub(super) struct ByFile<T> {
 }
 
 impl Found {
-    /// Each file by itself. The error is that kubelet is gone.
+    /// Each file by itself. The error is that kubelet is gone, or that the agent may not look at its files.
     pub(super) fn read(
         kubelet: &Kubelet,
         root: &Root,
