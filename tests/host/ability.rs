@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use ballast_tests::agent::hog;
+use ballast_tests::agent::{hog, remove_traces_of_the_dead};
 use ballast_tests::cgroup;
 
 #[cfg_attr(feature = "privileged", test)]
@@ -36,5 +36,15 @@ fn this_machine_can_run_the_lane() -> Result<()> {
         "this kernel has no bpffs, which the agent mounts to keep its events while it is down"
     );
     hog().context("BALLAST_BIN and BALLAST_HOG must name programs")?;
+    for process in cgroup::sub_dirs(Path::new("/proc")) {
+        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        ensure!(
+            name.trim_end() != "kubelet",
+            "a kubelet runs here ({}), beside which no agent that manages the node starts; one of a cluster for tests \
+             is ended by cargo xtask cluster down",
+            process.display()
+        );
+    }
+    remove_traces_of_the_dead();
     Ok(())
 }

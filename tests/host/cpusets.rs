@@ -21,6 +21,7 @@ use ballast::sources::cgroupfs::CgroupReader;
 use ballast::sources::{mounts, sysfs};
 use ballast::sys::{Root, page_size};
 use ballast_tests::agent::hog;
+use ballast_tests::scratch::own_name;
 use ballast_tests::wait::wait_for;
 use ballast_tests::{cgroup, numa};
 
@@ -43,7 +44,7 @@ impl Cgroups {
             reader: CgroupReader::new(Arc::clone(&trees), cpuset.clone(), page_size()),
             writer: CgroupWriter::new(trees, cpuset, page_size()),
             topology: sysfs::topology(&root)?,
-            name: format!("ballast-{test}-{}", std::process::id()),
+            name: own_name(test),
             children: Vec::new(),
         })
     }

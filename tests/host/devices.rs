@@ -25,6 +25,7 @@ use ballast::sys::{Root, Tree, Trees, syscall};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::scratch::own_name;
 use rustix::thread::CapabilitySet;
 use serde_json::json;
 
@@ -60,7 +61,7 @@ impl Subject {
     }
 
     fn new(test: &str, what: &'static str, mount: &Path, unified: bool) -> Result<Self> {
-        let leaf = format!("ballast-{test}-{}", std::process::id());
+        let leaf = own_name(test);
         let path = CgroupPath::root().join(&leaf)?;
         let (reader, writer) = open(mount, unified)?;
         writer.create(&path)?;

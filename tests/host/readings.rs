@@ -20,6 +20,7 @@ use ballast::sources::wakers::{Waker, WakerState, Wakers};
 use ballast::sys::{Root, Trees, clock, page_size};
 use ballast_tests::cgroup;
 use ballast_tests::known::{known_pod, nodefs, stats_reader};
+use ballast_tests::scratch::own_name;
 use ballast_tests::wait::{patience, until};
 
 use super::say;
@@ -35,7 +36,7 @@ pub(crate) struct Kubepods {
 
 impl Kubepods {
     pub(crate) fn new(test: &str) -> Result<Self> {
-        let path = format!("/ballast-readings-{test}-{}", std::process::id());
+        let path = format!("/{}", own_name(test));
         let root = Root::host();
         let kubepods = Self {
             path,
@@ -149,8 +150,7 @@ impl Drop for Scratch {
 }
 
 fn shared_memory(test: &str) -> Scratch {
-    let name = format!("ballast-readings-{test}-{}", std::process::id());
-    Scratch(Path::new("/dev/shm").join(name))
+    Scratch(Path::new("/dev/shm").join(own_name(test)))
 }
 
 fn node_reader(kubepods: &Kubepods) -> Result<NodeReader> {

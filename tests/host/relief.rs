@@ -20,6 +20,7 @@ use ballast::sys::{Root, syscall};
 use ballast::units::Limit;
 use ballast_tests::agent::hog;
 use ballast_tests::cgroup;
+use ballast_tests::scratch::own_name;
 use ballast_tests::wait::{comes_true, patience, wait_for};
 use nix::errno::Errno;
 
@@ -51,7 +52,7 @@ impl Pod {
         let trees = Arc::new(mounts::open_trees(&root, &facts.layout)?);
         let controllers = facts.controllers.iter().map(|it| it.0.clone()).collect();
         let writer = CgroupWriter::new(trees, controllers, PAGE);
-        let path = CgroupPath::new(format!("/ballast-relief-{test}-{}", std::process::id()))?;
+        let path = CgroupPath::new(format!("/{}", own_name(test)))?;
         writer.create(&path)?;
         let mut dirs = cgroup::dirs_in_all(path.as_str());
         if join == Join::LegacyOnly && !cgroup::is_unified() {

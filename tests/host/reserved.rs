@@ -7,13 +7,14 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
+use ballast_tests::scratch::own_name;
 
 /// A cgroup of somebody else's in every hierarchy; gone when it is dropped.
 struct Daemons(String);
 
 impl Daemons {
     fn new(test: &str) -> Result<Self> {
-        let daemons = Self(format!("/ballast-daemons-{test}-{}", std::process::id()));
+        let daemons = Self(format!("/{}", own_name(test)));
         if cgroup::is_unified() {
             cgroup::write("", "/", "cgroup.subtree_control", "+cpu +memory +pids")?;
         }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use ballast_tests::prometheus::{Scratch, program, run};
+use ballast_tests::prometheus::{program, run};
+use ballast_tests::scratch::Scratch;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

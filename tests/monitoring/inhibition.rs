@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use ballast_tests::prometheus::{Alertmanager, Scratch, program, run};
+use ballast_tests::prometheus::{Alertmanager, program, run};
+use ballast_tests::scratch::Scratch;
 use ballast_tests::wait::until;
 
 use crate::rules;

@@ -23,7 +23,8 @@ mod live;
 mod scene;
 
 use anyhow::Result;
-use ballast_tests::prometheus::{self, Alertmanager, Prometheus, Scratch};
+use ballast_tests::prometheus::{self, Alertmanager, Prometheus};
+use ballast_tests::scratch::Scratch;
 
 #[cfg_attr(feature = "monitoring", test)]
 fn this_machine_can_run_the_lane() -> Result<()> {

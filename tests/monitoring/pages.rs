@@ -6,7 +6,8 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use ballast::cli::Cli;
-use ballast_tests::prometheus::{Prometheus, Scratch};
+use ballast_tests::prometheus::Prometheus;
+use ballast_tests::scratch::Scratch;
 use clap::Parser;
 use serde_yaml_ng::Value;
 

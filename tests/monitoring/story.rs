@@ -19,7 +19,8 @@ use ballast::observe::metrics::labels::{
     Stream, WriteResult,
 };
 use ballast::observe::metrics::{EvictionEffect, table};
-use ballast_tests::prometheus::{Prometheus, Scratch, program, run};
+use ballast_tests::prometheus::{Prometheus, program, run};
+use ballast_tests::scratch::Scratch;
 
 use self::node::{BEGIN, Node, STEP, State, bytes, pod};
 use crate::rules::{self, Rule};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{self, Child, Command};
+use std::process::{Child, Command};
 use std::sync::mpsc::{self, Receiver};
 
 use anyhow::ensure;
@@ -15,6 +15,7 @@ use ballast::device_plugin::{
 use ballast::grpc::client::{Channel, Method};
 use ballast::grpc::messages::device_plugin::{Empty, RegisterRequest, path};
 use ballast::model::device::{Device, PluginOptions};
+use ballast_tests::scratch::own_name;
 use ballast_tests::wait::{patience, until};
 use tokio::runtime::Runtime;
 use tonic::Status;
@@ -34,9 +35,7 @@ impl Node {
     }
 
     pub(crate) fn with_deadlines(name: &str, deadlines: Deadlines) -> Self {
-        let name = format!("ballast-plugins-{name}-{}", process::id());
-        let directory = env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&directory);
+        let directory = env::temp_dir().join(own_name(name));
         fs::create_dir(&directory).unwrap();
         let config = DevicePluginsConfig {
             directory: directory.join("device-plugins"),

@@ -22,14 +22,11 @@ use nix::unistd::Pid;
 use crate::cgroup;
 use crate::kube::KubeTree;
 use crate::manifest::Manifest;
+use crate::scratch::own_name;
 use crate::wait::{self, patience};
 
 /// Between two full passes of an agent [with quick ones](Agent::with_quick_passes).
 const QUICK_PASS: Duration = Duration::from_secs(1);
-
-/// Names of state directories, cgroup roots and pin directories begin with it; the test and the
-/// process come after it.
-const PREFIX: &str = "ballast-";
 
 const PINS: &str = "/sys/fs/bpf";
 
@@ -71,7 +68,7 @@ impl Agent {
     /// Prepares, but does not start, an agent for one test.
     pub fn new(test: &str) -> Result<Self> {
         let binary = binary()?;
-        let name = format!("{PREFIX}{test}-{}", std::process::id());
+        let name = own_name(test);
         let dir = std::env::temp_dir().join(&name);
         fs::create_dir_all(dir.join("pods"))?;
         Ok(Self {
@@ -497,22 +494,48 @@ fn remove_traces(name: &str) {
 /// Removes what every agent of the process `pid` has left; for a process that could not do so
 /// itself.
 pub fn remove_traces_of(pid: u32) {
-    let suffix = pid.to_string();
+    remove_traces_where(|it| it == pid);
+}
+
+/// Removes what every agent of a process has left that is no more: a run that was ended in the middle. Agents of it that
+/// run still are ended.
+pub fn remove_traces_of_the_dead() {
+    remove_traces_where(|it| !Path::new("/proc").join(it.to_string()).exists());
+}
+
+fn remove_traces_where(is_it: impl Fn(u32) -> bool) {
     let names: BTreeSet<String> = cgroup::mounts()
         .into_iter()
         .chain([std::env::temp_dir(), PathBuf::from(PINS)])
         .flat_map(|dir| cgroup::sub_dirs(&dir))
         .filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))
-        .filter(|name| {
-            let name = name.strip_suffix(".slice").unwrap_or(name);
-            let stem = name.strip_suffix(&suffix).unwrap_or_default();
-            // Of an agent, or of a tree in kubelet's shape, which has no dash.
-            let ends_there = !stem.ends_with(|it: char| it.is_ascii_digit());
-            stem.starts_with(PREFIX.trim_end_matches('-')) && ends_there
-        })
+        .filter(|name| process_of(name).is_some_and(&is_it))
         .collect();
     for name in names {
+        end_agent(&name);
         remove_traces(&name);
+    }
+}
+
+/// Who has made something of this name: `own_name`, or the same with an x for each dash, which a slice may be.
+fn process_of(name: &str) -> Option<u32> {
+    let name = name.strip_suffix(".slice").unwrap_or(name);
+    let rest = name.strip_prefix("ballast")?;
+    let (_, pid) = rest.rsplit_once(['-', 'x'])?;
+    pid.parse().ok()
+}
+
+/// Ends the agent whose configuration is in the directory of this name.
+fn end_agent(name: &str) {
+    let config = std::env::temp_dir().join(name).join("config.yaml");
+    for process in cgroup::sub_dirs(Path::new("/proc")) {
+        let pid = process.file_name().and_then(|it| it.to_str()?.parse().ok());
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
+        let mut words = line.split(|it| *it == 0);
+        let is_it = words.any(|it| it == config.as_os_str().as_encoded_bytes());
+        if let Some(pid) = pid.filter(|_| is_it) {
+            kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+        }
     }
 }
 

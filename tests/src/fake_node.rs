@@ -15,10 +15,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 use ballast::sys::{Root, Tree, Trees};
+
+use crate::scratch::own_name;
 
 /// How a node mounts its cgroups: v2 at `/sys/fs/cgroup`, v1 in a directory there for each
 /// controller.
@@ -42,8 +43,6 @@ impl Layout {
     }
 }
 
-static N_NODES: AtomicU32 = AtomicU32::new(0);
-
 /// Removed when dropped.
 #[derive(Debug)]
 pub struct FakeNode {
@@ -53,9 +52,7 @@ pub struct FakeNode {
 impl FakeNode {
     /// A node without any file.
     pub fn new() -> Result<Self> {
-        let n = N_NODES.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ballast-fake-node-{}-{n}", std::process::id());
-        let base = std::env::temp_dir().join(name);
+        let base = std::env::temp_dir().join(own_name("fake-node"));
         fs::create_dir_all(&base).with_context(|| format!("create {}", base.display()))?;
         Ok(Self { base })
     }

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::cgroup;
+use crate::scratch::own_name;
 use crate::wait::wait_for;
 
 /// Who names the cgroups.
@@ -63,7 +64,15 @@ pub fn container_id(n: u64) -> String {
 impl KubeTree {
     pub fn new(test: &str, driver: Driver) -> Result<Self> {
         // A dash in the name of a slice is another level.
-        let stem = format!("ballast{test}{}", std::process::id());
+        Self::of_stem(own_name(test).replace('-', "x"), driver)
+    }
+
+    /// One of the same `cgroupRoot`, as this driver has it on disk.
+    pub fn by(&self, driver: Driver) -> Result<Self> {
+        Self::of_stem(self.stem.clone(), driver)
+    }
+
+    fn of_stem(stem: String, driver: Driver) -> Result<Self> {
         let tree = Self {
             driver,
             root: match driver {

@@ -12,12 +12,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::scrape::free_address;
+use crate::scratch::Scratch;
 use crate::wait::{patience, wait_for};
 
 /// How often a program that lost its port to somebody gets another one.
@@ -49,39 +49,6 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
-/// A directory of a test, removed with all that is in it when it is dropped.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new(purpose: &str) -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ballast-{purpose}-{}-{n}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Writes a file below it and returns its path.
-    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
-        let path = self.0.join(name);
-        fs::write(&path, content).with_context(|| format!("write {}", path.display()))?;
-        Ok(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("remove {}: {error}", self.0.display());
-        }
-    }
-}
-
 /// A running Prometheus.
 pub struct Prometheus {
     server: Server,
@@ -108,7 +75,7 @@ impl Prometheus {
 
     /// Where a Prometheus that is started in this directory keeps its data.
     pub fn data(scratch: &Scratch) -> PathBuf {
-        scratch.path().join("data")
+        scratch.path("data")
     }
 
     /// Host and port.
@@ -211,7 +178,7 @@ pub struct Alertmanager {
 impl Alertmanager {
     pub fn start(scratch: Scratch, config: &str) -> Result<Self> {
         let config = scratch.write("alertmanager.yml", config)?;
-        let data = scratch.path().join("data");
+        let data = scratch.path("data");
         let server = Server::start(scratch, "prometheus-alertmanager", |command, address| {
             command
                 .arg(format!("--config.file={}", config.display()))
@@ -273,7 +240,7 @@ struct Server {
 impl Server {
     /// `arrange` gives the program its arguments; the second one is the address to listen at.
     fn start(scratch: Scratch, name: &str, arrange: impl Fn(&mut Command, &str)) -> Result<Self> {
-        let log = scratch.path().join("log");
+        let log = scratch.path("log");
         for _ in 0..PORTS {
             let address = free_address()?;
             let mut command = program(name);

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use ballast::model::event::CgroupId;
 use ballast::sources::bpf::WatchedRoot;
+use ballast_tests::scratch::own_name;
 use ballast_tests::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -59,12 +60,7 @@ impl Cgroup {
         if hierarchy.is_v2() {
             fs::write(hierarchy.mount.join("cgroup.subtree_control"), "+memory")?;
         }
-        Self::make(
-            hierarchy
-                .mount
-                .join(format!("ballast-test-{name}-{}", std::process::id())),
-            hierarchy.is_v2(),
-        )
+        Self::make(hierarchy.mount.join(own_name(name)), hierarchy.is_v2())
     }
 
     pub(super) fn child(&self, name: &str) -> Result<Self> {
@@ -161,8 +157,7 @@ pub(super) struct PinDirectory(pub(super) PathBuf);
 
 impl PinDirectory {
     pub(super) fn new(name: &str) -> Self {
-        let name = format!("ballast-test-{name}-{}", std::process::id());
-        Self(Path::new("/sys/fs/bpf").join(name))
+        Self(Path::new("/sys/fs/bpf").join(own_name(name)))
     }
 }
 

@@ -159,8 +159,7 @@ fn a_kubepods_that_is_made_again_is_found() -> Result<()> {
 fn what_another_driver_left_hides_no_pod() -> Result<()> {
     let left = KubeTree::new("left", Driver::Cgroupfs)?;
     left.pod(UID)?.remove();
-    let tree = KubeTree::new("left", Driver::Systemd)?;
-    // The one `cgroupRoot` is on disk by either driver.
+    let tree = left.by(Driver::Systemd)?;
     let mut agent = Agent::observing("observe-left", &left)?;
     let pod = tree.pod(STATIC_UID)?;
     let container = limited(&pod, 71)?;
