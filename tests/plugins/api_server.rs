@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
-use std::{env, fs, process, thread};
+use std::{env, fs, thread};
 
 use anyhow::{Result, ensure};
 use ballast::api_server::{ApiServer, FindKubelet, Settings, Told, probe};
@@ -16,7 +16,8 @@ use ballast::model::pod::PodUid;
 use ballast::model::record::PodRef;
 use ballast::model::time::WallTime;
 use ballast_tests::api_server::{Answer, FakeApiServer, Manner, failure};
-use ballast_tests::wait::until;
+use ballast_tests::scratch::own_name;
+use ballast_tests::wait::{patience, until};
 use serde_json::{Value, json};
 
 /// A kubeconfig of a test, gone when it is dropped.
@@ -24,7 +25,7 @@ struct Kubeconfig(PathBuf);
 
 impl Kubeconfig {
     fn new(name: &str, server: &FakeApiServer) -> Result<Self> {
-        let path = env::temp_dir().join(format!("ballast-api-{name}-{}", process::id()));
+        let path = env::temp_dir().join(own_name(name));
         server.write_kubeconfig(&path)?;
         Ok(Self(path))
     }
@@ -151,11 +152,7 @@ fn scene(
 fn ends_soon(watching: ApiServer) -> Result<()> {
     let began = Instant::now();
     drop(watching);
-    ensure!(
-        began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
+    ensure!(began.elapsed() < patience(), "{:?}", began.elapsed());
     Ok(())
 }
 

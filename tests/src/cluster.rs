@@ -34,7 +34,10 @@ impl Namespace {
             cluster: cluster()?,
             name: name.to_owned(),
         };
-        namespace.kubectl(&["create", "namespace", name], None)?;
+        // One of another test that has this name may still be going.
+        until("the namespace is made", || {
+            namespace.kubectl(&["create", "namespace", name], None)
+        })?;
         // Without it no pod is admitted.
         until("the namespace has its service account", || {
             namespace.kubectl(&["get", "serviceaccount", "default"], None)

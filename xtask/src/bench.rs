@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
+use crate::machine::Machine;
 use crate::progress::{self, headline};
 use crate::test::programs;
 use crate::{build, cadvisor, cluster, setup, workspace};
@@ -77,6 +78,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let Programs { bench, conformance } = build_programs()?;
     variables.push(("BALLAST_CONFORMANCE", conformance));
+    // Of those that need root each looks at all of it.
+    let is_of_the_machine = variables.iter().any(|it| it.0 == "BALLAST_BIN");
+    let machine = is_of_the_machine.then(|| Machine::take("cargo xtask bench"));
+    let _machine = machine.transpose()?;
     if !needs_cluster {
         return measure(&bench, parts, &variables);
     }

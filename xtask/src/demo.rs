@@ -16,6 +16,7 @@ use serde_json::Value;
 use self::promises::Promises;
 use self::stage::Stage;
 use crate::build;
+use crate::machine::Machine;
 use crate::progress::{self, Elapsed};
 use crate::setup;
 
@@ -40,6 +41,7 @@ pub(crate) fn verb(arguments: &Arguments) -> Result<()> {
     let equipped = began.elapsed();
     let agent = build::quick()?;
     let built = began.elapsed();
+    let _machine = Machine::take("cargo xtask demo")?;
     match arguments.cluster {
         true => beside::run(&agent)?,
         false => run(&agent, arguments.keep)?,

@@ -15,6 +15,7 @@ mod dashboards;
 mod debian;
 mod demo;
 mod fuzz;
+mod machine;
 mod monitoring;
 mod progress;
 mod python_grpc;

@@ -3,8 +3,8 @@
 //! Without a name the lanes of the gate run: what every change has to pass. What takes longer is left to
 //! `all`, and the closing line names it.
 //!
-//! Invariant: a lane is passed, failed, or left out by name with its reason. A lane that was asked
-//! for by name and cannot run has failed, and so has one that ran no test.
+//! Invariant: a lane is passed, failed, or left out by name with its reason. A lane of the gate and one that was
+//! asked for by name have failed where they cannot run, and so has one that ran no test.
 
 pub(crate) mod again;
 mod busy;
@@ -22,6 +22,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::machine::Machine;
 use crate::progress::{self, Deadline, Stdout, headline, note};
 use crate::{cluster, fuzz, monitoring, reference, setup, tidy, vm, workspace};
 use again::Ran;
@@ -32,8 +33,9 @@ use times::{Repeated, Test};
 
 /// Run the test lanes: those of the gate, those named, or all
 ///
-/// Without a name: tidy, unit, replay, conformance, plugins, rules and host, as CI does. A lane that
-/// cannot run on this machine is left out and named; one that is asked for by name has failed then.
+/// Without a name: tidy, unit, replay, conformance, plugins, rules and host, as CI does. A lane of these that cannot
+/// run on this machine has failed, and so has one that is asked for by name; of all lanes such a one is left out and
+/// named.
 /// Arguments after `--` go to every test program of the lanes, for instance a part of a test's
 /// name.
 #[derive(clap::Args)]
@@ -142,6 +144,11 @@ impl Lane {
         )
     }
 
+    /// Whether it looks at all of the machine.
+    fn has_the_machine(self) -> bool {
+        matches!(self, Self::Host | Self::Storm | Self::Live | Self::Cluster)
+    }
+
     /// Why this machine cannot run it. What is missing is installed first where possible.
     fn cannot_run(self) -> Option<String> {
         match self {
@@ -176,6 +183,9 @@ const DEADLINE: Duration = Duration::from_mins(30);
 
 /// Tests that touch the machine own it.
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
+
+/// Variables by which tests look at less.
+const SHRINKING: [&str; 2] = ["BALLAST_TEST_SCALE", "BALLAST_VECTORS"];
 
 /// Options of a test program that are about its output.
 const SHOW: [&str; 2] = ["--nocapture", "--show-output"];
@@ -224,7 +234,8 @@ enum Extent {
 
 fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<ExitCode> {
     check_options(&arguments.pass_on)?;
-    let is_whole = extent != Extent::Named && arguments.pass_on.is_empty();
+    let is_shrunk = SHRINKING.iter().any(|it| std::env::var_os(it).is_some());
+    let is_whole = extent != Extent::Named && arguments.pass_on.is_empty() && !is_shrunk;
     let before = tested::clean();
     if is_whole {
         tested::forget()?;
@@ -256,7 +267,8 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
                 None => runner.run(*lane),
             };
             for row in rows {
-                report.push(if runner.asked { row.required() } else { row });
+                let is_required = extent != Extent::All;
+                report.push(if is_required { row.required() } else { row });
             }
         }
         runner.times.next_run();
@@ -333,7 +345,21 @@ impl Runner<'_> {
 
     fn run(&mut self, lane: Lane) -> Vec<Row> {
         headline(format_args!("lane {}", lane.name()));
+        let machine = lane.has_the_machine().then(|| {
+            let what = format!("the lane {}", lane.name());
+            Machine::take(&what)
+        });
         let started = Instant::now();
+        let _machine = match machine.transpose() {
+            Ok(machine) => machine,
+            Err(error) => {
+                return vec![Row {
+                    name: lane.name(),
+                    outcome: Outcome::Failed(format!("{error:#}")),
+                    took: started.elapsed(),
+                }];
+            }
+        };
         let outcome = match lane {
             Lane::Tidy => tidy::lane(),
             Lane::Unit => self.unit(),

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
@@ -20,6 +20,7 @@ use crate::agent::Agent;
 pub struct Way {
     pub address: SocketAddr,
     state: Arc<State>,
+    listener: Option<JoinHandle<()>>,
 }
 
 /// The way to the API server, and the file that leads there.
@@ -45,7 +46,7 @@ impl Way {
         let of_way = Arc::clone(&state);
         let namespace = File::open(format!("/run/netns/{NAME}"))?;
         // What this thread connects to is in the namespace; what it listens on stays where it is.
-        thread::spawn(move || {
+        let listener = thread::spawn(move || {
             if let Err(error) = setns(namespace, CloneFlags::CLONE_NEWNET) {
                 eprintln!("enter the network namespace: {error}");
                 return;
@@ -64,7 +65,11 @@ impl Way {
                 }
             }
         });
-        Ok(Self { address, state })
+        Ok(Self {
+            address,
+            state,
+            listener: Some(listener),
+        })
     }
 
     /// Nobody gets through any more.
@@ -82,8 +87,11 @@ impl Drop for Way {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::Relaxed);
         self.state.close();
-        // For the listener to notice.
+        // For the listener to notice; its port is free then.
         TcpStream::connect(self.address).ok();
+        if let Some(listener) = self.listener.take() {
+            listener.join().ok();
+        }
     }
 }
 

@@ -41,9 +41,8 @@ pub(super) fn run(agent: &Path) -> Result<()> {
         let namespace = format!("ballast-demo-{}", std::process::id());
         let told = tell(&mut stage, &mut promises, directory, &namespace);
         progress::headline("Cleaning up");
-        if told.is_ok() {
-            kubectl(&["delete", "namespace", &namespace, "--wait=false"])?;
-        }
+        let deleted = kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+        let told = told.and_then(|it| deleted.map(|_| it));
         let swept = stage.sweep();
         promises.check(
             "the agent has ended, and left no pin and no file",

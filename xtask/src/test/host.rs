@@ -170,7 +170,16 @@ fn parts(chosen: Vec<String>, part: Part, pass_on: &[String]) -> Vec<Vec<String>
 /// name.
 fn chosen(programs: &HostPrograms, part: Part, pass_on: &[String]) -> Result<Vec<String>> {
     let all = list(&programs.tests, &[])?;
-    for name in [STORM, TOGETHER, ONLY_IN_A_VM, again::AGAIN, &[FIRST]].concat() {
+    for name in [
+        STORM,
+        TOGETHER,
+        ONLY_IN_A_VM,
+        again::AGAIN,
+        again::ONCE,
+        &[FIRST],
+    ]
+    .concat()
+    {
         ensure!(
             all.iter().any(|it| it.starts_with(name)),
             "no host test is called {name}, which a list of xtask/src/test names"
