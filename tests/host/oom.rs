@@ -231,6 +231,8 @@ fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
     for kill in &kills {
         let detail = oom_detail(kill)?;
         assert_eq!(whose(kill), ("group", "greedy"));
+        assert_eq!(kill.event.reason, "OomKilled");
+        assert_eq!(detail.victim.ends_container(), Some(true));
         assert_eq!(detail.scope, OomScope::Container);
         let limit = detail.limit.as_ref().context("no limit is named")?;
         assert_eq!(limit.cgroup_path.as_deref(), Some(path.as_str()));

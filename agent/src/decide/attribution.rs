@@ -158,6 +158,7 @@ impl CgroupIndex {
         let victim = self.attribute(&kill.victim_cgroup);
         OomAttribution {
             is_main: self.is_main(kill, &victim),
+            took_container: false,
             workload: self.workload_of(&victim),
             victim,
             trigger: self.attribute(&kill.trigger_cgroup),
@@ -468,6 +469,28 @@ mod tests {
             let it = index.attribute(&lineage(99, below, true));
             assert_eq!(it.is_of_no_pod(), of_no_pod, "{below:?}");
             assert_eq!(it.is_unregistered(), unregistered, "{below:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_asked_for_unless_what_was_full_lies_within_the_container() {
+        let container = lineage(4, [2, 3, 4], true);
+        let nested = lineage(99, [2, 3, 4], true);
+        let pod = lineage(3, [2, 3, 0], true);
+        for (victim, limit, is_asked) in [
+            (container, None, true),
+            (container, Some(pod), true),
+            (nested, Some(container), true),
+            (nested, Some(nested), false),
+            (pod, Some(pod), false),
+        ] {
+            let kill = OomKill {
+                victim_cgroup: victim,
+                limit_cgroup: limit,
+                ..oom_kill(1, victim.cgroup_id)
+            };
+            let attribution = index().attribute_kill(&kill);
+            assert_eq!(attribution.group().is_some(), is_asked, "{limit:?}");
         }
     }
 

@@ -46,6 +46,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
         limit,
         scope,
         is_main,
+        took_container,
         ..
     } = attribution;
     let owner = victim.owner.as_deref();
@@ -53,7 +54,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
     let is_unknown = victim.is_of_no_pod() || victim.is_unregistered();
     let reason = match (kill.was_exiting, is_main) {
         (true, _) => "OomVictimExiting",
-        (_, Some(false)) if is_in_container => "OomKilledChild",
+        (_, Some(false)) if is_in_container && !took_container => "OomKilledChild",
         _ if is_in_container => "OomKilled",
         _ if victim.is_of_no_pod() => "OomKilledUnknown",
         _ if victim.in_root => "OomKilledInPod",
@@ -69,6 +70,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
             uid: kill.victim_uid,
             oom_score_adj: kill.oom_score_adj,
             is_main_process: *is_main,
+            took_container: *took_container,
             cgroup_path: victim.exact_path().map(str::to_owned),
             unknown_cgroup_id: is_unknown.then_some(kill.victim_cgroup.cgroup_id.0),
             memory: MemorySplit {
@@ -111,7 +113,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
             ),
             false => String::new(),
         },
-        match is_in_container && is_main.is_none() {
+        match is_in_container && is_main.is_none() && !took_container {
             true => "; whether it was the first process of its container is not known",
             false => "",
         },

@@ -121,4 +121,18 @@ pub struct OomAttribution {
     pub scope: OomScope,
     /// The victim was the first process of its container. `None`: it was in none, or nobody knows.
     pub is_main: Option<bool>,
+    /// See [`OomVictim::took_container`](super::record::OomVictim::took_container).
+    pub took_container: bool,
+}
+
+impl OomAttribution {
+    /// The victim's container, if its `memory.oom.group` decides what else is killed. `None`: it was in none, or
+    /// what was full lies within it, and the rest of it goes on.
+    pub fn group(&self) -> Option<&CgroupPath> {
+        let container = self.victim.owner.as_ref();
+        let container = container.filter(|it| it.container().is_some())?;
+        let limit = self.limit.as_ref().filter(|it| !it.is_exact);
+        let is_within = limit.is_some_and(|it| it.owner.as_ref() == Some(container));
+        (!is_within).then_some(&container.path)
+    }
 }

@@ -109,7 +109,7 @@ pub struct LaterVictim {
     pub pid: u32,
     pub comm: String,
     pub anon_bytes: u64,
-    /// The next four are as in an [`OomVictim`](super::record::OomVictim).
+    /// The next five are as in an [`OomVictim`](super::record::OomVictim).
     #[serde(default)]
     pub file_bytes: u64,
     #[serde(default)]
@@ -118,6 +118,8 @@ pub struct LaterVictim {
     pub oom_score_adj: i16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_main_process: Option<bool>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub took_container: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_cgroup_id: Option<u64>,
 }
@@ -320,6 +322,7 @@ impl OomRecord {
                 (victim.pid, victim.tid) = (it.pid, it.pid);
                 victim.comm.clone_from(&it.comm);
                 victim.is_main_process = it.is_main_process;
+                victim.took_container = it.took_container;
                 victim.oom_score_adj = it.oom_score_adj;
                 victim.unknown_cgroup_id = it.unknown_cgroup_id;
                 victim.cgroup_path = None;

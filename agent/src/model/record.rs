@@ -287,10 +287,13 @@ pub struct OomVictim {
     pub uid: u32,
     /// -1000..=1000.
     pub oom_score_adj: i16,
-    /// The first process of the container: its death ends the container. False: no restart will
-    /// show this kill. `None`: not known.
+    /// The first process of the container: its death ends the container. `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_main_process: Option<bool>,
+    /// The rest of the container was killed with it (`memory.oom.group`), or the container's cgroup was gone when
+    /// the kill was reported.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub took_container: bool,
     /// From the cgroup mount; `None` when the path could not be learned in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_path: Option<String>,
@@ -299,6 +302,16 @@ pub struct OomVictim {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_cgroup_id: Option<u64>,
     pub memory: MemorySplit,
+}
+
+impl OomVictim {
+    /// Whether its container ended with it. False: no restart will show this kill. `None`: not known.
+    pub fn ends_container(&self) -> Option<bool> {
+        match self.took_container {
+            true => Some(true),
+            false => self.is_main_process,
+        }
+    }
 }
 
 /// Memory of a process, in bytes.
@@ -491,6 +504,7 @@ pub(crate) mod tests {
                         uid: 0,
                         oom_score_adj: 1000,
                         is_main_process: Some(false),
+                        took_container: false,
                         cgroup_path: Some("/kubepods/besteffort/pod0c4e/main".into()),
                         unknown_cgroup_id: None,
                         memory: MemorySplit {

@@ -581,6 +581,7 @@ fn join(open: &mut Open, event: &Event) {
         shmem_bytes: detail.victim.memory.shmem_bytes,
         oom_score_adj: detail.victim.oom_score_adj,
         is_main_process: detail.victim.is_main_process,
+        took_container: detail.victim.took_container,
         unknown_cgroup_id: detail.victim.unknown_cgroup_id,
     });
 }

@@ -127,6 +127,12 @@ impl KillCounts {
         }
     }
 
+    /// Whether a container ends with a process of it that was just killed. v1 kills one alone.
+    pub(super) fn takes(&self, container: &CgroupPath) -> bool {
+        let trees = self.trees.get().filter(|it| it.unified);
+        trees.is_some_and(|it| oom_counters::is_taken(it, container))
+    }
+
     fn is_unified(&self) -> bool {
         self.trees.get().is_some_and(|it| it.unified)
     }

@@ -322,6 +322,8 @@ fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {
         program.wait()?;
         for kill in &wait_kills(agent, n)? {
             check_kill(kill, &pod, &container, OomScope::Container)?;
+            let victim = &oom_detail(kill)?.victim;
+            assert_eq!(victim.took_container, cgroup::is_unified());
         }
         Ok(())
     })

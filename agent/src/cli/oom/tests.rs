@@ -31,6 +31,7 @@ fn full() -> OomRecord {
             shmem_bytes: 0,
             oom_score_adj: 0,
             is_main_process: None,
+            took_container: false,
             unknown_cgroup_id: None,
         });
     }

@@ -81,6 +81,7 @@ impl Random {
             shmem_bytes: 0,
             oom_score_adj: 0,
             is_main_process: Some(false),
+            took_container: false,
             unknown_cgroup_id: None,
         });
         record.scene = Scene {
@@ -197,6 +198,7 @@ fn later_kills_are_all_counted_and_the_first_of_them_named() {
             shmem_bytes: 0,
             oom_score_adj: 0,
             is_main_process: None,
+            took_container: false,
             unknown_cgroup_id: None,
         });
     }

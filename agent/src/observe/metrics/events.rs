@@ -79,7 +79,7 @@ impl Metrics {
         let record = oom_record(event, detail);
         self.count(&oom.kills, &labels, record.as_ref());
         set_time(&oom.last_kill, &labels, event.time);
-        if detail.victim.is_main_process == Some(false) {
+        if detail.victim.ends_container() == Some(false) {
             self.count(&oom.child_kills, &labels, record.as_ref());
             set_time(&oom.last_child_kill, &labels, event.time);
         }
