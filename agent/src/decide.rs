@@ -33,6 +33,5 @@ pub mod reclaim_stalls;
 pub mod reserved;
 pub mod resource_settings;
 pub mod strangers;
-pub mod sysctls;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod agent_process;
+pub mod allowed_sysctls;
 pub mod api_pod;
 pub mod api_server;
 pub mod attribution;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context, bail};
 use ballast::decide::predicates::{Node, NodeInfo};
 use ballast::decide::preemption::resolve;
-use ballast::decide::sysctls::{Allowlist, Forbidden};
+use ballast::model::admission::RefusalReason;
+use ballast::model::allowed_sysctls::AllowedSysctls;
 use ballast::model::pod::Pod;
 use ballast::model::pod::node_requirements::{Taint, TaintEffect};
 use ballast_tests::timing::decision;
@@ -93,13 +94,15 @@ fn node(source: &Value) -> anyhow::Result<Node> {
 
 fn sysctl(input: &Value) -> anyhow::Result<Value> {
     let patterns = input["allowlist"].as_array().context("allowlist")?;
-    let list = match Allowlist::new(patterns.iter().filter_map(Value::as_str)) {
-        Ok(list) => list,
-        Err(error) => return Ok(json!({"construct_error": error.to_string()})),
-    };
-    Ok(match list.check(&pod(&input["pod"])?) {
+    let mut allowed = AllowedSysctls::default();
+    for pattern in patterns.iter().filter_map(Value::as_str) {
+        if let Err(error) = allowed.allow(pattern) {
+            return Ok(json!({"construct_error": error.to_string()}));
+        }
+    }
+    Ok(match allowed.check(&pod(&input["pod"])?) {
         Ok(()) => json!({"admit": true}),
-        Err(forbidden) => refused(Forbidden::REASON, &forbidden),
+        Err(forbidden) => refused(RefusalReason::SysctlForbidden.as_str(), &forbidden),
     })
 }
 

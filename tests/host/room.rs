@@ -130,6 +130,48 @@ fn labels_ports_and_systems_are_asked_for_as_by_kubelet() -> Result<()> {
     Ok(())
 }
 
+/// A sysctl is asked for by its name, and no room makes it allowed.
+#[cfg_attr(feature = "privileged", test)]
+fn a_sysctl_that_is_not_allowed_keeps_a_pod_out() -> Result<()> {
+    let mut agent = Agent::new("sysctls")?
+        .with_kubelet("allowedUnsafeSysctls: [net/core/*]")
+        .with_quick_passes();
+    agent.start()?;
+    let asks = |pod: Manifest, sysctl: &str| {
+        let sysctls = json!([{"name": sysctl, "value": "1"}]);
+        pod.with("securityContext", json!({"sysctls": sysctls}))
+    };
+    let pod = |name: &str| always(name, json!({})).with_uid(name);
+    for (name, sysctl) in [
+        ("safe", "net.ipv4.tcp_syncookies"),
+        ("unsafe", "net.core.somaxconn"),
+    ] {
+        agent.put(&asks(pod(name), sysctl))?;
+        agent.wait_pod(name, "runs", is_running)?;
+    }
+    let message = refusal(&agent, &asks(pod("out"), "kernel.sem"), "SysctlForbidden")?;
+    assert_eq!(message, "forbidden sysctl: \"kernel.sem\" not allowlisted");
+    let on_host = asks(pod("host"), "net.core.somaxconn").with("hostNetwork", json!(true));
+    let message = refusal(&agent, &on_host, "SysctlForbidden")?;
+    assert!(
+        message.ends_with("not allowed with host Net enabled"),
+        "{message}"
+    );
+
+    // What runs goes on with what it had, and what was refused begins.
+    let running = agent.wait_pod("safe", "runs", is_running)?;
+    agent.put(&asks(pod("safe"), "kernel.sem"))?;
+    agent.wait_pod("safe", "says why it goes on", |it| {
+        let message = it.message.as_deref();
+        is_running(it) && message.is_some_and(|it| it.contains("SysctlForbidden"))
+    })?;
+    let after = agent.wait_pod("safe", "runs", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&running, "app"));
+    agent.put(&asks(pod("out"), "net.core.somaxconn"))?;
+    agent.wait_pod("out", "runs", is_running)?;
+    Ok(())
+}
+
 /// At a start, when all come at once, and when there is room again: the higher priority has what there is.
 #[cfg_attr(feature = "privileged", test)]
 fn the_higher_priority_comes_first() -> Result<()> {

@@ -9,6 +9,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use crate::model::allowed_sysctls::AllowedSysctls;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
@@ -301,6 +302,8 @@ pub struct KubeletConfig {
     /// Never the root.
     pub system_reserved_cgroup: Option<CgroupName>,
     pub enforce_node_allocatable: BTreeSet<Enforcement>,
+    /// Those that kubelet calls safe, and `allowedUnsafeSysctls`.
+    pub allowed_sysctls: AllowedSysctls,
     /// Signal to threshold text, already checked; what reserves memory and storage.
     pub eviction_hard: BTreeMap<String, String>,
     pub eviction_soft: BTreeMap<String, String>,

@@ -14,6 +14,7 @@ use super::fault::{Faults, FieldPath};
 use super::feature_gates::{FeatureGates, Gate};
 use super::placement;
 use super::raw::{RawKubelet, ReadField, TextMap};
+use crate::model::allowed_sysctls::AllowedSysctls;
 use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
@@ -113,6 +114,7 @@ pub(super) fn check(
         kube_reserved_cgroup,
         system_reserved_cgroup,
         enforce_node_allocatable: check.enforcement(&raw),
+        allowed_sysctls: check.allowed_sysctls(&raw),
         eviction_hard: eviction.hard,
         eviction_soft: eviction.soft,
         eviction_soft_grace_period: eviction.soft_grace_period,
@@ -379,6 +381,18 @@ impl Checker<'_> {
             self.faults.add(&field(name), message);
         }
         Some(parsed)
+    }
+
+    fn allowed_sysctls(&mut self, raw: &RawKubelet) -> AllowedSysctls {
+        let at = field("allowedUnsafeSysctls");
+        let mut allowed = AllowedSysctls::safe();
+        let patterns = raw.allowed_unsafe_sysctls.iter().flatten();
+        for (index, pattern) in patterns.enumerate() {
+            if let Err(error) = allowed.allow(pattern) {
+                self.faults.add(&at.index(index), error.to_string());
+            }
+        }
+        allowed
     }
 
     fn enforcement(&mut self, raw: &RawKubelet) -> BTreeSet<Enforcement> {

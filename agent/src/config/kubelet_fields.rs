@@ -39,7 +39,6 @@ pub enum Because {
     OwnLogging,
     AgentProcess,
     KernelTunables,
-    Sysctls,
     UserNamespaces,
     MemoryNotification,
     NodeShutdown,
@@ -63,7 +62,6 @@ impl fmt::Display for Because {
             Self::KernelTunables => {
                 "kernel tunables are left as they are, and `ballast check` compares them"
             }
-            Self::Sysctls => "sysctls of pods are not set",
             Self::UserNamespaces => "the process runtime makes no user namespaces",
             Self::MemoryNotification => "memory pressure is told by kernel events in any case",
             Self::NodeShutdown => "a shutdown of the node is not delayed",
@@ -213,7 +211,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ("systemReservedCgroup", Honoured),
         ("kubeReservedCgroup", Honoured),
         ("enforceNodeAllocatable", Honoured),
-        ("allowedUnsafeSysctls", Ignored(Sysctls)),
+        ("allowedUnsafeSysctls", Honoured),
         ("volumePluginDir", Ignored(Volumes)),
         ("providerID", Ignored(ApiServer)),
         ("kernelMemcgNotification", Ignored(MemoryNotification)),

@@ -200,6 +200,7 @@ section! {
         kube_reserved_cgroup = "kubeReservedCgroup": String,
         system_reserved_cgroup = "systemReservedCgroup": String,
         enforce_node_allocatable = "enforceNodeAllocatable": Vec<String>,
+        allowed_unsafe_sysctls = "allowedUnsafeSysctls": Vec<String>,
         eviction_hard = "evictionHard": TextMap,
         eviction_soft = "evictionSoft": TextMap,
         eviction_soft_grace_period = "evictionSoftGracePeriod": TextMap,

@@ -54,6 +54,8 @@ pub enum RefusalReason {
     #[serde(rename = "PodOSSelectorNodeLabelDoesNotMatch")]
     PodOsSelectorNodeLabelDoesNotMatch,
     SupplementalGroupsPolicyNotSupported,
+    /// A sysctl that is not allowed, or of a namespace that the pod shares with the host.
+    SysctlForbidden,
 }
 
 impl RefusalReason {
@@ -76,6 +78,7 @@ impl RefusalReason {
         Self::PodOsNotSupported,
         Self::PodOsSelectorNodeLabelDoesNotMatch,
         Self::SupplementalGroupsPolicyNotSupported,
+        Self::SysctlForbidden,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -98,6 +101,7 @@ impl RefusalReason {
             Self::PodOsNotSupported => "PodOSNotSupported",
             Self::PodOsSelectorNodeLabelDoesNotMatch => "PodOSSelectorNodeLabelDoesNotMatch",
             Self::SupplementalGroupsPolicyNotSupported => "SupplementalGroupsPolicyNotSupported",
+            Self::SysctlForbidden => "SysctlForbidden",
         }
     }
 }

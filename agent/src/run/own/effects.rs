@@ -201,6 +201,7 @@ const CASES: &[Case] = &[
     ("kubelet.kubeReservedCgroup", In("cgroups"), ENFORCED,
         "kubelet: {systemReserved: {cpu: 1}, systemReservedCgroup: /system, kubeReserved: {cpu: 1}, \
          kubeReservedCgroup: /other, enforceNodeAllocatable: [system-reserved, kube-reserved]}"),
+    ("kubelet.allowedUnsafeSysctls", At(PLACEMENT, "kubelet.allowed_sysctls"), "", "kubelet: {allowedUnsafeSysctls: [net.core.*]}"),
     ("kubelet.enforceNodeAllocatable", In("cgroups"), "kubelet: {kubeReserved: {memory: 1Gi}}",
         "kubelet: {kubeReserved: {memory: 1Gi}, enforceNodeAllocatable: [none]}"),
     ("kubelet.crashLoopBackOff", In("restarts"), "", "kubelet: {crashLoopBackOff: {maxContainerRestartPeriod: 9s}}"),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
-use super::placement::pressure_refusal;
 use super::pods::PodEntry;
 use crate::decide::definition::{Change, Standing, change};
 use crate::decide::eviction::facts::pod_facts;
@@ -141,7 +140,7 @@ impl Loop {
             }
             (Change::InPlace(fields) | Change::Anew(fields), Some(refusal)) => {
                 let why = format!(
-                    "goes on with the definition that it had, for the new one ({}) has no room: {refusal}",
+                    "goes on with the definition that it had, for the new one ({}) is not let in: {refusal}",
                     fields.join(", ")
                 );
                 self.told
@@ -198,11 +197,15 @@ impl Loop {
         let others = self.count_pods_but(Some(&new.uid));
         let refusal = others.refusal(new);
         if ending == Ending::No {
-            // A pod that does not fit any more goes on, and may be changed.
-            return refusal.filter(|_| others.refusal(&entry.state.pod).is_none());
+            // A pod that would not be let in any more goes on, and may be changed.
+            let now = &entry.state.pod;
+            let forbidden = self.forbidden_sysctl(new);
+            return refusal
+                .filter(|_| others.refusal(now).is_none())
+                .or_else(|| forbidden.filter(|_| self.forbidden_sysctl(now).is_none()));
         }
         refusal
-            .or_else(|| pressure_refusal(entry, &self.pressure))
+            .or_else(|| self.first_refusal(entry, new))
             .or_else(|| self.managers_refusal(new))
     }
 

@@ -159,7 +159,7 @@ enum Room {
 }
 
 /// Why the pod is not let in while the node is short of something (spec eviction 1.13).
-pub(super) fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
+fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
     let conditions = pressure.conditions();
     let applicant = Applicant {
         qos: entry.qos,
@@ -174,19 +174,40 @@ pub(super) fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<
 }
 
 impl Loop {
+    /// Why a pod with this definition is not let in, whatever the managers say and whatever room there is.
+    pub(super) fn first_refusal(&self, entry: &PodEntry, pod: &Pod) -> Option<Refusal> {
+        pressure_refusal(entry, &self.pressure).or_else(|| self.forbidden_sysctl(pod))
+    }
+
+    /// What it may not ask for, however much room there is.
+    pub(super) fn forbidden_sysctl(&self, pod: &Pod) -> Option<Refusal> {
+        let forbidden = self.config.kubelet.allowed_sysctls.check(pod).err()?;
+        Some(Refusal {
+            reason: RefusalReason::SysctlForbidden,
+            message: forbidden.to_string(),
+            container: None,
+        })
+    }
+
     /// Decides whether an open pod may run. It stays open while a plugin has to be asked, or has not
     /// come yet.
     pub(super) fn admit(&mut self, uid: &PodUid) {
-        let Some(entry) = self.pods.get_mut(uid) else {
+        let Some(entry) = self.pods.get(uid) else {
             return;
         };
         if entry.state.admission != Admission::Open || entry.state.ending().is_some() {
             return;
         }
-        if let Some(refusal) = pressure_refusal(entry, &self.pressure) {
+        // What has begun goes on.
+        if !entry.has_begun()
+            && let Some(refusal) = self.first_refusal(entry, &entry.state.pod)
+        {
             self.bar(uid, refusal);
             return;
         }
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
         let pod = &entry.state.pod;
         let managers = &self.placement.managers;
         if let Some(resource) = managers.devices.awaited(pod) {

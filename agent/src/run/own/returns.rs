@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
-use super::placement::pressure_refusal;
 use super::pods::{self, PodEntry};
 use crate::config::Compat;
 use crate::decide::eviction::returns::is_to_return;
@@ -109,7 +108,7 @@ impl Loop {
         let mut due = Vec::new();
         for entry in waiting {
             let pod = &entry.state.pod;
-            let is_calm = is_pressure_known && pressure_refusal(entry, &self.pressure).is_none();
+            let is_calm = is_pressure_known && self.first_refusal(entry, pod).is_none();
             let is_awaiting = managers.devices.awaited(pod).is_some();
             if !is_calm || is_awaiting || node_info.refusal(pod).is_some() {
                 continue;

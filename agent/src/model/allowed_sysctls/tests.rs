@@ -1,15 +1,26 @@
-use super::*;
-use crate::decide::testing;
+use serde_json::json;
 
-fn list(patterns: &[&str]) -> Allowlist {
-    Allowlist::new(patterns.iter().copied()).expect("a good list")
+use super::*;
+use crate::model::pod::PodOrigin;
+
+fn list(patterns: &[&str]) -> AllowedSysctls {
+    let mut list = AllowedSysctls::default();
+    for pattern in patterns {
+        list.allow(pattern).expect("a good pattern");
+    }
+    list
 }
 
 fn pod(sysctl: &str) -> Pod {
-    Pod {
-        sysctls: vec![sysctl.to_owned()],
-        ..testing::pod("app {}")
-    }
+    let source = json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+        "spec": {
+            "containers": [{"name": "app"}],
+            "securityContext": {"sysctls": [{"name": sysctl, "value": "1"}]},
+        },
+    });
+    let source = serde_json::from_value(source).expect("a v1.Pod");
+    Pod::from_v1(&source, PodOrigin::Api).expect("a valid pod")
 }
 
 #[test]
@@ -27,7 +38,15 @@ fn a_sysctl_is_allowed_by_its_name_or_a_prefix_with_either_separator() {
     ] {
         assert_eq!(list.check(&pod(sysctl)).is_ok(), is_allowed, "{sysctl}");
     }
-    assert_eq!(list.check(&testing::pod("app {}")), Ok(()));
+}
+
+#[test]
+fn all_that_is_safe_is_known_and_nothing_else_is_allowed_by_itself() {
+    let safe = AllowedSysctls::safe();
+    for sysctl in SAFE {
+        assert_eq!(safe.check(&pod(sysctl)), Ok(()));
+    }
+    assert!(safe.check(&pod("net.core.somaxconn")).is_err());
 }
 
 #[test]
@@ -108,7 +127,8 @@ fn patterns_are_names_that_the_kernel_keeps_apart() {
         ),
         ("vm.swappiness", Some(r#""vm.swappiness" are not known"#)),
     ] {
-        let error = Allowlist::new([pattern]).err().map(|it| it.to_string());
+        let error = AllowedSysctls::default().allow(pattern).err();
+        let error = error.map(|it| it.to_string());
         match fault {
             None => assert_eq!(error, None, "{pattern}"),
             Some(fault) => assert!(error.is_some_and(|it| it.contains(fault)), "{pattern}"),

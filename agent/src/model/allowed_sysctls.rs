@@ -1,19 +1,36 @@
 //! Which sysctls a pod may ask for (kubelet 1.36, pkg/kubelet/sysctl/allowlist.go): those that are on a
 //! list and that the kernel keeps apart by namespace, in namespaces that the pod does not share with the
 //! host. Pinned by suite `admission`.
-//!
-//! The list is the caller's: the sysctls that kubelet calls safe, then `allowedUnsafeSysctls`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::model::pod::Pod;
+use serde::{Serialize, Serializer};
+
+use super::pod::Pod;
 
 /// Longest pattern that Kubernetes takes, in bytes.
 const MAX_PATTERN: usize = 253;
 
 /// The rule for patterns, which kubelet's message quotes.
 const PATTERN_RULE: &str = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]";
+
+/// What kubelet calls safe (kubelet 1.36, pkg/kubelet/sysctl/safe_sysctls.go): it has an effect on no other pod.
+/// Kubelet leaves out those that the kernel does not keep apart yet; since 4.15 it does for each.
+const SAFE: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
 
 /// Sysctls of the IPC namespace; the last two are what is left of the patterns `kernel.shm*` and
 /// `kernel.msg*`.
@@ -57,7 +74,7 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// Why a list cannot be used, in kubelet's words.
+/// Why a pattern cannot be taken, in kubelet's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     #[error(
@@ -82,37 +99,37 @@ pub enum Forbidden {
     },
 }
 
-impl Forbidden {
-    /// `status.reason` of the pod.
-    pub const REASON: &str = "SysctlForbidden";
-}
-
-/// See the module.
+/// See the module. At first none is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowlist {
+pub struct AllowedSysctls {
     names: BTreeMap<String, Namespace>,
     prefixes: BTreeMap<String, Namespace>,
 }
 
-impl Allowlist {
-    /// A pattern is a name, with `.` or `/` between its parts, or a prefix and `*`.
-    pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, PatternError> {
-        let mut list = Self::default();
-        for pattern in patterns {
-            if !is_pattern(pattern) {
-                return Err(PatternError::Malformed(pattern.to_owned()));
-            }
-            let name = normalized(pattern);
-            let (name, kind) = match name.split_once('*') {
-                Some((prefix, _)) => (prefix, &mut list.prefixes),
-                None => (name.as_str(), &mut list.names),
-            };
-            match Namespace::of(name) {
-                Some(namespace) => kind.insert(name.to_owned(), namespace),
-                None => return Err(PatternError::NotNamespaced(name.to_owned())),
-            };
+impl AllowedSysctls {
+    /// Those that kubelet calls safe.
+    pub fn safe() -> Self {
+        let known = SAFE.map(|it| Some((it.to_owned(), Namespace::of(it)?)));
+        Self {
+            names: known.into_iter().flatten().collect(),
+            prefixes: BTreeMap::new(),
         }
-        Ok(list)
+    }
+
+    /// A pattern is a name, with `.` or `/` between its parts, or a prefix and `*`.
+    pub fn allow(&mut self, pattern: &str) -> Result<(), PatternError> {
+        if !is_pattern(pattern) {
+            return Err(PatternError::Malformed(pattern.to_owned()));
+        }
+        let name = normalized(pattern);
+        let (name, kind) = match name.split_once('*') {
+            Some((prefix, _)) => (prefix, &mut self.prefixes),
+            None => (name.as_str(), &mut self.names),
+        };
+        let namespace = Namespace::of(name);
+        let namespace = namespace.ok_or_else(|| PatternError::NotNamespaced(name.to_owned()))?;
+        kind.insert(name.to_owned(), namespace);
+        Ok(())
     }
 
     /// The first sysctl that the pod may not have is the reason.
@@ -140,6 +157,14 @@ impl Allowlist {
         let mut prefixes = self.prefixes.iter();
         let (_, namespace) = prefixes.find(|(prefix, _)| sysctl.starts_with(prefix.as_str()))?;
         Some(*namespace)
+    }
+}
+
+/// As patterns.
+impl Serialize for AllowedSysctls {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let prefixes = self.prefixes.keys().map(|it| format!("{it}*"));
+        serializer.collect_seq(self.names.keys().cloned().chain(prefixes))
     }
 }
 
