@@ -289,6 +289,8 @@ pub struct KubeletSettings {
     /// `cgroupRoot` as either driver has it on disk, the likelier first; empty where it is not set.
     pub cgroup_roots: Vec<CgroupPath>,
     pub serving: Serving,
+    /// Of the container runtime, as kubelet has it. `None`: it is no socket of a path, or not told.
+    pub runtime_socket: Option<PathBuf>,
     /// What of them is not understood, a line each.
     pub warnings: Vec<String>,
 }
@@ -325,7 +327,11 @@ impl KubeletSettings {
         }
         eviction::put_none(&mut layers.fields);
         let serving = Serving::new(&layers.fields, flags);
-        Ok(Self::of(layers, serving, section))
+        let runtime_socket = runtime_socket(&layers.fields);
+        Ok(Self {
+            runtime_socket,
+            ..Self::of(layers, serving, section)
+        })
     }
 
     /// As kubelet says them itself (`/configz`), with its defaults in them. `section`: as above.
@@ -347,9 +353,22 @@ impl KubeletSettings {
             kubelet,
             cgroup_roots,
             serving,
+            runtime_socket: None,
             warnings,
         }
     }
+}
+
+/// `containerRuntimeEndpoint`. Kubelet takes a path without a scheme for one of a socket, too.
+fn runtime_socket(fields: &Map<String, Value>) -> Option<PathBuf> {
+    /// pkg/kubelet/apis/config/v1beta1/defaults.go
+    const DEFAULT: &str = "unix:///run/containerd/containerd.sock";
+    let set = fields
+        .get("containerRuntimeEndpoint")
+        .and_then(Value::as_str);
+    let endpoint = set.filter(|it| !it.is_empty()).unwrap_or(DEFAULT);
+    let path = Path::new(endpoint.strip_prefix("unix://").unwrap_or(endpoint));
+    path.is_absolute().then(|| path.to_owned())
 }
 
 /// The file, and then the drop-ins in the order of their paths.

@@ -20,13 +20,15 @@ mod meaning;
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+
+pub use self::endpoint::{is_socket, known_sockets};
 
 use self::follower::Follower;
 use crate::model::runtime_names::{Identified, RuntimeStatus};
@@ -69,17 +71,17 @@ struct Shared {
 }
 
 impl Cri {
-    /// `endpoint`: the socket; `None`: it is looked for. `sink` is called on a thread where it may block; while it
-    /// does, nothing is asked.
+    /// Follows the first of `sockets` on which a runtime answers; they are asked for whenever none is followed. `sink` is called on a thread where it may block;
+    /// while it does, nothing is asked.
     pub fn start(
-        endpoint: Option<PathBuf>,
+        sockets: impl Fn() -> Vec<PathBuf> + Send + 'static,
         sink: impl Fn(Told) + Send + 'static,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let shared = Arc::<Shared>::default();
-        let follower = Follower::new(endpoint, Arc::clone(&shared), Box::new(sink));
+        let follower = Follower::new(Box::new(sockets), Arc::clone(&shared), Box::new(sink));
         let thread = thread::Builder::new()
             .name("cri".to_owned())
             .spawn(move || runtime.block_on(follower.run()))?;
@@ -132,12 +134,13 @@ impl Shared {
     }
 }
 
-/// Which runtime answers, for `ballast check`: it is asked for its version, and never subscribed to.
-pub fn probe(endpoint: Option<&Path>) -> io::Result<RuntimeStatus> {
+/// Which runtime answers on the first of `sockets` where one does, for `ballast check`: it is asked for its version, and
+/// never subscribed to.
+pub fn probe(sockets: &[PathBuf]) -> io::Result<RuntimeStatus> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let found = runtime.block_on(endpoint::find(endpoint));
+    let found = runtime.block_on(endpoint::find(sockets));
     Ok(match found {
         Ok(found) => found.status(),
         Err(missing) => missing.status(),

@@ -337,10 +337,10 @@ fn an_event_that_is_too_large_is_a_fault() -> Result<()> {
     let (server, _kubeconfig, _watching, mut heard) = scene("large", Manner::StreamsLists, &[])?;
     heard.wait("it is followed", Heard::is_followed)?;
     let mut large = pod("large");
-    large["metadata"]["annotations"] = json!({"secret": "x".repeat(5 << 20)});
+    large["metadata"]["annotations"] = json!({"secret": "x".repeat(17 << 20)});
     server.put(&large);
     heard.wait("it is said", |it| !it.fault().is_empty())?;
-    let right = "watch pods: the answer has more than 4194304 bytes";
+    let right = "watch pods: the answer has more than 16777216 bytes";
     ensure!(heard.fault() == right, "{}", heard.fault());
     Ok(())
 }
@@ -610,6 +610,12 @@ fn an_event_that_is_refused_holds_up_no_other() -> Result<()> {
             "quota",
             409,
             failure(409, "Conflict", "try again").to_string(),
+            Outcome::Failed,
+        ),
+        (
+            "webhook",
+            500,
+            failure(500, "InternalError", "failed calling webhook").to_string(),
             Outcome::Failed,
         ),
         (

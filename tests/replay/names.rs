@@ -74,7 +74,8 @@ fn each_container_is_named_by_the_event_that_it_was_made() -> Result<()> {
     let scratch = Scratch::new("replay-events")?;
     let runtime = FakeRuntime::start(socket_in(scratch.directory()), Manner::Events)?;
     let (heard, sink) = Heard::new();
-    let _cri = Cri::start(Some(runtime.socket.clone()), sink)?;
+    let socket = runtime.socket.clone();
+    let _cri = Cri::start(move || vec![socket.clone()], sink)?;
     heard.first("a list", all)?;
     until("the events are followed", || {
         ensure!(runtime.n_subscribers() == 1, "nobody follows them");
@@ -290,7 +291,8 @@ fn of_lists() -> Result<Vec<Identified>> {
         .into_iter()
         .for_each(|it| runtime.put_container(it));
     let (heard, sink) = Heard::new();
-    let _cri = Cri::start(Some(runtime.socket.clone()), sink)?;
+    let socket = runtime.socket.clone();
+    let _cri = Cri::start(move || vec![socket.clone()], sink)?;
     heard.first("a list", all)
 }
 

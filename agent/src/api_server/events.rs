@@ -301,6 +301,10 @@ fn refused(verb: ApiVerb, error: &ApiError) -> Result<Outcome, Unwritten> {
 fn unwritten(verb: ApiVerb, error: &ApiError) -> Unwritten {
     let why = why(verb, error);
     match error.code() {
+        // Of this one: a webhook or a quota is asked for each.
+        Some(code::INTERNAL) if is(error, code::INTERNAL, reason::INTERNAL_ERROR) => {
+            Unwritten::Refused(why)
+        }
         None | Some(code::UNAUTHORIZED | code::TOO_MANY | code::INTERNAL..) => {
             Unwritten::Unanswered {
                 why,

@@ -286,7 +286,6 @@ impl Follower {
         if self.n_resumes >= RESUMES {
             self.version = None;
         }
-        self.n_resumes += 1;
         if self.version.is_none() && self.streams_lists {
             return self.stream(transport).await;
         }
@@ -294,7 +293,12 @@ impl Follower {
             Some(version) => version,
             None => self.list(transport).await?,
         };
-        Ok(self.start(transport, false, &version).await?)
+        let started = self.start(transport, false, &version).await;
+        // Who is not reached has said nothing of the version.
+        if started.as_ref().err().is_none_or(|it| it.code.is_some()) {
+            self.n_resumes += 1;
+        }
+        Ok(started?)
     }
 
     /// The pods that there are come as events, and those that follow after them.

@@ -50,6 +50,11 @@ const FLAGS: &[(&str, &str, Kind)] = &[
     ("address", "address", Kind::Text),
     ("cgroup-driver", "cgroupDriver", Kind::Text),
     ("cgroup-root", "cgroupRoot", Kind::Text),
+    (
+        "container-runtime-endpoint",
+        "containerRuntimeEndpoint",
+        Kind::Text,
+    ),
     ("cpu-manager-policy", "cpuManagerPolicy", Kind::Text),
     (
         "cpu-manager-policy-options",
@@ -240,7 +245,7 @@ mod tests {
                  --config=/var/lib/kubelet/config.yaml --container-runtime-endpoint=unix:///run/containerd/containerd.sock",
                 json!("/var/lib/kubelet/config.yaml"),
                 Value::Null,
-                json!({}),
+                json!({"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock"}),
             ),
             (
                 "--config /etc/kubelet.json --config-dir /etc/kubelet.json.d --node-labels a=b --v 2",

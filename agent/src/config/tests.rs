@@ -890,6 +890,35 @@ fn a_kubelet_that_was_asked_goes_by_what_it_says() {
     );
 }
 
+#[test]
+fn the_runtime_of_a_kubelet_is_that_of_its_file_and_then_of_its_command_line() {
+    for (file, flags, right) in [
+        ("maxPods: 1", "", Some("/run/containerd/containerd.sock")),
+        (
+            "containerRuntimeEndpoint: unix:///run/crio/crio.sock",
+            "",
+            Some("/run/crio/crio.sock"),
+        ),
+        (
+            "containerRuntimeEndpoint: unix:///run/crio/crio.sock",
+            "--container-runtime-endpoint=/run/other.sock",
+            Some("/run/other.sock"),
+        ),
+        (
+            "containerRuntimeEndpoint: npipe:////./pipe/containerd",
+            "",
+            None,
+        ),
+    ] {
+        let file = format!("{KUBELET_HEAD}{file}\n");
+        let flags = KubeletFlags::parse(flags.split_whitespace());
+        let file = Some((Path::new("/k"), file.as_str()));
+        let found = KubeletSettings::new(file, &[], &flags, &serde_json::Map::new());
+        let found = found.expect("they are parsed").runtime_socket;
+        assert_eq!(found.as_deref(), right.map(Path::new));
+    }
+}
+
 /// Kubelet puts its default thresholds into the file that it is started with, and nowhere else.
 #[test]
 fn default_thresholds_are_those_of_the_file_that_a_kubelet_is_started_with() {

@@ -1,4 +1,4 @@
-//! Which socket: the configured one, or the first of those that runtimes have by default on which one answers.
+//! Which socket: the first of some on which a runtime answers.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,11 @@ const KNOWN: [&str; 6] = [
     "/run/crio/crio.sock",
     "/run/cri-dockerd.sock",
 ];
+
+/// The sockets that runtimes have by default.
+pub fn known_sockets() -> Vec<PathBuf> {
+    KNOWN.map(PathBuf::from).into()
+}
 
 /// A runtime that answers.
 pub(super) struct Found {
@@ -67,17 +72,17 @@ impl Missing {
     }
 }
 
-/// `configured`: none but this one.
-pub(super) async fn find(configured: Option<&Path>) -> Result<Found, Missing> {
-    if let Some(endpoint) = configured {
+/// The first of `sockets` on which one answers.
+pub(super) async fn find(sockets: &[PathBuf]) -> Result<Found, Missing> {
+    if let [endpoint] = sockets {
         return try_one(endpoint).await.map_err(|error| Missing {
-            endpoint: Some(endpoint.to_owned()),
+            endpoint: Some(endpoint.clone()),
             why: chain(&error),
         });
     }
     // A socket that does not answer is no reason not to ask the next: Docker has a containerd without CRI.
     let mut first = None;
-    for endpoint in KNOWN.map(Path::new) {
+    for endpoint in sockets {
         if !is_socket(endpoint) {
             continue;
         }
@@ -85,7 +90,7 @@ pub(super) async fn find(configured: Option<&Path>) -> Result<Found, Missing> {
             Ok(found) => return Ok(found),
             Err(error) => {
                 first.get_or_insert_with(|| Missing {
-                    endpoint: Some(endpoint.to_owned()),
+                    endpoint: Some(endpoint.clone()),
                     why: chain(&error),
                 });
             }
@@ -98,7 +103,8 @@ pub(super) async fn find(configured: Option<&Path>) -> Result<Found, Missing> {
     }))
 }
 
-fn is_socket(path: &Path) -> bool {
+/// There is a socket, though nobody may answer.
+pub fn is_socket(path: &Path) -> bool {
     matches!(unix_socket::version(path), Ok(Some(_)))
 }
 

@@ -57,9 +57,13 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// A runtime that was there for so long is tried again at once.
 const LASTED: Duration = Duration::from_secs(10);
 
+/// A runtime that was followed is looked for alone for so long after its end: it may be restarted, and another one of
+/// the node would know nobody.
+const STAYS: Duration = Duration::from_secs(60);
+
 /// See the module. Times are boottime.
 pub(super) struct Follower {
-    endpoint: Option<PathBuf>,
+    sockets: Box<dyn Fn() -> Vec<PathBuf> + Send>,
     shared: Arc<Shared>,
     sink: Box<dyn Fn(Told) + Send>,
     status: RuntimeStatus,
@@ -110,12 +114,12 @@ impl Lists {
 
 impl Follower {
     pub(super) fn new(
-        endpoint: Option<PathBuf>,
+        sockets: Box<dyn Fn() -> Vec<PathBuf> + Send>,
         shared: Arc<Shared>,
         sink: Box<dyn Fn(Told) + Send>,
     ) -> Self {
         Self {
-            endpoint,
+            sockets,
             shared,
             sink,
             status: RuntimeStatus::default(),
@@ -129,16 +133,24 @@ impl Follower {
     /// Until the agent ends.
     pub(super) async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
+        let mut left: Option<(PathBuf, Duration)> = None;
         loop {
-            let configured = self.endpoint.clone();
-            let finding = endpoint::find(configured.as_deref());
+            let now = clock::boottime();
+            let sockets = match &left {
+                Some((it, at)) if now.saturating_sub(*at) < STAYS => vec![it.clone()],
+                _ => (self.sockets)(),
+            };
+            let finding = endpoint::find(&sockets);
             let Some(found) = self.unless_stopped(finding).await else {
                 return;
             };
             match found {
                 Ok(found) => {
                     let began = clock::boottime();
-                    match self.follow(found).await {
+                    let endpoint = found.endpoint.clone();
+                    let followed = self.follow(found).await;
+                    left = Some((endpoint, clock::boottime()));
+                    match followed {
                         Left::Stopped => return,
                         Left::Failed(why) => self.set_status(RuntimeStatus {
                             follows: Follows::Nothing,

@@ -16,7 +16,6 @@ use std::time::Duration;
 pub use self::notice::notices;
 
 use crate::model::kube_event::{MAX_MESSAGE, Notice, Outcome, Reason, Regarding, Write, WriteKind};
-use crate::model::record::Event;
 use crate::model::time::WallTime;
 
 /// Between two writes of one object.
@@ -138,12 +137,10 @@ impl Outbox {
         self.add(key, notice, now);
     }
 
-    /// Takes what happened before this agent, of which an earlier one may have told.
+    /// Takes what happened before this agent, of which an earlier one may have told. It is told by an object of its
+    /// own, whatever the number: what that one tells already it says itself, and one of many could not.
     pub fn take_earlier(&mut self, notice: Notice, now: Duration) {
         let key = (notice.regarding.clone(), notice.reason);
-        if self.is_to_fold(&key, now) {
-            return self.take_earlier(folded(notice), now);
-        }
         let (at, n) = (notice.since_boot, notice.n);
         let known = self.objects.get(&key);
         if known.is_some_and(|it| at <= it.before_until) {
@@ -296,12 +293,6 @@ impl Outbox {
     /// So many are on record as a number alone.
     pub fn give_up_unnamed(&mut self, n: u64) {
         self.count(Reason::OomKilled, |it| it.dropped += n);
-    }
-
-    /// Nobody can be told of it: its pod has no name.
-    pub fn give_up(&mut self, event: &Event) {
-        let (reason, n) = notice::untold(event);
-        self.count(reason, |it| it.dropped += n);
     }
 
     pub fn counts(&self) -> &BTreeMap<Reason, Counts> {

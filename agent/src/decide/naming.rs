@@ -111,10 +111,10 @@ impl Names {
     pub fn learn_pod(&mut self, declared: &Arc<ApiPod>) -> bool {
         let names = self.pods.entry(declared.pod.uid.clone()).or_default();
         let known = names.declared.as_ref().filter(|_| names.is_listed);
-        // Who has a UID by himself is no mirror of another.
-        let is_known =
-            known.is_some_and(|it| it == declared || declared.is_mirror && !it.is_mirror);
-        if is_known {
+        // Who has a UID by himself is no mirror of another, and a mirror has the name that the runtime knows.
+        let is_of_another =
+            known.is_some_and(|it| !it.is_mirror) || names.is_named_otherwise(&declared.pod);
+        if known == Some(declared) || declared.is_mirror && is_of_another {
             return false;
         }
         names.pod = Some(Arc::clone(&declared.pod));
@@ -256,6 +256,13 @@ impl Names {
 }
 
 impl PodNames {
+    /// By the runtime.
+    fn is_named_otherwise(&self, pod: &PodRef) -> bool {
+        let is_told = self.containers.values().any(|it| *it == Known::Sandbox);
+        let known = self.pod.as_ref().filter(|_| is_told);
+        known.is_some_and(|it| (&it.namespace, &it.name) != (&pod.namespace, &pod.name))
+    }
+
     fn retain(&mut self, uid: &PodUid, is_kept: &impl Fn(&PodUid, Option<&str>) -> bool) {
         self.containers.retain(|id, _| is_kept(uid, Some(id)));
         if !self.is_listed && !is_kept(uid, None) && self.containers.is_empty() {
@@ -479,6 +486,29 @@ mod tests {
             (names.listed().count(), names.declared(&real.pod.uid)),
             (1, Some(&real))
         );
+    }
+
+    #[test]
+    fn a_mirror_has_the_name_that_the_runtime_knows() {
+        let mut names = Names::default();
+        names.learn(&identified("a", "1", Role::Sandbox));
+        let mirror = |name: &str| {
+            let real = declared("a", &[]);
+            Arc::new(ApiPod {
+                pod: Arc::new(PodRef {
+                    name: name.to_owned(),
+                    ..(*real.pod).clone()
+                }),
+                is_mirror: true,
+                ..(*real).clone()
+            })
+        };
+        let real = mirror(&pod("a").name);
+        assert!(!names.learn_pod(&mirror("fake")));
+        assert!(names.learn_pod(&real));
+        assert!(!names.learn_pod(&mirror("fake")));
+        assert_eq!(names.pod(&real.pod.uid), Some(&real.pod));
+        assert_eq!(names.declared(&real.pod.uid), Some(&real));
     }
 
     #[test]

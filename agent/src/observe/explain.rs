@@ -38,10 +38,14 @@ pub fn pod(
         Err(fault) => (None, Some(fault)),
     };
     let pressure = status.node.pressure.as_ref();
-    // By name, as the counts: a pod that was made again has the kills of the one before.
-    let is_it = |it: Option<&PodRef>, uid: Option<&PodUid>| match (it, pod.name.as_str()) {
-        (_, "") => uid == Some(&pod.uid),
-        (named, name) => named.is_some_and(|it| it.namespace == pod.namespace && it.name == name),
+    // By name, as the counts: a pod that was made again has the kills of the one before, if that is no more. One that
+    // was killed before it had a name is on record by its UID.
+    let name = (&pod.namespace, &pod.name);
+    let is_there = |uid: &PodUid| status.pods.iter().any(|it| it.uid == *uid);
+    let is_it = |it: Option<&PodRef>, uid: Option<&PodUid>| match it {
+        Some(it) if it.uid == pod.uid => true,
+        Some(it) => (&it.namespace, &it.name) == name && !is_there(&it.uid),
+        None => uid == Some(&pod.uid),
     };
     let (oom_records, oom_records_fault) = match oom_records::of_pod(oom_records, is_it) {
         Ok(records) => (records, None),

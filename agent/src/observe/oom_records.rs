@@ -10,6 +10,9 @@ use crate::model::record::{Event, PodRef};
 use crate::model::sealed;
 use crate::sys::{FsError, Root};
 
+/// From the first kill of a record to its last, at most; and how much later than a younger record it may be numbered.
+const SPAN: Duration = Duration::from_secs(10);
+
 /// Records of a pod that are shown, and how many records are looked at for them, newest first:
 /// a full ring of the smallest takes a second.
 const OF_POD: usize = 5;
@@ -59,15 +62,22 @@ pub fn kills_since(
     let newest = ids.into_iter().rev().take(LOOKED_AT);
     let records = newest.filter_map(|id| read(directory, id));
     let records = records.take_while(|it| it.boot_id.as_deref() == Some(boot_id));
-    let is_after = |it: &Event| Duration::from_nanos(it.boottime_ns) > since;
+    let is_after = |it: &Event| at(it) > since;
     let mut found = RecordedKills::default();
-    // Those of one record happened within a second or two.
-    for record in records.take_while(|it| it.kills().any(|it| is_after(&it))) {
+    // They are in the order of their first kills, and a kill that joins an old one may be the youngest.
+    for record in records.take_while(|it| at(&it.event) + SPAN > since) {
+        // Those without a name came after those with one.
+        if record.kills().last().is_some_and(|it| is_after(&it)) {
+            found.n_unnamed += record.n_unnamed();
+        }
         found.named.extend(record.kills().filter(is_after));
-        found.n_unnamed += record.n_unnamed();
     }
     found.named.sort_by_key(|it| it.boottime_ns);
     Ok(found)
+}
+
+fn at(kill: &Event) -> Duration {
+    Duration::from_nanos(kill.boottime_ns)
 }
 
 /// The last records with a victim in the pod, newest first.
@@ -81,3 +91,6 @@ pub fn of_pod(
     let of_pod = records.filter(|it| it.has_victim_in(&is_pod));
     Ok(of_pod.take(OF_POD).collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -225,7 +225,7 @@ fn find_place(
 pub(super) fn find_runtime(observe: &ObserveConfig) -> Option<RuntimeStatus> {
     match &observe.runtime {
         ObservedRuntime::None => None,
-        ObservedRuntime::Cri { endpoint } => Some(names::probe(endpoint.as_deref())),
+        ObservedRuntime::Cri { endpoint } => Some(names::probe(endpoint.as_deref(), observe)),
     }
 }
 
@@ -379,7 +379,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     let api_server = pods::watch(&state.pod_source, observe, &tree, &log)?;
     state.settings_asker = api_server.as_ref().map(ApiServer::settings_asker);
     // Ends after the listener, which asks it.
-    let _cri = names::ask_runtime(&observe.runtime, &tree, &log)?;
+    let _cri = names::ask_runtime(observe, &tree, &log)?;
     let recorder = forensics::keep(
         &state.config,
         &state.node,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::model::kube_event::{Notice, Reason, Regarding};
 use crate::model::record::{Event, EventDetail, OomDetail, OomScope, PodRef};
 
-/// One, or two where a kill in a pod is the node's matter too; none where it is nobody's. A pod of which nobody
-/// knows the name cannot be told of.
+/// One, or two where a kill in a pod is the node's matter too; none where it is nobody's. The node is told of a pod of
+/// which nobody knows the name, by its UID.
 pub fn notices(event: &Event) -> Vec<Notice> {
     let pod = event.pod.as_ref().filter(|it| it.has_name());
     let of_pod = pod.map(|it| Regarding::Pod {
@@ -36,25 +36,38 @@ pub fn notices(event: &Event) -> Vec<Notice> {
                         Reason::SystemOom,
                         format!("in {}: {killed}", whose(pod, event)),
                     ),
-                    (None, None) => (Reason::SystemOom, killed),
                     (None, Some(id)) => {
                         let message = format!("in a pod that nobody knows, cgroup {id}: {killed}");
                         (Reason::OomKilled, message)
                     }
+                    (None, None) => match event.subject() {
+                        Some(subject) => {
+                            let message =
+                                format!("in {subject}, whose name nobody knows: {killed}");
+                            (Reason::OomKilled, message)
+                        }
+                        None => (Reason::SystemOom, killed),
+                    },
                 };
                 kill(Regarding::Node, reason, message)
             });
             of_pod.into_iter().chain(of_node).collect()
         }
         Some(EventDetail::Missed { count }) => {
-            let notice = of_pod.map(|regarding| Notice {
+            let unnamed = || {
+                let subject = event.subject()?;
+                let message = format!("in {subject}, whose name nobody knows: {}", event.message);
+                Some((Regarding::Node, message))
+            };
+            let of_pod = of_pod.map(|it| (it, event.message.clone()));
+            let notice = of_pod.or_else(unnamed).map(|(regarding, message)| Notice {
                 regarding,
                 reason: Reason::OomKilled,
                 n: *count,
                 at: event.time,
                 since_boot: Duration::from_nanos(event.boottime_ns),
                 command: None,
-                message: event.message.clone(),
+                message,
                 details: BTreeMap::new(),
             });
             notice.into_iter().collect()
@@ -63,17 +76,8 @@ pub fn notices(event: &Event) -> Vec<Notice> {
     }
 }
 
-/// What an Event of its pod would have told, and how often it happened.
-pub(super) fn untold(event: &Event) -> (Reason, u64) {
-    match &event.detail {
-        Some(EventDetail::Oom(detail)) => (reason_in_pod(detail), 1),
-        Some(EventDetail::Missed { count }) => (Reason::OomKilled, *count),
-        _ => (Reason::OomKilled, 0),
-    }
-}
-
 fn reason_in_pod(detail: &OomDetail) -> Reason {
-    match detail.victim.is_main_process {
+    match detail.victim.ends_container() {
         Some(false) => Reason::OomKilledChild,
         Some(true) | None => Reason::OomKilled,
     }
@@ -102,7 +106,7 @@ fn killed(detail: &OomDetail) -> String {
         Some(limit(detail)),
         asked_by(detail),
         Some(format!("oom_score_adj {}", victim.oom_score_adj)),
-        match victim.is_main_process {
+        match victim.ends_container() {
             Some(true) => Some("the container ends with it".to_owned()),
             Some(false) => Some("the container goes on".to_owned()),
             None => None,
@@ -199,6 +203,7 @@ fn details(detail: &OomDetail) -> BTreeMap<&'static str, String> {
 mod tests {
     use super::*;
     use crate::model::kube_event::DETAILS;
+    use crate::model::pod::PodUid;
     use crate::model::record::tests::oom_record;
 
     /// The kill of the fixture, changed.
@@ -252,6 +257,12 @@ mod tests {
         let main = told(|_, detail| detail.victim.is_main_process = Some(true));
         assert_eq!(main[0].reason, Reason::OomKilled);
         assert!(message(&main).ends_with("the container ends with it"));
+        let group = told(|_, detail| {
+            detail.victim.is_main_process = Some(false);
+            detail.victim.took_container = true;
+        });
+        assert_eq!(group[0].reason, Reason::OomKilled);
+        assert!(message(&group).ends_with("the container ends with it"));
         let unknown = told(|_, detail| detail.victim.is_main_process = None);
         assert_eq!(unknown[0].reason, Reason::OomKilled);
         assert!(!message(&unknown).contains("the container"), "{unknown:?}");
@@ -285,6 +296,15 @@ mod tests {
         });
         assert_eq!(of(&unknown[0]), (true, Reason::OomKilled));
         assert!(message(&unknown).starts_with("in a pod that nobody knows, cgroup 77: "));
+        let unnamed = told(|event, _| {
+            (event.pod, event.container) = (None, None);
+            event.pod_uid = Some(PodUid("0c4e".to_owned()));
+            event.container_id = Some("0123456789abcdef".to_owned());
+        });
+        assert_eq!(of(&unnamed[0]), (true, Reason::OomKilled));
+        assert_eq!(unnamed.len(), 1);
+        let of_whom = "in 0c4e/0123456789ab, whose name nobody knows: ";
+        assert!(message(&unnamed).starts_with(of_whom), "{unnamed:#?}");
     }
 
     #[test]
@@ -296,8 +316,14 @@ mod tests {
             (all.len(), all[0].n, all[0].reason),
             (1, 3, Reason::OomKilled)
         );
-        event.pod = None;
-        assert_eq!(notices(&event), [], "nobody can be told");
+        (event.pod, event.container) = (None, None);
+        event.pod_uid = Some(PodUid("0c4e".to_owned()));
+        let unnamed = notices(&event);
+        assert_eq!((unnamed.len(), unnamed[0].n), (1, 3));
+        assert_eq!(unnamed[0].regarding, Regarding::Node);
+        assert!(message(&unnamed).starts_with("in 0c4e, whose name nobody knows: "));
+        event.pod_uid = None;
+        assert_eq!(notices(&event), [], "of nobody");
         event.detail = None;
         assert_eq!(notices(&event), []);
     }

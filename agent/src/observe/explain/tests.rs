@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::model::forensics::RecordId;
 use crate::model::status::tests::example_status;
 
 /// A directory of records that is removed with the value.
@@ -119,6 +120,45 @@ fn the_place_in_the_eviction_order_goes_along() {
     assert_eq!((&json["place"], &json["of"]), (&2.into(), &3.into()));
     let explained = explain("idle").expect("the pod is there");
     assert_eq!(explained.eviction, None);
+}
+
+#[test]
+fn kills_of_another_pod_of_the_name_are_its_own() {
+    let directory = Admissions::new("kills");
+    let mut status = status();
+    let database = status.pods[0].clone();
+    let namesake = PodUid("namesake".into());
+    let put = |id: u64, uid: &PodUid, is_named: bool| {
+        let mut record = crate::model::forensics::tests::record(RecordId(id));
+        record.more_victims.clear();
+        let named = PodRef {
+            namespace: database.namespace.clone(),
+            name: database.name.clone(),
+            uid: uid.clone(),
+        };
+        (record.event.pod, record.event.pod_uid) = match is_named {
+            true => (Some(named), None),
+            false => (None, Some(uid.clone())),
+        };
+        directory.write(&RecordId(id).file_name(), &record.seal());
+    };
+    put(1, &database.uid, true);
+    put(2, &database.uid, false);
+    put(3, &namesake, true);
+    put(4, &namesake, false);
+    let of_database = |status: &Status| {
+        let request = request("database", Some("default"));
+        let explained = pod(status, &directory.0, &directory.0, &request);
+        let explained = explained.expect("the pod is there");
+        let ids = explained.oom_records.iter().map(|it| it.id.0);
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(of_database(&status), [3, 2, 1], "the one before it");
+    let mut other = database.clone();
+    other.uid = namesake.clone();
+    other.started_at = None;
+    status.pods.push(other);
+    assert_eq!(of_database(&status), [2, 1], "both are there");
 }
 
 #[test]

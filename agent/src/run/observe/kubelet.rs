@@ -303,6 +303,15 @@ impl Kubelets {
     }
 }
 
+/// That of the kubelet's runtime, if there is one kubelet, and it tells.
+pub(super) fn runtime_socket(observe: &ObserveConfig) -> Option<PathBuf> {
+    if !observe.asks_kubelet {
+        return None;
+    }
+    let kubelet = Kubelet::find(&Root::host(), observe, None).ok()?;
+    kubelet.settings.runtime_socket
+}
+
 /// Looks up how the kubelet is asked whose pods lie below `pods`, the root of the tree, as far as that is known.
 pub(super) fn finder(
     observe: ObserveConfig,

@@ -3,14 +3,14 @@
 //!
 //! Invariant: a name is an addition. Nothing waits for one but the first look at the node, and that not for long.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::pods::PodSource;
 use super::tree::KubeTree;
-use super::{FIRST_NAMES, Fault, Loop, RUNTIME};
-use crate::config::ObservedRuntime;
+use super::{FIRST_NAMES, Fault, Loop, RUNTIME, kubelet};
+use crate::config::{ObserveConfig, ObservedRuntime};
 use crate::cri::{self, Cri};
 use crate::decide::naming::{Known, Names};
 use crate::model::pod::PodUid;
@@ -47,21 +47,30 @@ const NAMED_BY: Duration = Duration::from_secs(5);
 
 /// `None`: it is not to be asked.
 pub(super) fn ask_runtime(
-    runtime: &ObservedRuntime,
+    observe: &ObserveConfig,
     tree: &Arc<KubeTree>,
     log: &EventLog,
 ) -> Result<Option<Cri>, RunError> {
-    let ObservedRuntime::Cri { endpoint } = runtime else {
+    let ObservedRuntime::Cri { endpoint } = observe.runtime.clone() else {
         return Ok(None);
     };
+    let observe = observe.clone();
+    let sockets = move || sockets(endpoint.as_deref(), &observe);
     let (of_sink, log) = (Arc::clone(tree), log.clone());
     let sink = move |told| {
         of_sink.hear_runtime(told);
         amend(&log, &of_sink);
     };
-    let cri = Cri::start(endpoint.clone(), sink).map_err(RunError::Thread)?;
+    let cri = Cri::start(sockets, sink).map_err(RunError::Thread)?;
     tree.set_asker(cri.asker());
     Ok(Some(cri))
+}
+
+/// The configured one alone, or that of the kubelet where it is there, or those that runtimes have by default.
+fn sockets(endpoint: Option<&Path>, observe: &ObserveConfig) -> Vec<PathBuf> {
+    let of_kubelet = || kubelet::runtime_socket(observe).filter(|it| cri::is_socket(it));
+    let one = endpoint.map(Path::to_owned).or_else(of_kubelet);
+    one.map_or_else(cri::known_sockets, |it| vec![it])
 }
 
 /// Puts the names that have come into the records.
@@ -71,8 +80,8 @@ pub(super) fn amend(log: &EventLog, tree: &KubeTree) {
 }
 
 /// For `ballast check`.
-pub(super) fn probe(endpoint: Option<&Path>) -> RuntimeStatus {
-    cri::probe(endpoint).unwrap_or_else(|error| RuntimeStatus {
+pub(super) fn probe(endpoint: Option<&Path>, observe: &ObserveConfig) -> RuntimeStatus {
+    cri::probe(&sockets(endpoint, observe)).unwrap_or_else(|error| RuntimeStatus {
         fault: Some(format!("ask the runtime: {error}")),
         ..RuntimeStatus::default()
     })

@@ -34,8 +34,8 @@ use crate::sys::clock;
 /// Who has the name of a pod by now and not that of its container is told of without it.
 const NAMED_BY: Duration = Duration::from_secs(2);
 
-/// Who has no name by now is not told of: nobody could find it.
-const GIVEN_UP: Duration = OLD;
+/// Who has no name by now is told of by its UID, to the node, while it is news.
+const GIVEN_UP: Duration = OLD.saturating_sub(Duration::from_secs(60));
 
 /// For the last of them, when the agent ends; and between two looks at how it goes.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -150,13 +150,16 @@ impl Reports {
             });
             self.unnamed.extend(new);
         }
-        for kill in std::mem::take(&mut self.unnamed) {
+        // Of too many the oldest wait no longer.
+        let too_many = self.unnamed.len().saturating_sub(MAX_UNNAMED);
+        for (n, kill) in std::mem::take(&mut self.unnamed).into_iter().enumerate() {
             let event = name_event(&kill.event, names).unwrap_or(kill.event);
             let waited = now.saturating_sub(kill.since);
+            let age = now.saturating_sub(Duration::from_nanos(event.boottime_ns));
             let is_known = match (&event.pod, event.uid()) {
                 // Of no pod, or of nobody knows which.
                 (_, None) => true,
-                (None, Some(_)) => false,
+                (None, Some(_)) => age >= GIVEN_UP || n < too_many,
                 (Some(_), Some(_)) => event.container_id.is_none() || waited >= NAMED_BY || is_last,
             };
             if is_known {
@@ -166,16 +169,9 @@ impl Reports {
                         false => self.outbox.take(notice, now),
                     }
                 }
-            } else if waited < GIVEN_UP {
-                self.unnamed.push(Unnamed { event, ..kill });
             } else {
-                self.outbox.give_up(&event);
+                self.unnamed.push(Unnamed { event, ..kill });
             }
-        }
-        // Of too many the oldest go.
-        let too_many = self.unnamed.len().saturating_sub(MAX_UNNAMED);
-        for kill in self.unnamed.drain(..too_many) {
-            self.outbox.give_up(&kill.event);
         }
     }
 
@@ -265,10 +261,10 @@ impl Loop {
     pub(super) fn tell_the_rest(&mut self, bell: &Bell) {
         let until = clock::boottime() + LAST_WORDS;
         while let Some(reports) = &mut self.reports {
-            let now = clock::boottime();
-            reports.outbox.hurry(now);
-            let n = reports.outbox.n_waiting();
-            let is_over = now >= until || self.tree.events_fault().is_some();
+            reports.outbox.hurry(clock::boottime());
+            self.report(true);
+            let n = self.reports.as_ref().map_or(0, |it| it.outbox.n_waiting());
+            let is_over = clock::boottime() >= until || self.tree.events_fault().is_some();
             if n == 0 || is_over {
                 if n > 0 {
                     let text = format!("{n} OOM kills are no Events of their pods yet");
@@ -276,7 +272,6 @@ impl Loop {
                 }
                 return;
             }
-            self.report(true);
             bell.wait(LAST_LOOK);
         }
     }

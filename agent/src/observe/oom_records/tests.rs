@@ -1,0 +1,87 @@
+#![expect(
+    clippy::disallowed_methods,
+    reason = "records need a real directory, which std::env names"
+)]
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::model::forensics::{LaterVictim, MAX_VICTIMS, tests};
+
+const BOOT: &str = "5b1d";
+
+/// A directory of records that is removed with the value.
+struct Records(PathBuf);
+
+impl Records {
+    fn new(name: &str) -> Self {
+        let name = format!("ballast-oom-records-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("a fresh directory");
+        Self(path)
+    }
+
+    /// Of kills at these times, milliseconds, and `n_unnamed` more.
+    fn put(&self, id: u64, kills: &[u64], n_unnamed: u64) {
+        let mut record = tests::record(RecordId(id));
+        record.boot_id = Some(BOOT.to_owned());
+        (record.n_kills, record.more_victims) = (1, Vec::new());
+        record.event.boottime_ns = kills[0] * 1_000_000;
+        for ms in &kills[1..] {
+            record.add_victim(LaterVictim {
+                boottime_ns: ms * 1_000_000,
+                pod: None,
+                container: None,
+                pod_uid: None,
+                container_id: None,
+                pid: 1,
+                comm: "sh".to_owned(),
+                anon_bytes: 0,
+                file_bytes: 0,
+                shmem_bytes: 0,
+                oom_score_adj: 0,
+                is_main_process: None,
+                took_container: false,
+                unknown_cgroup_id: None,
+            });
+        }
+        record.n_kills += n_unnamed;
+        let path = self.0.join(RecordId(id).file_name());
+        fs::write(path, record.seal()).expect("the directory was made");
+    }
+
+    /// The times of those that are named, milliseconds, and how many are not.
+    fn since(&self, ms: u64) -> (Vec<u64>, u64) {
+        let found = kills_since(&self.0, BOOT, Duration::from_millis(ms)).expect("it is there");
+        let named = found.named.iter().map(|it| it.boottime_ns / 1_000_000);
+        (named.collect(), found.n_unnamed)
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_kill_that_has_joined_an_older_record_is_found() {
+    let records = Records::new("joined");
+    records.put(1, &[1_000], 0);
+    records.put(2, &[20_000, 20_900], 0);
+    records.put(3, &[20_500], 0);
+    assert_eq!(records.since(20_500), (vec![20_900], 0));
+    assert_eq!(records.since(20_900), (vec![], 0));
+    assert_eq!(records.since(0), (vec![1_000, 20_000, 20_500, 20_900], 0));
+}
+
+#[test]
+fn those_without_a_name_are_counted_after_those_with_one() {
+    let records = Records::new("unnamed");
+    let kills: Vec<u64> = (0..=MAX_VICTIMS as u64).map(|n| 1_000 + n).collect();
+    records.put(1, &kills, 5);
+    let last = kills[MAX_VICTIMS];
+    assert_eq!(records.since(last - 1), (vec![last], 5));
+    assert_eq!(records.since(last), (vec![], 0));
+}
