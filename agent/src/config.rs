@@ -367,7 +367,8 @@ fn runtime_socket(fields: &Map<String, Value>) -> Option<PathBuf> {
         .get("containerRuntimeEndpoint")
         .and_then(Value::as_str);
     let endpoint = set.filter(|it| !it.is_empty()).unwrap_or(DEFAULT);
-    let path = Path::new(endpoint.strip_prefix("unix://").unwrap_or(endpoint));
+    let path = endpoint.strip_prefix("unix:").unwrap_or(endpoint);
+    let path = Path::new(path.strip_prefix("//").unwrap_or(path));
     path.is_absolute().then(|| path.to_owned())
 }
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-pub use self::endpoint::{is_socket, known_sockets};
+pub use self::endpoint::known_sockets;
 
 use self::follower::Follower;
 use crate::model::runtime_names::{Identified, RuntimeStatus};
@@ -71,7 +71,8 @@ struct Shared {
 }
 
 impl Cri {
-    /// Follows the first of `sockets` on which a runtime answers; they are asked for whenever none is followed. `sink` is called on a thread where it may block;
+    /// Follows the first of `sockets` on which a runtime answers, as long as it is one of them: they are asked for when
+    /// none is followed, and before each list. `sink` is called on a thread where it may block;
     /// while it does, nothing is asked.
     pub fn start(
         sockets: impl Fn() -> Vec<PathBuf> + Send + 'static,

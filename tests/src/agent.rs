@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use crate::cgroup;
 use crate::kube::KubeTree;
 use crate::manifest::Manifest;
-use crate::scratch::own_name;
+use crate::scratch::{own_name, owner};
 use crate::wait::{self, patience};
 
 /// Between two full passes of an agent [with quick ones](Agent::with_quick_passes).
@@ -509,20 +509,12 @@ fn remove_traces_where(is_it: impl Fn(u32) -> bool) {
         .chain([std::env::temp_dir(), PathBuf::from(PINS)])
         .flat_map(|dir| cgroup::sub_dirs(&dir))
         .filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))
-        .filter(|name| process_of(name).is_some_and(&is_it))
+        .filter(|name| owner(name).is_some_and(&is_it))
         .collect();
     for name in names {
         end_agent(&name);
         remove_traces(&name);
     }
-}
-
-/// Who has made something of this name: `own_name`, or the same with an x for each dash, which a slice may be.
-fn process_of(name: &str) -> Option<u32> {
-    let name = name.strip_suffix(".slice").unwrap_or(name);
-    let rest = name.strip_prefix("ballast")?;
-    let (_, pid) = rest.rsplit_once(['-', 'x'])?;
-    pid.parse().ok()
 }
 
 /// Ends the agent whose configuration is in the directory of this name.

@@ -4,9 +4,10 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::progress::note;
+use crate::workspace;
 
 const LOCK: &str = "/run/ballast-machine.lock";
 
@@ -18,6 +19,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// Waits until nobody else has it. `what`: who has it then, for whoever waits.
     pub(crate) fn take(what: &str) -> Result<Self> {
+        ensure!(workspace::is_root(), "run {what} as root");
         Self::take_by(LOCK, what).with_context(|| format!("lock {LOCK}"))
     }
 
@@ -48,6 +50,7 @@ impl Machine {
 mod tests {
     use std::sync::mpsc;
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -66,6 +69,8 @@ mod tests {
                 drop(second.expect("it is free"));
             }
         });
+        // Time enough for one that does not wait.
+        thread::sleep(Duration::from_millis(200));
         sender.send("first").expect("it is read");
         drop(first);
         second.join().expect("it ends");

@@ -901,7 +901,7 @@ fn the_runtime_of_a_kubelet_is_that_of_its_file_and_then_of_its_command_line() {
         ),
         (
             "containerRuntimeEndpoint: unix:///run/crio/crio.sock",
-            "--container-runtime-endpoint=/run/other.sock",
+            "--container-runtime-endpoint=unix:/run/other.sock",
             Some("/run/other.sock"),
         ),
         (

@@ -103,8 +103,7 @@ pub(super) async fn find(sockets: &[PathBuf]) -> Result<Found, Missing> {
     }))
 }
 
-/// There is a socket, though nobody may answer.
-pub fn is_socket(path: &Path) -> bool {
+fn is_socket(path: &Path) -> bool {
     matches!(unix_socket::version(path), Ok(Some(_)))
 }
 

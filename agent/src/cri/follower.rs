@@ -136,10 +136,13 @@ impl Follower {
         let mut left: Option<(PathBuf, Duration)> = None;
         loop {
             let now = clock::boottime();
-            let sockets = match &left {
-                Some((it, at)) if now.saturating_sub(*at) < STAYS => vec![it.clone()],
-                _ => (self.sockets)(),
-            };
+            let mut sockets = (self.sockets)();
+            if let Some((endpoint, at)) = &left
+                && now.saturating_sub(*at) < STAYS
+                && sockets.contains(endpoint)
+            {
+                sockets = vec![endpoint.clone()];
+            }
             let finding = endpoint::find(&sockets);
             let Some(found) = self.unless_stopped(finding).await else {
                 return;
@@ -242,6 +245,10 @@ impl Follower {
         let mut every = SECOND_LIST;
         loop {
             if clock::boottime() >= lists.due {
+                // A kubelet that came later may have another one.
+                if !(self.sockets)().contains(&found.endpoint) {
+                    return Left::Failed("another runtime is to be asked".to_owned());
+                }
                 lists.asked_at = clock::boottime();
                 status.fault = match self.list(&found.channel).await {
                     Ok(()) => {

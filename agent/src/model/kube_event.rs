@@ -23,7 +23,7 @@ pub enum Regarding {
 /// Why. The word is that of the agent's own records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The first process of a container was killed, or one of which nobody knows what it was.
+    /// A container ended by a kill: its first process was killed, or all of it. Or nobody knows what the process was.
     OomKilled,
     /// A process of a container was killed that goes on.
     OomKilledChild,

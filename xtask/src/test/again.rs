@@ -86,8 +86,8 @@ pub(crate) fn run(
     let without = report::left_out(&first.output);
     let Some(fault) = first.fault else {
         return Ok(match n_passed {
-            Some(0) => Outcome::Failed("no test ran".to_owned()),
-            _ => Outcome::Passed(Passed {
+            None | Some(0) => Outcome::Failed("no test ran".to_owned()),
+            Some(_) => Outcome::Passed(Passed {
                 detail: detail(0, &first.about),
                 again: Vec::new(),
                 without,

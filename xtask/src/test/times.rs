@@ -1,7 +1,7 @@
 //! How long each test took, as libtest tells with `--report-time`, and what is to be said about it.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Duration;
@@ -87,8 +87,8 @@ pub(crate) fn slowest(tests: &[Test]) -> String {
 #[derive(Default)]
 pub(crate) struct Repeated {
     n_runs: usize,
-    /// By lane and name.
-    tests: BTreeMap<(String, String), Vec<Test>>,
+    /// By lane and name, each with its run; a second try is of the same.
+    tests: BTreeMap<(String, String), Vec<(usize, Test)>>,
 }
 
 impl Repeated {
@@ -96,7 +96,8 @@ impl Repeated {
     pub(crate) fn add(&mut self, lane: &str, tests: Vec<Test>) {
         for test in tests {
             let key = (lane.to_owned(), test.name.clone());
-            self.tests.entry(key).or_default().push(test);
+            let run = (self.n_runs, test);
+            self.tests.entry(key).or_default().push(run);
         }
     }
 
@@ -111,9 +112,10 @@ impl Repeated {
         let mut unsteady = Vec::new();
         for ((lane, name), tests) in &self.tests {
             // A run that crashes or hangs tells nothing of the tests that it has not come to.
-            let n_unended = self.n_runs.saturating_sub(tests.len());
-            let n_failed = n_unended + tests.iter().filter(|it| !it.passed).count();
-            let mut times: Vec<_> = tests.iter().map(|it| it.took).collect();
+            let ended: BTreeSet<usize> = tests.iter().map(|it| it.0).collect();
+            let n_unended = self.n_runs.saturating_sub(ended.len());
+            let n_failed = n_unended + tests.iter().filter(|it| !it.1.passed).count();
+            let mut times: Vec<_> = tests.iter().map(|it| it.1.took).collect();
             times.sort();
             let median = times[(times.len() - 1) / 2];
             let slow = median * 3 + Duration::from_secs(2);
@@ -125,7 +127,7 @@ impl Repeated {
                     n_slow,
                     format!(
                         "    {lane} {name}: failed {n_failed}, slow {n_slow}, of {}; median {}, at most {}\n",
-                        tests.len() + n_unended,
+                        self.n_runs,
                         Elapsed(median),
                         Elapsed(most)
                     ),
@@ -194,6 +196,10 @@ mod tests_of_times {
             ];
             if n > 1 {
                 tests.push(test("hangs", true, 10));
+                tests.push(test("tried again", n != 2, 10));
+            }
+            if n == 2 {
+                tests.push(test("tried again", true, 10));
             }
             repeated.add("host", tests);
             repeated.add("vm", vec![test("lags", true, 60_000)]);
@@ -201,7 +207,8 @@ mod tests_of_times {
         }
         assert_eq!(
             repeated.describe(),
-            "5 runs of 5 tests\n    \
+            "5 runs of 6 tests\n    \
+             host tried again: failed 3, slow 0, of 5; median 0.0s, at most 0.0s\n    \
              host hangs: failed 2, slow 0, of 5; median 0.0s, at most 0.0s\n    \
              host fails: failed 1, slow 0, of 5; median 0.0s, at most 0.0s\n    \
              host lags: failed 0, slow 1, of 5; median 1.0s, at most 9.0s\n"

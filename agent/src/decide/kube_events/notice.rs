@@ -31,6 +31,10 @@ pub fn notices(event: &Event) -> Vec<Notice> {
             let of_pod = of_pod.map(|it| kill(it, reason_in_pod(detail), killed(detail)));
             let of_node = is_of_node.then(|| {
                 let killed = killed(detail);
+                let in_pod = match detail.scope {
+                    OomScope::Node => Reason::SystemOom,
+                    _ => Reason::OomKilled,
+                };
                 let (reason, message) = match (pod, detail.victim.unknown_cgroup_id) {
                     (Some(pod), _) => (
                         Reason::SystemOom,
@@ -38,13 +42,13 @@ pub fn notices(event: &Event) -> Vec<Notice> {
                     ),
                     (None, Some(id)) => {
                         let message = format!("in a pod that nobody knows, cgroup {id}: {killed}");
-                        (Reason::OomKilled, message)
+                        (in_pod, message)
                     }
                     (None, None) => match event.subject() {
                         Some(subject) => {
                             let message =
                                 format!("in {subject}, whose name nobody knows: {killed}");
-                            (Reason::OomKilled, message)
+                            (in_pod, message)
                         }
                         None => (Reason::SystemOom, killed),
                     },

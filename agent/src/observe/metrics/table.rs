@@ -303,12 +303,12 @@ const TABLE: &[Family] = &[
     per_container("ballast_oom_kills_total", Oom, CONTAINER,
         "Processes of the container that the OOM killer killed, whoever's limit it was; empty labels: of a pod that is not known."),
     per_container("ballast_oom_child_kills_total", Oom, CONTAINER,
-        "Kills of a process other than the main one, which no restart shows."),
+        "Kills after which the container went on, which no restart shows."),
     agent("ballast_oom_last_kill_timestamp_seconds", Gauge, Timestamp, CONTAINER,
         "Time of the last kill in the container; absent until the first.")
         .area(Oom).per(Cardinality::Container),
     agent("ballast_oom_last_child_kill_timestamp_seconds", Gauge, Timestamp, CONTAINER,
-        "Time of the last kill of a process other than the main one; absent until the first.")
+        "Time of the last kill after which the container went on; absent until the first.")
         .area(Oom).per(Cardinality::Container),
     agent("ballast_oom_workload_kills_total", Counter, Count,
         &["namespace", "workload_kind", "workload"],

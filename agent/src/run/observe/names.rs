@@ -66,9 +66,9 @@ pub(super) fn ask_runtime(
     Ok(Some(cri))
 }
 
-/// The configured one alone, or that of the kubelet where it is there, or those that runtimes have by default.
+/// The configured one alone, or that of the kubelet, or those that runtimes have by default.
 fn sockets(endpoint: Option<&Path>, observe: &ObserveConfig) -> Vec<PathBuf> {
-    let of_kubelet = || kubelet::runtime_socket(observe).filter(|it| cri::is_socket(it));
+    let of_kubelet = || kubelet::runtime_socket(observe);
     let one = endpoint.map(Path::to_owned).or_else(of_kubelet);
     one.map_or_else(cri::known_sockets, |it| vec![it])
 }

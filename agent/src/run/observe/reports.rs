@@ -107,8 +107,10 @@ impl Reports {
     pub(super) fn wake(&self) -> Option<Duration> {
         let waiting = self.unnamed.iter().filter(|it| it.event.pod.is_some());
         let named = waiting.map(|it| it.since + NAMED_BY).min();
+        let unnamed = self.unnamed.iter().filter(|it| it.event.pod.is_none());
+        let by_uid = unnamed.map(|it| Duration::from_nanos(it.event.boottime_ns) + GIVEN_UP);
         let note = self.new_note().map(|_| self.note_due);
-        let all = [self.outbox.wake(), named, note];
+        let all = [self.outbox.wake(), named, by_uid.min(), note];
         all.into_iter().flatten().min()
     }
 
