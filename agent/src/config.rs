@@ -328,10 +328,7 @@ impl KubeletSettings {
         eviction::put_none(&mut layers.fields);
         let serving = Serving::new(&layers.fields, flags);
         let runtime_socket = runtime_socket(&layers.fields);
-        Ok(Self {
-            runtime_socket,
-            ..Self::of(layers, serving, section)
-        })
+        Ok(Self::of(layers, serving, runtime_socket, section))
     }
 
     /// As kubelet says them itself (`/configz`), with its defaults in them. `section`: as above.
@@ -339,10 +336,15 @@ impl KubeletSettings {
         let mut layers = Layers::default();
         layers.apply(fields, &Origin::Asked);
         eviction::put_none(&mut layers.fields);
-        Self::of(layers, Serving::default(), section)
+        Self::of(layers, Serving::default(), None, section)
     }
 
-    fn of(mut layers: Layers, serving: Serving, section: &Map<String, Value>) -> Self {
+    fn of(
+        mut layers: Layers,
+        serving: Serving,
+        runtime_socket: Option<PathBuf>,
+        section: &Map<String, Value>,
+    ) -> Self {
         let (mut warnings, mut faults) = (Vec::new(), Faults::default());
         let mut section = section.clone();
         section.retain(|name, _| !OF_ITS_PLACE.contains(&name.as_str()));
@@ -353,7 +355,7 @@ impl KubeletSettings {
             kubelet,
             cgroup_roots,
             serving,
-            runtime_socket: None,
+            runtime_socket,
             warnings,
         }
     }

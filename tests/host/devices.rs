@@ -228,7 +228,7 @@ fn who_may_not_look_at_programs_knows_its_own_and_takes_no_other_for_none() -> R
 /// A process of a nested cgroup is held to the same rules, and a node that it makes opens nothing.
 #[cfg_attr(feature = "privileged", test)]
 fn neither_a_nested_cgroup_nor_a_new_node_is_a_way_out() -> Result<()> {
-    let node = std::env::temp_dir().join(format!("ballast-node-{}", std::process::id()));
+    let node = std::env::temp_dir().join(own_name("node"));
     for subject in Subject::all("nested")? {
         subject.allow(&device_access(&[]))?;
         let script = "echo 0 > \"$0/cgroup.procs\" && mkdir \"$0/inner\" &&

@@ -15,6 +15,7 @@ use ballast::model::status::{PodEntry, Status};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::sampler::Sampler;
+use ballast_tests::scratch::own_name;
 use ballast_tests::wait::wait_for;
 use ballast_tests::{cgroup, scrape};
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
@@ -156,7 +157,7 @@ fn a_leak_outside_the_pods_does_not_take_the_pods() -> Result<()> {
         "the machine is busy with something else"
     );
 
-    let name = format!("ballast-leak-{}", std::process::id());
+    let name = own_name("leak");
     let first_leak = HostLeak::start(&name, leak.into())?;
     let told = agent.wait_events("it is told", "node", |it| {
         it.iter().any(|it| it.event.reason == "EvictionIneffective")

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::scratch::own_name;
 
 use super::look::{is_running, pid_of, pod_dir, pod_path};
 use super::{leave_out, say, scaled};
@@ -94,7 +95,7 @@ fn what_is_mounted_in_a_volume_outlives_its_pod() -> Result<()> {
         bind(Path::new("/run"), &volume.join("below/run"))?,
         bind(&data.join("deep/er/kept"), &volume.join("file"))?,
     ];
-    let marker = Path::new("/run").join(format!("ballast-files-{}", std::process::id()));
+    let marker = Path::new("/run").join(own_name("files"));
     fs::write(&marker, "kept")?;
     agent.remove_pod("pod")?;
     let removed = wait_removed(&agent);

@@ -405,9 +405,8 @@ fn a_stall_in_kubepods_wakes_where_the_kernel_has_psi() -> Result<()> {
         }
         false => {
             kubepods.limit("/main", 8 * MI)?;
-            let name = format!("ballast-stall-{}", std::process::id());
             (
-                Scratch(std::env::temp_dir().join(name)),
+                Scratch(std::env::temp_dir().join(own_name("stall"))),
                 "cat $FILE > /dev/null",
             )
         }

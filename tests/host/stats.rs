@@ -13,6 +13,7 @@ use ballast::sources::stats::{StatsReader, Wanted, read_once};
 use ballast::sys::{HeldFile, Root, TextBuffer, clock, page_size, steady};
 use ballast_tests::cgroup;
 use ballast_tests::known::{stats_reader, sweep};
+use ballast_tests::scratch::own_name;
 use ballast_tests::wait::until;
 
 use super::eviction::{Files, files_in};
@@ -233,8 +234,7 @@ fn every_number_of_a_sweep_is_that_of_its_file() -> Result<()> {
 
     // A file larger than the limit, and time of a processor. Then it stands still. Where files are
     // memory there is none: its writer would be killed.
-    let name = format!("ballast-stats-{}", std::process::id());
-    let file = Scratch(std::env::temp_dir().join(name));
+    let file = Scratch(std::env::temp_dir().join(own_name("stats")));
     let is_on_disk = files_in(&std::env::temp_dir())? == Files::OnDisk;
     let fill = match is_on_disk {
         true => format!(

@@ -59,7 +59,7 @@ pub(crate) fn verb(arguments: &Arguments) -> Result<()> {
 /// Tells the story with `agent`; fails when anything it promised did not happen.
 fn run(agent: &Path, keep: bool) -> Result<()> {
     let began = Instant::now();
-    let mut stage = Stage::new(agent)?;
+    let mut stage = Stage::new(agent);
     stage.sweep_leftovers()?;
     let mut promises = Promises::default();
     let told = tell(&mut stage, &mut promises, began);

@@ -19,7 +19,10 @@ pub(crate) struct Machine {
 impl Machine {
     /// Waits until nobody else has it. `what`: who has it then, for whoever waits.
     pub(crate) fn take(what: &str) -> Result<Self> {
-        ensure!(workspace::is_root(), "run {what} as root");
+        ensure!(
+            workspace::is_root(),
+            "{what} makes cgroups and loads eBPF programs: run it as root"
+        );
         Self::take_by(LOCK, what).with_context(|| format!("lock {LOCK}"))
     }
 

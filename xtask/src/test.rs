@@ -355,30 +355,24 @@ impl Runner<'_> {
             Machine::take(&what)
         });
         let started = Instant::now();
-        let _machine = match machine.transpose() {
-            Ok(machine) => machine,
-            Err(error) => {
-                return vec![Row {
-                    name: lane.name(),
-                    outcome: Outcome::Failed(format!("{error:#}")),
-                    took: started.elapsed(),
-                }];
-            }
-        };
-        let outcome = match lane {
-            Lane::Tidy => tidy::lane(),
-            Lane::Unit => self.unit(),
-            Lane::Replay | Lane::Plugins => self.target(lane),
-            Lane::Conformance => self.conformance(),
-            Lane::Rules | Lane::Live => self.monitoring(lane),
-            Lane::Advisories => tidy::advisories(),
-            Lane::Fuzz => fuzz::lane(),
-            Lane::Cluster => self.cluster(),
-            Lane::Host => self.host(lane, Part::Host),
-            Lane::Storm => self.host(lane, Part::Storm),
-            Lane::Vm => match self.vm() {
-                Ok(rows) => return rows,
-                Err(error) => Err(error),
+        let outcome = match machine.transpose() {
+            Err(error) => Err(error),
+            // Until the lane has ended.
+            Ok(_machine) => match lane {
+                Lane::Tidy => tidy::lane(),
+                Lane::Unit => self.unit(),
+                Lane::Replay | Lane::Plugins => self.target(lane),
+                Lane::Conformance => self.conformance(),
+                Lane::Rules | Lane::Live => self.monitoring(lane),
+                Lane::Advisories => tidy::advisories(),
+                Lane::Fuzz => fuzz::lane(),
+                Lane::Cluster => self.cluster(),
+                Lane::Host => self.host(lane, Part::Host),
+                Lane::Storm => self.host(lane, Part::Storm),
+                Lane::Vm => match self.vm() {
+                    Ok(rows) => return rows,
+                    Err(error) => Err(error),
+                },
             },
         };
         let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));

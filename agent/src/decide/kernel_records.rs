@@ -52,36 +52,38 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
     let owner = victim.owner.as_deref();
     let is_in_container = owner.is_some_and(|it| it.container().is_some());
     let is_unknown = victim.is_of_no_pod() || victim.is_unregistered();
-    let reason = match (kill.was_exiting, is_main) {
+    let process = OomVictim {
+        pid: kill.victim.pid,
+        tid: kill.victim_tid,
+        start_boottime_ns: kill.victim.start_boottime_ns,
+        parent_pid: kill.victim_parent_pid,
+        comm: kill.victim_comm.clone(),
+        uid: kill.victim_uid,
+        oom_score_adj: kill.oom_score_adj,
+        is_main_process: *is_main,
+        took_container: *took_container,
+        cgroup_path: victim.exact_path().map(str::to_owned),
+        unknown_cgroup_id: is_unknown.then_some(kill.victim_cgroup.cgroup_id.0),
+        memory: MemorySplit {
+            anon_bytes: kill.anon_bytes,
+            file_bytes: kill.file_bytes,
+            shmem_bytes: kill.shmem_bytes,
+            swap_bytes: kill.swap_bytes,
+            page_table_bytes: kill.page_table_bytes,
+            total_vm_bytes: kill.total_vm_bytes,
+        },
+    };
+    let ends_container = process.ends_container();
+    let reason = match (kill.was_exiting, ends_container) {
         (true, _) => "OomVictimExiting",
-        (_, Some(false)) if is_in_container && !took_container => "OomKilledChild",
+        (_, Some(false)) if is_in_container => "OomKilledChild",
         _ if is_in_container => "OomKilled",
         _ if victim.is_of_no_pod() => "OomKilledUnknown",
         _ if victim.in_root => "OomKilledInPod",
         _ => "SystemOom",
     };
     let detail = OomDetail {
-        victim: OomVictim {
-            pid: kill.victim.pid,
-            tid: kill.victim_tid,
-            start_boottime_ns: kill.victim.start_boottime_ns,
-            parent_pid: kill.victim_parent_pid,
-            comm: kill.victim_comm.clone(),
-            uid: kill.victim_uid,
-            oom_score_adj: kill.oom_score_adj,
-            is_main_process: *is_main,
-            took_container: *took_container,
-            cgroup_path: victim.exact_path().map(str::to_owned),
-            unknown_cgroup_id: is_unknown.then_some(kill.victim_cgroup.cgroup_id.0),
-            memory: MemorySplit {
-                anon_bytes: kill.anon_bytes,
-                file_bytes: kill.file_bytes,
-                shmem_bytes: kill.shmem_bytes,
-                swap_bytes: kill.swap_bytes,
-                page_table_bytes: kill.page_table_bytes,
-                total_vm_bytes: kill.total_vm_bytes,
-            },
-        },
+        victim: process,
         qos: owner.and_then(|it| it.qos()),
         scope: *scope,
         limit: limit.as_ref().map(|limit| OomLimit {
@@ -113,7 +115,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
             ),
             false => String::new(),
         },
-        match is_in_container && is_main.is_none() && !took_container {
+        match is_in_container && ends_container.is_none() {
             true => "; whether it was the first process of its container is not known",
             false => "",
         },

@@ -34,7 +34,7 @@ pub(super) fn run(agent: &Path) -> Result<()> {
     }
     let began = Instant::now();
     let mut promises = Promises::default();
-    let mut stage = Stage::new(agent)?;
+    let mut stage = Stage::new(agent);
     // Before there is a kubelet, beside which no agent of the other demo would start.
     stage.sweep_leftovers()?;
     let ended = cluster::with(|directory| {

@@ -12,6 +12,7 @@ use std::io::Write;
 use anyhow::{Context, Result};
 use jiff::{Timestamp, Unit};
 
+use super::host::begins;
 use super::report::{self, Outcome, Passed, Retried};
 use super::tested;
 use crate::progress::note;
@@ -95,8 +96,7 @@ pub(crate) fn run(
         });
     };
     let tests = report::failed_tests(&first.output);
-    let is_one = |of: &[&str], test: &str| of.iter().any(|it| test.starts_with(it));
-    let has_another = |test: &String| is_one(AGAIN, test) && !is_one(ONCE, test);
+    let has_another = |test: &String| begins(test, AGAIN) && !begins(test, ONCE);
     if tests.len() > MOST || !tests.iter().all(has_another) {
         return Ok(Outcome::Failed(format!("{fault}: {}", tests.join(", "))));
     }

@@ -68,7 +68,8 @@ const ONLY_IN_A_VM: &[&str] = &["node_memory::a_node_that_runs_out_of_memory", "
 /// Whether this machine can run the others.
 const FIRST: &str = "ability::";
 
-fn begins(test: &str, with: &[&str]) -> bool {
+/// Whether the name of a test begins with one of these.
+pub(super) fn begins(test: &str, with: &[&str]) -> bool {
     with.iter().any(|it| test.starts_with(it))
 }
 

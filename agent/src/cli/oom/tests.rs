@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::model::eviction::{NodeCondition, Signal, StallTotals};
+use crate::model::forensics::tests::later_victim;
 use crate::model::forensics::{Headroom, RecordId, Scene};
 use crate::model::history::{NodeSample, PodSample};
 
@@ -19,20 +20,10 @@ fn full() -> OomRecord {
     let mut record = crate::model::forensics::tests::record(RecordId(17));
     for pid in 0..7 {
         record.add_victim(LaterVictim {
-            boottime_ns: 0,
             pod: record.event.pod.clone(),
             container: Some("main".into()),
-            pod_uid: None,
-            container_id: None,
-            pid,
             comm: "sh".into(),
-            anon_bytes: 0,
-            file_bytes: 0,
-            shmem_bytes: 0,
-            oom_score_adj: 0,
-            is_main_process: None,
-            took_container: false,
-            unknown_cgroup_id: None,
+            ..later_victim(pid)
         });
     }
     record.scene = Scene {

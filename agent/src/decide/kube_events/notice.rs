@@ -44,12 +44,8 @@ pub fn notices(event: &Event) -> Vec<Notice> {
                         let message = format!("in a pod that nobody knows, cgroup {id}: {killed}");
                         (in_pod, message)
                     }
-                    (None, None) => match event.subject() {
-                        Some(subject) => {
-                            let message =
-                                format!("in {subject}, whose name nobody knows: {killed}");
-                            (in_pod, message)
-                        }
+                    (None, None) => match by_uid(event, &killed) {
+                        Some(message) => (in_pod, message),
                         None => (Reason::SystemOom, killed),
                     },
                 };
@@ -58,11 +54,7 @@ pub fn notices(event: &Event) -> Vec<Notice> {
             of_pod.into_iter().chain(of_node).collect()
         }
         Some(EventDetail::Missed { count }) => {
-            let unnamed = || {
-                let subject = event.subject()?;
-                let message = format!("in {subject}, whose name nobody knows: {}", event.message);
-                Some((Regarding::Node, message))
-            };
+            let unnamed = || Some((Regarding::Node, by_uid(event, &event.message)?));
             let of_pod = of_pod.map(|it| (it, event.message.clone()));
             let notice = of_pod.or_else(unnamed).map(|(regarding, message)| Notice {
                 regarding,
@@ -85,6 +77,12 @@ fn reason_in_pod(detail: &OomDetail) -> Reason {
         Some(false) => Reason::OomKilledChild,
         Some(true) | None => Reason::OomKilled,
     }
+}
+
+/// Of a pod without a name. `None`: of no pod.
+fn by_uid(event: &Event, what: &str) -> Option<String> {
+    let subject = event.subject()?;
+    Some(format!("in {subject}, whose name nobody knows: {what}"))
 }
 
 fn whose(pod: &PodRef, event: &Event) -> String {

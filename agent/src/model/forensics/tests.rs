@@ -72,17 +72,10 @@ impl Random {
             boottime_ns: it.next(),
             pod: Some(it.pod_ref()),
             container: Some(it.text(63)),
-            pod_uid: None,
-            container_id: None,
-            pid: 1,
             comm: it.text(16),
             anon_bytes: it.next(),
-            file_bytes: 0,
-            shmem_bytes: 0,
-            oom_score_adj: 0,
             is_main_process: Some(false),
-            took_container: false,
-            unknown_cgroup_id: None,
+            ..later_victim(1)
         });
         record.scene = Scene {
             limit: Some(self.cgroup()),
@@ -132,6 +125,26 @@ pub(crate) fn record(id: RecordId) -> OomRecord {
         trend: Trend::default(),
         agent: AgentState::default(),
         cut: BTreeSet::new(),
+    }
+}
+
+/// A kill after the first, of nobody known.
+pub(crate) fn later_victim(pid: u32) -> LaterVictim {
+    LaterVictim {
+        boottime_ns: 0,
+        pod: None,
+        container: None,
+        pod_uid: None,
+        container_id: None,
+        pid,
+        comm: String::new(),
+        anon_bytes: 0,
+        file_bytes: 0,
+        shmem_bytes: 0,
+        oom_score_adj: 0,
+        is_main_process: None,
+        took_container: false,
+        unknown_cgroup_id: None,
     }
 }
 
@@ -185,22 +198,7 @@ fn the_least_important_goes_first_and_the_record_says_so() {
 fn later_kills_are_all_counted_and_the_first_of_them_named() {
     let mut record = record(RecordId(1));
     for pid in 0..1000 {
-        record.add_victim(LaterVictim {
-            boottime_ns: 0,
-            pod: None,
-            container: None,
-            pod_uid: None,
-            container_id: None,
-            pid,
-            comm: String::new(),
-            anon_bytes: 0,
-            file_bytes: 0,
-            shmem_bytes: 0,
-            oom_score_adj: 0,
-            is_main_process: None,
-            took_container: false,
-            unknown_cgroup_id: None,
-        });
+        record.add_victim(later_victim(pid));
     }
     assert_eq!(record.n_kills, 1001);
     assert_eq!(record.more_victims.len(), MAX_VICTIMS);

@@ -31,19 +31,7 @@ impl Records {
         for ms in &kills[1..] {
             record.add_victim(LaterVictim {
                 boottime_ns: ms * 1_000_000,
-                pod: None,
-                container: None,
-                pod_uid: None,
-                container_id: None,
-                pid: 1,
-                comm: "sh".to_owned(),
-                anon_bytes: 0,
-                file_bytes: 0,
-                shmem_bytes: 0,
-                oom_score_adj: 0,
-                is_main_process: None,
-                took_container: false,
-                unknown_cgroup_id: None,
+                ..tests::later_victim(1)
             });
         }
         record.n_kills += n_unnamed;
