@@ -17,6 +17,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Fills a directory as a whole or not at all.
 pub(crate) fn fill(directory: &Path, with: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    remove_partial(directory)?;
     let partial = directory.with_added_extension(format!("partial-{}", std::process::id()));
     remove(&partial)?;
     create(&partial)?;
@@ -27,6 +28,25 @@ pub(crate) fn fill(directory: &Path, with: impl FnOnce(&Path) -> Result<()>) -> 
         remove(&partial)?;
     }
     filled
+}
+
+/// Removes what programs have left that were ended while they filled it.
+fn remove_partial(directory: &Path) -> Result<()> {
+    let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
+        return Ok(());
+    };
+    let prefix = format!("{}.partial-", name.display());
+    for entry in fs::read_dir(parent).into_iter().flatten() {
+        let path = entry
+            .with_context(|| format!("list {}", parent.display()))?
+            .path();
+        let name = path.file_name().unwrap_or_default().display().to_string();
+        let pid = name.strip_prefix(&prefix);
+        if pid.is_some_and(|it| !Path::new("/proc").join(it).exists()) {
+            remove(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Unpacks packages of a suite into a directory, and nothing that they depend on.

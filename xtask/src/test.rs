@@ -273,7 +273,11 @@ fn run_lanes(lanes: &[Lane], extent: Extent, arguments: &Arguments) -> Result<Ex
                     Extent::All => false,
                     Extent::Named => true,
                 };
-                report.push(if is_required { row.required() } else { row });
+                let row = if is_required { row.required() } else { row };
+                if matches!(row.outcome, Outcome::Failed(_)) {
+                    runner.times.lane_failed(&row.name);
+                }
+                report.push(row);
             }
         }
         runner.times.next_run();

@@ -89,6 +89,8 @@ pub(crate) struct Repeated {
     n_runs: usize,
     /// By lane and name, each with its run; a second try is of the same.
     tests: BTreeMap<(String, String), Vec<(usize, Test)>>,
+    /// How often a lane failed, whatever its tests did.
+    failed_lanes: BTreeMap<String, usize>,
 }
 
 impl Repeated {
@@ -101,6 +103,10 @@ impl Repeated {
         }
     }
 
+    pub(crate) fn lane_failed(&mut self, lane: &str) {
+        *self.failed_lanes.entry(lane.to_owned()).or_default() += 1;
+    }
+
     pub(crate) fn next_run(&mut self) {
         self.n_runs += 1;
     }
@@ -109,6 +115,9 @@ impl Repeated {
     /// usual: more than three times their median, and 2 s above it.
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("{} runs of {} tests\n", self.n_runs, self.tests.len());
+        for (lane, n) in &self.failed_lanes {
+            text += &format!("    {lane} FAILED {n} of {}\n", self.n_runs);
+        }
         let mut unsteady = Vec::new();
         for ((lane, name), tests) in &self.tests {
             // A run that crashes or hangs tells nothing of the tests that it has not come to.
@@ -136,7 +145,7 @@ impl Repeated {
         }
         unsteady.sort_by_key(|it| Reverse((it.0, it.1)));
         match unsteady.as_slice() {
-            [] => text += "    no test failed or was slow\n",
+            [] if self.failed_lanes.is_empty() => text += "    no test failed or was slow\n",
             some => text.extend(some.iter().map(|it| it.2.as_str())),
         }
         text
@@ -203,11 +212,15 @@ mod tests_of_times {
             }
             repeated.add("host", tests);
             repeated.add("vm", vec![test("lags", true, 60_000)]);
+            if n == 4 {
+                repeated.lane_failed("vm 6.1");
+            }
             repeated.next_run();
         }
         assert_eq!(
             repeated.describe(),
             "5 runs of 6 tests\n    \
+             vm 6.1 FAILED 1 of 5\n    \
              host tried again: failed 3, slow 0, of 5; median 0.0s, at most 0.0s\n    \
              host hangs: failed 2, slow 0, of 5; median 0.0s, at most 0.0s\n    \
              host fails: failed 1, slow 0, of 5; median 0.0s, at most 0.0s\n    \
@@ -216,5 +229,11 @@ mod tests_of_times {
         let mut steady = Repeated::default();
         steady.add("host", vec![test("steady", true, 1)]);
         assert!(steady.describe().contains("no test failed"), "a word of it");
+        steady.lane_failed("host");
+        steady.next_run();
+        assert_eq!(
+            steady.describe(),
+            "1 runs of 1 tests\n    host FAILED 1 of 1\n"
+        );
     }
 }
