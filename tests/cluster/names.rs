@@ -1,13 +1,15 @@
 //! Names of a real node, as its runtime tells them.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use ballast::model::record::EventDetail;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
-use ballast_tests::cluster::{Namespace, StaticPod, agent, text};
+use ballast_tests::cluster::{NAME, Namespace, StaticPod, agent, asking, pod_spec, text};
 use ballast_tests::scrape::text as page;
 use ballast_tests::wait::until;
+use serde_json::json;
 
-use super::kills::{check_counted, is_running, kills_of};
+use super::kills::{check_counted, is_running, kills_of, stays};
 
 /// The pods of a name that the agent shows.
 fn shown(agent: &Agent, namespace: &str, name: &str) -> Result<Vec<PodEntry>> {
@@ -16,11 +18,21 @@ fn shown(agent: &Agent, namespace: &str, name: &str) -> Result<Vec<PodEntry>> {
     Ok(pods)
 }
 
+const KILL: &str = "tail /dev/zero; exec sleep 3600";
+
 /// Kills a child of the container, and gives the pod once both have told of it.
 fn killed(agent: &Agent, namespace: &Namespace, name: &str) -> Result<serde_json::Value> {
-    namespace.run(name, "tail /dev/zero; exec sleep 3600", "32Mi")?;
+    namespace.run(name, KILL, "32Mi")?;
     let pod = namespace.wait(name, "runs", is_running)?;
-    let uid = text(&pod, "/metadata/uid")?;
+    check_named(agent, &pod)?;
+    Ok(pod)
+}
+
+/// The pod has had one kill, in its container `main`.
+fn check_named(agent: &Agent, pod: &serde_json::Value) -> Result<()> {
+    let [uid, namespace, name] =
+        ["uid", "namespace", "name"].map(|it| text(pod, &format!("/metadata/{it}")));
+    let (uid, namespace, name) = (uid?, namespace?, name?);
     let kills = until("the kill is told", || {
         let kills = kills_of(agent, uid)?;
         ensure!(!kills.is_empty(), "none yet");
@@ -30,11 +42,11 @@ fn killed(agent: &Agent, namespace: &Namespace, name: &str) -> Result<serde_json
     let event = &kills[0].event;
     let of = event.pod.as_ref().context("it has no name")?;
     ensure!(
-        (&*of.namespace, &*of.name) == (&*namespace.name, name),
+        (&*of.namespace, &*of.name) == (namespace, name),
         "{event:#?}"
     );
     ensure!(event.container.as_deref() == Some("main"), "{event:#?}");
-    Ok(pod)
+    Ok(())
 }
 
 /// The second one has nothing of the first, and the counter of the name goes on.
@@ -104,6 +116,84 @@ fn a_static_pod_has_its_name_and_its_sandbox_is_no_container() -> Result<()> {
     until("it is gone", || {
         let pods = agent.status()?.pods;
         ensure!(pods.iter().all(|it| it.uid != entry.uid), "it is there");
+        Ok(())
+    })
+}
+
+/// One is deleted by force, and kubelet gives it two seconds to end; the other has its name meanwhile.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_on_its_way_out_and_its_successor_of_one_name_each_have_their_kill() -> Result<()> {
+    let agent = agent("cluster-successor")?;
+    let namespace = Namespace::new("successor")?;
+    let script = "trap 'tail /dev/zero' TERM; sleep 3600 & wait; exec sleep 3600";
+    namespace.run("twin", script, "32Mi")?;
+    let first = namespace.wait("twin", "runs", is_running)?;
+    let delete = ["delete", "pod", "twin", "--force", "--grace-period=0"];
+    namespace.kubectl(&delete, None)?;
+    let second = killed(&agent, &namespace, "twin")?;
+    check_named(&agent, &first)?;
+    let series =
+        "ballast_oom_kills_total{container=\"main\",namespace=\"successor\",pod=\"twin\"} 2";
+    stays("the name has both", || {
+        let page = page(&agent.metrics, "/metrics")?;
+        ensure!(page.lines().any(|it| it == series), "{page}");
+        Ok(())
+    })?;
+    check_named(&agent, &first)?;
+    check_named(&agent, &second)
+}
+
+/// Its first process is the one that is killed, before anybody has listed it.
+#[cfg_attr(feature = "privileged", test)]
+fn a_container_that_lived_for_a_moment_has_its_name() -> Result<()> {
+    let agent = agent("cluster-moment")?;
+    let namespace = Namespace::new("moment")?;
+    namespace.run("short", "exec tail /dev/zero", "16Mi")?;
+    let pod = namespace.wait("short", "is over", |it| {
+        it.pointer("/status/phase") == Some(&json!("Failed"))
+    })?;
+    check_named(&agent, &pod)?;
+    stays("it is counted", || check_counted(&agent, &pod, 1.0))
+}
+
+/// As a container makes it that runs containers of its own.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_in_a_nested_cgroup_is_of_the_container() -> Result<()> {
+    let agent = agent("cluster-nested")?;
+    let namespace = Namespace::new("nested")?;
+    let script = "inner=/sys/fs/cgroup/memory/inner; mkdir $inner; \
+                  sh -c \"echo 0 > $inner/cgroup.procs; exec tail /dev/zero\"; \
+                  exec sleep 3600";
+    let mut spec = pod_spec(script, "32Mi", "Never");
+    spec["containers"][0]["securityContext"] = json!({"privileged": true});
+    namespace.create(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "outer"}, "spec": spec,
+    }))?;
+    let pod = namespace.wait("outer", "runs", is_running)?;
+    check_named(&agent, &pod)?;
+    let kills = kills_of(&agent, text(&pod, "/metadata/uid")?)?;
+    let Some(EventDetail::Oom(detail)) = &kills[0].event.detail else {
+        bail!("{kills:#?}");
+    };
+    ensure!(detail.victim.cgroup_path.is_none(), "not below: {kills:#?}");
+    stays("it is counted", || check_counted(&agent, &pod, 1.0))
+}
+
+/// What people see of a static pod is its mirror, whose UID is another.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_in_a_static_pod_is_an_event_of_its_mirror() -> Result<()> {
+    let (_agent, _way) = asking("cluster-mirror")?;
+    let namespace = Namespace::new("mirror")?;
+    let _greedy = StaticPod::of("greedy", &pod_spec(KILL, "32Mi", "Always"))?;
+    let mirror = format!("greedy-{NAME}");
+    let describe = ["describe", "pod", &mirror, "--namespace", "default"];
+    until("the kill is an Event of the mirror", || {
+        let text = namespace.kubectl(&describe, None)?;
+        let lines: Vec<_> = text.lines().filter(|it| it.contains("Oom")).collect();
+        ensure!(lines.len() == 1, "{text}");
+        for part in ["OomKilledChild", "spec.containers{main}: tail (pid "] {
+            ensure!(lines[0].contains(part), "{part} in {text}");
+        }
         Ok(())
     })
 }

@@ -112,19 +112,27 @@ fn a_kill_is_counted_by_the_workload_that_people_know() -> Result<()> {
     Ok(())
 }
 
-/// Init, sidecar and ephemeral containers, which cgroups and runtimes do not tell apart.
+/// Init, sidecar and ephemeral containers, which cgroups and runtimes do not tell apart. In each a child is killed;
+/// an ephemeral one has no limit of its own, so it is the pod that has one.
 #[cfg_attr(feature = "privileged", test)]
 fn a_container_is_shown_as_what_it_is_to_its_pod() -> Result<()> {
     let (agent, _way) = asking("cluster-roles")?;
     let namespace = Namespace::new("roles")?;
-    let mut sidecar = container("beside", "exec sleep 3600");
+    let kill = |name: &str, then: &str| container(name, &format!("tail /dev/zero; {then}"));
+    let mut sidecar = kill("beside", "exec sleep 3600");
     sidecar["restartPolicy"] = json!("Always");
+    // Of cgroup v1 kubelet takes one that had a kill to have failed, and starts it again.
+    let once = "[ -e /once/killed ] || { touch /once/killed; tail /dev/zero; }; sleep 5";
+    let mut before = container("before", once);
+    before["volumeMounts"] = json!([{"name": "once", "mountPath": "/once"}]);
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "all"},
         "spec": {
             "terminationGracePeriodSeconds": 0,
-            "initContainers": [sidecar, container("before", "sleep 5")],
-            "containers": [container("main", "exec sleep 3600")],
+            "resources": {"limits": {"memory": "64Mi"}},
+            "volumes": [{"name": "once", "emptyDir": {}}],
+            "initContainers": [sidecar, before],
+            "containers": [kill("main", "exec sleep 3600")],
         },
     });
     namespace.create(&pod)?;
@@ -144,7 +152,7 @@ fn a_container_is_shown_as_what_it_is_to_its_pod() -> Result<()> {
     wait_for("before", ContainerRole::Init)?;
     wait_for("beside", ContainerRole::Sidecar)?;
     wait_for("main", ContainerRole::Main)?;
-    let look = json!({"spec": {"ephemeralContainers": [container("look", "exec sleep 3600")]}});
+    let look = json!({"spec": {"ephemeralContainers": [kill("look", "exec sleep 3600")]}});
     namespace.kubectl(
         &[
             "patch",
@@ -156,7 +164,23 @@ fn a_container_is_shown_as_what_it_is_to_its_pod() -> Result<()> {
         ],
         None,
     )?;
-    wait_for("look", ContainerRole::Ephemeral)
+    wait_for("look", ContainerRole::Ephemeral)?;
+    for field in [
+        "spec.initContainers{beside}",
+        "spec.initContainers{before}",
+        "spec.containers{main}",
+        "spec.ephemeralContainers{look}",
+    ] {
+        until(&format!("the kill in {field} is an Event"), || {
+            let mut events = namespace.list("events")?;
+            events.retain(|it| {
+                it["reason"] == "OomKilledChild" && it["involvedObject"]["fieldPath"] == field
+            });
+            ensure!(events.len() == 1, "{events:#?}");
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// What it told stands, and kills of a pod that it has not told of are counted when it does.

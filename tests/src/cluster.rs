@@ -123,22 +123,28 @@ impl Drop for Namespace {
     }
 }
 
-/// A static pod of the node, in the namespace `default`, that only waits; gone when it is dropped.
+/// A static pod of the node, in the namespace `default`; gone when it is dropped.
 #[derive(Debug)]
 pub struct StaticPod(PathBuf);
 
 impl StaticPod {
-    /// Its manifest names it so; on the API server the name of the node comes after it.
+    /// One that only waits.
     pub fn new(name: &str) -> Result<Self> {
+        let spec = json!({
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container("main", "exec sleep 3600")],
+        });
+        Self::of(name, &spec)
+    }
+
+    /// Its manifest names it so; on the API server the name of the node comes after it.
+    pub fn of(name: &str, spec: &Value) -> Result<Self> {
         let manifest = cluster()?.join(format!("manifests/{name}.json"));
         let pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "namespace": "default"},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "containers": [container("main", "exec sleep 3600")],
-            },
+            "spec": spec,
         });
         fs::write(&manifest, pod.to_string())?;
         Ok(Self(manifest))

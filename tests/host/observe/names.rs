@@ -259,7 +259,7 @@ fn names_stand_while_the_runtime_is_away() -> Result<()> {
     fake.add_container(&of_runtime, "app", 0, &made.id);
     agent.start()?;
     let is_named = |status: &Status| container(status, UID).is_some_and(|it| it.name == "app");
-    assert!(is_named(&agent.status()?), "from the first look");
+    agent.wait("it has its name", is_named)?;
     fake.stop();
     let status = agent.wait("it is missed", |it| {
         it.warnings.iter().any(|it| it.contains("gives no names"))

@@ -171,6 +171,8 @@ pub(super) fn kubelet_configuration(directory: &Path) -> Value {
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{NAME}"),
         "failSwapOn": false,
+        // On cgroup v2 too a child is killed alone, which nothing but the agent tells.
+        "singleProcessOOMKill": true,
         "enforceNodeAllocatable": ["pods"],
         "containerRuntimeEndpoint": format!("unix://{}", place(directory, "containerd.sock")),
         "staticPodPath": directory.join("manifests"),
