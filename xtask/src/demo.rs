@@ -197,7 +197,6 @@ fn limits(stage: &Stage, status: &Value, promises: &mut Promises) -> Result<()> 
 
 fn oom(kill: &Value, promises: &mut Promises, container: &str) {
     let detail = &kill["detail"];
-    let victim = &detail["victim"];
     progress::note(format_args!(
         "{}: {}",
         text(&kill["reason"]),
@@ -218,7 +217,7 @@ fn oom(kill: &Value, promises: &mut Promises, container: &str) {
     );
     promises.check(
         "it is seen to be a child's, which no restart would show",
-        victim["isMainProcess"] == false,
+        kill["reason"] == "OomKilledChild",
     );
     promises.check(
         "the limit that was reached is named: the container's, or its pod's equal one",

@@ -454,3 +454,61 @@ fn timestamp(at: WallTime) -> Timestamp {
     let timestamp = micros.and_then(|it| Timestamp::from_microsecond(it).ok());
     timestamp.unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: u16, reason: &str, cause: Option<&str>) -> ApiError {
+        ApiError::Refused {
+            code,
+            reason: reason.to_owned(),
+            causes: cause.map(str::to_owned).into_iter().collect(),
+            message: "no".to_owned(),
+            retry_after: None,
+        }
+    }
+
+    /// `never`, `refused`: others may be taken; `unanswered`: nothing is written for a while.
+    fn became(error: &ApiError) -> &'static str {
+        match refused(ApiVerb::Create, error) {
+            Ok(Outcome::Never) => "never",
+            Ok(_) => "told",
+            Err(Unwritten::Refused(_)) => "refused",
+            Err(Unwritten::Unanswered { .. }) => "unanswered",
+        }
+    }
+
+    #[test]
+    fn what_one_event_is_refused_for_holds_up_no_other() {
+        for (code, reason, cause, right) in [
+            (400, reason::BAD_REQUEST, None, "never"),
+            (422, reason::INVALID, None, "never"),
+            (404, reason::NOT_FOUND, None, "never"),
+            (403, reason::FORBIDDEN, Some(TERMINATING), "never"),
+            // A right, a quota or a policy, which somebody may mend.
+            (403, reason::FORBIDDEN, None, "refused"),
+            // A webhook that is away is asked for each namespace that it is meant for.
+            (500, reason::INTERNAL_ERROR, None, "refused"),
+            // A proxy on the way says nothing of the Event.
+            (400, "", None, "refused"),
+            (404, "", None, "refused"),
+            (500, "", None, "unanswered"),
+            (503, "ServiceUnavailable", None, "unanswered"),
+            (504, "Timeout", None, "unanswered"),
+            (429, "TooManyRequests", None, "unanswered"),
+            (401, "Unauthorized", None, "unanswered"),
+        ] {
+            let became = became(&error(code, reason, cause));
+            assert_eq!(became, right, "{code} {reason:?} {cause:?}");
+        }
+        for lost in [
+            ApiError::Late(ANSWER),
+            ApiError::Unreached(String::new()),
+            ApiError::Unreadable(String::new()),
+            ApiError::TooLarge(1),
+        ] {
+            assert_eq!(became(&lost), "unanswered", "{lost:?}");
+        }
+    }
+}

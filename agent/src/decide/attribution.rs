@@ -158,7 +158,7 @@ impl CgroupIndex {
         let victim = self.attribute(&kill.victim_cgroup);
         OomAttribution {
             is_main: self.is_main(kill, &victim),
-            took_container: false,
+            took_container: None,
             workload: self.workload_of(&victim),
             victim,
             trigger: self.attribute(&kill.trigger_cgroup),

@@ -116,7 +116,7 @@ pub fn oom_record(kill: &OomKill, attribution: &OomAttribution, handled: Handled
             false => String::new(),
         },
         match is_in_container && ends_container.is_none() {
-            true => "; whether it was the first process of its container is not known",
+            true => "; whether its container ended with it is not known",
             false => "",
         },
     );

@@ -9,11 +9,13 @@
 //! Invariants: one write at a time; a count never falls while its object is there; what is not written is counted.
 
 mod notice;
+mod unnamed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use self::notice::notices;
+pub use self::unnamed::{Kill, Unnamed};
 
 use crate::model::kube_event::{MAX_MESSAGE, Notice, Outcome, Reason, Regarding, Write, WriteKind};
 use crate::model::time::WallTime;

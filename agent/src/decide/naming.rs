@@ -13,7 +13,7 @@ use crate::model::api_pod::ApiPod;
 use crate::model::attribution::Owner;
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
-use crate::model::record::PodRef;
+use crate::model::record::{Event, PodRef};
 use crate::model::runtime_names::{Identified, Role};
 use crate::model::workload::Workload;
 
@@ -236,6 +236,26 @@ impl Names {
             Known::Container { name, .. } => Some(name),
             Known::Sandbox => None,
         }
+    }
+
+    /// An event that was taken before the names came, with them. `None`: it has them, or they have not come.
+    pub fn name_event(&self, event: &Event) -> Option<Event> {
+        let uid = event.uid()?;
+        let named = event.pod_uid.as_ref().and_then(|it| self.pod(it));
+        let id = event.container_id.as_deref();
+        let container = id.and_then(|id| self.container(uid, id));
+        let container = container.map(ToString::to_string);
+        if named.is_none() && container.is_none() {
+            return None;
+        }
+        let mut event = event.clone();
+        if let Some(pod) = named {
+            (event.pod, event.pod_uid) = (Some((**pod).clone()), None);
+        }
+        if container.is_some() {
+            (event.container, event.container_id) = (container, None);
+        }
+        Some(event)
     }
 
     /// What an id of a pod is of; `None`: nobody has told.

@@ -122,7 +122,7 @@ pub struct OomAttribution {
     /// The victim was the first process of its container. `None`: it was in none, or nobody knows.
     pub is_main: Option<bool>,
     /// See [`OomVictim::took_container`](super::record::OomVictim::took_container).
-    pub took_container: bool,
+    pub took_container: Option<bool>,
 }
 
 impl OomAttribution {

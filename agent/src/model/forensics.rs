@@ -118,8 +118,8 @@ pub struct LaterVictim {
     pub oom_score_adj: i16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_main_process: Option<bool>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub took_container: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_container: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_cgroup_id: Option<u64>,
 }

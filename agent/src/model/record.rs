@@ -290,10 +290,10 @@ pub struct OomVictim {
     /// The first process of the container: its death ends the container. `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_main_process: Option<bool>,
-    /// The rest of the container was killed with it (`memory.oom.group`), or the container's cgroup was gone when
-    /// the kill was reported.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub took_container: bool,
+    /// The rest of the container was killed with it (`memory.oom.group`), or the container's cgroup was gone right
+    /// after the kill. `None`: it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_container: Option<bool>,
     /// From the cgroup mount; `None` when the path could not be learned in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_path: Option<String>,
@@ -307,9 +307,10 @@ pub struct OomVictim {
 impl OomVictim {
     /// Whether its container ended with it. False: no restart will show this kill. `None`: not known.
     pub fn ends_container(&self) -> Option<bool> {
-        match self.took_container {
-            true => Some(true),
-            false => self.is_main_process,
+        match (self.is_main_process, self.took_container) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (Some(false), Some(false)) => Some(false),
+            (None, _) | (_, None) => None,
         }
     }
 }
@@ -504,7 +505,7 @@ pub(crate) mod tests {
                         uid: 0,
                         oom_score_adj: 1000,
                         is_main_process: Some(false),
-                        took_container: false,
+                        took_container: Some(false),
                         cgroup_path: Some("/kubepods/besteffort/pod0c4e/main".into()),
                         unknown_cgroup_id: None,
                         memory: MemorySplit {

@@ -628,7 +628,13 @@ impl Listener {
             let container = owner.and_then(|it| it.container());
             attribution.is_main = container.map(|_| is_first(kill));
         }
-        attribution.took_container = attribution.group().is_some_and(|it| counts.takes(it));
+        let age = handled
+            .boottime
+            .saturating_sub(Duration::from_nanos(kill.at_ns));
+        attribution.took_container = match attribution.group() {
+            Some(container) => counts.takes(container, age),
+            None => Some(false),
+        };
         let mut record = oom_record(kill, &attribution, handled);
         // The counter names the record, and who finds the record finds it counted. A victim that was
         // exiting anyway is no kill for the kernel's own counters either.

@@ -34,6 +34,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Else the thread is woken.
 const IDLE: Duration = Duration::from_secs(600);
 
+/// A cgroup that goes so soon after a kill in it went with it.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
 /// v1 signals before it kills: after a signal a count is read at once, and again after twice as long
 /// each time, from the first gap to the last.
 const FIRST_GAP: Duration = Duration::from_millis(1);
@@ -127,10 +130,15 @@ impl KillCounts {
         }
     }
 
-    /// Whether a container ends with a process of it that was just killed. v1 kills one alone.
-    pub(super) fn takes(&self, container: &CgroupPath) -> bool {
-        let trees = self.trees.get().filter(|it| it.unified);
-        trees.is_some_and(|it| oom_counters::is_taken(it, container))
+    /// Whether a container ended with a process of it that was killed `age` ago. v1 kills one alone. `None`: nobody
+    /// can tell.
+    pub(super) fn takes(&self, container: &CgroupPath, age: Duration) -> Option<bool> {
+        let trees = self.trees.get()?;
+        if !trees.unified {
+            return Some(false);
+        }
+        let is_gone = || oom_counters::is_gone(trees, container) && age < AT_ONCE;
+        oom_counters::goes_as_a_whole(trees, container).or_else(|| is_gone().then_some(true))
     }
 
     fn is_unified(&self) -> bool {

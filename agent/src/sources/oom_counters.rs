@@ -50,10 +50,8 @@ pub fn goes_as_a_whole(trees: &Trees, path: &CgroupPath) -> Option<bool> {
     Some(parse_count(file.read(&mut buffer).ok()?).ok()? != 0)
 }
 
-/// Whether all of a cgroup of v2 goes with an OOM kill in it, or has gone.
-pub fn is_taken(trees: &Trees, path: &CgroupPath) -> bool {
-    let is_gone = || matches!(cgroup_use::dir(trees, "memory", path), Ok(None));
-    goes_as_a_whole(trees, path).unwrap_or_else(is_gone)
+pub fn is_gone(trees: &Trees, path: &CgroupPath) -> bool {
+    matches!(cgroup_use::dir(trees, "memory", path), Ok(None))
 }
 
 const fn file_name(is_unified: bool) -> &'static str {

@@ -376,7 +376,7 @@ impl Node {
                 uid: 0,
                 oom_score_adj: 0,
                 is_main_process: Some(is_main),
-                took_container: false,
+                took_container: Some(false),
                 cgroup_path: Some(path.to_owned()),
                 unknown_cgroup_id: None,
                 memory: MemorySplit::default(),

@@ -90,7 +90,7 @@ impl Stage {
              runtime: {{type: process}}\n\
              kubeletDirectory: {DIRECTORY}/kubelet\n\
              kubelet: {{cgroupRoot: /{CGROUP_ROOT}, failSwapOn: false, \
-             evictionHard: {{memory.available: 100Mi}}}}\n",
+             singleProcessOOMKill: true, evictionHard: {{memory.available: 100Mi}}}}\n",
             manifests = manifests.display(),
         );
         self.launch(Command::new(&self.program), &settings)

@@ -34,6 +34,7 @@ fn index() -> CgroupIndex {
 fn record_of(kill: &OomKill, index: &CgroupIndex, is_main: Option<bool>) -> Event {
     let attribution = OomAttribution {
         is_main,
+        took_container: Some(false),
         ..index.attribute_kill(kill)
     };
     oom_record(kill, &attribution, handled())
@@ -397,7 +398,7 @@ fn a_kill_in_a_cgroup_of_nobody_known_is_not_the_nodes() {
         (
             NESTED,
             None,
-            "; whether it was the first process of its container is not known",
+            "; whether its container ended with it is not known",
         ),
         (ELSEWHERE, None, ""),
     ] {

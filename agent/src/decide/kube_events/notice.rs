@@ -261,7 +261,7 @@ mod tests {
         assert!(message(&main).ends_with("the container ends with it"));
         let group = told(|_, detail| {
             detail.victim.is_main_process = Some(false);
-            detail.victim.took_container = true;
+            detail.victim.took_container = Some(true);
         });
         assert_eq!(group[0].reason, Reason::OomKilled);
         assert!(message(&group).ends_with("the container ends with it"));

@@ -143,7 +143,7 @@ pub(crate) fn later_victim(pid: u32) -> LaterVictim {
         shmem_bytes: 0,
         oom_score_adj: 0,
         is_main_process: None,
-        took_container: false,
+        took_container: Some(false),
         unknown_cgroup_id: None,
     }
 }

@@ -14,7 +14,7 @@ use crate::config::{ObserveConfig, ObservedRuntime};
 use crate::cri::{self, Cri};
 use crate::decide::naming::{Known, Names};
 use crate::model::pod::PodUid;
-use crate::model::record::{Event, PodRef};
+use crate::model::record::PodRef;
 use crate::model::runtime_names::{Follows, RuntimeStatus};
 use crate::model::stats::KnownPod;
 use crate::model::time::WallTime;
@@ -76,7 +76,7 @@ fn sockets(endpoint: Option<&Path>, observe: &ObserveConfig) -> Vec<PathBuf> {
 /// Puts the names that have come into the records.
 pub(super) fn amend(log: &EventLog, tree: &KubeTree) {
     let index = tree.kernel.index();
-    log.amend(|event| name_event(event, &index.names));
+    log.amend(|event| index.names.name_event(event));
 }
 
 /// For `ballast check`.
@@ -85,26 +85,6 @@ pub(super) fn probe(endpoint: Option<&Path>, observe: &ObserveConfig) -> Runtime
         fault: Some(format!("ask the runtime: {error}")),
         ..RuntimeStatus::default()
     })
-}
-
-/// A record that was made before the names came. `None`: it has them, or they have not come.
-pub(super) fn name_event(event: &Event, names: &Names) -> Option<Event> {
-    let uid = event.uid()?;
-    let named = event.pod_uid.as_ref().and_then(|it| names.pod(it));
-    let id = event.container_id.as_deref();
-    let container = id.and_then(|id| names.container(uid, id));
-    let container = container.map(ToString::to_string);
-    if named.is_none() && container.is_none() {
-        return None;
-    }
-    let mut event = event.clone();
-    if let Some(pod) = named {
-        (event.pod, event.pod_uid) = (Some((**pod).clone()), None);
-    }
-    if container.is_some() {
-        (event.container, event.container_id) = (container, None);
-    }
-    Some(event)
 }
 
 /// Under which names the series of an id go on. `None`: nobody has told.

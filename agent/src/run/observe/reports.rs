@@ -12,15 +12,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Loop;
-use super::names::name_event;
 use crate::api_server::ApiServer;
 use crate::apply::checkpoint;
-use crate::decide::kube_events::{OLD, Outbox, notices};
+use crate::decide::kube_events::{Kill, OLD, Outbox, Unnamed, notices};
 use crate::decide::naming::Names;
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::EventsStatus;
 use crate::model::kube_event::{Reason, Regarding};
-use crate::model::record::{Event, EventKind};
+use crate::model::record::EventKind;
 use crate::observe::chain;
 use crate::observe::event_log::{EventFilter, EventLog};
 use crate::observe::metrics::Metrics;
@@ -30,12 +29,6 @@ use crate::run::forensics::RECORDS;
 use crate::sources::checkpoint as stored;
 use crate::sources::wakers::Bell;
 use crate::sys::clock;
-
-/// Who has the name of a pod by now and not that of its container is told of without it.
-const NAMED_BY: Duration = Duration::from_secs(2);
-
-/// Who has no name by now is told of by its UID, to the node, while it is news.
-const GIVEN_UP: Duration = OLD.saturating_sub(Duration::from_secs(60));
 
 /// For the last of them, when the agent ends; and between two looks at how it goes.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -47,9 +40,6 @@ const KIND: &str = "ToldKills";
 const VERSION: u32 = 1;
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
-/// Kills that wait for names, at most.
-const MAX_UNNAMED: usize = 1_000;
-
 /// What is told, and to whom. Times are boottime.
 pub(super) struct Reports {
     api_server: ApiServer,
@@ -57,7 +47,7 @@ pub(super) struct Reports {
     outbox: Outbox,
     /// Records up to this one were looked at.
     read: u64,
-    unnamed: Vec<Unnamed>,
+    unnamed: Unnamed,
     note: PathBuf,
     noted: ToldKills,
     /// When the note may be written again.
@@ -72,23 +62,16 @@ struct ToldKills {
     boottime_ns: u64,
 }
 
-/// A kill that waits for a name.
-struct Unnamed {
-    event: Event,
-    since: Duration,
-    /// It happened before this agent.
-    is_earlier: bool,
-}
-
 impl Reports {
     /// Tells what is in the log after the event `read`, and of `earlier` kills what no agent has told.
     pub(super) fn new(api_server: ApiServer, log: EventLog, read: u64, earlier: Earlier) -> Self {
         let since = clock::boottime();
-        let unnamed = earlier.kills.named.into_iter().map(|event| Unnamed {
+        let mut unnamed = Unnamed::default();
+        unnamed.extend(earlier.kills.named.into_iter().map(|event| Kill {
             event,
             since,
             is_earlier: true,
-        });
+        }));
         let mut outbox = Outbox::new(since);
         outbox.give_up_unnamed(earlier.kills.n_unnamed);
         Self {
@@ -96,7 +79,7 @@ impl Reports {
             read,
             log,
             outbox,
-            unnamed: unnamed.collect(),
+            unnamed,
             note: earlier.note,
             noted: earlier.noted,
             note_due: since,
@@ -105,12 +88,8 @@ impl Reports {
 
     /// When it is to be looked at again.
     pub(super) fn wake(&self) -> Option<Duration> {
-        let waiting = self.unnamed.iter().filter(|it| it.event.pod.is_some());
-        let named = waiting.map(|it| it.since + NAMED_BY).min();
-        let unnamed = self.unnamed.iter().filter(|it| it.event.pod.is_none());
-        let by_uid = unnamed.map(|it| Duration::from_nanos(it.event.boottime_ns) + GIVEN_UP);
         let note = self.new_note().map(|_| self.note_due);
-        let all = [self.outbox.wake(), named, by_uid.min(), note];
+        let all = [self.outbox.wake(), self.unnamed.wake(), note];
         all.into_iter().flatten().min()
     }
 
@@ -145,34 +124,19 @@ impl Reports {
                 ..EventFilter::default()
             });
             self.read = new.last().map_or(newest, |it| it.sequence.max(newest));
-            let new = new.iter().map(|it| Unnamed {
+            let new = new.iter().map(|it| Kill {
                 event: it.event.clone(),
                 since: now,
                 is_earlier: false,
             });
             self.unnamed.extend(new);
         }
-        // Of too many the oldest wait no longer.
-        let too_many = self.unnamed.len().saturating_sub(MAX_UNNAMED);
-        for (n, kill) in std::mem::take(&mut self.unnamed).into_iter().enumerate() {
-            let event = name_event(&kill.event, names).unwrap_or(kill.event);
-            let waited = now.saturating_sub(kill.since);
-            let age = now.saturating_sub(Duration::from_nanos(event.boottime_ns));
-            let is_known = match (&event.pod, event.uid()) {
-                // Of no pod, or of nobody knows which.
-                (_, None) => true,
-                (None, Some(_)) => age >= GIVEN_UP || n < too_many,
-                (Some(_), Some(_)) => event.container_id.is_none() || waited >= NAMED_BY || is_last,
-            };
-            if is_known {
-                for notice in notices(&event) {
-                    match kill.is_earlier {
-                        true => self.outbox.take_earlier(notice, now),
-                        false => self.outbox.take(notice, now),
-                    }
+        for kill in self.unnamed.take_known(names, now, is_last) {
+            for notice in notices(&kill.event) {
+                match kill.is_earlier {
+                    true => self.outbox.take_earlier(notice, now),
+                    false => self.outbox.take(notice, now),
                 }
-            } else {
-                self.unnamed.push(Unnamed { event, ..kill });
             }
         }
     }

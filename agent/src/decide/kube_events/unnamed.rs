@@ -1,0 +1,199 @@
+//! Kills that wait for the names of their pods and containers, by which Events tell of them.
+
+use std::time::Duration;
+
+use super::OLD;
+use crate::decide::naming::Names;
+use crate::model::record::Event;
+
+/// Who has the name of a pod by now and not that of its container is told of without it.
+const NAMED_BY: Duration = Duration::from_secs(2);
+
+/// Who has no name by now is told of by its UID, to the node, while it is news.
+const GIVEN_UP: Duration = OLD.saturating_sub(Duration::from_secs(60));
+
+/// Of more the oldest wait no longer.
+const MAX_WAITING: usize = 1_000;
+
+/// See the module. Times are boottime.
+#[derive(Debug, Default)]
+pub struct Unnamed {
+    kills: Vec<Kill>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kill {
+    pub event: Event,
+    /// Of it being taken.
+    pub since: Duration,
+    /// It happened before this agent.
+    pub is_earlier: bool,
+}
+
+impl Unnamed {
+    pub fn extend(&mut self, kills: impl IntoIterator<Item = Kill>) {
+        self.kills.extend(kills);
+    }
+
+    /// Those that wait no longer, with the names that they have, in the order in which they were taken.
+    /// `is_last`: no name of a container comes any more.
+    pub fn take_known(&mut self, names: &Names, now: Duration, is_last: bool) -> Vec<Kill> {
+        let too_many = self.kills.len().saturating_sub(MAX_WAITING);
+        let mut known = Vec::new();
+        for (n, mut kill) in std::mem::take(&mut self.kills).into_iter().enumerate() {
+            if let Some(named) = names.name_event(&kill.event) {
+                kill.event = named;
+            }
+            let waits_until = match n < too_many {
+                true => None,
+                false => kill.waits_until(),
+            };
+            let is_named = kill.event.pod.is_some();
+            if waits_until > Some(now) && !(is_last && is_named) {
+                self.kills.push(kill);
+            } else {
+                known.push(kill);
+            }
+        }
+        known
+    }
+
+    /// When the next one waits no longer. `None`: none waits.
+    pub fn wake(&self) -> Option<Duration> {
+        self.kills.iter().filter_map(Kill::waits_until).min()
+    }
+
+    pub const fn len(&self) -> usize {
+        self.kills.len()
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.kills.is_empty()
+    }
+}
+
+impl Kill {
+    /// `None`: for nothing.
+    fn waits_until(&self) -> Option<Duration> {
+        let event = &self.event;
+        match (&event.pod, event.uid()) {
+            // Of no pod, or nobody knows of which.
+            (_, None) => None,
+            (None, Some(_)) => Some(Duration::from_nanos(event.boottime_ns) + GIVEN_UP),
+            (Some(_), Some(_)) => event.container_id.as_ref().map(|_| self.since + NAMED_BY),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::pod::PodUid;
+    use crate::model::record::PodRef;
+    use crate::model::record::tests::oom_record;
+    use crate::model::runtime_names::{Identified, Role};
+
+    const AT: Duration = Duration::from_secs(11);
+
+    /// A kill in the container `id-N` of the pod `uid-N`, of which nobody knows a name.
+    fn kill(n: usize) -> Kill {
+        let mut event = oom_record(1).event;
+        (event.pod, event.pod_uid) = (None, Some(PodUid(format!("uid-{n}"))));
+        (event.container, event.container_id) = (None, Some(format!("id-{n}")));
+        event.boottime_ns = u64::try_from(AT.as_nanos()).expect("it is short");
+        Kill {
+            event,
+            since: AT,
+            is_earlier: false,
+        }
+    }
+
+    fn pod(n: usize) -> Arc<PodRef> {
+        Arc::new(PodRef {
+            namespace: "default".to_owned(),
+            name: format!("pod-{n}"),
+            uid: PodUid(format!("uid-{n}")),
+        })
+    }
+
+    #[test]
+    fn a_kill_is_told_at_once_when_it_has_both_names() {
+        let (mut unnamed, mut names) = (Unnamed::default(), Names::default());
+        unnamed.extend([kill(1)]);
+        assert_eq!(unnamed.take_known(&names, AT, false), []);
+        names.name_pod(&pod(1));
+        assert_eq!(unnamed.take_known(&names, AT, false), []);
+        assert_eq!(unnamed.wake(), Some(AT + NAMED_BY));
+        names.learn(&Identified {
+            id: "id-1".to_owned(),
+            pod: pod(1),
+            role: Role::Container {
+                name: "main".into(),
+                attempt: 0,
+            },
+        });
+        let known = unnamed.take_known(&names, AT, false);
+        assert_eq!(known.len(), 1);
+        assert_eq!(
+            known[0].event.subject().as_deref(),
+            Some("default/pod-1/main")
+        );
+        assert_eq!((unnamed.len(), unnamed.wake()), (0, None));
+    }
+
+    #[test]
+    fn the_name_of_a_container_is_waited_for_a_moment() {
+        let (mut unnamed, mut names) = (Unnamed::default(), Names::default());
+        names.name_pod(&pod(1));
+        unnamed.extend([kill(1)]);
+        let almost = AT + NAMED_BY - Duration::from_millis(1);
+        assert_eq!(unnamed.take_known(&names, almost, false), []);
+        assert_eq!(unnamed.take_known(&names, AT + NAMED_BY, false).len(), 1);
+        // Nor at the end.
+        unnamed.extend([kill(1), kill(2)]);
+        assert_eq!(unnamed.take_known(&names, AT, true).len(), 1);
+        assert_eq!(
+            unnamed.len(),
+            1,
+            "a pod without a name is told by the next agent"
+        );
+    }
+
+    #[test]
+    fn who_never_gets_a_name_is_told_of_while_it_is_news() {
+        let (mut unnamed, names) = (Unnamed::default(), Names::default());
+        unnamed.extend([kill(1)]);
+        let given_up = AT + GIVEN_UP;
+        assert!(given_up < AT + OLD);
+        let almost = given_up.saturating_sub(Duration::from_millis(1));
+        assert_eq!(unnamed.take_known(&names, almost, false), []);
+        assert_eq!(unnamed.wake(), Some(given_up));
+        let known = unnamed.take_known(&names, given_up, false);
+        assert_eq!(known.len(), 1);
+        assert_eq!(known[0].event.pod, None);
+    }
+
+    #[test]
+    fn of_too_many_the_oldest_wait_no_longer() {
+        let (mut unnamed, names) = (Unnamed::default(), Names::default());
+        unnamed.extend((0..MAX_WAITING + 2).map(kill));
+        let known = unnamed.take_known(&names, AT, false);
+        let known: Vec<_> = known.iter().filter_map(|it| it.event.uid()).collect();
+        assert_eq!(
+            known,
+            [&PodUid("uid-0".to_owned()), &PodUid("uid-1".to_owned())]
+        );
+        assert_eq!(unnamed.len(), MAX_WAITING);
+    }
+
+    #[test]
+    fn a_kill_of_no_pod_waits_for_nothing() {
+        let mut unnamed = Unnamed::default();
+        let mut of_host = kill(1);
+        of_host.event.pod_uid = None;
+        unnamed.extend([of_host.clone()]);
+        assert_eq!(unnamed.take_known(&Names::default(), AT, false), [of_host]);
+    }
+}
