@@ -86,7 +86,10 @@ unsafe fn submit<M: Memory>(cgroup: Pointer, kind: u32, tgid: u32, populated: u3
         if kind == CGROUP_CREATED {
             copy_name::<M>(M::pointer(cgroup, offset!(cgroup_kn)), to);
         }
-        let is_end = kind == CGROUP_POPULATED && populated == 0;
+        // Of a container, or what it lies in: not of what it makes further down.
+        let [one, two, three] = line.below_root;
+        let is_near = line.cgroup_id == one || line.cgroup_id == two || line.cgroup_id == three;
+        let is_end = kind == CGROUP_POPULATED && populated == 0 && is_near;
         match is_end && watch.flags & WATCH_ENDS != 0 {
             true => entry.submit(u64::from(BPF_RB_FORCE_WAKEUP)),
             false => submit_quietly(&CGROUP_EVENTS, entry),

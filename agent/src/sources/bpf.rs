@@ -397,8 +397,9 @@ impl Streams {
     pub fn rings(&self) -> impl Iterator<Item = (Stream, BorrowedFd<'_>)> {
         let running = self.running.iter();
         let running = running.map(|(stream, it)| (*stream, it.ring.as_fd()));
-        let older = self.older.iter().map(|it| (it.stream(), it.ring()));
-        running.chain(older)
+        // What cannot be read would be there for ever.
+        let older = self.older.iter().filter(|it| it.is_readable());
+        running.chain(older.map(|it| (it.stream(), it.ring())))
     }
 
     /// Whether events of a stream can be read, of this build's programs or those of an earlier one.
@@ -488,9 +489,12 @@ impl Streams {
             }
             let has_ended = older.has_ended(now);
             let left = max.saturating_sub(drained.n + drained.malformed);
-            let twins = self.twins.entry(stream).or_default();
+            // Ours tells nothing of what happened before it ran.
+            let is_ours = self.running.contains_key(&stream);
+            let mut twins = is_ours.then(|| self.twins.entry(stream).or_default());
             let taken = older.drain(left, self.page_bytes, &mut |event| {
-                if twins.is_first(Side::Older, &event) {
+                let twins = twins.as_mut();
+                if twins.is_none_or(|it| it.is_first(Side::Older, &event)) {
                     sink(event);
                 }
             });
