@@ -21,7 +21,11 @@ fn shown(agent: &Agent, namespace: &str, name: &str) -> Result<Vec<PodEntry>> {
 const KILL: &str = "tail /dev/zero; exec sleep 3600";
 
 /// Kills a child of the container, and gives the pod once both have told of it.
-fn killed(agent: &Agent, namespace: &Namespace, name: &str) -> Result<serde_json::Value> {
+pub(super) fn killed(
+    agent: &Agent,
+    namespace: &Namespace,
+    name: &str,
+) -> Result<serde_json::Value> {
     namespace.run(name, KILL, "32Mi")?;
     let pod = namespace.wait(name, "runs", is_running)?;
     check_named(agent, &pod)?;

@@ -3,18 +3,24 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
+use ballast::decide::missed_kills::GRACE;
 use ballast::model::eviction::Signal;
 use ballast::model::quantity::Quantity;
 use ballast::model::status::{EvictionStanding, PodEntry, ResourceBounds, Standing, Status};
 use ballast::units::{Bytes, MilliCpu};
 use ballast_tests::agent::Agent;
 use ballast_tests::cluster::{
-    Namespace, StaticPod, agent, asking, cluster, container, new_agent, restart, restart_without,
+    NAME, Namespace, StaticPod, agent, asking, cluster, container, new_agent, restart,
+    restart_without,
 };
+use ballast_tests::kube::make;
 use ballast_tests::wait::until;
 use serde_json::{Map, Value, json};
+
+use super::names::killed;
 
 /// Of its managers, which start with another policy only without them.
 pub(super) const STATES: [&str; 2] = ["kubelet/cpu_manager_state", "kubelet/memory_manager_state"];
@@ -121,6 +127,45 @@ fn what_kubelet_is_run_by_is_shown_and_followed_when_it_is_restarted() -> Result
         );
         Ok(())
     })
+}
+
+/// It was told another `cgroupRoot`, and nobody has told the agent of either.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kubelet_with_another_root_is_followed_and_no_kill_is_told_again() -> Result<()> {
+    let configuration = Configuration::new()?;
+    let mut agent = new_agent("cluster-root")?;
+    agent.knows_root = false;
+    agent.start()?;
+    let namespace = Namespace::new("root")?;
+    let followed = |root: &str| {
+        until("the tree of kubelet is followed", || {
+            let found = agent.status()?.node.cgroup.root;
+            ensure!(found.as_deref() == Some(root), "{found:?}");
+            Ok(())
+        })
+    };
+    let first = format!("/{NAME}");
+    let other = format!("{first}/other");
+    make(&other)?;
+    let kill = |name: &str| killed(&agent, &namespace, name).map(|_| ());
+    followed(&first)?;
+    kill("before")?;
+    for (name, root) in [("there", &other), ("back", &first)] {
+        configuration.set(json!({"cgroupRoot": root}))?;
+        restart("kubelet")?;
+        followed(root)?;
+        kill(name)?;
+    }
+    thread::sleep(2 * GRACE);
+    let kills = agent.events("oom")?;
+    let of: Vec<_> = kills
+        .iter()
+        .filter_map(|it| it.event.pod.as_ref())
+        .collect();
+    let of: Vec<_> = of.iter().map(|it| &*it.name).collect();
+    ensure!(of == ["before", "there", "back"], "{kills:#?}");
+    ensure!(kills.len() == of.len(), "{kills:#?}");
+    Ok(())
 }
 
 /// A priority class of the cluster, gone when it is dropped.

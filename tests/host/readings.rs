@@ -160,7 +160,7 @@ fn node_reader(kubepods: &Kubepods) -> Result<NodeReader> {
     Ok(NodeReader::open(
         &root,
         trees,
-        &cgroup,
+        Some(&cgroup),
         nodefs,
         page_size(),
     )?)

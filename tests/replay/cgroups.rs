@@ -106,7 +106,7 @@ impl Captured {
         });
         let kubepods = qos_cgroups(&CgroupPath::new("/kubepods")?)?;
         let nodefs = nodefs(&root, Path::new("/"))?;
-        let mut reader = StatsReader::new(&root, trees, kubepods, nodefs, machine, 4096);
+        let mut reader = StatsReader::new(&root, trees, Some(kubepods), nodefs, machine, 4096);
         reader.keep(self.pods()?.into_iter().map(Arc::new));
         let Progress::Whole(sweep) = reader.step(Duration::from_secs(60), None) else {
             bail!("a minute is not enough for {} cgroups", self.ids.len());

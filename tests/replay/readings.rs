@@ -117,7 +117,7 @@ impl Node {
         Ok(NodeReader::open(
             &root,
             self.fake.trees(self.layout, &CONTROLLERS)?,
-            &kubepods,
+            Some(&kubepods),
             nodefs,
             4096,
         )?)

@@ -38,6 +38,8 @@ pub struct Agent {
     pub dir: PathBuf,
     /// Name of the cgroup below the mounts.
     pub cgroup_root: String,
+    /// It is told of that by its configuration.
+    pub knows_root: bool,
     pub pin_directory: PathBuf,
     /// More of the `pods:` section, as `, field: value`.
     pub pods: String,
@@ -76,6 +78,7 @@ impl Agent {
             pin_directory: Path::new(PINS).join(&name),
             dir,
             cgroup_root: name.clone(),
+            knows_root: true,
             name,
             pods: String::new(),
             // What restarts shall do so within the patience of a test.
@@ -188,9 +191,12 @@ impl Agent {
              log: {{format: text}}\n\
              bpf: {{pinDirectory: {pins}}}\n\
              {sections}\
-             kubelet:\n  cgroupRoot: /{root}\n  failSwapOn: false\n{hard}{more}",
+             kubelet:\n  failSwapOn: false\n{root}{hard}{more}",
             pins = self.pin_directory.display(),
-            root = self.cgroup_root,
+            root = match self.knows_root {
+                true => format!("  cgroupRoot: /{}\n", self.cgroup_root),
+                false => String::new(),
+            },
             metrics = self.metrics,
             // What a sweep shows is waited for here, and not measured.
             interval = if self.observes { "1s" } else { "5s" },

@@ -57,7 +57,7 @@ pub fn stats_reader(
     Ok(StatsReader::new(
         root,
         trees,
-        qos_cgroups(kubepods)?,
+        Some(qos_cgroups(kubepods)?),
         nodefs,
         machine,
         page_size(),

@@ -220,6 +220,10 @@ impl KubeContainer {
 }
 
 impl Program {
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Waits until it ends by itself.
     pub fn wait(&mut self) -> Result<()> {
         self.0.wait()?;
@@ -236,7 +240,7 @@ impl Drop for Program {
 }
 
 /// Makes a cgroup in every hierarchy, with what a process needs to be in it.
-fn make(path: &str) -> Result<()> {
+pub fn make(path: &str) -> Result<()> {
     for mount in cgroup::mounts() {
         let mut dir = mount;
         for component in path.split('/').filter(|it| !it.is_empty()) {

@@ -51,6 +51,14 @@ pub enum Made {
     Unknown,
 }
 
+/// The cgroups that are known at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    pub live: BTreeSet<CgroupId>,
+    /// Some of those that are removed.
+    removed: BTreeSet<CgroupId>,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct CgroupIndex {
@@ -83,7 +91,16 @@ impl CgroupIndex {
             _ => return Made::Inner,
         };
         let Some(parent) = self.owners.get(&parent) else {
-            return Made::Unknown;
+            // Containers lie right below their pods.
+            let is_in_pod = above.iter().any(|it| {
+                let owner = self.owners.get(it);
+                owner.is_some_and(|it| it.uid().is_some())
+            });
+            return if is_in_pod {
+                Made::Inner
+            } else {
+                Made::Unknown
+            };
         };
         if parent.container().is_some() {
             return Made::Inner;
@@ -104,18 +121,16 @@ impl CgroupIndex {
         }
     }
 
-    /// The cgroup is removed from the node; its id and its name stay known for events on their way.
-    pub fn retire(&mut self, id: CgroupId) {
-        let Some(owner) = self.owners.get(&id) else {
-            return;
-        };
-        if self.removed.contains(&id) {
-            return;
-        }
-        self.names.end(owner);
+    /// The cgroup is removed from the node; its id and its name stay known for events on their way. Gives what it was;
+    /// `None`: it was not registered, or is removed already.
+    pub fn retire(&mut self, id: CgroupId) -> Option<Arc<Owner>> {
+        let owner = self.owners.get(&id).filter(|_| !self.removed.contains(&id));
+        let owner = Arc::clone(owner?);
+        self.names.end(&owner);
         if let Some(oldest) = self.removed.push(id) {
             self.owners.remove(&oldest);
         }
+        Some(owner)
     }
 
     /// Whose a cgroup is that is registered itself; `None`: it is not.
@@ -215,26 +230,34 @@ impl CgroupIndex {
         live.map(|(id, it)| (*id, Arc::clone(it))).collect()
     }
 
-    /// Takes what a walk has found. `before`: what was live when it began, of which everything is gone that is
-    /// not in it, and given back. What the kernel told meanwhile stands.
+    /// What is known when a walk begins, for [`CgroupIndex::walked`].
+    pub fn known(&self) -> Known {
+        Known {
+            live: self.live().into_iter().map(|(id, _)| id).collect(),
+            removed: self.removed.iter().copied().collect(),
+        }
+    }
+
+    /// Takes what a walk has found. What was live before and is not in it is gone, and given back; what was taken to be
+    /// removed before and is in it is there. What the kernel told meanwhile stands.
     pub fn walked(
         &mut self,
-        before: &BTreeSet<CgroupId>,
+        before: &Known,
         found: Vec<(CgroupId, Owner)>,
     ) -> Vec<(CgroupId, Arc<Owner>)> {
         let there: BTreeSet<CgroupId> = found.iter().map(|(id, _)| *id).collect();
         for (id, owner) in found {
+            if before.removed.contains(&id) {
+                self.removed.remove(&id);
+            }
             let known = self.owners.get(&id);
             if known.is_none_or(|it| **it != owner) && !self.removed.contains(&id) {
                 self.insert(id, owner);
             }
         }
-        let gone = before.difference(&there);
-        let gone: Vec<_> = gone
-            .filter_map(|id| Some((*id, Arc::clone(self.owners.get(id)?))))
-            .collect();
-        gone.iter().for_each(|(id, _)| self.retire(*id));
-        gone
+        let gone = before.live.difference(&there);
+        gone.filter_map(|id| Some((*id, self.retire(*id)?)))
+            .collect()
     }
 
     /// Takes everybody whom a runtime knows, and forgets of others the names of who has no cgroup that is registered.
@@ -427,7 +450,9 @@ mod tests {
         assert_eq!(listed(&index), ["over", "uid-a", "uid-g"]);
         assert!(!index.learn_seen(&[]));
         assert_eq!(listed(&index), ["uid-a", "uid-g"], "they have cgroups");
-        [5, 6].into_iter().for_each(|it| index.retire(CgroupId(it)));
+        for id in [5, 6] {
+            index.retire(CgroupId(id));
+        }
         index.learn_seen(&pods[..1]);
         assert_eq!(listed(&index), ["uid-a"]);
         index.learn_pods(&[]);
@@ -626,7 +651,38 @@ mod tests {
         check_made(&mut index, 10, [5, 10, 0], "strange", Made::Inner);
         let monitor = format!("crio-conmon-{id}.scope");
         check_made(&mut index, 11, [5, 11, 0], &monitor, Made::Inner);
+        // Below what nobody has registered.
+        check_made(&mut index, 12, [5, 10, 12], &id, Made::Inner);
         assert_eq!(index.len(), 3);
+    }
+
+    #[test]
+    fn a_walk_ends_what_it_misses_once_and_what_it_finds_again_is_there() {
+        let mut index = index();
+        let before = index.known();
+        let mut found: Vec<_> = index
+            .live()
+            .into_iter()
+            .map(|(id, it)| (id, (*it).clone()))
+            .collect();
+        let container = found.iter().position(|it| it.0 == CgroupId(4));
+        let container = found.remove(container.expect("it is registered"));
+        // The kernel tells of the end of another one while the walk is under way.
+        assert!(index.retire(CgroupId(6)).is_some());
+        found.retain(|it| it.0 != CgroupId(6));
+        let gone = index.walked(&before, found.clone());
+        let gone: Vec<_> = gone.into_iter().map(|it| it.0).collect();
+        assert_eq!(gone, [CgroupId(4)], "the other one was told already");
+        assert!(index.retire(CgroupId(4)).is_none());
+        assert!(!index.known().live.contains(&CgroupId(4)));
+        // Its tree is looked at again.
+        found.push(container);
+        let before = index.known();
+        // What is told of while the walk is under way has ended.
+        assert!(index.retire(CgroupId(5)).is_some());
+        index.walked(&before, found);
+        let live = index.known().live;
+        assert!(live.contains(&CgroupId(4)) && !live.contains(&CgroupId(5)));
     }
 
     #[test]

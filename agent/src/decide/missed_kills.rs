@@ -56,7 +56,8 @@ pub struct Missed {
 /// Kills that are known, by cgroup: what one agent leaves to the next.
 pub type KnownKills = BTreeMap<CgroupId, u64>;
 
-/// Cgroups without an account of which reports are kept: of those that nobody has registered yet.
+/// Cgroups without an account of which kills are known, at most: of those that nobody has registered yet, and of those
+/// that are registered no more.
 const MAX_EARLY: usize = 1024;
 
 /// See the module. Times are boottime.
@@ -68,6 +69,8 @@ pub struct KillAccounts {
     /// What earlier agents knew, of cgroups that have no account yet. `None`: none has counted on this node,
     /// so what the kernel has counted until now was nobody's to tell.
     before: Option<KnownKills>,
+    /// What is found now lies in another tree than what earlier agents knew.
+    is_elsewhere: bool,
     /// Reports of cgroups that have no account yet.
     early: KnownKills,
     accounts: BTreeMap<CgroupId, Account>,
@@ -99,10 +102,16 @@ impl KillAccounts {
         self.before = Some(known);
     }
 
-    /// The cgroups that were there before the agent have their accounts; what is found from now on was made
-    /// since.
+    /// From now on another tree is looked at: of what is found in it, and nobody knew, nobody was there to tell.
+    pub fn look_elsewhere(&mut self) {
+        self.is_elsewhere = true;
+    }
+
+    /// The cgroups of the tree have their accounts; what is found from now on was made since. What was known of others
+    /// stays known: they may be in a tree that is looked at again.
     pub fn all_are_found(&mut self) {
-        self.before = Some(KnownKills::new());
+        self.is_elsewhere = false;
+        bound(self.before.get_or_insert_default());
     }
 
     /// What the next agent is to know. `None`: not everything that was there before is looked at yet.
@@ -167,8 +176,10 @@ impl KillAccounts {
     /// What is known of a cgroup that gets an account; `None`: nobody was there to know.
     fn known_of(&mut self, cgroup: CgroupId) -> Option<u64> {
         let early = self.early.remove(&cgroup).unwrap_or_default();
-        let before = self.before.as_mut()?.remove(&cgroup).unwrap_or_default();
-        Some(before + early)
+        match self.before.as_mut()?.remove(&cgroup) {
+            Some(before) => Some(before + early),
+            None => (!self.is_elsewhere).then_some(early),
+        }
     }
 
     /// A program reported a kill.
@@ -187,10 +198,7 @@ impl KillAccounts {
                 None => *self.early.entry(cgroup).or_default() += 1,
             }
         }
-        while self.early.len() > MAX_EARLY {
-            // The oldest: ids grow.
-            self.early.pop_first();
-        }
+        bound(&mut self.early);
     }
 
     /// A reading of the kernel's count. One of a cgroup without an account is left out. Whether something is
@@ -209,11 +217,26 @@ impl KillAccounts {
     /// The cgroup is gone; what was last counted of it is still compared.
     pub fn end(&mut self, cgroup: CgroupId) {
         self.early.remove(&cgroup);
+        if let Some(before) = &mut self.before {
+            before.remove(&cgroup);
+        }
         if let Some(account) = self.accounts.get_mut(&cgroup) {
             account.is_removed = true;
             if account.open.is_none() {
                 self.accounts.remove(&cgroup);
             }
+        }
+    }
+
+    /// It is not in the tree that is looked at. Should it be found again, what is known of it still is.
+    pub fn lose(&mut self, cgroup: CgroupId) {
+        // What is compared still is told by then.
+        let account = self.accounts.get(&cgroup);
+        let known = account.map(|it| it.known.max(it.counted));
+        self.end(cgroup);
+        if let (Some(before), Some(known)) = (&mut self.before, known) {
+            before.insert(cgroup, known);
+            bound(before);
         }
     }
 
@@ -258,6 +281,13 @@ impl KillAccounts {
 
     pub fn is_empty(&self) -> bool {
         self.accounts.is_empty()
+    }
+}
+
+/// The oldest go: ids grow.
+fn bound(kills: &mut KnownKills) {
+    while kills.len() > MAX_EARLY {
+        kills.pop_first();
     }
 }
 

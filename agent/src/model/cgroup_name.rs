@@ -224,7 +224,7 @@ impl CgroupName {
 }
 
 /// Guaranteed has no cgroup of its own; its name here is never a directory.
-pub(super) fn qos_component(class: QosClass) -> &'static str {
+pub fn qos_component(class: QosClass) -> &'static str {
     match class {
         QosClass::Guaranteed => "guaranteed",
         QosClass::Burstable => "burstable",

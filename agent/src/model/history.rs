@@ -176,10 +176,9 @@ impl History {
         }
     }
 
-    /// The pod is gone. To be called some seconds after its end, so that the record of a kill that
-    /// ended it still finds what led up to it.
-    pub fn forget(&mut self, pod: &PodUid) {
-        self.pods.remove(pod);
+    /// The others are gone.
+    pub fn keep(&mut self, is_there: impl Fn(&PodUid) -> bool) {
+        self.pods.retain(|it, _| is_there(it));
     }
 
     /// The minute before `now_ns`, boottime, oldest first.
@@ -226,7 +225,7 @@ mod tests {
             pod_sample(SECOND, 3),
         ];
         assert_eq!(history.pod(&uid, SECOND), expected);
-        history.forget(&uid);
+        history.keep(|it| *it != uid);
         assert_eq!(history.pod(&uid, SECOND), []);
     }
 

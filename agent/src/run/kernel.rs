@@ -46,6 +46,8 @@ use crate::sys::{Dir, Root, clock, syscall};
 
 /// Events taken from one ring before the OOM ring is looked at again.
 const BATCH: usize = 512;
+/// Batches of each ring that are taken before anything else is done: more than any ring holds.
+const MAX_BATCHES: u32 = 64;
 /// Kills taken in one go: an agent that dies takes along those that it has not handed on.
 const KILLS: usize = 16;
 
@@ -95,6 +97,8 @@ pub(super) enum News<'a> {
         cgroup: &'a CgroupLineage,
         name: &'a str,
     },
+    /// A process was killed in a cgroup that lies elsewhere and is not registered.
+    Outside(CgroupId),
     /// A cgroup below that of all pods is gone.
     Gone(CgroupId),
     /// A process was put into a cgroup below that of all pods.
@@ -404,14 +408,20 @@ impl Listener {
         while self.streams.rings().next().is_some() {
             self.follow();
             let begun = clock::boottime();
-            while self.drain_all() {}
+            // Who is written to as fast as it reads does the rest all the same.
+            let is_drained = (0..MAX_BATCHES).any(|_| !self.drain_all());
+            // Kills come before each batch.
             self.shared.kill_counts.heard(begun);
-            self.shared.heard.send_replace(Some(begun));
+            if is_drained {
+                self.shared.heard.send_replace(Some(begun));
+            }
             self.count_kernel();
             if stop.is_asked() {
                 return;
             }
-            self.wait();
+            if is_drained {
+                self.wait();
+            }
         }
     }
 
@@ -504,6 +514,35 @@ impl Listener {
 
     /// Handles at most `max` events of a stream. True: there may be more.
     fn drain(&mut self, stream: Stream, max: usize) -> bool {
+        let (events, is_more) = self.take(stream, max);
+        // A cgroup is made before anything happens in it, and ends after that.
+        let mut ends = Vec::new();
+        if stream != Stream::Cgroup && self.cgroups_first && !events.is_empty() {
+            while self.drain_made(&mut ends) {}
+        }
+        for event in events.into_iter().chain(ends) {
+            self.handle(&event);
+        }
+        is_more
+    }
+
+    /// Handles a batch of cgroups that were made; what else became of cgroups is put into `ends`. True: there may be more.
+    fn drain_made(&mut self, ends: &mut Vec<KernelEvent>) -> bool {
+        let (events, is_more) = self.take(Stream::Cgroup, BATCH);
+        for event in events {
+            match &event {
+                KernelEvent::Cgroup(CgroupEvent {
+                    change: CgroupChange::Created { .. },
+                    ..
+                }) => self.handle(&event),
+                _ => ends.push(event),
+            }
+        }
+        is_more
+    }
+
+    /// Takes at most `max` events of a stream from its ring. True: there may be more.
+    fn take(&mut self, stream: Stream, max: usize) -> (Vec<KernelEvent>, bool) {
         let mut events = Vec::new();
         let drained = self
             .streams
@@ -518,14 +557,7 @@ impl Listener {
             *self.malformed.entry(stream).or_default() += drained.malformed as u64;
         }
         self.note_filled(stream, &drained, is_more);
-        // A cgroup is made before anything happens in it.
-        if stream != Stream::Cgroup && self.cgroups_first && !events.is_empty() {
-            while self.drain(Stream::Cgroup, BATCH) {}
-        }
-        for event in events {
-            self.handle(&event);
-        }
-        is_more
+        (events, is_more)
     }
 
     /// What is taken in full batches, one after the other, was in the ring together.
@@ -665,8 +697,13 @@ impl Listener {
         (self.tell)(News::Kill { kill, attribution });
     }
 
-    /// Tells of the cgroups of a victim that nobody knows: they were made while nobody listened.
+    /// Tells of the cgroups of a victim that nobody knows: they were made while nobody listened, or where nobody does.
     fn meet(&self, kill: &OomKill) {
+        let victim = &kill.victim_cgroup;
+        if !victim.in_root && self.shared.index().get(victim.cgroup_id).is_none() {
+            (self.tell)(News::Outside(victim.cgroup_id));
+            return;
+        }
         for (cgroup, name) in kill.victim_cgroup.steps().zip(&kill.victim_names) {
             let is_known = self.shared.index().get(cgroup.cgroup_id).is_some();
             if !is_known && !name.is_empty() {

@@ -69,10 +69,14 @@ impl KillCounts {
         self.accounts().resume(known);
     }
 
-    /// What is found from now on was made since the agent runs. What is known is saved for the next one.
-    pub(super) fn all_are_found(&self, saver: &CountSaver) {
+    /// See [`KillAccounts::look_elsewhere`].
+    pub(super) fn look_elsewhere(&self) {
+        self.accounts().look_elsewhere();
+    }
+
+    /// What is found from now on was made since the agent runs.
+    pub(super) fn all_are_found(&self) {
         self.accounts().all_are_found();
-        saver.save();
     }
 
     /// See [`KillAccounts::known`].
@@ -209,6 +213,16 @@ impl KillCounts {
 
     pub(super) fn end(&self, cgroup: CgroupId) {
         self.accounts().end(cgroup);
+        self.unwatch(cgroup);
+    }
+
+    /// A look at the tree has not found it.
+    pub(super) fn lose(&self, cgroup: CgroupId) {
+        self.accounts().lose(cgroup);
+        self.unwatch(cgroup);
+    }
+
+    fn unwatch(&self, cgroup: CgroupId) {
         if self.cgroups().remove(&cgroup).is_some() {
             self.ring_if_watched();
         }

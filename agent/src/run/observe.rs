@@ -137,6 +137,8 @@ struct Loop {
     gather_due: Duration,
     measure_due: Duration,
     kubelet_due: Duration,
+    /// When the kubelet of the tree was there last; `None`: it was not yet.
+    kubelet_seen: Option<Duration>,
 }
 
 /// For `ballast check`.
@@ -343,6 +345,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     // Kubelet keeps its state there unless it is told otherwise; nothing is said of one that is not there.
     let nodefs = FilesystemProbe::new(&root, Path::new(DEFAULT_ROOT_DIRECTORY), &patience);
     let now = clock::boottime();
+    let kubelet_seen = kubelet.as_ref().is_ok().then_some(now);
     let mut state = Loop {
         sweeper: sweeper(&config, &node, &tree, &background, &nodefs, place.as_ref()),
         pressure: None,
@@ -372,6 +375,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         gather_due: now,
         measure_due: now,
         kubelet_due: now,
+        kubelet_seen,
     };
     state.sweeper.set_bell(bell.clone());
     state.begin();
@@ -418,7 +422,8 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     // The kernel tells what is made from then on, and the walk finds what was made before.
     listener.iter().for_each(Prepared::wait_watched);
     state.walk();
-    tree.kernel.kill_counts.all_are_found(&saver);
+    // For the next agent.
+    saver.save();
     drop(saver);
     // Before the first kill is told.
     let (told_kills, _asked_only) = match observe.kubernetes.events {
@@ -460,7 +465,7 @@ fn sweeper(
         metrics: tree.metrics.clone(),
         interval: config.stats_interval,
     };
-    let cgroups = place.map_or_else(Place::nowhere, Place::qos_cgroups);
+    let cgroups = place.and_then(Place::qos_cgroups);
     Sweeper::new(node, cgroups, nodefs.clone(), parts)
 }
 
@@ -641,6 +646,11 @@ impl Loop {
             }
         };
         self.set_fault(Fault::Nowhere, why);
+        if let (Some(place), Some(followed)) = (&place, &followed)
+            && !place.roots.contains(&followed.root)
+        {
+            self.tree.kernel.kill_counts.look_elsewhere();
+        }
         if place.as_ref() != followed.as_deref() {
             self.sweeper = sweeper(
                 &self.config,
@@ -678,8 +688,8 @@ impl Loop {
         }
         let trees = Arc::clone(self.node.reader.trees());
         let page_size = self.node.identity.page_size.0;
-        let path = kubepods.unwrap_or_else(CgroupPath::root);
-        let reader = NodeReader::open(&root, trees, &path, self.nodefs.clone(), page_size);
+        let nodefs = self.nodefs.clone();
+        let reader = NodeReader::open(&root, trees, kubepods.as_ref(), nodefs, page_size);
         let kubelet = self.kubelet_config();
         self.pressure = reader.ok().map(|it| Pressure::new(it, kubelet));
         self.tree.set_place(place);
@@ -689,6 +699,9 @@ impl Loop {
         let now = clock::boottime();
         self.walked_at = now;
         let failed = self.tree.walk().err();
+        if failed.is_none() && self.tree.place().is_some() {
+            self.tree.kernel.kill_counts.all_are_found();
+        }
         let why = failed.map(|it| crate::observe::chain(&it));
         self.set_fault(Fault::Unreadable, why);
         self.take_pods(true);

@@ -357,7 +357,9 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     )?;
     let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
     state.recover(listener.as_ref().map(|it| it.waiting.as_slice()))?;
-    shared.kill_counts.all_are_found(&saver);
+    shared.kill_counts.all_are_found();
+    // For the next agent.
+    saver.save();
     drop(saver);
     let _listener = listener.map(Prepared::listen);
     let _watcher = watch::spawn(&state.manifests, to_loop.clone())?;

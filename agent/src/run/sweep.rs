@@ -159,7 +159,7 @@ impl Sweeper {
     /// system that is shown.
     pub(super) fn new(
         node: &Node,
-        qos_cgroups: [CgroupPath; 3],
+        qos_cgroups: Option<[CgroupPath; 3]>,
         nodefs: FilesystemProbe,
         parts: Parts,
     ) -> Self {
@@ -215,12 +215,9 @@ impl Sweeper {
         }
         self.reader.keep(pods.iter().cloned());
         let uids: BTreeSet<&PodUid> = pods.iter().map(|it| &it.pod.uid).collect();
-        let before = self.pods.iter().map(|it| &it.pod.uid);
         let history = &self.parts.background.history;
         let mut history = history.write().unwrap_or_else(PoisonError::into_inner);
-        before
-            .filter(|it| !uids.contains(it))
-            .for_each(|it| history.forget(it));
+        history.keep(|it| uids.contains(it));
         drop(history);
         self.pods = pods;
     }

@@ -60,7 +60,7 @@ pub struct Kubepods {
 }
 
 /// The cgroup of all pods right below one of `roots`, and which of these it is. Of several, since kubelet was told
-/// another driver in between, the one with the most pods; of those that have as many, the one that changed last.
+/// another driver in between, the one in which a pod was made last; without any pod, the one that changed last.
 /// `None`: there is none yet.
 pub fn kubepods(
     trees: &Trees,
@@ -85,7 +85,7 @@ pub fn kubepods(
             }
         }
     }
-    // To count pods is to walk a tree: only where there is something to choose.
+    // To look at pods is to walk a tree: only where there is something to choose.
     let chosen = match found.len() {
         0 | 1 => 0,
         _ => {
@@ -100,14 +100,20 @@ pub fn kubepods(
     Ok(chosen.map(|(_, root, it)| (root.clone(), it)))
 }
 
-/// How much is going on in a cgroup of all pods, which has the directory `dir`: the pods in it, and when it last
-/// changed.
-fn life(dir: &Dir, kubepods: &CgroupPath, root: &CgroupPath) -> Result<(usize, Duration), FsError> {
-    let mut n_pods = 0;
-    walk_below(dir, kubepods, root, &mut |_, owner| {
-        n_pods += usize::from(matches!(owner.level, Level::Pod { .. }));
+/// What is going on in a cgroup of all pods, which has the directory `dir`: its youngest pod, as ids grow
+/// (fs/kernfs/dir.c, Linux 6.12: `__kernfs_new_node`), and when it last changed.
+fn life(
+    dir: &Dir,
+    kubepods: &CgroupPath,
+    root: &CgroupPath,
+) -> Result<(Option<CgroupId>, Duration), FsError> {
+    let mut youngest = None;
+    walk_below(dir, kubepods, root, &mut |id, owner| {
+        if matches!(owner.level, Level::Pod { .. }) {
+            youngest = youngest.max(Some(id));
+        }
     })?;
-    Ok((n_pods, dir.changed_at()?))
+    Ok((youngest, dir.changed_at()?))
 }
 
 /// Hands on what is at `root`: kubepods, QoS classes, pods and containers, parents first, and containers
@@ -122,6 +128,34 @@ pub fn walk(
     };
     match memory.dir.descend(root.components()) {
         Ok(dir) => walk_below(&dir, root, root, found)?,
+        Err(error) if error.is_gone() => {}
+        Err(error) => return Err(error),
+    }
+    walk_misplaced(&memory.dir, root, found)
+}
+
+/// Hands on what lies beside `kubepods`, which is at `root`: below the cgroup of all pods of the other driver, and
+/// containers that their runtime has put elsewhere.
+pub fn walk_beside(
+    trees: &Trees,
+    root: &CgroupPath,
+    kubepods: &CgroupPath,
+    found: &mut dyn FnMut(CgroupId, Owner),
+) -> Result<(), FsError> {
+    let Some(memory) = memory(trees) else {
+        return Ok(());
+    };
+    match memory.dir.descend(root.components()) {
+        Ok(dir) => {
+            for (name, path) in children(&dir, root)? {
+                if path != *kubepods
+                    && is_kubepods(&path, root)
+                    && let Some(child) = open(&dir, &name)?
+                {
+                    walk_below(&child, &path, root, found)?;
+                }
+            }
+        }
         Err(error) if error.is_gone() => {}
         Err(error) => return Err(error),
     }
@@ -380,6 +414,13 @@ mod tests {
             format!("/system.slice/containerd.service/{triple}"),
         ];
         assert_eq!(node.walked("/"), expected);
+        let mut beside = Vec::new();
+        let [root, kubepods] = ["/", "/kubepods"].map(|it| it.parse().unwrap());
+        walk_beside(&node.trees(), &root, &kubepods, &mut |_, it| {
+            beside.push(it.path.to_string());
+        })
+        .unwrap();
+        assert_eq!(beside, expected[1..], "of another driver, and misplaced");
         assert_eq!(node.walked("/absent.slice"), [""; 0]);
     }
 }

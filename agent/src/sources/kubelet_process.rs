@@ -97,10 +97,14 @@ impl KubeletProcess {
         of(self.pid) == Some(of_node)
     }
 
+    /// Boottime, to a clock tick.
+    pub fn since_boot(&self) -> Duration {
+        Duration::from_nanos(self.start_ticks.saturating_mul(NS_PER_TICK))
+    }
+
     /// By the clock of the node as it goes now.
     pub fn started_at(&self) -> SystemTime {
-        let since_boot = Duration::from_nanos(self.start_ticks.saturating_mul(NS_PER_TICK));
-        let age = clock::boottime().saturating_sub(since_boot);
+        let age = clock::boottime().saturating_sub(self.since_boot());
         SystemTime::UNIX_EPOCH + clock::wall().saturating_sub(age)
     }
 

@@ -31,7 +31,7 @@ pub struct NodeReader {
     loadavg: Option<HeldFile>,
     stall: Option<StallFile>,
     root_memory: Option<MemoryFiles>,
-    kubepods: CgroupPath,
+    kubepods: Option<CgroupPath>,
     kubepods_memory: Option<MemoryFiles>,
     kubepods_limit: Option<LimitFile>,
     kubepods_stall: Option<StallFile>,
@@ -50,12 +50,12 @@ struct Settings {
 }
 
 impl NodeReader {
-    /// `nodefs`: the file system of the state directory; `page_size` in bytes. Fails when the size of the memory is not known; any other file may be
-    /// missing.
+    /// `kubepods`: `None` where there is none; `nodefs`: the file system of the state directory; `page_size` in bytes.
+    /// Fails when the size of the memory is not known; any other file may be missing.
     pub fn open(
         root: &Root,
         trees: Arc<Trees>,
-        kubepods: &CgroupPath,
+        kubepods: Option<&CgroupPath>,
         nodefs: FilesystemProbe,
         page_size: u64,
     ) -> Result<Self, ReadError> {
@@ -74,7 +74,7 @@ impl NodeReader {
             trees,
             nodefs,
             page_size,
-            kubepods: kubepods.clone(),
+            kubepods: kubepods.cloned(),
             kubepods_memory: None,
             kubepods_limit: None,
             kubepods_stall: None,
@@ -163,28 +163,28 @@ impl NodeReader {
     }
 
     fn kubepods(&mut self) -> Option<MemoryUse> {
-        let (trees, path) = (&self.trees, &self.kubepods);
+        let (trees, path) = (&self.trees, self.kubepods.as_ref());
         held(
             &mut self.kubepods_memory,
-            || MemoryFiles::open(trees, path).ok()?,
+            || MemoryFiles::open(trees, path?).ok()?,
             |it| it.read(&mut self.buffer),
         )
     }
 
     fn kubepods_limit(&mut self) -> Option<u64> {
-        let (trees, path) = (&self.trees, &self.kubepods);
+        let (trees, path) = (&self.trees, self.kubepods.as_ref());
         held(
             &mut self.kubepods_limit,
-            || LimitFile::open(trees, path).ok()?,
+            || LimitFile::open(trees, path?).ok()?,
             |it| it.read(&mut self.buffer),
         )
     }
 
     fn kubepods_stall(&mut self) -> Option<StallTotals> {
-        let (trees, path) = (&self.trees, &self.kubepods);
+        let (trees, path) = (&self.trees, self.kubepods.as_ref());
         held(
             &mut self.kubepods_stall,
-            || StallFile::open(trees, path).ok()?,
+            || StallFile::open(trees, path?).ok()?,
             |it| it.read(&mut self.buffer),
         )
     }

@@ -5,11 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use ballast::model::cgroup_name::CgroupDriver;
 use ballast::model::record::{EventRecord, OomScope};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming, container_id};
-use ballast_tests::scrape::{get, text};
+use ballast_tests::scrape::{free_address, get, text};
+use ballast_tests::wait::wait_for;
 
 use super::{LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, limited, pod_of, wait_kills};
 use crate::look::oom_detail;
@@ -171,6 +173,32 @@ fn what_another_driver_left_hides_no_pod() -> Result<()> {
     Ok(())
 }
 
+/// Their cgroups are not those that the kernel tells of, and their kills are not the host's.
+#[cfg_attr(feature = "privileged", test)]
+fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
+    let before = KubeTree::new("still", Driver::Cgroupfs)?;
+    let pod = before.pod(UID)?;
+    let container = limited(&pod, 81)?;
+    let tree = before.by(Driver::Systemd)?;
+    tree.pod(STATIC_UID)?;
+    let mut agent = Agent::observing("observe-still", &before)?;
+    agent.start()?;
+    let status = agent.wait("both pods are shown", |it| it.pods.len() == 2)?;
+    assert_eq!(status.node.cgroup.driver, Some(CgroupDriver::Systemd));
+    eat(&container)?;
+    // And one that was made since.
+    let made = limited(&pod, 82)?;
+    eat(&made)?;
+    let kills = wait_kills(&agent, 2)?;
+    for (kill, container) in kills.iter().zip([&container, &made]) {
+        check_kill(kill, &pod, container, OomScope::Container)?;
+    }
+    agent.wait("they are the pod's", |status| {
+        pod_of(status, UID).is_some_and(|it| it.oom_kills == 2)
+    })?;
+    Ok(())
+}
+
 /// A cgroup of a name that nobody knows: in a pod it is the pod's, elsewhere below kubepods of no pod, and never
 /// the host's. Its limit is not that of what it lies in.
 #[cfg_attr(feature = "privileged", test)]
@@ -240,16 +268,26 @@ fn a_minute_of_churn_leaves_no_pod_behind() -> Result<()> {
 fn churn(name: &str, n: u32, every: Duration) -> Result<()> {
     let tree = KubeTree::new(name, Driver::Cgroupfs)?;
     let mut agent = Agent::observing(&format!("observe-{name}"), &tree)?;
+    agent.metrics = free_address()?;
     agent.start()?;
     let burstable = tree.pod("0123")?;
     burstable.remove();
     let burstable = cgroup::dir_of("memory", &format!("{}/burstable", tree.kubepods()));
+    // A process that is in some of them for a moment.
+    let home = KubeContainer::at(&format!("{}/home", tree.root))?;
+    let process = home.run_on_host("exec sleep 3600")?;
+    let visitor = process.id().to_string();
     let began = Instant::now();
     for i in 0..n {
         thread::sleep((every * i).saturating_sub(began.elapsed()));
         let pod = burstable.join(format!("pod{i:032x}"));
         let container = pod.join(container_id(u64::from(i)));
         std::fs::create_dir_all(&container)?;
+        if i % 50 == 0 {
+            // Its last reading is taken.
+            std::fs::write(container.join("cgroup.procs"), &visitor)?;
+            cgroup::write("memory", &home.path, "cgroup.procs", &visitor)?;
+        }
         std::fs::remove_dir(container)?;
         std::fs::remove_dir(pod)?;
     }
@@ -260,6 +298,12 @@ fn churn(name: &str, n: u32, every: Duration) -> Result<()> {
     ));
     let status = agent.wait("no pod is left", |it| it.pods.is_empty())?;
     assert_eq!(status.node.ebpf.lost.values().sum::<u64>(), 0);
+    wait_for("kubepods and a class are all there is", || {
+        let page = text(&agent.metrics, "/metrics")?;
+        Ok(page
+            .lines()
+            .any(|it| it == "ballast_objects{kind=\"cgroup\"} 2"))
+    })?;
     let pod = tree.pod(UID)?;
     agent.wait("the next one is seen", |it| pod_of(it, UID).is_some())?;
     pod.remove();

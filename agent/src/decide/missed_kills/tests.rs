@@ -176,6 +176,43 @@ fn what_is_known_goes_on_with_the_next_agent() {
 }
 
 #[test]
+fn of_a_tree_that_nobody_has_looked_at_only_what_comes_is_missed() {
+    const OTHER: CgroupId = CgroupId(70);
+    let mut accounts = resumed(false, 3);
+    accounts.look_elsewhere();
+    accounts.adopt(OTHER, counted(20), at(1000));
+    accounts.all_are_found();
+    assert_eq!(settle(&mut accounts, 9000), []);
+    accounts.count(OTHER, counted(21), at(9000));
+    assert_eq!(settle(&mut accounts, 20_000), [(OTHER, 1)]);
+    // That of before is looked at again, by this agent or by the next.
+    let known = accounts.known().expect("all are found");
+    let mut next = KillAccounts::new(false);
+    next.resume(known);
+    for mut accounts in [accounts, next] {
+        accounts.adopt(CONTAINER, counted(4), at(20_000));
+        accounts.all_are_found();
+        assert_eq!(settle(&mut accounts, 30_000), [(CONTAINER, 1)]);
+    }
+}
+
+#[test]
+fn a_cgroup_that_was_lost_and_is_found_is_known() {
+    let mut accounts = resumed(false, 3);
+    accounts.adopt(CONTAINER, counted(3), at(1000));
+    accounts.all_are_found();
+    accounts.count(CONTAINER, counted(5), at(2000));
+    accounts.lose(CONTAINER);
+    assert_eq!(settle(&mut accounts, 9000), [(CONTAINER, 2)]);
+    accounts.adopt(CONTAINER, counted(6), at(10_000));
+    assert_eq!(settle(&mut accounts, 20_000), [(CONTAINER, 1)]);
+    // One whose end was told is over.
+    accounts.lose(CONTAINER);
+    accounts.end(CONTAINER);
+    assert_eq!(accounts.known(), Some(KnownKills::new()));
+}
+
+#[test]
 fn a_count_from_before_is_the_same_at_each_reading() {
     // Before Linux 5.17 nobody knows how many cgroups went as a whole: one of three processes did.
     let counted = OomCount {

@@ -21,7 +21,7 @@ impl Metrics {
             .set(1);
     }
 
-    /// `mode`, cgroup version, driver and whether nothing is written, once at start.
+    /// `mode`, cgroup version, driver and whether nothing is written, in place of what was so before.
     pub fn set_mode(&self, mode: &str, cgroup: &str, driver: &str, is_dry_run: bool) {
         let labels = [
             mode,
@@ -29,11 +29,9 @@ impl Metrics {
             driver,
             if is_dry_run { "true" } else { "false" },
         ];
-        self.shared
-            .agent
-            .mode_info
-            .with_label_values(&labels)
-            .set(1);
+        let family = &self.shared.agent.mode_info;
+        family.reset();
+        family.with_label_values(&labels).set(1);
     }
 
     pub fn set_feature(&self, feature: &'static str, is_enabled: bool) {

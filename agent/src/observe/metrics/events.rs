@@ -15,6 +15,14 @@ use crate::model::pod::PodUid;
 use crate::model::record::{Event, OomDetail, OomScope};
 use crate::model::workload::Workload;
 
+/// Of a DNS label, which the name of a container is (staging/src/k8s.io/apimachinery/pkg/util/validation, v1.36:
+/// `DNS1123LabelMaxLength`); ids of runtimes have 64.
+const LONGEST_CONTAINER_NAME: usize = 63;
+
+/// Ids of containers of a pod that are gone, which are told apart; and what stands for them beyond, which no name is.
+const MOST_GONE: usize = 16;
+const GONE: &str = "-";
+
 impl Metrics {
     /// Counts one kill. `workload`: that of the pod; `None`: it is not known yet, and
     /// [`Metrics::count_workloads`] counts the kill when it is.
@@ -197,9 +205,27 @@ impl Metrics {
         kills.get(&*uid.0).map_or(0, |it| it.values().sum())
     }
 
-    /// Remembers of these pods alone how many kills there were.
-    pub fn keep_pods(&self, uids: &BTreeSet<&str>) {
-        lock(&self.shared.kills_by_container).retain(|uid, _| uids.contains(&**uid));
+    /// Remembers of these pods alone how many kills there were. `pods`: the ids of the containers that are there, by the
+    /// UID. Of those that are gone and have no name the first few are told apart, since a name may still come: a
+    /// container that is started again and again has another id each time.
+    pub fn keep_pods(&self, pods: &BTreeMap<&str, BTreeSet<&str>>) {
+        let mut kills = lock(&self.shared.kills_by_container);
+        kills.retain(|uid, _| pods.contains_key(&**uid));
+        for (uid, of_pod) in kills.iter_mut() {
+            let there = pods.get(&**uid);
+            let is_id = |it: &str| it.len() > LONGEST_CONTAINER_NAME;
+            let is_gone = |it: &str| is_id(it) && !there.is_some_and(|there| there.contains(it));
+            if of_pod.keys().filter(|it| is_gone(it)).count() <= MOST_GONE {
+                continue;
+            }
+            let mut n_gone = 0;
+            of_pod.retain(|id, n| {
+                let is_kept = !is_gone(id);
+                n_gone += if is_kept { 0 } else { *n };
+                is_kept
+            });
+            *of_pod.entry(GONE.into()).or_default() += n_gone;
+        }
     }
 
     /// Counts kills by ids besides, for [`Metrics::name_kills`]. `owner`: of the cgroup of the victims.

@@ -460,9 +460,11 @@ impl Loop {
         let root = Root::host();
         if let Ok(kubelet) = &mut self.kubelet
             && kubelet.is_there(&root)
-            && kubelet.look_again(&root, &self.settings)
         {
-            return;
+            self.kubelet_seen = Some(now);
+            if kubelet.look_again(&root, &self.settings) {
+                return;
+            }
         }
         let found = self.find_kubelet(&root);
         if let (Err(KubeletError::Within(_)), Some(asker)) = (&found, &self.settings_asker) {
@@ -512,13 +514,32 @@ impl Loop {
         }
     }
 
+    /// The one of the tree that is followed; or one that came after it and was told another `cgroupRoot`.
     fn find_kubelet(&self, root: &Root) -> Result<Kubelet, KubeletError> {
         let place = self.tree.place();
         let pods = place.as_ref().map(|it| &it.root);
-        Kubelet::find(root, &self.settings, pods)
+        let all = Kubelets::read(root, &self.settings);
+        let elsewhere = match all.choose(root, pods) {
+            Err(error @ KubeletError::Elsewhere(_)) if self.settings.cgroup_roots.is_empty() => {
+                error
+            }
+            found => return found,
+        };
+        let is_next = |it: &Kubelet| {
+            let since = it.process.since_boot();
+            self.kubelet_seen.is_none_or(|seen| seen < since)
+                && it.process.has_cgroups_of_the_node(root)
+        };
+        let other = all.choose(root, None).ok();
+        other.filter(is_next).ok_or(elsewhere)
     }
 
     fn set_kubelet(&mut self, found: Result<Kubelet, KubeletError>) {
+        if found.is_ok() {
+            self.kubelet_seen = Some(clock::boottime());
+            // Its pods may lie elsewhere.
+            self.tree.want_walk();
+        }
         let untold = self.untold.as_ref().map(|it| it.why.as_str());
         self.kubelet = found.map_err(|error| in_full(&error, untold));
         self.placement.begin_anew();

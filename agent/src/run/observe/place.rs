@@ -2,7 +2,7 @@
 
 use crate::decide::kube_root::{Ambiguous, Evidence, choose};
 use crate::model::cgroup::Controller;
-use crate::model::cgroup_name::CgroupName;
+use crate::model::cgroup_name::{CgroupDriver, qos_component};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::pod::QosClass;
 use crate::sources::cgroupfs::CgroupReader;
@@ -15,6 +15,8 @@ use crate::sys::{FsError, Root};
 pub(super) struct Place {
     /// `cgroupRoot` of kubelet on disk.
     pub root: CgroupPath,
+    /// The same by either driver, as far as there are pods below it: those of the other may still run.
+    pub roots: Vec<CgroupPath>,
     pub kubepods: Kubepods,
 }
 
@@ -39,8 +41,13 @@ impl Place {
             configured: configured.to_vec(),
             found: find_roots(reader.trees(), configured)?,
         };
-        let found = kubepods(reader.trees(), &choose(&evidence)?)?;
-        Ok(found.map(|(root, kubepods)| Self { root, kubepods }))
+        let roots = choose(&evidence)?;
+        let found = kubepods(reader.trees(), &roots)?;
+        Ok(found.map(|(root, kubepods)| Self {
+            root,
+            roots,
+            kubepods,
+        }))
     }
 
     /// Whether it is still the cgroup that was found.
@@ -49,25 +56,62 @@ impl Place {
         dir.is_ok_and(|it| it.inode() == self.kubepods.id.0)
     }
 
-    /// The cgroups of [`Place::qos_cgroups`] where there are none: nothing is read of them.
-    pub(super) fn nowhere() -> [CgroupPath; 3] {
-        let [kubepods, burstable, best_effort] =
-            ["/kubepods", "/kubepods/burstable", "/kubepods/besteffort"];
-        [kubepods, burstable, best_effort].map(|it| it.parse().expect("a path without a fault"))
-    }
-
     /// Kubepods and the two QoS classes that have a cgroup of their own in it, Burstable first.
-    pub(super) fn qos_cgroups(&self) -> [CgroupPath; 3] {
+    pub(super) fn qos_cgroups(&self) -> Option<[CgroupPath; 3]> {
         let Kubepods { path, driver, .. } = &self.kubepods;
-        let classes = [
-            QosClass::Guaranteed,
-            QosClass::Burstable,
-            QosClass::BestEffort,
-        ];
-        match CgroupName::parse(path.as_str(), *driver) {
-            Ok(name) => classes.map(|class| name.qos(class).at(*driver)),
-            // A root of a name that kubelet could not have made.
-            Err(_) => classes.map(|_| path.clone()),
-        }
+        let class = |class| {
+            let class = qos_component(class);
+            let name = match driver {
+                CgroupDriver::Cgroupfs => class.to_owned(),
+                CgroupDriver::Systemd => {
+                    let stem = path.components().last()?.strip_suffix(".slice")?;
+                    format!("{stem}-{class}.slice")
+                }
+            };
+            path.join(&name).ok()
+        };
+        let [burstable, best_effort] = [QosClass::Burstable, QosClass::BestEffort].map(class);
+        Some([path.clone(), burstable?, best_effort?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::event::CgroupId;
+
+    #[test]
+    fn classes_lie_in_kubepods_as_the_driver_has_them() {
+        let classes = |path: &str, driver| {
+            let path: CgroupPath = path.parse().expect("a path");
+            let place = Place {
+                root: CgroupPath::root(),
+                roots: Vec::new(),
+                kubepods: Kubepods {
+                    path,
+                    id: CgroupId(7),
+                    driver,
+                },
+            };
+            let classes = place.qos_cgroups().expect("there are some");
+            classes.map(|it| it.to_string())
+        };
+        assert_eq!(
+            classes("/my_root/kubepods", CgroupDriver::Cgroupfs),
+            [
+                "/my_root/kubepods",
+                "/my_root/kubepods/burstable",
+                "/my_root/kubepods/besteffort"
+            ]
+        );
+        let slice = "/a.slice/a-kubepods.slice";
+        assert_eq!(
+            classes(slice, CgroupDriver::Systemd),
+            [
+                slice.to_owned(),
+                format!("{slice}/a-kubepods-burstable.slice"),
+                format!("{slice}/a-kubepods-besteffort.slice")
+            ]
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! What the loop shows: the status document and the gauges. What only the manager of the node knows is not in
 //! it: books, reservations, the state of a container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,8 +45,14 @@ impl Loop {
         if self.tree.place().is_some() {
             let live = self.tree.kernel.index().live();
             // Not those that are shown: a kill may be counted in a pod before it is.
-            let uids = live.iter().filter_map(|(_, it)| Some(&*it.uid()?.0));
-            self.metrics.keep_pods(&uids.collect());
+            let mut there: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+            for (_, owner) in &live {
+                if let Some(uid) = owner.uid() {
+                    let ids = there.entry(&uid.0).or_default();
+                    ids.extend(owner.container().map(|it| it.id.as_str()));
+                }
+            }
+            self.metrics.keep_pods(&there);
         }
         self.count_objects(pods.len(), containers().count());
         if let Some(reports) = &self.reports {
@@ -130,6 +136,7 @@ impl Loop {
                 .chain(self.kubelet_warnings())
                 .chain(self.placement.warnings())
                 .chain(self.strange_list(pods.len()))
+                .chain(misplaced(pods))
                 .chain(
                     events_fault.map(|why| format!("OOM kills are no Events of their pods: {why}")),
                 )
@@ -311,4 +318,22 @@ fn bounds(requests: Option<ResourceBounds>, stats: Option<&CgroupStats>) -> Reso
         memory_limit_bytes: spec.and_then(|it| it.memory_limit).map(Bytes),
         ..requests.unwrap_or_default()
     }
+}
+
+/// Containers that their runtime has put elsewhere than into the cgroup of their pod.
+fn misplaced(pods: &[Arc<KnownPod>]) -> Option<String> {
+    let of_pod = |pod: &Arc<KnownPod>| {
+        let containers = pod.containers.iter().map(|it| &it.cgroup);
+        let elsewhere = containers.filter(|it| it.below(&pod.cgroup).is_none());
+        elsewhere.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let all: Vec<String> = pods.iter().flat_map(of_pod).collect();
+    let first = all.first()?;
+    let which = match all.len() {
+        1 => format!("a container lies outside the cgroup of its pod ({first})"),
+        n => format!("{n} containers lie outside the cgroups of their pods (as {first})"),
+    };
+    Some(format!(
+        "{which}, whose limits do not hold there: kubelet and its runtime have different cgroup drivers"
+    ))
 }

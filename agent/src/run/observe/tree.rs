@@ -121,6 +121,7 @@ impl KubeTree {
                     self.want_walk();
                 }
             }
+            News::Outside(id) => self.look_outside(id),
             News::Entered(id) => self.entered(id),
             News::Emptied(id) => self.emptied(id),
             News::Gone(id) => self.gone(id),
@@ -375,13 +376,10 @@ impl KubeTree {
     }
 
     fn gone(&self, id: CgroupId) {
-        let owner = {
-            let mut index = self.kernel.index_mut();
-            let owner = index.get(id).and_then(|it| it.owner);
-            index.retire(id);
-            owner
+        // One that a walk has missed has ended already.
+        let Some(owner) = self.kernel.index_mut().retire(id) else {
+            return;
         };
-        let Some(owner) = owner else { return };
         self.kernel.kill_counts.end(id);
         self.show_end(id, &owner);
         if owner.level == Level::Kubepods {
@@ -453,20 +451,25 @@ impl KubeTree {
     pub(super) fn walk(&self) -> Result<(), FsError> {
         // Who wants one from now on wants another.
         self.is_walk_wanted.store(false, Ordering::Relaxed);
+        let walked = self.walk_once();
+        if walked.is_err() {
+            self.is_walk_wanted.store(true, Ordering::Relaxed);
+        }
+        walked
+    }
+
+    fn walk_once(&self) -> Result<(), FsError> {
         let place = self.place();
-        let before: BTreeSet<CgroupId> = {
-            let live = self.kernel.index().live();
-            live.into_iter().map(|(id, _)| id).collect()
-        };
+        let before = self.kernel.index().known();
         let mut found = Vec::new();
-        if let Some(place) = place {
-            kube_tree::walk(self.reader.trees(), &place.root, &mut |id, owner| {
+        for root in place.iter().flat_map(|it| &it.roots) {
+            kube_tree::walk(self.reader.trees(), root, &mut |id, owner| {
                 found.push((id, owner));
             })?;
         }
         let new: Vec<(CgroupId, Arc<Owner>)> = found
             .iter()
-            .filter(|(id, _)| !before.contains(id))
+            .filter(|(id, _)| !before.live.contains(id))
             .map(|(id, owner)| (*id, Arc::new(owner.clone())))
             .collect();
         // Before anybody can be told of a kill in it.
@@ -476,7 +479,7 @@ impl KubeTree {
         let gone = self.kernel.index_mut().walked(&before, found);
         new.iter().for_each(|(_, owner)| self.ask_for(owner));
         for (id, owner) in gone {
-            self.kernel.kill_counts.end(id);
+            self.kernel.kill_counts.lose(id);
             self.show_end(id, &owner);
         }
         if !new.is_empty() {
@@ -485,12 +488,37 @@ impl KubeTree {
         Ok(())
     }
 
+    /// Registers a cgroup if it is that of a pod's where no program tells of cgroups: what is misplaced, and what kubelet
+    /// had made before it was told another driver.
+    fn look_outside(&self, id: CgroupId) {
+        let Some(place) = self.place() else { return };
+        let (trees, followed) = (self.reader.trees(), &place.kubepods.path);
+        let mut found = None;
+        let mut take = |it: CgroupId, owner: Owner| {
+            if it == id {
+                found = Some(owner);
+            }
+        };
+        let mut walk = |root| kube_tree::walk_beside(trees, root, followed, &mut take);
+        if let Err(error) = place.roots.iter().try_for_each(&mut walk) {
+            tracing::warn!(
+                error = crate::observe::chain(&error),
+                "look for a cgroup beside that of all pods"
+            );
+        }
+        let Some(owner) = found else { return };
+        self.count_kills_of(id, &owner, Origin::Found);
+        self.kernel.index_mut().insert(id, owner);
+        self.is_grown.store(true, Ordering::Relaxed);
+        self.want_walk();
+    }
+
     fn count_kills_of(&self, id: CgroupId, owner: &Owner, origin: Origin) {
         let counts = &self.kernel.kill_counts;
         counts.count_kills_of(id, &owner.path, &owner.level, origin);
     }
 
-    fn want_walk(&self) {
+    pub(super) fn want_walk(&self) {
         self.is_walk_wanted.store(true, Ordering::Relaxed);
         self.bell.ring();
     }

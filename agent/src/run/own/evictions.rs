@@ -193,7 +193,7 @@ impl Loop {
             reader: NodeReader::open(
                 &root,
                 Arc::clone(trees),
-                kubepods,
+                Some(kubepods),
                 nodefs.clone(),
                 page_size,
             )?,
@@ -219,7 +219,12 @@ impl Loop {
             metrics: self.metrics.clone(),
             interval: self.config.stats_interval,
         };
-        Sweeper::new(&self.node, self.hands.plan.qos_cgroups(), nodefs, parts)
+        Sweeper::new(
+            &self.node,
+            Some(self.hands.plan.qos_cgroups()),
+            nodefs,
+            parts,
+        )
     }
 
     /// `None`: nothing is to be recorded, or it cannot be, which is told.

@@ -78,7 +78,7 @@ pub struct StatsReader {
     /// All pods together, and the QoS classes that have a cgroup of their own.
     classes: Vec<(GroupKind, CgroupReader)>,
     slices: BTreeMap<CgroupPath, CgroupReader>,
-    kubepods: CgroupPath,
+    kubepods: Option<CgroupPath>,
     /// In the order of the snapshot.
     pods: BTreeMap<Arc<PodRef>, PodReader>,
     refs: BTreeMap<PodUid, Arc<PodRef>>,
@@ -103,11 +103,11 @@ struct Round {
 
 impl StatsReader {
     /// Without any pod; `qos_cgroups` are kubepods and the two of the QoS classes in it, Burstable
-    /// first, `nodefs` is the file system that is shown, `page_size` in bytes.
+    /// first, or `None` where there are none, `nodefs` is the file system that is shown, `page_size` in bytes.
     pub fn new(
         root: &Root,
         trees: Arc<Trees>,
-        qos_cgroups: [CgroupPath; 3],
+        qos_cgroups: Option<[CgroupPath; 3]>,
         nodefs: FilesystemProbe,
         machine: Arc<Machine>,
         page_size: u64,
@@ -119,7 +119,7 @@ impl StatsReader {
             GroupKind::Qos(QosClass::Burstable),
             GroupKind::Qos(QosClass::BestEffort),
         ];
-        let kubepods = qos_cgroups[0].clone();
+        let kubepods = qos_cgroups.as_ref().map(|[kubepods, ..]| kubepods.clone());
         Self {
             cx: Context {
                 trees,
@@ -135,7 +135,7 @@ impl StatsReader {
             node: NodeFigures::open(root, nodefs),
             classes: kinds
                 .into_iter()
-                .zip(qos_cgroups.map(CgroupReader::at))
+                .zip(qos_cgroups.into_iter().flatten().map(CgroupReader::at))
                 .collect(),
             slices: BTreeMap::new(),
             kubepods,
@@ -287,7 +287,8 @@ impl StatsReader {
         let names = tree.and_then(|it| it.dir.list_dirs().ok());
         let names = names.unwrap_or_default().into_iter().take(MAX_SLICES);
         let mut before = std::mem::take(&mut self.slices);
-        let of_pods = self.kubepods.components().next();
+        let of_pods = self.kubepods.as_ref();
+        let of_pods = of_pods.and_then(|it| it.components().next());
         let names = names.filter(|it| Some(it.as_str()) != of_pods);
         for path in names.filter_map(|it| CgroupPath::root().join(&it).ok()) {
             let reader = before.remove(&path);

@@ -89,7 +89,7 @@ impl Node {
             reader: NodeReader::open(
                 &root,
                 Arc::clone(&trees),
-                &path,
+                Some(&path),
                 nodefs(&root, &directory)?,
                 page_size(),
             )?,

@@ -189,14 +189,35 @@ fn kills_in_a_pod_stay_its_own_when_its_containers_are_gone() {
     // Its containers are gone for long, and the other pod altogether.
     for seconds in [100, 10_000] {
         metrics.sync_pods([of_pod], at(seconds));
-        metrics.keep_pods(&[uid.0.as_str()].into());
+        metrics.keep_pods(&[(uid.0.as_str(), BTreeSet::new())].into());
     }
     assert_eq!(both(), [4, 0]);
     let text = text(&metrics);
     assert!(!text.contains("uid-b") && !text.contains("0b"), "{text}");
     metrics.sync_pods([], at(10_001));
-    metrics.keep_pods(&BTreeSet::new());
+    metrics.keep_pods(&BTreeMap::new());
     assert_eq!(both(), [0, 0], "the pod is gone");
+}
+
+#[test]
+fn of_a_container_that_is_started_again_and_again_the_kills_are_remembered_and_not_each_id() {
+    let metrics = unnamed();
+    let uid = PodUid("uid-a".into());
+    let id = |n: usize| format!("{n:064x}");
+    let count = |from: usize, to: usize| {
+        for n in from..to {
+            metrics.oom_kills_by(&owner("uid-a", &id(n)), 1);
+            let last = id(n);
+            metrics.keep_pods(&[(uid.0.as_str(), [last.as_str()].into())].into());
+        }
+        metrics.oom_kills_by_container(&uid)
+    };
+    let few = count(0, 10);
+    assert_eq!(few.len(), 10, "their names may come");
+    let many = count(10, 1_000);
+    assert!(many.len() < 30, "{many:?}");
+    assert_eq!(many.get(id(999).as_str()), Some(&1));
+    assert_eq!(metrics.oom_kills_in(&uid), 1_000);
 }
 
 #[test]
