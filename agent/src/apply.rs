@@ -4,6 +4,7 @@ pub mod cgroupfs;
 pub mod checkpoint;
 pub mod devices;
 mod freezer;
+pub mod host_path;
 pub mod kubelet_state;
 pub mod oom_ring;
 pub mod recording;

@@ -194,11 +194,13 @@ pub enum ContainerCgroup {
     Split(Vec<PathBuf>),
 }
 
-/// `securityContext.runAsUser` and `runAsGroup`; supplementary groups are dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `securityContext.runAsUser`, `runAsGroup` and the groups of the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAs {
     pub uid: u32,
     pub gid: u32,
+    /// Supplementary ones; it has no others.
+    pub groups: Vec<u32>,
 }
 
 /// A process as `/proc` tells it, which knows its start to a clock tick only.

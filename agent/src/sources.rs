@@ -24,6 +24,7 @@ pub mod kubelet_state;
 pub mod largest;
 pub mod manifests;
 pub mod mounts;
+pub mod node_address;
 pub mod node_reading;
 pub mod oom_counters;
 pub mod oom_scene;

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
-use ballast_tests::scratch::own_name;
+use ballast_tests::scratch::{Scratch, own_name};
 
 use super::look::{is_running, pid_of, pod_dir, pod_path};
 use super::{leave_out, say, scaled};
@@ -187,6 +187,83 @@ fn a_volume_in_memory_is_bounded_and_counted_as_memory() -> Result<()> {
     agent.remove_pod("pod")?;
     wait_removed(&agent)?;
     assert!(mounted_in(&agent, &pod)?.is_empty());
+    Ok(())
+}
+
+/// By the default route; empty where there is none.
+fn address_by_iproute() -> Result<String> {
+    for away in ["192.0.2.1", "2001:db8::1"] {
+        let mut command = Command::new("ip");
+        let output = command.args(["-o", "route", "get", away]).output();
+        let route = String::from_utf8(output.context("run ip")?.stdout)?;
+        let mut words = route.split_whitespace();
+        if words.any(|it| it == "src") {
+            return Ok(words.next().context("an address")?.to_owned());
+        }
+    }
+    Ok(String::new())
+}
+
+/// A program that only a group may read starts, and a volume of the host is made, or waited for, as its type says.
+#[cfg_attr(feature = "privileged", test)]
+fn groups_and_volumes_of_the_host_are_those_of_the_pod() -> Result<()> {
+    let mut agent = Agent::new("host-path")?;
+    agent.start()?;
+    let host = Scratch::new("host-path")?;
+    let path = |name: &str| host.path(name).display().to_string();
+    let volumes = serde_json::json!([
+        {"name": "shared", "emptyDir": {}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "untold", "hostPath": {"path": path("untold/deep")}},
+        {"name": "made", "hostPath": {"path": path("made"), "type": "DirectoryOrCreate"}},
+        {"name": "file", "hostPath": {"path": path("file"), "type": "FileOrCreate"}},
+        {"name": "there", "hostPath": {"path": path("there"), "type": "Directory"}},
+    ]);
+    let groups = serde_json::json!({
+        "runAsUser": 12345, "runAsGroup": 2345, "supplementalGroups": [77], "fsGroup": 88,
+    });
+    let script = "id -G >volumes/shared/groups; echo $NODE >volumes/shared/address
+        echo it >volumes/memory/it; exec sleep 3600";
+    let of_node = serde_json::json!([
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]);
+    let mounts = serde_json::json!([{"name": "untold", "mountPath": path("untold/deep")}]);
+    let container = Container::sh("app", script)
+        .with("volumeMounts", mounts)
+        .with("env", of_node);
+    let manifest = Manifest::new("pod").with("volumes", volumes);
+    let manifest = manifest.with("securityContext", groups);
+    agent.put(&manifest.container(container))?;
+    let missing = format!(
+        "hostPath type check failed: {} is not a directory",
+        path("there")
+    );
+    let told = agent.wait_events("the start is held", "container", |it| {
+        it.iter().any(|it| it.event.message.contains(&missing))
+    })?;
+    assert!(
+        told.iter().all(|it| it.event.reason != "Failed"),
+        "{told:#?}"
+    );
+    fs::create_dir(host.path("there"))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let volumes = pod_dir(&agent.state(), &pod).join("volumes");
+    let written =
+        || Ok(fs::read_to_string(volumes.join("memory/it")).is_ok_and(|it| !it.is_empty()));
+    agent.wait_for("it has written", written)?;
+    assert_eq!(
+        fs::read_to_string(volumes.join("shared/groups"))?,
+        "2345 77 88\n"
+    );
+    let address = fs::read_to_string(volumes.join("shared/address"))?;
+    assert_eq!(address.trim(), address_by_iproute()?);
+    for file in ["shared", "shared/groups", "memory", "memory/it"] {
+        assert_eq!(fs::metadata(volumes.join(file))?.gid(), 88, "{file}");
+    }
+    for directory in ["untold/deep", "made"] {
+        assert!(host.path(directory).is_dir(), "{directory}");
+    }
+    assert!(host.path("file").is_file());
     Ok(())
 }
 

@@ -44,6 +44,7 @@ pub fn change(old: &Pod, new: &Pod, standing: Standing) -> Change {
 fn goes_on(old: &Pod, new: &Pod, standing: Standing) -> bool {
     (&old.namespace, &old.name) == (&new.namespace, &new.name)
         && old.volumes == new.volumes
+        && (&old.supplemental_groups, old.fs_group) == (&new.supplemental_groups, new.fs_group)
         // The place of its cgroup.
         && qos_class(old) == qos_class(new)
         && are_equal_but(&old.init_containers, &new.init_containers, |old, new| {
@@ -129,6 +130,8 @@ fn changed_fields(old: &Pod, new: &Pod) -> Vec<String> {
         volumes,
         node_requirements,
         sysctls,
+        supplemental_groups,
+        fs_group,
         is_on_host_network,
         is_on_host_ipc,
         warnings: _,
@@ -160,6 +163,11 @@ fn changed_fields(old: &Pod, new: &Pod) -> Vec<String> {
             *node_requirements != new.node_requirements,
         ),
         ("spec.securityContext.sysctls", *sysctls != new.sysctls),
+        (
+            "spec.securityContext.supplementalGroups",
+            *supplemental_groups != new.supplemental_groups,
+        ),
+        ("spec.securityContext.fsGroup", *fs_group != new.fs_group),
         (
             "spec.hostNetwork",
             *is_on_host_network != new.is_on_host_network,

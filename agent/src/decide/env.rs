@@ -28,6 +28,8 @@ pub struct BaseEnv<'a> {
     pub hostname: &'a str,
     /// Home directory of the user it runs as; `/` where the user has none.
     pub home: &'a str,
+    /// Address of the node; `None`: nobody knows it.
+    pub address: Option<&'a str>,
 }
 
 /// What is handed to `execve`.
@@ -68,7 +70,7 @@ pub fn process_args(
     base: &BaseEnv<'_>,
 ) -> Result<ProcessArgs, ProcessFault> {
     let mut room = MOST_BYTES;
-    let own = Variables::of(&container.env, &mut room)?;
+    let own = Variables::of(&container.env, base.address, &mut room)?;
     let mut expand_all = |field: &str, texts: &[String]| -> Result<Vec<String>, ProcessFault> {
         let expand_one = |(index, text): (usize, &String)| {
             own.expand(text, &mut room, || format!("{field}[{index}]"))
@@ -117,12 +119,21 @@ struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    fn of(env: &'a [EnvVar], room: &mut usize) -> Result<Self, ProcessFault> {
+    fn of(
+        env: &'a [EnvVar],
+        address: Option<&str>,
+        room: &mut usize,
+    ) -> Result<Self, ProcessFault> {
         let mut variables = Self {
             order: Vec::new(),
             values: BTreeMap::new(),
         };
-        for (index, EnvVar { name, value }) in env.iter().enumerate() {
+        for (index, variable) in env.iter().enumerate() {
+            let EnvVar { name, value, .. } = variable;
+            let value = match variable.is_node_address {
+                true => address.unwrap_or_default(),
+                false => value,
+            };
             if name.is_empty() || name.contains(['=', '\0']) {
                 return Err(ProcessFault::InvalidName {
                     index,

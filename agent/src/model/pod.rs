@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::check::{is_dns_subdomain, is_qualified_name};
 use self::node_requirements::NodeRequirements;
-pub use self::numbers::quote_quantities;
+pub use self::numbers::{fill_nulls, quote_quantities};
 pub use self::totals::{Overhead, PodLevel, Totals, Unnamed};
 use super::quantity::Quantity;
 use super::time::WallTime;
@@ -143,6 +143,20 @@ pub enum PodOrigin {
 pub struct EnvVar {
     pub name: String,
     pub value: String,
+    /// It has the address of the node instead, as it is when the container starts: where processes have the network of
+    /// the host, that of the pod is the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_node_address: bool,
+}
+
+impl EnvVar {
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            value: value.into(),
+            is_node_address: false,
+        }
+    }
 }
 
 /// A volume that the agent can provide without a mount namespace.
@@ -164,11 +178,62 @@ pub enum VolumeSource {
     },
     HostPath {
         path: String,
+        #[serde(default, skip_serializing_if = "HostPathKind::is_any")]
+        kind: HostPathKind,
     },
     /// Any other kind, by its field name in `spec.volumes[]`.
-    Other {
-        kind: String,
-    },
+    Other { kind: String },
+}
+
+/// What has to be at the path of the host: `hostPath.type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostPathKind {
+    /// Nobody says.
+    #[default]
+    Any,
+    DirectoryOrCreate,
+    Directory,
+    FileOrCreate,
+    File,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+impl HostPathKind {
+    const ALL: [(&'static str, Self); 8] = [
+        ("", Self::Any),
+        ("DirectoryOrCreate", Self::DirectoryOrCreate),
+        ("Directory", Self::Directory),
+        ("FileOrCreate", Self::FileOrCreate),
+        ("File", Self::File),
+        ("Socket", Self::Socket),
+        ("CharDevice", Self::CharDevice),
+        ("BlockDevice", Self::BlockDevice),
+    ];
+
+    /// As the API has it. `None`: there is no such type.
+    fn of(text: &str) -> Option<Self> {
+        let found = Self::ALL.iter().find(|(name, _)| *name == text);
+        found.map(|(_, kind)| *kind)
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+    fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
+
+    /// As kubelet calls it, with its article.
+    pub const fn noun(self) -> &'static str {
+        match self {
+            Self::Any => "anything",
+            Self::Directory | Self::DirectoryOrCreate => "a directory",
+            Self::File | Self::FileOrCreate => "a file",
+            Self::Socket => "a socket file",
+            Self::CharDevice => "a character device",
+            Self::BlockDevice => "a block device",
+        }
+    }
 }
 
 /// A container of the pod, init containers and sidecars included.
@@ -238,6 +303,12 @@ pub struct Pod {
     /// Names in `spec.securityContext.sysctls`, as they are written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sysctls: Vec<String>,
+    /// `spec.securityContext.supplementalGroups`: of all its processes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub supplemental_groups: Vec<u32>,
+    /// `spec.securityContext.fsGroup`: of all its processes too, and of the volumes that are made for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs_group: Option<u32>,
     /// `spec.hostNetwork`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_on_host_network: bool,

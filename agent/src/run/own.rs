@@ -580,7 +580,12 @@ impl Loop {
             RuntimeEvent::StartFailed { error, .. } => {
                 let message = crate::observe::chain(&error);
                 match error.is_lack() {
-                    true => self.start_lacks(&uid, &container, message, clock::boottime()),
+                    true => self.hold_start(
+                        &uid,
+                        &container,
+                        pass::lacking(&message),
+                        clock::boottime(),
+                    ),
                     false => self.start_failed(&uid, &container, message, clock::boottime()),
                 }
             }

@@ -17,6 +17,7 @@ pub enum Operation {
     Sync,
     Stat,
     Mount,
+    Own,
 }
 
 impl fmt::Display for Operation {
@@ -33,6 +34,7 @@ impl fmt::Display for Operation {
             Self::Sync => "sync",
             Self::Stat => "stat",
             Self::Mount => "mount a tmpfs on",
+            Self::Own => "change the group of",
         })
     }
 }

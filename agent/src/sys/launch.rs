@@ -37,8 +37,17 @@ pub struct Launch {
     /// Done by the child after the gate and before its program: so the new name is there if the
     /// program may have run, and the old one if it has not.
     pub rename: Rename,
-    /// uid and gid, without supplementary groups; `None`: the caller's.
-    pub identity: Option<(u32, u32)>,
+    /// `None`: the caller's.
+    pub identity: Option<Identity>,
+}
+
+/// Who a process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary ones.
+    pub groups: Vec<u32>,
 }
 
 /// A rename inside one directory.
@@ -116,7 +125,7 @@ pub fn launch(launch: &Launch, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Chi
             from: &launch.rename.from,
             to: &launch.rename.to,
         },
-        identity: launch.identity,
+        identity: launch.identity.as_ref(),
         close,
     };
     let (pid, pidfd) = clone_gated(&image, cgroup)?;

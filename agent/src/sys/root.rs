@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use super::error::{FsError, Operation};
@@ -128,6 +128,25 @@ impl Root {
         let path = self.path(path);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777))
             .map_err(|e| FsError::new(Operation::CreateDir, &path, e))
+    }
+
+    /// Gives a directory to a group, which owns what is made in it from now on (mode 02777).
+    pub fn give_to_group(&self, path: impl AsRef<Path>, gid: u32) -> Result<(), FsError> {
+        let path = self.path(path);
+        let failed = |e| FsError::new(Operation::Own, &path, e);
+        chown(&path, None, Some(gid)).map_err(failed)?;
+        // After that, since a change of the owner may take the bit away.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o2777)).map_err(failed)
+    }
+
+    /// Makes an empty file, mode 0644, below a directory that is there. One that is there is left as it is.
+    pub fn create_file(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        let path = self.path(path);
+        let mut options = fs::OpenOptions::new();
+        let opened = options.create(true).append(true).mode(0o644).open(&path);
+        opened
+            .map(|_| ())
+            .map_err(|e| FsError::new(Operation::Open, &path, e))
     }
 
     /// Removes a file; a file that is not there is fine.

@@ -22,6 +22,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
 
+use super::launch::Identity;
+
 pub use self::cgroup_programs::{attach_device_program, detach_device_program, device_programs};
 pub use self::ring::peek_ring;
 
@@ -267,7 +269,7 @@ pub(super) struct ChildImage<'a> {
     pub(super) progress: BorrowedFd<'a>,
     pub(super) open_files: Option<libc::rlimit>,
     pub(super) rename: RenameImage<'a>,
-    pub(super) identity: Option<(libc::uid_t, libc::gid_t)>,
+    pub(super) identity: Option<&'a Identity>,
     /// Ranges of descriptors to close, both ends included: all from 3 but the ones above.
     pub(super) close: Vec<(u32, u32)>,
 }
@@ -413,10 +415,10 @@ fn walk(image: &ChildImage<'_>) -> Result<Infallible, Failure> {
     }
 
     rename(&image.rename).at(Step::Rename)?;
-    if let Some((uid, gid)) = image.identity {
-        drop_groups().at(Step::SetGroups)?;
-        set_gid(gid).at(Step::SetGid)?;
-        set_uid(uid).at(Step::SetUid)?;
+    if let Some(identity) = image.identity {
+        set_groups(&identity.groups).at(Step::SetGroups)?;
+        set_gid(identity.gid).at(Step::SetGid)?;
+        set_uid(identity.uid).at(Step::SetUid)?;
     }
     unblock_signals().at(Step::ResetSignals)?;
     Err(Failure {
@@ -540,10 +542,9 @@ fn rename(image: &RenameImage<'_>) -> Result<(), i32> {
 
 // The C library's functions for ids change every thread of the process and take locks for that.
 
-fn drop_groups() -> Result<(), i32> {
-    let none = ptr::null::<libc::gid_t>();
-    // SAFETY: a list of length 0 is not read.
-    errno_of(unsafe { libc::syscall(libc::SYS_setgroups, 0, none) })
+fn set_groups(groups: &[libc::gid_t]) -> Result<(), i32> {
+    // SAFETY: a list and its length, which lives on.
+    errno_of(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })
 }
 
 fn set_gid(gid: libc::gid_t) -> Result<(), i32> {

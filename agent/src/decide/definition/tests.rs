@@ -1,6 +1,6 @@
 use super::*;
 use crate::decide::testing::pod;
-use crate::model::pod::{RestartPolicy, Volume, VolumeSource};
+use crate::model::pod::{HostPathKind, RestartPolicy, Volume, VolumeSource};
 
 const RUNS: Standing = Standing {
     is_over: false,
@@ -73,6 +73,7 @@ fn what_cannot_change_while_the_pod_is_there_begins_anew() {
                     name: "v".to_owned(),
                     source: VolumeSource::HostPath {
                         path: "/v".to_owned(),
+                        kind: HostPathKind::Any,
                     },
                 });
             },

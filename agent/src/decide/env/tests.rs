@@ -5,6 +5,7 @@ const BASE: BaseEnv<'static> = BaseEnv {
     path: DEFAULT_PATH,
     hostname: "node",
     home: "/root",
+    address: None,
 };
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -17,10 +18,7 @@ fn container(env: &[(&str, &str)], command: &[&str], args: &[&str]) -> Container
     container.args = strings(args);
     container.env = env
         .iter()
-        .map(|&(name, value)| EnvVar {
-            name: name.to_owned(),
-            value: value.to_owned(),
-        })
+        .map(|&(name, value)| EnvVar::new(name, value))
         .collect();
     container
 }
@@ -222,4 +220,16 @@ fn expansion_ends_at_what_a_program_can_be_started_with() {
     let harmless = container(&bomb[..4], &["run"], &["$(A3)"]);
     let process = process_args(&harmless, &BASE).expect("large and possible");
     assert_eq!(process.argv[1].len(), 1_000_000);
+}
+
+#[test]
+fn the_address_of_the_node_is_that_of_the_start() {
+    let mut of_node = container(&[("HOST", "")], &["run"], &["--bind=$(HOST)"]);
+    of_node.env[0].is_node_address = true;
+    let at = |address| {
+        let base = BaseEnv { address, ..BASE };
+        process_args(&of_node, &base).expect("it can be started")
+    };
+    assert_eq!(at(Some("192.0.2.7")).argv, ["run", "--bind=192.0.2.7"]);
+    assert_eq!(at(None).argv, ["run", "--bind="]);
 }

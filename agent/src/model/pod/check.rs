@@ -228,8 +228,8 @@ pub(super) fn relations(pod: &Pod, found: &mut Findings) {
 fn elsewhere(pod: &Pod, volume: &str, mount_path: &str, path: &str, found: &mut Findings) {
     let volume = pod.volumes.iter().find(|it| it.name == volume);
     let place = match volume.map(|it| &it.source) {
-        Some(VolumeSource::HostPath { path }) if path == mount_path => return,
-        Some(VolumeSource::HostPath { path }) => format!("at `{path}`"),
+        Some(VolumeSource::HostPath { path, .. }) if is_same_path(path, mount_path) => return,
+        Some(VolumeSource::HostPath { path, .. }) => format!("at `{path}`"),
         Some(VolumeSource::EmptyDir { .. }) => {
             format!(
                 "$BALLAST_POD_DIR/volumes/{}",
@@ -243,6 +243,11 @@ fn elsewhere(pod: &Pod, volume: &str, mount_path: &str, path: &str, found: &mut 
         format!("{path}.mountPath"),
         format!("is ignored: the process runtime mounts nothing, so the volume is {place}"),
     );
+}
+
+/// But for slashes at the end.
+fn is_same_path(one: &str, other: &str) -> bool {
+    one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
 fn resources(own: &Resources, path: &str, found: &mut Findings) {

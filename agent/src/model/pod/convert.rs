@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::api::resource;
 
 use super::{
-    Container, DEFAULT_TERMINATION_GRACE, FieldFault, Pod, PodOrigin, PodUid, QosClass,
-    ResourceList, Resources, RestartPolicy, Volume, VolumeSource, built_in_priority, check, env,
-    fields, node_requirements, resize,
+    Container, DEFAULT_TERMINATION_GRACE, FieldFault, HostPathKind, Pod, PodOrigin, PodUid,
+    QosClass, ResourceList, Resources, RestartPolicy, Volume, VolumeSource, built_in_priority,
+    check, env, fields, node_requirements, resize,
 };
 use crate::model::quantity::Quantity;
 
@@ -78,6 +78,12 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
         volumes: volumes(spec, &mut found),
         node_requirements: node_requirements::of(source, origin, &mut found),
         sysctls: sysctls(spec),
+        supplemental_groups: supplemental_groups(spec, &mut found),
+        fs_group: id(
+            security(spec).and_then(|it| it.fs_group),
+            "spec.securityContext.fsGroup",
+            &mut found,
+        ),
         is_on_host_network: spec.host_network == Some(true),
         is_on_host_ipc: spec.host_ipc == Some(true),
         warnings: Vec::new(),
@@ -356,9 +362,21 @@ fn unknown_class(pod: &Pod, found: &mut Findings) {
     }
 }
 
+fn security(spec: &v1::PodSpec) -> Option<&v1::PodSecurityContext> {
+    spec.security_context.as_ref()
+}
+
+fn supplemental_groups(spec: &v1::PodSpec, found: &mut Findings) -> Vec<u32> {
+    let groups = security(spec).and_then(|it| it.supplemental_groups.as_ref());
+    let groups = groups.into_iter().flatten().enumerate();
+    let path = |i| format!("spec.securityContext.supplementalGroups[{i}]");
+    groups
+        .filter_map(|(i, it)| id(Some(*it), &path(i), found))
+        .collect()
+}
+
 fn sysctls(spec: &v1::PodSpec) -> Vec<String> {
-    let security = spec.security_context.as_ref();
-    let sysctls = security.and_then(|it| it.sysctls.as_ref());
+    let sysctls = security(spec).and_then(|it| it.sysctls.as_ref());
     let names = sysctls.into_iter().flatten().map(|it| it.name.clone());
     names.collect()
 }
@@ -383,8 +401,16 @@ fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> Volum
                 format!("`{}` must be an absolute path", it.path),
             );
         }
+        let kind = it.type_.as_deref().unwrap_or_default();
         return VolumeSource::HostPath {
             path: it.path.clone(),
+            kind: HostPathKind::of(kind).unwrap_or_else(|| {
+                found.fault(
+                    format!("{path}.hostPath.type"),
+                    format!("`{kind}` is no type of a hostPath volume"),
+                );
+                HostPathKind::Any
+            }),
         };
     }
     let empty_dir = |it: Option<&v1::EmptyDirVolumeSource>, found: &mut Findings| {

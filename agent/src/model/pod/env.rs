@@ -1,5 +1,5 @@
 //! Environment variables of containers: `value`, `fieldRef` and `resourceFieldRef` become text;
-//! `$(NAME)` is left to whoever starts the container.
+//! `$(NAME)` and the address of the node are left to whoever starts the container.
 //!
 //! There is no API server to ask for config maps and secrets. A manifest that needs one is at
 //! fault, unless the reference is optional; of an API server's pod the variable is left out with a
@@ -10,6 +10,14 @@ use k8s_openapi::api::core::v1;
 use super::convert::{ContainerKind, Findings, quantity};
 use super::{Container, EnvVar, Pod, PodOrigin};
 use crate::model::quantity::Quantity;
+
+/// Fields with addresses of a pod and its node.
+const ADDRESSES: [&str; 4] = [
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
 
 /// Fills `env` of every container of `pod`, which is otherwise complete.
 pub(super) fn resolve(source: &v1::Pod, pod: &mut Pod, found: &mut Findings) {
@@ -76,6 +84,14 @@ impl Resolver<'_> {
                 format!("`{name}` must be non-empty, without ="),
             );
         }
+        if let Some(from) = &variable.value_from
+            && self.is_node_address(from)
+        {
+            return Some(EnvVar {
+                is_node_address: true,
+                ..EnvVar::new(name, "")
+            });
+        }
         let value = match &variable.value_from {
             None => variable.value.clone().unwrap_or_default(),
             Some(_) if variable.value.as_ref().is_some_and(|it| !it.is_empty()) => {
@@ -90,7 +106,24 @@ impl Resolver<'_> {
         if value.contains('\0') {
             found.fault(format!("{path}.value"), "must not hold a NUL byte");
         }
-        Some(EnvVar { name, value })
+        Some(EnvVar::new(name, value))
+    }
+
+    /// Of a pod that runs here, unless its status says otherwise.
+    fn is_node_address(&self, from: &v1::EnvVarSource) -> bool {
+        let status = self.source.status.as_ref();
+        let is_known = |field: &str| {
+            let of = |it: &v1::PodStatus| match field {
+                "status.hostIP" => it.host_ip.is_some(),
+                "status.podIP" => it.pod_ip.is_some(),
+                "status.hostIPs" => it.host_ips.is_some(),
+                _ => it.pod_ips.is_some(),
+            };
+            status.is_some_and(of)
+        };
+        let field = from.field_ref.as_ref().map(|it| it.field_path.as_str());
+        let field = field.filter(|it| ADDRESSES.contains(it));
+        self.pod.origin == PodOrigin::Manifest && field.is_some_and(|it| !is_known(it))
     }
 
     fn value_from(

@@ -36,9 +36,7 @@ pub enum Because {
     Drivers,
     Ephemeral,
     Endpoints,
-    Groups,
     Hooks,
-    Host,
     Images,
     Isolation,
     Medium,
@@ -85,9 +83,7 @@ impl fmt::Display for Because {
             Self::Endpoints => {
                 "a pod of a manifest cannot refer to endpoints, which only an API server has"
             }
-            Self::Groups => "processes have the group that runAsGroup names, and no other",
             Self::Hooks => "hooks are not run",
-            Self::Host => "whether the path is there, and what it is, is not looked at",
             Self::Images => "the process runtime uses no images",
             Self::Isolation => {
                 "the process runtime confines no process but by its cgroup and its user"
@@ -301,8 +297,9 @@ pub const FIELDS: &[(&str, Treatment)] = {
             "securityContext.appArmorProfile.type",
             unless(&["Unconfined"], Isolation),
         ),
-        ("securityContext.fsGroup", ignored(Groups)),
-        ("securityContext.fsGroupChangePolicy", ignored(Groups)),
+        ("securityContext.fsGroup", Honoured),
+        // Of volumes that are not made for a pod, and none of these is there.
+        ("securityContext.fsGroupChangePolicy", Honoured),
         ("securityContext.runAsGroup", Honoured),
         ("securityContext.runAsNonRoot", Honoured),
         ("securityContext.runAsUser", Honoured),
@@ -314,7 +311,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
             "securityContext.seccompProfile.type",
             unless(&["Unconfined"], Isolation),
         ),
-        ("securityContext.supplementalGroups", ignored(Groups)),
+        ("securityContext.supplementalGroups", Honoured),
         // Part of what a pod requires of its node.
         ("securityContext.supplementalGroupsPolicy", Honoured),
         ("securityContext.sysctls", ignored(Sysctls)),
@@ -351,7 +348,7 @@ pub const FIELDS: &[(&str, Treatment)] = {
         ("volumes[].glusterfs", Refused(Endpoints)),
         ("volumes[].hostPath", Honoured),
         ("volumes[].hostPath.path", Honoured),
-        ("volumes[].hostPath.type", ignored(Host)),
+        ("volumes[].hostPath.type", Honoured),
         ("volumes[].image", ignored(Volumes)),
         ("volumes[].iscsi", ignored(Volumes)),
         ("volumes[].iscsi.secretRef", Refused(Secrets)),
@@ -395,8 +392,31 @@ pub const FIELDS: &[(&str, Treatment)] = {
 pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
     let fields = serde_json::to_value(spec).unwrap_or_default();
     walk("", "", &fields, found);
+    programs(spec, found);
     if spec.host_network != Some(true) {
         ports(spec, found);
+    }
+}
+
+/// Without a command the entry point of an image is run, with the arguments.
+fn programs(spec: &v1::PodSpec, found: &mut Findings) {
+    let init = spec.init_containers.iter().flatten();
+    let init = init.enumerate().map(|it| ("initContainers", it));
+    let main = spec.containers.iter().enumerate();
+    let main = main.map(|it| ("containers", it));
+    for (list, (i, container)) in init.chain(main) {
+        let is_none = |it: &Option<Vec<String>>| it.as_ref().is_none_or(Vec::is_empty);
+        if !is_none(&container.command) {
+            continue;
+        }
+        let instead = match is_none(&container.args) {
+            true => "nothing can be started",
+            false => "args[0] is the program",
+        };
+        found.warn(
+            format!("spec.{list}[{i}].command"),
+            format!("is missing, so {instead}: {}", Because::Images),
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Quantities written as bare numbers (`cpu: 2`), which the API accepts and the typed v1.Pod does
-//! not.
+//! Quantities written as bare numbers (`cpu: 2`), and nothing written for a text or a quantity (`labels: {a: }`): the
+//! API accepts them, and the typed v1.Pod does not.
 
 use serde_json::Value;
 
@@ -21,6 +21,50 @@ pub fn quote_quantities(pod: &mut Value) {
     }
     for volume in list(spec.get_mut("volumes")) {
         quote(volume.pointer_mut("/emptyDir/sizeLimit"));
+    }
+}
+
+/// Puts what the API reads where nothing stands for the text of a map or of a list, or for a quantity: the empty text,
+/// and 0. To be done before the document is read as a v1.Pod.
+pub fn fill_nulls(pod: &mut Value) {
+    for map in [
+        "/metadata/labels",
+        "/metadata/annotations",
+        "/spec/nodeSelector",
+    ] {
+        fill(pod.pointer_mut(map), "");
+    }
+    let Some(spec) = pod.get_mut("spec") else {
+        return;
+    };
+    fill(spec.get_mut("overhead"), "0");
+    fill_resources(spec);
+    for field in ["containers", "initContainers", "ephemeralContainers"] {
+        for container in list(spec.get_mut(field)) {
+            fill_resources(container);
+            for texts in ["command", "args"] {
+                fill(container.get_mut(texts), "");
+            }
+        }
+    }
+}
+
+fn fill_resources(holder: &mut Value) {
+    fill(holder.pointer_mut("/resources/requests"), "0");
+    fill(holder.pointer_mut("/resources/limits"), "0");
+}
+
+/// The entries of a map or of a list.
+fn fill(entries: Option<&mut Value>, with: &str) {
+    let fill_one = |it: &mut Value| {
+        if it.is_null() {
+            *it = with.into();
+        }
+    };
+    match entries {
+        Some(Value::Object(map)) => map.values_mut().for_each(fill_one),
+        Some(Value::Array(list)) => list.iter_mut().for_each(fill_one),
+        _ => {}
     }
 }
 

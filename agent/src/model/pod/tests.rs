@@ -8,8 +8,16 @@ fn convert(source: Value, origin: PodOrigin) -> Result<Pod, Vec<FieldFault>> {
     Pod::from_v1(&serde_json::from_value(source).expect("a v1.Pod"), origin)
 }
 
-/// A manifest around `spec`.
-fn manifest(spec: Value) -> Value {
+/// A manifest around `spec`, whose containers run something.
+fn manifest(mut spec: Value) -> Value {
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            if let Some(fields) = container.as_object_mut() {
+                fields.entry("command").or_insert_with(|| json!(["run"]));
+            }
+        }
+    }
     json!({
         "metadata": {
             "name": "web",
@@ -92,7 +100,8 @@ fn a_manifest_becomes_a_pod_with_its_defaults() {
                 size_limit: Some(Quantity::from_bytes(64 << 20))
             },
             &VolumeSource::HostPath {
-                path: "/srv".to_owned()
+                path: "/srv".to_owned(),
+                kind: HostPathKind::Any,
             },
             &VolumeSource::Other {
                 kind: "nfs".to_owned()
@@ -349,13 +358,12 @@ fn variables_that_cannot_be_resolved_say_so() {
     let optional = json!({"secretKeyRef": {"name": "s", "key": "k", "optional": true}});
     let pod = variables(from(optional), no_status()).expect("left out");
     assert!(pod.containers[0].env.is_empty() && pod.warnings.len() == 1);
-    let unknown = json!({"fieldRef": {"fieldPath": "status.podIP"}});
-    let pod = variables(from(unknown), no_status()).expect("empty");
-    assert_eq!(pod.containers[0].env[0].value, "");
-    assert_eq!(
-        pod.warnings[0].path,
-        "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath"
-    );
+    for field in ["hostIP", "hostIPs", "podIP", "podIPs"] {
+        let of_status = json!({"fieldRef": {"fieldPath": format!("status.{field}")}});
+        let pod = variables(from(of_status), no_status()).expect("of the node");
+        assert!(pod.containers[0].env[0].is_node_address, "{field}");
+        assert_eq!(pod.warnings, []);
+    }
 }
 
 #[test]
@@ -464,6 +472,55 @@ fn a_toleration_of_memory_pressure_is_known_by_what_it_leaves_out() {
             "{toleration}"
         );
     }
+}
+
+#[test]
+fn groups_and_kinds_of_host_paths_are_those_of_the_api() {
+    let pod = |group: i64, kind: &str| {
+        json!({
+            "securityContext": {"supplementalGroups": [7, group], "fsGroup": 9},
+            "containers": [{"name": "app", "command": ["run"], "volumeMounts": [
+                {"name": "v", "mountPath": "/v"},
+            ]}],
+            "volumes": [{"name": "v", "hostPath": {"path": "/v/", "type": kind}}],
+        })
+    };
+    let taken = good(pod(8, "FileOrCreate"));
+    assert_eq!(
+        (&taken.supplemental_groups[..], taken.fs_group),
+        (&[7, 8][..], Some(9))
+    );
+    let path = "/v/".to_owned();
+    let kind = HostPathKind::FileOrCreate;
+    assert_eq!(
+        taken.volumes[0].source,
+        VolumeSource::HostPath { path, kind }
+    );
+    assert_eq!(taken.warnings, [], "a slash at the end is no other place");
+    assert_eq!(
+        faults(pod(-1, "Folder")),
+        [
+            "spec.volumes[0].hostPath.type: `Folder` is no type of a hostPath volume",
+            "spec.securityContext.supplementalGroups[1]: `-1` is not in 0..=2147483647",
+        ]
+    );
+}
+
+#[test]
+fn what_would_run_an_image_says_what_runs_instead() {
+    let warned = |container: Value| {
+        let warnings = good(json!({"containers": [container]})).warnings;
+        let warnings = warnings.iter().map(ToString::to_string);
+        warnings.collect::<Vec<_>>()
+    };
+    let entry_point = json!({"name": "app", "image": "shop:1", "command": []});
+    let right = "spec.containers[0].command: is missing, so nothing can be started: the process runtime uses no \
+                 images";
+    assert_eq!(warned(entry_point), [right]);
+    let arguments = json!({"name": "app", "image": "shop:1", "command": [], "args": ["serve"]});
+    let right = "spec.containers[0].command: is missing, so args[0] is the program: the process runtime uses no \
+                 images";
+    assert_eq!(warned(arguments), [right]);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Candidate {
             VolumeSource::HostPath { .. } | VolumeSource::Other { .. } => None,
         });
         let host_paths = pod.volumes.iter().filter_map(|it| match &it.source {
-            VolumeSource::HostPath { path } => Some(PathBuf::from(path)),
+            VolumeSource::HostPath { path, .. } => Some(PathBuf::from(path)),
             VolumeSource::EmptyDir { .. } | VolumeSource::Other { .. } => None,
         });
         Self {

@@ -14,7 +14,7 @@ use super::pods::{self, CgroupFault, Instance, Lack, PodEntry};
 use super::reserved::{leave_out_absent, only_write};
 use super::{Loop, start};
 use crate::apply::cgroupfs::ApplyError;
-use crate::apply::checkpoint;
+use crate::apply::{checkpoint, host_path};
 use crate::decide::cgroup_files::{WeightMap, files_for};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
@@ -35,11 +35,21 @@ use crate::runtime::Signal;
 use crate::sources::cgroupfs::ReadError;
 use crate::sources::manifests::Witness;
 use crate::sources::{oom_counters, stats};
-use crate::sys::clock;
+use crate::sys::patience::Patience;
+use crate::sys::{Root, clock};
 
 /// How long a start waits for what the agent lacks before it is tried again. Arbitrary: a hundred that
 /// wait cost a few milliseconds.
 const LACK_LASTS: Duration = Duration::from_secs(1);
+
+/// How long the volumes of a pod on the host are waited for at a time: a local disk that is in order takes less than a
+/// millisecond.
+const HOST_PATH_TIME: Duration = Duration::from_millis(200);
+
+/// Why a start waits for what the agent lacks.
+pub(super) fn lacking(what: &str) -> String {
+    format!("the agent lacks something for its start: {what}")
+}
 
 /// What a pass looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -448,7 +458,9 @@ impl Loop {
                 let faults = self.pods.get(uid).map(|it| &it.cgroup_faults);
                 let lack = faults.and_then(|it| it.values().find(|it| it.is_lack));
                 if let Some(lack) = lack.map(|it| it.text.clone()) {
-                    self.start_lacks(uid, container, lack, now);
+                    self.hold_start(uid, container, lacking(&lack), now);
+                } else if let Err(why) = self.provide_host_paths(uid, container) {
+                    self.hold_start(uid, container, why, now);
                 } else if let Err(message) = self.start(uid, container) {
                     self.start_failed(uid, container, message, now);
                 }
@@ -478,7 +490,8 @@ impl Loop {
             container,
             &devices,
         )?;
-        for warning in start::not_applicable(&devices) {
+        let unknown = start::unknown_address(&entry.state.pod, container);
+        for warning in start::not_applicable(&devices).into_iter().chain(unknown) {
             self.told.start_warning(&entry.pod_ref, container, warning);
         }
         self.runtime
@@ -492,14 +505,34 @@ impl Loop {
         Ok(())
     }
 
-    /// The agent lacked something for this start, which is told once and tried again.
-    pub(super) fn start_lacks(
-        &mut self,
-        uid: &PodUid,
-        container: &str,
-        what: String,
-        now: Duration,
-    ) {
+    /// Kubelet holds a pod until its volumes are there. `Err`: why they are not.
+    fn provide_host_paths(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return Ok(());
+        };
+        let wanted = start::host_paths(&entry.state.pod, container);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let patience = match entry.host_path_calls.take() {
+            Some(patience) => patience,
+            None => Patience::start(HOST_PATH_TIME).map_err(|it| crate::observe::chain(&it))?,
+        };
+        let provided = patience.ask(move |_| {
+            let mut wanted = wanted.iter();
+            wanted.try_for_each(|(path, kind)| host_path::provide(&Root::host(), path, *kind))
+        });
+        match provided {
+            Some(provided) => provided.map_err(|it| crate::observe::chain(&it)),
+            None => {
+                entry.host_path_calls = Some(patience);
+                Err("a file system of its hostPath volumes does not answer".to_owned())
+            }
+        }
+    }
+
+    /// The start waits for something, which is told once, and is tried again.
+    pub(super) fn hold_start(&mut self, uid: &PodUid, container: &str, why: String, now: Duration) {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
@@ -513,7 +546,6 @@ impl Loop {
         let (Some((attempt, spec_hash)), Some(instance)) = (started, instance) else {
             return;
         };
-        let why = format!("the agent lacks something for its start: {what}");
         if instance.lack.is_none() {
             self.told.start_held(&entry.pod_ref, container, &why);
         }

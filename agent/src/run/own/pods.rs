@@ -23,6 +23,7 @@ use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
 use crate::model::time::WallTime;
 use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
+use crate::sys::patience::Patience;
 use crate::sys::{FsError, steady};
 
 /// One start of a container, from the decision to start it until its cgroup is gone.
@@ -163,6 +164,8 @@ pub(super) struct PodEntry {
     pub cgroup_faults: BTreeMap<CgroupPath, CgroupFault>,
     /// It was evicted, and its files are gone or on their way out.
     pub gave_up_files: bool,
+    /// Looks at its volumes on the host; `None`: nothing of that hangs.
+    pub host_path_calls: Option<Patience>,
 }
 
 impl PodEntry {
@@ -208,6 +211,7 @@ impl PodEntry {
             held_back: None,
             cgroup_faults: BTreeMap::new(),
             gave_up_files: false,
+            host_path_calls: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! From a container of a pod to all that its start needs.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
@@ -12,9 +13,10 @@ use crate::decide::pod_resources::{memory, memory_volume_size, pod_resources};
 use crate::decide::resource_settings::CpuPinning;
 use crate::model::container::{ContainerStatus, SpecHash};
 use crate::model::device::ContainerDevices;
-use crate::model::pod::{PodUid, VolumeSource};
+use crate::model::pod::{HostPathKind, Pod, PodUid, Volume, VolumeSource};
 use crate::run::node::Node;
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
+use crate::sources::node_address;
 use crate::sys::tmpfs::mount_tmpfs;
 use crate::sys::{FsError, Root};
 
@@ -58,6 +60,18 @@ pub(super) fn not_applicable(devices: &ContainerDevices) -> Vec<String> {
     told
 }
 
+/// What a container finds otherwise than it asks for.
+pub(super) fn unknown_address(pod: &Pod, container: &str) -> Option<String> {
+    let container = pod.all_containers().find(|it| it.name == container)?;
+    let variable = container.env.iter().find(|it| it.is_node_address)?;
+    node_address::node_address().is_none().then(|| {
+        format!(
+            "{} is empty: the node has no default route, and so no address that others know",
+            variable.name
+        )
+    })
+}
+
 /// All that one start needs. Makes the pod's directory and its volumes, with the permissions that
 /// kubelet gives them.
 pub(super) fn container_spec(
@@ -90,10 +104,14 @@ pub(super) fn container_spec(
         .map_err(|error| crate::observe::chain(&error))?;
     make_volumes(plan, paths, entry).map_err(|error| crate::observe::chain(&error))?;
 
+    let is_address_wanted = container.env.iter().any(|it| it.is_node_address);
+    let address = is_address_wanted.then(node_address::node_address).flatten();
+    let address = address.map(|it| it.to_string());
     let base = BaseEnv {
         path: DEFAULT_PATH,
         hostname: &node.name,
         home: "/",
+        address: address.as_deref(),
     };
     let mut process = env::process_args(container, &base).map_err(|error| error.to_string())?;
     // What the container itself sets goes before what comes with its devices, as in kubelet.
@@ -105,14 +123,17 @@ pub(super) fn container_spec(
     // Paths of volumes are not those that the pod asks for: there is no mount namespace.
     let own_dir = ("BALLAST_POD_DIR".to_owned(), pod_dir.display().to_string());
     process.env.push(own_dir);
+    let groups: BTreeSet<u32> = pod.supplemental_groups.iter().copied().collect();
+    let groups: Vec<u32> = groups.into_iter().chain(pod.fs_group).collect();
     let run_as = match (container.run_as_user, container.run_as_group) {
-        (None, None) => None,
+        (None, None) if groups.is_empty() => None,
         (uid, gid) => Some(RunAs {
             uid: uid.unwrap_or(0),
             gid: gid.unwrap_or(0),
+            groups,
         }),
     };
-    if container.run_as_non_root && run_as.is_none_or(|it| it.uid == 0) {
+    if container.run_as_non_root && container.run_as_user.unwrap_or(0) == 0 {
         return Err("runAsNonRoot is set and runAsUser is 0 or not set".to_owned());
     }
     let dirs = node.dirs_of(&instance.cgroup);
@@ -170,6 +191,29 @@ fn make_volumes(plan: &NodePlan, paths: &StatePaths, entry: &PodEntry) -> Result
             let size = memory_volume_size(size_limit.as_ref(), &resources, allocatable);
             mount_tmpfs(&path, size)?;
         }
+        if let Some(group) = pod.fs_group {
+            Root::host().give_to_group(&path, group)?;
+        }
     }
     Ok(())
+}
+
+/// The volumes of the host that have to be there before a container starts. Kubelet looks at all that the pod has, and
+/// what nobody says the kind of, the runtime makes for the container that mounts it.
+pub(super) fn host_paths(pod: &Pod, container: &str) -> Vec<(PathBuf, HostPathKind)> {
+    let container = pod.all_containers().find(|it| it.name == container);
+    let mounts = container.map(|it| &it.volume_mounts);
+    let is_mounted = |volume: &Volume| {
+        let mut mounts = mounts.into_iter().flatten();
+        mounts.any(|(name, _)| *name == volume.name)
+    };
+    let wanted = |volume: &Volume| match &volume.source {
+        VolumeSource::HostPath { path, kind }
+            if *kind != HostPathKind::Any || is_mounted(volume) =>
+        {
+            Some((PathBuf::from(path), *kind))
+        }
+        _ => None,
+    };
+    pod.volumes.iter().filter_map(wanted).collect()
 }

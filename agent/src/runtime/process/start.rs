@@ -16,7 +16,7 @@ use crate::runtime::{
     ContainerCgroup, ContainerRecord, ContainerSpec, HostProcess, JoinedCgroup, StartError,
     StartWarning,
 };
-use crate::sys::launch::{Child, Launch, Progress, is_readable_within, launch};
+use crate::sys::launch::{Child, Identity, Launch, Progress, is_readable_within, launch};
 use crate::sys::syscall::{Reap, Step, pidfd_send_signal, wait_child};
 use crate::sys::{Dir, Root, append, clock, steady};
 
@@ -97,7 +97,11 @@ impl Starter<'_> {
                 .records
                 .mark_run(&spec.id)
                 .map_err(StartError::Record)?,
-            identity: spec.run_as.map(|it| (it.uid, it.gid)),
+            identity: spec.run_as.as_ref().map(|it| Identity {
+                uid: it.uid,
+                gid: it.gid,
+                groups: it.groups.clone(),
+            }),
         };
         if let Some(dir) = unified {
             match launch(&plan, Some(dir)) {
@@ -219,7 +223,7 @@ fn failed(
     index: usize,
     source: io::Error,
 ) -> StartError {
-    match (step, spec.run_as) {
+    match (step, &spec.run_as) {
         (Step::JoinCgroup, _) => StartError::Join {
             path: cgroups
                 .get(index)

@@ -731,12 +731,13 @@ fn a_container_may_run_as_another_user() {
     spec.run_as = Some(crate::runtime::RunAs {
         uid: 12345,
         gid: 2345,
+        groups: vec![77, 88],
     });
     it.runtime.start(spec).unwrap();
     match it.next() {
         RuntimeEvent::Started { .. } => {
             assert_eq!(it.exited(), code(0));
-            assert_eq!(dir.read("logs/c/0.log"), "12345\n2345\n2345\n");
+            assert_eq!(dir.read("logs/c/0.log"), "12345\n2345\n2345 77 88\n");
         }
         RuntimeEvent::StartFailed { error, .. } => {
             assert_ne!(id, 0, "{}", chain(&error));

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
-use crate::model::pod::{Pod, PodOrigin, quote_quantities};
+use crate::model::pod::{Pod, PodOrigin, fill_nulls, quote_quantities};
 
 #[derive(Debug, Default)]
 pub(super) struct ParsedFile {
@@ -185,6 +185,7 @@ impl Parser<'_> {
             return;
         }
         let name = full_name(&value);
+        fill_nulls(&mut value);
         quote_quantities(&mut value);
         read_octal_modes(&mut value);
         let mut unknown = Vec::new();

@@ -143,7 +143,7 @@ fn the_status_of_a_manifest_counts_only_where_it_is_believed() {
     let fixture = Fixture::new("status");
     fixture.put(
         "a.yaml",
-        "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c}]}, \
+        "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c, command: [run]}]}, \
          status: {qosClass: Guaranteed, phase: Running}}",
     );
     let scan = fixture.scan();
@@ -167,7 +167,7 @@ fn the_status_of_a_manifest_counts_only_where_it_is_believed() {
     // An empty one says nothing.
     fixture.put(
         "a.yaml",
-        "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c}]}, status: {}}",
+        "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c, command: [run]}]}, status: {}}",
     );
     assert_eq!(fixture.scan().warnings, []);
 }
@@ -276,6 +276,25 @@ fn bare_numbers_are_quantities_and_octal_modes_are_numbers() {
         (limits["cpu"].millis(), limits["memory"].units()),
         (500, 1 << 20)
     );
+}
+
+#[test]
+fn where_nothing_is_written_a_text_is_empty_and_a_quantity_is_zero() {
+    let fixture = Fixture::new("nulls");
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: one, labels: {a: }, annotations: {b: ~}}, \
+               spec: {nodeSelector: {c: }, overhead: {cpu: }, containers: [{name: app, image: none, \
+               command: [run, null], args: [ ~ ], resources: {limits: {memory: }}}]}}";
+    fixture.put("a.yaml", pod);
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    let pod = scan.pods.values().next().expect("the pod is good");
+    assert_eq!((&*pod.labels["a"], &*pod.annotations["b"]), ("", ""));
+    let app = &pod.containers[0];
+    assert_eq!(
+        (&*app.command, &*app.args),
+        (&["run".to_owned(), String::new()][..], &[String::new()][..])
+    );
+    assert_eq!(app.resources.limits["memory"].units(), 0);
 }
 
 #[test]

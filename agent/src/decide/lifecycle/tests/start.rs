@@ -337,10 +337,7 @@ fn spec_hash_changes_with_what_a_process_gets_at_its_start() {
             it.args = std::mem::take(&mut it.command);
         }),
         ("env", |it| {
-            it.env.push(crate::model::pod::EnvVar {
-                name: "A".to_owned(),
-                value: String::new(),
-            });
+            it.env.push(crate::model::pod::EnvVar::new("A", ""));
         }),
         ("working directory", |it| {
             it.working_dir = Some("/".to_owned())

@@ -209,8 +209,8 @@ fn what_has_no_effect_is_told_of_each_container() {
     let (faults, warnings) = judged(json!({
         "containers": [{"name": "a", "livenessProbe": {}, "ports": [{"containerPort": 80, "hostPort": 8080}]}],
         "initContainers": [{"name": "b", "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true}]}],
-        "volumes": [{"name": "v", "hostPath": {"path": "/v", "type": "Directory"}}, {"name": "n", "nfs": {"server": "s", "path": "/"}}],
-        "securityContext": {"fsGroup": 0},
+        "volumes": [{"name": "v", "hostPath": {"path": "/v"}}, {"name": "n", "nfs": {"server": "s", "path": "/"}}],
+        "securityContext": {"seLinuxOptions": {"level": "s0"}},
     }));
     assert_eq!(faults, Vec::<String>::new());
     let fields: Vec<&str> = warnings
@@ -222,9 +222,10 @@ fn what_has_no_effect_is_told_of_each_container() {
         [
             "spec.containers[0].livenessProbe",
             "spec.initContainers[0].volumeMounts[0].readOnly",
-            "spec.securityContext.fsGroup",
-            "spec.volumes[0].hostPath.type",
+            "spec.securityContext.seLinuxOptions",
             "spec.volumes[1].nfs",
+            "spec.initContainers[0].command",
+            "spec.containers[0].command",
             "spec.containers[0].ports[0].hostPort",
         ]
     );
