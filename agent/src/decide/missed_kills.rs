@@ -148,6 +148,7 @@ impl KillAccounts {
 
     /// A cgroup that was just made.
     pub fn begin(&mut self, cgroup: CgroupId) {
+        self.find_again(cgroup);
         if !self.accounts.contains_key(&cgroup) {
             let known = self.known_of(cgroup).unwrap_or_default();
             self.accounts.insert(cgroup, Account::new(known));
@@ -156,6 +157,7 @@ impl KillAccounts {
 
     /// A cgroup that was found, as counted at `now` or later. Whether something is counted that is not known yet.
     pub fn adopt(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) -> bool {
+        self.find_again(cgroup);
         if let Some(account) = self.accounts.get(&cgroup) {
             return account.open.is_some();
         }
@@ -171,6 +173,16 @@ impl KillAccounts {
         let is_open = account.open.is_some();
         self.accounts.insert(cgroup, account);
         is_open
+    }
+
+    /// It was lost, and what was counted of it is still compared.
+    fn find_again(&mut self, cgroup: CgroupId) {
+        if let Some(account) = self.accounts.get_mut(&cgroup).filter(|it| it.is_removed) {
+            account.is_removed = false;
+            if let Some(before) = &mut self.before {
+                before.remove(&cgroup);
+            }
+        }
     }
 
     /// What is known of a cgroup that gets an account; `None`: nobody was there to know.
@@ -234,6 +246,7 @@ impl KillAccounts {
         let account = self.accounts.get(&cgroup);
         let known = account.map(|it| it.known.max(it.counted));
         self.end(cgroup);
+        let known = known.filter(|it| *it > 0);
         if let (Some(before), Some(known)) = (&mut self.before, known) {
             before.insert(cgroup, known);
             bound(before);

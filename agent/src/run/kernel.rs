@@ -506,7 +506,7 @@ impl Listener {
     fn drain_all(&mut self) -> bool {
         let mut is_more = false;
         for stream in [Stream::Process, Stream::Cgroup, Stream::Stall] {
-            while self.drain(Stream::Oom, KILLS) {}
+            let _ = (0..MAX_BATCHES).any(|_| !self.drain(Stream::Oom, KILLS));
             is_more |= self.drain(stream, BATCH);
         }
         is_more
@@ -518,7 +518,7 @@ impl Listener {
         // A cgroup is made before anything happens in it, and ends after that.
         let mut ends = Vec::new();
         if stream != Stream::Cgroup && self.cgroups_first && !events.is_empty() {
-            while self.drain_made(&mut ends) {}
+            let _ = (0..MAX_BATCHES).any(|_| !self.drain_made(&mut ends));
         }
         for event in events.into_iter().chain(ends) {
             self.handle(&event);

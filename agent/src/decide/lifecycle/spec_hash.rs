@@ -31,7 +31,14 @@ pub fn spec_hash(container: &Container) -> SpecHash {
     let env: Vec<&str> = container
         .env
         .iter()
-        .flat_map(|it| [it.name.as_str(), it.value.as_str()])
+        .flat_map(|it| {
+            let value = match it.is_node_address {
+                // No value has a NUL.
+                true => "\0",
+                false => it.value.as_str(),
+            };
+            [it.name.as_str(), value]
+        })
         .collect();
     list(&env);
     list(

@@ -206,6 +206,13 @@ fn a_cgroup_that_was_lost_and_is_found_is_known() {
     assert_eq!(settle(&mut accounts, 9000), [(CONTAINER, 2)]);
     accounts.adopt(CONTAINER, counted(6), at(10_000));
     assert_eq!(settle(&mut accounts, 20_000), [(CONTAINER, 1)]);
+    // The same before what was counted is settled.
+    accounts.count(CONTAINER, counted(7), at(20_000));
+    accounts.lose(CONTAINER);
+    accounts.adopt(CONTAINER, counted(7), at(20_001));
+    assert_eq!(settle(&mut accounts, 30_000), [(CONTAINER, 1)]);
+    accounts.count(CONTAINER, counted(8), at(30_000));
+    assert_eq!(settle(&mut accounts, 40_000), [(CONTAINER, 1)]);
     // One whose end was told is over.
     accounts.lose(CONTAINER);
     accounts.end(CONTAINER);

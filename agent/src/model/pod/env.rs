@@ -84,19 +84,17 @@ impl Resolver<'_> {
                 format!("`{name}` must be non-empty, without ="),
             );
         }
-        if let Some(from) = &variable.value_from
-            && self.is_node_address(from)
-        {
-            return Some(EnvVar {
-                is_node_address: true,
-                ..EnvVar::new(name, "")
-            });
-        }
         let value = match &variable.value_from {
             None => variable.value.clone().unwrap_or_default(),
             Some(_) if variable.value.as_ref().is_some_and(|it| !it.is_empty()) => {
                 found.fault(path, "has both value and valueFrom");
                 return None;
+            }
+            Some(from) if self.is_node_address(from) => {
+                return Some(EnvVar {
+                    is_node_address: true,
+                    ..EnvVar::new(name, "")
+                });
             }
             // Kubelet expands `$(NAME)` in `value` alone: what a field holds is taken as it is.
             Some(from) => self

@@ -358,6 +358,9 @@ fn variables_that_cannot_be_resolved_say_so() {
     let optional = json!({"secretKeyRef": {"name": "s", "key": "k", "optional": true}});
     let pod = variables(from(optional), no_status()).expect("left out");
     assert!(pod.containers[0].env.is_empty() && pod.warnings.len() == 1);
+    let both = json!([{"name": "X", "value": "a", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}]);
+    let both = variables(both, no_status()).expect_err("a fault");
+    assert_eq!(both[0].message, "has both value and valueFrom");
     for field in ["hostIP", "hostIPs", "podIP", "podIPs"] {
         let of_status = json!({"fieldRef": {"fieldPath": format!("status.{field}")}});
         let pod = variables(from(of_status), no_status()).expect("of the node");

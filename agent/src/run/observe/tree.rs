@@ -113,10 +113,11 @@ impl KubeTree {
             News::Kill { .. } | News::Missed { .. } => self.change(),
             News::Ended { .. } => {}
             News::Made { cgroup, name } => {
-                self.made(cgroup, name);
+                self.made(cgroup, name, Origin::Made);
             }
             News::Met { cgroup, name } => {
-                if self.made(cgroup, name) == Made::Registered {
+                // It may be an old one.
+                if self.made(cgroup, name, Origin::Found) == Made::Registered {
                     // Who is gone is retired by it.
                     self.want_walk();
                 }
@@ -280,7 +281,7 @@ impl KubeTree {
         self.told().place = place.map(Arc::new);
     }
 
-    fn made(&self, cgroup: &CgroupLineage, name: &str) -> Made {
+    fn made(&self, cgroup: &CgroupLineage, name: &str, origin: Origin) -> Made {
         let Some(place) = self.place() else {
             self.want_walk();
             return Made::Unknown;
@@ -298,7 +299,7 @@ impl KubeTree {
                 let owner = index.get(cgroup.cgroup_id).and_then(|it| it.owner);
                 drop(index);
                 if let Some(owner) = owner {
-                    self.count_kills_of(cgroup.cgroup_id, &owner, Origin::Made);
+                    self.count_kills_of(cgroup.cgroup_id, &owner, origin);
                     self.ask_for(&owner);
                 }
                 self.is_grown.store(true, Ordering::Relaxed);

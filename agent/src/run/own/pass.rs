@@ -452,15 +452,14 @@ impl Loop {
                     let kind = container_type(&entry.state.pod, container);
                     self.metrics.container_started(kind);
                 }
-                if self.ask_before_start(uid, container) {
-                    return;
-                }
                 let faults = self.pods.get(uid).map(|it| &it.cgroup_faults);
                 let lack = faults.and_then(|it| it.values().find(|it| it.is_lack));
                 if let Some(lack) = lack.map(|it| it.text.clone()) {
                     self.hold_start(uid, container, lacking(&lack), now);
                 } else if let Err(why) = self.provide_host_paths(uid, container) {
                     self.hold_start(uid, container, why, now);
+                } else if self.ask_before_start(uid, container) {
+                    // Started once they have answered.
                 } else if let Err(message) = self.start(uid, container) {
                     self.start_failed(uid, container, message, now);
                 }
@@ -518,8 +517,9 @@ impl Loop {
             Some(patience) => patience,
             None => Patience::start(HOST_PATH_TIME).map_err(|it| crate::observe::chain(&it))?,
         };
-        let provided = patience.ask(move |_| {
-            let mut wanted = wanted.iter();
+        let provided = patience.ask(move |asker| {
+            // Nothing is made for who waits no longer.
+            let mut wanted = wanted.iter().take_while(|_| asker.is_waiting());
             wanted.try_for_each(|(path, kind)| host_path::provide(&Root::host(), path, *kind))
         });
         match provided {
