@@ -264,7 +264,9 @@ fn groups_and_volumes_of_the_host_are_those_of_the_pod() -> Result<()> {
         assert!(host.path(directory).is_dir(), "{directory}");
     }
     assert!(host.path("file").is_file());
-    Ok(())
+    // The volume in memory would stay mounted.
+    agent.remove_pod("pod")?;
+    wait_removed(&agent)
 }
 
 /// Bytes on the disk below the logs, and the longest file there.
