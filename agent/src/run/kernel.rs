@@ -334,6 +334,11 @@ impl Drop for EndOfHearing {
     }
 }
 
+/// Drains batches until `drain` says that there are no more, at most [`MAX_BATCHES`]. False: there may be more.
+fn drain_batches(mut drain: impl FnMut() -> bool) -> bool {
+    (0..MAX_BATCHES).any(|_| !drain())
+}
+
 impl Listener {
     pub(super) fn new(
         streams: Streams,
@@ -409,7 +414,7 @@ impl Listener {
             self.follow();
             let begun = clock::boottime();
             // Who is written to as fast as it reads does the rest all the same.
-            let is_drained = (0..MAX_BATCHES).any(|_| !self.drain_all());
+            let is_drained = drain_batches(|| self.drain_all());
             // Kills come before each batch.
             self.shared.kill_counts.heard(begun);
             if is_drained {
@@ -506,7 +511,7 @@ impl Listener {
     fn drain_all(&mut self) -> bool {
         let mut is_more = false;
         for stream in [Stream::Process, Stream::Cgroup, Stream::Stall] {
-            let _ = (0..MAX_BATCHES).any(|_| !self.drain(Stream::Oom, KILLS));
+            drain_batches(|| self.drain(Stream::Oom, KILLS));
             is_more |= self.drain(stream, BATCH);
         }
         is_more
@@ -518,7 +523,7 @@ impl Listener {
         // A cgroup is made before anything happens in it, and ends after that.
         let mut ends = Vec::new();
         if stream != Stream::Cgroup && self.cgroups_first && !events.is_empty() {
-            let _ = (0..MAX_BATCHES).any(|_| !self.drain_made(&mut ends));
+            drain_batches(|| self.drain_made(&mut ends));
         }
         for event in events.into_iter().chain(ends) {
             self.handle(&event);

@@ -141,7 +141,7 @@ impl KillCounts {
         if !trees.unified {
             return Some(false);
         }
-        let is_gone = || oom_counters::is_gone(trees, container) && age < AT_ONCE;
+        let is_gone = || age < AT_ONCE && oom_counters::is_gone(trees, container);
         oom_counters::goes_as_a_whole(trees, container).or_else(|| is_gone().then_some(true))
     }
 

@@ -39,11 +39,10 @@ pub fn find_roots(trees: &Trees, named: &[CgroupPath]) -> Result<BTreeSet<Cgroup
         }
     }
     for root in named {
-        let below = match memory.dir.descend(root.components()) {
-            Ok(dir) => children(&dir, root)?,
-            Err(error) if error.is_gone() => continue,
-            Err(error) => return Err(error),
+        let Some(dir) = descend(memory, root)? else {
+            continue;
         };
+        let below = children(&dir, root)?;
         if below.iter().any(|(_, below)| is_kubepods(below, root)) {
             roots.insert(root.clone());
         }
@@ -71,19 +70,8 @@ pub fn kubepods(
     };
     let mut found = Vec::new();
     for root in roots {
-        let dir = match memory.dir.descend(root.components()) {
-            Err(error) if error.is_gone() => continue,
-            dir => dir?,
-        };
-        for (name, path) in children(&dir, root)? {
-            let Some(driver) = driver_of(&path, root) else {
-                continue;
-            };
-            if let Some(child) = open(&dir, &name)? {
-                let id = CgroupId(child.inode());
-                found.push((child, root, Kubepods { path, id, driver }));
-            }
-        }
+        let below = kubepods_below(memory, root)?.into_iter();
+        found.extend(below.map(|(dir, it)| (dir, root, it)));
     }
     // To look at pods is to walk a tree: only where there is something to choose.
     let chosen = match found.len() {
@@ -98,6 +86,24 @@ pub fn kubepods(
     };
     let chosen = found.into_iter().nth(chosen);
     Ok(chosen.map(|(_, root, it)| (root.clone(), it)))
+}
+
+/// Those of every driver right below `root`.
+fn kubepods_below(memory: &Tree, root: &CgroupPath) -> Result<Vec<(Dir, Kubepods)>, FsError> {
+    let Some(dir) = descend(memory, root)? else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for (name, path) in children(&dir, root)? {
+        let Some(driver) = driver_of(&path, root) else {
+            continue;
+        };
+        if let Some(child) = open(&dir, &name)? {
+            let id = CgroupId(child.inode());
+            found.push((child, Kubepods { path, id, driver }));
+        }
+    }
+    Ok(found)
 }
 
 /// What is going on in a cgroup of all pods, which has the directory `dir`: its youngest pod, as ids grow
@@ -126,10 +132,8 @@ pub fn walk(
     let Some(memory) = memory(trees) else {
         return Ok(());
     };
-    match memory.dir.descend(root.components()) {
-        Ok(dir) => walk_below(&dir, root, root, found)?,
-        Err(error) if error.is_gone() => {}
-        Err(error) => return Err(error),
+    if let Some(dir) = descend(memory, root)? {
+        walk_below(&dir, root, root, found)?;
     }
     walk_misplaced(&memory.dir, root, found)
 }
@@ -145,19 +149,10 @@ pub fn walk_beside(
     let Some(memory) = memory(trees) else {
         return Ok(());
     };
-    match memory.dir.descend(root.components()) {
-        Ok(dir) => {
-            for (name, path) in children(&dir, root)? {
-                if path != *kubepods
-                    && is_kubepods(&path, root)
-                    && let Some(child) = open(&dir, &name)?
-                {
-                    walk_below(&child, &path, root, found)?;
-                }
-            }
+    for (dir, it) in kubepods_below(memory, root)? {
+        if it.path != *kubepods {
+            walk_below(&dir, &it.path, root, found)?;
         }
-        Err(error) if error.is_gone() => {}
-        Err(error) => return Err(error),
     }
     walk_misplaced(&memory.dir, root, found)
 }
@@ -234,6 +229,15 @@ fn driver_of(path: &CgroupPath, root: &CgroupPath) -> Option<CgroupDriver> {
 
 fn memory(trees: &Trees) -> Option<&Tree> {
     trees.of("memory")
+}
+
+/// `None`: it is not there.
+fn descend(memory: &Tree, path: &CgroupPath) -> Result<Option<Dir>, FsError> {
+    match memory.dir.descend(path.components()) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Empty for one that is gone.

@@ -67,8 +67,8 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
         restart_policy: restart_policy("spec", spec.restart_policy.as_deref(), &mut found)
             .unwrap_or_default(),
         termination_grace: termination_grace(spec, &mut found),
-        init_containers: containers(source, ContainerKind::Init, &mut found),
-        containers: containers(source, ContainerKind::Regular, &mut found),
+        init_containers: containers(spec, ContainerKind::Init, &mut found),
+        containers: containers(spec, ContainerKind::Regular, &mut found),
         overhead: resource_list(spec.overhead.as_ref(), "spec.overhead", &mut found),
         resources: spec
             .resources
@@ -203,14 +203,10 @@ pub(super) enum ContainerKind {
 
 impl ContainerKind {
     /// The containers of this kind, each with its field path.
-    pub(super) fn of(self, pod: &v1::Pod) -> impl Iterator<Item = (String, &v1::Container)> {
-        let spec = pod.spec.as_ref();
+    pub(super) fn of(self, spec: &v1::PodSpec) -> impl Iterator<Item = (String, &v1::Container)> {
         let (field, list) = match self {
-            Self::Init => (
-                "initContainers",
-                spec.and_then(|it| it.init_containers.as_ref()),
-            ),
-            Self::Regular => ("containers", spec.map(|it| &it.containers)),
+            Self::Init => ("initContainers", spec.init_containers.as_ref()),
+            Self::Regular => ("containers", Some(&spec.containers)),
         };
         list.into_iter()
             .flatten()
@@ -219,13 +215,9 @@ impl ContainerKind {
     }
 }
 
-fn containers(pod: &v1::Pod, kind: ContainerKind, found: &mut Findings) -> Vec<Container> {
-    let defaults = pod
-        .spec
-        .as_ref()
-        .and_then(|it| it.security_context.as_ref());
-    kind.of(pod)
-        .map(|(path, it)| container(it, kind, &path, defaults, found))
+fn containers(spec: &v1::PodSpec, kind: ContainerKind, found: &mut Findings) -> Vec<Container> {
+    kind.of(spec)
+        .map(|(path, it)| container(it, kind, &path, security(spec), found))
         .collect()
 }
 

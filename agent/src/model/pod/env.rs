@@ -27,7 +27,8 @@ pub(super) fn resolve(source: &v1::Pod, pod: &mut Pod, found: &mut Findings) {
             pod,
             own: kind,
         };
-        kind.of(source)
+        let spec = source.spec.iter();
+        spec.flat_map(|it| kind.of(it))
             .map(|(path, it)| resolver.container(it, &path, found))
             .collect()
     };

@@ -9,7 +9,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
-use super::convert::Findings;
+use super::convert::{ContainerKind, Findings};
 
 /// What a field does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -400,11 +400,8 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
 
 /// Without a command the entry point of an image is run, with the arguments.
 fn programs(spec: &v1::PodSpec, found: &mut Findings) {
-    let init = spec.init_containers.iter().flatten();
-    let init = init.enumerate().map(|it| ("initContainers", it));
-    let main = spec.containers.iter().enumerate();
-    let main = main.map(|it| ("containers", it));
-    for (list, (i, container)) in init.chain(main) {
+    let all = [ContainerKind::Init, ContainerKind::Regular];
+    for (path, container) in all.into_iter().flat_map(|it| it.of(spec)) {
         let is_none = |it: &Option<Vec<String>>| it.as_ref().is_none_or(Vec::is_empty);
         if !is_none(&container.command) {
             continue;
@@ -414,7 +411,7 @@ fn programs(spec: &v1::PodSpec, found: &mut Findings) {
             false => "args[0] is the program",
         };
         found.warn(
-            format!("spec.{list}[{i}].command"),
+            format!("{path}.command"),
             format!("is missing, so {instead}: {}", Because::Images),
         );
     }

@@ -203,7 +203,7 @@ pub(super) fn of(source: &v1::Pod, origin: PodOrigin, found: &mut Findings) -> N
         node_selector: node_selector(spec, origin, found),
         node_affinity: node_affinity(spec, origin, found),
         tolerations: tolerations(spec),
-        host_ports: host_ports(source, origin, found),
+        host_ports: host_ports(spec, origin, found),
         has_strict_groups: groups_policy == Some("Strict"),
     }
 }
@@ -370,17 +370,13 @@ fn tolerations(spec: &v1::PodSpec) -> Vec<Toleration> {
 }
 
 /// Of a manifest on the host's network, the API server takes every port for one of the host.
-fn host_ports(source: &v1::Pod, origin: PodOrigin, found: &mut Findings) -> Vec<HostPort> {
-    let is_on_host_network = source
-        .spec
-        .as_ref()
-        .is_some_and(|it| it.host_network == Some(true));
-    let takes_all = is_on_host_network && origin == PodOrigin::Manifest;
+fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Vec<HostPort> {
+    let takes_all = spec.host_network == Some(true) && origin == PodOrigin::Manifest;
     let sidecars = ContainerKind::Init
-        .of(source)
+        .of(spec)
         .filter(|(_, it)| it.restart_policy.as_deref() == Some("Always"));
     let mut ports = Vec::new();
-    for (path, container) in sidecars.chain(ContainerKind::Regular.of(source)) {
+    for (path, container) in sidecars.chain(ContainerKind::Regular.of(spec)) {
         for (i, port) in container.ports.iter().flatten().enumerate() {
             let given = port.host_port.filter(|it| *it != 0);
             let Some(number) = given.or(takes_all.then_some(port.container_port)) else {

@@ -481,6 +481,11 @@ impl Loop {
         if let Some(fault) = entry.cgroup_faults.values().next() {
             return Err(fault.text.clone());
         }
+        let (address, unknown) = match start::address(&entry.state.pod, container) {
+            Some(Ok(address)) => (Some(address), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
         let spec = start::container_spec(
             &self.node,
             &self.hands.plan,
@@ -488,8 +493,8 @@ impl Loop {
             entry,
             container,
             &devices,
+            address,
         )?;
-        let unknown = start::unknown_address(&entry.state.pod, container);
         for warning in start::not_applicable(&devices).into_iter().chain(unknown) {
             self.told.start_warning(&entry.pod_ref, container, warning);
         }

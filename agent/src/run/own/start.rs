@@ -1,6 +1,7 @@
 //! From a container of a pod to all that its start needs.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
@@ -60,16 +61,17 @@ pub(super) fn not_applicable(devices: &ContainerDevices) -> Vec<String> {
     told
 }
 
-/// What a container finds otherwise than it asks for.
-pub(super) fn unknown_address(pod: &Pod, container: &str) -> Option<String> {
+/// The address of the node for a container with a variable that has it, or what is to be told if there is none.
+/// `None`: it has no such variable.
+pub(super) fn address(pod: &Pod, container: &str) -> Option<Result<IpAddr, String>> {
     let container = pod.all_containers().find(|it| it.name == container)?;
     let variable = container.env.iter().find(|it| it.is_node_address)?;
-    node_address::node_address().is_none().then(|| {
+    Some(node_address::node_address().ok_or_else(|| {
         format!(
             "{} is empty: the node has no default route, and so no address that others know",
             variable.name
         )
-    })
+    }))
 }
 
 /// All that one start needs. Makes the pod's directory and its volumes, with the permissions that
@@ -81,6 +83,7 @@ pub(super) fn container_spec(
     entry: &PodEntry,
     name: &str,
     devices: &ContainerDevices,
+    address: Option<IpAddr>,
 ) -> Result<ContainerSpec, String> {
     let pod = &entry.state.pod;
     let container = pod
@@ -104,8 +107,6 @@ pub(super) fn container_spec(
         .map_err(|error| crate::observe::chain(&error))?;
     make_volumes(plan, paths, entry).map_err(|error| crate::observe::chain(&error))?;
 
-    let is_address_wanted = container.env.iter().any(|it| it.is_node_address);
-    let address = is_address_wanted.then(node_address::node_address).flatten();
     let address = address.map(|it| it.to_string());
     let base = BaseEnv {
         path: DEFAULT_PATH,
