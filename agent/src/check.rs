@@ -685,7 +685,10 @@ fn loss(
         Capability::SysAdmin => Some("programs are not timed and bpffs cannot be mounted"),
         Capability::SysResource if is_own => Some("an oom_score_adj cannot be lowered"),
         Capability::SysPtrace => Some("files of processes of other users stay closed"),
-        Capability::DacReadSearch => Some("files of other users stay closed"),
+        Capability::DacReadSearch if is_own => Some("files of other users stay closed"),
+        Capability::DacReadSearch => Some(
+            "files of other users stay closed, and kills in pods beside the cgroup of all pods are told as the host's",
+        ),
         Capability::Kill if is_own => Some("containers of other users cannot be ended"),
         Capability::SetUid | Capability::SetGid if is_own => {
             Some("containers cannot run as another user")

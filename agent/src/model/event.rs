@@ -133,6 +133,25 @@ pub struct OomKill {
     pub last_reclaim: Option<Reclaim>,
 }
 
+impl OomKill {
+    /// Where everybody and everything that it speaks of is.
+    pub fn cgroups_mut(&mut self) -> impl Iterator<Item = &mut CgroupLineage> {
+        let init = match &mut self.victim_role {
+            Some(NamespaceRole::Member { init }) => Some(init),
+            Some(NamespaceRole::Init) | None => None,
+        };
+        let processes = [
+            &mut self.victim_cgroup,
+            &mut self.victim_parent_cgroup,
+            &mut self.trigger_cgroup,
+        ];
+        processes
+            .into_iter()
+            .chain(init)
+            .chain(&mut self.limit_cgroup)
+    }
+}
+
 /// Whose memory a task had to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

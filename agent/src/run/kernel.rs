@@ -97,8 +97,6 @@ pub(super) enum News<'a> {
         cgroup: &'a CgroupLineage,
         name: &'a str,
     },
-    /// A process was killed in a cgroup that lies elsewhere and is not registered.
-    Outside(CgroupId),
     /// A cgroup below that of all pods is gone.
     Gone(CgroupId),
     /// A process was put into a cgroup below that of all pods.
@@ -113,6 +111,10 @@ pub(super) enum News<'a> {
 /// Says where to look. May wait, since the rings hold what comes meanwhile, but for `Entered`, `Emptied` and `Lost`:
 /// false of `Lost` means that it is to be told again. Is not called with the index locked.
 pub(super) type Tell = Box<dyn Fn(News<'_>) -> bool + Send>;
+
+/// Where a cgroup lies that is not below that of all pods, as far as it is that of a pod all the same. Registers what
+/// it lies in. Is not called with the index locked.
+pub(super) type Locate = Box<dyn Fn(CgroupId) -> Option<CgroupLineage> + Send>;
 
 /// The eBPF programs are loaded, as far as this kernel takes them.
 #[derive(Debug)]
@@ -258,6 +260,7 @@ pub(super) struct Listener {
     metrics: Metrics,
     is_first: Option<IsFirst>,
     tell: Tell,
+    locate: Option<Locate>,
     cgroups_first: bool,
     /// What of each ring was taken in one go so far, 0 to 1.
     filled: BTreeMap<Stream, f64>,
@@ -282,6 +285,8 @@ pub(super) struct Outputs {
     /// `None`: others start the containers, and the kernel's word is taken.
     pub(super) is_first: Option<IsFirst>,
     pub(super) tell: Tell,
+    /// `None`: there are no pods elsewhere.
+    pub(super) locate: Option<Locate>,
     /// Whoever is told registers cgroups as they are made, so every event waits for those of cgroups before
     /// it. False: they were registered before they had a process.
     pub(super) cgroups_first: bool,
@@ -352,6 +357,7 @@ impl Listener {
             metrics,
             is_first,
             tell,
+            locate,
             cgroups_first,
         } = outputs;
         Self {
@@ -363,6 +369,7 @@ impl Listener {
             metrics,
             is_first,
             tell,
+            locate,
             cgroups_first,
             filled: BTreeMap::new(),
             malformed: BTreeMap::new(),
@@ -656,6 +663,7 @@ impl Listener {
     }
 
     fn handle_oom(&mut self, kill: &OomKill, handled: Handled) {
+        let kill = &self.located(kill);
         self.meet(kill);
         let counts = &self.shared.kill_counts;
         let kill = &*self.with_reason(kill);
@@ -702,13 +710,22 @@ impl Listener {
         (self.tell)(News::Kill { kill, attribution });
     }
 
-    /// Tells of the cgroups of a victim that nobody knows: they were made while nobody listened, or where nobody does.
-    fn meet(&self, kill: &OomKill) {
-        let victim = &kill.victim_cgroup;
-        if !victim.in_root && self.shared.index().get(victim.cgroup_id).is_none() {
-            (self.tell)(News::Outside(victim.cgroup_id));
-            return;
+    /// A kill with those of its cgroups where they are that the kernel's filter leaves out.
+    fn located(&self, kill: &OomKill) -> OomKill {
+        let mut kill = kill.clone();
+        if let Some(locate) = &self.locate {
+            let mut known = BTreeMap::new();
+            for it in kill.cgroups_mut().filter(|it| !it.in_root) {
+                let found = known.entry(it.cgroup_id);
+                let found = found.or_insert_with(|| locate(it.cgroup_id));
+                *it = found.unwrap_or(*it);
+            }
         }
+        kill
+    }
+
+    /// Tells of the cgroups of a victim that nobody knows: they were made while nobody listened.
+    fn meet(&self, kill: &OomKill) {
         for (cgroup, name) in kill.victim_cgroup.steps().zip(&kill.victim_names) {
             let is_known = self.shared.index().get(cgroup.cgroup_id).is_some();
             if !is_known && !name.is_empty() {

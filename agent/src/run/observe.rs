@@ -502,12 +502,14 @@ impl Loop {
                 return Ok(None);
             }
         };
+        let tree = Arc::clone(&self.tree);
         let outputs = Outputs {
             log: log.clone(),
             recorder,
             metrics: self.metrics.clone(),
             is_first: None,
             tell: tell(&self.tree),
+            locate: Some(Box::new(move |id| tree.locate(id))),
             cgroups_first: true,
         };
         let listener = Listener::new(streams, None, Arc::clone(kernel), outputs);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::event::CgroupId;
+use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::kube_cgroup::{KubeLevel, parse};
 use crate::sys::{Dir, FsError, Tree, Trees};
 
@@ -138,23 +138,65 @@ pub fn walk(
     walk_misplaced(&memory.dir, root, found)
 }
 
-/// Hands on what lies beside `kubepods`, which is at `root`: below the cgroup of all pods of the other driver, and
-/// containers that their runtime has put elsewhere.
-pub fn walk_beside(
+/// Where a cgroup lies among those of pods, and whose those are that it lies in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    pub lineage: CgroupLineage,
+    pub owners: Vec<(CgroupId, Owner)>,
+}
+
+/// Finds a cgroup by its id below the cgroup of all pods of any driver at one of `roots`, or in a container that its
+/// runtime has put elsewhere. `None`: it is none of a pod's, or gone.
+pub fn locate(
     trees: &Trees,
-    root: &CgroupPath,
-    kubepods: &CgroupPath,
-    found: &mut dyn FnMut(CgroupId, Owner),
-) -> Result<(), FsError> {
+    roots: &[CgroupPath],
+    id: CgroupId,
+) -> Result<Option<Located>, FsError> {
     let Some(memory) = memory(trees) else {
-        return Ok(());
+        return Ok(None);
     };
-    for (dir, it) in kubepods_below(memory, root)? {
-        if it.path != *kubepods {
-            walk_below(&dir, &it.path, root, found)?;
-        }
+    let Some(path) = memory.dir.find(id.0)? else {
+        return Ok(None);
+    };
+    // What a container makes may have a name that is no text.
+    let Ok(path) = CgroupPath::root().join(&path.to_string_lossy()) else {
+        return Ok(None);
+    };
+    let mut below = roots.iter().map(|it| (it, steps(&path, it)));
+    let Some((root, steps)) = below.find_map(|(root, it)| Some((root, it?))) else {
+        return Ok(None);
+    };
+    let mut lineage = CgroupLineage {
+        cgroup_id: id,
+        below_root: [None; 3],
+        in_root: true,
+    };
+    let mut owners = Vec::new();
+    for (step, path) in lineage.below_root.iter_mut().zip(steps) {
+        let Some(dir) = descend(memory, &path)? else {
+            break;
+        };
+        let id = CgroupId(dir.inode());
+        *step = Some(id);
+        owners.extend(level_of(&path, root).map(|level| (id, Owner { level, path })));
     }
-    walk_misplaced(&memory.dir, root, found)
+    Ok(Some(Located { lineage, owners }))
+}
+
+/// The cgroups on the way from that of all pods at `root` down to `path`; of a container that lies elsewhere, and what
+/// is in it, that alone. `None`: it is none of a pod's.
+fn steps(path: &CgroupPath, root: &CgroupPath) -> Option<Vec<CgroupPath>> {
+    let above = std::iter::successors(Some(path.clone()), CgroupPath::parent);
+    let mut above: Vec<CgroupPath> = above.collect();
+    above.reverse();
+    if let Some(kubepods) = above.iter().position(|it| is_kubepods(it, root)) {
+        return Some(above.split_off(kubepods + 1));
+    }
+    let found = parse(path, root).filter(|it| it.is_misplaced)?;
+    let container = above
+        .into_iter()
+        .find(|it| path.below(it) == Some(found.inner))?;
+    Some(vec![container])
 }
 
 fn walk_below(
@@ -418,13 +460,36 @@ mod tests {
             format!("/system.slice/containerd.service/{triple}"),
         ];
         assert_eq!(node.walked("/"), expected);
-        let mut beside = Vec::new();
-        let [root, kubepods] = ["/", "/kubepods"].map(|it| it.parse().unwrap());
-        walk_beside(&node.trees(), &root, &kubepods, &mut |_, it| {
-            beside.push(it.path.to_string());
-        })
-        .unwrap();
-        assert_eq!(beside, expected[1..], "of another driver, and misplaced");
         assert_eq!(node.walked("/absent.slice"), [""; 0]);
+    }
+
+    #[test]
+    fn whatever_lies_in_a_pod_is_on_the_way_down_from_that_of_all_pods() {
+        let way = |path: &str, root: &str| {
+            let steps = steps(&path.parse().unwrap(), &root.parse().unwrap())?;
+            let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+            Some(steps.join(" "))
+        };
+        let of = |steps: &[&str]| Some(steps.join(" "));
+        let class = "/kubepods/burstable";
+        let pod = &format!("{class}/poda");
+        let container = &format!("{pod}/{ID}");
+        let nested = &format!("{container}/kubepods");
+        assert_eq!(way(nested, "/"), of(&[class, pod, container, nested]));
+        assert_eq!(way("/kubepods", "/"), of(&[]));
+        assert_eq!(way("/kubepods/strange", "/"), of(&["/kubepods/strange"]));
+        assert_eq!(way("/a/kubepods/poda", "/a"), of(&["/a/kubepods/poda"]));
+        for (path, root) in [("/a/kubepods/poda", "/"), ("/kubepods", "/a"), ("/", "/")] {
+            assert_eq!(way(path, root), None, "{path} below {root}");
+        }
+        let triple = format!("kubepods-burstable-podc.slice:cri-containerd:{ID}");
+        for above in ["", "/system.slice/containerd.service"] {
+            let container = &format!("{above}/{triple}");
+            for inner in ["", "/a", "/a/b"] {
+                let path = format!("{container}{inner}");
+                assert_eq!(way(&path, "/"), of(&[container]), "{path}");
+            }
+        }
+        assert_eq!(way(&format!("/user.slice/{triple}"), "/"), None);
     }
 }

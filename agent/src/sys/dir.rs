@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::error::{FsError, Operation};
+use super::syscall;
 
 /// Most interface files fit, so that two reads do: the text, and the end.
 const INTERFACE_FILE_BYTES: usize = 4096;
@@ -68,6 +69,26 @@ impl Dir {
     /// and its inode number, but not its name.
     pub fn is_linked(&self) -> bool {
         nix::sys::stat::stat(&*self.path).is_ok_and(|stat| stat.st_ino == self.inode)
+    }
+
+    /// Where below this directory of a kernfs the one of this inode number lies; `None`: nowhere. Wants
+    /// CAP_DAC_READ_SEARCH.
+    pub fn find(&self, inode: u64) -> Result<Option<PathBuf>, FsError> {
+        let failed = |e: io::Error| FsError::new(Operation::Open, &self.path, e);
+        let found = match syscall::open_kernfs_dir(self.as_fd(), inode) {
+            Ok(fd) => fd,
+            Err(e) if e.raw_os_error() == Some(nix::libc::ESTALE) => return Ok(None),
+            Err(e) => return Err(failed(e)),
+        };
+        let path_of = |fd: BorrowedFd<'_>| {
+            let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            std::fs::read_link(link).map_err(failed)
+        };
+        let (path, own) = (path_of(found.as_fd())?, path_of(self.as_fd())?);
+        // The kernel marks the path of one that was removed (fs/d_path.c).
+        let is_there = !path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
+        let below = path.strip_prefix(own).ok().filter(|_| is_there);
+        Ok(below.map(Path::to_owned))
     }
 
     pub fn open_dir(&self, name: &str) -> Result<Self, FsError> {

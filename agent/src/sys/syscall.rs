@@ -114,6 +114,40 @@ pub fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) })
 }
 
+/// The directory that has this inode number in the kernfs of `mount`, wherever in it (Linux 5.5,
+/// fs/kernfs/mount.c: `kernfs_fh_to_dentry`); CAP_DAC_READ_SEARCH. Nothing can be read through the descriptor.
+/// `ESTALE`: there is none.
+pub fn open_kernfs_dir(mount: BorrowedFd<'_>, inode: u64) -> io::Result<OwnedFd> {
+    /// `struct file_handle` of include/linux/fs.h, as kernfs makes them.
+    #[repr(C)]
+    struct FileHandle {
+        n_bytes: u32,
+        kind: i32,
+        inode: [u8; 8],
+    }
+    /// `FILEID_KERNFS` of include/linux/exportfs.h.
+    const FILEID_KERNFS: i32 = 0xfe;
+
+    let mut handle = FileHandle {
+        n_bytes: 8,
+        kind: FILEID_KERNFS,
+        inode: inode.to_ne_bytes(),
+    };
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the handle is as long as it says, and the kernel keeps no pointer to it.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            mount.as_raw_fd(),
+            &raw mut handle,
+            flags,
+        )
+    };
+    let fd = descriptor(fd)?;
+    // SAFETY: the kernel just made this descriptor for us, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// What becomes of the process that [`wait_child`] looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reap {

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use ballast::decide::missed_kills::GRACE;
 use ballast::model::cgroup_name::CgroupDriver;
 use ballast::model::record::{EventRecord, OomScope};
 use ballast_tests::agent::Agent;
@@ -13,7 +14,9 @@ use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming, container_id}
 use ballast_tests::scrape::{free_address, get, text};
 use ballast_tests::wait::wait_for;
 
-use super::{LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, limited, pod_of, wait_kills};
+use super::{
+    EATER, LIMIT, STATIC_UID, UID, check_kill, eat, everywhere, limited, pod_of, wait_kills,
+};
 use crate::look::oom_detail;
 use crate::{say, scaled};
 
@@ -189,13 +192,23 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
     // And one that was made since.
     let made = limited(&pod, 82)?;
     eat(&made)?;
-    let kills = wait_kills(&agent, 2)?;
-    for (kill, container) in kills.iter().zip([&container, &made]) {
+    // And in what a container of it made for itself.
+    let nesting = limited(&pod, 83)?;
+    let nested = cgroup::dir_of("memory", &nesting.path).join("nested");
+    let nested = nested.display();
+    let script = format!("mkdir {nested}; echo $$ > {nested}/cgroup.procs; exec {EATER}");
+    nesting.run(&script)?.wait()?;
+    let kills = wait_kills(&agent, 3)?;
+    for (kill, container) in kills.iter().zip([&container, &made, &nesting]) {
         check_kill(kill, &pod, container, OomScope::Container)?;
     }
     agent.wait("they are the pod's", |status| {
-        pod_of(status, UID).is_some_and(|it| it.oom_kills == 2)
+        pod_of(status, UID).is_some_and(|it| it.oom_kills == 3)
     })?;
+    // What the kernel counts of a container above the victim is no other kill.
+    agent.stats()?;
+    thread::sleep(GRACE * 2);
+    wait_kills(&agent, 3)?;
     Ok(())
 }
 

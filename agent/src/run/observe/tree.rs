@@ -122,7 +122,6 @@ impl KubeTree {
                     self.want_walk();
                 }
             }
-            News::Outside(id) => self.look_outside(id),
             News::Entered(id) => self.entered(id),
             News::Emptied(id) => self.emptied(id),
             News::Gone(id) => self.gone(id),
@@ -489,29 +488,27 @@ impl KubeTree {
         Ok(())
     }
 
-    /// Registers a cgroup if it is that of a pod's where no program tells of cgroups: what is misplaced, and what kubelet
-    /// had made before it was told another driver.
-    fn look_outside(&self, id: CgroupId) {
-        let Some(place) = self.place() else { return };
-        let (trees, followed) = (self.reader.trees(), &place.kubepods.path);
-        let mut found = None;
-        let mut take = |it: CgroupId, owner: Owner| {
-            if it == id {
-                found = Some(owner);
+    /// See [`Locate`](crate::run::kernel::Locate): what is misplaced, and what kubelet had made before it was told another
+    /// driver.
+    pub(super) fn locate(&self, id: CgroupId) -> Option<CgroupLineage> {
+        let place = self.place()?;
+        let located = match kube_tree::locate(self.reader.trees(), &place.roots, id) {
+            Ok(located) => located?,
+            Err(error) => {
+                let error = crate::observe::chain(&error);
+                tracing::warn!(error, "look for the cgroup of a killed process");
+                return None;
             }
         };
-        let mut walk = |root| kube_tree::walk_beside(trees, root, followed, &mut take);
-        if let Err(error) = place.roots.iter().try_for_each(&mut walk) {
-            tracing::warn!(
-                error = crate::observe::chain(&error),
-                "look for a cgroup beside that of all pods"
-            );
+        for (id, owner) in located.owners {
+            if self.kernel.index().get(id).is_none() {
+                self.count_kills_of(id, &owner, Origin::Found);
+                self.kernel.index_mut().insert(id, owner);
+                self.is_grown.store(true, Ordering::Relaxed);
+                self.want_walk();
+            }
         }
-        let Some(owner) = found else { return };
-        self.count_kills_of(id, &owner, Origin::Found);
-        self.kernel.index_mut().insert(id, owner);
-        self.is_grown.store(true, Ordering::Relaxed);
-        self.want_walk();
+        Some(located.lineage)
     }
 
     fn count_kills_of(&self, id: CgroupId, owner: &Owner, origin: Origin) {

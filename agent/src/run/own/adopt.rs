@@ -66,6 +66,7 @@ impl Loop {
                 metrics: self.metrics.clone(),
                 is_first: Some(Box::new(move |kill| first.is_first(kill))),
                 tell: self.tell_loop(to_loop),
+                locate: None,
                 cgroups_first: false,
             },
         );

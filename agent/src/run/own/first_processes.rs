@@ -75,11 +75,7 @@ pub(super) fn tell_loop(
             }
             News::Programs(programs) => Event::Programs(programs),
             // The loop makes and removes them itself.
-            News::Made { .. }
-            | News::Met { .. }
-            | News::Outside(_)
-            | News::Entered(_)
-            | News::Gone(_) => return true,
+            News::Made { .. } | News::Met { .. } | News::Entered(_) | News::Gone(_) => return true,
             // A full channel means that the loop has enough reason to look.
             News::Emptied(_) => return to_loop.try_send(Event::Emptied).is_ok(),
             News::Lost => return to_loop.try_send(Event::Lost).is_ok(),
