@@ -14,6 +14,8 @@ use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scratch::{Scratch, own_name};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::look::{is_running, pid_of, pod_dir, pod_path};
 use super::{leave_out, say, scaled};
@@ -218,6 +220,7 @@ fn groups_and_volumes_of_the_host_are_those_of_the_pod() -> Result<()> {
         {"name": "made", "hostPath": {"path": path("made"), "type": "DirectoryOrCreate"}},
         {"name": "file", "hostPath": {"path": path("file"), "type": "FileOrCreate"}},
         {"name": "there", "hostPath": {"path": path("there"), "type": "Directory"}},
+        {"name": "unused", "hostPath": {"path": path("unused"), "type": "Directory"}},
     ]);
     let groups = serde_json::json!({
         "runAsUser": 12345, "runAsGroup": 2345, "supplementalGroups": [77], "fsGroup": 88,
@@ -227,12 +230,20 @@ fn groups_and_volumes_of_the_host_are_those_of_the_pod() -> Result<()> {
     let of_node = serde_json::json!([
         {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]);
-    let mounts = serde_json::json!([{"name": "untold", "mountPath": path("untold/deep")}]);
+    let mount = |(name, at)| serde_json::json!({"name": name, "mountPath": path(at)});
+    let mounted = [
+        ("untold", "untold/deep"),
+        ("made", "made"),
+        ("file", "file"),
+        ("there", "there"),
+    ];
     let container = Container::sh("app", script)
-        .with("volumeMounts", mounts)
+        .with("volumeMounts", mounted.map(mount).into())
         .with("env", of_node);
-    let manifest = Manifest::new("pod").with("volumes", volumes);
-    let manifest = manifest.with("securityContext", groups);
+    let manifest = Manifest::new("pod")
+        .with("restartPolicy", "Always".into())
+        .with("volumes", volumes)
+        .with("securityContext", groups);
     agent.put(&manifest.container(container))?;
     let missing = format!(
         "hostPath type check failed: {} is not a directory",
@@ -264,6 +275,14 @@ fn groups_and_volumes_of_the_host_are_those_of_the_pod() -> Result<()> {
         assert!(host.path(directory).is_dir(), "{directory}");
     }
     assert!(host.path("file").is_file());
+    assert!(!host.path("unused").exists());
+    // Once it has started it is not looked at again.
+    fs::remove_dir(host.path("there"))?;
+    let first = pid_of(&pod, "app").context("it runs")?;
+    kill(Pid::from_raw(i32::try_from(first)?), Signal::SIGKILL)?;
+    agent.wait_pod("pod", "runs again", |it| {
+        pid_of(it, "app").is_some_and(|it| it != first)
+    })?;
     // The volume in memory would stay mounted.
     agent.remove_pod("pod")?;
     wait_removed(&agent)

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -68,6 +68,38 @@ impl Patience {
     }
 }
 
+/// One thing on a thread of its own, whose end can be waited for in parts. Dropped, it goes on alone, and can see that
+/// nobody waits for it any more.
+#[derive(Debug)]
+pub struct Errand<T> {
+    answer: Receiver<T>,
+    asker: Asker,
+}
+
+impl<T: Send + 'static> Errand<T> {
+    pub fn start(job: impl FnOnce(&Asker) -> T + Send + 'static) -> io::Result<Self> {
+        let (done, answer) = sync_channel(1);
+        let asker = Asker(Arc::new(AtomicBool::new(true)));
+        let worker = asker.clone();
+        thread::Builder::new()
+            .name("disk-calls".to_owned())
+            // Nobody waits.
+            .spawn(move || done.send(job(&worker)).ok())?;
+        Ok(Self { answer, asker })
+    }
+
+    /// What it came to, once. `None`: it takes longer than this.
+    pub fn wait(&self, longest: Duration) -> Option<T> {
+        self.answer.recv_timeout(longest).ok()
+    }
+}
+
+impl<T> Drop for Errand<T> {
+    fn drop(&mut self) {
+        self.asker.0.store(false, Ordering::Release);
+    }
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
@@ -89,5 +121,28 @@ mod tests {
         assert_eq!(end.recv(), Ok(false));
         // It is free a moment after it has ended.
         while patience.ask(|_| ()).is_none() {}
+    }
+
+    #[test]
+    fn an_errand_is_waited_for_in_parts_until_nobody_waits() {
+        let start = || {
+            let (go, told) = sync_channel::<()>(0);
+            let (ended, end) = sync_channel(1);
+            let errand = Errand::start(move |asker| {
+                told.recv().ok();
+                ended.send(asker.is_waiting()).ok();
+                7
+            });
+            (errand.unwrap(), go, end)
+        };
+        let (errand, go, end) = start();
+        assert_eq!(errand.wait(Duration::from_millis(10)), None);
+        go.send(()).unwrap();
+        assert_eq!(errand.wait(Duration::MAX), Some(7));
+        assert_eq!(end.recv(), Ok(true));
+        let (errand, go, end) = start();
+        drop(errand);
+        go.send(()).unwrap();
+        assert_eq!(end.recv(), Ok(false));
     }
 }

@@ -107,19 +107,22 @@ impl Root {
     }
 
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        self.create_dirs(path, 0o755)
+    }
+
+    fn create_dirs(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), FsError> {
         let path = self.path(path);
-        fs::create_dir_all(&path).map_err(|e| FsError::new(Operation::CreateDir, &path, e))
+        let made = fs::DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(&path);
+        made.map_err(|e| FsError::new(Operation::CreateDir, &path, e))
     }
 
     /// Makes a directory for root and its group alone, mode 0750, and those above it. One that is
     /// there is left as it is.
     pub fn create_private_dir(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
-        let path = self.path(path);
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o750)
-            .create(&path)
-            .map_err(|e| FsError::new(Operation::CreateDir, &path, e))
+        self.create_dirs(path, 0o750)
     }
 
     /// Makes a directory that every user may use, mode 0777.

@@ -35,16 +35,16 @@ use crate::runtime::Signal;
 use crate::sources::cgroupfs::ReadError;
 use crate::sources::manifests::Witness;
 use crate::sources::{oom_counters, stats};
-use crate::sys::patience::Patience;
+use crate::sys::patience::Errand;
 use crate::sys::{Root, clock};
 
 /// How long a start waits for what the agent lacks before it is tried again. Arbitrary: a hundred that
 /// wait cost a few milliseconds.
 const LACK_LASTS: Duration = Duration::from_secs(1);
 
-/// How long the volumes of a pod on the host are waited for at a time: a local disk that is in order takes less than a
-/// millisecond.
-const HOST_PATH_TIME: Duration = Duration::from_millis(200);
+/// How long a pass waits for the volumes of a container on the host, once: a local disk that is in order takes less than
+/// a millisecond. What takes longer is asked after when the start is tried again.
+const HOST_PATH_TIME: Duration = Duration::from_millis(50);
 
 /// Why a start waits for what the agent lacks.
 pub(super) fn lacking(what: &str) -> String {
@@ -514,24 +514,36 @@ impl Loop {
         let Some(entry) = self.pods.get_mut(uid) else {
             return Ok(());
         };
-        let wanted = start::host_paths(&entry.state.pod, container);
-        if wanted.is_empty() {
+        let Some(instance) = entry.instances.get_mut(container) else {
             return Ok(());
-        }
-        let patience = match entry.host_path_calls.take() {
-            Some(patience) => patience,
-            None => Patience::start(HOST_PATH_TIME).map_err(|it| crate::observe::chain(&it))?,
         };
-        let provided = patience.ask(move |asker| {
-            // Nothing is made for who waits no longer.
-            let mut wanted = wanted.iter().take_while(|_| asker.is_waiting());
-            wanted.try_for_each(|(path, kind)| host_path::provide(&Root::host(), path, *kind))
-        });
-        match provided {
-            Some(provided) => provided.map_err(|it| crate::observe::chain(&it)),
+        let (errand, longest) = match instance.host_paths.take() {
+            Some(errand) => (errand, Duration::ZERO),
             None => {
-                entry.host_path_calls = Some(patience);
-                Err("a file system of its hostPath volumes does not answer".to_owned())
+                let (pod, are_checked) = (&entry.state.pod, entry.are_host_paths_checked);
+                let wanted = start::host_paths(pod, container, are_checked);
+                if wanted.is_empty() {
+                    return Ok(());
+                }
+                let errand = Errand::start(move |asker| {
+                    // Nothing is made for who waits no longer.
+                    let mut wanted = wanted.iter().take_while(|_| asker.is_waiting());
+                    wanted
+                        .try_for_each(|(path, kind)| host_path::provide(&Root::host(), path, *kind))
+                });
+                let errand = errand.map_err(|it| crate::observe::chain(&it))?;
+                (errand, HOST_PATH_TIME)
+            }
+        };
+        match errand.wait(longest) {
+            Some(provided) => {
+                provided.map_err(|it| crate::observe::chain(&it))?;
+                entry.are_host_paths_checked = true;
+                Ok(())
+            }
+            None => {
+                instance.host_paths = Some(errand);
+                Err("the file system of a hostPath volume has not answered yet".to_owned())
             }
         }
     }
@@ -586,6 +598,7 @@ impl Loop {
         self.metrics.container_start_failed(kind);
         self.told.start_failed(&entry.pod_ref, container, &message);
         instance.lack = None;
+        instance.host_paths = None;
         instance.ended = Some(Termination {
             started_at: None,
             finished_at: now,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::escapes::Escape;
 use super::plugins::PreStart;
 use crate::apply::checkpoint;
+use crate::apply::host_path::HostPathError;
 use crate::config::Compat;
 use crate::decide::lifecycle::{PodDecision, after_reboot, spec_hash};
 use crate::decide::pod_state::PodState;
@@ -23,11 +24,11 @@ use crate::model::record::PodRef;
 use crate::model::stats::KnownPod;
 use crate::model::time::WallTime;
 use crate::runtime::{ContainerId, ContainerOwner, HostProcess, logs};
-use crate::sys::patience::Patience;
+use crate::sys::patience::Errand;
 use crate::sys::{FsError, steady};
 
 /// One start of a container, from the decision to start it until its cgroup is gone.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Instance {
     pub id: ContainerId,
     pub cgroup: CgroupPath,
@@ -38,6 +39,8 @@ pub(super) struct Instance {
     pub held: Option<String>,
     /// What the agent lacked for its start when it tried last.
     pub lack: Option<Lack>,
+    /// Its volumes on the host are looked at, or made; `None`: they were, or are yet to be.
+    pub host_paths: Option<Errand<Result<(), HostPathError>>>,
     /// `None` until it runs.
     pub process: Option<HostProcess>,
     /// The OOM killer killed its first process.
@@ -62,6 +65,7 @@ impl Instance {
             decided_at: None,
             held: None,
             lack: None,
+            host_paths: None,
             process: None,
             oom_killed: false,
             early_victims: BTreeSet::new(),
@@ -164,8 +168,8 @@ pub(super) struct PodEntry {
     pub cgroup_faults: BTreeMap<CgroupPath, CgroupFault>,
     /// It was evicted, and its files are gone or on their way out.
     pub gave_up_files: bool,
-    /// Looks at its volumes on the host; `None`: nothing of that hangs.
-    pub host_path_calls: Option<Patience>,
+    /// Its volumes on the host are of the kinds that it asks for, as they were before its first container started.
+    pub are_host_paths_checked: bool,
 }
 
 impl PodEntry {
@@ -211,7 +215,7 @@ impl PodEntry {
             held_back: None,
             cgroup_faults: BTreeMap::new(),
             gave_up_files: false,
-            host_path_calls: None,
+            are_host_paths_checked: false,
         }
     }
 
@@ -237,6 +241,7 @@ impl PodEntry {
         self.state.digest = Some(digest);
         self.state.redefined = Some(redefinition);
         self.held_back = None;
+        self.are_host_paths_checked = false;
         self.is_dirty = true;
         self.is_unsaved = true;
         self.is_known_stale = true;

@@ -14,7 +14,7 @@ use crate::decide::pod_resources::{memory, memory_volume_size, pod_resources};
 use crate::decide::resource_settings::CpuPinning;
 use crate::model::container::{ContainerStatus, SpecHash};
 use crate::model::device::ContainerDevices;
-use crate::model::pod::{HostPathKind, Pod, PodUid, Volume, VolumeSource};
+use crate::model::pod::{Container, HostPathKind, Pod, PodUid, Volume, VolumeSource};
 use crate::run::node::Node;
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
 use crate::sources::node_address;
@@ -199,22 +199,25 @@ fn make_volumes(plan: &NodePlan, paths: &StatePaths, entry: &PodEntry) -> Result
     Ok(())
 }
 
-/// The volumes of the host that have to be there before a container starts. Kubelet looks at all that the pod has, and
-/// what nobody says the kind of, the runtime makes for the container that mounts it.
-pub(super) fn host_paths(pod: &Pod, container: &str) -> Vec<(PathBuf, HostPathKind)> {
-    let container = pod.all_containers().find(|it| it.name == container);
-    let mounts = container.map(|it| &it.volume_mounts);
-    let is_mounted = |volume: &Volume| {
-        let mut mounts = mounts.into_iter().flatten();
-        mounts.any(|(name, _)| *name == volume.name)
-    };
-    let wanted = |volume: &Volume| match &volume.source {
-        VolumeSource::HostPath { path, kind }
-            if *kind != HostPathKind::Any || is_mounted(volume) =>
-        {
-            Some((PathBuf::from(path), *kind))
-        }
-        _ => None,
+/// The volumes of the host that have to be there before a container starts: those that it mounts and nobody says the
+/// kind of, which its runtime makes, and unless they `are_checked`, the others of its pod, at which kubelet looks once.
+/// What no container mounts is left alone.
+pub(super) fn host_paths(
+    pod: &Pod,
+    container: &str,
+    are_checked: bool,
+) -> Vec<(PathBuf, HostPathKind)> {
+    let wanted = |volume: &Volume| {
+        let VolumeSource::HostPath { path, kind } = &volume.source else {
+            return None;
+        };
+        let mounting = |it: &&Container| it.volume_mounts.iter().any(|it| it.0 == volume.name);
+        let mut mounting = pod.all_containers().filter(mounting);
+        let is_wanted = match kind {
+            HostPathKind::Any => mounting.any(|it| it.name == container),
+            _ => !are_checked && mounting.next().is_some(),
+        };
+        is_wanted.then(|| (PathBuf::from(path), *kind))
     };
     pod.volumes.iter().filter_map(wanted).collect()
 }
