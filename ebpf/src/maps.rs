@@ -64,5 +64,5 @@ pub(crate) fn count_loss() {
         // that an interrupt would spoil is off by one.
         unsafe { *lost += 1 };
     }
-    warn!(&(), "an event is lost: the ring is full");
+    warn!(&(), "an event is lost: its ring or its map is full");
 }

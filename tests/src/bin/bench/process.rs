@@ -54,7 +54,7 @@ fn paced(fleet: &Fleet) -> Result<Vec<Row>> {
             Some((median, p99)) => Row::value(
                 "fork, exec, exit to handled event (histogram)",
                 age.n(),
-                format_args!("median within {}, p99 within {}", show(median), show(p99)),
+                format_args!("median {}, p99 {}", within(median), within(p99)),
                 "p99 100 ms",
                 Verdict::of(p99 <= HISTOGRAM_BUDGET),
             ),
@@ -138,7 +138,7 @@ fn storm(fleet: &Fleet, pod: &str, beside: &str) -> Result<Vec<Row>> {
             Some((median, p99)) => Row::value(
                 "the same: to handled event (histogram)",
                 age.n(),
-                format_args!("median within {}, p99 within {}", show(median), show(p99)),
+                format_args!("median {}, p99 {}", within(median), within(p99)),
                 "p99 1 s",
                 Verdict::of(p99 <= STORM_BUDGET),
             ),
@@ -203,8 +203,8 @@ impl Age {
         self.buckets.last().map_or(0, |(_, n)| *n as usize)
     }
 
-    /// Bounds that half of the events and 99 % of them are within. `None` without events, or with
-    /// some beyond the last bound.
+    /// Bounds that half of the events and 99 % of them are within, [`Duration::MAX`] beyond the last. `None` without
+    /// events.
     fn quantiles(&self) -> Option<(Duration, Duration)> {
         let (_, all) = self.buckets.last()?;
         if *all == 0.0 {
@@ -212,9 +212,16 @@ impl Age {
         }
         let bound = |share: f64| {
             let (bound, _) = self.buckets.iter().find(|(_, n)| *n >= share * all)?;
-            Duration::try_from_secs_f64(*bound).ok()
+            Some(Duration::try_from_secs_f64(*bound).unwrap_or(Duration::MAX))
         };
         Some((bound(0.5)?, bound(0.99)?))
+    }
+}
+
+fn within(bound: Duration) -> String {
+    match bound {
+        Duration::MAX => "beyond the last bucket".to_owned(),
+        _ => format!("within {}", show(bound)),
     }
 }
 
