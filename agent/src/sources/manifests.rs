@@ -43,8 +43,9 @@ const LOOKS: usize = 5;
 /// changed before.
 const TWO_TICKS: Duration = Duration::from_millis(20);
 
-/// Endings of files that are read. Others are editors' backups, notes, half-finished copies.
-const ENDINGS: [&str; 3] = [".yaml", ".yml", ".json"];
+/// Endings of files that are read; kops and kube-up name them `.manifest`. Others are editors' backups, notes,
+/// half-finished copies.
+const ENDINGS: [&str; 4] = [".yaml", ".yml", ".json", ".manifest"];
 
 /// A fault or a warning, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +55,8 @@ pub struct ManifestFault {
     pub document: Option<usize>,
     /// `namespace/name`, where it could be read.
     pub pod: Option<String>,
-    /// As `spec.containers[0].image`; with `items[N].` in front inside a list.
+    /// As `spec.containers[0].image`; with `items[N].` in front inside a list. Several, joined by commas, of a warning
+    /// that is the same for all.
     pub field: Option<String>,
     /// Lower case, no final dot.
     pub message: String,

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
-use crate::model::pod::{Pod, PodOrigin, fill_nulls, quote_quantities};
+use crate::model::pod::{FieldFault, Pod, PodOrigin, fill_nulls, quote_quantities};
 
 #[derive(Debug, Default)]
 pub(super) struct ParsedFile {
@@ -189,20 +189,17 @@ impl Parser<'_> {
         quote_quantities(&mut value);
         read_octal_modes(&mut value);
         let mut unknown = Vec::new();
+        let mut note_unknown = |path: &serde_ignored::Path<'_>| {
+            unknown.push(FieldFault {
+                path: field_path(path),
+                message: "unknown field, ignored".to_owned(),
+            });
+        };
         let mut track = serde_path_to_error::Track::new();
         let deserializer = serde_path_to_error::Deserializer::new(&value, &mut track);
         let typed: Result<v1::Pod, _> =
-            serde_ignored::deserialize(deserializer, |path| unknown.push(field_path(&path)));
-        for field in unknown {
-            let field = format!("{}{field}", place.prefix);
-            let warning = self.finding(
-                place,
-                name.clone(),
-                Some(field),
-                "unknown field, ignored".into(),
-            );
-            self.found.warnings.push(warning);
-        }
+            serde_ignored::deserialize(deserializer, |path| note_unknown(&path));
+        self.warn(place, name.as_ref(), &unknown);
         let mut typed = match typed {
             Ok(typed) => typed,
             Err(error) => {
@@ -217,19 +214,15 @@ impl Parser<'_> {
         let is_believed = self.reading.believes_status;
         let status = typed.status.take_if(|_| !is_believed);
         if status.is_some_and(|it| it != v1::PodStatus::default()) {
-            let field = format!("{}status", place.prefix);
-            let message = "is ignored: only who runs a pod knows it".to_owned();
-            let warning = self.finding(place, name.clone(), Some(field), message);
-            self.found.warnings.push(warning);
+            let fault = FieldFault {
+                path: "status".to_owned(),
+                message: "is ignored: only who runs a pod knows it".to_owned(),
+            };
+            self.warn(place, name.as_ref(), &[fault]);
         }
         match Pod::from_v1(&typed, PodOrigin::Manifest) {
             Ok(pod) => {
-                for it in &pod.warnings {
-                    let field = format!("{}{}", place.prefix, it.path);
-                    let warning =
-                        self.finding(place, name.clone(), Some(field), it.message.clone());
-                    self.found.warnings.push(warning);
-                }
+                self.warn(place, name.as_ref(), &pod.warnings);
                 self.found.pods.push(Definition {
                     document: place.document,
                     digest,
@@ -242,6 +235,21 @@ impl Parser<'_> {
                     self.fault(place, name.clone(), Some(field), it.message);
                 }
             }
+        }
+    }
+
+    /// What is to be told of several fields is told once, where the first of them comes: a manifest for another runtime
+    /// has dozens, among which nobody would see the one that matters.
+    fn warn(&mut self, place: Place<'_>, pod: Option<&String>, faults: &[FieldFault]) {
+        let mut rest: Vec<&FieldFault> = faults.iter().collect();
+        while let Some(first) = rest.first().map(|it| &it.message) {
+            let (same, others): (Vec<_>, Vec<_>) =
+                rest.iter().copied().partition(|it| it.message == *first);
+            let fields = same.iter().map(|it| format!("{}{}", place.prefix, it.path));
+            let fields = Some(fields.collect::<Vec<_>>().join(", "));
+            let warning = self.finding(place, pod.cloned(), fields, first.clone());
+            self.found.warnings.push(warning);
+            rest = others;
         }
     }
 

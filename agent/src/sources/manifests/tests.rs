@@ -124,7 +124,7 @@ fn many_documents_lists_and_json_make_pods() {
         )
     };
     fixture.put("d.json", json("five") + &json("six"));
-    fixture.put("e.yaml", json("seven"));
+    fixture.put("e.manifest", json("seven"));
     fixture.put("f.yaml", "# nothing\n");
     let scan = fixture.scan();
     assert_eq!(scan.faults, []);
@@ -260,6 +260,25 @@ fn unknown_fields_warn_and_do_not_stop_the_pod() {
         warnings,
         ["a.yaml: document 1: pod default/one: spec.containers[0].imge: unknown field, ignored"]
     );
+}
+
+#[test]
+fn what_is_told_of_several_fields_is_told_once() {
+    let fixture = Fixture::new("several");
+    let probe = "{exec: {command: [run]}}";
+    let fields =
+        format!(", livenessProbe: {probe}, tty: true, readinessProbe: {probe}, a: 1, b: 2");
+    fixture.put("a.yaml", pod_with("one", &fields));
+    let scan = fixture.scan();
+    assert_eq!(scan.faults, []);
+    let warnings: Vec<String> = scan.warnings.iter().map(short).collect();
+    let of = "a.yaml: document 1: pod default/one: ";
+    let told = [
+        "spec.containers[0].a, spec.containers[0].b: unknown field, ignored",
+        "spec.containers[0].livenessProbe, spec.containers[0].readinessProbe: is ignored: containers are not probed",
+        "spec.containers[0].tty: is ignored: processes have no standard input and no terminal",
+    ];
+    assert_eq!(warnings, told.map(|it| format!("{of}{it}")));
 }
 
 #[test]
@@ -494,7 +513,7 @@ fn only_regular_manifests_are_read_and_nothing_blocks() {
     let warnings: Vec<String> = scan.warnings.iter().map(short).collect();
     assert_eq!(
         warnings,
-        ["a.yaml.bak: is not read: its name ends in none of .yaml, .yml, .json"]
+        ["a.yaml.bak: is not read: its name ends in none of .yaml, .yml, .json, .manifest"]
     );
 }
 
