@@ -60,7 +60,6 @@ const TOGETHER: &[&str] = &[
     "observe::events::",
     "observe::kills::",
     "observe::names::",
-    "observe::pods::",
     "placement::",
     "redefined::",
     "repair::",

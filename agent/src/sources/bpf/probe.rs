@@ -60,7 +60,8 @@ pub(super) struct Duty {
 
 /// Without a program that tells of OOM kills.
 pub(super) const OOM_FALLBACK: &str = "kills in containers are known from the kernel's counts, without \
-                                       their victims; kills outside pods are not seen";
+                                       their victims, on cgroup v1 but for those in cgroups that \
+                                       containers make; kills outside pods are not seen";
 
 const P: Argument = Argument::Pointer;
 const S: Argument = Argument::Scalar;
