@@ -653,7 +653,11 @@ impl Loop {
         {
             self.tree.kernel.kill_counts.look_elsewhere();
         }
-        if place.as_ref() != followed.as_deref() {
+        let kubepods = |it: Option<&Place>| it.map(|it| it.kubepods.clone());
+        if kubepods(place.as_ref()) == kubepods(followed.as_deref()) {
+            // What lies beside them may have come or gone.
+            self.tree.set_place(place);
+        } else {
             self.sweeper = sweeper(
                 &self.config,
                 &self.node,
@@ -712,8 +716,10 @@ impl Loop {
 
     /// Boottime.
     fn walk_due(&self) -> Duration {
-        let is_urgent =
-            self.tree.is_walk_wanted() || self.tree.place().is_none() || !self.hears_of_cgroups;
+        let is_urgent = self.tree.is_walk_wanted()
+            || self.tree.place().is_none()
+            || !self.hears_of_cgroups
+            || self.waits_for_pods();
         self.walked_at + if is_urgent { WALK_GAP } else { WALK_EVERY }
     }
 

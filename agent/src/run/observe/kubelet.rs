@@ -234,6 +234,20 @@ impl Kubelet {
         self.files(root)?.socket(&socket)
     }
 
+    /// It has started a moment ago, and its pods do not lie below `pods`, the root of the tree that is followed: it has
+    /// yet to make their cgroup.
+    fn is_beginning(&self, root: &Root, pods: Option<&CgroupPath>) -> bool {
+        let is_new = clock::boottime() < self.process.since_boot() + STARTING;
+        let is_its = |pods: &CgroupPath| {
+            let roots = self.roots();
+            match self.process.has_cgroups_of_the_node(root) {
+                true => roots.contains(pods),
+                false => roots.iter().any(|it| is_end_of(it, pods)),
+            }
+        };
+        is_new && !pods.is_some_and(is_its)
+    }
+
     /// `cgroupRoot` as either driver has it on disk.
     fn roots(&self) -> Vec<CgroupPath> {
         match self.settings.cgroup_roots.as_slice() {
@@ -532,6 +546,15 @@ impl Loop {
         };
         let other = all.choose(root, None).ok();
         other.filter(is_next).ok_or(elsewhere)
+    }
+
+    /// The place that is followed is not that of the kubelet that has just started.
+    pub(super) fn waits_for_pods(&self) -> bool {
+        let place = self.tree.place();
+        let pods = place.as_ref().map(|it| &it.root);
+        let kubelet = self.kubelet.as_ref().ok();
+        let kubelet = kubelet.filter(|_| self.settings.cgroup_roots.is_empty());
+        kubelet.is_some_and(|it| it.is_beginning(&Root::host(), pods))
     }
 
     fn set_kubelet(&mut self, found: Result<Kubelet, KubeletError>) {
