@@ -152,6 +152,23 @@ async fn a_client_that_never_ends_its_headers_loses_its_connection() {
     assert!(begun.elapsed() >= HEADER_TIMEOUT);
 }
 
+/// Requests have no body: one that announces one is answered, and what it sends of it holds no place.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_ends_its_body_loses_its_connection() {
+    let (server, _pages, _trigger) = start().await;
+    for length in ["Content-Length: 1000", "Transfer-Encoding: chunked"] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let request = format!("GET /healthz HTTP/1.1\r\nHost: node\r\n{length}\r\n\r\n1");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let mut answer = Vec::new();
+        // Until the server closes.
+        let _ = stream.read_to_end(&mut answer).await;
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{length}: {answer:?}");
+        assert!(begun.elapsed() <= ANSWER_TIMEOUT, "{:?}", begun.elapsed());
+    }
+}
+
 const KEEP_ALIVE: &str = "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n";
 
 /// Asks once and reads the answer; the connection stays.
