@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::model::cgroup_files::OomCount;
+use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
 
 /// How long after its kill a report may come. The slowest that was seen took a third of a second, on a
@@ -69,7 +70,9 @@ pub struct KillAccounts {
     /// What earlier agents knew, of cgroups that have no account yet. `None`: none has counted on this node,
     /// so what the kernel has counted until now was nobody's to tell.
     before: Option<KnownKills>,
-    /// What is found now lies in another tree than what earlier agents knew.
+    /// Below which cgroups those lie of which kills are known; empty: nobody has said so.
+    roots: Vec<CgroupPath>,
+    /// What is found now lies below others.
     is_elsewhere: bool,
     /// Reports of cgroups that have no account yet.
     early: KnownKills,
@@ -97,14 +100,23 @@ impl KillAccounts {
         }
     }
 
-    /// With what the agents before knew.
-    pub fn resume(&mut self, known: KnownKills) {
+    /// With what the agents before knew, and below which cgroups.
+    pub fn resume(&mut self, known: KnownKills, roots: Vec<CgroupPath>) {
         self.before = Some(known);
+        self.roots = roots;
     }
 
-    /// From now on another tree is looked at: of what is found in it, and nobody knew, nobody was there to tell.
-    pub fn look_elsewhere(&mut self) {
-        self.is_elsewhere = true;
+    /// What is found from now on lies below one of these. Where none of them was looked at before: of what is found, and
+    /// nobody knew, nobody was there to tell.
+    pub fn look_below(&mut self, roots: &[CgroupPath]) {
+        let was_looked_at = roots.iter().any(|it| self.roots.contains(it));
+        self.is_elsewhere |= !self.roots.is_empty() && !was_looked_at;
+        self.roots = roots.to_vec();
+    }
+
+    /// See [`KillAccounts::look_below`].
+    pub fn roots(&self) -> &[CgroupPath] {
+        &self.roots
     }
 
     /// The cgroups of the tree have their accounts; what is found from now on was made since. What was known of others

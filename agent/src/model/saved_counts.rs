@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::cgroup_path::CgroupPath;
 use super::event::CgroupId;
 
 /// What the sealed file says it holds, and its format.
@@ -27,6 +28,9 @@ pub struct SavedSeries {
 /// Stands among the families: how many kills of a cgroup are known. An agent that does not know it passes
 /// it over.
 const KNOWN: &str = "known_oom_kills";
+/// Stands there too: below which cgroups these lie.
+const ROOTS: &str = "known_oom_kills_below";
+const ROOT: &str = "cgroup";
 const BOOT_ID: &str = "boot_id";
 const CGROUP_ID: &str = "cgroup_id";
 
@@ -65,6 +69,25 @@ impl SavedCounts {
             Some((CgroupId(cgroup), as_count(it.value)))
         });
         Some(known.collect())
+    }
+
+    /// Adds below which cgroups those with known kills lie.
+    pub fn set_roots(&mut self, roots: &[CgroupPath]) {
+        let series = roots.iter().map(|it| SavedSeries {
+            labels: BTreeMap::from([(ROOT.to_owned(), it.to_string())]),
+            value: 1.0,
+        });
+        let series: Vec<SavedSeries> = series.collect();
+        if !series.is_empty() {
+            self.0.insert(ROOTS.to_owned(), series);
+        }
+    }
+
+    /// Empty: nobody has said so.
+    pub fn roots(&self) -> Vec<CgroupPath> {
+        let saved = self.0.get(ROOTS).into_iter().flatten();
+        let roots = saved.filter_map(|it| it.labels.get(ROOT)?.parse().ok());
+        roots.collect()
     }
 
     pub fn set_kills_by_container(&mut self, kills: &KillsByContainer) {
@@ -140,9 +163,13 @@ mod tests {
         assert_eq!(saved.known_kills("a"), None);
         let known = BTreeMap::from([(CgroupId(7), 3), (CgroupId(u64::MAX), 1)]);
         saved.set_known_kills(&known, "a");
+        let roots = ["/", "/a.slice"].map(|it| it.parse().expect("a path"));
+        assert_eq!(saved.roots(), []);
+        saved.set_roots(&roots);
         let text = serde_json::to_string(&saved).expect("JSON");
         let saved: SavedCounts = serde_json::from_str(&text).expect("JSON");
         assert_eq!(saved.known_kills("a"), Some(known));
         assert_eq!(saved.known_kills("b"), Some(BTreeMap::new()));
+        assert_eq!(saved.roots(), roots);
     }
 }

@@ -246,7 +246,7 @@ fn start(
     match restore_counts(&counts, &metrics) {
         Ok(saved) => {
             if let Some(known) = boot_id.as_ref().and_then(|it| saved.known_kills(it)) {
-                shared.kill_counts.resume(known);
+                shared.kill_counts.resume(known, saved.roots());
             }
         }
         Err(fault) => faults.push(fault),
@@ -542,6 +542,7 @@ impl Keeper {
             let mut counts = self.metrics.oom_counts();
             if let (Some(known), Some(boot_id)) = (kills.known(), &self.boot_id) {
                 counts.set_known_kills(&known, boot_id);
+                counts.set_roots(&kills.roots());
             }
             counts
         };

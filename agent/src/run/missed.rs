@@ -65,13 +65,17 @@ impl KillCounts {
     }
 
     /// With what the agents before knew, before any cgroup is found.
-    pub(super) fn resume(&self, known: KnownKills) {
-        self.accounts().resume(known);
+    pub(super) fn resume(&self, known: KnownKills, roots: Vec<CgroupPath>) {
+        self.accounts().resume(known, roots);
     }
 
-    /// See [`KillAccounts::look_elsewhere`].
-    pub(super) fn look_elsewhere(&self) {
-        self.accounts().look_elsewhere();
+    /// See [`KillAccounts::look_below`].
+    pub(super) fn look_below(&self, roots: &[CgroupPath]) {
+        self.accounts().look_below(roots);
+    }
+
+    pub(super) fn roots(&self) -> Vec<CgroupPath> {
+        self.accounts().roots().to_vec()
     }
 
     /// What is found from now on was made since the agent runs.

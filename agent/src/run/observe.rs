@@ -648,15 +648,9 @@ impl Loop {
             }
         };
         self.set_fault(Fault::Nowhere, why);
-        if let (Some(place), Some(followed)) = (&place, &followed)
-            && !place.roots.contains(&followed.root)
-        {
-            self.tree.kernel.kill_counts.look_elsewhere();
-        }
         let kubepods = |it: Option<&Place>| it.map(|it| it.kubepods.clone());
         if kubepods(place.as_ref()) == kubepods(followed.as_deref()) {
-            // What lies beside them may have come or gone.
-            self.tree.set_place(place);
+            self.set_place(place);
         } else {
             self.sweeper = sweeper(
                 &self.config,
@@ -698,6 +692,14 @@ impl Loop {
         let reader = NodeReader::open(&root, trees, kubepods.as_ref(), nodefs, page_size);
         let kubelet = self.kubelet_config();
         self.pressure = reader.ok().map(|it| Pressure::new(it, kubelet));
+        self.set_place(place);
+    }
+
+    /// What lies beside the cgroup of all pods may have come or gone.
+    fn set_place(&self, place: Option<Place>) {
+        if let Some(place) = &place {
+            self.tree.kernel.kill_counts.look_below(&place.roots);
+        }
         self.tree.set_place(place);
     }
 

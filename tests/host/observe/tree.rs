@@ -212,6 +212,35 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
     Ok(())
 }
 
+/// Somebody corrects `cgroupRoot`: kills from before, where no agent has looked, are nobody's to tell, and those that
+/// come are told.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_is_given_another_root_tells_no_kills_of_before() -> Result<()> {
+    let wrong = KubeTree::new("wrong", Driver::Cgroupfs)?;
+    wrong.pod(STATIC_UID)?;
+    let right = KubeTree::new("right", Driver::Cgroupfs)?;
+    let pod = right.pod(UID)?;
+    let container = limited(&pod, 91)?;
+    let mut agent = Agent::observing("observe-corrected", &wrong)?;
+    agent.start()?;
+    agent.wait("the first is found", |it| pod_of(it, STATIC_UID).is_some())?;
+    for _ in 0..2 {
+        eat(&container)?;
+    }
+    agent.stop()?;
+    right.root.clone_into(&mut agent.cgroup_root);
+    agent.start()?;
+    agent.wait("the other is found", |it| pod_of(it, UID).is_some())?;
+    thread::sleep(GRACE * 2);
+    wait_kills(&agent, 0)?;
+    eat(&container)?;
+    let kills = wait_kills(&agent, 1)?;
+    check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+    thread::sleep(GRACE * 2);
+    wait_kills(&agent, 1)?;
+    Ok(())
+}
+
 /// A cgroup of a name that nobody knows: in a pod it is the pod's, elsewhere below kubepods of no pod, and never
 /// the host's. Its limit is not that of what it lies in.
 #[cfg_attr(feature = "privileged", test)]

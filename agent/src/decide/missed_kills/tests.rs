@@ -122,10 +122,14 @@ fn a_victim_that_was_exiting_is_neither_counted_nor_reported() {
     assert_eq!(settle(&mut accounts, 2100), [(CONTAINER, 1)]);
 }
 
+fn below(root: &str) -> Vec<CgroupPath> {
+    vec![root.parse().expect("a path")]
+}
+
 /// Those of the next agent, which finds what one before it knew.
 fn resumed(is_unified: bool, known: u64) -> KillAccounts {
     let mut accounts = KillAccounts::new(is_unified);
-    accounts.resume(KnownKills::from([(CONTAINER, known)]));
+    accounts.resume(KnownKills::from([(CONTAINER, known)]), below("/a"));
     accounts
 }
 
@@ -166,7 +170,7 @@ fn what_is_known_goes_on_with_the_next_agent() {
     let known = first.known().expect("all are found");
     assert_eq!(known, KnownKills::from([(CONTAINER, 3)]));
     let mut next = KillAccounts::new(false);
-    next.resume(known.clone());
+    next.resume(known.clone(), Vec::new());
     assert_eq!(next.known(), Some(known), "before any cgroup is found");
     next.adopt(CONTAINER, counted(3), at(4000));
     next.all_are_found();
@@ -179,7 +183,7 @@ fn what_is_known_goes_on_with_the_next_agent() {
 fn of_a_tree_that_nobody_has_looked_at_only_what_comes_is_missed() {
     const OTHER: CgroupId = CgroupId(70);
     let mut accounts = resumed(false, 3);
-    accounts.look_elsewhere();
+    accounts.look_below(&below("/b"));
     accounts.adopt(OTHER, counted(20), at(1000));
     accounts.all_are_found();
     assert_eq!(settle(&mut accounts, 9000), []);
@@ -188,12 +192,33 @@ fn of_a_tree_that_nobody_has_looked_at_only_what_comes_is_missed() {
     // That of before is looked at again, by this agent or by the next.
     let known = accounts.known().expect("all are found");
     let mut next = KillAccounts::new(false);
-    next.resume(known);
+    next.resume(known, accounts.roots().to_vec());
     for mut accounts in [accounts, next] {
+        accounts.look_below(&below("/a"));
         accounts.adopt(CONTAINER, counted(4), at(20_000));
         accounts.all_are_found();
         assert_eq!(settle(&mut accounts, 30_000), [(CONTAINER, 1)]);
     }
+}
+
+#[test]
+fn what_lies_where_it_was_looked_at_before_was_made_since() {
+    const OTHER: CgroupId = CgroupId(70);
+    let of_both = [below("/b"), below("/a")].concat();
+    for roots in [below("/a"), of_both] {
+        let mut accounts = resumed(false, 3);
+        accounts.look_below(&roots);
+        accounts.adopt(OTHER, counted(2), at(1000));
+        accounts.all_are_found();
+        assert_eq!(settle(&mut accounts, 9000), [(OTHER, 2)], "{roots:?}");
+    }
+    // What the agent of before did not say.
+    let mut accounts = KillAccounts::new(false);
+    accounts.resume(KnownKills::new(), Vec::new());
+    accounts.look_below(&below("/a"));
+    accounts.adopt(OTHER, counted(2), at(1000));
+    accounts.all_are_found();
+    assert_eq!(settle(&mut accounts, 9000), [(OTHER, 2)]);
 }
 
 #[test]
