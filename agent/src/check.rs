@@ -687,7 +687,7 @@ fn loss(
         Capability::SysPtrace => Some("files of processes of other users stay closed"),
         Capability::DacReadSearch if is_own => Some("files of other users stay closed"),
         Capability::DacReadSearch => Some(
-            "files of other users stay closed, and kills in pods beside the cgroup of all pods are told as the host's",
+            "files of other users stay closed, and kills in pods beside the cgroup of all pods may be told as the host's",
         ),
         Capability::Kill if is_own => Some("containers of other users cannot be ended"),
         Capability::SetUid | Capability::SetGid if is_own => {

@@ -98,6 +98,18 @@ impl KubeTree {
         self.pod_of(Some("burstable"), uid)
     }
 
+    /// A container of a pod of [`KubeTree::pod`] where a runtime puts it that uses cgroupfs while kubelet uses systemd:
+    /// at the mount, outside of the cgroup of its pod, and of the tree.
+    pub fn misplaced(&self, uid: &str, n: u64) -> Result<KubeContainer> {
+        let (slice, id) = (uid.replace('-', "_"), container_id(n));
+        let path = format!(
+            "/{}-kubepods-burstable-pod{slice}.slice:cri-containerd:{id}",
+            self.stem
+        );
+        make(&path)?;
+        Ok(KubeContainer { id, path })
+    }
+
     /// `qos`: of the QoS class, `None` for Guaranteed.
     pub fn pod_of(&self, qos: Option<&str>, uid: &str) -> Result<KubePod> {
         let path = match (self.driver, qos) {

@@ -710,7 +710,7 @@ impl Listener {
         (self.tell)(News::Kill { kill, attribution });
     }
 
-    /// A kill with those of its cgroups where they are that the kernel's filter leaves out.
+    /// A kill whose cgroups that the kernel's filter leaves out have their lineage too.
     fn located(&self, kill: &OomKill) -> OomKill {
         let mut kill = kill.clone();
         if let Some(locate) = &self.locate {

@@ -195,6 +195,8 @@ pub(super) struct Loop {
     is_pool_moved: bool,
     /// Starts that wait until others have left the CPUs.
     held_starts: Vec<(PodUid, ContainerAction)>,
+    /// How long volumes of the host are still waited for in this pass.
+    host_path_patience: Duration,
 }
 
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
@@ -315,6 +317,7 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         memory: MemoryState::default(),
         is_pool_moved: false,
         held_starts: Vec::new(),
+        host_path_patience: Duration::ZERO,
     };
     if let Err(error) = prepared {
         state

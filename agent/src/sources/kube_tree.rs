@@ -138,10 +138,11 @@ pub fn walk(
     walk_misplaced(&memory.dir, root, found)
 }
 
-/// Where a cgroup lies among those of pods, and whose those are that it lies in.
+/// Where a cgroup lies among those of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     pub lineage: CgroupLineage,
+    /// Of the cgroups of a pod's that it is or lies in.
     pub owners: Vec<(CgroupId, Owner)>,
 }
 

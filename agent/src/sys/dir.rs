@@ -85,8 +85,8 @@ impl Dir {
             std::fs::read_link(link).map_err(failed)
         };
         let (path, own) = (path_of(found.as_fd())?, path_of(self.as_fd())?);
-        // The kernel marks the path of one that was removed (fs/d_path.c).
-        let is_there = !path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
+        // The path of one that was removed is no more than a text (fs/d_path.c).
+        let is_there = nix::sys::stat::lstat(&path).is_ok_and(|it| it.st_ino == inode);
         let below = path.strip_prefix(own).ok().filter(|_| is_there);
         Ok(below.map(Path::to_owned))
     }

@@ -176,6 +176,14 @@ fn what_another_driver_left_hides_no_pod() -> Result<()> {
     Ok(())
 }
 
+/// Runs an [`EATER`] in a cgroup that the container has made for itself until it is killed.
+fn run_nested(container: &KubeContainer) -> Result<()> {
+    let nested = cgroup::dir_of("memory", &container.path).join("nested");
+    let nested = nested.display();
+    let script = format!("mkdir {nested}; echo $$ > {nested}/cgroup.procs; exec {EATER}");
+    container.run(&script)?.wait()
+}
+
 /// Their cgroups are not those that the kernel tells of, and their kills are not the host's.
 #[cfg_attr(feature = "privileged", test)]
 fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
@@ -185,6 +193,7 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
     let tree = before.by(Driver::Systemd)?;
     tree.pod(STATIC_UID)?;
     let mut agent = Agent::observing("observe-still", &before)?;
+    agent.metrics = free_address()?;
     agent.start()?;
     let status = agent.wait("both pods are shown", |it| it.pods.len() == 2)?;
     assert_eq!(status.node.cgroup.driver, Some(CgroupDriver::Systemd));
@@ -194,10 +203,7 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
     eat(&made)?;
     // And in what a container of it made for itself.
     let nesting = limited(&pod, 83)?;
-    let nested = cgroup::dir_of("memory", &nesting.path).join("nested");
-    let nested = nested.display();
-    let script = format!("mkdir {nested}; echo $$ > {nested}/cgroup.procs; exec {EATER}");
-    nesting.run(&script)?.wait()?;
+    run_nested(&nesting)?;
     let kills = wait_kills(&agent, 3)?;
     for (kill, container) in kills.iter().zip([&container, &made, &nesting]) {
         check_kill(kill, &pod, container, OomScope::Container)?;
@@ -209,7 +215,35 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
     agent.stats()?;
     thread::sleep(GRACE * 2);
     wait_kills(&agent, 3)?;
+    let page = text(&agent.metrics, "/metrics")?;
+    let mut hosts = page
+        .lines()
+        .filter(|it| it.starts_with("ballast_oom_host_kills_total"));
+    assert!(hosts.all(|it| it.ends_with(" 0")), "{page}");
     Ok(())
+}
+
+/// A runtime that uses cgroupfs while kubelet uses systemd: nobody tells of its cgroups, and they lie in no pod's.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_in_a_misplaced_container_is_its_pods() -> Result<()> {
+    let tree = KubeTree::new("misplaced", Driver::Systemd)?;
+    let pod = tree.pod(UID)?;
+    let mut agent = Agent::observing("observe-misplaced", &tree)?;
+    agent.start()?;
+    agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;
+    let container = tree.misplaced(UID, 95)?;
+    container.limit(LIMIT)?;
+    let killed = run_nested(&container).and_then(|()| {
+        let kills = wait_kills(&agent, 1)?;
+        check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+        agent.stats()?;
+        thread::sleep(GRACE * 2);
+        wait_kills(&agent, 1)
+    });
+    // No tree has it.
+    container.kill();
+    container.remove();
+    killed.map(drop)
 }
 
 /// Somebody corrects `cgroupRoot`: kills from before, where no agent has looked, are nobody's to tell, and those that

@@ -236,8 +236,8 @@ impl Kubelet {
 
     /// It has started a moment ago, and its pods do not lie below `pods`, the root of the tree that is followed: it has
     /// yet to make their cgroup.
-    fn is_beginning(&self, root: &Root, pods: Option<&CgroupPath>) -> bool {
-        let is_new = clock::boottime() < self.process.since_boot() + STARTING;
+    fn is_beginning(&self, root: &Root, pods: Option<&CgroupPath>, now: Duration) -> bool {
+        let is_new = now < self.process.since_boot() + STARTING;
         let is_its = |pods: &CgroupPath| {
             let roots = self.roots();
             match self.process.has_cgroups_of_the_node(root) {
@@ -554,7 +554,7 @@ impl Loop {
         let pods = place.as_ref().map(|it| &it.root);
         let kubelet = self.kubelet.as_ref().ok();
         let kubelet = kubelet.filter(|_| self.settings.cgroup_roots.is_empty());
-        kubelet.is_some_and(|it| it.is_beginning(&Root::host(), pods))
+        kubelet.is_some_and(|it| it.is_beginning(&Root::host(), pods, clock::boottime()))
     }
 
     fn set_kubelet(&mut self, found: Result<Kubelet, KubeletError>) {

@@ -495,14 +495,18 @@ impl KubeTree {
         let located = match kube_tree::locate(self.reader.trees(), &place.roots, id) {
             Ok(located) => located?,
             Err(error) => {
-                let error = crate::observe::chain(&error);
-                tracing::warn!(error, "look for the cgroup of a killed process");
+                // Without the capability no cgroup can be found so; `check` says what that means.
+                if error.errno() != Some(nix::libc::EPERM) {
+                    let error = crate::observe::chain(&error);
+                    tracing::warn!(error, "look for a cgroup that a kill speaks of");
+                }
                 return None;
             }
         };
         for (id, owner) in located.owners {
             if self.kernel.index().get(id).is_none() {
                 self.count_kills_of(id, &owner, Origin::Found);
+                self.ask_for(&owner);
                 self.kernel.index_mut().insert(id, owner);
                 self.is_grown.store(true, Ordering::Relaxed);
                 self.want_walk();

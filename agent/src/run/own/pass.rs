@@ -42,9 +42,12 @@ use crate::sys::{Root, clock};
 /// wait cost a few milliseconds.
 const LACK_LASTS: Duration = Duration::from_secs(1);
 
-/// How long a pass waits for the volumes of a container on the host, once: a local disk that is in order takes less than
-/// a millisecond. What takes longer is asked after when the start is tried again.
+/// How long a pass waits for volumes of the host, all in all: a local disk that is in order takes less than a millisecond
+/// for each. What takes longer is asked after when the start is tried again.
 const HOST_PATH_TIME: Duration = Duration::from_millis(50);
+
+/// Why a start waits for them.
+const HOST_PATH_LATE: &str = "the file system of a hostPath volume has not answered yet";
 
 /// Why a start waits for what the agent lacks.
 pub(super) fn lacking(what: &str) -> String {
@@ -66,6 +69,7 @@ impl Loop {
     pub(super) fn pass(&mut self, scope: Scope) {
         let started = clock::boottime();
         self.node_info = None;
+        self.host_path_patience = HOST_PATH_TIME;
         let mut phases = Phases::begin();
         self.work_removals(started);
         self.record_late();
@@ -532,10 +536,14 @@ impl Loop {
                         .try_for_each(|(path, kind)| host_path::provide(&Root::host(), path, *kind))
                 });
                 let errand = errand.map_err(|it| crate::observe::chain(&it))?;
-                (errand, HOST_PATH_TIME)
+                (errand, self.host_path_patience)
             }
         };
-        match errand.wait(longest) {
+        let began = clock::boottime();
+        let provided = errand.wait(longest);
+        let waited = clock::boottime().saturating_sub(began);
+        self.host_path_patience = self.host_path_patience.saturating_sub(waited);
+        match provided {
             Some(provided) => {
                 provided.map_err(|it| crate::observe::chain(&it))?;
                 entry.are_host_paths_checked = true;
@@ -543,13 +551,19 @@ impl Loop {
             }
             None => {
                 instance.host_paths = Some(errand);
-                Err("the file system of a hostPath volume has not answered yet".to_owned())
+                Err(HOST_PATH_LATE.to_owned())
             }
         }
     }
 
     /// The start waits for something, which is told once, and is tried again.
-    pub(super) fn hold_start(&mut self, uid: &PodUid, container: &str, why: String, now: Duration) {
+    pub(super) fn hold_start(
+        &mut self,
+        uid: &PodUid,
+        container: &str,
+        mut why: String,
+        now: Duration,
+    ) {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
@@ -563,8 +577,11 @@ impl Loop {
         let (Some((attempt, spec_hash)), Some(instance)) = (started, instance) else {
             return;
         };
-        if instance.lack.is_none() {
-            self.told.start_held(&entry.pod_ref, container, &why);
+        match &instance.lack {
+            // That it takes long again is no news.
+            Some(before) if why == HOST_PATH_LATE => why.clone_from(&before.why),
+            Some(before) if before.why != HOST_PATH_LATE => {}
+            _ => self.told.start_held(&entry.pod_ref, container, &why),
         }
         instance.held = Some(why.clone());
         instance.lack = Some(Lack {

@@ -242,6 +242,9 @@ impl PodEntry {
         self.state.redefined = Some(redefinition);
         self.held_back = None;
         self.are_host_paths_checked = false;
+        for instance in self.instances.values_mut() {
+            instance.host_paths = None;
+        }
         self.is_dirty = true;
         self.is_unsaved = true;
         self.is_known_stale = true;

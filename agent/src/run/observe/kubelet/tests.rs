@@ -328,3 +328,21 @@ fn the_root_of_a_cgroup_namespace_of_its_own_is_not_that_of_the_node() {
     namespace("20", "cgroup:[4026531835]");
     assert_eq!(node.pid("/"), Ok(20));
 }
+
+/// The node of these tests was started 81.23 s before its kubelet.
+#[test]
+fn a_kubelet_that_has_just_started_has_yet_to_make_the_cgroup_of_its_pods() {
+    let node = Node::new("kubelet-beginning");
+    let etc = node.start(7, "kubelet", 0, "kubelet --config /etc/kubelet.yaml");
+    fs::write(etc.join("kubelet.yaml"), file("cgroupRoot: /b")).unwrap();
+    node.enter_all_of_the_node("7");
+    let kubelet = node.find("/b").unwrap();
+    let is_beginning = |pods: Option<&str>, seconds| {
+        let pods = pods.map(|it| it.parse().unwrap());
+        kubelet.is_beginning(&node.root(), pods.as_ref(), Duration::from_secs(seconds))
+    };
+    assert!(is_beginning(Some("/a"), 82) && is_beginning(None, 82));
+    assert!(is_beginning(Some("/a/b"), 82), "it would see that so");
+    assert!(!is_beginning(Some("/b"), 82) && !is_beginning(Some("/b.slice"), 82));
+    assert!(!is_beginning(Some("/a"), 142));
+}
