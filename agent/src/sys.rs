@@ -24,6 +24,8 @@ pub mod patience;
 pub mod regular;
 pub mod removal;
 pub mod root;
+#[cfg(test)]
+pub(crate) mod scratch;
 pub mod steady;
 pub mod syscall;
 pub mod tmpfs;

@@ -50,20 +50,15 @@ pub fn provide(root: &Root, path: &Path, kind: HostPathKind) -> Result<(), HostP
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test makes a directory of its own"
-)]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn what_may_be_made_is_made_and_the_rest_has_to_be_there() {
         use HostPathKind as Kind;
-        let scratch =
-            std::env::temp_dir().join(format!("ballast-host-path-{}", std::process::id()));
-        std::fs::create_dir_all(&scratch).expect("a directory");
-        let root = Root::at(&scratch);
+        let scratch = Scratch::new("host-path");
+        let root = Root::at(scratch.directory());
         root.create_dir_all("/there").expect("a directory");
         root.create_file("/there/file").expect("a file");
         let words = |path: &str, kind| match provide(&root, Path::new(path), kind) {
@@ -112,6 +107,5 @@ mod tests {
         assert!(!root.exists("/away"));
         // Nor is what lies below it made, as by kubelet.
         assert!(provide(&root, Path::new("/away/file"), Kind::FileOrCreate).is_err());
-        std::fs::remove_dir_all(&scratch).expect("it is there");
     }
 }

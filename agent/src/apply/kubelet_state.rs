@@ -45,20 +45,21 @@ pub fn write_devices(root: &Path, state: &DeviceState) -> Result<(), FsError> {
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 #[expect(
     clippy::disallowed_methods,
-    reason = "a test has no state directory and looks at the files themselves"
+    reason = "a test looks at the files themselves"
 )]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn the_files_are_kubelets_and_for_root_alone() {
-        let root = std::env::temp_dir().join(format!("ballast-kubelet-w-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
-        write_cpus(&root, "static", PodEntries::No, &CpuState::default()).unwrap();
-        write_memory(&root, "None", PodEntries::No, &MemoryState::default()).unwrap();
-        write_devices(&root, &DeviceState::default()).unwrap();
+        let scratch = Scratch::new("kubelet");
+        let root = scratch.directory();
+        write_cpus(root, "static", PodEntries::No, &CpuState::default()).unwrap();
+        write_memory(root, "None", PodEntries::No, &MemoryState::default()).unwrap();
+        write_devices(root, &DeviceState::default()).unwrap();
         for (file, checksum) in [
             (CPU_FILE, "3083571066}"),
             (MEMORY_FILE, "4236770233}"),
@@ -70,6 +71,5 @@ mod tests {
             let mode = std::fs::metadata(&path).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{file}");
         }
-        std::fs::remove_dir_all(&root).unwrap();
     }
 }

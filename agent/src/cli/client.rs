@@ -145,6 +145,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn the_socket_of_a_configuration_is_found_whatever_else_it_holds() {
@@ -162,16 +163,10 @@ mod tests {
     }
 
     #[test]
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "an absolute path needs a real file, which std::env names"
-    )]
     fn a_configuration_is_found_by_an_absolute_path() {
-        let name = format!("ballast-client-{}.yaml", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, "socket: /run/mine.sock").expect("a fresh file");
+        let scratch = Scratch::new("client");
+        let path = scratch.write("config.yaml", "socket: /run/mine.sock");
         let socket = socket_of_config(&path);
-        let _ = std::fs::remove_file(&path);
         assert_eq!(socket.ok(), Some("/run/mine.sock".into()));
     }
 

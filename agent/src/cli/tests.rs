@@ -1,10 +1,4 @@
-#![expect(
-    clippy::disallowed_methods,
-    reason = "sockets need a real directory, which std::env names"
-)]
-
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use clap::CommandFactory;
@@ -19,6 +13,7 @@ use crate::model::status::tests::example_status;
 use crate::observe::event_log::EventLog;
 use crate::observe::shutdown;
 use crate::observe::socket::{self, Sources};
+use crate::sys::scratch::Scratch;
 
 fn parse_line(line: &str) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(line.split(' '))
@@ -229,10 +224,8 @@ async fn ask_agent<T>(has_status: bool, verb: T) -> (Result<(), CliError>, Strin
 where
     T: FnOnce(SocketArgs, &mut Screen) -> Result<(), CliError> + Send + 'static,
 {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let n = COUNT.fetch_add(1, Ordering::Relaxed);
-    let directory = std::env::temp_dir().join(format!("ballast-cli-{}-{n}", std::process::id()));
-    let path = directory.join("ballast.sock");
+    let scratch = Scratch::new("cli");
+    let path = scratch.path("ballast.sock");
     let status = has_status.then(|| Arc::new(example_status()));
     let events = EventLog::new(8, 0);
     events.append(oom_record(0).event);
@@ -245,8 +238,8 @@ where
         admissions: path.with_file_name("admissions"),
         oom_records: path.with_file_name("oom"),
     };
-    let (_trigger, shutdown) = shutdown::channel();
-    let _server = socket::serve(&path, sources, shutdown).expect("a fresh directory");
+    let (trigger, shutdown) = shutdown::channel();
+    let server = socket::serve(&path, sources, shutdown).expect("a fresh directory");
     let args = SocketArgs {
         socket: Some(path),
         config: None,
@@ -262,7 +255,9 @@ where
         (result, String::from_utf8_lossy(&out).into_owned())
     });
     let answer = asked.await.expect("the verb does not panic");
-    let _ = std::fs::remove_dir_all(&directory);
+    // A server that runs may make the directory of its socket anew.
+    trigger.fire();
+    server.task.await.expect("the server does not panic");
     answer
 }
 

@@ -176,8 +176,4 @@ impl Service {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the tests serve in a directory of their own"
-)]
 mod tests;

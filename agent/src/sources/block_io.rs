@@ -74,12 +74,13 @@ mod tests {
 
     use super::*;
     use crate::model::mounts::ControllerName;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn a_disk_in_use_without_a_figure_is_uncounted() {
-        let dir = std::env::temp_dir().join(format!("ballast-blkio-{}", std::process::id()));
+        let dir = Scratch::new("block-io");
         let put = |path: &str, text: &str| {
-            let path = dir.join(path);
+            let path = dir.path(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
@@ -99,7 +100,7 @@ mod tests {
             controllers: controllers(name),
             hybrid: None,
         };
-        let root = Root::at(&dir);
+        let root = Root::at(dir.directory());
         let found = |name| uncounted_disks(&root, &layout(name));
         assert_eq!(found("blkio"), [""; 0], "there is no such file");
         put(counts, "Total 0\n");
@@ -111,6 +112,5 @@ mod tests {
             mount: "/cg".into(),
         };
         assert_eq!(uncounted_disks(&root, &unified), [""; 0]);
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

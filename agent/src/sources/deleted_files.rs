@@ -115,31 +115,33 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn a_file_counts_once_and_only_when_it_has_no_name() {
-        let dir = std::env::temp_dir().join(format!("ballast-deleted-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+        let dir = Scratch::new("deleted");
         let make = |name: &str| {
-            let mut file = File::create(dir.join(name)).unwrap();
+            let mut file = File::create(dir.path(name)).unwrap();
             file.write_all(&[1; 100_000]).unwrap();
             file.sync_all().unwrap();
             file
         };
         let (deleted, named) = (make("deleted"), make("named (deleted)"));
         let again = deleted.try_clone().unwrap();
-        let device = fs::metadata(&dir).unwrap().dev();
+        let device = fs::metadata(dir.directory()).unwrap().dev();
         let pids = [std::process::id(), u32::MAX].into();
         let found = |device| {
             let mut found = DeletedFiles::of(&Root::host(), &pids, device);
-            found.files.retain(|it| it.path.starts_with(&dir));
+            found
+                .files
+                .retain(|it| it.path.starts_with(dir.directory()));
             assert!(found.n_looked > 3);
             found.files
         };
         assert_eq!(found(device), []);
-        fs::remove_file(dir.join("deleted")).unwrap();
+        fs::remove_file(dir.path("deleted")).unwrap();
         let expected = DeletedFile {
-            path: dir.join("deleted"),
+            path: dir.path("deleted"),
             bytes: deleted.metadata().unwrap().blocks() * 512,
         };
         assert!(expected.bytes >= 100_000);
@@ -147,6 +149,5 @@ mod tests {
         assert_eq!(found(device + 1), []);
         drop((deleted, again, named));
         assert_eq!(found(device), []);
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

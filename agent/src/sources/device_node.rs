@@ -73,19 +73,17 @@ pub fn device_numbers(root: &Root, path: &Path) -> Result<DeviceNumbers, DeviceN
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "nodes that are no devices")]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn what_is_no_device_says_what_it_is() {
-        let dir = std::env::temp_dir().join(format!("ballast-node-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
-        std::fs::write(dir.join("file"), "").expect("a file");
-        let root = Root::at(&dir);
+        let scratch = Scratch::new("device-node");
+        scratch.write("file", "");
+        let root = Root::at(scratch.directory());
         let error = |path: &str| device_numbers(&root, Path::new(path)).expect_err("no device");
         let (directory, file, missing) = (error("/"), error("/file"), error("/missing"));
-        std::fs::remove_dir_all(&dir).expect("made above");
         assert_eq!(directory.to_string(), "/ is not a device, but a directory");
         assert_eq!(
             file.to_string(),

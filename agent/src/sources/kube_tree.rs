@@ -312,27 +312,25 @@ fn open(dir: &Dir, name: &str) -> Result<Option<Dir>, FsError> {
 )]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
 
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     const ID: &str = "3f1c9a4e7b2d58606172839405a6b7c8d9e0f1a2b3c4d5e6f708192a3b4c5d6e";
 
-    struct Node(PathBuf);
+    struct Node(Scratch);
 
     impl Node {
         fn new(name: &str, directories: &[String]) -> Self {
-            let own = format!("ballast-kube-tree-{name}-{}", std::process::id());
-            let node = Self(std::env::temp_dir().join(own));
-            fs::create_dir_all(&node.0).unwrap();
+            let node = Self(Scratch::new(name));
             for it in directories {
-                fs::create_dir_all(node.0.join(it)).unwrap();
+                fs::create_dir_all(node.0.path(it)).unwrap();
             }
             node
         }
 
         fn trees(&self) -> Trees {
-            let tree = Tree::open(BTreeSet::new(), &self.0).unwrap();
+            let tree = Tree::open(BTreeSet::new(), self.0.directory()).unwrap();
             Trees {
                 unified: true,
                 trees: vec![tree],
@@ -352,12 +350,6 @@ mod tests {
             })
             .unwrap();
             found
-        }
-    }
-
-    impl Drop for Node {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).ok();
         }
     }
 
@@ -426,7 +418,7 @@ mod tests {
         ] {
             for (it, ago) in [("kubepods", 100), ("kubepods.slice", 100), (name, 50)] {
                 let at = std::time::SystemTime::now() - std::time::Duration::from_secs(ago);
-                let dir = fs::File::open(node.0.join(it)).unwrap();
+                let dir = fs::File::open(node.0.path(it)).unwrap();
                 dir.set_modified(at).unwrap();
             }
             let found = kubepods(&node.trees(), &[CgroupPath::root()]).unwrap();

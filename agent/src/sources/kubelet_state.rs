@@ -156,35 +156,31 @@ fn decoded<T>(
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the tests make the files that are read, in a directory of their own"
-)]
 mod tests {
     use super::*;
     use crate::sys::Root;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn an_absent_file_is_none_and_a_bad_one_an_error_with_its_path() {
-        let root = std::env::temp_dir().join(format!("ballast-kubelet-r-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
+        let scratch = Scratch::new("kubelet");
+        let root = scratch.directory();
         let ids = ContainerIds::new();
         let read = |path: &Path, max_bytes| Root::host().read_at_most(path, max_bytes);
-        let cpus = |policy| read_cpus(&read, &root, policy, PodEntries::No, &ids);
+        let cpus = |policy| read_cpus(&read, root, policy, PodEntries::No, &ids);
         assert_eq!(cpus("static").unwrap(), None);
-        let memory = read_memory(&read, &root, "None", PodEntries::No);
+        let memory = read_memory(&read, root, "None", PodEntries::No);
         assert_eq!(memory.unwrap(), None);
-        assert_eq!(read_devices(&read, &root).unwrap(), None);
+        assert_eq!(read_devices(&read, root).unwrap(), None);
 
         let state = CpuState {
             shared_pool: "0,4-7".parse().unwrap(),
             ..CpuState::default()
         };
         let text = CpuFile::new("static", &state).to_text(PodEntries::No);
-        std::fs::write(root.join(CPU_FILE), text).unwrap();
+        scratch.write(CPU_FILE, text);
         assert_eq!(cpus("static").unwrap(), Some(state));
         let error = cpus("none").unwrap_err();
         assert_eq!(error.to_string(), root.join(CPU_FILE).display().to_string());
-        std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -240,27 +240,23 @@ fn agent(root: &Root, socket: &Path) -> AgentPresence {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the files are made beside the code under test"
-)]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     /// What the mounts of a container show, whose namespace calls it the root.
     #[test]
     fn a_part_of_a_hierarchy_is_known_by_what_its_top_has() {
-        let base = std::env::temp_dir().join(format!("ballast-parts-{}", std::process::id()));
-        let root = Root::at(&base);
+        let base = Scratch::new("parts");
+        let root = Root::at(base.directory());
         let unified = CgroupLayout::Unified {
             mount: "/cgroup".into(),
         };
         root.create_dir_all("/cgroup/a").expect("a directory");
-        std::fs::write(base.join("cgroup/a/cgroup.events"), "").expect("a file");
+        base.write("cgroup/a/cgroup.events", "");
         assert_eq!(partial_trees(&root, &unified), [""; 0].map(PathBuf::from));
-        std::fs::write(base.join("cgroup/cgroup.events"), "").expect("a file");
+        base.write("cgroup/cgroup.events", "");
         assert_eq!(partial_trees(&root, &unified), [PathBuf::from("/cgroup")]);
-        std::fs::remove_dir_all(&base).expect("it is there");
     }
 
     #[test]

@@ -345,14 +345,15 @@ impl AsFd for Dir {
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn a_name_never_leaves_the_directory() {
-        let base = std::env::temp_dir().join(format!("ballast-dir-{}", std::process::id()));
-        std::fs::create_dir_all(base.join("in")).unwrap();
-        std::fs::write(base.join("outside"), "secret").unwrap();
-        std::os::unix::fs::symlink("../outside", base.join("in/link")).unwrap();
-        let dir = Dir::open(&base.join("in")).unwrap();
+        let base = Scratch::new("dir");
+        std::fs::create_dir_all(base.path("in")).unwrap();
+        base.write("outside", "secret");
+        std::os::unix::fs::symlink("../outside", base.path("in/link")).unwrap();
+        let dir = Dir::open(&base.path("in")).unwrap();
         for name in ["../outside", "..", "link", "", "a/b"] {
             assert!(dir.read_text(name).is_err(), "{name:?} was read");
             assert!(dir.write(name, "x").is_err(), "{name:?} was written");
@@ -371,7 +372,7 @@ mod tests {
             (vec!["in", "absent", "child"], false),
             (vec!["in", "link"], false),
         ] {
-            let base = Dir::open(&base).unwrap();
+            let base = Dir::open(base.directory()).unwrap();
             assert_eq!(
                 base.has_dir(&components).unwrap(),
                 is_there,
@@ -390,6 +391,5 @@ mod tests {
         dir.remove_dir("child").unwrap();
         assert!(!child.is_linked());
         assert!(dir.remove_dir("child").unwrap_err().is_gone());
-        std::fs::remove_dir_all(&base).unwrap();
     }
 }

@@ -78,19 +78,18 @@ fn sync_parent(path: &Path) -> Result<(), FsError> {
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn a_leftover_temporary_does_not_hinder_the_next_write() {
-        let dir = std::env::temp_dir().join(format!("ballast-durable-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("state");
-        fs::write(dir.join("state.tmp"), "half of a longer rec").unwrap();
+        let dir = Scratch::new("durable");
+        let path = dir.path("state");
+        dir.write("state.tmp", "half of a longer rec");
         write(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert!(!dir.join("state.tmp").exists());
+        assert!(!dir.path("state.tmp").exists());
         remove(&path).unwrap();
         remove(&path).unwrap();
         assert!(!path.exists());
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

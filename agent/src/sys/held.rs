@@ -117,12 +117,13 @@ impl AsFd for HeldFile {
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn a_held_file_says_what_is_in_it_now() {
-        let path = std::env::temp_dir().join(format!("ballast-held-{}", std::process::id()));
+        let scratch = Scratch::new("held");
+        let path = scratch.write("file", "first\n");
         let mut buffer = TextBuffer::default();
-        std::fs::write(&path, "first\n").unwrap();
         let file = HeldFile::open(&path).unwrap();
         assert_eq!(file.read(&mut buffer).unwrap(), "first\n");
         let long = "0123456789abcdef".repeat(1000);

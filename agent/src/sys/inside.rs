@@ -120,27 +120,28 @@ mod tests {
 
     use super::*;
     use crate::sys::chain;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn links_are_followed_below_the_root_and_never_out_of_it() {
-        let root = std::env::temp_dir().join(format!("ballast-inside-{}", std::process::id()));
-        fs::create_dir_all(root.join("store/conf.d")).unwrap();
-        fs::create_dir_all(root.join("etc")).unwrap();
-        fs::write(root.join("store/config"), "a: 1").unwrap();
-        fs::write(root.join("store/conf.d/b"), "").unwrap();
-        fs::write(root.join("store/conf.d/a"), "").unwrap();
-        fs::write(root.join("etc/passwd"), "of the other").unwrap();
-        symlink("/store/config", root.join("etc/absolute")).unwrap();
-        symlink("../../../store/config", root.join("etc/up")).unwrap();
-        symlink("/store/conf.d", root.join("etc/conf.d")).unwrap();
-        symlink("/proc/self/root/etc/passwd", root.join("etc/magic")).unwrap();
-        symlink("loop", root.join("etc/loop")).unwrap();
-        mkfifo(&root.join("etc/fifo"), Mode::S_IRWXU).unwrap();
+        let root = Scratch::new("inside");
+        fs::create_dir_all(root.path("store/conf.d")).unwrap();
+        fs::create_dir_all(root.path("etc")).unwrap();
+        root.write("store/config", "a: 1");
+        root.write("store/conf.d/b", "");
+        root.write("store/conf.d/a", "");
+        root.write("etc/passwd", "of the other");
+        symlink("/store/config", root.path("etc/absolute")).unwrap();
+        symlink("../../../store/config", root.path("etc/up")).unwrap();
+        symlink("/store/conf.d", root.path("etc/conf.d")).unwrap();
+        symlink("/proc/self/root/etc/passwd", root.path("etc/magic")).unwrap();
+        symlink("loop", root.path("etc/loop")).unwrap();
+        mkfifo(&root.path("etc/fifo"), Mode::S_IRWXU).unwrap();
 
-        let _listener = UnixListener::bind(root.join("store/socket")).unwrap();
-        symlink("/store/socket", root.join("etc/socket")).unwrap();
+        let _listener = UnixListener::bind(root.path("store/socket")).unwrap();
+        symlink("/store/socket", root.path("etc/socket")).unwrap();
 
-        let inside = Inside::open(&root).unwrap();
+        let inside = Inside::open(root.directory()).unwrap();
         let socket = inside.socket(Path::new("/etc/socket")).unwrap();
         let by_descriptor = format!("/proc/self/fd/{}", socket.as_raw_fd());
         UnixStream::connect(by_descriptor).unwrap();
@@ -180,6 +181,5 @@ mod tests {
         }
         let error = inside.text(Path::new("/store/config"), 3).unwrap_err();
         assert!(chain(&error).contains("larger than 3 bytes"));
-        fs::remove_dir_all(root).unwrap();
     }
 }

@@ -151,6 +151,7 @@ fn holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     fn is_taken(path: &Path) -> bool {
         matches!(Lock::take(path).unwrap(), Taken::Lock(_))
@@ -158,9 +159,8 @@ mod tests {
 
     #[test]
     fn a_second_lock_is_refused_until_the_first_is_dropped() {
-        let base = std::env::temp_dir().join(format!("ballast-lock-{}", std::process::id()));
-        std::fs::create_dir_all(&base).unwrap();
-        for path in [base.clone(), base.join("file")] {
+        let base = Scratch::new("lock");
+        for path in [base.directory().to_owned(), base.path("file")] {
             let first = Lock::take(&path).unwrap();
             assert!(matches!(first, Taken::Lock(_)), "{first:?}");
             let second = Lock::take(&path).unwrap();
@@ -174,23 +174,23 @@ mod tests {
             drop(first);
             assert!(is_taken(&path));
         }
-        std::fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
     fn what_is_no_file_is_refused_at_once() {
-        let path = std::env::temp_dir().join(format!("ballast-lock-fifo-{}", std::process::id()));
+        let scratch = Scratch::new("lock");
+        let path = scratch.path("fifo");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = Lock::take(&path).unwrap_err();
         let text = crate::sys::chain(&error);
         assert!(text.ends_with("neither a file nor a directory"), "{text}");
-        std::fs::remove_file(&path).unwrap();
     }
 
     /// A child gets a copy of the descriptors of the thread that makes it.
     #[test]
     fn no_child_can_share_a_lock() {
-        let path = std::env::temp_dir().join(format!("ballast-lock-own-{}", std::process::id()));
+        let scratch = Scratch::new("lock");
+        let path = scratch.path("own");
         let lock = Lock::take(&path).unwrap();
         let is_it = |it: io::Result<std::fs::DirEntry>| {
             std::fs::read_link(it.unwrap().path()).is_ok_and(|it| it == path)
@@ -202,12 +202,12 @@ mod tests {
         let holder = holder(&locks, metadata.dev(), metadata.ino());
         assert_eq!(holder, Some(std::process::id()));
         drop(lock);
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn a_holder_that_is_about_to_end_is_waited_for() {
-        let path = std::env::temp_dir().join(format!("ballast-lock-end-{}", std::process::id()));
+        let scratch = Scratch::new("lock");
+        let path = scratch.path("end");
         let first = Lock::take(&path).unwrap();
         let ending = thread::spawn(move || {
             thread::sleep(Duration::from_millis(200));
@@ -215,7 +215,6 @@ mod tests {
         });
         assert!(is_taken(&path));
         ending.join().unwrap();
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

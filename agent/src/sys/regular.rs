@@ -148,40 +148,34 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "the tests make the files that are read, in a directory of their own"
-)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
 
     use super::*;
     use crate::sys::chain;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn what_is_no_file_and_what_has_no_end_are_errors_at_once() {
-        let dir = std::env::temp_dir().join(format!("ballast-whole-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let fifo = dir.join("fifo");
+        let dir = Scratch::new("regular");
+        let fifo = dir.path("fifo");
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        let file = dir.join("file");
-        fs::write(&file, "12345").unwrap();
+        let file = dir.write("file", "12345");
         let said = |path: &Path| chain(&whole(path, 4).unwrap_err());
-        for path in [&fifo, Path::new("/dev/zero"), &dir] {
+        for path in [&fifo, Path::new("/dev/zero"), dir.directory()] {
             let expected = format!("read {}: it is no regular file", path.display());
             assert_eq!(said(path), expected);
         }
         let too_large = format!("read {}: it is larger than 4 bytes", file.display());
         assert_eq!(said(&file), too_large);
         assert_eq!(whole(&file, 5).unwrap(), b"12345");
-        assert!(whole(&dir.join("none"), 5).unwrap_err().is_gone());
+        assert!(whole(&dir.path("none"), 5).unwrap_err().is_gone());
         assert!(
             !whole(Path::new("/proc/self/stat"), 4096)
                 .unwrap()
                 .is_empty()
         );
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

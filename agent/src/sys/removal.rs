@@ -238,45 +238,39 @@ mod tests {
     use rustix::fs::mkdirat;
 
     use super::*;
-
-    fn fixture(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("ballast-{name}-{}", std::process::id()));
-        remove_tree(&path, Mounts::Refuse).unwrap();
-        fs::create_dir_all(&path).unwrap();
-        path
-    }
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn links_are_removed_and_not_followed() {
-        let base = fixture("removal-links");
-        fs::create_dir_all(base.join("outside/kept")).unwrap();
-        fs::create_dir_all(base.join("tree/a/b")).unwrap();
-        fs::write(base.join("tree/a/file"), "x").unwrap();
-        let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, base.join(at)).unwrap();
+        let base = Scratch::new("removal");
+        fs::create_dir_all(base.path("outside/kept")).unwrap();
+        fs::create_dir_all(base.path("tree/a/b")).unwrap();
+        base.write("tree/a/file", "x");
+        let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, base.path(at)).unwrap();
         link("../../../outside", "tree/a/b/up");
         link("nowhere", "tree/a/dangling");
         link("../outside", "tree/outside");
-        remove_tree(&base.join("tree"), Mounts::Refuse).unwrap();
-        assert!(!base.join("tree").exists() && base.join("outside/kept").is_dir());
+        remove_tree(&base.path("tree"), Mounts::Refuse).unwrap();
+        assert!(!base.path("tree").exists() && base.path("outside/kept").is_dir());
         link("outside", "link");
-        remove_tree(&base.join("link"), Mounts::Refuse).unwrap();
-        assert!(fs::symlink_metadata(base.join("link")).is_err());
-        assert!(base.join("outside/kept").is_dir());
-        remove_tree(&base.join("absent/below"), Mounts::Refuse).unwrap();
-        remove_tree(&base, Mounts::Refuse).unwrap();
-        assert!(!base.exists());
+        remove_tree(&base.path("link"), Mounts::Refuse).unwrap();
+        assert!(fs::symlink_metadata(base.path("link")).is_err());
+        assert!(base.path("outside/kept").is_dir());
+        remove_tree(&base.path("absent/below"), Mounts::Refuse).unwrap();
+        remove_tree(base.directory(), Mounts::Refuse).unwrap();
+        assert!(!base.directory().exists());
     }
 
     #[test]
     fn depth_costs_neither_stack_nor_descriptors() {
-        let base = fixture("removal-depth");
+        let base = Scratch::new("removal");
         // Names in the way of what is moved up, with something in them.
         for name in ["removing-0", "removing-2"] {
-            fs::create_dir_all(base.join("tree").join(name).join("full")).unwrap();
+            fs::create_dir_all(base.path("tree").join(name).join("full")).unwrap();
         }
-        fs::write(base.join("tree/removing-1"), "").unwrap();
+        base.write("tree/removing-1", "");
         let flags = OFlags::RDONLY | DIRECTORY;
-        let mut dir = open(base.join("tree"), flags, Mode::empty()).unwrap();
+        let mut dir = open(base.path("tree"), flags, Mode::empty()).unwrap();
         for _ in 0..30_000 {
             mkdirat(&dir, "d", Mode::RWXU).unwrap();
             let file = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -284,12 +278,12 @@ mod tests {
             dir = openat(&dir, "d", flags, Mode::empty()).unwrap();
         }
         drop(dir);
-        let tree = base.join("tree");
+        let tree = base.path("tree");
         let remove = move || remove_tree(&tree, Mounts::Refuse);
         let small = std::thread::Builder::new().stack_size(64 << 10);
         small.spawn(remove).unwrap().join().unwrap().unwrap();
-        assert!(!base.join("tree").exists());
-        fs::remove_dir(&base).unwrap();
+        assert!(!base.path("tree").exists());
+        fs::remove_dir(base.directory()).unwrap();
     }
 
     #[test]

@@ -196,17 +196,12 @@ impl SocketFile {
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
     use super::*;
-
-    fn directory(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("ballast-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        path
-    }
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
-        let base = directory("listen");
-        let path = base.join("run/agent.sock");
+        let base = Scratch::new("unix");
+        let path = base.path("run/agent.sock");
         let (listener, file) = listen(&path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -219,13 +214,12 @@ mod tests {
         assert!(UnixStream::connect(&path).is_ok(), "the newer one stays");
         second_file.remove();
         assert!(!path.exists());
-        fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
     fn nobody_waits_for_ever_at_a_full_backlog() {
-        let base = directory("full");
-        let path = base.join("agent.sock");
+        let base = Scratch::new("unix");
+        let path = base.path("agent.sock");
         let (listener, _file) = listen(&path).unwrap();
         socket::listen(&listener, socket::Backlog::new(1).unwrap()).unwrap();
         let mut waiting = Vec::new();
@@ -239,7 +233,6 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
         let error = check_free(&path).unwrap_err();
         assert!(matches!(error, ListenError::InUse { .. }), "{error}");
-        fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
@@ -259,13 +252,10 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_socket_is_left_alone() {
-        let base = directory("listen-file");
-        fs::create_dir_all(&base).unwrap();
-        let path = base.join("precious");
-        fs::write(&path, "data").unwrap();
+        let base = Scratch::new("unix");
+        let path = base.write("precious", "data");
         let error = listen(&path).unwrap_err();
         assert!(matches!(error, ListenError::NotASocket { .. }), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"data");
-        fs::remove_dir_all(&base).unwrap();
     }
 }

@@ -213,6 +213,7 @@ fn escaped(key: &str) -> String {
 )]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     fn shown(header: &HeaderValue) -> &str {
         header.to_str().unwrap()
@@ -235,7 +236,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_token_file_is_read_anew_and_its_last_token_stays() {
-        let path = std::env::temp_dir().join(format!("ballast-token-{}", std::process::id()));
+        let scratch = Scratch::new("token");
+        let path = scratch.path("token");
         let fallback = Secret::new("fallback");
         let files = Arc::new(Worker::start("test").unwrap());
         assert!(TokenFile::new(path.clone(), None, Arc::clone(&files)).is_err());
@@ -249,15 +251,14 @@ mod tests {
             (None, "Bearer two"),
         ] {
             match text {
-                Some(text) => std::fs::write(&path, text).unwrap(),
+                Some(text) => drop(scratch.write("token", text)),
                 None => std::fs::remove_file(&path).unwrap_or_default(),
             }
             age(&file);
             assert_eq!(shown(&file.header().await), right, "{text:?}");
         }
-        std::fs::write(&path, "three").unwrap();
+        scratch.write("token", "three");
         assert_eq!(shown(&file.header().await), "Bearer two", "it is young");
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

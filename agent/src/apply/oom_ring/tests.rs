@@ -8,33 +8,32 @@ use std::fs;
 
 use super::*;
 use crate::model::forensics::tests::record;
+use crate::sys::scratch::Scratch;
 
 /// For more than a test writes.
 const ROOM: u64 = 16 << 20;
 
-/// A fresh directory, removed when dropped.
-struct Place(PathBuf);
+/// A directory that is not there yet.
+struct Place {
+    directory: PathBuf,
+    _scratch: Scratch,
+}
 
 impl Place {
     fn new(test: &str) -> Self {
-        let name = format!("ballast-oom-ring-{test}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        Self(path)
+        let scratch = Scratch::new(test);
+        Self {
+            directory: scratch.path("oom"),
+            _scratch: scratch,
+        }
     }
 
     fn open(&self, max_bytes: u64) -> (OomRing, Found) {
-        OomRing::open(&self.0, max_bytes).unwrap()
+        OomRing::open(&self.directory, max_bytes).unwrap()
     }
 
     fn names(&self) -> Vec<String> {
-        Root::host().list(&self.0).unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        Root::host().list(&self.directory).unwrap()
     }
 }
 
@@ -61,7 +60,7 @@ fn the_oldest_go_first_and_the_bytes_stay_below_the_bound() {
         let on_disk: u64 = place
             .names()
             .iter()
-            .map(|name| fs::metadata(place.0.join(name)).unwrap().len())
+            .map(|name| fs::metadata(place.directory.join(name)).unwrap().len())
             .sum();
         assert!(on_disk <= size * 3 + 16, "{id}");
     }
@@ -98,12 +97,16 @@ fn what_a_crash_or_others_left_is_told_apart() {
     for id in 1..=3 {
         write(&mut ring, id);
     }
-    let torn = place.0.join(RecordId(2).file_name());
+    let torn = place.directory.join(RecordId(2).file_name());
     let bytes = fs::read(&torn).unwrap();
     fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
-    fs::write(place.0.join(RecordId(3).file_name()), "").unwrap();
-    fs::write(place.0.join("00000000000000000004.json.tmp"), "half").unwrap();
-    fs::write(place.0.join("notes.txt"), "mine").unwrap();
+    fs::write(place.directory.join(RecordId(3).file_name()), "").unwrap();
+    fs::write(
+        place.directory.join("00000000000000000004.json.tmp"),
+        "half",
+    )
+    .unwrap();
+    fs::write(place.directory.join("notes.txt"), "mine").unwrap();
     let (ring, found) = place.open(ROOM);
     let expected = Found {
         n_records: 1,

@@ -2,19 +2,26 @@ use serde_json::json;
 
 use super::*;
 use crate::model::recording::Decoder;
+use crate::sys::scratch::Scratch;
 
-struct Directory(PathBuf);
+/// A directory that is not there yet.
+struct Directory {
+    path: PathBuf,
+    _scratch: Scratch,
+}
 
 impl Directory {
-    #[expect(clippy::disallowed_methods, reason = "a test has no state directory")]
     fn new(name: &str) -> Self {
-        let name = format!("ballast-recorder-{name}-{}", std::process::id());
-        Self(std::env::temp_dir().join(name))
+        let scratch = Scratch::new(name);
+        Self {
+            path: scratch.path("recordings"),
+            _scratch: scratch,
+        }
     }
 
     /// Of each file its name and the steps in it, oldest first.
     fn read(&self) -> Vec<(String, Vec<Value>)> {
-        let root = Root::at(&self.0);
+        let root = Root::at(&self.path);
         let mut names = root.list("/").expect("the directory");
         names.sort_unstable();
         let steps = |name: &String| {
@@ -31,16 +38,9 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // It may never have been made.
-        let _gone = Root::at(&self.0).remove_dir_all("/");
-    }
-}
-
 fn record(directory: &Directory, limits: RecordingLimits, steps: std::ops::Range<u64>) {
     let header = json!({"n": 1});
-    let recorder = Recorder::open(&directory.0, limits, &header).expect("a directory");
+    let recorder = Recorder::open(&directory.path, limits, &header).expect("a directory");
     for step in steps {
         recorder.push(json!({ "at": step }));
     }
@@ -81,7 +81,7 @@ fn the_oldest_files_make_room() {
     assert!(files.len() > 2 && n_steps < 200, "{} files", files.len());
     let steps: Vec<&Value> = files.iter().flat_map(|(_, steps)| steps).collect();
     assert_eq!(steps.last(), Some(&&json!({"at": 199})));
-    let root = Root::at(&directory.0);
+    let root = Root::at(&directory.path);
     let size = |(name, _): &(String, _)| root.metadata(name).expect("a file").len();
     assert!(files.iter().map(size).sum::<u64>() <= 2000);
 }

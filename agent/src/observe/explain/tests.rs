@@ -1,36 +1,15 @@
 #![expect(
     clippy::disallowed_methods,
-    reason = "records need a real directory, which std::env names"
+    reason = "a record is replaced beside the code under test"
 )]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::*;
 use crate::model::forensics::RecordId;
 use crate::model::status::tests::example_status;
-
-/// A directory of records that is removed with the value.
-struct Admissions(PathBuf);
-
-impl Admissions {
-    fn new(name: &str) -> Self {
-        let name = format!("ballast-explain-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name).join("admissions");
-        fs::create_dir_all(&path).expect("a fresh directory");
-        Self(path)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) {
-        fs::write(self.0.join(name), bytes).expect("the directory was made");
-    }
-}
-
-impl Drop for Admissions {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(self.0.parent().unwrap_or(&self.0));
-    }
-}
+use crate::sys::scratch::Scratch;
 
 fn request(pod: &str, namespace: Option<&str>) -> ExplainRequest {
     ExplainRequest {
@@ -83,13 +62,13 @@ fn of_two_lives_of_a_pod_the_newer_one_is_meant() {
 
 #[test]
 fn the_record_of_the_pod_goes_along() {
-    let admissions = Admissions::new("record");
+    let admissions = Scratch::new("explain");
     admissions.write("6a1f.json", br#"{"kind": "AdmissionRecord"}"#);
     let explain = |name| {
         pod(
             &status(),
-            &admissions.0,
-            &admissions.0,
+            admissions.directory(),
+            admissions.directory(),
             &request(name, Some("default")),
         )
     };
@@ -105,11 +84,11 @@ fn the_record_of_the_pod_goes_along() {
 
 #[test]
 fn the_place_in_the_eviction_order_goes_along() {
-    let admissions = Admissions::new("eviction");
+    let admissions = Scratch::new("explain");
     let explain = |name| {
         pod(
             &status(),
-            &admissions.0,
+            admissions.directory(),
             Path::new("/nonexistent"),
             &request(name, Some("default")),
         )
@@ -124,7 +103,7 @@ fn the_place_in_the_eviction_order_goes_along() {
 
 #[test]
 fn kills_of_another_pod_of_the_name_are_its_own() {
-    let directory = Admissions::new("kills");
+    let records = Scratch::new("explain");
     let mut status = status();
     let database = status.pods[0].clone();
     let namesake = PodUid("namesake".into());
@@ -140,7 +119,7 @@ fn kills_of_another_pod_of_the_name_are_its_own() {
             true => (Some(named), None),
             false => (None, Some(uid.clone())),
         };
-        directory.write(&RecordId(id).file_name(), &record.seal());
+        records.write(RecordId(id).file_name(), record.seal());
     };
     put(1, &database.uid, true);
     put(2, &database.uid, false);
@@ -148,7 +127,7 @@ fn kills_of_another_pod_of_the_name_are_its_own() {
     put(4, &namesake, false);
     let of_database = |status: &Status| {
         let request = request("database", Some("default"));
-        let explained = pod(status, &directory.0, &directory.0, &request);
+        let explained = pod(status, records.directory(), records.directory(), &request);
         let explained = explained.expect("the pod is there");
         let ids = explained.oom_records.iter().map(|it| it.id.0);
         ids.collect::<Vec<_>>()
@@ -163,12 +142,12 @@ fn kills_of_another_pod_of_the_name_are_its_own() {
 
 #[test]
 fn a_record_that_cannot_be_shown_is_told_and_the_rest_is_explained() {
-    let admissions = Admissions::new("fault");
+    let admissions = Scratch::new("explain");
     let fault = || {
         let explained = pod(
             &status(),
-            &admissions.0,
-            &admissions.0,
+            admissions.directory(),
+            admissions.directory(),
             &request("idle", None),
         );
         let explained = explained.expect("the pod is there");
@@ -180,7 +159,7 @@ fn a_record_that_cannot_be_shown_is_told_and_the_rest_is_explained() {
     let large = vec![b' '; usize::try_from(MAX_RECORD_BYTES).expect("8 MiB") + 1];
     admissions.write("77.json", &large);
     assert!(fault().contains("is larger than"), "{}", fault());
-    fs::remove_file(admissions.0.join("77.json")).expect("just written");
-    fs::create_dir(admissions.0.join("77.json")).expect("just removed");
+    fs::remove_file(admissions.path("77.json")).expect("just written");
+    fs::create_dir(admissions.path("77.json")).expect("just removed");
     assert!(fault().contains("not a regular file"), "{}", fault());
 }

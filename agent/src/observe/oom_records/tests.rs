@@ -1,25 +1,15 @@
-#![expect(
-    clippy::disallowed_methods,
-    reason = "records need a real directory, which std::env names"
-)]
-
-use std::fs;
-use std::path::PathBuf;
-
 use super::*;
 use crate::model::forensics::{LaterVictim, MAX_VICTIMS, tests};
+use crate::sys::scratch::Scratch;
 
 const BOOT: &str = "5b1d";
 
 /// A directory of records that is removed with the value.
-struct Records(PathBuf);
+struct Records(Scratch);
 
 impl Records {
     fn new(name: &str) -> Self {
-        let name = format!("ballast-oom-records-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a fresh directory");
-        Self(path)
+        Self(Scratch::new(name))
     }
 
     /// Of kills at these times, milliseconds, and `n_unnamed` more.
@@ -35,21 +25,15 @@ impl Records {
             });
         }
         record.n_kills += n_unnamed;
-        let path = self.0.join(RecordId(id).file_name());
-        fs::write(path, record.seal()).expect("the directory was made");
+        self.0.write(RecordId(id).file_name(), record.seal());
     }
 
     /// The times of those that are named, milliseconds, and how many are not.
     fn since(&self, ms: u64) -> (Vec<u64>, u64) {
-        let found = kills_since(&self.0, BOOT, Duration::from_millis(ms)).expect("it is there");
+        let since = Duration::from_millis(ms);
+        let found = kills_since(self.0.directory(), BOOT, since).expect("it is there");
         let named = found.named.iter().map(|it| it.boottime_ns / 1_000_000);
         (named.collect(), found.n_unnamed)
-    }
-}
-
-impl Drop for Records {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

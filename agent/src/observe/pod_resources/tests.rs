@@ -18,34 +18,34 @@ use crate::model::pod_resources::{
 use crate::model::topology::NumaNodeId;
 use crate::observe::metrics::Format;
 use crate::observe::shutdown::{self, ShutdownTrigger};
+use crate::sys::scratch::Scratch;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
 struct Fixture {
-    directory: PathBuf,
     socket: PathBuf,
     resources: watch::Sender<Option<Arc<NodeResources>>>,
     metrics: Metrics,
     shutdown: ShutdownTrigger,
     task: JoinHandle<()>,
+    _scratch: Scratch,
 }
 
 impl Fixture {
     fn new(name: &str, node: Option<NodeResources>) -> Self {
-        let name = format!("ballast-pod-resources-{name}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        let socket = directory.join("pod-resources/kubelet.sock");
+        let scratch = Scratch::new(name);
+        let socket = scratch.path("pod-resources/kubelet.sock");
         let (resources, receiver) = watch::channel(node.map(Arc::new));
         let metrics = Metrics::default();
         let (trigger, shutdown) = shutdown::channel();
         let task = serve(&socket, receiver, metrics.clone(), shutdown).expect("it can listen");
         Self {
-            directory,
             socket,
             resources,
             metrics,
             shutdown: trigger,
             task,
+            _scratch: scratch,
         }
     }
 
@@ -67,9 +67,6 @@ impl Fixture {
             !Root::host().exists(&self.socket),
             "its socket goes with it"
         );
-        Root::host()
-            .remove_dir_all(&self.directory)
-            .expect("removed");
     }
 }
 

@@ -1,11 +1,10 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 #![expect(
     clippy::disallowed_methods,
-    reason = "sockets need a real directory, which std::env names"
+    reason = "records are made and the socket is removed beside the code under test"
 )]
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::model::record::{EventDetail, EventKind, tests::oom_record};
@@ -13,6 +12,7 @@ use crate::model::stats::tests::example_stats;
 use crate::model::status::tests::example_status;
 use crate::observe::protocol::Answer;
 use crate::observe::shutdown::{self, ShutdownTrigger};
+use crate::sys::scratch::Scratch;
 
 /// A server with three events and a status document, in a directory of its own.
 struct Fixture {
@@ -22,6 +22,7 @@ struct Fixture {
     stats: watch::Sender<Option<Arc<StatsSnapshot>>>,
     server: SocketServer,
     shutdown: ShutdownTrigger,
+    _scratch: Scratch,
 }
 
 impl Fixture {
@@ -30,10 +31,8 @@ impl Fixture {
     }
 
     fn with(capacity: usize, catch_up: impl FnOnce(&EventLog) -> Option<CatchUp>) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ballast-socket-{}-{n}", std::process::id());
-        let path = std::env::temp_dir().join(name).join("ballast.sock");
+        let scratch = Scratch::new("socket");
+        let path = scratch.path("run/ballast.sock");
         let events = EventLog::new(capacity, 0);
         for kind in [EventKind::Oom, EventKind::Process, EventKind::Pod] {
             append(&events, kind, "first");
@@ -63,6 +62,7 @@ impl Fixture {
             stats,
             server,
             shutdown: trigger,
+            _scratch: scratch,
         }
     }
 
@@ -79,12 +79,6 @@ impl Fixture {
         let _ = stream.read_to_string(&mut text).await;
         let answers = text.lines().map(serde_json::from_str);
         answers.collect::<Result<_, _>>().unwrap()
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(self.path.parent().unwrap());
     }
 }
 
@@ -282,6 +276,9 @@ async fn an_answer_does_not_wait_for_ever_to_be_up_to_date() {
         });
         let answers = fixture.ask(&request(r#""command":"events""#)).await;
         assert_eq!(answers.len(), 3);
+        // A server that runs may make the directory of its socket anew.
+        fixture.shutdown.fire();
+        fixture.server.task.await.unwrap();
     }
 }
 

@@ -15,20 +15,17 @@ use crate::model::history::{NodeSample, PodSample};
 use crate::model::record::tests::oom_record;
 use crate::sys::Root;
 use crate::sys::Trees;
+use crate::sys::scratch::Scratch;
 
 /// For more records than a test makes.
 const ROOM: u64 = 16 << 20;
 
 /// A state directory of a node that has no cgroups, removed when dropped.
-struct Place(PathBuf);
+struct Place(Scratch);
 
 impl Place {
     fn new(test: &str) -> Self {
-        let name = format!("ballast-forensics-{test}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(Scratch::new(test))
     }
 
     fn start(&self, background: &Arc<Background>) -> (Started, Metrics) {
@@ -40,12 +37,12 @@ impl Place {
             unified: true,
             trees: Vec::new(),
         };
-        let reader = SceneReader::new(Arc::new(trees), Root::at(&self.0));
+        let reader = SceneReader::new(Arc::new(trees), Root::at(self.0.directory()));
         let metrics = Metrics::default();
         let shared = Arc::default();
         let background = Arc::clone(background);
         let started = start(
-            &self.0,
+            self.0.directory(),
             max_bytes,
             reader,
             Some("a-boot".to_owned()),
@@ -58,14 +55,14 @@ impl Place {
 
     /// What the thread works with, and both ends of the one that would read scenes.
     fn keeper(&self, metrics: &Metrics) -> (Keeper, Receiver<Kill>, Sender<SceneOf>) {
-        let directory = self.0.join(RECORDS);
+        let directory = self.0.path(RECORDS);
         let (ring, _) = OomRing::open(&directory, ROOM).unwrap();
         let (to_read, asked) = mpsc::sync_channel(QUEUE);
         let (read, scenes) = mpsc::channel();
         let keeper = Keeper {
             ring,
             directory,
-            counts: self.0.join(COUNTS),
+            counts: self.0.path(COUNTS),
             background: Arc::default(),
             shared: Arc::default(),
             boot_id: Some("a-boot".to_owned()),
@@ -81,17 +78,11 @@ impl Place {
     }
 
     fn records(&self) -> Vec<OomRecord> {
-        let directory = self.0.join(RECORDS);
+        let directory = self.0.path(RECORDS);
         let ids = oom_records::ids(&directory).unwrap();
         ids.into_iter()
             .map(|id| oom_records::read(&directory, id).unwrap())
             .collect()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -183,7 +174,7 @@ fn records_take_no_more_than_what_is_configured() {
     }
     finish(started);
     let n_bytes = |it: &OomRecord| {
-        let path = place.0.join(RECORDS).join(it.id.file_name());
+        let path = place.0.path(RECORDS).join(it.id.file_name());
         fs::metadata(path).unwrap().len()
     };
     let records = place.records();
@@ -202,7 +193,7 @@ fn numbers_and_counts_go_on_after_a_restart() {
         let id = hand_over(&mut started.recorder, &kill(now, 1));
         assert_eq!(id, Some(RecordId(round)));
         finish(started);
-        let saved = fs::read(place.0.join(COUNTS)).unwrap();
+        let saved = fs::read(place.0.path(COUNTS)).unwrap();
         assert!(!saved.is_empty());
         assert_eq!(
             results(&metrics)[0],
@@ -215,7 +206,7 @@ fn numbers_and_counts_go_on_after_a_restart() {
 #[test]
 fn counts_that_cannot_be_read_are_told_and_begin_anew() {
     let place = Place::new("damaged");
-    fs::write(place.0.join(COUNTS), "half").unwrap();
+    fs::write(place.0.path(COUNTS), "half").unwrap();
     let (started, metrics) = place.start(&Arc::default());
     assert_eq!(started.faults.len(), 1);
     assert!(started.faults[0].contains(COUNTS), "{:?}", started.faults);
@@ -275,8 +266,8 @@ fn a_record_that_could_not_be_written_at_once_is_kept_once() {
         let (mut recorder, kills) = recorder();
         let metrics = recorder.metrics.clone();
         let (mut keeper, asked, read) = place.keeper(&metrics);
-        let records = place.0.join(RECORDS);
-        let away = place.0.join("away");
+        let records = place.0.path(RECORDS);
+        let away = place.0.path("away");
         fs::rename(&records, &away).unwrap();
         hand_over(&mut recorder, &kill(clock::boottime(), 1));
         assert!(keeper.step(&kills));

@@ -188,13 +188,10 @@ impl Loop {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a state directory of the test's own"
-)]
 mod tests {
     use super::*;
     use crate::observe::event_log::EventLog;
+    use crate::sys::scratch::Scratch;
 
     /// An agent that dies before it has done `things`, the last of which it dies of.
     fn die_of(paths: &StatePaths, things: &[&str]) {
@@ -209,9 +206,8 @@ mod tests {
 
     #[test]
     fn what_two_starts_in_a_row_died_of_is_left_aside_by_the_third() {
-        let name = format!("ballast-beginning-{}", std::process::id());
-        let paths = StatePaths(std::env::temp_dir().join(name));
-        std::fs::create_dir_all(&paths.0).expect("a directory");
+        let scratch = Scratch::new("beginning");
+        let paths = StatePaths(scratch.directory().to_owned());
         let begin = || Beginning::of(&paths, &Told::new(EventLog::new(10, 0)));
         die_of(&paths, &["a", "b"]);
         die_of(&paths, &["a", "c"]);
@@ -233,6 +229,5 @@ mod tests {
             third.is_over();
             assert!(!third.begins("b"));
         }
-        std::fs::remove_dir_all(&paths.0).expect("it is there");
     }
 }

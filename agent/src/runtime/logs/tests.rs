@@ -6,33 +6,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::sys::append;
+use crate::sys::scratch::Scratch;
 
-struct TestDir(PathBuf);
+struct TestDir(Scratch);
 
 impl TestDir {
-    #[expect(clippy::disallowed_methods, reason = "a test has no state directory")]
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("ballast-log-{name}-{}", std::process::id()));
-        Root::host().remove_dir_all(&dir).unwrap();
-        Root::host().create_dir_all(&dir).unwrap();
-        Self(dir)
+        Self(Scratch::new(name))
     }
 
     fn log(&self) -> PathBuf {
-        self.0.join("0.log")
+        self.0.path("0.log")
     }
 
     fn append(&self, name: &str, bytes: &[u8]) {
-        let fd = append::open(&self.0.join(name)).unwrap();
+        let fd = append::open(&self.0.path(name)).unwrap();
         File::from(fd).write_all(bytes).unwrap();
     }
 
     fn names(&self) -> Vec<String> {
-        Root::host().list(&self.0).unwrap()
+        Root::host().list(self.0.directory()).unwrap()
     }
 
     fn len(&self, name: &str) -> usize {
-        Root::host().read(self.0.join(name)).unwrap().len()
+        Root::host().read(self.0.path(name)).unwrap().len()
     }
 
     /// The output as it was written, as far as it is kept.
@@ -42,14 +39,8 @@ impl TestDir {
             let number = name.rsplit('.').next().and_then(|it| it.parse().ok());
             std::cmp::Reverse(number.unwrap_or(0))
         });
-        let read = |name: &String| Root::host().read_text(self.0.join(name)).unwrap();
+        let read = |name: &String| Root::host().read_text(self.0.path(name)).unwrap();
         names.iter().map(read).collect()
-    }
-}
-
-impl Drop for TestDir {
-    fn drop(&mut self) {
-        let _ = Root::host().remove_dir_all(&self.0);
     }
 }
 
@@ -159,7 +150,7 @@ fn files_are_numbered_from_the_newest_and_bounded() {
     }
     assert_eq!(dir.names(), ["0.log", "0.log.1", "0.log.2", "10.log.7"]);
     assert_eq!(dir.len("0.log"), 0);
-    Root::host().remove_file(dir.0.join("10.log.7")).unwrap();
+    Root::host().remove_file(dir.0.path("10.log.7")).unwrap();
     let [newest, older] = ["round 4\n", "round 3\n"].map(|it| it.repeat(3));
     assert_eq!(dir.output(), older + &newest);
 
@@ -215,13 +206,13 @@ fn holes_stay_holes() {
         let allocated: u64 = dir
             .names()
             .iter()
-            .map(|it| Root::host().metadata(dir.0.join(it)).unwrap())
+            .map(|it| Root::host().metadata(dir.0.path(it)).unwrap())
             .map(|it| std::os::unix::fs::MetadataExt::blocks(&it) * 512)
             .sum();
         assert!(allocated < 1 << 20, "{allocated} bytes on the disk");
         let lens = dir.names().into_iter().filter(|it| it != "0.log");
         for name in lens {
-            assert!(Root::host().metadata(dir.0.join(name)).unwrap().len() <= GIB * 2);
+            assert!(Root::host().metadata(dir.0.path(name)).unwrap().len() <= GIB * 2);
         }
         writer.set_len(0).unwrap();
     }
@@ -242,13 +233,13 @@ fn the_newest_attempts_keep_their_logs() {
     ] {
         dir.append(name, b"");
     }
-    assert_eq!(prune(&dir.0, 2).unwrap(), [8]);
+    assert_eq!(prune(dir.0.directory(), 2).unwrap(), [8]);
     assert_eq!(
         dir.names(),
         ["10.log", "7.logs", "9.log", "9.log.1", "x.log"]
     );
-    assert_eq!(prune(&dir.0, 0).unwrap(), [9]);
-    assert!(prune(&dir.0.join("absent"), 1).unwrap().is_empty());
+    assert_eq!(prune(dir.0.directory(), 0).unwrap(), [9]);
+    assert!(prune(&dir.0.path("absent"), 1).unwrap().is_empty());
 }
 
 #[test]

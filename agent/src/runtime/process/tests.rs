@@ -16,42 +16,33 @@ use crate::model::pod::PodUid;
 use crate::runtime::{
     ContainerCgroup, ContainerExit, ContainerOwner, ContainerRecord, HostProcess, UnknownExit,
 };
+use crate::sys::scratch::Scratch;
 use crate::sys::{Root, clock, durable};
 
 /// Far above what anything here takes, on a loaded machine too.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-struct TestDir(PathBuf);
+struct TestDir(Scratch);
 
 impl TestDir {
-    #[expect(clippy::disallowed_methods, reason = "a test has no state directory")]
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("ballast-{name}-{}", std::process::id()));
-        Root::host().remove_dir_all(&dir).unwrap();
-        Root::host().create_dir_all(&dir).unwrap();
-        Self(dir)
+        Self(Scratch::new(name))
     }
 
     fn read(&self, name: &str) -> String {
-        Root::host().read_text(self.0.join(name)).unwrap()
+        Root::host().read_text(self.0.path(name)).unwrap()
     }
 
     fn has(&self, name: &str) -> bool {
-        Root::host().exists(self.0.join(name))
+        Root::host().exists(self.0.path(name))
     }
 
     fn write(&self, name: &str, bytes: &[u8]) {
-        durable::write(&self.0.join(name), bytes).unwrap();
+        durable::write(&self.0.path(name), bytes).unwrap();
     }
 
     fn records(&self) -> Vec<String> {
-        Root::host().list(self.0.join("containers")).unwrap()
-    }
-}
-
-impl Drop for TestDir {
-    fn drop(&mut self) {
-        let _ = Root::host().remove_dir_all(&self.0);
+        Root::host().list(self.0.path("containers")).unwrap()
     }
 }
 
@@ -174,7 +165,7 @@ fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
 #[test]
 fn every_way_to_end_is_told() {
     let dir = TestDir::new("ends");
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     for (i, (script, want)) in [
         ("exit 0", code(0)),
         ("exit 7", code(7)),
@@ -188,7 +179,9 @@ fn every_way_to_end_is_told() {
     .enumerate()
     {
         let id = format!("c{i}");
-        it.runtime.start(shell(&dir.0, &id, script)).unwrap();
+        it.runtime
+            .start(shell(dir.0.directory(), &id, script))
+            .unwrap();
         it.started();
         assert_eq!(it.exited(), want, "{script}");
         let id = ContainerId::new(id).unwrap();
@@ -202,16 +195,16 @@ fn every_way_to_end_is_told() {
 #[test]
 fn a_signal_goes_to_a_running_container_only() {
     let dir = TestDir::new("signal");
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     let id = ContainerId::new("c").unwrap();
     let not_running = |result| matches!(result, Err(RuntimeError::NotRunning { .. }));
     assert!(not_running(it.runtime.signal(&id, Signal::TERM)));
     it.runtime
-        .start(spec(&dir.0, "c", &["sleep", "100"]))
+        .start(spec(dir.0.directory(), "c", &["sleep", "100"]))
         .unwrap();
     it.started();
     assert!(matches!(
-        it.runtime.start(spec(&dir.0, "c", &["true"])),
+        it.runtime.start(spec(dir.0.directory(), "c", &["true"])),
         Err(RuntimeError::Duplicate { .. })
     ));
     assert!(matches!(
@@ -226,19 +219,19 @@ fn a_signal_goes_to_a_running_container_only() {
 #[test]
 fn a_failed_start_says_which_step_and_leaves_nothing() {
     let dir = TestDir::new("failures");
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     dir.write("not-executable", b"#!/bin/sh\n");
     dir.write("garbage", b"no program");
-    let d = dir.0.display().to_string();
+    let d = dir.0.directory().display().to_string();
     let mut chmod = Command::new("chmod");
-    chmod.arg("+x").arg(dir.0.join("garbage"));
+    chmod.arg("+x").arg(dir.0.path("garbage"));
     assert!(chmod.status().unwrap().success());
     let with = |change: &dyn Fn(&mut ContainerSpec)| {
-        let mut spec = spec(&dir.0, "c", &["true"]);
+        let mut spec = spec(dir.0.directory(), "c", &["true"]);
         change(&mut spec);
         spec
     };
-    let argv = |argv: &[&str]| spec(&dir.0, "c", argv);
+    let argv = |argv: &[&str]| spec(dir.0.directory(), "c", argv);
     let cases = [
         (argv(&[]), "no command: the pod gives neither command nor args, and images are not used".to_owned()),
         (argv(&["no-such-program"]), "exec no-such-program: not found in PATH /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
@@ -255,7 +248,7 @@ fn a_failed_start_says_which_step_and_leaves_nothing() {
             "change to working directory /no/such: No such file or directory (os error 2)".to_owned(),
         ),
         (
-            with(&|it| it.log_path = dir.0.join("garbage/0.log")),
+            with(&|it| it.log_path = dir.0.path("garbage/0.log")),
             format!("open the log of the container: create directory {d}/garbage: File exists (os error 17)"),
         ),
         (
@@ -263,7 +256,7 @@ fn a_failed_start_says_which_step_and_leaves_nothing() {
             "open the cgroup of the container: /no/such is not there".to_owned(),
         ),
         (
-            with(&|it| it.cgroup = ContainerCgroup::Unified(dir.0.clone())),
+            with(&|it| it.cgroup = ContainerCgroup::Unified(dir.0.directory().to_owned())),
             "clone a process: Bad file descriptor (os error 9)".to_owned(),
         ),
     ];
@@ -280,11 +273,11 @@ fn a_failed_start_says_which_step_and_leaves_nothing() {
 #[test]
 fn a_container_gets_what_it_asks_for_and_nothing_of_the_agent() {
     let dir = TestDir::new("clean");
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     let script = "ls /proc/self/fd; echo; env; echo; pwd; umask; cat /proc/self/oom_score_adj; \
         grep -E '^Sig(Blk|Ign)' /proc/self/status; echo; cut -d' ' -f 1,6 /proc/$$/stat; \
         echo to-stderr >&2";
-    let mut spec = spec(&dir.0, "c", &["/bin/sh", "-c", script]);
+    let mut spec = spec(dir.0.directory(), "c", &["/bin/sh", "-c", script]);
     spec.env = [
         ("PATH", "/bin"),
         ("A", "1"),
@@ -305,7 +298,7 @@ fn a_container_gets_what_it_asks_for_and_nothing_of_the_agent() {
     assert_eq!(fds, "0\n1\n2\n3");
     let mut env: Vec<_> = env.lines().filter(|it| !it.starts_with("_=")).collect();
     env.sort_unstable();
-    let pwd = format!("PWD={}", dir.0.display());
+    let pwd = format!("PWD={}", dir.0.directory().display());
     env.retain(|line| *line != pwd && *line != "SHLVL=0" && *line != "SHLVL=1");
     assert_eq!(env, ["A=3", "B=2", "PATH=/usr/bin:/bin"]);
     let none = "0000000000000000";
@@ -313,7 +306,7 @@ fn a_container_gets_what_it_asks_for_and_nothing_of_the_agent() {
         facts,
         format!(
             "{}\n0022\n500\nSigBlk:\t{none}\nSigIgn:\t{none}",
-            dir.0.display()
+            dir.0.directory().display()
         )
     );
     assert_eq!(
@@ -326,12 +319,12 @@ fn a_container_gets_what_it_asks_for_and_nothing_of_the_agent() {
 #[test]
 fn two_hundred_quick_containers_are_each_told_once() {
     let dir = TestDir::new("many");
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     let n = 200;
     for i in 0..n {
         let script = format!("exit {}", i % 3);
         it.runtime
-            .start(shell(&dir.0, &format!("c{i}"), &script))
+            .start(shell(dir.0.directory(), &format!("c{i}"), &script))
             .unwrap();
     }
     let mut started = BTreeMap::new();
@@ -365,9 +358,9 @@ fn two_hundred_quick_containers_are_each_told_once() {
 #[test]
 fn without_an_open_gate_nothing_runs() {
     let dir = TestDir::new("gate");
-    let it = Fixture::new(&dir.0);
+    let it = Fixture::new(dir.0.directory());
     dir.write("containers/c.starting", b"");
-    let spec = shell(&dir.0, "c", "echo > ran");
+    let spec = shell(dir.0.directory(), "c", "echo > ran");
     let command = command::Command::resolve(&spec).unwrap();
     let plan = crate::sys::launch::Launch {
         program: command.program_c,
@@ -375,7 +368,7 @@ fn without_an_open_gate_nothing_runs() {
         envp: command.envp,
         working_dir: command.working_dir,
         stdin: crate::sys::append::open_null().unwrap(),
-        output: crate::sys::append::open(&dir.0.join("log")).unwrap(),
+        output: crate::sys::append::open(&dir.0.path("log")).unwrap(),
         join: Vec::new(),
         open_files: None,
         rename: it.runtime.shared.records.mark_run(&spec.id).unwrap(),
@@ -475,11 +468,11 @@ fn a_later_agent_adopts_what_runs() {
         "exit 3".to_owned(),
     ];
     dir.write("plan", plan.join("\n").as_bytes());
-    let mut agent = Agent::spawn(&dir.0);
+    let mut agent = Agent::spawn(dir.0.directory());
     agent.wait_for("started");
     agent.kill();
     // Containers do not notice.
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     let recovered = it.runtime.recover().unwrap();
     assert!(
         recovered.faults.is_empty() && recovered.never_started.is_empty(),
@@ -546,7 +539,7 @@ fn a_later_agent_adopts_what_runs() {
 
     // The third agent finds four ends, as the second has told them.
     drop(it);
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     let recovered = it.runtime.recover().unwrap();
     assert!(recovered.running.is_empty());
     let ends: BTreeMap<_, _> = recovered
@@ -572,14 +565,14 @@ fn an_agent_killed_at_any_moment_leaves_no_doubt() {
             .map(|i| format!("echo > ran-c{i}; exec sleep 100"))
             .collect();
         dir.write("plan", plan.join("\n").as_bytes());
-        let mut agent = Agent::spawn(&dir.0);
+        let mut agent = Agent::spawn(dir.0.directory());
         agent.wait_for("ready");
         wait_until("containers run", || {
             let records = dir.records();
             records.iter().filter(|it| it.ends_with(".json")).count() >= round
         });
         agent.kill();
-        let mut it = Fixture::new(&dir.0);
+        let mut it = Fixture::new(dir.0.directory());
         let recovered = it.runtime.recover().unwrap();
         assert!(recovered.faults.is_empty(), "{recovered:?}");
         assert!(recovered.ended.is_empty(), "{recovered:?}");
@@ -615,15 +608,19 @@ fn an_agent_killed_at_any_moment_leaves_no_doubt() {
 #[test]
 fn records_that_mean_nothing_are_told_and_kept_aside() {
     let dir = TestDir::new("records");
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     for id in ["other-boot", "reused", "good"] {
         it.runtime
-            .start(spec(&dir.0, id, &["sleep", "100"]))
+            .start(spec(dir.0.directory(), id, &["sleep", "100"]))
             .unwrap();
         it.started();
     }
     drop(it);
-    let mut records = records::Records::open(&dir.0).unwrap().load().unwrap().0;
+    let mut records = records::Records::open(dir.0.directory())
+        .unwrap()
+        .load()
+        .unwrap()
+        .0;
     let mut take = |id: &str| {
         let i = records
             .iter()
@@ -632,7 +629,7 @@ fn records_that_mean_nothing_are_told_and_kept_aside() {
         records.remove(i).record
     };
     let good = take("good");
-    let store = records::Records::open(&dir.0).unwrap();
+    let store = records::Records::open(dir.0.directory()).unwrap();
     let other_boot = take("other-boot");
     let reused = take("reused");
     for process in [other_boot.process, reused.process] {
@@ -656,7 +653,7 @@ fn records_that_mean_nothing_are_told_and_kept_aside() {
         .update(&ContainerRecord { process, ..reused })
         .unwrap();
     let bytes = Root::host()
-        .read(dir.0.join("containers/good.json"))
+        .read(dir.0.path("containers/good.json"))
         .unwrap();
     let flipped: Vec<u8> = String::from_utf8(bytes.clone())
         .unwrap()
@@ -671,7 +668,7 @@ fn records_that_mean_nothing_are_told_and_kept_aside() {
     );
     dir.write("containers/half.json.tmp", b"half");
 
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     let early = ProcessKey {
         pid: process.pid,
         start_boottime_ns: process.start_ticks * HostProcess::NS_PER_TICK,
@@ -725,9 +722,9 @@ fn records_that_mean_nothing_are_told_and_kept_aside() {
 #[test]
 fn a_container_may_run_as_another_user() {
     let dir = TestDir::new("user");
-    let mut it = Fixture::new(&dir.0);
+    let mut it = Fixture::new(dir.0.directory());
     let id = nix::unistd::geteuid().as_raw();
-    let mut spec = shell(&dir.0, "c", "id -u; id -g; id -G");
+    let mut spec = shell(dir.0.directory(), "c", "id -u; id -g; id -G");
     spec.run_as = Some(crate::runtime::RunAs {
         uid: 12345,
         gid: 2345,

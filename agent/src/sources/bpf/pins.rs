@@ -326,6 +326,7 @@ fn is_bpffs(path: &Path) -> bool {
 )]
 mod tests {
     use super::*;
+    use crate::sys::scratch::Scratch;
 
     #[test]
     fn another_object_or_stream_is_another_set() {
@@ -373,7 +374,8 @@ mod tests {
 
     #[test]
     fn a_directory_outside_of_bpffs_is_refused() {
-        let path = std::env::temp_dir().join(format!("ballast-pins-{}", std::process::id()));
+        let scratch = Scratch::new("pins");
+        let path = scratch.path("pins");
         let error = Pins::open(&path).map(drop);
         assert!(
             matches!(error, Err(PinsError::NotBpffs { .. })),

@@ -7,22 +7,19 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::process::id;
 
 use super::*;
+use crate::sys::scratch::Scratch;
 
-struct Tree(PathBuf);
+struct Tree(Scratch);
 
 impl Tree {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("ballast-disk-use-{name}-{}", id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(Scratch::new(name))
     }
 
     fn file(&self, path: &str, n_bytes: usize) -> PathBuf {
-        let path = self.0.join(path);
+        let path = self.0.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let mut file = fs::File::create(&path).unwrap();
         file.write_all(&vec![1; n_bytes]).unwrap();
@@ -31,7 +28,7 @@ impl Tree {
     }
 
     fn walked(&self, n_entries: usize) -> Measured {
-        let mut walk = Walk::begin(&self.0);
+        let mut walk = Walk::begin(self.0.directory());
         let mut n_steps = 0;
         while !walk.is_done() {
             assert!(walk.step(n_entries) <= n_entries);
@@ -39,12 +36,6 @@ impl Tree {
             assert!(n_steps < 100_000, "a walk without end");
         }
         walk.measured(Duration::ZERO)
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -60,13 +51,13 @@ fn blocks_of_each_inode_are_counted_once_whatever_the_steps() {
     let tree = Tree::new("once");
     let large = tree.file("a/large", 100_000);
     let small = tree.file("a/b/c/small", 1);
-    fs::hard_link(&large, tree.0.join("a/b/again")).unwrap();
-    let link = tree.0.join("a/link");
+    fs::hard_link(&large, tree.0.path("a/b/again")).unwrap();
+    let link = tree.0.path("a/link");
     symlink("/", &link).unwrap();
-    let sparse = tree.0.join("sparse");
+    let sparse = tree.0.path("sparse");
     fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
 
-    let dirs = ["", "a", "a/b", "a/b/c"].map(|it| tree.0.join(it));
+    let dirs = ["", "a", "a/b", "a/b/c"].map(|it| tree.0.path(it));
     let mut all: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
     all.extend([&*large, &*small, &*link, &*sparse]);
     let expected = Measured {
@@ -86,7 +77,7 @@ fn blocks_of_each_inode_are_counted_once_whatever_the_steps() {
 #[test]
 fn a_deep_tree_is_walked_to_its_end() {
     let tree = Tree::new("deep");
-    let mut path = tree.0.clone();
+    let mut path = tree.0.directory().to_owned();
     for _ in 0..300 {
         path.push("d");
     }
@@ -101,7 +92,7 @@ fn a_deep_tree_is_walked_to_its_end() {
 #[test]
 fn a_tree_beyond_the_bounds_is_at_least_as_large() {
     let tree = Tree::new("wide");
-    let mut path = tree.0.clone();
+    let mut path = tree.0.directory().to_owned();
     for _ in 0..MAX_DEPTH - 1 {
         path.push("d");
     }
@@ -124,9 +115,9 @@ fn what_is_deleted_under_the_walk_is_no_fault() {
     for n in 0..50 {
         tree.file(&format!("{n}/file"), 1);
     }
-    let mut walk = Walk::begin(&tree.0);
+    let mut walk = Walk::begin(tree.0.directory());
     walk.step(5);
-    fs::remove_dir_all(&tree.0).unwrap();
+    fs::remove_dir_all(tree.0.directory()).unwrap();
     while !walk.is_done() {
         walk.step(5);
     }
@@ -139,9 +130,9 @@ fn what_is_deleted_under_the_walk_is_no_fault() {
 fn nothing_is_measured_where_there_is_no_directory() {
     let tree = Tree::new("absent");
     let file = tree.file("file", 1);
-    let link = tree.0.join("link");
-    symlink(&tree.0, &link).unwrap();
-    for path in [tree.0.join("absent"), file, link] {
+    let link = tree.0.path("link");
+    symlink(tree.0.directory(), &link).unwrap();
+    for path in [tree.0.path("absent"), file, link] {
         let walk = Walk::begin(&path);
         assert!(walk.is_done());
         let found = walk.measured(Duration::ZERO);
@@ -159,7 +150,7 @@ fn trees_are_measured_in_turn_within_the_budget() {
         }
     }
     let at = Duration::from_secs;
-    let mut uses = DiskUses::new(&Root::at(&tree.0));
+    let mut uses = DiskUses::new(&Root::at(tree.0.directory()));
     let [a, b, absent] = ["/a", "/b", "/absent"].map(PathBuf::from);
     uses.keep([a.clone(), b.clone(), absent.clone()]);
     let stepped = |has_more, n_measured| Stepped {

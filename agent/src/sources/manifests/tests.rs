@@ -10,19 +10,23 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::*;
 use crate::model::pod::QosClass;
+use crate::sys::scratch::Scratch;
 
 /// A directory of manifests that goes with the test.
 struct Fixture {
     path: PathBuf,
+    _scratch: Scratch,
 }
 
 impl Fixture {
     fn new(name: &str) -> Self {
-        let name = format!("ballast-manifests-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        drop(fs::remove_dir_all(&path));
-        fs::create_dir_all(&path).expect("the temporary directory can be made");
-        Self { path }
+        let scratch = Scratch::new(name);
+        let path = scratch.path("manifests");
+        fs::create_dir(&path).expect("the directory can be made");
+        Self {
+            path,
+            _scratch: scratch,
+        }
     }
 
     /// Replaces the file in one step, so it always has another version.
@@ -43,12 +47,6 @@ impl Fixture {
 
     fn scan(&self) -> ManifestScan {
         self.directory().scan()
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.path));
     }
 }
 

@@ -6,25 +6,23 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 
 use super::*;
 use crate::sys::Tree;
+use crate::sys::scratch::Scratch;
 
 /// A directory shaped like a node, removed when dropped.
-struct Node(PathBuf);
+struct Node(Scratch);
 
 impl Node {
     fn new(test: &str) -> Self {
-        let name = format!("ballast-oom-scene-{test}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(path.join("cgroup")).unwrap();
-        Self(path)
+        let node = Self(Scratch::new(test));
+        fs::create_dir_all(node.0.path("cgroup")).unwrap();
+        node
     }
 
     fn file(&self, path: &str, text: &str) {
-        let path = self.0.join(path);
+        let path = self.0.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
@@ -38,18 +36,12 @@ impl Node {
     fn reader(&self, unified: bool) -> SceneReader {
         let controllers: &[&str] = if unified { &[] } else { &["memory"] };
         let controllers: BTreeSet<String> = controllers.iter().map(|&it| it.into()).collect();
-        let tree = Tree::open(controllers, &self.0.join("cgroup")).unwrap();
+        let tree = Tree::open(controllers, &self.0.path("cgroup")).unwrap();
         let trees = Trees {
             unified,
             trees: vec![tree],
         };
-        SceneReader::new(Arc::new(trees), Root::at(&self.0))
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        SceneReader::new(Arc::new(trees), Root::at(self.0.directory()))
     }
 }
 

@@ -9,22 +9,18 @@ use std::fs;
 use hyper::header::HeaderValue;
 
 use super::*;
-use crate::observe::http::tests::tls::{certificate, scratch};
+use crate::observe::http::tests::tls::certificate;
+use crate::sys::scratch::Scratch;
 
 /// Files with a certificate, its key and the token `right`.
-fn files(directory: &Path) -> AccessFiles {
+fn files(scratch: &Scratch) -> AccessFiles {
     let (certificate, key) = certificate();
-    let tls = TlsFiles {
-        certificate: directory.join("tls.crt"),
-        key: directory.join("tls.key"),
-    };
-    let token = directory.join("token");
-    fs::write(&tls.certificate, certificate).unwrap();
-    fs::write(&tls.key, key).unwrap();
-    fs::write(&token, "right\n").unwrap();
     AccessFiles {
-        tls: Some(tls),
-        bearer_token: Some(token),
+        tls: Some(TlsFiles {
+            certificate: scratch.write("tls.crt", certificate),
+            key: scratch.write("tls.key", key),
+        }),
+        bearer_token: Some(scratch.write("token", "right\n")),
     }
 }
 
@@ -36,8 +32,8 @@ fn admits(access: &Access, authorization: &'static str) -> bool {
 
 #[test]
 fn who_has_the_token_is_admitted_and_nobody_else() {
-    let directory = scratch("token");
-    let access = Access::new(files(&directory)).unwrap();
+    let scratch = Scratch::new("token");
+    let access = Access::new(files(&scratch)).unwrap();
     for (authorization, expected) in [
         ("Bearer right", true),
         ("bearer right", true),
@@ -112,12 +108,11 @@ fn a_file_that_cannot_be_used_is_named_with_its_field() {
             "has no token; right would be one word",
         ),
     ] {
-        let directory = scratch("faults");
-        let files = files(&directory);
-        let path = directory.join(name);
-        match contents {
-            Some(contents) => fs::write(&path, contents).unwrap(),
-            None => fs::remove_file(&path).unwrap(),
+        let scratch = Scratch::new("faults");
+        let files = files(&scratch);
+        fs::remove_file(scratch.path(name)).unwrap();
+        if let Some(contents) = contents {
+            scratch.write(name, contents);
         }
         let error = Access::new(files).map(|_| ()).unwrap_err();
         let message = chain(&error);
@@ -127,10 +122,9 @@ fn a_file_that_cannot_be_used_is_named_with_its_field() {
 
 #[test]
 fn a_directory_or_a_huge_file_is_no_certificate() {
-    let directory = scratch("kinds");
-    let files = files(&directory);
-    let certificate = directory.join("tls.crt");
-    fs::write(&certificate, vec![b'x'; 2 << 20]).unwrap();
+    let scratch = Scratch::new("kinds");
+    let files = files(&scratch);
+    let certificate = scratch.write("tls.crt", vec![b'x'; 2 << 20]);
     let error = Access::new(files.clone()).map(|_| ()).unwrap_err();
     assert!(
         error.to_string().contains("is larger than 1 MiB"),
@@ -147,8 +141,8 @@ fn a_directory_or_a_huge_file_is_no_certificate() {
 
 #[test]
 fn rotated_files_are_taken_over_when_they_fit() {
-    let directory = scratch("rotation");
-    let access = Access::new(files(&directory)).unwrap();
+    let scratch = Scratch::new("rotation");
+    let access = Access::new(files(&scratch)).unwrap();
     let first = access.tls().unwrap();
     access.reread();
     assert!(
@@ -157,8 +151,8 @@ fn rotated_files_are_taken_over_when_they_fit() {
     );
 
     let (certificate, key) = certificate();
-    fs::write(directory.join("tls.crt"), certificate).unwrap();
-    fs::write(directory.join("token"), "newer").unwrap();
+    scratch.write("tls.crt", certificate);
+    scratch.write("token", "newer");
     access.reread();
     assert!(
         Arc::ptr_eq(&first, &access.tls().unwrap()),
@@ -168,13 +162,13 @@ fn rotated_files_are_taken_over_when_they_fit() {
     let told = access.last_fault.lock().unwrap().clone().unwrap();
     assert!(told.contains("tls.key cannot be used with "), "{told}");
 
-    fs::write(directory.join("tls.key"), key).unwrap();
+    scratch.write("tls.key", key);
     access.reread();
     assert!(!Arc::ptr_eq(&first, &access.tls().unwrap()));
     assert!(admits(&access, "Bearer newer") && !admits(&access, "Bearer right"));
     assert_eq!(*access.last_fault.lock().unwrap(), None);
 
-    fs::remove_file(directory.join("token")).unwrap();
+    fs::remove_file(scratch.path("token")).unwrap();
     access.reread();
     assert!(
         admits(&access, "Bearer newer"),

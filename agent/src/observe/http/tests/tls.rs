@@ -1,12 +1,3 @@
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the tests make the files that the endpoint reads"
-)]
-
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use rustls::pki_types::pem::PemObject;
@@ -17,32 +8,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::observe::http::access::REREAD;
-
-/// An empty directory, removed when it is dropped.
-pub(in crate::observe::http) struct Scratch(PathBuf);
-
-impl std::ops::Deref for Scratch {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
-    }
-}
-
-pub(in crate::observe::http) fn scratch(name: &str) -> Scratch {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("ballast-{name}-{}-{n}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    fs::create_dir(&directory).unwrap();
-    Scratch(directory)
-}
+use crate::sys::scratch::Scratch;
 
 /// A new certificate for `localhost` that vouches for itself, and its key, in PEM.
 pub(in crate::observe::http) fn certificate() -> (String, String) {
@@ -60,7 +26,7 @@ pub(in crate::observe::http) fn certificate() -> (String, String) {
 
 struct Served {
     server: HttpServer,
-    directory: Scratch,
+    scratch: Scratch,
     /// The certificate that a client trusts.
     trusted: String,
     _trigger: ShutdownTrigger,
@@ -68,9 +34,9 @@ struct Served {
 
 impl Served {
     async fn new() -> Self {
-        let directory = scratch("served");
-        let trusted = rotate(&directory);
-        fs::write(directory.join("token"), "secret").unwrap();
+        let scratch = Scratch::new("served");
+        let trusted = rotate(&scratch);
+        let token = scratch.write("token", "secret");
         let pages = Pages {
             metrics: Metrics::default(),
             health: Health::new(Duration::from_secs(60), [], clock::boottime()),
@@ -82,15 +48,15 @@ impl Served {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             access: AccessFiles {
                 tls: Some(TlsFiles {
-                    certificate: directory.join("tls.crt"),
-                    key: directory.join("tls.key"),
+                    certificate: scratch.path("tls.crt"),
+                    key: scratch.path("tls.key"),
                 }),
-                bearer_token: Some(directory.join("token")),
+                bearer_token: Some(token),
             },
         };
         Self {
             server: serve(listen, pages, shutdown).await.unwrap(),
-            directory,
+            scratch,
             trusted,
             _trigger,
         }
@@ -129,10 +95,10 @@ impl Served {
 }
 
 /// Puts a new certificate with its key in place.
-fn rotate(directory: &Path) -> String {
+fn rotate(scratch: &Scratch) -> String {
     let (certificate, key) = certificate();
-    fs::write(directory.join("tls.crt"), &certificate).unwrap();
-    fs::write(directory.join("tls.key"), key).unwrap();
+    scratch.write("tls.crt", &certificate);
+    scratch.write("tls.key", key);
     certificate
 }
 
@@ -204,7 +170,7 @@ async fn a_new_certificate_is_served_without_a_restart() {
     let mut served = Served::new().await;
     let old = served.connect(rustls::ALL_VERSIONS).await;
     assert!(old.is_ok());
-    served.trusted = rotate(&served.directory);
+    served.trusted = rotate(&served.scratch);
     assert!(served.connect(rustls::ALL_VERSIONS).await.is_err());
     tokio::time::pause();
     tokio::time::advance(REREAD).await;

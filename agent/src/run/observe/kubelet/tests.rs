@@ -2,15 +2,16 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::sys::scratch::Scratch;
 
 /// A node of files, gone when it is dropped.
-pub(in crate::run::observe) struct Node(PathBuf);
+pub(in crate::run::observe) struct Node(Scratch);
 
 impl Node {
     pub(in crate::run::observe) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("ballast-{name}-{}", std::process::id()));
-        fs::create_dir_all(path.join("proc")).unwrap();
-        Self(path)
+        let node = Self(Scratch::new(name));
+        fs::create_dir_all(node.0.path("proc")).unwrap();
+        node
     }
 
     /// A process with a root directory of its own.
@@ -21,7 +22,7 @@ impl Node {
         uid: u32,
         line: &str,
     ) -> PathBuf {
-        let of = self.0.join(format!("proc/{pid}"));
+        let of = self.0.path(format!("proc/{pid}"));
         fs::create_dir_all(of.join("root/etc")).unwrap();
         let status =
             format!("Name:\t{comm}\nState:\tS (sleeping)\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
@@ -41,7 +42,7 @@ impl Node {
     }
 
     pub(in crate::run::observe) fn root(&self) -> Root {
-        Root::at(&self.0)
+        Root::at(self.0.directory())
     }
 
     pub(in crate::run::observe) fn find(&self, pods: &str) -> Result<Kubelet, String> {
@@ -52,12 +53,6 @@ impl Node {
 
     fn pid(&self, pods: &str) -> Result<u32, String> {
         self.find(pods).map(|it| it.status.pid)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
     }
 }
 
@@ -79,7 +74,7 @@ fn asked(node: &Node, host_ip: &str) -> Result<(String, Option<String>), String>
 impl Node {
     /// A namespace of a process.
     fn enter(&self, pid: &str, kind: &str, name: &str) {
-        let directory = self.0.join(format!("proc/{pid}/ns"));
+        let directory = self.0.path(format!("proc/{pid}/ns"));
         fs::create_dir_all(&directory).unwrap();
         fs::remove_file(directory.join(kind)).ok();
         symlink(name, directory.join(kind)).unwrap();
@@ -161,7 +156,7 @@ fn a_container_that_is_called_kubelet_gets_no_credentials() {
         node.enter("42", kind, "[1]");
     }
     // The first process may have a right that the agent lacks.
-    fs::remove_dir_all(node.0.join("proc/1/ns")).unwrap();
+    fs::remove_dir_all(node.0.path("proc/1/ns")).unwrap();
     assert!(asked(&node, "").is_err(), "a namespace of its own");
     for (kind, first) in [
         ("cgroup", "cgroup:[4026531835]"),
@@ -171,7 +166,7 @@ fn a_container_that_is_called_kubelet_gets_no_credentials() {
         node.enter("42", kind, first);
     }
     assert!(asked(&node, "").is_ok());
-    fs::remove_dir_all(node.0.join("proc/42/ns")).unwrap();
+    fs::remove_dir_all(node.0.path("proc/42/ns")).unwrap();
     assert!(asked(&node, "").is_err(), "it cannot be read");
 }
 
@@ -276,7 +271,7 @@ fn the_one_is_meant_whose_pods_they_are() {
     // What runs in a pod calls itself as it likes.
     node.start(15, "kubelet", 0, "kubelet --cgroup-root=/a");
     fs::write(
-        node.0.join("proc/15/cgroup"),
+        node.0.path("proc/15/cgroup"),
         "4:memory:/a/kubepods/burstable/pod1/2\n",
     )
     .unwrap();
@@ -287,7 +282,7 @@ fn the_one_is_meant_whose_pods_they_are() {
     assert_eq!(node.pid("/a"), Ok(10));
     assert!(node.pid("/b").unwrap_err().contains("/none is not there"));
     for pid in ["15", "16"] {
-        fs::remove_dir_all(node.0.join("proc").join(pid)).unwrap();
+        fs::remove_dir_all(node.0.path("proc").join(pid)).unwrap();
     }
 
     // What is said of the place of the pods is no word of any kubelet.
@@ -297,7 +292,7 @@ fn the_one_is_meant_whose_pods_they_are() {
         ..ObserveConfig::default()
     };
     let at = |root: &str| Some(root.parse::<CgroupPath>().unwrap());
-    let root = Root::at(&node.0);
+    let root = Root::at(node.0.directory());
     assert!(Kubelet::find(&root, &observe, at("/b").as_ref()).is_err());
     let found = Kubelet::find(&root, &observe, at("/a").as_ref()).unwrap();
     assert_eq!(found.settings.kubelet.max_pods, 9);
@@ -324,7 +319,7 @@ fn the_root_of_a_cgroup_namespace_of_its_own_is_not_that_of_the_node() {
     namespace("20", "cgroup:[2]");
     assert_eq!(node.pid("/"), Ok(10));
     // The first process may have a right that the agent lacks.
-    fs::remove_file(node.0.join("proc/1/ns/cgroup")).unwrap();
+    fs::remove_file(node.0.path("proc/1/ns/cgroup")).unwrap();
     namespace("20", "cgroup:[4026531835]");
     assert_eq!(node.pid("/"), Ok(20));
 }

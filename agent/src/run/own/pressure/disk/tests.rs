@@ -11,6 +11,7 @@ use super::*;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::eviction::PodFacts;
 use crate::model::record::PodRef;
+use crate::sys::scratch::Scratch;
 
 /// One container, one volume.
 pub(super) fn candidate() -> Candidate {
@@ -34,11 +35,11 @@ pub(super) fn candidate() -> Candidate {
 /// Nobody orders anything on a node where no pod comes or goes.
 #[test]
 fn what_a_pod_has_is_measured_again_without_another_order() {
-    let dir = std::env::temp_dir().join(format!("ballast-measuring-{}", std::process::id()));
-    let volume = dir.join("pod/volumes/shared");
-    fs::create_dir_all(dir.join("logs/app")).unwrap();
+    let dir = Scratch::new("measuring");
+    let volume = dir.path("pod/volumes/shared");
+    fs::create_dir_all(dir.path("logs/app")).unwrap();
     let at = Duration::from_secs;
-    let mut measuring = Measuring::new(&Root::at(&dir), Box::new(|_| BTreeSet::new()));
+    let mut measuring = Measuring::new(&Root::at(dir.directory()), Box::new(|_| BTreeSet::new()));
     assert_eq!(measuring.step(at(1000)), None);
     measuring.take(Order {
         candidates: Arc::new(vec![candidate()]),
@@ -66,5 +67,4 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
     });
     let third = measuring.step(at(1063)).unwrap();
     assert_eq!(third.oldest, Some(at(1063)));
-    fs::remove_dir_all(&dir).unwrap();
 }

@@ -11,16 +11,17 @@ use std::sync::Arc;
 use super::super::tests::candidate;
 use super::super::{All, Freshness, Measuring, Order};
 use super::*;
+use crate::sys::scratch::Scratch;
 
 /// A file of this process, which is that of the pod.
 #[test]
 fn a_file_that_is_deleted_and_open_is_its_volumes_and_counts_once() {
-    let dir = std::env::temp_dir().join(format!("ballast-open-{}", std::process::id()));
-    let volume = dir.join("pod/volumes/shared");
+    let dir = Scratch::new("open");
+    let volume = dir.path("pod/volumes/shared");
     fs::create_dir_all(&volume).unwrap();
     let pod = Candidate {
-        logs: dir.join("logs"),
-        directory: dir.join("pod"),
+        logs: dir.path("logs"),
+        directory: dir.path("pod"),
         volumes: vec![("shared".to_owned(), volume.clone())],
         ..candidate()
     };
@@ -42,10 +43,10 @@ fn a_file_that_is_deleted_and_open_is_its_volumes_and_counts_once() {
         of_volume >> 20
     };
     // Of the host, as logs that a shipper has open.
-    let mut others = File::create(dir.join("others")).unwrap();
+    let mut others = File::create(dir.path("others")).unwrap();
     others.write_all(&vec![1; 4 << 20]).unwrap();
     others.sync_all().unwrap();
-    fs::remove_file(dir.join("others")).unwrap();
+    fs::remove_file(dir.path("others")).unwrap();
     let mut file = File::create(volume.join("file")).unwrap();
     file.write_all(&vec![1; 4 << 20]).unwrap();
     file.sync_all().unwrap();
@@ -54,5 +55,4 @@ fn a_file_that_is_deleted_and_open_is_its_volumes_and_counts_once() {
     assert_eq!(mib(measuring.step(at(1100))), 4, "it has none");
     drop((file, others));
     assert_eq!(mib(measuring.step(at(1200))), 0, "it is gone");
-    fs::remove_dir_all(&dir).unwrap();
 }
