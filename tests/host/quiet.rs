@@ -6,15 +6,19 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use ballast_tests::agent::Agent;
+use ballast_tests::kube::{Driver, KubeTree, Naming};
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::scrape::{free_address, page};
 use ballast_tests::wait::patience;
 
 use super::crash::after;
+use super::eviction::{Files, files_of};
 use super::look::{is_running, pod_path};
-use super::say;
+use super::{leave_out, say};
 
 /// Children of the pod, each two or three events: half of what makes a ring a quarter full.
 const N_CHILDREN: u32 = 600;
@@ -92,5 +96,42 @@ fn who_follows_processes_is_told_of_each() -> Result<()> {
     client.kill()?;
     client.wait()?;
     reader.join().ok().context("the reader panicked")?;
+    Ok(())
+}
+
+/// Who watches the pressure of others has what the kernel measures for that.
+#[cfg_attr(feature = "privileged", test)]
+fn stalls_wake_nobody_who_does_not_act_on_them() -> Result<()> {
+    const N_STALLS: f64 = 300.0;
+    let tree = KubeTree::new("stalling", Driver::Cgroupfs)?;
+    let mut agent = Agent::observing("stalling", &tree)?;
+    agent.metrics = free_address()?;
+    agent.start()?;
+    if files_of(&agent)? == Files::InMemory {
+        leave_out("files are memory here, which no cache gives back");
+        return Ok(());
+    }
+    let pod = tree.pod("5d3c7a90-1f2e-4b6d-8a79-3c4d5e6f7082")?;
+    let container = pod.container(Naming::Containerd, 1)?;
+    container.limit(16)?;
+    let file = agent.dir.join("file");
+    let script = format!(
+        "while :; do head -c 67108864 /dev/zero > {file}; cat {file} > /dev/null; done",
+        file = file.display()
+    );
+    let _program = container.run(&script)?;
+    let n_stalls = || -> Result<f64> {
+        let page = page(&agent.metrics, "/metrics")?;
+        Ok(page.sum("ballast_bpf_events_total", &[("stream", "pressure")]))
+    };
+    agent.wait_for("the first stall is told", || Ok(n_stalls()? > 0.0))?;
+    let (began, before, n_before) = (Instant::now(), n_waits(&agent)?, n_stalls()?);
+    agent.wait_for("stalls are told", || Ok(n_stalls()? >= n_before + N_STALLS))?;
+    let n = n_waits(&agent)? - before;
+    let took = began.elapsed();
+    say(format_args!("{n} waits in {N_STALLS} stalls, {took:?}"));
+    // It looks once a second, and whenever a quarter of the ring waits.
+    let most = 10.0 + 2.0 * took.as_secs_f64() + N_STALLS / 8.0;
+    assert!((n as f64) < most, "{n} waits in {took:?}");
     Ok(())
 }
