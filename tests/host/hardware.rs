@@ -9,6 +9,8 @@ use ballast::model::cpuset::CpuSet;
 use ballast::model::status::Status;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
+use ballast_tests::kube::{Driver, KubeTree};
+use ballast_tests::scrape::{free_address, page};
 
 const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
 
@@ -44,6 +46,7 @@ impl Drop for Offline {
 fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
     // What it tells between two passes it has by the kernel's word.
     let mut agent = Agent::new("cpus-online")?.with_kubelet("syncFrequency: 1h");
+    agent.metrics = free_address()?;
     agent.start()?;
     let n = online()?;
     agent.wait("the capacity", |status| has_cpus(status, n))?;
@@ -57,6 +60,11 @@ fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
     Offline::switch("0")?;
     agent.wait("one CPU less", |status| has_cpus(status, n - 1))?;
     agent.wait_for("kubepods has less", || Ok(weight()? != before))?;
+    let shows_less = || {
+        let page = page(&agent.metrics, "/metrics/cadvisor")?;
+        Ok(page.value("machine_cpu_cores", &[]) == Some((n - 1) as f64))
+    };
+    agent.wait_for("the machine is shown with less", shows_less)?;
     drop(offline);
     agent.wait("the CPU is back", |status| has_cpus(status, n))?;
     agent.wait_for("kubepods has all", || Ok(weight()? == before))?;
@@ -70,5 +78,24 @@ fn the_capacity_is_that_of_the_cpus_that_are_online() -> Result<()> {
             && messages.iter().any(|it| it.contains("CPUs 1 went online")),
         "{messages:?}"
     );
+    Ok(())
+}
+
+/// Nobody has to start it again.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_observes_follows_the_cpus_that_are_online() -> Result<()> {
+    let tree = KubeTree::new("cpus", Driver::Cgroupfs)?;
+    let mut agent = Agent::observing("cpus-observed", &tree)?;
+    agent.start()?;
+    let n = online()?;
+    agent.wait("the capacity", |status| has_cpus(status, n))?;
+    if std::env::var_os("BALLAST_VM").is_none() || !Path::new(SWITCH).exists() {
+        return Ok(());
+    }
+    let offline = Offline;
+    Offline::switch("0")?;
+    agent.wait("one CPU less", |status| has_cpus(status, n - 1))?;
+    drop(offline);
+    agent.wait("all of them again", |status| has_cpus(status, n))?;
     Ok(())
 }

@@ -53,7 +53,7 @@ impl StatsSnapshot {
     }
 }
 
-/// What stays as it is while the agent runs.
+/// What seldom changes while the agent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {

@@ -37,6 +37,8 @@ pub enum NodeError {
 #[derive(Debug)]
 pub(super) struct Node {
     pub name: String,
+    /// As the kernel has it.
+    pub hostname: String,
     pub identity: NodeIdentity,
     pub capacity: NodeCapacity,
     pub topology: Topology,
@@ -55,17 +57,27 @@ impl Node {
         let trees = mounts::open_trees(root, &cgroups.layout).map_err(NodeError::Open)?;
         let needed = cgroups.present(&NEEDED);
         let reader = CgroupReader::new(Arc::new(trees), needed, identity.page_size.0);
+        let host = nix::unistd::gethostname().ok();
+        let host = host.and_then(|name| name.into_string().ok());
+        let hostname = host.unwrap_or_else(|| "localhost".to_owned());
         Ok(Self {
-            name: nix::unistd::gethostname()
-                .ok()
-                .and_then(|name| name.into_string().ok())
-                .unwrap_or_else(|| "localhost".to_owned()),
+            // As kubelet has it (component-helpers, node/util/hostname.go, v1.36): names of the API have small letters.
+            name: hostname.trim().to_lowercase(),
+            hostname,
             identity,
             capacity,
             topology,
             cgroups,
             reader,
         })
+    }
+
+    /// CPUs and memory come and go. `nodefs`: as of [`Node::detect`].
+    pub(super) fn look_again(&mut self, root: &Root, nodefs: &Path) -> Result<(), NodeError> {
+        let topology = sysfs::topology(root)?;
+        self.capacity = procfs::capacity(root, n_cpus(&topology), nodefs)?;
+        self.topology = topology;
+        Ok(())
     }
 
     /// What the running kernel has, name to presence. A cgroup file counts where kubepods has it.

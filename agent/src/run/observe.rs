@@ -51,7 +51,7 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::check::{KubeletSettingsFacts, PodCgroups, WorkloadFacts};
 use crate::model::mounts::CgroupFacts;
 use crate::model::runtime_names::RuntimeStatus;
-use crate::model::stats::StatsSnapshot;
+use crate::model::stats::{Machine, StatsSnapshot};
 use crate::model::time::WallTime;
 use crate::observe::event_log::EventLog;
 use crate::observe::health::Health;
@@ -111,6 +111,8 @@ struct Loop {
     settings_asker: Option<KubeletAsker>,
     tree: Arc<KubeTree>,
     sweeper: Sweeper,
+    /// As of the last sweep.
+    machine: Option<Arc<Machine>>,
     /// `None`: the size of the memory is not known.
     pressure: Option<Pressure>,
     background: Arc<Background>,
@@ -348,6 +350,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     let kubelet_seen = kubelet.as_ref().is_ok().then_some(now);
     let mut state = Loop {
         sweeper: sweeper(&config, &node, &tree, &background, &nodefs, place.as_ref()),
+        machine: None,
         pressure: None,
         config,
         settings: observe.clone(),
@@ -625,10 +628,26 @@ impl Loop {
         let figures = snapshot.pods.iter();
         let figures = figures.filter_map(|it| Some((it.pod.uid.clone(), it.figures()?)));
         let mut figures = figures.collect();
+        self.look_at_hardware(&snapshot.machine);
         self.sweeper.remember(&mut figures);
         self.sweeper.show(snapshot, &figures, &|_, _| None);
         self.read_node(&figures);
         self.publisher.changed(clock::boottime());
+    }
+
+    /// The sweep says when the machine is another one. What cannot be read is as it was.
+    fn look_at_hardware(&mut self, machine: &Arc<Machine>) {
+        let before = self.machine.replace(Arc::clone(machine));
+        if before.is_some_and(|it| !Arc::ptr_eq(&it, machine)) {
+            let nodefs = Path::new(DEFAULT_ROOT_DIRECTORY);
+            match self.node.look_again(&Root::host(), nodefs) {
+                Ok(()) => self.placement.look_again(),
+                Err(error) => {
+                    let error = crate::observe::chain(&error);
+                    tracing::warn!(error, "read the node again");
+                }
+            }
+        }
     }
 
     /// Kubelet may have been started since, or told another place.

@@ -45,12 +45,16 @@ impl DeviceNumber {
     }
 }
 
-/// `io.stat` of v2; a device that has seen no traffic has no numbers and is left out.
+/// In place of the number of a device that is gone, or is one path of several (`bdi_dev_name`, mm/backing-dev.c).
+const NO_DEVICE: &str = "(unknown)";
+
+/// `io.stat` of v2; a device that has seen no traffic has no numbers and is left out. Linux 5.15 and 5.16 do not end
+/// its line (`blkcg_print_one_stat`, block/blk-cgroup.c), so numbers are of the last device in front of them.
 pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
     let mut all = Vec::new();
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
-        let Some(device) = words.next() else {
+        let Some(mut device) = words.next() else {
             continue;
         };
         let (mut read, mut written) = (IoCounts::default(), IoCounts::default());
@@ -58,6 +62,9 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
         let mut has_any = false;
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
+                if !has_any && (word == NO_DEVICE || DeviceNumber::parse(word).is_ok()) {
+                    device = word;
+                }
                 continue;
             };
             let field = match key {
@@ -75,7 +82,7 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<DeviceIo>, ParseError> {
             *field = number(value, "a number")?;
             has_any = true;
         }
-        if has_any {
+        if has_any && device != NO_DEVICE {
             all.push(DeviceIo {
                 number: DeviceNumber::parse(device)?,
                 name: None,
@@ -137,7 +144,8 @@ pub fn parse_blkio(bytes: &str, operations: &str) -> Result<Vec<DeviceIo>, Parse
 fn blkio_lines(text: &str) -> impl Iterator<Item = Result<(DeviceNumber, &str, u64), ParseError>> {
     text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
-        let (device, operation, value) = (words.next()?, words.next()?, words.next()?);
+        let device = words.next().filter(|it| *it != NO_DEVICE)?;
+        let (operation, value) = (words.next()?, words.next()?);
         let parsed = DeviceNumber::parse(device)
             .and_then(|device| Ok((device, operation, number(value, "a number")?)));
         Some(parsed)

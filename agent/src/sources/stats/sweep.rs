@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cgroup::{Below, CgroupReader, Context, Faults, Held};
+use super::machine::{Hardware, is_clock_set, machine};
 use super::node::NodeFigures;
 use super::pod::PodReader;
 use super::process::HostFacts;
@@ -19,6 +20,7 @@ use crate::model::stats::{
 };
 use crate::model::time::WallTime;
 use crate::sources::procfs::hugepages;
+use crate::sources::sysfs;
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::{Root, TextBuffer, Trees, clock, steady};
 
@@ -34,6 +36,8 @@ const OF_OTHERS: usize = 320;
 /// Beside what readings hold a container has the descriptor of its process and, where no program reports
 /// kills, two by which the kernel tells them.
 const OF_CONTAINER: usize = 3;
+/// Between two looks at what seldom changes.
+const MACHINE_EVERY: Duration = Duration::from_secs(10);
 /// Far above what any node has right below its root; the rest is left out.
 const MAX_SLICES: usize = 100;
 
@@ -73,6 +77,9 @@ pub struct StatsReader {
     cx: Context,
     root: Root,
     machine: Arc<Machine>,
+    /// As `machine` was read, and when it is looked at again, boottime.
+    hardware: Hardware,
+    machine_due: Duration,
     host: HostFacts,
     node: NodeFigures,
     /// All pods together, and the QoS classes that have a cgroup of their own.
@@ -131,6 +138,8 @@ impl StatsReader {
             },
             root: root.clone(),
             machine,
+            hardware: Hardware::read(root),
+            machine_due: clock::boottime() + MACHINE_EVERY,
             host: HostFacts::read(root),
             node: NodeFigures::open(root, nodefs),
             classes: kinds
@@ -266,6 +275,10 @@ impl StatsReader {
 
     fn begin(&mut self, now: Duration) -> Round {
         self.n_sweeps += 1;
+        if now >= self.machine_due {
+            self.machine_due = now + MACHINE_EVERY;
+            self.look_at_machine();
+        }
         self.look_for_slices();
         let slices = self.slices.keys().rev();
         let slices = slices.map(|path| (GroupKind::Slice, path.clone()));
@@ -278,6 +291,21 @@ impl StatsReader {
             left: slices.chain(classes).collect(),
             groups: Vec::new(),
             pod: None,
+        }
+    }
+
+    /// CPUs, memory and swap come and go, and the clock is set. What cannot be read is as it was.
+    fn look_at_machine(&mut self) {
+        let hardware = Hardware::read(&self.root);
+        let is_as_before = hardware == self.hardware && !is_clock_set(&self.machine);
+        if !is_as_before && let Ok(topology) = sysfs::topology(&self.root) {
+            self.hardware = hardware;
+            let Machine {
+                node_name,
+                is_unified,
+                ..
+            } = &*self.machine;
+            self.machine = Arc::new(machine(&self.root, node_name, &topology, *is_unified));
         }
     }
 

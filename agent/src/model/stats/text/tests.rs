@@ -60,6 +60,20 @@ fn both_versions_tell_the_same_of_a_device() {
     };
     assert_eq!(parse_io_stat(costly).unwrap()[0].cost, cost);
     assert!(parse_io_stat("254:0 rbytes=many\n").is_err());
+    // Devices without numbers in front, and without a name.
+    let joined = "(unknown) rbytes=1 wbytes=0 rios=1 wios=0\n7:7 7:6 7:4 rbytes=28672 wbytes=0 rios=7 wios=0\n\
+                  (unknown) (unknown) 254:0 rbytes=2 wbytes=0 rios=1 wios=0\n7:5 (unknown) rbytes=3\n";
+    let found = parse_io_stat(joined).unwrap();
+    let found = found
+        .iter()
+        .map(|it| (it.number.major, it.number.minor, it.read.bytes));
+    assert_eq!(found.collect::<Vec<_>>(), [(7, 4, 28672), (254, 0, 2)]);
+    let v1 = parse_blkio(
+        "(unknown) Read 5\n254:0 Read 4096\nTotal 4101\n",
+        "(unknown) Read 1\n",
+    )
+    .unwrap();
+    assert_eq!((v1.len(), v1[0].read.bytes), (1, 4096));
     assert!(parse_blkio("254 Read 1\n", "").is_err());
 }
 
