@@ -336,7 +336,10 @@ impl KubeletSettings {
         let mut layers = Layers::default();
         layers.apply(fields, &Origin::Asked);
         eviction::put_none(&mut layers.fields);
-        Self::of(layers, Serving::default(), None, section)
+        // One of before 1.27 has it by its command line alone.
+        let says_it = layers.fields.contains_key(RUNTIME_ENDPOINT);
+        let runtime_socket = runtime_socket(&layers.fields).filter(|_| says_it);
+        Self::of(layers, Serving::default(), runtime_socket, section)
     }
 
     fn of(
@@ -361,13 +364,13 @@ impl KubeletSettings {
     }
 }
 
-/// `containerRuntimeEndpoint`. Kubelet takes a path without a scheme for one of a socket, too.
+const RUNTIME_ENDPOINT: &str = "containerRuntimeEndpoint";
+
+/// [`RUNTIME_ENDPOINT`]. Kubelet takes a path without a scheme for one of a socket, too.
 fn runtime_socket(fields: &Map<String, Value>) -> Option<PathBuf> {
     /// pkg/kubelet/apis/config/v1beta1/defaults.go
     const DEFAULT: &str = "unix:///run/containerd/containerd.sock";
-    let set = fields
-        .get("containerRuntimeEndpoint")
-        .and_then(Value::as_str);
+    let set = fields.get(RUNTIME_ENDPOINT).and_then(Value::as_str);
     let endpoint = set.filter(|it| !it.is_empty()).unwrap_or(DEFAULT);
     let path = endpoint.strip_prefix("unix:").unwrap_or(endpoint);
     let path = Path::new(path.strip_prefix("//").unwrap_or(path));

@@ -879,6 +879,20 @@ fn a_kubelet_that_was_asked_goes_by_what_it_says() {
     let section = serde_json::json!({"evictionHard": {"memory.available": "4Gi"}});
     let hard = told(&fields, section).kubelet.eviction_hard;
     assert_eq!(hard["memory.available"], "4Gi");
+    let default = Path::new("/run/containerd/containerd.sock");
+    assert_eq!(found.runtime_socket.as_deref(), Some(default));
+    fields["containerRuntimeEndpoint"] = "unix:///run/k3s/containerd/containerd.sock".into();
+    let socket = told(&fields, none()).runtime_socket;
+    assert_eq!(
+        socket.as_deref(),
+        Some(Path::new("/run/k3s/containerd/containerd.sock"))
+    );
+    let removed = fields
+        .as_object_mut()
+        .expect("a mapping")
+        .remove("containerRuntimeEndpoint");
+    assert!(removed.is_some());
+    assert_eq!(told(&fields, none()).runtime_socket, None);
     // An empty map is left out of what it says.
     fields["evictionHard"] = serde_json::Value::Null;
     assert!(told(&fields, none()).kubelet.eviction_hard.is_empty());

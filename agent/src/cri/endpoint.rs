@@ -10,12 +10,13 @@ use crate::model::runtime_names::RuntimeStatus;
 use crate::sys::{chain, unix_socket};
 
 /// containerd, as packages have it, k3s and RKE2, k0s, MicroK8s; CRI-O; cri-dockerd.
-const KNOWN: [&str; 6] = [
+const KNOWN: [&str; 7] = [
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",
     "/run/k0s/containerd.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
+    "/run/k3s/cri-dockerd/cri-dockerd.sock",
     "/run/cri-dockerd.sock",
 ];
 

@@ -54,8 +54,13 @@ pub(super) fn ask_runtime(
     let ObservedRuntime::Cri { endpoint } = observe.runtime.clone() else {
         return Ok(None);
     };
-    let observe = observe.clone();
-    let sockets = move || sockets(endpoint.as_deref(), &observe);
+    let (observe, of_sockets) = (observe.clone(), Arc::clone(tree));
+    // One that does not tell on its command line was asked.
+    let of_kubelet = move || match of_sockets.runtime_socket() {
+        Some(known) => known,
+        None => kubelet::runtime_socket(&observe),
+    };
+    let sockets = move || sockets(endpoint.as_deref(), &of_kubelet);
     let (of_sink, log) = (Arc::clone(tree), log.clone());
     let sink = move |told| {
         of_sink.hear_runtime(told);
@@ -67,8 +72,7 @@ pub(super) fn ask_runtime(
 }
 
 /// The configured one alone, or that of the kubelet, or those that runtimes have by default.
-fn sockets(endpoint: Option<&Path>, observe: &ObserveConfig) -> Vec<PathBuf> {
-    let of_kubelet = || kubelet::runtime_socket(observe);
+fn sockets(endpoint: Option<&Path>, of_kubelet: impl Fn() -> Option<PathBuf>) -> Vec<PathBuf> {
     let one = endpoint.map(Path::to_owned).or_else(of_kubelet);
     one.map_or_else(cri::known_sockets, |it| vec![it])
 }
@@ -81,7 +85,8 @@ pub(super) fn amend(log: &EventLog, tree: &KubeTree) {
 
 /// For `ballast check`.
 pub(super) fn probe(endpoint: Option<&Path>, observe: &ObserveConfig) -> RuntimeStatus {
-    cri::probe(&sockets(endpoint, observe)).unwrap_or_else(|error| RuntimeStatus {
+    let of_kubelet = || kubelet::runtime_socket(observe);
+    cri::probe(&sockets(endpoint, of_kubelet)).unwrap_or_else(|error| RuntimeStatus {
         fault: Some(format!("ask the runtime: {error}")),
         ..RuntimeStatus::default()
     })

@@ -7,6 +7,7 @@
 //! retired when the kernel tells of its end or a walk misses it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -76,6 +77,8 @@ struct Told {
     settings: Option<Result<ToldSettings, String>>,
     /// CPUs that kubelet says that it can give out, or why it does not say so, and the pid of that kubelet.
     allocatable: Option<(u32, Result<CpuSet, String>)>,
+    /// The socket of the runtime of the kubelet that is known, if it tells; `None`: none is known.
+    runtime_socket: Option<Option<PathBuf>>,
     /// Of the Event that is written.
     outcome: Option<Outcome>,
     events_fault: Option<String>,
@@ -211,6 +214,15 @@ impl KubeTree {
     /// What kubelet was asked for and has said, or why it does not.
     pub(super) fn take_settings(&self) -> Option<Result<ToldSettings, String>> {
         self.told().settings.take()
+    }
+
+    /// `None`: no kubelet is known. Of a kubelet that does not tell its runtime's: `Some(None)`.
+    pub(super) fn set_runtime_socket(&self, socket: Option<Option<PathBuf>>) {
+        self.told().runtime_socket = socket;
+    }
+
+    pub(super) fn runtime_socket(&self) -> Option<Option<PathBuf>> {
+        self.told().runtime_socket.clone()
     }
 
     /// See [`pod_resources`](crate::pod_resources). `pid`: of kubelet.

@@ -110,7 +110,7 @@ pub(super) fn container_spec(
     let address = address.map(|it| it.to_string());
     let base = BaseEnv {
         path: DEFAULT_PATH,
-        hostname: &node.name,
+        hostname: &node.hostname,
         home: "/",
         address: address.as_deref(),
     };
