@@ -269,6 +269,9 @@ fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, 
             node.name = name;
         }
         let (place, kubelet) = find_place(root, &node.reader, observe)?;
+        if let Ok(kubelet) = &kubelet {
+            node.look_again(root, &kubelet.root_directory)?;
+        }
         Ok((node, place, kubelet))
     });
     match (found, pod_source) {
@@ -344,8 +347,12 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     };
     let background = Arc::<Background>::default();
     let patience = Patience::start(DISK_TIME).map_err(RunError::Thread)?;
-    // Kubelet keeps its state there unless it is told otherwise; nothing is said of one that is not there.
-    let nodefs = FilesystemProbe::new(&root, Path::new(DEFAULT_ROOT_DIRECTORY), &patience);
+    // Nothing is said of one that is not there.
+    let nodefs = match &kubelet {
+        Ok(kubelet) => &kubelet.root_directory,
+        Err(_) => Path::new(DEFAULT_ROOT_DIRECTORY),
+    };
+    let nodefs = FilesystemProbe::new(&root, nodefs, &patience);
     let now = clock::boottime();
     let kubelet_seen = kubelet.as_ref().is_ok().then_some(now);
     let mut state = Loop {
@@ -639,15 +646,52 @@ impl Loop {
     fn look_at_hardware(&mut self, machine: &Arc<Machine>) {
         let before = self.machine.replace(Arc::clone(machine));
         if before.is_some_and(|it| !Arc::ptr_eq(&it, machine)) {
-            let nodefs = Path::new(DEFAULT_ROOT_DIRECTORY);
-            match self.node.look_again(&Root::host(), nodefs) {
-                Ok(()) => self.placement.look_again(),
-                Err(error) => {
-                    let error = crate::observe::chain(&error);
-                    tracing::warn!(error, "read the node again");
-                }
+            self.look_at_node();
+        }
+    }
+
+    fn look_at_node(&mut self) {
+        match self.node.look_again(&Root::host(), self.nodefs.path()) {
+            Ok(()) => self.placement.look_again(),
+            Err(error) => {
+                let error = crate::observe::chain(&error);
+                tracing::warn!(error, "read the node again");
             }
         }
+    }
+
+    /// Nodefs is the file system of kubelet's own directory, which another kubelet may have elsewhere.
+    fn look_at_nodefs(&mut self) {
+        let Ok(kubelet) = &self.kubelet else { return };
+        if kubelet.root_directory == self.nodefs.path() {
+            return;
+        }
+        self.nodefs = self.nodefs.at(&kubelet.root_directory);
+        self.look_at_node();
+        let place = self.tree.place();
+        self.renew_sweeper(place.as_deref());
+        self.renew_pressure(place.as_deref());
+    }
+
+    fn renew_sweeper(&mut self, place: Option<&Place>) {
+        let (tree, background) = (&self.tree, &self.background);
+        self.sweeper = sweeper(
+            &self.config,
+            &self.node,
+            tree,
+            background,
+            &self.nodefs,
+            place,
+        );
+    }
+
+    fn renew_pressure(&mut self, place: Option<&Place>) {
+        let trees = Arc::clone(self.node.reader.trees());
+        let page_size = self.node.identity.page_size.0;
+        let (kubepods, nodefs) = (place.map(|it| &it.kubepods.path), self.nodefs.clone());
+        let reader = NodeReader::open(&Root::host(), trees, kubepods, nodefs, page_size);
+        let kubelet = self.kubelet_config();
+        self.pressure = reader.ok().map(|it| Pressure::new(it, kubelet));
     }
 
     /// Kubelet may have been started since, or told another place.
@@ -671,14 +715,7 @@ impl Loop {
         if kubepods(place.as_ref()) == kubepods(followed.as_deref()) {
             self.set_place(place);
         } else {
-            self.sweeper = sweeper(
-                &self.config,
-                &self.node,
-                &self.tree,
-                &self.background,
-                &self.nodefs,
-                place.as_ref(),
-            );
+            self.renew_sweeper(place.as_ref());
             self.follow(place);
         }
     }
@@ -705,12 +742,7 @@ impl Loop {
             self.health
                 .block(TREE, why.map_or("not yet", String::as_str));
         }
-        let trees = Arc::clone(self.node.reader.trees());
-        let page_size = self.node.identity.page_size.0;
-        let nodefs = self.nodefs.clone();
-        let reader = NodeReader::open(&root, trees, kubepods.as_ref(), nodefs, page_size);
-        let kubelet = self.kubelet_config();
-        self.pressure = reader.ok().map(|it| Pressure::new(it, kubelet));
+        self.renew_pressure(place.as_ref());
         self.set_place(place);
     }
 

@@ -75,6 +75,15 @@ impl FilesystemProbe {
         }
     }
 
+    /// The same of another path.
+    #[must_use]
+    pub fn at(&self, path: &Path) -> Self {
+        Self {
+            path: path.into(),
+            ..self.clone()
+        }
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

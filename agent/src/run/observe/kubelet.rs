@@ -566,6 +566,7 @@ impl Loop {
         let untold = self.untold.as_ref().map(|it| it.why.as_str());
         self.kubelet = found.map_err(|error| in_full(&error, untold));
         self.placement.begin_anew();
+        self.look_at_nodefs();
         self.publisher.changed(clock::boottime());
         self.tell_kubelet();
         let kubelet = self.kubelet_config().clone();
