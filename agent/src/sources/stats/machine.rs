@@ -11,10 +11,10 @@ use crate::model::topology::Topology;
 use crate::sources::sysfs;
 use crate::sys::{Root, clock};
 
-/// The clock of the node was set if it differs by more from that of before.
-const CLOCK_SET: Duration = Duration::from_secs(1);
+/// The clock of the node was set if the time of the boot moves by more: two clocks drift apart by less in months.
+const CLOCK_SET: Duration = Duration::from_secs(60);
 
-/// What tells that the machine is another one than it was: four small files.
+/// What tells that the machine is another one than it was: three small files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Hardware {
     online: Option<CpuSet>,
