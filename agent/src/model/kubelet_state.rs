@@ -17,6 +17,7 @@ pub mod memory;
 
 pub use self::cpu_ranges::{CpuRanges, CpuRangesError};
 pub use self::json::JsonError;
+use self::json::{Fields, FromJson, Node};
 use super::cpuset::CpuSetError;
 use super::numa::NumaNodeTooLarge;
 use super::pod::PodUid;
@@ -29,11 +30,46 @@ pub const MEMORY_FILE: &str = "memory_manager_state";
 pub const DEVICE_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 
 /// Whether feature gate `PodLevelResourceManagers` is on, which gives the files of CPUs and memory a
-/// place for what belongs to a pod as a whole: v3 and v2 of the formats, v2 and v1 without.
+/// place for what belongs to a pod as a whole: v3 and v2 of the formats, v2 and v1 without. Files of 1.37 have that place
+/// in any case, and it is looked at where the gate is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodEntries {
     No,
     Yes,
+}
+
+/// What a file says as kubelet writes it from 1.37 on: in a text of its own, beside the form that older ones read
+/// (state/checkpoint.go of the CPU manager, version 4, and of the memory manager, version 3). `None`: an older file, or
+/// the text is none that it has written; kubelet goes by the older form then.
+fn data_of(bytes: &[u8]) -> Option<String> {
+    let Sealed { data, checksum } = json::parse(bytes).ok()?;
+    (!data.is_empty() && checksum == dump::checksum_of_text(&data)).then_some(data)
+}
+
+/// Whether a file has a place for what belongs to a pod as a whole, whatever gates kubelet was started with: one from
+/// 1.37 on has it always.
+pub fn has_pod_entries(bytes: &[u8]) -> bool {
+    data_of(bytes).is_some()
+}
+
+#[derive(Default)]
+struct Sealed {
+    data: String,
+    checksum: u64,
+}
+
+impl FromJson for Sealed {
+    const WANTED: &'static str = "an object";
+
+    fn from_json(node: Node) -> Result<Option<Self>, JsonError> {
+        let Some(mut fields) = Fields::of(node) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            data: fields.take("data")?,
+            checksum: fields.take("dataChecksum")?,
+        }))
+    }
 }
 
 /// Whether a manager of this policy gives anything out: one that does not is `none` for CPUs and `None` for memory.

@@ -11,7 +11,7 @@ use crate::model::kubelet_state::cpu::{ContainerIds, CpuFile};
 use crate::model::kubelet_state::device::DeviceFile;
 use crate::model::kubelet_state::memory::MemoryFile;
 use crate::model::kubelet_state::{
-    CPU_FILE, DEVICE_FILE, MEMORY_FILE, OfPolicy, PodEntries, StateFileError,
+    CPU_FILE, DEVICE_FILE, MEMORY_FILE, OfPolicy, PodEntries, StateFileError, has_pod_entries,
 };
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::sys::FsError;
@@ -88,8 +88,14 @@ fn of_any_version<T>(
     else {
         return Err(StateFileError::Corrupt);
     };
-    let old = decode(&policy, PodEntries::No);
-    match old.or_else(|_| decode(&policy, PodEntries::Yes)) {
+    let state = match has_pod_entries(bytes) {
+        true => decode(&policy, PodEntries::Yes),
+        false => {
+            let old = decode(&policy, PodEntries::No);
+            old.or_else(|_| decode(&policy, PodEntries::Yes))
+        }
+    };
+    match state {
         Ok(state) => Ok(OfPolicy { policy, state }),
         // It is JSON: of what version it is not is all that this would say.
         Err(StateFileError::Json(_)) => Err(StateFileError::Corrupt),
@@ -182,5 +188,50 @@ mod tests {
         assert_eq!(cpus("static").unwrap(), Some(state));
         let error = cpus("none").unwrap_err();
         assert_eq!(error.to_string(), root.join(CPU_FILE).display().to_string());
+    }
+
+    /// The checksums of the texts are those of k8s.io/utils/dump and hash/fnv.
+    #[test]
+    fn what_kubelet_1_37_keeps_of_pods_is_in_a_text_of_its_own() {
+        let scratch = Scratch::new("kubelet");
+        let root = scratch.directory();
+        let read = |path: &Path, max_bytes| Root::host().read_at_most(path, max_bytes);
+        let cpus = r#"{"policyName":"static","defaultCpuSet":"0,4","entries":{"u1":{"app":"1-2"}},"podEntries":{"u2":{"cpuSet":"3"}},"baselines":{"u1":{"app":{"baseline":"1-2"}}}}"#;
+        let memory = r#"{"policyName":"Static","machineState":{"0":{"numberOfAssignments":1,"memoryMap":{"memory":{"total":10,"systemReserved":1,"allocatable":9,"reserved":4,"free":5}},"cells":[0]}},"entries":{"u1":{"app":[{"numaAffinity":[0],"type":"memory","size":2}]}},"podEntries":{"u2":{"memoryBlocks":[{"numaAffinity":[0],"type":"memory","size":2}]}}}"#;
+        // Beside it stands the form of before, which has no place for pods.
+        let write = |file: &str, data: &str, checksum: u64| {
+            let mut all: serde_json::Map<String, serde_json::Value> =
+                serde_json::from_str(data).unwrap();
+            all.remove("podEntries");
+            all.remove("baselines");
+            all.insert("checksum".to_owned(), 0.into());
+            all.insert("data".to_owned(), data.into());
+            all.insert("dataChecksum".to_owned(), checksum.into());
+            scratch.write(file, serde_json::Value::from(all).to_string());
+        };
+        let cpus_of_pods = || {
+            let found = find_cpus(&read, root).unwrap().unwrap();
+            assert_eq!(found.state.containers.len(), 1, "{found:?}");
+            let pods = found.state.pods.into_iter();
+            pods.map(|(uid, it)| format!("{uid}: {it}"))
+                .collect::<Vec<_>>()
+        };
+        write(CPU_FILE, cpus, 2_967_303_129);
+        assert_eq!(cpus_of_pods(), ["u2: 3"]);
+        let ids = ContainerIds::new();
+        for (gate, n_pods) in [(PodEntries::Yes, 1), (PodEntries::No, 0)] {
+            let found = read_cpus(&read, root, "static", gate, &ids).unwrap();
+            assert_eq!(found.map(|it| it.pods.len()), Some(n_pods));
+        }
+        write(MEMORY_FILE, memory, 3_822_860_665);
+        let found = find_memory(&read, root).unwrap().unwrap();
+        assert_eq!(
+            (found.policy.as_str(), found.state.pods.len()),
+            ("Static", 1)
+        );
+        assert_eq!(found.state.containers.len(), 1);
+        // Kubelet goes by the form of before where the text is none of its own.
+        write(CPU_FILE, cpus, 1);
+        assert_eq!(cpus_of_pods(), [""; 0]);
     }
 }

@@ -1,5 +1,5 @@
-//! `cpu_manager_state` (spec placement 1.16): version 2, version 3 with the CPUs of pods as a whole,
-//! and version 1 of old kubelets, which names containers by their id and is only read.
+//! `cpu_manager_state` (spec placement 1.16): version 2, version 3 with the CPUs of pods as a whole, version 4 of kubelet
+//! 1.37, which is only read, and version 1 of old kubelets, which names containers by their id and is only read.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -54,11 +54,13 @@ impl CpuFile {
         pod_entries: PodEntries,
         containers: &ContainerIds,
     ) -> Result<Self, StateFileError> {
-        let raw = match pod_entries {
-            PodEntries::Yes => Raw::read_v3(bytes)
+        let data = super::data_of(bytes).and_then(|it| Raw::read_data(&it, pod_entries).ok());
+        let raw = match (data, pod_entries) {
+            (Some(raw), _) => raw,
+            (None, PodEntries::Yes) => Raw::read_v3(bytes)
                 .or_else(|_| Raw::read_v2(bytes, pod_entries))
                 .or_else(|_| Raw::read_v1(bytes, containers))?,
-            PodEntries::No => {
+            (None, PodEntries::No) => {
                 Raw::read_v2(bytes, pod_entries).or_else(|_| Raw::read_v1(bytes, containers))?
             }
         };
@@ -157,15 +159,28 @@ impl Raw<Sets> {
         }
     }
 
+    /// Version 4: its text has no checksum in it.
+    fn read_data(data: &str, pod_entries: PodEntries) -> Result<Self, StateFileError> {
+        let mut raw: Self = json::parse(data.as_bytes())?;
+        let pods = raw.pod_entries.take().unwrap_or_default();
+        raw.pod_entries = (pod_entries == PodEntries::Yes).then_some(pods);
+        raw.has_few_pods()
+            .then_some(raw)
+            .ok_or(StateFileError::Corrupt)
+    }
+
     fn read_v3(bytes: &[u8]) -> Result<Self, StateFileError> {
         let mut raw: Self = json::parse(bytes)?;
         raw.pod_entries.get_or_insert_default();
-        // A CPU belongs to one pod at most; the ids are written out one by one to be hashed.
-        let sets = raw.pod_entries.iter().flat_map(BTreeMap::values);
-        let n_cpus = sets.fold(0, |sum: u64, PodCpus(it)| sum.saturating_add(it.len()));
-        let is_good =
-            n_cpus <= u64::from(MAX_CPU.0) + 1 && raw.checksum == raw.computed(CURRENT_TYPE);
+        let is_good = raw.has_few_pods() && raw.checksum == raw.computed(CURRENT_TYPE);
         is_good.then_some(raw).ok_or(StateFileError::Corrupt)
+    }
+
+    /// A CPU belongs to one pod at most; the ids are written out one by one to be hashed.
+    fn has_few_pods(&self) -> bool {
+        let sets = self.pod_entries.iter().flat_map(BTreeMap::values);
+        let n_cpus = sets.fold(0, |sum: u64, PodCpus(it)| sum.saturating_add(it.len()));
+        n_cpus <= u64::from(MAX_CPU.0) + 1
     }
 
     /// Version 2, of which a version 3 is one too if its checksum is left out of account.

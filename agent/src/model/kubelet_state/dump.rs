@@ -26,6 +26,11 @@ pub(super) fn checksum(value: &impl Dump) -> u64 {
     u64::from(hash.0)
 }
 
+/// The same of a text by itself.
+pub(super) fn checksum_of_text(text: &str) -> u64 {
+    checksum(&format!("(string){text}"))
+}
+
 struct Fnv1a(u32);
 
 impl Write for Fnv1a {

@@ -1,5 +1,5 @@
-//! `memory_manager_state` (spec placement 3.8): version 1, and version 2 with the memory of pods as a
-//! whole.
+//! `memory_manager_state` (spec placement 3.8): version 1, version 2 with the memory of pods as a whole, and version 3 of
+//! kubelet 1.37, which is only read.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -90,11 +90,13 @@ impl MemoryFile {
         policy: &str,
         pod_entries: PodEntries,
     ) -> Result<Self, StateFileError> {
-        let file = match pod_entries {
-            PodEntries::Yes => {
+        let data = super::data_of(bytes).and_then(|it| Self::read_data(&it, pod_entries).ok());
+        let file = match (data, pod_entries) {
+            (Some(file), _) => file,
+            (None, PodEntries::Yes) => {
                 Self::read_v2(bytes).or_else(|_| Self::read_v1(bytes, pod_entries))?
             }
-            PodEntries::No => Self::read_v1(bytes, pod_entries)?,
+            (None, PodEntries::No) => Self::read_v1(bytes, pod_entries)?,
         };
         if file.policy != policy {
             return Err(StateFileError::PolicyDiffers {
@@ -102,6 +104,14 @@ impl MemoryFile {
                 found: file.policy,
             });
         }
+        Ok(file)
+    }
+
+    /// Version 3: its text has no checksum in it.
+    fn read_data(data: &str, pod_entries: PodEntries) -> Result<Self, StateFileError> {
+        let mut file: Self = json::parse(data.as_bytes())?;
+        let pods = file.pods.take().unwrap_or_default();
+        file.pods = (pod_entries == PodEntries::Yes).then_some(pods);
         Ok(file)
     }
 
