@@ -150,7 +150,6 @@ pub fn cpu_weight_quadratic(shares: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Rows of spec cgroups-qos 3.4.
     #[test]
     fn milli_cpus_map_to_shares_and_both_weights() {
         for (milli, shares, linear, quadratic) in [

@@ -473,7 +473,6 @@ mod tests {
     use super::*;
     use crate::fake_node::FakeNode;
 
-    /// Spec events 10.12, M3 to M6.
     #[test]
     fn worked_examples_of_memory_on_v2() -> Result<()> {
         const MIB: f64 = 1_048_576.0;

@@ -1,5 +1,5 @@
-//! Checks of eviction thresholds (spec eviction 1.3). Their text is kept as it is; the decisions
-//! read it with the same parser.
+//! Checks of eviction thresholds (pkg/kubelet/eviction/helpers.go, v1.36: `ParseThresholdConfig`).
+//! Their text is kept as it is; the decisions read it with the same parser.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Checks of the KubeletConfiguration fields that are honoured: ranges, and relations between
-//! fields, as kubelet 1.36 makes them (spec cgroups-qos 9.1, 11, 15).
+//! fields, as kubelet 1.36 makes them (pkg/kubelet/apis/config/validation/validation.go, cmd/kubelet/app/server.go).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! The fields that place pods on CPUs, NUMA nodes and devices: ranges, and relations between them, as
-//! kubelet 1.36 checks them (spec placement 0.7). What depends on the machine is checked when the
+//! kubelet 1.36 checks them (pkg/kubelet/apis/config/validation). What depends on the machine is checked when the
 //! managers are made.
 
 use std::collections::{BTreeMap, BTreeSet};

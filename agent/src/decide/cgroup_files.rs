@@ -1,4 +1,4 @@
-//! Resources of a cgroup to the interface files that carry them (spec cgroups-qos 3.3).
+//! Resources of a cgroup to the interface files that carry them (opencontainers/cgroups v0.0.6, fs and fs2).
 //!
 //! Invariant: a resource without an opinion yields no file, so the kernel's value stays.
 
@@ -243,7 +243,7 @@ impl Files<'_> {
 }
 
 /// `pids.max` of 0 would refuse the first process; kubelet's cgroup library writes 1
-/// (spec cgroups-qos 3.3).
+/// (opencontainers/cgroups v0.0.6, fs2/pids.go).
 fn at_least_one(limit: Limit) -> Limit {
     match limit {
         Limit::At(n) => Limit::At(n.max(1)),

@@ -1,7 +1,8 @@
-//! The resources of a container's cgroup and its `oom_score_adj` (spec cgroups-qos 6, 7, 8). With
-//! a CRI runtime they are sent to it; with the process runtime they are written as they are, so CPU
-//! shares become a weight by the runtimes' quadratic map
-//! ([`crate::units::cpu_weight_quadratic`]). Pinned by suite `pod_resources`.
+//! The resources of a container's cgroup and its `oom_score_adj`
+//! (pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, v1.36). With a CRI runtime they are
+//! sent to it; with the process runtime they are written as they are, so CPU shares become a weight
+//! by the runtimes' quadratic map ([`crate::units::cpu_weight_quadratic`]). Pinned by suite
+//! `pod_resources`.
 
 mod oom_score;
 

@@ -31,9 +31,9 @@ impl ContainerPlacement {
         mems: None,
     };
 
-    /// Kubelet's rule (spec placement 0.4): its own CPUs, else the shared pool; the NUMA nodes of all
-    /// its memory blocks, of every type. What is empty is left alone: policy `none` has no pool and no
-    /// blocks.
+    /// Kubelet's rule (pkg/kubelet/cm/internal_container_lifecycle_linux.go, v1.36: `PreCreateContainer`): its own
+    /// CPUs, else the shared pool; the NUMA nodes of all its memory blocks, of every type. What is empty is left alone:
+    /// policy `none` has no pool and no blocks.
     pub fn of(cpus: &CpuState, memory: &MemoryState, pod: &PodUid, container: &str) -> Self {
         let own = cpus.containers.get(pod).and_then(|it| it.get(container));
         let blocks = memory.containers.get(pod).and_then(|it| it.get(container));
@@ -64,7 +64,7 @@ impl ContainerPlacement {
 }
 
 /// The pod cgroup gets no CPU limit if any container, an init container included, has CPUs of its
-/// own (spec placement 0.5).
+/// own (pkg/kubelet/cm/container_manager.go, v1.36: `podHasExclusiveCPUs`).
 pub fn pod_pinning(cpus: &CpuState, pod: &PodUid) -> CpuPinning {
     match cpus.containers.get(pod).is_some_and(|it| !it.is_empty()) {
         true => CpuPinning::Exclusive,

@@ -1,5 +1,6 @@
-//! Eviction: who has to go when the node runs short (spec eviction 1). In: a [`Policy`], the
-//! [`State`] of the last pass and a [`Snapshot`]. Out: a [`Decision`] with the next state.
+//! Eviction: who has to go when the node runs short (pkg/kubelet/eviction/eviction_manager.go,
+//! v1.36). In: a [`Policy`], the [`State`] of the last pass and a [`Snapshot`]. Out: a [`Decision`]
+//! with the next state.
 //!
 //! With `compat: kubelet` decisions are kubelet's, pinned by suites `eviction_thresholds`,
 //! `eviction_rank` and `eviction_sync`; the differences without it are in DIVERGENCES.md.
@@ -216,7 +217,7 @@ fn capacity(observation: &Observation) -> Quantity {
     Quantity::from_units(observation.capacity, Format::BinarySi)
 }
 
-/// From SIGTERM to SIGKILL for a pod evicted for a threshold (spec eviction 1.8).
+/// From SIGTERM to SIGKILL for a pod evicted for a threshold.
 ///
 /// Kubelet gives a second at a hard threshold. Memory and processes that run out leave no such time;
 /// a disk fills more slowly.

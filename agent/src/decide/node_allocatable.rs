@@ -1,5 +1,6 @@
 //! What the node has, what of it is kept back, what pods may use, and what is written to the
-//! cgroups that hold them to it (spec cgroups-qos 10, 11). Pinned by suite `node_allocatable`.
+//! cgroups that hold them to it (pkg/kubelet/cm/node_container_manager_linux.go, v1.36). Pinned by
+//! suite `node_allocatable`.
 //!
 //! Two different figures are called allocatable. The *absolute* one is capacity less
 //! `kubeReserved` and `systemReserved`: it limits kubepods. The one in the Node status also keeps

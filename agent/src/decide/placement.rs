@@ -1,6 +1,6 @@
-//! Placement: which CPUs, NUMA nodes and devices a pod gets (spec placement). Each manager owns its
-//! books and answers three questions: where could it be (`hints`), take it from there (`allocate`),
-//! give it back (`release`). The topology manager merges the hints; `admission` puts them together.
+//! Placement: which CPUs, NUMA nodes and devices a pod gets. Each manager owns its books and
+//! answers three questions: where could it be (`hints`), take it from there (`allocate`), give it
+//! back (`release`). The topology manager merges the hints; `admission` puts them together.
 
 pub mod admission;
 pub mod cpu;

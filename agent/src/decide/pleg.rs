@@ -1,5 +1,5 @@
-//! Lifecycle events from two looks at the runtime (spec eviction-events-stats 3.1, kubelet's
-//! generic PLEG). Pinned by suite `pleg_events`.
+//! Lifecycle events from two looks at the runtime (kubelet's generic PLEG:
+//! pkg/kubelet/pleg/generic.go, v1.36). Pinned by suite `pleg_events`.
 //!
 //! A sandbox counts as a container. The state between looks is a value: see [`PodRecord`].
 
@@ -126,7 +126,6 @@ pub fn relist_events(
 mod tests {
     use super::*;
 
-    /// The table of spec eviction-events-stats 3.1.
     #[test]
     fn every_change_of_state_has_its_events() {
         use PlegEvent::{ContainerChanged, ContainerDied, ContainerRemoved, ContainerStarted};

@@ -1,5 +1,5 @@
-//! The resources of a pod's cgroup (spec cgroups-qos 5.5, kubelet's ResourceConfigForPod). Pinned
-//! by suite `pod_resources`.
+//! The resources of a pod's cgroup (pkg/kubelet/cm/helpers_linux.go, v1.36:
+//! `ResourceConfigForPod`). Pinned by suite `pod_resources`.
 //!
 //! Hugepages are always given for a pod: sizes it does not request are 0.
 

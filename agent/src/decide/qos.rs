@@ -1,5 +1,5 @@
-//! The QoS class of a pod (spec cgroups-qos 4.1). Pinned by suites `pod_resources` and
-//! `node_allocatable`.
+//! The QoS class of a pod (pkg/apis/core/v1/helper/qos/qos.go, v1.36: `GetPodQOS`). Pinned by
+//! suites `pod_resources` and `node_allocatable`.
 
 use crate::model::pod::{Pod, QosClass, ResourceList};
 use crate::model::quantity::Quantity;
@@ -113,7 +113,6 @@ mod tests {
         assert_eq!(qos_class(&pod(spec)), class, "{spec}");
     }
 
-    /// Rows of spec cgroups-qos 4.1.
     #[test]
     fn the_class_follows_from_the_sums() {
         use QosClass::{BestEffort, Burstable, Guaranteed};

@@ -1,5 +1,6 @@
-//! What kubepods and the QoS cgroups are to hold, anew with every change of the active pods (spec
-//! cgroups-qos 4.2 to 4.5). Pinned by suite `node_allocatable`, kind `qos_tiers`.
+//! What kubepods and the QoS cgroups are to hold, anew with every change of the active pods
+//! (pkg/kubelet/cm/qos_container_manager_linux.go, v1.36: `UpdateCgroups`). Pinned by suite
+//! `node_allocatable`, kind `qos_tiers`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_response_of_a_real_checkpoint_is_read() {
-        // Spec placement 9.6, C-14: a map entry with the fields 1 and 2.
+        // A map entry with the fields 1 and 2.
         let bytes = b"\x0a\x1f\x0a\x16NVIDIA_VISIBLE_DEVICES\x12\x05tegra";
         let response = decode_response(bytes).expect("valid");
         let envs: Vec<_> = response.envs.into_iter().collect();

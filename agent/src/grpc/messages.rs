@@ -1,5 +1,6 @@
-//! Messages on the wire, by API. Field numbers are those of the Kubernetes APIs (spec placement 5.2
-//! and 6); fields that nobody here reads or sends are left out, and skipped when they come.
+//! Messages on the wire, by API. Field numbers are those of the Kubernetes APIs
+//! (staging/src/k8s.io/kubelet/pkg/apis and staging/src/k8s.io/cri-api, v1.36); fields that nobody
+//! here reads or sends are left out, and skipped when they come.
 
 pub mod cri;
 pub mod device_plugin;

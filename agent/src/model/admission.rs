@@ -15,7 +15,8 @@ use super::pod::PodUid;
 /// A larger admission record is not kept: the pod runs all the same, and is explained without it.
 pub const MAX_RECORD_BYTES: u64 = 8 << 20;
 
-/// Why a pod was refused, under the names that kubelet gives `status.reason` (spec placement 0.3).
+/// Why a pod was refused, under the names that kubelet gives `status.reason`
+/// (pkg/kubelet/cm/admission/errors.go, pkg/kubelet/lifecycle/predicate.go and others, v1.36).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RefusalReason {
     /// The NUMA nodes that its resources could come from do not fit together.
@@ -137,7 +138,8 @@ pub enum Admission {
     Refused(Refusal),
 }
 
-/// Who has a say in where a pod goes, in the order in which they are asked (spec placement 0.1).
+/// Who has a say in where a pod goes, in the order in which they are asked
+/// (pkg/kubelet/cm/container_manager_linux.go, v1.36: `NewContainerManager`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
@@ -353,8 +355,8 @@ impl AlignmentScope {
     }
 }
 
-/// What an admission asked of the managers, counted as kubelet counts it (spec placement 1.18, 3.10,
-/// 4.8). Of an admission that was run again, the last run.
+/// What an admission asked of the managers, counted as kubelet counts it (pkg/kubelet/cm, v1.36). Of an admission that
+/// was run again, the last run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionTally {
     /// Containers that are to have CPUs alone; those that hold them already count too.

@@ -1,5 +1,5 @@
 //! Names of cgroups, independent of the driver that maps them to directories
-//! (spec cgroups-qos section 1), and the fixed names of the hierarchy.
+//! (pkg/kubelet/cm/types.go, v1.36: `CgroupName`), and the fixed names of the hierarchy.
 //!
 //! Invariant: a [`CgroupName`] is valid for both drivers, converts without failing, and reading
 //! its path gives it again.
@@ -247,7 +247,6 @@ mod tests {
         CgroupName::new(components.iter().copied()).expect("valid components")
     }
 
-    /// Rows of spec cgroups-qos 1.3.
     #[test]
     fn both_drivers_map_names_to_paths_and_back() {
         for (components, cgroupfs, systemd) in [

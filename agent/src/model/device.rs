@@ -1,7 +1,8 @@
 //! Devices that plugins offer (device plugin API v1beta1), and what a container gets with them.
 //!
 //! What several resources give one container is put together first one wins, in the order of
-//! resource names (kubelet's order is random, spec placement 5.10).
+//! resource names (kubelet's order is random: pkg/kubelet/cm/devicemanager/pod_devices.go, v1.36,
+//! `deviceRunContainerOptions`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -25,7 +25,7 @@ pub const EVICTED: &str = "Evicted";
 /// `status.reason` of a pod that has made room for a critical one.
 pub const PREEMPTING: &str = "Preempting";
 
-/// What of the node may run short, under the names of KubeletConfiguration (spec eviction 1.1).
+/// What of the node may run short, under the names of KubeletConfiguration (pkg/kubelet/eviction/api/types.go, v1.36).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
     MemoryAvailable,
@@ -188,7 +188,8 @@ pub enum Amount {
     Fraction(f32),
 }
 
-/// A threshold: met when less than `amount` is available. Hard without grace (spec eviction 1.2).
+/// A threshold: met when less than `amount` is available. Hard without grace
+/// (pkg/kubelet/eviction/helpers.go, v1.36: `isHardEvictionThreshold`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Threshold {
@@ -210,7 +211,7 @@ impl Threshold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Observation {
-    /// Below 0 only with `compat: kubelet` (spec eviction 1.1).
+    /// Below 0 only with `compat: kubelet`.
     pub available: i64,
     pub capacity: i64,
     /// When it was measured; `None`: not known, taken as new.
@@ -471,13 +472,13 @@ pub struct PodFacts {
     /// Never evicted.
     pub is_critical: bool,
     pub termination_grace: Duration,
-    /// What the pod as a whole requests, by kubelet's rule (spec eviction 1.7); overhead only where
-    /// something is requested.
+    /// What the pod as a whole requests, by kubelet's rule (pkg/api/v1/resource/helpers.go, v1.36:
+    /// `GetResourceRequestQuantity`); overhead only where something is requested.
     pub memory_request: Quantity,
     pub storage_request: Quantity,
     /// `spec.resources.requests.memory`, where it is given.
     pub pod_level_memory_request: Option<Quantity>,
-    /// Limit of local storage of the pod as a whole (spec eviction 1.10).
+    /// Limit of local storage of the pod as a whole.
     pub storage_limit: Option<Quantity>,
     /// Regular and init containers, in the order kubelet looks at them.
     pub containers: Vec<ContainerFacts>,
@@ -587,7 +588,8 @@ pub struct Snapshot {
     pub is_leaving: bool,
 }
 
-/// Which limit of local storage a pod is over (spec eviction 1.10).
+/// Which limit of local storage a pod is over (pkg/kubelet/eviction/eviction_manager.go, v1.36:
+/// `localStorageEviction`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StorageLimit {

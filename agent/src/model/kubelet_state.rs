@@ -1,6 +1,5 @@
 //! Kubelet's own state files, byte for byte: `cpu_manager_state`, `memory_manager_state` and
-//! `kubelet_internal_checkpoint` (spec placement 1.16, 3.8 and 5.7). A node can move from kubelet to
-//! the agent and back.
+//! `kubelet_internal_checkpoint`. A node can move from kubelet to the agent and back.
 //!
 //! Each file has two layers here. `CpuFile`, `MemoryFile` and `DeviceFile` are what kubelet takes for
 //! valid; they turn into the state that decisions are made on, which also has bounds: CPU ids, NUMA

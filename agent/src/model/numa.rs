@@ -1,5 +1,5 @@
-//! Sets of NUMA nodes, and hints about them (spec placement 4.2): what the managers of CPUs, memory
-//! and devices tell the topology manager.
+//! Sets of NUMA nodes, and hints about them (pkg/kubelet/cm/topologymanager, v1.36: `BitMask`,
+//! `TopologyHint`): what the managers of CPUs, memory and devices tell the topology manager.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -16,7 +16,7 @@ use super::topology::NumaNodeId;
 /// By pod and container name.
 pub type ByContainer<T> = BTreeMap<PodUid, BTreeMap<String, T>>;
 
-/// Exclusive CPUs (spec placement 1.1).
+/// Exclusive CPUs (pkg/kubelet/cm/cpumanager/state/state.go, v1.36).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuState {
@@ -79,7 +79,7 @@ pub struct MemoryBlock {
     pub size: u64,
 }
 
-/// Memory by NUMA node (spec placement 3.3).
+/// Memory by NUMA node (pkg/kubelet/cm/memorymanager/state/state.go, v1.36).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryState {
@@ -109,7 +109,7 @@ impl DeviceAllocation {
     }
 }
 
-/// Devices given out, and those known (spec placement 5.3 and 5.7).
+/// Devices given out, and those known (pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go, v1.36).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceState {
     /// By resource name within the container.

@@ -1,4 +1,4 @@
-//! Who holds what on this node, as the pod resources API tells it (spec placement 6).
+//! Who holds what on this node, as the pod resources API tells it (pkg/kubelet/apis/podresources/server_v1.go, v1.36).
 //!
 //! Invariant: the same pods that the managers count, so that no exporter counts one twice. A pod
 //! that has ended is not here.

@@ -18,7 +18,7 @@ pub struct CpuBandwidth {
     pub period: Micros,
 }
 
-/// The resources of one cgroup (spec cgroups-qos 3.2).
+/// The resources of one cgroup (pkg/kubelet/cm/types.go, v1.36: `ResourceConfig`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupResources {
     /// 2..=262144. Written as `cpu.weight` on v2: by kubelet's linear map for the cgroups that

@@ -1,6 +1,7 @@
 //! The pod resources API, for monitoring and topology exporters: who holds which devices, CPUs and
-//! memory, and what could be held (spec placement 6). In: the snapshot that the loop publishes.
-//! Out: services `v1.PodResourcesLister` and the old `v1alpha1.PodResourcesLister` on one socket.
+//! memory, and what could be held (pkg/kubelet/apis/podresources, v1.36). In: the snapshot that the
+//! loop publishes. Out: services `v1.PodResourcesLister` and the old `v1alpha1.PodResourcesLister`
+//! on one socket.
 //!
 //! Whoever can open the socket may ask; its directory is for root and its group.
 

@@ -17,7 +17,8 @@ use crate::sources::sysfs::TopologyError;
 use crate::sources::{ReadError as FileError, mounts, procfs, sysfs};
 use crate::sys::{FsError, Root};
 
-/// Controllers without which a cgroup counts as degraded (spec cgroups-qos 2.4).
+/// Controllers without which a cgroup counts as degraded
+/// (pkg/kubelet/cm/cgroup_v2_manager_linux.go, v1.36: `getSupportedUnifiedControllers`).
 const NEEDED: [&str; 5] = ["cpu", "cpuset", "hugetlb", "memory", "pids"];
 
 /// Why nothing is known of the node.

@@ -49,7 +49,7 @@ pub enum ReadError {
 pub struct CgroupReader {
     trees: Arc<Trees>,
     /// Controllers that a healthy cgroup has: those that the agent needs, as far as the node has
-    /// them (spec cgroups-qos 2.4).
+    /// them.
     needed: BTreeSet<String>,
     page_size: u64,
     device_programs: Arc<DevicePrograms>,

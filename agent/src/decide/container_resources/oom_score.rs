@@ -1,4 +1,4 @@
-//! `oom_score_adj` of a container's processes (spec cgroups-qos 7).
+//! `oom_score_adj` of a container's processes (pkg/kubelet/qos/policy.go, v1.36: `GetContainerOOMScoreAdjust`).
 
 use crate::config::Compat;
 use crate::model::pod::{

@@ -66,7 +66,6 @@ fn a_pinned_container_has_its_quota_lifted_unless_quotas_are_off() {
     }
 }
 
-/// The table of spec cgroups-qos 6.3.
 #[test]
 fn throttling_begins_between_request_and_limit() {
     for (request, limit, factor, page, high) in [
@@ -113,7 +112,6 @@ fn without_a_limit_and_an_allocatable_there_is_no_throttling() {
     }
 }
 
-/// The table of spec cgroups-qos 8.
 #[test]
 fn swap_is_shared_out_by_memory_requests() {
     for (request, memory, swap, limit) in [
@@ -200,7 +198,6 @@ fn hugepages_of_a_container_go_before_its_pods() {
     assert_eq!(got.hugetlb, Some(pages));
 }
 
-/// Rows of spec cgroups-qos 7.
 #[test]
 fn the_oom_score_falls_with_the_memory_requested() {
     let of = |spec: &str, memory: u64, index: usize| {

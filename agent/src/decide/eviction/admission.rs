@@ -1,4 +1,4 @@
-//! Which pods are let in while the node is under pressure (spec eviction 1.13).
+//! Which pods are let in while the node is under pressure (pkg/kubelet/eviction/eviction_manager.go, v1.36: `Admit`).
 
 use std::collections::BTreeSet;
 

@@ -43,7 +43,7 @@ const HINDSIGHT: Duration = Duration::from_secs(10);
 /// a pod to go.
 const PASSES_SOON: Duration = Duration::from_secs(30);
 
-/// Kubelet's loop (spec eviction 1.6).
+/// Kubelet's loop (pkg/kubelet/kubelet.go, v1.36: `evictionMonitoringPeriod`).
 const KUBELET_PASS: Duration = Duration::from_secs(10);
 
 /// A reading so much earlier tells an estimate of available memory what is in use of the page cache, as

@@ -1,4 +1,4 @@
-//! What of a pod's definition eviction is decided by (spec eviction 1.7, 1.8, 1.10).
+//! What of a pod's definition eviction is decided by (pkg/kubelet/eviction/helpers.go and eviction_manager.go, v1.36).
 
 use crate::config::Compat;
 use crate::model::eviction::{ContainerFacts, PodFacts, VolumeFacts};

@@ -1,5 +1,6 @@
 //! How the file systems of a node are laid out, and what follows: whose files count for a signal,
-//! and what of the node itself can be given back (spec eviction 1.5, 1.7, 1.9).
+//! and what of the node itself can be given back (pkg/kubelet/eviction/helpers.go, v1.36:
+//! `buildSignalToRankFunc`, `buildSignalToNodeReclaimFuncs`).
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Pods that use more local storage than they may (spec eviction 1.10).
+//! Pods that use more local storage than they may (pkg/kubelet/eviction/eviction_manager.go, v1.36:
+//! `localStorageEviction`).
 
 use std::time::Duration;
 

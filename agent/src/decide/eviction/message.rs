@@ -1,5 +1,5 @@
-//! The texts that an eviction is told with (spec eviction 1.8). They are kubelet's, since others read
-//! them; suite `eviction_sync` pins them.
+//! The texts that an eviction is told with (pkg/kubelet/eviction/helpers.go, v1.36: `evictionMessage`). They are
+//! kubelet's, since others read them; suite `eviction_sync` pins them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

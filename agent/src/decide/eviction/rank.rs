@@ -1,4 +1,6 @@
-//! The order in which pods are evicted (spec eviction 1.7). Pinned by suite `eviction_rank`.
+//! The order in which pods are evicted (pkg/kubelet/eviction/helpers.go, v1.36:
+//! `rankMemoryPressure`, `rankPIDPressure`, `rankDiskPressureFunc`). Pinned by suite
+//! `eviction_rank`.
 //!
 //! Kubelet puts pods without figures first. Here they come last and are never chosen: nobody acts
 //! on a reading that is not there.

@@ -1,4 +1,5 @@
-//! Signals from readings (spec eviction 1.1): what is available of each, out of how much.
+//! Signals from readings (pkg/kubelet/eviction/helpers.go, v1.36: `makeSignalObservations`): what
+//! is available of each, out of how much.
 //!
 //! On `None`: a signal whose readings are missing is left out. It is unknown then, neither met nor
 //! healthy; the others are not touched by it.
@@ -77,7 +78,8 @@ pub fn available_memory(
 }
 
 /// The usage of a cgroup, bytes, at which no more than `amount` is available if all that it grows by
-/// stays. `None`: it is there already. What kubelet registers on v1 (spec eviction 1.11).
+/// stays. `None`: it is there already. What kubelet registers on v1
+/// (pkg/kubelet/eviction/memory_threshold_notifier_others.go, v1.36: `UpdateThreshold`).
 pub fn usage_at(observation: &Observation, usage: u64, amount: u64) -> Option<u64> {
     let headroom = u64::try_from(observation.available)
         .ok()?

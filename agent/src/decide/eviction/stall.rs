@@ -23,7 +23,8 @@ use crate::model::record::PodRef;
 
 /// Shorter ones say more of the moment than of the node.
 const LEAST_WINDOW: Duration = Duration::from_secs(1);
-/// As for a hard threshold of kubelet (spec eviction 1.8): time to tell, none to finish.
+/// As for a hard threshold of kubelet (pkg/kubelet/eviction/eviction_manager.go, v1.36:
+/// `immediateEvictionGracePeriodSeconds`): time to tell, none to finish.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// What is known between two decisions.

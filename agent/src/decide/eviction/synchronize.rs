@@ -1,4 +1,5 @@
-//! One pass over a snapshot (spec eviction 1.6, 1.16). Pinned by suite `eviction_sync`.
+//! One pass over a snapshot (pkg/kubelet/eviction/eviction_manager.go, v1.36: `synchronize`).
+//! Pinned by suite `eviction_sync`.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -117,8 +118,8 @@ pub fn synchronize(policy: &Policy, state: &State, snapshot: &Snapshot) -> Decis
     decision
 }
 
-/// Whether a pod still has to go for `threshold` once the node gave back what it could (spec
-/// eviction 1.6, step 19). A signal that could not be read again is not short.
+/// Whether a pod still has to go for `threshold` once the node gave back what it could. A signal
+/// that could not be read again is not short.
 ///
 /// Kubelet asks whether any threshold is short, also one that has nothing to do with what was given
 /// back or is still in its grace.

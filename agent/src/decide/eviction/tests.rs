@@ -1,5 +1,4 @@
-//! The worked examples of spec eviction 10.3 to 10.7, under their names there. Where the spec has two
-//! results, U is that of `compat: kubelet`, D ours.
+//! Worked examples: of thresholds over time (T), the ranking (R), the grace (K), admission (A) and local storage (L).
 
 mod over_time;
 mod properties;
@@ -174,7 +173,7 @@ fn reasons(decision: &Decision) -> Vec<BlockedReason> {
     decision.blocked.iter().map(|it| it.reason).collect()
 }
 
-/// K1 to K5; the grace that kubelet raises to a second is raised where it is carried out.
+/// The grace that kubelet raises to a second is raised where it is carried out.
 #[test]
 fn k_the_grace_is_the_shortest_of_those_that_apply() {
     let hard = memory(GI, 0);
@@ -344,7 +343,6 @@ fn l_a_pod_over_a_limit_of_its_own_goes() {
     }
 }
 
-/// L6, T18.
 #[test]
 fn l6_all_pods_over_their_limits_go_before_any_pressure_is_looked_at() {
     let mut story = story(Compat::Ballast, &[memory(GI, 0)]);

@@ -1,5 +1,6 @@
 //! Thresholds from the texts of KubeletConfiguration, in kubelet's order of checks, and those that
-//! follow from others (spec eviction 1.2 to 1.5). Pinned by suite `eviction_thresholds`.
+//! follow from others (pkg/kubelet/eviction/helpers.go, v1.36: `ParseThresholdConfig`,
+//! `UpdateContainerFsThresholds`). Pinned by suite `eviction_thresholds`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -233,7 +234,6 @@ mod tests {
         thresholds.iter().map(one).collect()
     }
 
-    /// Spec eviction 10.1, P1, P2, P8.
     #[test]
     fn hard_memory_thresholds_hold_for_kubepods_too() {
         let mut hard = texts("memory.available=100Mi", "");
@@ -255,7 +255,6 @@ mod tests {
         assert_eq!(shown(&made(&soft).expect("good")), both, "no grace is hard");
     }
 
-    /// Spec eviction 10.1, P3, P6, P7.
     #[test]
     fn what_is_switched_off_is_left_out_and_what_is_wrong_is_named() {
         assert_eq!(
@@ -277,7 +276,6 @@ mod tests {
         }
     }
 
-    /// Spec eviction 10.1, P16, P17.
     #[test]
     fn containers_are_evicted_by_the_thresholds_of_their_file_system() {
         let texts_one = texts("containerfs.available=1Gi nodefs.available=10%", "");

@@ -31,7 +31,6 @@ fn machine(n_cpus: u32, memory: u64) -> Machine {
     }
 }
 
-/// The examples of spec cgroups-qos 10.2 and 10.3.
 #[test]
 fn reservations_add_up_and_thresholds_do_not_limit_cgroups() {
     for (hard, reserved) in [
@@ -53,7 +52,6 @@ fn reservations_add_up_and_thresholds_do_not_limit_cgroups() {
     }
 }
 
-/// The node of spec cgroups-qos 16, without its cpuset.
 #[test]
 fn kubepods_is_limited_to_capacity_less_reservations() {
     let machine = Machine {

@@ -1,5 +1,5 @@
 //! Whether a pod may run, and on what: the hints of the managers are merged and each allocates by
-//! the answer (spec placement 0.3 and 4.5).
+//! the answer (pkg/kubelet/cm/topologymanager/scope_container.go and scope_pod.go, v1.36).
 //!
 //! A pure function of the managers' books, the pod, and the answers of device plugins. Where a plugin
 //! has to be asked, the question comes back and the admission is run again, from its start, with one

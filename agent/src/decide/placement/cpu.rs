@@ -1,5 +1,5 @@
-//! The CPU manager with policy `static` (spec placement 1): which containers get CPUs of their own,
-//! which ones, and what is left for all the others.
+//! The CPU manager with policy `static` (pkg/kubelet/cm/cpumanager/policy_static.go, v1.36): which containers get CPUs
+//! of their own, which ones, and what is left for all the others.
 //!
 //! In: the machine, the reservation, the options, and the state of before. Out: hints for the topology
 //! manager, and a [`CpuState`] to store and to write into cpusets. Pinned by suites `cpu_take`,

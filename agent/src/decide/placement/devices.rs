@@ -1,4 +1,4 @@
-//! The device manager (spec placement 5): which devices of its plugins a container gets.
+//! The device manager (pkg/kubelet/cm/devicemanager/manager.go, v1.36): which devices of its plugins a container gets.
 //!
 //! In: what plugins tell ([`DeviceManager::connected`], [`DeviceManager::set_devices`],
 //! [`DeviceManager::disconnected`]), pods, and the answers of plugins to questions. Out: hints, and
@@ -330,7 +330,7 @@ impl DeviceManager {
     }
 
     /// Whether a container that runs already can go on with what it holds: nothing but its request
-    /// counts, and one whose devices are not on record passes (spec placement 5.8).
+    /// counts, and one whose devices are not on record passes.
     pub fn readopt(&self, pod: &Pod, container: &Container) -> Result<(), DeviceError> {
         for (resource, asked) in self.asked(&container.resources.limits) {
             self.held(pod, container, resource, asked)?;
@@ -338,7 +338,7 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// Where the devices of a container could come from (spec placement 5.9).
+    /// Where the devices of a container could come from.
     pub fn hints(&self, pod: &Pod, container: &Container) -> ProviderHints {
         let asked = self.asked(&container.resources.limits);
         asked

@@ -20,7 +20,8 @@ use search::Budget;
 /// What one provider says, by resource. Nothing: it has no opinion.
 pub type ProviderHints = BTreeMap<String, Hints>;
 
-/// The answer of one provider for one resource (spec placement 4.3).
+/// The answer of one provider for one resource (pkg/kubelet/cm/topologymanager/topology_manager.go,
+/// v1.36: `HintProvider`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hints {
     /// No opinion: any nodes are as good.

@@ -1,5 +1,5 @@
-//! The memory manager (spec placement 3): which NUMA nodes the memory and the huge pages of a
-//! Guaranteed pod come from.
+//! The memory manager (pkg/kubelet/cm/memorymanager/policy_static.go, v1.36): which NUMA nodes the
+//! memory and the huge pages of a Guaranteed pod come from.
 //!
 //! A NUMA node serves containers that fit on it alone, or one fixed group of nodes that share what
 //! they have; never both, and it changes sides only when nobody holds anything of it.
@@ -234,7 +234,7 @@ impl MemoryManager {
         }
     }
 
-    /// The nodes to take the memory from (spec placement 3.6).
+    /// The nodes to take the memory from.
     fn place(&self, ask: &Ask<'_>, hint: Hint) -> Result<NumaMask, MemoryError> {
         let known = hint
             .numa

@@ -1,10 +1,11 @@
-//! The topology manager: one answer from what every manager said about NUMA nodes (spec placement 4).
+//! The topology manager: one answer from what every manager said about NUMA nodes (pkg/kubelet/cm/topologymanager,
+//! v1.36).
 //!
 //! In: the NUMA nodes of the machine with their distances, the settings, and the hints of the
 //! providers. Out: a [`Merge`]: where the pod or container shall be, and whether it may start.
 //!
 //! Invariant: the hint is the one that kubelet's walk over all combinations of hints ends with. The
-//! walk's rule is a total order (spec placement 4.7), so the best can be searched for instead.
+//! walk's rule is a total order, so the best can be searched for instead.
 
 mod crossing;
 mod lists;

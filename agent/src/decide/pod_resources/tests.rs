@@ -32,7 +32,6 @@ fn check(spec: &str, settings: &ResourceSettings, expected: Expected) -> CgroupR
     got
 }
 
-/// The test table of spec cgroups-qos 5.5, in its order.
 #[test]
 fn the_pods_cgroup_follows_from_its_containers() {
     let kubelet = settings(Compat::Kubelet);

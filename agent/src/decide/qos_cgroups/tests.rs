@@ -46,7 +46,7 @@ fn tiered(compat: Compat) -> ResourceSettings {
     }
 }
 
-/// The example of spec cgroups-qos 4.4, as kubelet does it and as ours.
+/// As kubelet does it, and as we do.
 #[test]
 fn protection_of_the_tiers_reaches_the_pods() {
     let pods = [
@@ -98,7 +98,6 @@ fn the_nodes_hugepage_limits_are_not_lifted() {
     assert_eq!(kubelets.kubepods.hugetlb, unbounded);
 }
 
-/// The example of spec cgroups-qos 4.5.
 #[test]
 fn reserved_memory_is_kept_from_the_classes_below() {
     let pods = [

@@ -1,6 +1,6 @@
 //! Kubelet's conversions between lists of components and cgroupfs paths, component by component as
-//! it does them and without any validation (spec cgroups-qos 1.1, 1.2). Pinned by suite
-//! `cgroup_names`.
+//! it does them and without any validation (pkg/kubelet/cm/cgroup_manager_linux.go, v1.36). Pinned
+//! by suite `cgroup_names`.
 //!
 //! Not for use with names that were not checked: [`CgroupName`](super::CgroupName) is the checked
 //! layer on top, and what the rest of the agent uses.

@@ -1,5 +1,6 @@
-//! The text of thresholds and of amounts to reclaim (spec eviction 1.3), and what it comes to of a
-//! capacity. Pinned by suite `eviction_thresholds`.
+//! The text of thresholds and of amounts to reclaim (pkg/kubelet/eviction/helpers.go, v1.36:
+//! `parseThresholdStatement`, `parseMinimumReclaims`), and what it comes to of a capacity. Pinned
+//! by suite `eviction_thresholds`.
 
 use super::Amount;
 use crate::model::quantity::{Format, Quantity, QuantityError};
@@ -146,7 +147,6 @@ mod tests {
         Amount::parse_threshold(text).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
-    /// Spec eviction 10.1, P10 to P12.
     #[test]
     fn fractions_are_32_bit_floats() {
         for (text, capacity, amount) in [
@@ -161,7 +161,6 @@ mod tests {
         }
     }
 
-    /// Spec eviction 10.1, P3 to P5.
     #[test]
     fn only_the_literal_ends_of_the_range_are_no_threshold() {
         assert_eq!((threshold("0%"), threshold("100%")), (None, None));
@@ -213,7 +212,6 @@ mod tests {
         assert_eq!(Amount::parse_threshold("-Inf%"), Err(below));
     }
 
-    /// Spec eviction 10.1, P9.
     #[test]
     fn nothing_may_be_to_be_reclaimed_but_not_as_a_percentage() {
         assert_eq!(

@@ -1,5 +1,6 @@
-//! `cpu_manager_state` (spec placement 1.16): version 2, version 3 with the CPUs of pods as a whole, version 4 of kubelet
-//! 1.37, which is only read, and version 1 of old kubelets, which names containers by their id and is only read.
+//! `cpu_manager_state` (pkg/kubelet/cm/cpumanager/state/checkpoint.go, v1.36): version 2, version 3 with the CPUs of
+//! pods as a whole, version 4 of kubelet 1.37, which is only read, and version 1 of old kubelets, which names
+//! containers by their id and is only read.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};

@@ -11,7 +11,7 @@ use crate::model::cpuset::{CpuId, CpuSet, CpuSetError, MAX_CPU};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuRanges(Vec<RangeInclusive<u64>>);
 
-/// Why a text is no set of CPUs to kubelet (spec placement 2.3).
+/// Why a text is no set of CPUs to kubelet (k8s.io/utils, cpuset/cpuset.go: `Parse`).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpuRangesError {
     #[error("{0:?} is neither a CPU nor a range of CPUs")]

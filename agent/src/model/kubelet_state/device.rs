@@ -1,4 +1,4 @@
-//! `kubelet_internal_checkpoint` (spec placement 5.7).
+//! `kubelet_internal_checkpoint` (pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go, v1.36).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};

@@ -1,5 +1,5 @@
 //! The text that the checksums are made of: kubelet hashes a dump of the structure in memory, with
-//! Go's type names, and not the bytes of the file (spec placement 1.16).
+//! Go's type names, and not the bytes of the file (pkg/kubelet/checkpointmanager/checksum/checksum.go, v1.36).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};

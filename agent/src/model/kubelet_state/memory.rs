@@ -1,5 +1,5 @@
-//! `memory_manager_state` (spec placement 3.8): version 1, version 2 with the memory of pods as a whole, and version 3 of
-//! kubelet 1.37, which is only read.
+//! `memory_manager_state` (pkg/kubelet/cm/memorymanager/state/checkpoint.go, v1.36): version 1, version 2 with the
+//! memory of pods as a whole, and version 3 of kubelet 1.37, which is only read.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};

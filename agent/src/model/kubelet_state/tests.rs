@@ -34,7 +34,7 @@ fn cpu_file(policy: &str, shared_pool: &str, entries: &[&str]) -> CpuFile {
     file
 }
 
-/// Spec placement 9.6.
+/// Those of policy `none` with CPUs: pkg/kubelet/cm/cpumanager/state/state_checkpoint_test.go, v1.36.
 #[test]
 fn checksums_of_cpus_are_kubelets() {
     let app = "c0c5c4b3-3f63-4677-ba68-52da74012371/app=1-13";
@@ -89,8 +89,8 @@ fn the_oldest_format_is_read_through_container_ids() {
     ));
 }
 
-/// Spec placement 1.16: an older kubelet, and one with the gate off, refuses the newer format. In
-/// the other direction all is read.
+/// An older kubelet, and one with the gate off, refuses the newer format. In the other direction
+/// all is read.
 #[test]
 fn version_3_needs_the_gate_and_version_2_does_not_mind_it() {
     let ids = ContainerIds::new();
@@ -178,7 +178,7 @@ fn memory_state() -> MemoryState {
     }
 }
 
-/// Spec placement 9.6.
+/// Those of policy `static`: pkg/kubelet/cm/memorymanager/state/state_checkpoint_test.go, v1.36.
 #[test]
 fn checksums_of_memory_are_kubelets() {
     let empty = MemoryState::default();
@@ -222,7 +222,6 @@ fn memory_out_of_bounds_is_an_error() {
     }
 }
 
-/// Spec placement 9.6.
 #[test]
 fn checksums_of_devices_are_kubelets() {
     let entry = DeviceEntry {

@@ -1,6 +1,6 @@
 //! What a pod as a whole requests and is limited to: regular containers, init containers and
-//! sidecars, pod-level values and overhead (spec cgroups-qos 5.5; component-helpers of Kubernetes
-//! 1.36). One running sum serves requests and limits.
+//! sidecars, pod-level values and overhead (component-helpers, resource/helpers.go, v1.36:
+//! `PodRequests`, `PodLimits`). One running sum serves requests and limits.
 
 use super::{Container, Pod, ResourceList, Resources};
 use crate::model::quantity::Quantity;

@@ -128,7 +128,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// Label shapes of spec metrics A1.
+    /// Label shapes of `/metrics/cadvisor` (pkg/kubelet/server/server.go, v1.36: `containerPrometheusLabelsFunc`).
     pub(super) fn of_cadvisor(snapshot: &StatsSnapshot, options: Options) -> Self {
         let mut list = List::new(snapshot, options);
         let machine = &snapshot.machine;
@@ -171,9 +171,9 @@ impl Objects {
         list.objects
     }
 
-    /// Label shapes of spec metrics A4. No two series may have the same labels: containers that
-    /// have ended are not on this page, nor are pods that another of that name has followed. What has
-    /// no name is told apart by its cgroup, in the label of `/metrics/cadvisor`.
+    /// Label shapes of `/metrics/resource` (pkg/kubelet/metrics/collectors/resource_metrics.go, v1.36). No two series
+    /// may have the same labels: containers that have ended are not on this page, nor are pods that another of that
+    /// name has followed. What has no name is told apart by its cgroup, in the label of `/metrics/cadvisor`.
     pub(super) fn of_resource(snapshot: &StatsSnapshot, options: Options) -> Self {
         let mut list = List::new(snapshot, options);
         list.push(Place::Root, &[]);

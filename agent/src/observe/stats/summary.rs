@@ -1,4 +1,5 @@
-//! `/stats/summary`: the Summary API v1alpha1 of kubelet (spec eviction 6.1).
+//! `/stats/summary`: the Summary API v1alpha1 of kubelet
+//! (staging/src/k8s.io/kubelet/pkg/apis/stats/v1alpha1/types.go, v1.36).
 //!
 //! Numbers that are not known are left out. Invariant: the names of fields are the API's, not ours.
 

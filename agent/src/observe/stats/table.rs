@@ -1,8 +1,9 @@
 //! The families of `/metrics/cadvisor` and `/metrics/resource`, each with what makes its samples.
 //! The pages are written from this table, in its order.
 //!
-//! Names, labels and meaning are those of cAdvisor 0.56 and kubelet 1.36 (spec metrics A1 to A4);
-//! where ours differ, `agent/DIVERGENCES.md` has a row.
+//! Names, labels and meaning are those of cAdvisor 0.56 and kubelet 1.36 (`metrics/prometheus.go`
+//! and `pkg/kubelet/metrics/collectors/resource_metrics.go`); where ours differ,
+//! `agent/DIVERGENCES.md` has a row.
 
 mod cgroup;
 mod machine;
@@ -12,7 +13,7 @@ use super::objects::Object;
 use super::text::Samples;
 use crate::observe::metrics::{Area, Cardinality, Family, Type, Unit};
 
-/// Who uses a family (spec metrics A2 and A3).
+/// Who uses a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
     /// Public dashboards and alerts query it.

@@ -208,8 +208,6 @@ fn a_node_of_which_nothing_was_read_has_facts_alone() {
     );
 }
 
-// Worked examples of spec eviction 10.12.
-
 #[test]
 fn m1_and_m2_stalls_are_seconds_on_the_page_and_microseconds_in_the_summary() {
     let full = node(1, 1);

@@ -158,7 +158,7 @@ enum Room {
     IsNot(Refusal),
 }
 
-/// Why the pod is not let in while the node is short of something (spec eviction 1.13).
+/// Why the pod is not let in while the node is short of something.
 fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
     let conditions = pressure.conditions();
     let applicant = Applicant {

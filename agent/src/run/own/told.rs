@@ -144,7 +144,7 @@ impl Told {
         self.pod("RefusedPodReturns", pod, message.to_owned());
     }
 
-    /// Reasons as in kubelet (spec eviction 1.15).
+    /// Reasons as in kubelet (pkg/kubelet/nodestatus/setters.go, v1.36).
     pub(super) fn node_condition(&self, condition: NodeCondition, is_short: bool) {
         let (reason, message) = match (condition, is_short) {
             (NodeCondition::MemoryPressure, true) => {

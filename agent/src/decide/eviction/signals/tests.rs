@@ -1,4 +1,4 @@
-//! The worked examples of spec eviction 10.2, and what counts as droppable.
+//! Worked examples, and what counts as droppable.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Spec eviction 10.3, and what else happens from pass to pass.
+//! What happens from pass to pass.
 
 use super::*;
 
@@ -101,7 +101,7 @@ fn t10_t11_what_is_most_urgent_goes_first() {
     ];
     let kubepods = threshold(Signal::AllocatableMemoryAvailable, GI, 0);
     for (compat, thresholds, wanted) in [
-        // T10, D.
+        // T10.
         (
             Compat::Ballast,
             [memory(GI, 1), memory(500 * MI, 0)],

@@ -1,4 +1,4 @@
-//! Spec eviction 10.14, on random stories.
+//! Random stories.
 
 use super::*;
 use crate::model::random::Random;

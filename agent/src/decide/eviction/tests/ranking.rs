@@ -1,5 +1,3 @@
-//! Spec eviction 10.4.
-
 use super::*;
 use crate::decide::eviction::rank::rank;
 

@@ -1,4 +1,5 @@
-//! How many exclusive CPUs a container or a pod asks for (spec placement 1.6).
+//! How many exclusive CPUs a container or a pod asks for
+//! (pkg/kubelet/cm/cpumanager/policy_static.go, v1.36: `guaranteedCPUs`, `podGuaranteedCPUs`).
 
 use crate::decide::qos::qos_class;
 use crate::model::pod::{Container, Pod, QosClass, ResourceList};

@@ -1,4 +1,5 @@
-//! What the CPU manager tells the topology manager (spec placement 1.13).
+//! What the CPU manager tells the topology manager (pkg/kubelet/cm/cpumanager/policy_static.go, v1.36:
+//! `generateCPUTopologyHints`).
 //!
 //! A mask is preferred by what its nodes have in all, busy CPUs among them, and not by what is free:
 //! a container that fits one node of an empty machine never prefers two.

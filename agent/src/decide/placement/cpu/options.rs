@@ -1,4 +1,4 @@
-//! `cpuManagerPolicyOptions` of the static policy (spec placement 1.3).
+//! `cpuManagerPolicyOptions` of the static policy (pkg/kubelet/cm/cpumanager/policy_options.go, v1.36).
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! CPUs of a pod as a whole, divided among its containers (spec placement 1.10; feature gate
+//! CPUs of a pod as a whole, divided among its containers
+//! (pkg/kubelet/cm/cpumanager/policy_static.go, v1.36: `AllocatePod`; feature gate
 //! `PodLevelResourceManagers`, topology scope `pod`).
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Taking up the state of before (spec placement 1.17).
+//! Taking up the state of before (pkg/kubelet/cm/cpumanager/policy_static.go, v1.36: `validateState`).
 
 use std::collections::BTreeMap;
 

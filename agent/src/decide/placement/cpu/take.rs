@@ -1,5 +1,5 @@
-//! The allocators of the static CPU policy: which `n` CPUs out of a pool (spec placement 1.11 and
-//! 1.12). Pinned by suite `cpu_take`.
+//! The allocators of the static CPU policy: which `n` CPUs out of a pool
+//! (pkg/kubelet/cm/cpumanager/cpu_assignment.go, v1.36). Pinned by suite `cpu_take`.
 //!
 //! Invariant of [`Compat::Ballast`]: the result is a subset of the pool and has `n` CPUs, on any
 //! topology. [`Compat::Kubelet`] can break both where elements of one level differ in size or cross

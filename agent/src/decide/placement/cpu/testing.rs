@@ -32,7 +32,6 @@ pub(super) fn row(cpu: u32, core: u32, (package, node, llc): Place) -> CpuRow {
     }
 }
 
-/// The machines of spec placement 9.0.
 #[track_caller]
 pub(super) fn machine(name: &str) -> CpuTopology {
     match name {

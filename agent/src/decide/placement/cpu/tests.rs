@@ -96,7 +96,6 @@ impl CpuManager {
 
 const BOTH: [Compat; 2] = [Compat::Ballast, Compat::Kubelet];
 
-/// Spec placement 9.4, P-1 to P-6.
 #[test]
 fn pods_come_and_go() {
     for compat in BOTH {
@@ -120,7 +119,6 @@ fn pods_come_and_go() {
     }
 }
 
-/// Spec placement 9.4, P-7 to P-10.
 #[test]
 fn the_nodes_of_the_hint_are_used_up_first() {
     for compat in BOTH {
@@ -140,7 +138,6 @@ fn the_nodes_of_the_hint_are_used_up_first() {
     }
 }
 
-/// Spec placement 9.4, P-11 and P-12.
 #[test]
 fn cpus_of_init_containers_are_used_again() {
     for compat in BOTH {
@@ -166,7 +163,6 @@ fn cpus_of_init_containers_are_used_again() {
     }
 }
 
-/// Spec placement 9.4, P-13 to P-15.
 #[test]
 fn full_cores_are_given_whole_or_not_at_all() {
     for compat in BOTH {
@@ -228,7 +224,6 @@ fn full_cores_of_different_sizes_are_still_whole() {
     assert!(error.expect_err("half a core is left").contains("CPUs = 0"));
 }
 
-/// Spec placement 9.4, P-16 to P-18.
 #[test]
 fn reserved_cpus_are_those_that_the_allocator_takes_first() {
     for (name, n, right) in [
@@ -289,7 +284,6 @@ fn two_packages() -> CpuTopology {
     super::testing::regular(4, 1, |k| (k / 2, 0, 0))
 }
 
-/// Spec placement 9.4, G-1 to G-9.
 #[test]
 fn whole_cpus_of_guaranteed_pods_are_exclusive() {
     let of = |pod: &Pod| exclusive_cpus(pod, &pod.containers[0], false);
@@ -356,7 +350,6 @@ fn check_hints(name: &str, names: &str, available: &str, reuse: &str, n: usize, 
     }
 }
 
-/// Spec placement 9.8.
 #[test]
 fn hints_prefer_by_capacity_and_list_by_what_is_free() {
     check_hints("T8", "", "0-15", "", 2, "0+ 1+ 0,1-");
@@ -418,7 +411,6 @@ fn check_start(mut cpu: CpuManager, restored: CpuState, right: Result<&str, &str
     assert_eq!(pool, right.map(str::to_owned).map_err(str::to_owned));
 }
 
-/// Spec placement 9.5.
 #[test]
 fn a_state_of_another_machine_is_not_started_on() {
     let strict = "strict-cpu-reservation";

@@ -1,5 +1,5 @@
-//! The CPUs as the CPU manager counts them (spec placement 2.2): each with its core, package, NUMA
-//! node and last-level cache, in small dense indices.
+//! The CPUs as the CPU manager counts them (pkg/kubelet/cm/cpumanager/topology/topology.go, v1.36):
+//! each with its core, package, NUMA node and last-level cache, in small dense indices.
 //!
 //! An index counts CPUs, or elements of one level, in the order of their ids; so comparing indices
 //! is comparing ids.

@@ -1,4 +1,5 @@
-//! The choice of devices for one resource of one container (spec placement 5.8).
+//! The choice of devices for one resource of one container
+//! (pkg/kubelet/cm/devicemanager/manager.go, v1.36: `devicesToAllocate`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Where the devices of one resource could come from (spec placement 5.9).
+//! Where the devices of one resource could come from (pkg/kubelet/cm/devicemanager/topology_hints.go, v1.36).
 
 use std::collections::BTreeMap;
 

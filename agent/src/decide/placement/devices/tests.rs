@@ -4,7 +4,7 @@ use crate::decide::testing::pod;
 use crate::model::topology::NumaNodeId;
 
 const RESOURCE: &str = "vendor.example/dev";
-/// Two devices on each of two nodes, as in spec placement 9.12.
+/// Two devices on each of two nodes.
 const FOUR: &str = "a@0 b@0 c@1 d@1";
 
 fn mask(ids: &str) -> NumaMask {
@@ -130,7 +130,6 @@ fn app(n: u32) -> Pod {
     pod(&format!("app {{lim {RESOURCE}={n}}}"))
 }
 
-/// Spec placement 9.12, X-1 to X-7.
 #[test]
 fn hints_are_kubelets() {
     let init = format!("init {{lim {RESOURCE}=1}} app {{lim {RESOURCE}=2}}");
@@ -164,7 +163,6 @@ fn hints_are_kubelets() {
     }
 }
 
-/// Spec placement 9.12, X-8 to X-11.
 #[test]
 fn the_plugin_is_asked_where_there_is_a_choice() {
     for (asked, under, given, question) in [
@@ -194,7 +192,6 @@ fn the_plugin_is_asked_where_there_is_a_choice() {
     }
 }
 
-/// Spec placement 5.8; 9.12, X-12 and X-13.
 #[test]
 fn refusals_are_in_kubelets_words() {
     let refused = |offered: &str, held: &str, asked: u32| {
@@ -256,7 +253,6 @@ fn numbers(manager: &DeviceManager) -> Option<(usize, usize)> {
         .map(|it| (it.capacity, it.allocatable))
 }
 
-/// Spec placement 5.5; 9.12, X-14.
 #[test]
 fn devices_of_a_plugin_that_left_count_for_five_minutes() {
     let at = Duration::from_secs;
@@ -273,7 +269,6 @@ fn devices_of_a_plugin_that_left_count_for_five_minutes() {
     assert_eq!(numbers(&manager), Some((2, 1)));
 }
 
-/// Spec placement 5.7; 9.12, X-15.
 #[test]
 fn after_a_restart_holders_are_known_and_devices_come_with_their_plugin() {
     let mut before = manager(Compat::Ballast, "01", FOUR);
@@ -296,7 +291,6 @@ fn after_a_restart_holders_are_known_and_devices_come_with_their_plugin() {
     assert_eq!(manager.available(RESOURCE), ids("b c d"));
 }
 
-/// Spec placement 8, row 11.
 #[test]
 fn what_an_old_instance_says_changes_nothing() {
     let mut manager = manager(Compat::Ballast, "01", FOUR);
@@ -328,7 +322,6 @@ fn devices_of_init_containers_are_used_again() {
     assert_eq!(give("init2"), Ok(ids("b c")), "again, without a change");
 }
 
-/// Spec placement 5.8, 5.12; 8, row 2.
 #[test]
 fn who_holds_his_devices_waits_for_no_plugin() {
     for (compat, gone, unhealthy) in [

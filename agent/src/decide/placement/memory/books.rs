@@ -1,4 +1,6 @@
-//! The tables of the NUMA nodes, and how assignments fill them (spec placement 3.3, 3.6, 3.7).
+//! The tables of the NUMA nodes, and how assignments fill them
+//! (pkg/kubelet/cm/memorymanager/policy_static.go, v1.36: `getDefaultMachineState`,
+//! `updateMachineState`, `releaseMemory`).
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Where memory could be taken from: the hints, and what our own decisions rest on (spec placement
-//! 3.5).
+//! Where memory could be taken from: the hints (pkg/kubelet/cm/memorymanager/policy_static.go, v1.36:
+//! `calculateHints`), and what our own decisions rest on.
 
 use std::collections::BTreeSet;
 

@@ -51,7 +51,7 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// The pod's `reason` (spec placement 0.3).
+    /// The pod's `reason` (pkg/kubelet/cm/admission/errors.go, v1.36).
     pub fn reason(&self) -> RefusalReason {
         match self {
             Self::NothingLeftToShare { .. } | Self::NothingForInitContainers { .. } => {

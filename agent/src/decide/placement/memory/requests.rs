@@ -1,4 +1,6 @@
-//! What containers and pods request of memory and huge pages (spec placement 3.4).
+//! What containers and pods request of memory and huge pages
+//! (pkg/kubelet/cm/memorymanager/policy_static.go, v1.36: `getContainerRequestedResources`,
+//! `getPodRequestedResources`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! `reservedMemory`: how much of each NUMA node pods cannot have (spec placement 3.2).
+//! `reservedMemory`: how much of each NUMA node pods cannot have
+//! (pkg/kubelet/cm/memorymanager/memory_manager.go, v1.36: `validateReservedMemory`).
 
 use std::collections::BTreeMap;
 

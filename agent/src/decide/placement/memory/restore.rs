@@ -1,5 +1,5 @@
-//! Books of an earlier run: taken over as they are, or as far as they fit this machine (spec
-//! placement 3.9).
+//! Books of an earlier run: taken over as they are (pkg/kubelet/cm/memorymanager/policy_static.go,
+//! v1.36: `validateState`), or as far as they fit this machine.
 
 use super::books::{self, Held, Nodes};
 use super::errors::{MemoryStateError, MemoryStateFault};

@@ -1,5 +1,5 @@
-//! Worked examples of spec placement 9.10 and 9.11, and one test for each way in which we differ from
-//! kubelet. What is the same is pinned by suite `memory_static_policy`.
+//! Worked examples, and one test for each way in which we differ from kubelet. What is the same is pinned by suite
+//! `memory_static_policy`.
 
 mod properties;
 mod restore;
@@ -115,7 +115,7 @@ fn hints(manager: &MemoryManager, pod: &Pod) -> String {
     shown(manager.hints(pod, &pod.containers[0]))
 }
 
-/// Y-1 to Y-13. Where nothing fits, `no types` is kubelet's answer and an empty list ours.
+/// Where nothing fits, `no types` is kubelet's answer and an empty list ours.
 #[test]
 fn hints_follow_from_what_is_free_and_from_the_groups() {
     let two = || manager(Compat::Ballast, &[(9, 0), (9, 0)]);
@@ -177,7 +177,7 @@ fn a_request_that_fits_nowhere_is_impossible_and_not_without_preference() {
     assert_eq!(hints(&kubelet, &too_much), "no types");
 }
 
-/// Z-1 to Z-3, with the release as it should be: the rest lies as if it had been alone.
+/// The release as it should be: the rest lies as if it had been alone.
 #[test]
 fn what_a_group_holds_does_not_depend_on_who_was_there_before() {
     for (compat, after) in [
@@ -205,7 +205,6 @@ fn what_a_group_holds_does_not_depend_on_who_was_there_before() {
     }
 }
 
-/// Z-4.
 #[test]
 fn a_group_is_not_made_of_nodes_in_use() {
     let mut manager = manager(Compat::Ballast, &[(9, 0), (9, 0)]);
@@ -225,7 +224,6 @@ fn a_group_is_not_made_of_nodes_in_use() {
     );
 }
 
-/// Z-5 and Z-6.
 #[test]
 fn memory_of_an_init_container_is_used_again() {
     let mut manager = manager(Compat::Ballast, &[(9, 1)]);

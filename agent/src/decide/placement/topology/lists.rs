@@ -7,7 +7,8 @@ use crate::decide::placement::hints::search::Budget;
 use crate::decide::placement::hints::{Choices, Demand, Hints, Preference, Region};
 use crate::model::numa::{Hint, NumaMask};
 
-/// The hints for one resource, as kubelet filters them (spec placement 4.3).
+/// The hints for one resource, as kubelet filters them (pkg/kubelet/cm/topologymanager/policy.go,
+/// v1.36: `filterProvidersHints`).
 #[derive(Clone, Debug, Default)]
 pub(super) struct List {
     /// Whether it can come from anywhere, and whether that is preferred.

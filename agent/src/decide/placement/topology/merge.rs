@@ -4,7 +4,7 @@
 //! none): so preferred masks are those that all lists have. Otherwise its mask is what the masks have
 //! in common. Which is best: a preferred one; the number of nodes nearest to that of the list whose
 //! narrowest mask is widest, fewer before more; the closest, where that is asked for; the least as a
-//! number (spec placement 4.7).
+//! number (pkg/kubelet/cm/topologymanager/policy.go, v1.36: `HintMerger`).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Settings of the topology manager, from the fields of KubeletConfiguration (spec placement 4.6).
+//! Settings of the topology manager, from the fields of KubeletConfiguration
+//! (pkg/kubelet/cm/topologymanager/policy_options.go, v1.36).
 
 use std::collections::BTreeMap;
 

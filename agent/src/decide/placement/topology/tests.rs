@@ -67,7 +67,6 @@ type Row = (
     Option<&'static str>,
 );
 
-/// Spec placement 9.9.
 #[test]
 fn the_worked_examples_come_out() {
     use TopologyManagerPolicy::{BestEffort, Restricted, SingleNumaNode};
@@ -121,7 +120,6 @@ fn the_worked_examples_come_out() {
 
 #[test]
 fn of_masks_of_as_many_nodes_the_closest_wins() {
-    // M-11.
     let distance = |a: u32, b: u32| match a.abs_diff(b) {
         0 => 10,
         2 => 12,

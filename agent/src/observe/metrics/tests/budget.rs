@@ -1,5 +1,4 @@
-//! How many series an agent makes on a large machine on which everything has happened that can
-//! (spec metrics 0.13).
+//! How many series an agent makes on a large machine on which everything has happened that can.
 
 use super::super::labels::{
     BlockedReason, CgroupLevel, CgroupOp, DriftCause, EvictionResult, EvictionSignal,

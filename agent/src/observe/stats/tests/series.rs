@@ -3,7 +3,6 @@
 use super::*;
 use crate::sys::clock;
 
-/// Spec metrics 0.13.
 const BUDGET_PER_CONTAINER: usize = 95;
 
 /// Families that every disk, interface or NUMA node adds to are not in that budget.

@@ -34,7 +34,7 @@ use crate::sys::patience::Asker;
 use crate::units::Bytes;
 
 /// A pod that ends with a grace is waited for this long beyond it, half as long as the grace and at
-/// least ten seconds, as kubelet waits (spec eviction 1.8).
+/// least ten seconds, as kubelet waits (pkg/kubelet/pod_workers.go, v1.36: `killPodNow`).
 const LEAST_WAIT: Duration = Duration::from_secs(10);
 
 /// A pod that is killed is waited for this long: what is left then is stuck in the kernel, and

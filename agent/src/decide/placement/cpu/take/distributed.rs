@@ -1,5 +1,5 @@
 //! `distribute-cpus-across-numa`: as many CPUs from each of the fewest NUMA nodes that allow it
-//! (spec placement 1.12).
+//! (pkg/kubelet/cm/cpumanager/cpu_assignment.go, v1.36: `takeByTopologyNUMADistributed`).
 //!
 //! Which of the nodes that would do is decided by the balance that is left: the standard deviation of
 //! the free CPUs over all nodes. Up to [`MAX_SEARCHED_NODES`] nodes every combination is looked at,

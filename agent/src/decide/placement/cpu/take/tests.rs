@@ -29,7 +29,6 @@ fn check(name: &str, pool: &str, n: usize, rule: TakeRule, right: &str) {
     assert_eq!(taken, right, "{n} of {pool} on {name}, {rule:?}");
 }
 
-/// Spec placement 9.1.
 #[test]
 fn packed_takes_the_largest_whole_elements_first() {
     for compat in BOTH {
@@ -79,7 +78,6 @@ fn spread_takes_cores_by_their_first_threads() {
     }
 }
 
-/// Spec placement 9.2.
 #[test]
 fn a_cache_that_can_give_all_is_taken_before_cores() {
     for compat in BOTH {
@@ -98,7 +96,6 @@ fn a_cache_that_can_give_all_is_taken_before_cores() {
     }
 }
 
-/// Spec placement 9.3.
 #[test]
 fn distributed_gives_even_parts_of_the_fewest_nodes() {
     let holes = "0-8,10-18,20-39,40-48,50-58,60-79";
@@ -152,7 +149,7 @@ fn distributed_gives_even_parts_of_the_fewest_nodes() {
     }
 }
 
-/// Spec placement 9.3, E-44: kubelet's best combination is overwritten while it goes on looking.
+/// Kubelet's best combination is overwritten while it goes on looking.
 #[test]
 fn the_best_combination_is_the_one_that_is_used() {
     let ours = rule(across(1), Compat::Ballast);
@@ -163,7 +160,7 @@ fn the_best_combination_is_the_one_that_is_used() {
     check("T5", "0-127", 96, kubelets, "0-39,56-103,120-127");
 }
 
-/// Spec placement 9.3, E-45: kubelet counts CPUs where whole groups are to be given, and never ends.
+/// Kubelet counts CPUs where whole groups are to be given, and never ends.
 #[test]
 fn odd_leftovers_do_not_stop_the_search() {
     let pool = set("0-1,8-11,16-19,24-27,32-33,40-42,48-50,56-58");
@@ -175,7 +172,7 @@ fn odd_leftovers_do_not_stop_the_search() {
     }
 }
 
-/// Spec placement 9.3, E-46: by averages a core with one free thread of two is whole.
+/// By averages a core with one free thread of two is whole.
 #[test]
 fn cores_of_different_sizes_give_nothing_outside_the_pool() {
     check("hybrid", "1-5", 2, rule(PACKED, Compat::Ballast), "2-3");

@@ -53,7 +53,6 @@ fn wrapped_tables_are_told_as_kubelet_tells_them() {
     }
 }
 
-/// Z-8.
 #[test]
 fn reserved_memory_adds_up_to_the_reservation() {
     let list = |text: &str| -> ResourceList {
@@ -106,7 +105,6 @@ fn reserved_memory_adds_up_to_the_reservation() {
     }
 }
 
-/// Z-7, and 3.10.
 #[test]
 fn pools_of_huge_pages_are_no_memory() {
     let manager = manager(Compat::Ballast, &[(7, 2), (9, 0)]);

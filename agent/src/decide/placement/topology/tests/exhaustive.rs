@@ -6,7 +6,7 @@ use super::random::{Random, any_demand, any_hints};
 use super::*;
 use crate::decide::placement::hints::{Choices, Demand, Hints, Preference, Region, least_len};
 
-/// Spec placement 4.3 and 4.4, word for word.
+/// The rule of pkg/kubelet/cm/topologymanager/policy.go, v1.36, word for word.
 struct Kubelet<'a> {
     nodes: NumaMask,
     /// By ids; `None`: not asked for.
