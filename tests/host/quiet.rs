@@ -18,6 +18,7 @@ use ballast_tests::wait::patience;
 use super::crash::after;
 use super::eviction::{Files, files_of};
 use super::look::{is_running, pod_path};
+use super::stalls::thrash;
 use super::{leave_out, say};
 
 /// Children of the pod, each two or three events: half of what makes a ring a quarter full.
@@ -115,11 +116,7 @@ fn stalls_wake_nobody_who_does_not_act_on_them() -> Result<()> {
     let container = pod.container(Naming::Containerd, 1)?;
     container.limit(16)?;
     let file = agent.dir.join("file");
-    let script = format!(
-        "while :; do head -c 67108864 /dev/zero > {file}; cat {file} > /dev/null; done",
-        file = file.display()
-    );
-    let _program = container.run(&script)?;
+    let _program = container.run(&thrash(&file.display().to_string()))?;
     let n_stalls = || -> Result<f64> {
         let page = page(&agent.metrics, "/metrics")?;
         Ok(page.sum("ballast_bpf_events_total", &[("stream", "pressure")]))

@@ -13,8 +13,9 @@ use super::eviction::{Files, files_of};
 use super::say;
 
 /// Writes and reads a file that does not fit below its limit.
-const THRASH: &str = "f=$BALLAST_POD_DIR/file; while :; do head -c 67108864 /dev/zero > $f; \
-    cat $f > /dev/null; done";
+pub(super) fn thrash(file: &str) -> String {
+    format!("f={file}; while :; do head -c 67108864 /dev/zero > $f; cat $f > /dev/null; done")
+}
 /// Where files are memory, none can be dropped: a child grows until it is killed, again and again.
 const GROW: &str = "while :; do tail /dev/zero; done";
 
@@ -23,10 +24,10 @@ fn a_pod_that_waits_for_memory_shows_it_at_every_level() -> Result<()> {
     let mut agent = Agent::new("stalls")?.with_kubelet("singleProcessOOMKill: true");
     agent.start()?;
     let script = match files_of(&agent)? {
-        Files::InMemory => GROW,
-        Files::OnDisk => THRASH,
+        Files::InMemory => GROW.to_owned(),
+        Files::OnDisk => thrash("$BALLAST_POD_DIR/file"),
     };
-    let thrashing = Container::sh("main", script).limited_to(16);
+    let thrashing = Container::sh("main", &script).limited_to(16);
     agent.put(&Manifest::new("thrashing").container(thrashing))?;
     let has_psi = Path::new("/proc/pressure/memory").exists();
     let source = match has_psi {

@@ -40,15 +40,10 @@ pub enum PodEntries {
 /// What a file says as kubelet writes it from 1.37 on: in a text of its own, beside the form that older ones read
 /// (state/checkpoint.go of the CPU manager, version 4, and of the memory manager, version 3). `None`: an older file, or
 /// the text is none that it has written; kubelet goes by the older form then.
-fn data_of(bytes: &[u8]) -> Option<String> {
+fn sealed<T: FromJson>(bytes: &[u8]) -> Option<T> {
     let Sealed { data, checksum } = json::parse(bytes).ok()?;
-    (!data.is_empty() && checksum == dump::checksum_of_text(&data)).then_some(data)
-}
-
-/// Whether a file has a place for what belongs to a pod as a whole, whatever gates kubelet was started with: one from
-/// 1.37 on has it always.
-pub fn has_pod_entries(bytes: &[u8]) -> bool {
-    data_of(bytes).is_some()
+    let is_good = !data.is_empty() && checksum == dump::checksum_of_text(&data);
+    json::parse(is_good.then_some(data)?.as_bytes()).ok()
 }
 
 #[derive(Default)]

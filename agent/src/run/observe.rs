@@ -269,9 +269,6 @@ fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, 
             node.name = name;
         }
         let (place, kubelet) = find_place(root, &node.reader, observe)?;
-        if let Ok(kubelet) = &kubelet {
-            node.look_again(root, &kubelet.root_directory)?;
-        }
         Ok((node, place, kubelet))
     });
     match (found, pod_source) {
@@ -347,12 +344,8 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     };
     let background = Arc::<Background>::default();
     let patience = Patience::start(DISK_TIME).map_err(RunError::Thread)?;
-    // Nothing is said of one that is not there.
-    let nodefs = match &kubelet {
-        Ok(kubelet) => &kubelet.root_directory,
-        Err(_) => Path::new(DEFAULT_ROOT_DIRECTORY),
-    };
-    let nodefs = FilesystemProbe::new(&root, nodefs, &patience);
+    // Unless kubelet was given another; nothing is said of one that is not there.
+    let nodefs = FilesystemProbe::new(&root, Path::new(DEFAULT_ROOT_DIRECTORY), &patience);
     let now = clock::boottime();
     let kubelet_seen = kubelet.as_ref().is_ok().then_some(now);
     let mut state = Loop {
@@ -429,6 +422,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
     }
     state.wait_for_names(&bell);
     state.follow(place);
+    state.look_at_nodefs();
     // The kernel tells what is made from then on, and the walk finds what was made before.
     listener.iter().for_each(Prepared::wait_watched);
     state.walk();

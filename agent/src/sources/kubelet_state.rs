@@ -11,7 +11,7 @@ use crate::model::kubelet_state::cpu::{ContainerIds, CpuFile};
 use crate::model::kubelet_state::device::DeviceFile;
 use crate::model::kubelet_state::memory::MemoryFile;
 use crate::model::kubelet_state::{
-    CPU_FILE, DEVICE_FILE, MEMORY_FILE, OfPolicy, PodEntries, StateFileError, has_pod_entries,
+    CPU_FILE, DEVICE_FILE, MEMORY_FILE, OfPolicy, PodEntries, StateFileError,
 };
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
 use crate::sys::FsError;
@@ -88,14 +88,8 @@ fn of_any_version<T>(
     else {
         return Err(StateFileError::Corrupt);
     };
-    let state = match has_pod_entries(bytes) {
-        true => decode(&policy, PodEntries::Yes),
-        false => {
-            let old = decode(&policy, PodEntries::No);
-            old.or_else(|_| decode(&policy, PodEntries::Yes))
-        }
-    };
-    match state {
+    let with_pods = decode(&policy, PodEntries::Yes);
+    match with_pods.or_else(|_| decode(&policy, PodEntries::No)) {
         Ok(state) => Ok(OfPolicy { policy, state }),
         // It is JSON: of what version it is not is all that this would say.
         Err(StateFileError::Json(_)) => Err(StateFileError::Corrupt),

@@ -205,20 +205,20 @@ fn of_a_tree_that_nobody_has_looked_at_only_what_comes_is_missed() {
 fn what_lies_where_it_was_looked_at_before_was_made_since() {
     const OTHER: CgroupId = CgroupId(70);
     let of_both = [below("/b"), below("/a")].concat();
-    for roots in [below("/a"), of_both] {
-        let mut accounts = resumed(false, 3);
-        accounts.look_below(&roots);
+    for (before, now) in [
+        (below("/a"), below("/a")),
+        (below("/a"), of_both),
+        // What the agent of before did not say.
+        (Vec::new(), below("/a")),
+    ] {
+        let mut accounts = KillAccounts::new(false);
+        accounts.resume(KnownKills::from([(CONTAINER, 3)]), before.clone());
+        accounts.look_below(&now);
         accounts.adopt(OTHER, counted(2), at(1000));
         accounts.all_are_found();
-        assert_eq!(settle(&mut accounts, 9000), [(OTHER, 2)], "{roots:?}");
+        let missed = settle(&mut accounts, 9000);
+        assert_eq!(missed, [(OTHER, 2)], "{before:?}, {now:?}");
     }
-    // What the agent of before did not say.
-    let mut accounts = KillAccounts::new(false);
-    accounts.resume(KnownKills::new(), Vec::new());
-    accounts.look_below(&below("/a"));
-    accounts.adopt(OTHER, counted(2), at(1000));
-    accounts.all_are_found();
-    assert_eq!(settle(&mut accounts, 9000), [(OTHER, 2)]);
 }
 
 #[test]

@@ -55,8 +55,7 @@ impl CpuFile {
         pod_entries: PodEntries,
         containers: &ContainerIds,
     ) -> Result<Self, StateFileError> {
-        let data = super::data_of(bytes).and_then(|it| Raw::read_data(&it, pod_entries).ok());
-        let raw = match (data, pod_entries) {
+        let raw = match (Raw::read_v4(bytes, pod_entries), pod_entries) {
             (Some(raw), _) => raw,
             (None, PodEntries::Yes) => Raw::read_v3(bytes)
                 .or_else(|_| Raw::read_v2(bytes, pod_entries))
@@ -160,14 +159,11 @@ impl Raw<Sets> {
         }
     }
 
-    /// Version 4: its text has no checksum in it.
-    fn read_data(data: &str, pod_entries: PodEntries) -> Result<Self, StateFileError> {
-        let mut raw: Self = json::parse(data.as_bytes())?;
+    fn read_v4(bytes: &[u8], pod_entries: PodEntries) -> Option<Self> {
+        let mut raw: Self = super::sealed(bytes)?;
         let pods = raw.pod_entries.take().unwrap_or_default();
         raw.pod_entries = (pod_entries == PodEntries::Yes).then_some(pods);
-        raw.has_few_pods()
-            .then_some(raw)
-            .ok_or(StateFileError::Corrupt)
+        raw.has_few_pods().then_some(raw)
     }
 
     fn read_v3(bytes: &[u8]) -> Result<Self, StateFileError> {

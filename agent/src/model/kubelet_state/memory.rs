@@ -90,8 +90,7 @@ impl MemoryFile {
         policy: &str,
         pod_entries: PodEntries,
     ) -> Result<Self, StateFileError> {
-        let data = super::data_of(bytes).and_then(|it| Self::read_data(&it, pod_entries).ok());
-        let file = match (data, pod_entries) {
+        let file = match (Self::read_v3(bytes, pod_entries), pod_entries) {
             (Some(file), _) => file,
             (None, PodEntries::Yes) => {
                 Self::read_v2(bytes).or_else(|_| Self::read_v1(bytes, pod_entries))?
@@ -107,12 +106,11 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// Version 3: its text has no checksum in it.
-    fn read_data(data: &str, pod_entries: PodEntries) -> Result<Self, StateFileError> {
-        let mut file: Self = json::parse(data.as_bytes())?;
+    fn read_v3(bytes: &[u8], pod_entries: PodEntries) -> Option<Self> {
+        let mut file: Self = super::sealed(bytes)?;
         let pods = file.pods.take().unwrap_or_default();
         file.pods = (pod_entries == PodEntries::Yes).then_some(pods);
-        Ok(file)
+        Some(file)
     }
 
     fn read_v2(bytes: &[u8]) -> Result<Self, StateFileError> {

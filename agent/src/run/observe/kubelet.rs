@@ -577,7 +577,7 @@ impl Loop {
 
     pub(super) fn tell_kubelet(&self) {
         let kubelet = self.kubelet.as_ref().ok();
-        let socket = kubelet.map(|it| it.settings.runtime_socket.clone());
+        let socket = kubelet.and_then(|it| it.settings.runtime_socket.clone());
         self.tree.set_runtime_socket(socket);
         if let Ok(Kubelet {
             settings, status, ..

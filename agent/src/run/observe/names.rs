@@ -56,9 +56,9 @@ pub(super) fn ask_runtime(
     };
     let (observe, of_sockets) = (observe.clone(), Arc::clone(tree));
     // One that does not tell on its command line was asked.
-    let of_kubelet = move || match of_sockets.runtime_socket() {
-        Some(known) => known,
-        None => kubelet::runtime_socket(&observe),
+    let of_kubelet = move || {
+        let known = of_sockets.runtime_socket();
+        known.or_else(|| kubelet::runtime_socket(&observe))
     };
     let sockets = move || sockets(endpoint.as_deref(), &of_kubelet);
     let (of_sink, log) = (Arc::clone(tree), log.clone());

@@ -77,8 +77,8 @@ struct Told {
     settings: Option<Result<ToldSettings, String>>,
     /// CPUs that kubelet says that it can give out, or why it does not say so, and the pid of that kubelet.
     allocatable: Option<(u32, Result<CpuSet, String>)>,
-    /// The socket of the runtime of the kubelet that is known, if it tells; `None`: none is known.
-    runtime_socket: Option<Option<PathBuf>>,
+    /// That of the kubelet that is known; `None`: none is known, or it does not tell.
+    runtime_socket: Option<PathBuf>,
     /// Of the Event that is written.
     outcome: Option<Outcome>,
     events_fault: Option<String>,
@@ -216,12 +216,12 @@ impl KubeTree {
         self.told().settings.take()
     }
 
-    /// `None`: no kubelet is known. Of a kubelet that does not tell its runtime's: `Some(None)`.
-    pub(super) fn set_runtime_socket(&self, socket: Option<Option<PathBuf>>) {
+    /// Of the kubelet that is known.
+    pub(super) fn set_runtime_socket(&self, socket: Option<PathBuf>) {
         self.told().runtime_socket = socket;
     }
 
-    pub(super) fn runtime_socket(&self) -> Option<Option<PathBuf>> {
+    pub(super) fn runtime_socket(&self) -> Option<PathBuf> {
         self.told().runtime_socket.clone()
     }
 
