@@ -7,9 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ballast::decide::missed_kills::GRACE;
 use ballast::model::forensics::{MAX_RECORD_BYTES, OomRecord, RecordId};
-use ballast::model::saved_counts::{self, SavedCounts, SavedSeries};
+use ballast::model::saved_counts::SavedSeries;
 use ballast::model::status::Status;
-use ballast::sources::checkpoint;
 use ballast::units::Limit;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::manifest::{Container, Manifest};
@@ -46,8 +45,7 @@ fn of_pods(agent: &Agent) -> Result<Vec<OomRecord>> {
 
 /// What the file of counts has of a pod's container.
 fn saved_kills(agent: &Agent, pod: &str) -> Result<f64> {
-    let path = agent.state().join("oom-counts.json");
-    let saved: SavedCounts = checkpoint::read(&path, saved_counts::KIND, saved_counts::VERSION)?;
+    let saved = agent.saved_counts()?;
     let of_pod = |it: &&SavedSeries| it.labels.get("pod").is_some_and(|it| it == pod);
     let kills = saved.0.get("ballast_oom_kills_total").into_iter().flatten();
     Ok(kills.filter(of_pod).map(|it| it.value).sum())

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ballast::model::forensics::OomRecord;
 use ballast::model::record::EventRecord;
+use ballast::model::saved_counts::{self, SavedCounts};
 use ballast::model::stats::StatsSnapshot;
 use ballast::model::status::{PodEntry, Status};
 use ballast::observe::protocol::{Answer, Request};
+use ballast::sources::checkpoint;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -366,6 +368,16 @@ impl Agent {
             .lines()
             .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
             .collect()
+    }
+
+    /// What the file of the counts of kills has.
+    pub fn saved_counts(&self) -> Result<SavedCounts> {
+        let path = self.state().join("oom-counts.json");
+        Ok(checkpoint::read(
+            &path,
+            saved_counts::KIND,
+            saved_counts::VERSION,
+        )?)
     }
 
     /// All forensic records of OOM kills, oldest first, also of agents before this one.

@@ -20,7 +20,6 @@ use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{
     AttributionMethod, CgroupId, CgroupLineage, NamespaceRole, OomConstraint, OomKill,
 };
-use crate::model::kube_cgroup;
 use crate::model::pod::PodUid;
 use crate::model::record::{OomScope, PodRef};
 use crate::model::runtime_names::Identified;
@@ -68,8 +67,9 @@ pub struct CgroupIndex {
 }
 
 impl CgroupIndex {
-    /// Registers a cgroup, or replaces what was known of it.
+    /// Registers a cgroup that is there, or replaces what was known of it.
     pub fn insert(&mut self, id: CgroupId, owner: Owner) {
+        self.removed.remove(&id);
         self.owners.insert(id, Arc::new(owner));
     }
 
@@ -111,10 +111,9 @@ impl CgroupIndex {
         let Ok(path) = parent.path.join(name) else {
             return Made::Unknown;
         };
-        let found = kube_cgroup::parse(&path, root).filter(|it| it.inner.is_empty());
-        match found.and_then(|it| Level::of(it.level)) {
-            Some(level) => {
-                self.insert(made.cgroup_id, Owner { level, path });
+        match Owner::at(&path, root) {
+            Some(owner) => {
+                self.insert(made.cgroup_id, owner);
                 Made::Registered
             }
             None => Made::Inner,

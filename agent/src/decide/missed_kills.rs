@@ -11,7 +11,8 @@
 //!
 //! What is known outlives the agent, beside its counters of kills and saved with them: the next one holds the
 //! kernel's counts against that, so that whatever a dying agent took along, or happened while none ran, is
-//! reported from the rings or missed.
+//! reported from the rings or missed. So does what is counted and not known yet: neither agent needs to live for
+//! [`GRACE`], nor the cgroup until there is a third.
 //!
 //! Invariant: an account is of a cgroup id, never of a name: a cgroup that is made again begins anew.
 //! A kill is missed once.
@@ -54,8 +55,8 @@ pub struct Missed {
     pub at: Duration,
 }
 
-/// Kills that are known, by cgroup: what one agent leaves to the next.
-pub type KnownKills = BTreeMap<CgroupId, u64>;
+/// Kills by cgroup: those that are known, or those that the kernel has counted.
+pub type KillsByCgroup = BTreeMap<CgroupId, u64>;
 
 /// Cgroups without an account of which kills are known, at most: of those that nobody has registered yet, and of those
 /// that are registered no more.
@@ -69,13 +70,13 @@ pub struct KillAccounts {
     is_silent: bool,
     /// What earlier agents knew, of cgroups that have no account yet. `None`: none has counted on this node,
     /// so what the kernel has counted until now was nobody's to tell.
-    before: Option<KnownKills>,
+    before: Option<KillsByCgroup>,
     /// Below which cgroups those lie of which kills are known; empty: nobody has said so.
     roots: Vec<CgroupPath>,
     /// What is found now lies below others.
     is_elsewhere: bool,
     /// Reports of cgroups that have no account yet.
-    early: KnownKills,
+    early: KillsByCgroup,
     accounts: BTreeMap<CgroupId, Account>,
 }
 
@@ -100,8 +101,27 @@ impl KillAccounts {
         }
     }
 
-    /// With what the agents before knew, and below which cgroups.
-    pub fn resume(&mut self, known: KnownKills, roots: Vec<CgroupPath>) {
+    /// With what the agents before knew, what the kernel had counted of cgroups of which that was not all, and below
+    /// which cgroups they lie. Who is found again is there, and else it is taken to be gone.
+    pub fn resume(
+        &mut self,
+        mut known: KillsByCgroup,
+        counted: &KillsByCgroup,
+        roots: Vec<CgroupPath>,
+        now: Duration,
+    ) {
+        for (cgroup, counted) in counted {
+            let mut account = Account {
+                counted: *counted,
+                is_removed: true,
+                ..Account::new(known.get(cgroup).copied().unwrap_or_default())
+            };
+            account.look(now);
+            if account.open.is_some() {
+                known.remove(cgroup);
+                self.accounts.insert(*cgroup, account);
+            }
+        }
         self.before = Some(known);
         self.roots = roots;
     }
@@ -127,15 +147,20 @@ impl KillAccounts {
     }
 
     /// What the next agent is to know. `None`: not everything that was there before is looked at yet.
-    pub fn known(&self) -> Option<KnownKills> {
+    pub fn known(&self) -> Option<KillsByCgroup> {
         let mut known = self.before.clone()?;
         for (cgroup, n) in &self.early {
             *known.entry(*cgroup).or_default() += n;
         }
-        let accounts = self.accounts.iter().filter(|(_, it)| !it.is_removed);
-        known.extend(accounts.map(|(cgroup, it)| (*cgroup, it.known)));
+        known.extend(self.accounts.iter().map(|(cgroup, it)| (*cgroup, it.known)));
         known.retain(|_, n| *n > 0);
         Some(known)
+    }
+
+    /// What the kernel has counted of those cgroups of which it is more than what is known.
+    pub fn open(&self) -> KillsByCgroup {
+        let open = self.accounts.iter().filter(|(_, it)| it.open.is_some());
+        open.map(|(cgroup, it)| (*cgroup, it.counted)).collect()
     }
 
     /// Kills that are known in a cgroup that has an account. `None`: no agent before has counted, and what it knew
@@ -170,7 +195,8 @@ impl KillAccounts {
     /// A cgroup that was found, as counted at `now` or later. Whether something is counted that is not known yet.
     pub fn adopt(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) -> bool {
         self.find_again(cgroup);
-        if let Some(account) = self.accounts.get(&cgroup) {
+        if let Some(account) = self.accounts.get_mut(&cgroup) {
+            account.count(counted, now);
             return account.open.is_some();
         }
         let mut account = match self.known_of(cgroup) {
@@ -180,8 +206,7 @@ impl KillAccounts {
                 ..Account::new(processes(counted, 0))
             },
         };
-        account.counted = processes(counted, account.known);
-        account.look(now);
+        account.count(counted, now);
         let is_open = account.open.is_some();
         self.accounts.insert(cgroup, account);
         is_open
@@ -232,9 +257,7 @@ impl KillAccounts {
             return false;
         };
         let was_open = account.open.is_some();
-        let n = processes(counted, account.known);
-        account.counted = account.counted.max(n);
-        account.look(now);
+        account.count(counted, now);
         account.open.is_some() && !was_open
     }
 
@@ -310,7 +333,7 @@ impl KillAccounts {
 }
 
 /// The oldest go: ids grow.
-fn bound(kills: &mut KnownKills) {
+fn bound(kills: &mut KillsByCgroup) {
     while kills.len() > MAX_EARLY {
         kills.pop_first();
     }
@@ -325,6 +348,11 @@ impl Account {
             open: None,
             is_removed: false,
         }
+    }
+
+    fn count(&mut self, counted: OomCount, now: Duration) {
+        self.counted = self.counted.max(processes(counted, self.known));
+        self.look(now);
     }
 
     fn look(&mut self, now: Duration) {

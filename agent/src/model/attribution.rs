@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::cgroup_path::CgroupPath;
-use super::kube_cgroup::{ContainerKey, KubeLevel};
+use super::kube_cgroup::{self, ContainerKey, KubeLevel};
 use super::pod::{PodUid, QosClass};
 use super::record::{OomScope, PodRef};
 use super::workload::Workload;
@@ -48,6 +48,15 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// That of a cgroup on a node whose pods lie below `root`. `None`: it is none of kubelet's or its runtime's.
+    pub fn at(path: &CgroupPath, root: &CgroupPath) -> Option<Self> {
+        let found = kube_cgroup::parse(path, root).filter(|it| it.inner.is_empty())?;
+        Some(Self {
+            level: Level::of(found.level)?,
+            path: path.clone(),
+        })
+    }
+
     /// Of its pod; `None` above the pods.
     pub fn uid(&self) -> Option<&PodUid> {
         match &self.level {

@@ -28,9 +28,11 @@ pub struct SavedSeries {
 /// Stands among the families: how many kills of a cgroup are known. An agent that does not know it passes
 /// it over.
 const KNOWN: &str = "known_oom_kills";
+/// Stands there too: how many kills of a cgroup are counted of which not all are known.
+const OPEN: &str = "open_oom_kills";
 /// Stands there too: below which cgroups these lie.
 const ROOTS: &str = "known_oom_kills_below";
-const ROOT: &str = "cgroup";
+const PATH: &str = "cgroup";
 const BOOT_ID: &str = "boot_id";
 const CGROUP_ID: &str = "cgroup_id";
 
@@ -42,6 +44,14 @@ const CONTAINER_ID: &str = "container_id";
 /// Stands there too: kills of pods whose workload nobody has told.
 const WITHOUT_WORKLOAD: &str = "oom_kills_without_workload";
 
+/// Kills of a cgroup that the kernel has counted, of which not all are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenKills {
+    pub counted: u64,
+    /// Of the cgroup. `None`: nobody knew.
+    pub path: Option<CgroupPath>,
+}
+
 /// By the UID of a pod and the name of a container, or its id where nobody has told the name; empty for a kill in none
 /// of its containers. A name, of 63 characters at most (RFC 1123), is none of the ids, which have 64.
 pub type KillsByContainer = BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>;
@@ -50,10 +60,7 @@ impl SavedCounts {
     /// Adds the kills that are known, by cgroup. Ids are those of one boot.
     pub fn set_known_kills(&mut self, known: &BTreeMap<CgroupId, u64>, boot_id: &str) {
         let series = known.iter().map(|(cgroup, n)| SavedSeries {
-            labels: BTreeMap::from([
-                (BOOT_ID.to_owned(), boot_id.to_owned()),
-                (CGROUP_ID.to_owned(), cgroup.0.to_string()),
-            ]),
+            labels: of_boot(*cgroup, boot_id),
             value: as_value(*n),
         });
         self.0.insert(KNOWN.to_owned(), series.collect());
@@ -61,20 +68,45 @@ impl SavedCounts {
 
     /// Those of this boot. `None`: nobody has saved any, so nobody has counted on this node.
     pub fn known_kills(&self, boot_id: &str) -> Option<BTreeMap<CgroupId, u64>> {
-        let series = self.0.get(KNOWN)?.iter();
-        let of_this_boot =
-            series.filter(|it| it.labels.get(BOOT_ID).is_some_and(|it| it == boot_id));
-        let known = of_this_boot.filter_map(|it| {
-            let cgroup = it.labels.get(CGROUP_ID)?.parse().ok()?;
-            Some((CgroupId(cgroup), as_count(it.value)))
+        let known = self.0.get(KNOWN)?.iter().filter_map(|it| {
+            let cgroup = cgroup_of(it, boot_id)?;
+            Some((cgroup, as_count(it.value)))
         });
         Some(known.collect())
+    }
+
+    /// Adds what is counted and not known, as [`SavedCounts::set_known_kills`] does.
+    pub fn set_open_kills(&mut self, open: &BTreeMap<CgroupId, OpenKills>, boot_id: &str) {
+        let series = open.iter().map(|(cgroup, it)| {
+            let mut labels = of_boot(*cgroup, boot_id);
+            let path = it.path.iter();
+            labels.extend(path.map(|it| (PATH.to_owned(), it.to_string())));
+            let value = as_value(it.counted);
+            SavedSeries { labels, value }
+        });
+        let series: Vec<SavedSeries> = series.collect();
+        if !series.is_empty() {
+            self.0.insert(OPEN.to_owned(), series);
+        }
+    }
+
+    /// Those of this boot.
+    pub fn open_kills(&self, boot_id: &str) -> BTreeMap<CgroupId, OpenKills> {
+        let saved = self.0.get(OPEN).into_iter().flatten();
+        let open = saved.filter_map(|it| {
+            let open = OpenKills {
+                counted: as_count(it.value),
+                path: it.labels.get(PATH).and_then(|it| it.parse().ok()),
+            };
+            Some((cgroup_of(it, boot_id)?, open))
+        });
+        open.collect()
     }
 
     /// Adds below which cgroups those with known kills lie.
     pub fn set_roots(&mut self, roots: &[CgroupPath]) {
         let series = roots.iter().map(|it| SavedSeries {
-            labels: BTreeMap::from([(ROOT.to_owned(), it.to_string())]),
+            labels: BTreeMap::from([(PATH.to_owned(), it.to_string())]),
             value: 1.0,
         });
         let series: Vec<SavedSeries> = series.collect();
@@ -86,7 +118,7 @@ impl SavedCounts {
     /// Empty: nobody has said so.
     pub fn roots(&self) -> Vec<CgroupPath> {
         let saved = self.0.get(ROOTS).into_iter().flatten();
-        let roots = saved.filter_map(|it| it.labels.get(ROOT)?.parse().ok());
+        let roots = saved.filter_map(|it| it.labels.get(PATH)?.parse().ok());
         roots.collect()
     }
 
@@ -138,6 +170,20 @@ impl SavedCounts {
     }
 }
 
+fn of_boot(cgroup: CgroupId, boot_id: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (BOOT_ID.to_owned(), boot_id.to_owned()),
+        (CGROUP_ID.to_owned(), cgroup.0.to_string()),
+    ])
+}
+
+/// `None`: it is of another boot, or says nothing that is understood.
+fn cgroup_of(series: &SavedSeries, boot_id: &str) -> Option<CgroupId> {
+    let labels = &series.labels;
+    labels.get(BOOT_ID).filter(|it| *it == boot_id)?;
+    labels.get(CGROUP_ID)?.parse().ok().map(CgroupId)
+}
+
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 fn as_value(n: u64) -> f64 {
     n as f64
@@ -171,5 +217,21 @@ mod tests {
         assert_eq!(saved.known_kills("a"), Some(known));
         assert_eq!(saved.known_kills("b"), Some(BTreeMap::new()));
         assert_eq!(saved.roots(), roots);
+    }
+
+    #[test]
+    fn open_kills_are_of_one_boot() {
+        let path = Some("/kubepods/podb".parse().expect("a path"));
+        let open = [(7, 2, path), (8, 1, None)];
+        let open = open.map(|(id, counted, path)| (CgroupId(id), OpenKills { counted, path }));
+        let open = BTreeMap::from(open);
+        let mut saved = SavedCounts::default();
+        saved.set_open_kills(&BTreeMap::new(), "a");
+        assert_eq!(saved, SavedCounts::default());
+        saved.set_open_kills(&open, "a");
+        let text = serde_json::to_string(&saved).expect("JSON");
+        let saved: SavedCounts = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(saved.open_kills("a"), open);
+        assert_eq!(saved.open_kills("b"), BTreeMap::new());
     }
 }

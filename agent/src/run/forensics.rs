@@ -29,7 +29,7 @@ use crate::model::event::OomKill;
 use crate::model::forensics::{AgentState, LaterVictim, OomRecord, Part, RecordId, Scene, Trend};
 use crate::model::history::{History, NodeSample};
 use crate::model::record::{Event, EventDetail};
-use crate::model::saved_counts::{KIND, SavedCounts, VERSION};
+use crate::model::saved_counts::{KIND, OpenKills, SavedCounts, VERSION};
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::RecordResult;
 use crate::observe::{chain, oom_records};
@@ -245,8 +245,8 @@ fn start(
     let counts = state.join(COUNTS);
     match restore_counts(&counts, &metrics) {
         Ok(saved) => {
-            if let Some(known) = boot_id.as_ref().and_then(|it| saved.known_kills(it)) {
-                shared.kill_counts.resume(known, saved.roots());
+            if let Some(boot_id) = &boot_id {
+                resume_counts(&saved, boot_id, &shared);
             }
         }
         Err(fault) => faults.push(fault),
@@ -288,6 +288,27 @@ fn start(
         handle: KeeperHandle(Some(thread)),
         faults,
     })
+}
+
+/// Whose kills are known goes on, and whose are not known yet.
+fn resume_counts(saved: &SavedCounts, boot_id: &str, shared: &Shared) {
+    let Some(known) = saved.known_kills(boot_id) else {
+        return;
+    };
+    let roots = saved.roots();
+    let open = saved.open_kills(boot_id);
+    let mut index = shared.index_mut();
+    for (id, open) in &open {
+        let path = open.path.as_ref();
+        let owner = path.and_then(|it| roots.iter().find_map(|root| Owner::at(it, root)));
+        if let Some(owner) = owner {
+            index.insert(*id, owner);
+            index.retire(*id);
+        }
+    }
+    drop(index);
+    let counted = open.into_iter().map(|(id, it)| (id, it.counted)).collect();
+    shared.kill_counts.resume(known, &counted, roots);
 }
 
 fn spawn(
@@ -541,7 +562,13 @@ impl Keeper {
             let _telling = kills.telling();
             let mut counts = self.metrics.oom_counts();
             if let (Some(known), Some(boot_id)) = (kills.known(), &self.boot_id) {
+                let path = |id| Some(self.shared.index().get(id)?.owner?.path.clone());
+                let open = kills.open().into_iter().map(|(id, counted)| {
+                    let path = path(id);
+                    (id, OpenKills { counted, path })
+                });
                 counts.set_known_kills(&known, boot_id);
+                counts.set_open_kills(&open.collect(), boot_id);
                 counts.set_roots(&kills.roots());
             }
             counts

@@ -15,7 +15,7 @@ use super::forensics::CountSaver;
 use super::kernel::{News, Shared, Tell};
 use super::worker::{Stop, Worker};
 use crate::decide::kernel_records::{Handled, missed_record};
-use crate::decide::missed_kills::{Cause, KillAccounts, KnownKills, Missed};
+use crate::decide::missed_kills::{Cause, KillAccounts, KillsByCgroup, Missed};
 use crate::model::attribution::{Attributed, Level};
 use crate::model::cgroup_files::OomCount;
 use crate::model::cgroup_path::CgroupPath;
@@ -64,9 +64,15 @@ impl KillCounts {
         self.trees.set(Arc::clone(trees)).ok();
     }
 
-    /// With what the agents before knew, before any cgroup is found.
-    pub(super) fn resume(&self, known: KnownKills, roots: Vec<CgroupPath>) {
-        self.accounts().resume(known, roots);
+    /// See [`KillAccounts::resume`]. Before any cgroup is found.
+    pub(super) fn resume(
+        &self,
+        known: KillsByCgroup,
+        counted: &KillsByCgroup,
+        roots: Vec<CgroupPath>,
+    ) {
+        let now = clock::boottime();
+        self.accounts().resume(known, counted, roots, now);
     }
 
     /// See [`KillAccounts::look_below`].
@@ -84,8 +90,13 @@ impl KillCounts {
     }
 
     /// See [`KillAccounts::known`].
-    pub(super) fn known(&self) -> Option<KnownKills> {
+    pub(super) fn known(&self) -> Option<KillsByCgroup> {
         self.accounts().known()
+    }
+
+    /// See [`KillAccounts::open`].
+    pub(super) fn open(&self) -> KillsByCgroup {
+        self.accounts().open()
     }
 
     /// See [`KillAccounts::known_in`].
@@ -282,6 +293,8 @@ struct Accountant {
     counters: OomCounters,
     /// Counts that are about to change: when each is read again, and the gap after that.
     looks: BTreeMap<CgroupId, (Duration, Duration)>,
+    /// What was counted and not known when the counts were last saved.
+    saved: KillsByCgroup,
     log: EventLog,
     metrics: Metrics,
     saver: CountSaver,
@@ -306,6 +319,7 @@ pub(super) fn compare_kills(
         shared: Arc::clone(shared),
         counters,
         looks: BTreeMap::new(),
+        saved: KillsByCgroup::new(),
         log,
         metrics,
         saver,
@@ -345,6 +359,11 @@ impl Accountant {
         };
         for told in told {
             self.tell(told);
+        }
+        let open = self.shared.kill_counts.open();
+        if open != self.saved {
+            self.saved = open;
+            self.saver.save();
         }
     }
 

@@ -359,6 +359,8 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         state.tell_loop(to_loop.clone()),
     )?;
     let listener = state.start_listening(&log, recorder.recorder, to_loop.clone())?;
+    let above = kubepods.parent();
+    shared.kill_counts.look_below(above.as_slice());
     state.recover(listener.as_ref().map(|it| it.waiting.as_slice()))?;
     shared.kill_counts.all_are_found();
     // For the next agent.

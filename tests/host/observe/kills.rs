@@ -6,6 +6,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use ballast::decide::missed_kills::GRACE;
 use ballast::model::record::{EventRecord, OomScope};
+use ballast::sources::bpf::Streams;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
@@ -294,6 +295,50 @@ fn a_container_that_is_gone_when_the_agent_is_back_has_its_kill() -> Result<()> 
         })?;
         thread::sleep(2 * GRACE);
         check(agent)
+    })
+}
+
+/// Its report is lost, the next agent is killed while it waits for one, and the cgroup is gone when the third comes.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_that_no_agent_lived_to_compare_is_missed_once() -> Result<()> {
+    everywhere("third", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = limited(&pod, 34)?;
+        agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
+        agent.kill()?;
+        Streams::unpin_all(&agent.pin_directory)?;
+        let program = container.run(&format!("{EATER_AS_CHILD}; exec sleep 3600"))?;
+        until("it is killed", || {
+            let n = cgroup::oom_kills(&container.path)?;
+            ensure!(n == 1, "{n} kills");
+            Ok(())
+        })?;
+        agent.start()?;
+        until("what the kernel has counted is saved", || {
+            let saved = agent.saved_counts()?;
+            let open = saved.0.get("open_oom_kills");
+            ensure!(open.is_some(), "{saved:?}");
+            Ok(())
+        })?;
+        agent.kill()?;
+        drop(program);
+        container.remove();
+        pod.remove();
+        agent.start()?;
+        let check = || -> Result<()> {
+            let page = scrape::page(&agent.metrics, "/metrics")?;
+            let labels = [("pod_uid", &*pod.uid), ("container_id", &*container.id)];
+            let kills = page.value("ballast_oom_kills_total", &labels);
+            let missed = page.value("ballast_oom_missed_kills_total", &[("cause", "lost")]);
+            ensure!(
+                (kills, missed) == (Some(1.0), Some(1.0)),
+                "{kills:?} kills, {missed:?} missed"
+            );
+            Ok(())
+        };
+        until("it is counted", check)?;
+        thread::sleep(2 * GRACE);
+        check()
     })
 }
 

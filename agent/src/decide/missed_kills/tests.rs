@@ -129,8 +129,17 @@ fn below(root: &str) -> Vec<CgroupPath> {
 /// Those of the next agent, which finds what one before it knew.
 fn resumed(is_unified: bool, known: u64) -> KillAccounts {
     let mut accounts = KillAccounts::new(is_unified);
-    accounts.resume(KnownKills::from([(CONTAINER, known)]), below("/a"));
+    let known = KillsByCgroup::from([(CONTAINER, known)]);
+    accounts.resume(known, &KillsByCgroup::new(), below("/a"), at(500));
     accounts
+}
+
+/// The agent after one that ends at `ms`.
+fn next_of(accounts: &KillAccounts, ms: u64) -> KillAccounts {
+    let known = accounts.known().expect("all are found");
+    let mut next = KillAccounts::new(accounts.is_unified());
+    next.resume(known, &accounts.open(), accounts.roots().to_vec(), at(ms));
+    next
 }
 
 #[test]
@@ -145,7 +154,10 @@ fn what_was_counted_before_any_agent_is_known() {
     accounts.count(CONTAINER, counted(6), at(9000));
     assert_eq!(settle(&mut accounts, 11_000), [(CONTAINER, 1)]);
     accounts.all_are_found();
-    assert_eq!(accounts.known(), Some(KnownKills::from([(CONTAINER, 6)])));
+    assert_eq!(
+        accounts.known(),
+        Some(KillsByCgroup::from([(CONTAINER, 6)]))
+    );
 }
 
 #[test]
@@ -168,15 +180,14 @@ fn what_is_known_goes_on_with_the_next_agent() {
     first.count(CONTAINER, counted(3), at(200));
     assert_eq!(settle(&mut first, 3000), [(CONTAINER, 1)]);
     let known = first.known().expect("all are found");
-    assert_eq!(known, KnownKills::from([(CONTAINER, 3)]));
-    let mut next = KillAccounts::new(false);
-    next.resume(known.clone(), Vec::new());
+    assert_eq!(known, KillsByCgroup::from([(CONTAINER, 3)]));
+    let mut next = next_of(&first, 3500);
     assert_eq!(next.known(), Some(known), "before any cgroup is found");
     next.adopt(CONTAINER, counted(3), at(4000));
     next.all_are_found();
     assert_eq!(settle(&mut next, 9000), []);
     next.end(CONTAINER);
-    assert_eq!(next.known(), Some(KnownKills::new()));
+    assert_eq!(next.known(), Some(KillsByCgroup::new()));
 }
 
 #[test]
@@ -190,9 +201,7 @@ fn of_a_tree_that_nobody_has_looked_at_only_what_comes_is_missed() {
     accounts.count(OTHER, counted(21), at(9000));
     assert_eq!(settle(&mut accounts, 20_000), [(OTHER, 1)]);
     // That of before is looked at again, by this agent or by the next.
-    let known = accounts.known().expect("all are found");
-    let mut next = KillAccounts::new(false);
-    next.resume(known, accounts.roots().to_vec());
+    let next = next_of(&accounts, 20_000);
     for mut accounts in [accounts, next] {
         accounts.look_below(&below("/a"));
         accounts.adopt(CONTAINER, counted(4), at(20_000));
@@ -212,7 +221,8 @@ fn what_lies_where_it_was_looked_at_before_was_made_since() {
         (Vec::new(), below("/a")),
     ] {
         let mut accounts = KillAccounts::new(false);
-        accounts.resume(KnownKills::from([(CONTAINER, 3)]), before.clone());
+        let known = KillsByCgroup::from([(CONTAINER, 3)]);
+        accounts.resume(known, &KillsByCgroup::new(), before.clone(), at(500));
         accounts.look_below(&now);
         accounts.adopt(OTHER, counted(2), at(1000));
         accounts.all_are_found();
@@ -241,7 +251,7 @@ fn a_cgroup_that_was_lost_and_is_found_is_known() {
     // One whose end was told is over.
     accounts.lose(CONTAINER);
     accounts.end(CONTAINER);
-    assert_eq!(accounts.known(), Some(KnownKills::new()));
+    assert_eq!(accounts.known(), Some(KillsByCgroup::new()));
 }
 
 #[test]
@@ -287,6 +297,62 @@ fn what_an_agent_took_along_when_it_died_is_missed() {
     assert_eq!(settle(&mut accounts, 3000), [(CONTAINER, 1)]);
     accounts.count(CONTAINER, counted(5), at(4000));
     assert_eq!(settle(&mut accounts, 9000), []);
+}
+
+#[test]
+fn what_no_agent_lives_long_enough_to_compare_is_missed_once() {
+    for is_gone in [false, true] {
+        let mut first = resumed(false, 3);
+        first.adopt(CONTAINER, counted(5), at(1000));
+        first.all_are_found();
+        if is_gone {
+            first.end(CONTAINER);
+        }
+        assert_eq!(settle(&mut first, 2900), []);
+        // Nor does the second find the cgroup.
+        let mut second = next_of(&first, 3000);
+        second.all_are_found();
+        assert_eq!(settle(&mut second, 4900), []);
+        let mut third = next_of(&second, 5000);
+        third.all_are_found();
+        // One waited in the ring.
+        third.report(&kill(950, CONTAINER));
+        assert_eq!(settle(&mut third, 6999), []);
+        assert_eq!(settle(&mut third, 7000), [(CONTAINER, 1)], "{is_gone}");
+        assert!(third.is_empty());
+        let mut last = next_of(&third, 8000);
+        assert_eq!(last.open(), KillsByCgroup::new());
+        assert_eq!(settle(&mut last, 20_000), []);
+    }
+}
+
+#[test]
+fn a_cgroup_with_open_kills_that_is_found_again_goes_on() {
+    let mut first = resumed(false, 3);
+    first.adopt(CONTAINER, counted(4), at(1000));
+    first.all_are_found();
+    let mut next = next_of(&first, 2000);
+    // Killed while no agent ran.
+    assert!(next.adopt(CONTAINER, counted(6), at(2100)));
+    next.all_are_found();
+    // The first that was compared is that of before.
+    assert_eq!(settle(&mut next, 4000), [(CONTAINER, 1)]);
+    assert_eq!(settle(&mut next, 6000), [(CONTAINER, 2)]);
+    assert_eq!(next.len(), 1, "it is there");
+    assert_eq!(next.known(), Some(KillsByCgroup::from([(CONTAINER, 6)])));
+}
+
+#[test]
+fn what_is_known_by_the_end_is_not_open_with_the_next() {
+    let mut first = resumed(false, 3);
+    first.adopt(CONTAINER, counted(4), at(1000));
+    first.all_are_found();
+    first.report(&kill(950, CONTAINER));
+    // Reported, and not compared yet.
+    assert!(first.is_open());
+    let mut next = next_of(&first, 2000);
+    next.adopt(CONTAINER, counted(4), at(2100));
+    assert_eq!(settle(&mut next, 9000), []);
 }
 
 #[test]
