@@ -15,6 +15,7 @@ use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::scrape;
+use ballast_tests::wait::until;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
@@ -446,6 +447,14 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
         agent.put(&pod.container(Container::sh("app", &deleted)))?;
     }
     let limits = json!({"ephemeral-storage": "1Mi"});
+    // The files of one container are not held against the limit of another.
+    let limited = |container: Container, limit: &str| {
+        container.resources(json!({}), json!({"ephemeral-storage": limit}))
+    };
+    let shared = Manifest::new("shared")
+        .container(limited(Container::idle("a-logger"), "1Mi"))
+        .container(limited(write("file"), "64Mi"));
+    agent.put(&shared)?;
     agent.put(&Manifest::new("logs").container(write("&1").resources(json!({}), limits)))?;
     // Walked again after a minute where a walk came before all was written, which may be longer than
     // patience lasts.
@@ -466,6 +475,17 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
     for name in ["within", "deleted-within"] {
         agent.wait_pod(name, "runs", is_running)?;
     }
+    let is_measured = || {
+        until("the files are seen", || {
+            let stats = agent.stats()?;
+            let pod = stats.pods.iter().find(|it| it.pod.name == "shared");
+            let seen = pod.and_then(|it| it.ephemeral_storage);
+            ensure!(seen >= Some(4 * MIB), "{seen:?}");
+            Ok(())
+        })
+    };
+    is_measured().or_else(|_| is_measured())?;
+    agent.wait_pod("shared", "runs", is_running)?;
     Ok(())
 }
 

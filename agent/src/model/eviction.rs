@@ -541,6 +541,9 @@ pub struct PodFigures {
     pub storage: Option<u64>,
     pub containers: BTreeMap<String, ContainerFigures>,
     pub volumes: BTreeMap<String, DiskUse>,
+    /// On the node's file system beside these: what containers share, and what those left that have ended.
+    #[serde(default, skip_serializing_if = "DiskUse::is_unknown")]
+    pub shared: DiskUse,
     /// When the first of the walks began that found what is on disk. `None`: some of it was not
     /// measured, or not all of it could be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -560,6 +563,12 @@ pub struct ContainerFigures {
 pub struct DiskUse {
     pub bytes: Option<u64>,
     pub inodes: Option<u64>,
+}
+
+impl DiskUse {
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// One pod in a snapshot.

@@ -163,6 +163,7 @@ impl PodStats {
             storage: self.ephemeral_storage,
             containers: containers.collect(),
             volumes: self.volumes.clone(),
+            shared: DiskUse::default(),
             disk_at: None,
         })
     }

@@ -506,6 +506,7 @@ impl Trend<'_> {
             processes: grown(before.processes, last.processes),
             tasks: grown(before.tasks, last.tasks),
             storage: grown(before.storage, last.storage),
+            shared: disk(before.shared, last.shared),
             ..last.clone()
         };
         for (name, it) in &mut figures.containers {

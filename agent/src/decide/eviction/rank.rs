@@ -141,7 +141,9 @@ fn disk(
         .iter()
         .filter(|it| measured.local_volumes && it.is_local)
         .map(|it| figures.volumes.get(&it.name).and_then(&of));
-    let mut parts = root_fs.chain(logs).chain(volumes).peekable();
+    let shared = of(&figures.shared).filter(|_| measured.logs);
+    let parts = root_fs.chain(logs).chain(volumes);
+    let mut parts = parts.chain(shared.map(Some)).peekable();
     if parts.peek().is_none() {
         return Some(0);
     }

@@ -69,6 +69,14 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    /// Whose the files in the pod's directory are: containers share it. `None`: nobody can tell, or who can has ended.
+    pub(super) fn only_container(&self) -> Option<&str> {
+        match (&*self.facts.containers, &*self.containers) {
+            ([_] | [], [(name, _)]) => Some(name),
+            _ => None,
+        }
+    }
+
     fn of(entry: &PodEntry, facts: &Arc<PodFacts>, paths: &StatePaths) -> Self {
         let pod = &entry.state.pod;
         let volumes = pod.volumes.iter().filter_map(|it| match it.source {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::decide::eviction::rank::rank;
+use crate::decide::eviction::rank::{known_usage, rank};
 
 const MEMORY: Signal = Signal::MemoryAvailable;
 
@@ -182,6 +182,38 @@ fn disk(name: &str, parts: [(u64, u64); 3], request: u64) -> PodReading {
             it.containers.insert("c".to_owned(), container);
             it.volumes.insert("v".to_owned(), volume);
         })
+}
+
+#[test]
+fn what_ended_containers_left_counts_for_their_pod() {
+    let left = |name: &str, bytes: u64| {
+        pod(name).figures(|it| {
+            it.shared = DiskUse {
+                bytes: Some(bytes),
+                inodes: Some(bytes),
+            };
+        })
+    };
+    let pods = [
+        disk("runs", [(5 * GI, 9), (0, 0), (0, 0)], 0),
+        left("crashes", 50 * GI),
+        left("empty", 0),
+    ];
+    for signal in [Signal::NodeFsAvailable, Signal::NodeFsInodesFree] {
+        let ranked = rank(signal, FsLayout::One, Compat::Ballast, &pods);
+        let names: Vec<_> = ranked
+            .iter()
+            .map(|it| &*it.reading.facts.pod.name)
+            .collect();
+        assert_eq!(names, ["crashes", "runs", "empty"]);
+        assert_eq!(ranked[0].usage, Some(50 * GI));
+        assert_eq!(known_usage(signal, FsLayout::One, &pods[2]), Some(0));
+    }
+    // They lie on the node's file system, not where images do.
+    let of_images = known_usage(Signal::ImageFsAvailable, FsLayout::ImageFs, &pods[1]);
+    assert_eq!(of_images, Some(0));
+    let of_node = known_usage(Signal::NodeFsAvailable, FsLayout::ImageFs, &pods[1]);
+    assert_eq!(of_node, Some(50 * GI));
 }
 
 #[test]

@@ -67,8 +67,8 @@ pub(super) struct Pending {
 
 /// Logs of all attempts but the newest go.
 fn prune_logs(pod: &Candidate) {
-    for (name, _) in &pod.containers {
-        if let Err(error) = logs::prune(&pod.logs.join(name), 1) {
+    for container in &pod.facts.containers {
+        if let Err(error) = logs::prune(&pod.logs.join(&container.name), 1) {
             tracing::warn!(error = crate::observe::chain(&error), "remove old logs");
         }
     }

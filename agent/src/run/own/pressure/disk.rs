@@ -34,9 +34,11 @@ const REST: Duration = Duration::from_millis(10);
 pub(super) struct PodDisk {
     /// All of it.
     pub storage: Option<u64>,
-    /// Logs of each container.
+    /// Of those that run.
     pub containers: BTreeMap<String, ContainerFigures>,
     pub volumes: BTreeMap<String, DiskUse>,
+    /// See [`PodFigures::shared`](crate::model::eviction::PodFigures::shared).
+    pub shared: DiskUse,
     /// When the first of these walks began. `None`: some of it was not measured, or not all of it could be.
     pub since: Option<Duration>,
 }
@@ -222,9 +224,9 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
         .iter()
         .filter_map(|(name, path)| Some((name.clone(), of(path)?)))
         .collect();
-    let directory = of(&pod.directory);
+    let (directory, logs) = (of(&pod.directory), of(&pod.logs));
     // A directory that is not there yet holds nothing: the other one tells of the pod.
-    let whole = [of(&pod.logs), directory];
+    let whole = [logs, directory];
     let storage = whole.iter().flatten().filter_map(|it| it.bytes);
     let is_local = |name: &str| {
         let mut facts = pod.facts.volumes.iter();
@@ -232,12 +234,11 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
     };
     // Volumes in memory are other file systems, and no part of the directory.
     let on_disk = volumes.iter().filter(|(name, _)| is_local(name));
-    let mut files = directory.map(|it| without(it, on_disk.map(|it| it.1)));
+    let files = directory.map(|it| without(it, on_disk.map(|it| it.1)));
+    let only = pod.only_container();
     let containers = pod.containers.iter().map(|(name, _)| {
         let figures = ContainerFigures {
-            // Containers share the pod's directory and have no file system of their own: what lies
-            // there beside the volumes counts once, for the first of them.
-            root_fs: match files.take() {
+            root_fs: match files.filter(|_| only.is_some()) {
                 Some(files) => files,
                 None => DiskUse {
                     bytes: directory.map(|_| 0),
@@ -249,6 +250,9 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
         };
         (name.clone(), figures)
     });
+    let containers: BTreeMap<String, ContainerFigures> = containers.collect();
+    let left = logs.map(|it| without(it, containers.values().map(|it| &it.logs)));
+    let files = files.filter(|_| only.is_none());
     let measured = trees(pod).into_iter().map(|path| {
         let measured = uses.get(&path)?;
         // What is not there is measured too.
@@ -258,8 +262,22 @@ fn figures(uses: &DiskUses, pod: &Candidate) -> PodDisk {
     PodDisk {
         since: measured.min().flatten(),
         storage: whole.iter().any(Option::is_some).then(|| storage.sum()),
-        containers: containers.collect(),
+        shared: sum([left, files].into_iter().flatten()),
+        containers,
         volumes,
+    }
+}
+
+/// Of what is known.
+fn sum(parts: impl Iterator<Item = DiskUse> + Clone) -> DiskUse {
+    let all = |of: fn(DiskUse) -> Option<u64>| {
+        let mut known = parts.clone().filter_map(of);
+        let first = known.next()?;
+        Some(known.fold(first, u64::saturating_add))
+    };
+    DiskUse {
+        bytes: all(|it| it.bytes),
+        inodes: all(|it| it.inodes),
     }
 }
 

@@ -31,6 +31,7 @@ impl Watcher {
             figures.disk_at = disk.since;
             figures.storage = disk.storage;
             figures.volumes = disk.volumes;
+            figures.shared = disk.shared;
             for (name, on_disk) in disk.containers {
                 let container = figures.containers.entry(name).or_default();
                 container.root_fs = on_disk.root_fs;
@@ -55,10 +56,12 @@ impl Watcher {
 
     /// Shows a sweep, with what is on disk.
     fn take_sweep(&mut self, mut snapshot: StatsSnapshot) {
+        let mut shared = BTreeMap::new();
         for pod in &mut snapshot.pods {
             let Some(disk) = self.disk.of(&pod.pod.uid) else {
                 continue;
             };
+            shared.insert(pod.pod.uid.clone(), disk.shared);
             pod.ephemeral_storage = disk.storage;
             pod.volumes = disk.volumes;
             for container in pod.containers.iter_mut().filter(|it| it.ended_at.is_none()) {
@@ -68,8 +71,12 @@ impl Watcher {
                 }
             }
         }
-        let figures = snapshot.pods.iter();
-        let figures = figures.filter_map(|it| Some((it.pod.uid.clone(), it.figures()?)));
+        let figures = snapshot.pods.iter().filter_map(|it| {
+            let uid = it.pod.uid.clone();
+            let shared = shared.get(&uid).copied().unwrap_or_default();
+            let figures = it.figures()?;
+            Some((uid, PodFigures { shared, ..figures }))
+        });
         self.take_figures(figures.collect());
         let is_relaxed = |uid: &PodUid, name: &str| {
             // In the order of their UIDs, as the loop keeps its pods.

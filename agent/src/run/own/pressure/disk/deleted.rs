@@ -134,13 +134,11 @@ impl Deleted {
             }
             let mut volumes = pod.volumes.iter();
             let volume = volumes.find(|(_, path)| file.path.starts_with(path));
-            // As with files beside the volumes: they count for the first container.
-            let first = disk.containers.values_mut().next();
-            let first = first.map(|it| &mut it.root_fs);
             let of_volume = volume.and_then(|(name, _)| disk.volumes.get_mut(name));
-            if let Some(disk_use) = of_volume.or(first) {
-                add(disk_use, file.bytes);
-            }
+            let only = pod.only_container();
+            let of_container = only.and_then(|it| disk.containers.get_mut(it));
+            let beside = of_container.map_or(&mut disk.shared, |it| &mut it.root_fs);
+            add(of_volume.unwrap_or(beside), file.bytes);
         }
         disk
     }

@@ -9,7 +9,8 @@ use std::fs;
 
 use super::*;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::eviction::PodFacts;
+use crate::model::eviction::{ContainerFacts, PodFacts, VolumeFacts};
+use crate::model::quantity::Quantity;
 use crate::model::record::PodRef;
 use crate::sys::scratch::Scratch;
 
@@ -67,4 +68,81 @@ fn what_a_pod_has_is_measured_again_without_another_order() {
     });
     let third = measuring.step(at(1063)).unwrap();
     assert_eq!(third.oldest, Some(at(1063)));
+}
+
+/// A pod of these containers, of which `running` run.
+fn pod_of(containers: &[&str], running: &[&str]) -> Candidate {
+    let pod = candidate();
+    let mut facts = (*pod.facts).clone();
+    facts.containers = containers.iter().map(|it| container(it)).collect();
+    facts.volumes = vec![VolumeFacts {
+        name: "shared".to_owned(),
+        is_local: true,
+        size_limit: None,
+    }];
+    Candidate {
+        facts: Arc::new(facts),
+        containers: running
+            .iter()
+            .map(|it| ((*it).to_owned(), CgroupPath::root()))
+            .collect(),
+        ..pod
+    }
+}
+
+fn container(name: &str) -> ContainerFacts {
+    ContainerFacts {
+        name: name.to_owned(),
+        memory_request: Quantity::ZERO,
+        storage_request: Quantity::ZERO,
+        storage_limit: None,
+    }
+}
+
+#[test]
+fn what_containers_share_and_what_they_left_is_no_ones_of_them() {
+    let dir = Scratch::new("shared");
+    // MiB: in the directory of the pod, in its volume, in the logs of two containers.
+    for (path, mib) in [
+        ("pod/file", 8),
+        ("pod/volumes/shared/file", 16),
+        ("logs/app/0.log", 1),
+        ("logs/other/0.log", 2),
+    ] {
+        let path = dir.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, vec![1; mib << 20]).unwrap();
+    }
+    let measure = |pod: Candidate| {
+        let root = Root::at(dir.directory());
+        let mut measuring = Measuring::new(&root, Box::new(|_| BTreeSet::new()));
+        measuring.take(Order {
+            candidates: Arc::new(vec![pod]),
+            freshness: Freshness::Calm,
+        });
+        let all = measuring.step(Duration::from_secs(1000)).unwrap();
+        let pod = &all.pods[&PodUid("uid".to_owned())];
+        let mib = |disk_use: DiskUse| disk_use.bytes.unwrap() >> 20;
+        assert_eq!(pod.storage.unwrap() >> 20, 27);
+        let containers = pod.containers.iter();
+        let containers = containers.map(|(name, it)| (name.clone(), mib(it.root_fs), mib(it.logs)));
+        (containers.collect::<Vec<_>>(), mib(pod.shared))
+    };
+    let of = |name: &str, root_fs, logs| (name.to_owned(), root_fs, logs);
+    for (containers, running, expected, shared) in [
+        (&["app"][..], &["app"][..], vec![of("app", 8, 1)], 2),
+        (&["app"], &[], vec![], 11),
+        (
+            &["app", "other"],
+            &["app", "other"],
+            vec![of("app", 0, 1), of("other", 0, 2)],
+            8,
+        ),
+        // Its files do not become those of the one that goes on.
+        (&["app", "other"], &["other"], vec![of("other", 0, 2)], 9),
+        (&["app", "other"], &[], vec![], 11),
+    ] {
+        let found = measure(pod_of(containers, running));
+        assert_eq!(found, (expected, shared), "{containers:?}, {running:?}");
+    }
 }
