@@ -41,9 +41,10 @@ const TOGETHER: &[(&[&str], &[&str])] = &[
         ],
         &["BallastNodeMemoryPressureRising"],
     ),
+    // Which kill is of which workload no label tells.
     (
         &["BallastWorkloadOomRepeats", "BallastContainerOomKilled"],
-        &["BallastContainerOomKilled"],
+        &[],
     ),
     (
         &["BallastThrottledWithIdleCpu", "CPUThrottlingHigh"],

@@ -140,6 +140,7 @@ impl Node {
     pub(super) fn restart(&mut self, state: RestoreResult) {
         let counts = self.metrics.oom_counts();
         self.metrics = Metrics::new(KubeletDuty::ALL, KubeletNames::Both, Identity::Names);
+        self.metrics.set_build("1.0.0", "", "");
         self.metrics.restore_oom_counts(&counts, self.now);
         self.metrics.begin_eviction();
         self.metrics.begin_api(PodsFrom::ApiServer, true);
