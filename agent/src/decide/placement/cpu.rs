@@ -258,6 +258,11 @@ impl CpuManager {
             // Cores of different sizes do not add up to every number.
             return Err(self.too_few_cores(n, pool.len()));
         }
+        let shared = &self.state.shared_pool;
+        let takes_last = !shared.is_empty() && shared.difference(&cpus).is_empty();
+        if takes_last && settings.compat == Compat::Ballast {
+            return Err(CpuError::LastShared { requested: n });
+        }
         Ok(cpus)
     }
 

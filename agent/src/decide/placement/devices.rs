@@ -37,6 +37,9 @@ pub struct DeviceManager {
     nodes: NumaMask,
     compat: Compat,
     books: DeviceBooks,
+    /// Resources whose plugin prepares devices before a start, as it said last. What a plugin that is away would have
+    /// done is not left out.
+    prepared: BTreeSet<String>,
     /// Resources that there were and that are no more: the node goes on to report 0 of them.
     removed: BTreeSet<String>,
 }
@@ -148,6 +151,7 @@ impl DeviceManager {
             nodes,
             compat,
             books: DeviceBooks::default(),
+            prepared: BTreeSet::new(),
             removed: BTreeSet::new(),
         }
     }
@@ -185,6 +189,10 @@ impl DeviceManager {
             has_listed: false,
         };
         self.removed.remove(resource);
+        match options.pre_start_required {
+            true => self.prepared.insert(resource.to_owned()),
+            false => self.prepared.remove(resource),
+        };
         match self.books.resources.get_mut(resource) {
             Some(it) => it.plugin = plugin,
             None => {
@@ -285,17 +293,12 @@ impl DeviceManager {
         self.books.containers.keys()
     }
 
-    /// Plugins that want to know before the container starts, and with which devices.
+    /// Plugins that want to know before the container starts, and with which devices; those that are away included.
     pub fn pre_starts(&self, pod: &PodUid, container: &str) -> Vec<(String, Ids)> {
         let held = self.allocations_of(pod, container).into_iter().flatten();
-        held.filter(|(resource, _)| {
-            let options = self.books.resources.get(*resource);
-            options
-                .and_then(Resource::options)
-                .is_some_and(|it| it.pre_start_required)
-        })
-        .map(|(resource, it)| (resource.clone(), it.device_ids()))
-        .collect()
+        held.filter(|(resource, _)| self.prepared.contains(*resource))
+            .map(|(resource, it)| (resource.clone(), it.device_ids()))
+            .collect()
     }
 
     /// The first resource that the pod needs and that no plugin offers now, or offers but has not
@@ -431,10 +434,12 @@ impl DeviceManager {
         given.collect()
     }
 
-    /// The amounts in a list of limits that are devices: registered, or given out already.
+    /// The amounts in a list of limits that are devices: registered, or given out already. Kubelet asks a resource for
+    /// none of its devices, and refuses the pod where it has none.
     fn asked<'a>(&self, limits: &'a ResourceList) -> impl Iterator<Item = (&'a str, usize)> {
         limits
             .iter()
+            .filter(|(_, amount)| self.compat == Compat::Kubelet || amount.is_positive())
             .filter(|(name, _)| {
                 self.books.resources.contains_key(*name) || self.holders_of(name).next().is_some()
             })

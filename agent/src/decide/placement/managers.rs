@@ -181,7 +181,7 @@ impl Managers {
                 }) && self
                     .memory
                     .as_ref()
-                    .is_none_or(|it| !it.is_managed(pod) || it.blocks_of(&pod.uid, name).is_some())
+                    .is_none_or(|it| it.is_settled(pod, container))
             })
     }
 

@@ -109,6 +109,24 @@ impl MemoryManager {
         Some(blocks)
     }
 
+    /// Whether the container has what it is to have, or has had it.
+    pub fn is_settled(&self, pod: &Pod, container: &Container) -> bool {
+        !self.is_managed(pod)
+            || self.blocks_of(&pod.uid, &container.name).is_some()
+            || self.is_over(pod, container)
+    }
+
+    /// An init container whose memory went back when the next one started: memory is given to all of a pod at once,
+    /// and taken from these alone. Kubelet gives it to them again when it starts.
+    fn is_over(&self, pod: &Pod, container: &Container) -> bool {
+        let mut init = pod.init_containers.iter();
+        let is_init = init.any(|it| it.name == container.name && !it.is_sidecar);
+        let mut apps = pod.containers.iter();
+        self.compat == Compat::Ballast
+            && is_init
+            && apps.all(|it| self.blocks_of(&pod.uid, &it.name).is_some())
+    }
+
     /// `cpuset.mems` of a container; `None` leaves it as it is.
     pub fn numa_nodes_of(&self, pod: &PodUid, container: &str) -> Option<NumaMask> {
         let blocks = self.blocks_of(pod, container)?;
@@ -147,6 +165,9 @@ impl MemoryManager {
                 let blocks = blocks.to_vec();
                 self.reuse.note(pod, container, &blocks);
             }
+            return Ok(());
+        }
+        if self.is_over(pod, container) {
             return Ok(());
         }
         let amounts = self.requests.of_container(pod, container)?;

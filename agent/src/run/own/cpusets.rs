@@ -103,19 +103,36 @@ impl Loop {
         let (CpuPinning::Exclusive, Some(cpus)) = (placement.pinning, &placement.cpus) else {
             return None;
         };
-        let own = &self.pods.get(uid)?.instances.get(container)?.cgroup;
-        let (other, shared) = self.holders_of(cpus, own).pop_first()?;
+        let (other, shared) = self.holders_of(cpus, uid, container).pop_first()?;
         Some(format!("waits until {other} has left CPUs {shared}"))
     }
 
-    /// The container cgroups other than `own` that are on `cpus`, as the kernel has it now: one file
-    /// a container.
-    fn holders_of(&self, cpus: &CpuSet, own: &CgroupPath) -> BTreeMap<CgroupPath, CpuSet> {
-        let others = self.pods.values().flat_map(|it| it.instances.values());
-        let observed = others
-            .filter(|it| it.cgroup != *own)
-            .map(|it| (it.cgroup.clone(), self.cpus_of(&it.cgroup)))
-            .collect();
+    /// The cgroups of other containers that are on `cpus`, the container's own, as the kernel has it now: one file a
+    /// container. Those of its pod share with it what it was given for both.
+    fn holders_of(
+        &self,
+        cpus: &CpuSet,
+        uid: &PodUid,
+        container: &str,
+    ) -> BTreeMap<CgroupPath, CpuSet> {
+        let mut observed = BTreeMap::new();
+        for (pod, entry) in &self.pods {
+            for (name, instance) in &entry.instances {
+                let is_sibling = pod == uid;
+                if is_sibling && name == container {
+                    continue;
+                }
+                let mut held = self.cpus_of(&instance.cgroup);
+                let placement = self.placement_of(pod, name);
+                if is_sibling
+                    && placement.pinning == CpuPinning::Exclusive
+                    && let (Some(held), Some(given)) = (&mut held, &placement.cpus)
+                {
+                    *held = held.difference(given);
+                }
+                observed.insert(instance.cgroup.clone(), held);
+            }
+        }
         holders(&observed, cpus)
     }
 

@@ -35,6 +35,9 @@ pub enum CpuError {
     /// The sidecars leave nothing of the pod's CPUs to an init container without exclusive ones.
     #[error("pod rejected, pod has shared init containers but no cpus available for them")]
     EmptyPodInitPool,
+    /// With `strict-cpu-reservation`: nothing would be left to containers without CPUs of their own.
+    #[error("{requested} cpus are all that containers without cpus of their own have")]
+    LastShared { requested: usize },
     #[error(transparent)]
     Take(#[from] TakeError),
 }
@@ -46,7 +49,7 @@ impl CpuError {
             Self::EmptyPodSharedPool | Self::EmptyPodInitPool => {
                 RefusalReason::EmptyPodSharedPoolError
             }
-            Self::Take(_) => RefusalReason::UnexpectedAdmissionError,
+            Self::LastShared { .. } | Self::Take(_) => RefusalReason::UnexpectedAdmissionError,
         }
     }
 }

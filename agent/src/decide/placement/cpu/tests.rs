@@ -566,6 +566,24 @@ fn other_options_move_the_pool_and_nobody_else() {
     check_adopt(&mut cpu, running, &faults, kept);
 }
 
+/// Without a strict reservation the reserved CPUs are in the pool, and nobody's.
+#[test]
+fn who_has_no_cpus_of_its_own_keeps_one() {
+    let of = |compat| manager("T8", "0,8", "strict-cpu-reservation", compat);
+    let all = pod("p", "app 14");
+    let error = CpuError::LastShared { requested: 14 };
+    for (compat, expected) in [(Compat::Ballast, Err(error)), (Compat::Kubelet, Ok(()))] {
+        let mut cpu = of(compat);
+        let given = cpu.allocate(&all, &all.containers[0], on(&[0, 1]));
+        assert_eq!(given.map(drop), expected, "{compat:?}");
+    }
+    let mut cpu = of(Compat::Ballast);
+    let most = pod("p", "app 13");
+    cpu.allocate(&most, &most.containers[0], on(&[0, 1]))
+        .expect("room");
+    assert_eq!(cpu.shared_pool().len(), 1);
+}
+
 /// A pod of 6 CPUs as a whole.
 #[track_caller]
 fn pod_of_six(containers: &str) -> Pod {

@@ -411,6 +411,28 @@ fn plugins_that_ask_for_it_are_told_of_a_start() {
     manager.connected(RESOURCE, 2, PREFERS);
     let told = [(RESOURCE.to_owned(), ids("a c"))];
     assert_eq!(manager.pre_starts(&uid("u"), "app0"), told);
+    // One that is away cannot answer, and nothing starts without it.
+    manager.disconnected(RESOURCE, 2, Duration::ZERO);
+    assert_eq!(manager.pre_starts(&uid("u"), "app0"), told);
+    manager.expire(2 * GRACE);
+    assert_eq!(manager.pre_starts(&uid("u"), "app0"), told);
+    let options = PluginOptions {
+        pre_start_required: false,
+        ..PREFERS
+    };
+    manager.connected(RESOURCE, 3, options);
+    assert_eq!(manager.pre_starts(&uid("u"), "app0"), []);
+}
+
+#[test]
+fn who_asks_for_none_of_a_resource_needs_none_to_be_there() {
+    let pod = pod(&format!("app {{lim {RESOURCE}=0}}"));
+    for (compat, is_let_in) in [(Compat::Ballast, true), (Compat::Kubelet, false)] {
+        let mut manager = manager(compat, "01", "a!");
+        let answers = PluginAnswers::default();
+        let outcome = manager.allocate(&pod, &pod.containers[0], hint("0"), &answers);
+        assert_eq!(outcome.is_ok(), is_let_in, "{compat:?}: {outcome:?}");
+    }
 }
 
 /// 64 nodes have 2^64 masks: none of this may walk them.

@@ -28,6 +28,9 @@ impl MemoryManager {
         if let Some(blocks) = self.blocks_of(&pod.uid, &container.name) {
             return self.hints_of_held(blocks, &amounts);
         }
+        if self.is_over(pod, container) {
+            return None;
+        }
         let ask = Ask {
             pod,
             container: Some(container),

@@ -237,6 +237,26 @@ fn memory_of_an_init_container_is_used_again() {
     assert_eq!(table(&manager, 0), (4, 5, 2, vec![0]));
 }
 
+/// As when the agent starts again, or CPUs come.
+#[test]
+fn an_init_container_that_is_over_is_given_nothing_again() {
+    let pod = pod("p", "init 6, app 4, app 1");
+    let mut manager = manager(Compat::Ballast, &[(9, 0)]);
+    let is_settled = |it: &MemoryManager| pod.all_containers().all(|of| it.is_settled(&pod, of));
+    assert!(!is_settled(&manager));
+    take(&mut manager, &pod, at(&[0]));
+    assert!(is_settled(&manager));
+    manager.container_starts(&pod, "app1");
+    assert!(is_settled(&manager));
+    let held = table(&manager, 0);
+    assert_eq!(shown(manager.hints(&pod, &pod.init_containers[0])), "any");
+    take(&mut manager, &pod, anywhere(true));
+    assert_eq!(table(&manager, 0), held);
+    // One of the others has lost its own.
+    manager.release(&pod.uid, "app2");
+    assert!(!is_settled(&manager));
+}
+
 #[test]
 fn a_hint_within_a_group_is_widened_to_it() {
     let within = Hint {
