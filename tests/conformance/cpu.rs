@@ -138,6 +138,8 @@ fn allocation_kind(error: &CpuError) -> &'static str {
         CpuError::SmtSize { .. } => "smt-alignment",
         CpuError::SmtFree { .. } => "smt-alignment-not-enough-physical",
         CpuError::EmptyPodSharedPool | CpuError::EmptyPodInitPool => "empty-pod-shared-pool",
+        // Kubelet has no such kind.
+        CpuError::LastShared { .. } => "last-shared",
         CpuError::Take(error) => take_kind(error),
     }
 }

@@ -74,6 +74,37 @@ fn a_guaranteed_container_is_alone_on_its_cpus_from_its_first_instruction() -> R
     Ok(())
 }
 
+/// The CPUs of a pod as a whole are shared by those of its containers that ask for none, and by nobody else.
+#[cfg_attr(feature = "privileged", test)]
+fn containers_that_share_the_cpus_of_their_pod_do_not_wait_for_each_other() -> Result<()> {
+    let n = machine()?.cpus.len() - 1;
+    let mut agent = agent("pod-level")?
+        .with_kubelet("featureGates: {PodLevelResources: true, PodLevelResourceManagers: true}")
+        .with_kubelet("topologyManagerPolicy: best-effort")
+        .with_kubelet("topologyManagerScope: pod");
+    agent.start()?;
+    start_shared(&agent)?;
+    let amounts = json!({"cpu": n.to_string(), "memory": "48Mi"});
+    let whole = Manifest::new("whole")
+        .with("resources", json!({"requests": amounts, "limits": amounts}))
+        .container(Container::idle("app"))
+        .container(Container::idle("beside"));
+    agent.put(&whole)?;
+    let whole = agent.wait_pod("whole", "runs", is_running)?;
+    let books = cpu_books(&agent)?;
+    let of_app = held(&books, &whole, "app").context("it holds CPUs")?;
+    assert_eq!(of_app.len(), n);
+    for container in ["app", "beside"] {
+        assert_eq!(held(&books, &whole, container), Some(of_app.clone()));
+        assert_eq!(kernel_cpus(&whole, container)?, of_app);
+    }
+    assert!(books.shared_pool.is_disjoint(&of_app), "{books:?}");
+    agent.wait_pod("shared", "runs in what is left", |it| {
+        told_cpus(it, "app").is_ok_and(|it| it == books.shared_pool)
+    })?;
+    Ok(())
+}
+
 /// A fraction of a CPU, or no guarantee, is not for a CPU of one's own, and has its limit.
 #[cfg_attr(feature = "privileged", test)]
 fn who_asks_for_no_whole_cpus_runs_in_the_shared_pool_with_a_quota() -> Result<()> {
