@@ -121,16 +121,21 @@ fn state_file(agent: &Agent, name: &str) -> PathBuf {
 
 /// `cpu_manager_state`, with its checksum checked.
 fn cpu_books(agent: &Agent) -> Result<CpuState> {
+    cpu_books_with(agent, PodEntries::No)
+}
+
+/// With that of pods as a whole.
+fn cpu_books_with(agent: &Agent, pods: PodEntries) -> Result<CpuState> {
     let path = state_file(agent, CPU_FILE);
     let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-    let file =
-        CpuFile::read(&bytes, "static", PodEntries::No, &BTreeMap::new()).with_context(|| {
-            format!(
-                "read {}: {}",
-                path.display(),
-                String::from_utf8_lossy(&bytes)
-            )
-        })?;
+    let file = CpuFile::read(&bytes, "static", pods, &BTreeMap::new());
+    let file = file.with_context(|| {
+        format!(
+            "read {}: {}",
+            path.display(),
+            String::from_utf8_lossy(&bytes)
+        )
+    })?;
     Ok(CpuState::try_from(&file)?)
 }
 

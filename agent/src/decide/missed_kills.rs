@@ -231,20 +231,24 @@ impl KillAccounts {
         }
     }
 
-    /// A program reported a kill.
-    pub fn report(&mut self, kill: &OomKill) {
+    /// In whose counts the kernel has a kill. `None`: the victim was exiting, which is none.
+    pub fn counted_in(&self, kill: &OomKill) -> Option<Vec<CgroupId>> {
         if kill.was_exiting {
-            return;
+            return None;
         }
-        let at = Duration::from_nanos(kill.at_ns);
         let victim = &kill.victim_cgroup;
         let above = victim.below_root.iter().flatten().copied();
         let above = above.filter(|it| self.is_unified && *it != victim.cgroup_id);
-        for cgroup in above.chain([victim.cgroup_id]) {
-            match self.accounts.get_mut(&cgroup) {
+        Some(above.chain([victim.cgroup_id]).collect())
+    }
+
+    /// A program reported a kill, `at` its time, that the kernel has counted in these cgroups.
+    pub fn report(&mut self, cgroups: &[CgroupId], at: Duration) {
+        for cgroup in cgroups {
+            match self.accounts.get_mut(cgroup) {
                 Some(account) if at >= account.since => account.known += 1,
                 Some(_) => {}
-                None => *self.early.entry(cgroup).or_default() += 1,
+                None => *self.early.entry(*cgroup).or_default() += 1,
             }
         }
         bound(&mut self.early);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::event::CgroupId;
 use super::eviction::{NodeCondition, Signal};
 use super::history::{NodeSample, PodSample};
 use super::pod::PodUid;
@@ -77,6 +78,9 @@ pub struct OomRecord {
     pub event: Event,
     /// Kills that this record stands for, at least 1.
     pub n_kills: u64,
+    /// Of the first. `None`: the agent did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Counted>,
     /// Of them, those after the first: at most [`MAX_VICTIMS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_victims: Vec<LaterVictim>,
@@ -122,6 +126,19 @@ pub struct LaterVictim {
     pub took_container: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_cgroup_id: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Counted>,
+}
+
+/// How a kill was counted. An agent that dies may have it on record and its counts not saved: the next one counts what
+/// has a higher number than is saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counted {
+    /// One more than that of the kill before it, over restarts too.
+    pub number: u64,
+    /// The cgroups in whose kernel's counts it is.
+    pub cgroups: Vec<CgroupId>,
 }
 
 impl LaterVictim {
@@ -337,6 +354,14 @@ impl OomRecord {
             event
         });
         std::iter::once(self.event.clone()).chain(later)
+    }
+
+    /// Those of [`OomRecord::kills`] of which it is known how they were counted.
+    pub fn counted_kills(&self) -> impl Iterator<Item = (Event, &Counted)> {
+        let later = self.more_victims.iter().map(|it| it.counted.as_ref());
+        let counted = std::iter::once(self.counted.as_ref()).chain(later);
+        let kills = self.kills().zip(counted);
+        kills.filter_map(|(event, counted)| Some((event, counted?)))
     }
 
     /// How many of its kills are not among [`OomRecord::kills`].

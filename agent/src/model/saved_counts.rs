@@ -28,6 +28,8 @@ pub struct SavedSeries {
 /// Stands among the families: how many kills of a cgroup are known. An agent that does not know it passes
 /// it over.
 const KNOWN: &str = "known_oom_kills";
+/// Stands there too: the number of the last kill that is counted.
+const LAST_NUMBER: &str = "last_oom_kill_number";
 /// Stands there too: how many kills of a cgroup are counted of which not all are known.
 const OPEN: &str = "open_oom_kills";
 /// Stands there too: below which cgroups these lie.
@@ -101,6 +103,21 @@ impl SavedCounts {
             Some((cgroup_of(it, boot_id)?, open))
         });
         open.collect()
+    }
+
+    /// Adds the number of the last kill that is counted.
+    pub fn set_last_number(&mut self, number: u64) {
+        let series = SavedSeries {
+            labels: BTreeMap::new(),
+            value: as_value(number),
+        };
+        self.0.insert(LAST_NUMBER.to_owned(), vec![series]);
+    }
+
+    /// `None`: who has saved them has not numbered kills.
+    pub fn last_number(&self) -> Option<u64> {
+        let series = self.0.get(LAST_NUMBER)?.first()?;
+        Some(as_count(series.value))
     }
 
     /// Adds below which cgroups those with known kills lie.

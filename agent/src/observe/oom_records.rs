@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::model::forensics::{KIND, MAX_RECORD_BYTES, OomRecord, RecordId, VERSION};
+use crate::model::forensics::{Counted, KIND, MAX_RECORD_BYTES, OomRecord, RecordId, VERSION};
 use crate::model::pod::PodUid;
 use crate::model::record::{Event, PodRef};
 use crate::model::sealed;
@@ -73,6 +73,43 @@ pub fn kills_since(
         found.named.extend(record.kills().filter(is_after));
     }
     found.named.sort_by_key(|it| it.boottime_ns);
+    Ok(found)
+}
+
+/// A kill that is on record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NumberedKill {
+    pub event: Event,
+    pub counted: Counted,
+    /// The record is its own, and others have joined it.
+    pub is_first: bool,
+}
+
+/// Kills of a boot with a higher number than this, in the order of their numbers; of the newest [`LOOKED_AT`] records,
+/// and of the last [`SPAN`] in which there are some.
+pub fn numbered_after(
+    directory: &Path,
+    boot_id: &str,
+    number: u64,
+) -> Result<Vec<NumberedKill>, FsError> {
+    let newest = ids(directory)?.into_iter().rev().take(LOOKED_AT);
+    let records = newest.filter_map(|id| read(directory, id));
+    let mut youngest = None;
+    let records = records.take_while(|it| {
+        let began = at(&it.event);
+        let youngest = *youngest.get_or_insert(began);
+        it.boot_id.as_deref() == Some(boot_id) && began + SPAN > youngest
+    });
+    let mut found = Vec::new();
+    for record in records {
+        let kills = record.counted_kills().filter(|(_, it)| it.number > number);
+        found.extend(kills.map(|(event, counted)| NumberedKill {
+            event,
+            counted: counted.clone(),
+            is_first: record.counted.as_ref() == Some(counted),
+        }));
+    }
+    found.sort_by_key(|it| it.counted.number);
     Ok(found)
 }
 

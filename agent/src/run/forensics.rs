@@ -26,13 +26,16 @@ use crate::config::Config;
 use crate::decide::oom_bursts::{OomBursts, WINDOW};
 use crate::model::attribution::{OomAttribution, Owner};
 use crate::model::event::OomKill;
-use crate::model::forensics::{AgentState, LaterVictim, OomRecord, Part, RecordId, Scene, Trend};
+use crate::model::forensics::{
+    AgentState, Counted, LaterVictim, OomRecord, Part, RecordId, Scene, Trend,
+};
 use crate::model::history::{History, NodeSample};
 use crate::model::record::{Event, EventDetail};
 use crate::model::saved_counts::{KIND, OpenKills, SavedCounts, VERSION};
+use crate::observe::chain;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::RecordResult;
-use crate::observe::{chain, oom_records};
+use crate::observe::oom_records::{self, NumberedKill};
 use crate::sources::checkpoint as stored;
 use crate::sources::oom_scene::SceneReader;
 use crate::sys::{FsError, Root, clock, durable};
@@ -102,6 +105,7 @@ impl Background {
 struct Kill {
     id: RecordId,
     event: Event,
+    counted: Option<Counted>,
     /// Paths from the cgroup mount.
     victim_path: Option<String>,
     pod_path: Option<String>,
@@ -146,7 +150,12 @@ impl Recorder {
     }
 
     /// Hands a numbered kill over. Never waits: one for which there is no room has no record.
-    pub(super) fn take(&self, event: &mut Event, attribution: &OomAttribution) {
+    pub(super) fn take(
+        &self,
+        event: &mut Event,
+        attribution: &OomAttribution,
+        counted: Option<Counted>,
+    ) {
         let Some(id) = record_of(event) else {
             return;
         };
@@ -154,6 +163,7 @@ impl Recorder {
         let handed = Kill {
             id,
             event: event.clone(),
+            counted,
             victim_path: attribution.victim.owner.as_ref().map(path),
             pod_path: attribution.pod.as_ref().map(path),
         };
@@ -243,13 +253,13 @@ fn start(
         faults.push(format!("{n} OOM records are damaged and set aside"));
     }
     let counts = state.join(COUNTS);
-    match restore_counts(&counts, &metrics) {
-        Ok(saved) => {
-            if let Some(boot_id) = &boot_id {
-                resume_counts(&saved, boot_id, &shared);
-            }
-        }
-        Err(fault) => faults.push(fault),
+    let saved = restore_counts(&counts, &metrics).unwrap_or_else(|fault| {
+        faults.push(fault);
+        SavedCounts::default()
+    });
+    if let Some(boot_id) = &boot_id {
+        resume_counts(&saved, boot_id, &shared);
+        count_unsaved(&directory, boot_id, saved.last_number(), &shared, &metrics);
     }
     let (queue, jobs) = mpsc::sync_channel(QUEUE);
     let recorder = Recorder {
@@ -309,6 +319,48 @@ fn resume_counts(saved: &SavedCounts, boot_id: &str, shared: &Shared) {
     drop(index);
     let counted = open.into_iter().map(|(id, it)| (id, it.counted)).collect();
     shared.kill_counts.resume(known, &counted, roots);
+}
+
+/// Kills that an agent has on record and had not counted when it last saved its counts; `saved`: the number of the last
+/// that it had. `None`: nobody knows what was counted.
+fn count_unsaved(
+    directory: &Path,
+    boot_id: &str,
+    saved: Option<u64>,
+    shared: &Shared,
+    metrics: &Metrics,
+) {
+    let kills = &shared.kill_counts;
+    let mut last = kills.telling();
+    *last = saved.unwrap_or_default();
+    let later = oom_records::numbered_after(directory, boot_id, *last);
+    let later = later.unwrap_or_else(|error| {
+        tracing::warn!(error = chain(&error), "look for kills that are not counted");
+        Vec::new()
+    });
+    for NumberedKill {
+        event,
+        counted,
+        is_first,
+    } in later
+    {
+        *last = counted.number.max(*last);
+        let Some(EventDetail::Oom(detail)) = event.detail.as_ref().filter(|_| saved.is_some())
+        else {
+            continue;
+        };
+        kills.report_again(&counted, Duration::from_nanos(event.boottime_ns));
+        metrics.oom_kill(&event, detail, None);
+        if let Some(uid) = event.uid() {
+            let container = event.container_id.as_deref().or(event.container.as_deref());
+            metrics.oom_kills_by_id(uid, container, 1);
+        }
+        let result = match is_first {
+            true => RecordResult::Kept,
+            false => RecordResult::Coalesced,
+        };
+        metrics.oom_records(result, 1);
+    }
 }
 
 fn spawn(
@@ -434,7 +486,7 @@ impl Keeper {
         let now = clock::boottime();
         let until = now + OPEN;
         if let Some(open) = self.open.get_mut(&kill.id) {
-            join(open, &kill.event);
+            join(open, &kill);
             return;
         }
         // A kill that waited so long that its record is closed.
@@ -453,7 +505,7 @@ impl Keeper {
                     unwritten: 0,
                     write_at: now,
                 };
-                join(&mut open, &kill.event);
+                join(&mut open, &kill);
                 open
             }
             None => Open {
@@ -482,6 +534,7 @@ impl Keeper {
             boot_id: self.boot_id.clone(),
             event: kill.event.clone(),
             n_kills: 1,
+            counted: kill.counted.clone(),
             more_victims: Vec::new(),
             recorded_after_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             scene: Scene::default(),
@@ -557,10 +610,11 @@ impl Keeper {
     fn save_counts(&mut self) {
         self.counts_due = None;
         self.counts_saved = clock::boottime();
-        let counts = {
-            let kills = &self.shared.kill_counts;
-            let _telling = kills.telling();
+        let kills = &self.shared.kill_counts;
+        let (counts, last) = {
+            let last = kills.telling();
             let mut counts = self.metrics.oom_counts();
+            counts.set_last_number(*last);
             if let (Some(known), Some(boot_id)) = (kills.known(), &self.boot_id) {
                 let path = |id| Some(self.shared.index().get(id)?.owner?.path.clone());
                 let open = kills.open().into_iter().map(|(id, counted)| {
@@ -571,10 +625,13 @@ impl Keeper {
                 counts.set_open_kills(&open.collect(), boot_id);
                 counts.set_roots(&kills.roots());
             }
-            counts
+            (counts, *last)
         };
         match checkpoint::replace(&self.counts, KIND, VERSION, &counts) {
-            Ok(()) => self.sync_later(self.counts.clone()),
+            Ok(()) => {
+                kills.saved(last);
+                self.sync_later(self.counts.clone());
+            }
             Err(error) => tracing::error!(error = chain(&error), "save the counts of OOM kills"),
         }
     }
@@ -590,7 +647,8 @@ fn is_stale(kill: &Kill, now: Duration) -> bool {
     now.saturating_sub(Duration::from_nanos(kill.event.boottime_ns)) > STALE
 }
 
-fn join(open: &mut Open, event: &Event) {
+fn join(open: &mut Open, kill: &Kill) {
+    let event = &kill.event;
     open.unwritten += 1;
     open.is_changed = true;
     let Some(EventDetail::Oom(detail)) = &event.detail else {
@@ -611,6 +669,7 @@ fn join(open: &mut Open, event: &Event) {
         is_main_process: detail.victim.is_main_process,
         took_container: detail.victim.took_container,
         unknown_cgroup_id: detail.victim.unknown_cgroup_id,
+        counted: kill.counted.clone(),
     });
 }
 

@@ -684,9 +684,10 @@ impl Listener {
         // The counter names the record, and who finds the record finds it counted. A victim that was
         // exiting anyway is no kill for the kernel's own counters either.
         self.recorder.number(kill, &mut record);
+        let mut counted = None;
         if let Some(EventDetail::Oom(detail)) = &record.detail {
-            let _telling = counts.telling();
-            counts.report(kill);
+            let mut last = counts.telling();
+            counted = counts.report(kill, &mut last);
             self.metrics
                 .oom_kill(&record, detail, attribution.workload.as_deref());
             let owner = attribution.victim.owner.as_ref();
@@ -694,7 +695,7 @@ impl Listener {
                 self.metrics.oom_kills_by(owner, 1);
             }
         }
-        self.recorder.take(&mut record, &attribution);
+        self.recorder.take(&mut record, &attribution, counted);
         tracing::warn!(
             pod = record.pod.as_ref().map(tracing::field::display),
             container = record.container,

@@ -20,6 +20,7 @@ use crate::model::attribution::{Attributed, Level};
 use crate::model::cgroup_files::OomCount;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
+use crate::model::forensics::Counted;
 use crate::model::record::Event;
 use crate::model::stats::{CgroupStats, StatsSnapshot};
 use crate::observe::event_log::EventLog;
@@ -45,8 +46,12 @@ const LAST_GAP: Duration = Duration::from_millis(512);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct KillCounts {
-    /// Held while a kill becomes known and is counted in the metrics: both are saved as one.
-    telling: Mutex<()>,
+    /// Held while a kill becomes known and is counted in the metrics: both are saved as one. The number of the last.
+    telling: Mutex<u64>,
+    /// Up to this number they are saved.
+    saved: AtomicU64,
+    /// Rung then.
+    saved_bell: OnceLock<Bell>,
     accounts: Mutex<KillAccounts>,
     trees: OnceLock<Arc<Trees>>,
     /// Those with an account that are there.
@@ -104,8 +109,9 @@ impl KillCounts {
         self.accounts().known_in(cgroup)
     }
 
-    /// Until it is dropped no kill becomes known without being counted in the metrics, nor the reverse.
-    pub(super) fn telling(&self) -> MutexGuard<'_, ()> {
+    /// Until it is dropped no kill becomes known without being counted in the metrics, nor the reverse. The number of
+    /// the last kill that was reported or missed.
+    pub(super) fn telling(&self) -> MutexGuard<'_, u64> {
         self.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,9 +121,40 @@ impl KillCounts {
         self.ring();
     }
 
-    /// To be counted in the metrics by who holds [`KillCounts::telling`].
-    pub(super) fn report(&self, kill: &OomKill) {
-        self.accounts().report(kill);
+    /// To be counted in the metrics by who holds [`KillCounts::telling`], the number of the last. How it was counted;
+    /// `None`: it is no kill.
+    pub(super) fn report(&self, kill: &OomKill, last: &mut u64) -> Option<Counted> {
+        let mut accounts = self.accounts();
+        let cgroups = accounts.counted_in(kill)?;
+        accounts.report(&cgroups, Duration::from_nanos(kill.at_ns));
+        *last += 1;
+        Some(Counted {
+            number: *last,
+            cgroups,
+        })
+    }
+
+    /// One that an agent before has reported and not saved.
+    pub(super) fn report_again(&self, counted: &Counted, at: Duration) {
+        self.accounts().report(&counted.cgroups, at);
+    }
+
+    /// The counts are saved, the last of which has this number.
+    pub(super) fn saved(&self, number: u64) {
+        self.saved.store(number, Ordering::Release);
+        if let Some(bell) = self.saved_bell.get() {
+            bell.ring();
+        }
+    }
+
+    /// The number of the last that is saved.
+    pub(super) fn last_saved(&self) -> u64 {
+        self.saved.load(Ordering::Acquire)
+    }
+
+    /// Rings when counts are saved. There is one such bell.
+    pub(super) fn ring_when_saved(&self, bell: Bell) {
+        self.saved_bell.set(bell).ok();
     }
 
     /// All kills before `until` were reported.
@@ -353,9 +390,11 @@ impl Accountant {
         self.look(to_read);
         let told = {
             let counts = &self.shared.kill_counts;
-            let _telling = counts.telling();
-            let missed = counts.settle().into_iter();
-            missed.map(|it| self.count(it)).collect::<Vec<_>>()
+            let mut last = counts.telling();
+            let missed = counts.settle();
+            *last += missed.len() as u64;
+            let told = missed.into_iter().map(|it| self.count(it));
+            told.collect::<Vec<_>>()
         };
         for told in told {
             self.tell(told);

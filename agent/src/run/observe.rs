@@ -395,6 +395,7 @@ pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunErro
         &state.metrics,
         &state.told,
     )?;
+    tree.kernel.kill_counts.ring_when_saved(bell.clone());
     // Ends after the listener, which is dropped first.
     let _keeper = recorder.handle;
     let saver = recorder.recorder.saver();

@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use ballast::model::cpuset::CpuSet;
+use ballast::model::kubelet_state::PodEntries;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
@@ -12,8 +13,8 @@ use serde_json::json;
 use super::super::look::{container_path, has_ended, is_running, pid_of, pod_dir, pod_path};
 use super::super::say;
 use super::{
-    agent, burstable, check_books, cpu_books, cpus_of_dir, guaranteed, has_quota, held,
-    kernel_cpus, machine, noted, notes_cpus_of, notes_its_cpus, told_cpus, wait_all_free,
+    agent, burstable, check_books, cpu_books, cpu_books_with, cpus_of_dir, guaranteed, has_quota,
+    held, kernel_cpus, machine, noted, notes_cpus_of, notes_its_cpus, told_cpus, wait_all_free,
     wait_file,
 };
 
@@ -91,7 +92,7 @@ fn containers_that_share_the_cpus_of_their_pod_do_not_wait_for_each_other() -> R
         .container(Container::idle("beside"));
     agent.put(&whole)?;
     let whole = agent.wait_pod("whole", "runs", is_running)?;
-    let books = cpu_books(&agent)?;
+    let books = cpu_books_with(&agent, PodEntries::Yes)?;
     let of_app = held(&books, &whole, "app").context("it holds CPUs")?;
     assert_eq!(of_app.len(), n);
     for container in ["app", "beside"] {

@@ -29,6 +29,13 @@ fn accounts() -> KillAccounts {
     accounts
 }
 
+/// As the listener does.
+fn report(accounts: &mut KillAccounts, kill: &OomKill) {
+    if let Some(cgroups) = accounts.counted_in(kill) {
+        accounts.report(&cgroups, Duration::from_nanos(kill.at_ns));
+    }
+}
+
 /// How many are missed, when all until `ms` was heard.
 fn settle(accounts: &mut KillAccounts, ms: u64) -> Vec<(CgroupId, u64)> {
     let missed = accounts.settle(at(ms)).into_iter();
@@ -59,11 +66,11 @@ fn what_is_counted_and_never_reported_is_missed_once_after_the_grace() {
 #[test]
 fn a_report_may_come_before_the_count_or_after_it() {
     let mut accounts = accounts();
-    accounts.report(&kill(50, CONTAINER));
+    report(&mut accounts, &kill(50, CONTAINER));
     accounts.count(CONTAINER, counted(1), at(100));
     assert!(!accounts.is_open());
     accounts.count(CONTAINER, counted(2), at(200));
-    accounts.report(&kill(190, CONTAINER));
+    report(&mut accounts, &kill(190, CONTAINER));
     assert_eq!(settle(&mut accounts, 5000), []);
     assert!(!accounts.is_open());
 }
@@ -74,7 +81,7 @@ fn nothing_is_missed_while_nobody_listens() {
     accounts.count(CONTAINER, counted(1), at(100));
     // Whatever the time is: the reports of the last two seconds wait in the ring.
     assert_eq!(settle(&mut accounts, 90), []);
-    accounts.report(&kill(99, CONTAINER));
+    report(&mut accounts, &kill(99, CONTAINER));
     assert_eq!(settle(&mut accounts, 60_000), []);
 }
 
@@ -83,7 +90,7 @@ fn what_was_reported_of_more_is_not_missed() {
     let mut accounts = accounts();
     accounts.count(CONTAINER, counted(5), at(100));
     for _ in 0..3 {
-        accounts.report(&kill(99, CONTAINER));
+        report(&mut accounts, &kill(99, CONTAINER));
     }
     accounts.count(CONTAINER, counted(9), at(2000));
     // The later ones have a grace of their own.
@@ -117,7 +124,7 @@ fn a_victim_that_was_exiting_is_neither_counted_nor_reported() {
         was_exiting: true,
         ..kill(50, CONTAINER)
     };
-    accounts.report(&exiting);
+    report(&mut accounts, &exiting);
     accounts.count(CONTAINER, counted(1), at(100));
     assert_eq!(settle(&mut accounts, 2100), [(CONTAINER, 1)]);
 }
@@ -148,7 +155,7 @@ fn what_was_counted_before_any_agent_is_known() {
     assert_eq!(accounts.known(), None);
     accounts.adopt(CONTAINER, counted(5), at(1000));
     // Counted already when the cgroup was looked at.
-    accounts.report(&kill(900, CONTAINER));
+    report(&mut accounts, &kill(900, CONTAINER));
     accounts.count(CONTAINER, counted(5), at(2000));
     assert_eq!(settle(&mut accounts, 9000), []);
     accounts.count(CONTAINER, counted(6), at(9000));
@@ -165,7 +172,7 @@ fn a_cgroup_that_is_found_later_was_made_since() {
     let mut accounts = KillAccounts::new(false);
     accounts.all_are_found();
     // Reported before it was found.
-    accounts.report(&kill(900, CONTAINER));
+    report(&mut accounts, &kill(900, CONTAINER));
     accounts.adopt(CONTAINER, counted(3), at(1000));
     assert_eq!(settle(&mut accounts, 3000), [(CONTAINER, 2)]);
 }
@@ -175,8 +182,8 @@ fn what_is_known_goes_on_with_the_next_agent() {
     let mut first = KillAccounts::new(false);
     first.all_are_found();
     first.begin(CONTAINER);
-    first.report(&kill(100, CONTAINER));
-    first.report(&kill(110, CONTAINER));
+    report(&mut first, &kill(100, CONTAINER));
+    report(&mut first, &kill(110, CONTAINER));
     first.count(CONTAINER, counted(3), at(200));
     assert_eq!(settle(&mut first, 3000), [(CONTAINER, 1)]);
     let known = first.known().expect("all are found");
@@ -292,7 +299,7 @@ fn what_an_agent_took_along_when_it_died_is_missed() {
     let mut accounts = resumed(false, 3);
     // Three were told, one waits in the ring, and one was taken out of it by who died before it was told.
     accounts.adopt(CONTAINER, counted(5), at(1000));
-    accounts.report(&kill(950, CONTAINER));
+    report(&mut accounts, &kill(950, CONTAINER));
     assert_eq!(settle(&mut accounts, 2900), []);
     assert_eq!(settle(&mut accounts, 3000), [(CONTAINER, 1)]);
     accounts.count(CONTAINER, counted(5), at(4000));
@@ -316,7 +323,7 @@ fn what_no_agent_lives_long_enough_to_compare_is_missed_once() {
         let mut third = next_of(&second, 5000);
         third.all_are_found();
         // One waited in the ring.
-        third.report(&kill(950, CONTAINER));
+        report(&mut third, &kill(950, CONTAINER));
         assert_eq!(settle(&mut third, 6999), []);
         assert_eq!(settle(&mut third, 7000), [(CONTAINER, 1)], "{is_gone}");
         assert!(third.is_empty());
@@ -347,7 +354,7 @@ fn what_is_known_by_the_end_is_not_open_with_the_next() {
     let mut first = resumed(false, 3);
     first.adopt(CONTAINER, counted(4), at(1000));
     first.all_are_found();
-    first.report(&kill(950, CONTAINER));
+    report(&mut first, &kill(950, CONTAINER));
     // Reported, and not compared yet.
     assert!(first.is_open());
     let mut next = next_of(&first, 2000);
@@ -361,7 +368,7 @@ fn reports_of_cgroups_that_nobody_registers_are_forgotten_the_oldest_first() {
     accounts.all_are_found();
     let n = u64::try_from(MAX_EARLY).expect("a small number");
     for id in 0..=n {
-        accounts.report(&oom_kill(100, CgroupId(1000 + id)));
+        report(&mut accounts, &oom_kill(100, CgroupId(1000 + id)));
     }
     let known = accounts.known().expect("all are found");
     assert_eq!(known.len(), MAX_EARLY);
@@ -373,7 +380,7 @@ fn a_kill_is_in_the_account_of_its_victim_alone() {
     // v1: the pod's limit killed in the container, and a process in the pod's own cgroup.
     let mut accounts = accounts();
     accounts.begin(POD);
-    accounts.report(&kill(50, CONTAINER));
+    report(&mut accounts, &kill(50, CONTAINER));
     accounts.count(CONTAINER, counted(1), at(100));
     accounts.count(POD, counted(1), at(100));
     assert_eq!(settle(&mut accounts, 2100), [(POD, 1)]);
@@ -384,7 +391,7 @@ fn on_v2_a_container_counts_what_it_has_below_itself() {
     for (is_unified, expected) in [(true, vec![]), (false, vec![(CONTAINER, 1)])] {
         let mut accounts = KillAccounts::new(is_unified);
         accounts.begin(CONTAINER);
-        accounts.report(&kill(50, CgroupId(99)));
+        report(&mut accounts, &kill(50, CgroupId(99)));
         accounts.count(CONTAINER, counted(1), at(100));
         assert_eq!(
             settle(&mut accounts, 2100),
@@ -409,7 +416,7 @@ fn the_first_victim_of_a_whole_cgroup_is_counted_twice_by_the_kernel() {
     ] {
         let mut accounts = accounts();
         for _ in 0..n_reported {
-            accounts.report(&kill(50, CONTAINER));
+            report(&mut accounts, &kill(50, CONTAINER));
         }
         let counted = OomCount { kills, group_kills };
         accounts.count(CONTAINER, counted, at(100));

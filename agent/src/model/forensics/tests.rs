@@ -115,6 +115,7 @@ impl Random {
 /// One kill with nothing around it.
 pub(crate) fn record(id: RecordId) -> OomRecord {
     OomRecord {
+        counted: None,
         id,
         event: oom_record(1).event,
         n_kills: 1,
@@ -131,6 +132,7 @@ pub(crate) fn record(id: RecordId) -> OomRecord {
 /// A kill after the first, of nobody known.
 pub(crate) fn later_victim(pid: u32) -> LaterVictim {
     LaterVictim {
+        counted: None,
         boottime_ns: 0,
         pod: None,
         container: None,

@@ -230,11 +230,19 @@ impl Metrics {
 
     /// Counts kills by ids besides, for [`Metrics::name_kills`]. `owner`: of the cgroup of the victims.
     pub fn oom_kills_by(&self, owner: &Owner, n: u64) {
-        if let (Identity::NamesOrIds, Some(uid)) = (self.shared.identity, owner.uid()) {
+        if let Some(uid) = owner.uid() {
+            self.oom_kills_by_id(uid, owner.container().map(|it| it.id.as_str()), n);
+        }
+    }
+
+    /// The same by the UID of the pod and the id of the container, or its name; `None`: in none of its containers.
+    pub fn oom_kills_by_id(&self, uid: &PodUid, container: Option<&str>, n: u64) {
+        if self.shared.identity == Identity::NamesOrIds {
             let mut kills = lock(&self.shared.kills_by_container);
             let of_pod = kills.entry(uid.0.as_str().into()).or_default();
-            let id = owner.container().map_or("", |it| it.id.as_str());
-            *of_pod.entry(id.into()).or_default() += n;
+            *of_pod
+                .entry(container.unwrap_or_default().into())
+                .or_default() += n;
         }
     }
 

@@ -33,13 +33,25 @@ impl Place {
     }
 
     fn start_with(&self, max_bytes: u64, background: &Arc<Background>) -> (Started, Metrics) {
+        self.start_all(max_bytes, background, Arc::default())
+    }
+
+    fn start_as(&self, shared: Arc<Shared>) -> (Started, Metrics) {
+        self.start_all(ROOM, &Arc::default(), shared)
+    }
+
+    fn start_all(
+        &self,
+        max_bytes: u64,
+        background: &Arc<Background>,
+        shared: Arc<Shared>,
+    ) -> (Started, Metrics) {
         let trees = Trees {
             unified: true,
             trees: Vec::new(),
         };
         let reader = SceneReader::new(Arc::new(trees), Root::at(self.0.directory()));
         let metrics = Metrics::default();
-        let shared = Arc::default();
         let background = Arc::clone(background);
         let started = start(
             self.0.directory(),
@@ -108,7 +120,8 @@ fn hand_over(recorder: &mut Recorder, kill: &OomKill) -> Option<RecordId> {
     let mut event = oom_record(1).event;
     event.boottime_ns = kill.at_ns;
     recorder.number(kill, &mut event);
-    recorder.take(&mut event, &CgroupIndex::default().attribute_kill(kill));
+    let attribution = CgroupIndex::default().attribute_kill(kill);
+    recorder.take(&mut event, &attribution, None);
     record_id(&event)
 }
 
@@ -131,6 +144,12 @@ fn results(metrics: &Metrics) -> [f64; 3] {
         let found = series.iter().find(|it| it.labels["result"] == result);
         found.map_or(0.0, |it| it.value)
     })
+}
+
+fn sum(metrics: &Metrics, family: &str) -> f64 {
+    let saved = metrics.oom_counts();
+    let series = saved.0.get(family).into_iter().flatten();
+    series.map(|it| it.value).sum()
 }
 
 /// Drops both ends in their order, which waits for the disk.
@@ -201,6 +220,55 @@ fn numbers_and_counts_go_on_after_a_restart() {
         );
     }
     assert_eq!(place.records().len(), 3);
+}
+
+/// The agent before had counted three kills and saved two.
+#[test]
+fn a_kill_that_is_on_record_and_not_counted_is_counted_at_the_next_start() {
+    let counted = |number| {
+        Some(Counted {
+            number,
+            cgroups: vec![CgroupId(7)],
+        })
+    };
+    for (saved, expected) in [(Some(2), 1.0), (Some(3), 0.0), (Some(0), 3.0), (None, 0.0)] {
+        let place = Place::new("unsaved");
+        let (mut keeper, _asked, _read) = place.keeper(&Metrics::default());
+        let mut event = oom_record(1).event;
+        event.boottime_ns = u64::try_from(clock::boottime().as_nanos()).unwrap();
+        for number in 1..=3 {
+            keeper.take(Kill {
+                id: RecordId(1),
+                event: event.clone(),
+                counted: counted(number),
+                victim_path: None,
+                pod_path: None,
+            });
+        }
+        keeper.write_due(clock::boottime() + FLUSH);
+        let mut counts = SavedCounts::default();
+        counts.set_known_kills(&BTreeMap::new(), "a-boot");
+        saved.into_iter().for_each(|it| counts.set_last_number(it));
+        checkpoint::replace(&place.0.path(COUNTS), KIND, VERSION, &counts).unwrap();
+
+        let shared = Arc::<Shared>::default();
+        let (started, metrics) = place.start_as(Arc::clone(&shared));
+        assert_eq!(*shared.kill_counts.telling(), 3, "{saved:?}");
+        let known = shared.kill_counts.known().unwrap();
+        let n_known = known.get(&CgroupId(7)).copied().unwrap_or_default();
+        assert_eq!(n_known as f64, expected, "{saved:?}");
+        let sums = |it: &Metrics| {
+            ["ballast_oom_scope_kills_total", "ballast_oom_records_total"]
+                .map(|family| sum(it, family))
+        };
+        assert_eq!(sums(&metrics), [expected; 2], "{saved:?}");
+        started.recorder.saver().save();
+        finish(started);
+        // They are counted once.
+        let (started, metrics) = place.start_as(Arc::default());
+        assert_eq!(sums(&metrics), [expected; 2], "{saved:?}");
+        finish(started);
+    }
 }
 
 #[test]
@@ -296,6 +364,7 @@ fn a_kill_that_comes_after_its_record_was_closed_is_added_to_it() {
     queue
         .send(Job::Record(Box::new(Kill {
             id: RecordId(1),
+            counted: None,
             event: oom_record(1).event,
             victim_path: None,
             pod_path: None,
@@ -372,7 +441,8 @@ fn a_victim_that_was_exiting_has_no_record() {
     set_record(&mut event, None);
     let Started { recorder, .. } = &mut started;
     recorder.number(&exiting, &mut event);
-    recorder.take(&mut event, &CgroupIndex::default().attribute_kill(&exiting));
+    let attribution = CgroupIndex::default().attribute_kill(&exiting);
+    recorder.take(&mut event, &attribution, None);
     assert_eq!(record_id(&event), None);
     finish(started);
     assert_eq!(results(&metrics), [0.0; 3]);

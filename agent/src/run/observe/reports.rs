@@ -3,7 +3,8 @@
 //! An agent that ends tells the rest. One that is killed has left a note until when all was told: the next one tells
 //! what is on record after it.
 //!
-//! Invariant: a kill is on record and counted before it is told here, and nothing waits for the API server.
+//! Invariant: a kill is on record and counted before it is told here, and its count is saved, so that the next agent
+//! does not take it for missed. Nothing waits for the API server.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::EventResult;
 use crate::observe::oom_records::{self, RecordedKills};
 use crate::run::forensics::RECORDS;
+use crate::run::missed::KillCounts;
 use crate::sources::checkpoint as stored;
 use crate::sources::wakers::Bell;
 use crate::sys::clock;
@@ -33,6 +35,9 @@ use crate::sys::clock;
 /// For the last of them, when the agent ends; and between two looks at how it goes.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const LAST_LOOK: Duration = Duration::from_millis(50);
+
+/// Counts that are not saved by then are not waited for: a disk is full, or hangs.
+const LONGEST_SAVE: Duration = Duration::from_secs(1);
 
 /// In the state directory: until when kills were told. Written so often at most.
 const NOTE: &str = "told-kills.json";
@@ -47,6 +52,9 @@ pub(super) struct Reports {
     outbox: Outbox,
     /// Records up to this one were looked at.
     read: u64,
+    /// Kills whose counts are not saved yet, each with the number that has to be: the next agent would tell them as
+    /// missed.
+    unsaved: Vec<(u64, Kill)>,
     unnamed: Unnamed,
     note: PathBuf,
     noted: ToldKills,
@@ -78,6 +86,7 @@ impl Reports {
             api_server,
             read,
             log,
+            unsaved: Vec::new(),
             outbox,
             unnamed,
             note: earlier.note,
@@ -89,7 +98,9 @@ impl Reports {
     /// When it is to be looked at again.
     pub(super) fn wake(&self) -> Option<Duration> {
         let note = self.new_note().map(|_| self.note_due);
-        let all = [self.outbox.wake(), self.unnamed.wake(), note];
+        let unsaved = self.unsaved.first();
+        let unsaved = unsaved.map(|(_, it)| it.since + LONGEST_SAVE);
+        let all = [self.outbox.wake(), self.unnamed.wake(), note, unsaved];
         all.into_iter().flatten().min()
     }
 
@@ -98,7 +109,7 @@ impl Reports {
         let until = self
             .outbox
             .told_until()
-            .filter(|_| self.unnamed.is_empty())?;
+            .filter(|_| self.unnamed.is_empty() && self.unsaved.is_empty())?;
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         (until > self.noted.boottime_ns).then_some(until)
     }
@@ -114,8 +125,8 @@ impl Reports {
         }
     }
 
-    /// `is_last`: the agent ends.
-    fn take(&mut self, names: &Names, now: Duration, is_last: bool) {
+    /// What is new in the log. `is_last`: the agent ends.
+    fn read(&mut self, counts: &KillCounts, now: Duration, is_last: bool) {
         let newest = self.log.last_sequence();
         if newest != self.read {
             let new = self.log.snapshot(&EventFilter {
@@ -124,13 +135,25 @@ impl Reports {
                 ..EventFilter::default()
             });
             self.read = new.last().map_or(newest, |it| it.sequence.max(newest));
-            let new = new.iter().map(|it| Kill {
-                event: it.event.clone(),
-                since: now,
-                is_earlier: false,
-            });
-            self.unnamed.extend(new);
+            // What is on record was counted before.
+            let last = *counts.telling();
+            self.unsaved.extend(new.iter().map(|it| {
+                let kill = Kill {
+                    event: it.event.clone(),
+                    since: now,
+                    is_earlier: false,
+                };
+                (last, kill)
+            }));
         }
+        let saved = counts.last_saved();
+        let ready = self.unsaved.extract_if(.., |(number, it)| {
+            is_last || *number <= saved || now.saturating_sub(it.since) >= LONGEST_SAVE
+        });
+        self.unnamed.extend(ready.map(|(_, it)| it));
+    }
+
+    fn take(&mut self, names: &Names, now: Duration, is_last: bool) {
         for kill in self.unnamed.take_known(names, now, is_last) {
             for notice in notices(&kill.event) {
                 match kill.is_earlier {
@@ -153,7 +176,8 @@ impl Reports {
     }
 
     pub(super) fn status(&self, fault: Option<String>) -> EventsStatus {
-        let waiting = self.outbox.n_waiting() + self.unnamed.len() as u64;
+        let unwritten = self.unnamed.len() + self.unsaved.len();
+        let waiting = self.outbox.n_waiting() + unwritten as u64;
         let mut status = EventsStatus {
             waiting,
             // Of one that is given up nothing is to be mended.
@@ -215,7 +239,10 @@ impl Loop {
         if let Some(outcome) = self.tree.take_outcome() {
             reports.outbox.done(outcome, now);
         }
-        reports.take(&self.tree.kernel.index().names, now, is_last);
+        let kernel = &self.tree.kernel;
+        // Who counts kills holds those counts and asks the index: never the other way round.
+        reports.read(&kernel.kill_counts, now, is_last);
+        reports.take(&kernel.index().names, now, is_last);
         if let Some(mut write) = reports.outbox.next(now) {
             write.role = role(&write.regarding, &self.tree.kernel.index().names);
             reports.api_server.write(write);
