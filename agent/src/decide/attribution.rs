@@ -69,7 +69,10 @@ pub struct CgroupIndex {
 impl CgroupIndex {
     /// Registers a cgroup that is there, or replaces what was known of it.
     pub fn insert(&mut self, id: CgroupId, owner: Owner) {
-        self.removed.remove(&id);
+        if self.removed.contains(&id) {
+            self.removed.remove(&id);
+            self.names.begin(&owner);
+        }
         self.owners.insert(id, Arc::new(owner));
     }
 
@@ -248,6 +251,7 @@ impl CgroupIndex {
         for (id, owner) in found {
             if before.removed.contains(&id) {
                 self.removed.remove(&id);
+                self.names.begin(&owner);
             }
             let known = self.owners.get(&id);
             if known.is_none_or(|it| **it != owner) && !self.removed.contains(&id) {
@@ -682,6 +686,30 @@ mod tests {
         index.walked(&before, found);
         let live = index.known().live;
         assert!(live.contains(&CgroupId(4)) && !live.contains(&CgroupId(5)));
+    }
+
+    /// As one that the agent before has told of.
+    #[test]
+    fn a_cgroup_that_is_there_after_all_keeps_its_name() {
+        let mut index = CgroupIndex::default();
+        let level = |n: u64| Level::Container {
+            uid: PodUid(format!("uid-{n}")),
+            qos: QosClass::Burstable,
+            key: key(&n.to_string()),
+        };
+        registered(&mut index, 1, level(1));
+        assert!(index.retire(CgroupId(1)).is_some());
+        registered(&mut index, 1, level(1));
+        index
+            .names
+            .name_container(&PodUid("uid-1".into()), &key("1"), "app");
+        for id in 2..=u64::try_from(KEPT + 2).expect("a small number") {
+            registered(&mut index, id, level(id));
+            index.retire(CgroupId(id));
+        }
+        assert!(index.known().live.contains(&CgroupId(1)));
+        let it = index.get(CgroupId(1)).expect("it is registered");
+        assert_eq!(it.container.as_deref(), Some("app"));
     }
 
     #[test]

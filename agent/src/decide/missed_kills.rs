@@ -118,7 +118,8 @@ impl KillAccounts {
             };
             account.look(now);
             if account.open.is_some() {
-                known.remove(cgroup);
+                // What is compared still is told by the time it is found again.
+                known.insert(*cgroup, *counted);
                 self.accounts.insert(*cgroup, account);
             }
         }

@@ -20,6 +20,11 @@ use crate::model::workload::Workload;
 /// A pod, or one of its containers by its id.
 type Subject = (PodUid, Option<Box<str>>);
 
+fn subject(owner: &Owner) -> Option<Subject> {
+    let id = owner.container().map(|it| it.id.as_str().into());
+    Some((owner.uid()?.clone(), id))
+}
+
 /// What an id below a pod is of, as its runtime tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
@@ -162,13 +167,19 @@ impl Names {
         });
     }
 
+    /// The cgroup is there, perhaps again.
+    pub fn begin(&mut self, owner: &Owner) {
+        if let Some(subject) = subject(owner) {
+            self.ended.remove(&subject);
+        }
+    }
+
     /// The cgroup is gone. What is on its way still gets the name.
     pub fn end(&mut self, owner: &Owner) {
-        let Some(uid) = owner.uid() else {
+        let Some(subject) = subject(owner) else {
             return;
         };
-        let id = owner.container().map(|it| it.id.as_str().into());
-        if let Some((uid, id)) = self.ended.push((uid.clone(), id))
+        if let Some((uid, id)) = self.ended.push(subject)
             && let Some(names) = self.pods.get_mut(&uid)
         {
             match id {

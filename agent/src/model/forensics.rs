@@ -18,6 +18,7 @@ use super::psi::Psi;
 use super::record::{Event, EventDetail, MemorySplit, OomDetail, OomTrigger, PodRef, subject};
 use super::sealed;
 use super::time::WallTime;
+use super::workload::Workload;
 use crate::units::Limit;
 
 /// A record on disk, header included.
@@ -139,6 +140,9 @@ pub struct Counted {
     pub number: u64,
     /// The cgroups in whose kernel's counts it is.
     pub cgroups: Vec<CgroupId>,
+    /// Whose it was, as far as it was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
 }
 
 impl LaterVictim {

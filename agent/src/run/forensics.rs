@@ -55,6 +55,9 @@ const QUEUE: usize = 2048;
 /// dies takes along. A record has 100 ms.
 const FLUSH: Duration = Duration::from_millis(20);
 
+/// Counts that could not be saved are tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// How long a record stays in memory: the time in which kills join it, and that in which they wait.
 const OPEN: Duration = WINDOW.saturating_add(Duration::from_millis(500));
 
@@ -257,9 +260,11 @@ fn start(
         faults.push(fault);
         SavedCounts::default()
     });
+    *shared.kill_counts.telling() = saved.last_number().unwrap_or_default();
     if let Some(boot_id) = &boot_id {
         resume_counts(&saved, boot_id, &shared);
-        count_unsaved(&directory, boot_id, saved.last_number(), &shared, &metrics);
+        let is_known = saved.last_number().is_some();
+        count_unsaved(&directory, boot_id, is_known, &shared, &metrics);
     }
     let (queue, jobs) = mpsc::sync_channel(QUEUE);
     let recorder = Recorder {
@@ -321,18 +326,17 @@ fn resume_counts(saved: &SavedCounts, boot_id: &str, shared: &Shared) {
     shared.kill_counts.resume(known, &counted, roots);
 }
 
-/// Kills that an agent has on record and had not counted when it last saved its counts; `saved`: the number of the last
-/// that it had. `None`: nobody knows what was counted.
+/// Kills that an agent has on record and had not counted when it last saved its counts. `is_known`: the last number that
+/// it had; else nobody knows what was counted.
 fn count_unsaved(
     directory: &Path,
     boot_id: &str,
-    saved: Option<u64>,
+    is_known: bool,
     shared: &Shared,
     metrics: &Metrics,
 ) {
     let kills = &shared.kill_counts;
     let mut last = kills.telling();
-    *last = saved.unwrap_or_default();
     let later = oom_records::numbered_after(directory, boot_id, *last);
     let later = later.unwrap_or_else(|error| {
         tracing::warn!(error = chain(&error), "look for kills that are not counted");
@@ -345,12 +349,11 @@ fn count_unsaved(
     } in later
     {
         *last = counted.number.max(*last);
-        let Some(EventDetail::Oom(detail)) = event.detail.as_ref().filter(|_| saved.is_some())
-        else {
+        let Some(EventDetail::Oom(detail)) = event.detail.as_ref().filter(|_| is_known) else {
             continue;
         };
         kills.report_again(&counted, Duration::from_nanos(event.boottime_ns));
-        metrics.oom_kill(&event, detail, None);
+        metrics.oom_kill(&event, detail, counted.workload.as_ref());
         if let Some(uid) = event.uid() {
             let container = event.container_id.as_deref().or(event.container.as_deref());
             metrics.oom_kills_by_id(uid, container, 1);
@@ -440,12 +443,14 @@ impl Keeper {
         while self.step(jobs) {}
         // Before anything is waited for: a scene may take long on a node that is short of everything.
         self.write_due(clock::boottime() + FLUSH);
+        self.save_counts_if_due(clock::boottime() + FLUSH, jobs);
         while self.awaits_scene()
             && let Ok(scene) = self.scenes.recv_timeout(STALE)
         {
             self.add(scene);
         }
         self.write_due(Duration::MAX);
+        self.save_counts_if_due(Duration::MAX, jobs);
     }
 
     /// Takes one job and the scenes that were read, and writes what is due. False: nobody hands kills
@@ -464,7 +469,9 @@ impl Keeper {
         while let Ok(scene) = self.scenes.try_recv() {
             self.add(scene);
         }
-        self.write_due(clock::boottime());
+        let now = clock::boottime();
+        self.write_due(now);
+        self.save_counts_if_due(now, jobs);
         true
     }
 
@@ -578,9 +585,23 @@ impl Keeper {
             !is_over
         });
         self.open = open;
-        if self.counts_due.is_some_and(|due| due <= now) {
-            self.save_counts();
+    }
+
+    /// What is counted is on record before its count is saved: the next agent tells what it finds there.
+    fn write_all(&mut self, jobs: &Receiver<Job>) {
+        for job in jobs.try_iter() {
+            match job {
+                Job::Record(kill) => self.take(*kill),
+                Job::SaveCounts => self.save_soon(),
+            }
         }
+        let mut open = std::mem::take(&mut self.open);
+        for (id, it) in &mut open {
+            if it.is_changed {
+                self.write(*id, it);
+            }
+        }
+        self.open = open;
     }
 
     fn write(&mut self, id: RecordId, open: &mut Open) {
@@ -607,9 +628,17 @@ impl Keeper {
         self.counts_due.get_or_insert(self.counts_saved + FLUSH);
     }
 
-    fn save_counts(&mut self) {
-        self.counts_due = None;
-        self.counts_saved = clock::boottime();
+    fn save_counts_if_due(&mut self, now: Duration, jobs: &Receiver<Job>) {
+        if self.counts_due.is_some_and(|due| due <= now) {
+            self.counts_due = None;
+            self.counts_saved = clock::boottime();
+            self.save_counts(jobs);
+        }
+    }
+
+    fn save_counts(&mut self, jobs: &Receiver<Job>) {
+        // Most are written while nobody waits for it.
+        self.write_all(jobs);
         let kills = &self.shared.kill_counts;
         let (counts, last) = {
             let last = kills.telling();
@@ -627,12 +656,17 @@ impl Keeper {
             }
             (counts, *last)
         };
+        self.write_all(jobs);
+        let kills = &self.shared.kill_counts;
         match checkpoint::replace(&self.counts, KIND, VERSION, &counts) {
             Ok(()) => {
                 kills.saved(last);
                 self.sync_later(self.counts.clone());
             }
-            Err(error) => tracing::error!(error = chain(&error), "save the counts of OOM kills"),
+            Err(error) => {
+                tracing::error!(error = chain(&error), "save the counts of OOM kills");
+                self.counts_due = Some(self.counts_saved + AGAIN);
+            }
         }
     }
 

@@ -684,18 +684,18 @@ impl Listener {
         // The counter names the record, and who finds the record finds it counted. A victim that was
         // exiting anyway is no kill for the kernel's own counters either.
         self.recorder.number(kill, &mut record);
-        let mut counted = None;
         if let Some(EventDetail::Oom(detail)) = &record.detail {
+            // Whoever saves the counts finds in the queue what is counted.
             let mut last = counts.telling();
-            counted = counts.report(kill, &mut last);
-            self.metrics
-                .oom_kill(&record, detail, attribution.workload.as_deref());
+            let workload = attribution.workload.as_deref();
+            let counted = counts.report(kill, workload, &mut last);
+            self.metrics.oom_kill(&record, detail, workload);
             let owner = attribution.victim.owner.as_ref();
             if let Some(owner) = owner.filter(|_| !detail.was_exiting) {
                 self.metrics.oom_kills_by(owner, 1);
             }
+            self.recorder.take(&mut record, &attribution, counted);
         }
-        self.recorder.take(&mut record, &attribution, counted);
         tracing::warn!(
             pod = record.pod.as_ref().map(tracing::field::display),
             container = record.container,

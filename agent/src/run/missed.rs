@@ -23,6 +23,7 @@ use crate::model::event::{CgroupId, OomKill};
 use crate::model::forensics::Counted;
 use crate::model::record::Event;
 use crate::model::stats::{CgroupStats, StatsSnapshot};
+use crate::model::workload::Workload;
 use crate::observe::event_log::EventLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::labels::MissedCause;
@@ -123,7 +124,12 @@ impl KillCounts {
 
     /// To be counted in the metrics by who holds [`KillCounts::telling`], the number of the last. How it was counted;
     /// `None`: it is no kill.
-    pub(super) fn report(&self, kill: &OomKill, last: &mut u64) -> Option<Counted> {
+    pub(super) fn report(
+        &self,
+        kill: &OomKill,
+        workload: Option<&Workload>,
+        last: &mut u64,
+    ) -> Option<Counted> {
         let mut accounts = self.accounts();
         let cgroups = accounts.counted_in(kill)?;
         accounts.report(&cgroups, Duration::from_nanos(kill.at_ns));
@@ -131,6 +137,7 @@ impl KillCounts {
         Some(Counted {
             number: *last,
             cgroups,
+            workload: workload.cloned(),
         })
     }
 

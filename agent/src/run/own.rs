@@ -231,7 +231,6 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     let prepared = hands.prepare(&node);
     exclusive.take_cgroup_root(&node, &kubepods)?;
     let driver = config.kubelet.cgroup_driver;
-    identity::set_agent(&metrics, &root, &config, &node, Some((&kubepods, driver)));
     identity::set_settings(&metrics, &config.kubelet, fields, &node);
     health.unblock("node");
 
@@ -346,6 +345,14 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
         &metrics,
         &state.told,
     )?;
+    // Who finds the agent's own series finds the counts of before.
+    identity::set_agent(
+        &metrics,
+        &root,
+        &config,
+        &state.node,
+        Some((&kubepods, driver)),
+    );
     // Ends after the listener, which is dropped first.
     let _keeper = recorder.handle;
     let saver = recorder.recorder.saver();

@@ -350,6 +350,19 @@ fn a_cgroup_with_open_kills_that_is_found_again_goes_on() {
 }
 
 #[test]
+fn a_cgroup_with_open_kills_that_is_found_late_is_known() {
+    let mut first = resumed(false, 3);
+    first.adopt(CONTAINER, counted(4), at(1000));
+    first.all_are_found();
+    let mut next = next_of(&first, 2000);
+    assert_eq!(settle(&mut next, 4000), [(CONTAINER, 1)]);
+    next.adopt(CONTAINER, counted(5), at(5000));
+    next.all_are_found();
+    assert_eq!(settle(&mut next, 9000), [(CONTAINER, 1)]);
+    assert_eq!(next.known(), Some(KillsByCgroup::from([(CONTAINER, 5)])));
+}
+
+#[test]
 fn what_is_known_by_the_end_is_not_open_with_the_next() {
     let mut first = resumed(false, 3);
     first.adopt(CONTAINER, counted(4), at(1000));

@@ -37,9 +37,6 @@ pub struct DeviceManager {
     nodes: NumaMask,
     compat: Compat,
     books: DeviceBooks,
-    /// Resources whose plugin prepares devices before a start, as it said last. What a plugin that is away would have
-    /// done is not left out.
-    prepared: BTreeSet<String>,
     /// Resources that there were and that are no more: the node goes on to report 0 of them.
     removed: BTreeSet<String>,
 }
@@ -52,6 +49,10 @@ pub struct DeviceBooks {
     pub resources: BTreeMap<String, Resource>,
     /// By resource name within the container.
     pub containers: ByContainer<BTreeMap<String, DeviceAllocation>>,
+    /// Resources whose plugin prepares devices before a start, as it said last. What a plugin that is away would have
+    /// done is not left out.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub prepared: BTreeSet<String>,
 }
 
 /// A resource that a plugin has registered.
@@ -151,7 +152,6 @@ impl DeviceManager {
             nodes,
             compat,
             books: DeviceBooks::default(),
-            prepared: BTreeSet::new(),
             removed: BTreeSet::new(),
         }
     }
@@ -190,8 +190,8 @@ impl DeviceManager {
         };
         self.removed.remove(resource);
         match options.pre_start_required {
-            true => self.prepared.insert(resource.to_owned()),
-            false => self.prepared.remove(resource),
+            true => self.books.prepared.insert(resource.to_owned()),
+            false => self.books.prepared.remove(resource),
         };
         match self.books.resources.get_mut(resource) {
             Some(it) => it.plugin = plugin,
@@ -296,7 +296,7 @@ impl DeviceManager {
     /// Plugins that want to know before the container starts, and with which devices; those that are away included.
     pub fn pre_starts(&self, pod: &PodUid, container: &str) -> Vec<(String, Ids)> {
         let held = self.allocations_of(pod, container).into_iter().flatten();
-        held.filter(|(resource, _)| self.prepared.contains(*resource))
+        held.filter(|(resource, _)| self.books.prepared.contains(*resource))
             .map(|(resource, it)| (resource.clone(), it.device_ids()))
             .collect()
     }
@@ -569,6 +569,7 @@ impl From<DeviceState> for DeviceBooks {
         Self {
             resources: resources.collect(),
             containers: state.containers,
+            prepared: BTreeSet::new(),
         }
     }
 }

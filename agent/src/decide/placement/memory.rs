@@ -200,6 +200,18 @@ impl MemoryManager {
         Ok(())
     }
 
+    /// Nothing of the pod has started in this boot, and its init containers run once more: memory that they gave back is
+    /// asked for with that of all the others.
+    pub fn begin_anew(&mut self, pod: &Pod) {
+        let mut init = pod.init_containers.iter();
+        let lacks = |it: &Container| self.blocks_of(&pod.uid, &it.name).is_none();
+        if init.any(|it| lacks(it) && self.is_over(pod, it)) {
+            for container in pod.all_containers() {
+                self.release(&pod.uid, &container.name);
+            }
+        }
+    }
+
     /// The container is about to start: the ordinary init containers before it have ended and their
     /// memory is free.
     pub fn container_starts(&mut self, pod: &Pod, container: &str) {

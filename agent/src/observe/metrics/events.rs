@@ -127,7 +127,11 @@ impl Metrics {
         record: Option<&Exemplar>,
     ) {
         let now = Duration::from_nanos(event.boottime_ns);
-        match (workload, event.uid()) {
+        // Where there are names alone nobody else tells of workloads.
+        let own = event.pod.as_ref();
+        let own = own.filter(|_| self.shared.identity == Identity::Names);
+        let own = own.map(Workload::of_pod);
+        match (workload.or(own.as_ref()), event.uid()) {
             (Some(workload), _) => self.count_workload(workload, n, now, record),
             (None, Some(uid)) => self.await_workload(uid, n, now),
             (None, None) => {}

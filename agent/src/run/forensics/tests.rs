@@ -13,6 +13,7 @@ use crate::decide::testing::oom_kill;
 use crate::model::event::{AttributionMethod, CgroupId};
 use crate::model::history::{NodeSample, PodSample};
 use crate::model::record::tests::oom_record;
+use crate::model::workload::Workload;
 use crate::sys::Root;
 use crate::sys::Trees;
 use crate::sys::scratch::Scratch;
@@ -229,6 +230,11 @@ fn a_kill_that_is_on_record_and_not_counted_is_counted_at_the_next_start() {
         Some(Counted {
             number,
             cgroups: vec![CgroupId(7)],
+            workload: Some(Workload {
+                namespace: "default".to_owned(),
+                kind: "Deployment".to_owned(),
+                name: "shop".to_owned(),
+            }),
         })
     };
     for (saved, expected) in [(Some(2), 1.0), (Some(3), 0.0), (Some(0), 3.0), (None, 0.0)] {
@@ -258,17 +264,58 @@ fn a_kill_that_is_on_record_and_not_counted_is_counted_at_the_next_start() {
         let n_known = known.get(&CgroupId(7)).copied().unwrap_or_default();
         assert_eq!(n_known as f64, expected, "{saved:?}");
         let sums = |it: &Metrics| {
-            ["ballast_oom_scope_kills_total", "ballast_oom_records_total"]
-                .map(|family| sum(it, family))
+            let families = ["scope_kills", "records", "workload_kills"];
+            families.map(|family| sum(it, &format!("ballast_oom_{family}_total")))
         };
-        assert_eq!(sums(&metrics), [expected; 2], "{saved:?}");
+        assert_eq!(sums(&metrics), [expected; 3], "{saved:?}");
+        let counts = metrics.oom_counts();
+        let of_workloads = counts.0.get("ballast_oom_workload_kills_total");
+        for it in of_workloads.into_iter().flatten() {
+            assert_eq!(it.labels["workload_kind"], "Deployment");
+        }
         started.recorder.saver().save();
         finish(started);
         // They are counted once.
         let (started, metrics) = place.start_as(Arc::default());
-        assert_eq!(sums(&metrics), [expected; 2], "{saved:?}");
+        assert_eq!(sums(&metrics), [expected; 3], "{saved:?}");
         finish(started);
     }
+}
+
+#[test]
+fn what_is_counted_is_on_record_before_its_count_is_saved() {
+    let place = Place::new("before");
+    let (mut recorder, kills) = recorder();
+    let metrics = recorder.metrics.clone();
+    let (mut keeper, _asked, _read) = place.keeper(&metrics);
+    let now = clock::boottime();
+    // One is written, one has joined it and waits for its time, one waits in the queue.
+    for _ in 0..2 {
+        hand_over(&mut recorder, &kill(now, 1));
+        assert!(keeper.step(&kills));
+    }
+    hand_over(&mut recorder, &kill(now, 1));
+    keeper.counts_due = Some(now);
+    keeper.save_counts_if_due(now, &kills);
+    assert_eq!(place.records()[0].n_kills, 3);
+    let saved: SavedCounts = stored::read(&place.0.path(COUNTS), KIND, VERSION).unwrap();
+    let results = saved.0["ballast_oom_records_total"].iter();
+    assert_eq!(results.map(|it| it.value).sum::<f64>(), 3.0);
+}
+
+#[test]
+fn counts_that_could_not_be_saved_are_tried_again() {
+    let place = Place::new("again");
+    let (_recorder, kills) = recorder();
+    let (mut keeper, _asked, _read) = place.keeper(&Metrics::default());
+    keeper.counts = place.0.path("away/counts");
+    keeper.save_soon();
+    keeper.save_counts_if_due(Duration::MAX, &kills);
+    assert_eq!(keeper.counts_due, Some(keeper.counts_saved + AGAIN));
+    keeper.counts = place.0.path(COUNTS);
+    keeper.save_counts_if_due(Duration::MAX, &kills);
+    assert_eq!(keeper.counts_due, None);
+    assert!(place.0.path(COUNTS).exists());
 }
 
 #[test]

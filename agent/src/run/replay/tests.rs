@@ -123,6 +123,7 @@ impl Random {
             },
         };
         DeviceBooks {
+            prepared: BTreeSet::new(),
             resources: BTreeMap::from([(GPU.to_owned(), resource)]),
             containers: BTreeMap::new(),
         }

@@ -415,6 +415,10 @@ fn plugins_that_ask_for_it_are_told_of_a_start() {
     manager.disconnected(RESOURCE, 2, Duration::ZERO);
     assert_eq!(manager.pre_starts(&uid("u"), "app0"), told);
     manager.expire(2 * GRACE);
+    // As when CPUs come.
+    let books = manager.books();
+    let mut manager = DeviceManager::new(mask("01"), Compat::Ballast);
+    manager.adopt(books);
     assert_eq!(manager.pre_starts(&uid("u"), "app0"), told);
     let options = PluginOptions {
         pre_start_required: false,

@@ -252,6 +252,17 @@ fn an_init_container_that_is_over_is_given_nothing_again() {
     assert_eq!(shown(manager.hints(&pod, &pod.init_containers[0])), "any");
     take(&mut manager, &pod, anywhere(true));
     assert_eq!(table(&manager, 0), held);
+    // The node has started again, and the pod begins with it.
+    let mut rebooted = manager.clone();
+    rebooted.begin_anew(&pod);
+    assert!(!is_settled(&rebooted));
+    assert_eq!(table(&rebooted, 0), (0, 9, 0, vec![0]));
+    take(&mut rebooted, &pod, at(&[0]));
+    assert!(rebooted.blocks_of(&pod.uid, "init0").is_some());
+    // What nothing was given back of stays.
+    let held = table(&rebooted, 0);
+    rebooted.begin_anew(&pod);
+    assert_eq!(table(&rebooted, 0), held);
     // One of the others has lost its own.
     manager.release(&pod.uid, "app2");
     assert!(!is_settled(&manager));

@@ -13,6 +13,7 @@ use crate::decide::placement::record::AdmissionRecord;
 use crate::decide::qos::qos_class;
 use crate::model::admission::{Admission, MAX_RECORD_BYTES};
 use crate::model::cgroup_path::CgroupPath;
+use crate::model::container::ContainerState;
 use crate::model::kubelet_state::{CPU_FILE, DEVICE_FILE, MEMORY_FILE, StateFileError};
 use crate::model::numa::NumaMask;
 use crate::model::placement::{CpuState, DeviceState, MemoryBlock, MemoryState};
@@ -112,6 +113,14 @@ impl Loop {
         self.placement.reopened_by = why;
         for fault in faults {
             self.told.node("PlacementStateFault", fault.to_string());
+        }
+        if let Some(memory) = &mut self.placement.managers.memory {
+            for entry in self.pods.values() {
+                let mut containers = entry.state.containers.iter();
+                if containers.all(|it| it.state == ContainerState::NotStarted) {
+                    memory.begin_anew(&entry.state.pod);
+                }
+            }
         }
         self.reopen_unsettled();
     }
