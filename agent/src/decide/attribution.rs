@@ -69,11 +69,15 @@ pub struct CgroupIndex {
 impl CgroupIndex {
     /// Registers a cgroup that is there, or replaces what was known of it.
     pub fn insert(&mut self, id: CgroupId, owner: Owner) {
-        if self.removed.contains(&id) {
-            self.removed.remove(&id);
-            self.names.begin(&owner);
-        }
+        self.bring_back(id, &owner);
         self.owners.insert(id, Arc::new(owner));
+    }
+
+    /// It is not removed after all.
+    fn bring_back(&mut self, id: CgroupId, owner: &Owner) {
+        if self.removed.remove(&id) {
+            self.names.begin(owner);
+        }
     }
 
     /// A cgroup was made below kubepods, which has the id `kubepods`; `root` is what the pods of the node lie
@@ -250,8 +254,7 @@ impl CgroupIndex {
         let there: BTreeSet<CgroupId> = found.iter().map(|(id, _)| *id).collect();
         for (id, owner) in found {
             if before.removed.contains(&id) {
-                self.removed.remove(&id);
-                self.names.begin(&owner);
+                self.bring_back(id, &owner);
             }
             let known = self.owners.get(&id);
             if known.is_none_or(|it| **it != owner) && !self.removed.contains(&id) {

@@ -26,9 +26,11 @@ impl<T: PartialEq> Ended<T> {
         self.0.contains(it)
     }
 
-    /// It has not ended after all, or is there again.
-    pub fn remove(&mut self, it: &T) {
+    /// It has not ended after all, or is there again. True: it was among these.
+    pub fn remove(&mut self, it: &T) -> bool {
+        let n = self.0.len();
         self.0.retain(|ended| ended != it);
+        self.0.len() < n
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &T> {

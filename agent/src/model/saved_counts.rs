@@ -86,10 +86,7 @@ impl SavedCounts {
             let value = as_value(it.counted);
             SavedSeries { labels, value }
         });
-        let series: Vec<SavedSeries> = series.collect();
-        if !series.is_empty() {
-            self.0.insert(OPEN.to_owned(), series);
-        }
+        self.set_if_any(OPEN, series);
     }
 
     /// Those of this boot.
@@ -126,10 +123,7 @@ impl SavedCounts {
             labels: BTreeMap::from([(PATH.to_owned(), it.to_string())]),
             value: 1.0,
         });
-        let series: Vec<SavedSeries> = series.collect();
-        if !series.is_empty() {
-            self.0.insert(ROOTS.to_owned(), series);
-        }
+        self.set_if_any(ROOTS, series);
     }
 
     /// Empty: nobody has said so.
@@ -137,6 +131,13 @@ impl SavedCounts {
         let saved = self.0.get(ROOTS).into_iter().flatten();
         let roots = saved.filter_map(|it| it.labels.get(PATH)?.parse().ok());
         roots.collect()
+    }
+
+    fn set_if_any(&mut self, name: &str, series: impl Iterator<Item = SavedSeries>) {
+        let series: Vec<SavedSeries> = series.collect();
+        if !series.is_empty() {
+            self.0.insert(name.to_owned(), series);
+        }
     }
 
     pub fn set_kills_by_container(&mut self, kills: &KillsByContainer) {
@@ -150,10 +151,7 @@ impl SavedCounts {
                 value: as_value(*n),
             })
         });
-        let series: Vec<SavedSeries> = series.collect();
-        if !series.is_empty() {
-            self.0.insert(BY_ID.to_owned(), series);
-        }
+        self.set_if_any(BY_ID, series);
     }
 
     /// By the UID of the pod.
@@ -162,10 +160,7 @@ impl SavedCounts {
             labels: BTreeMap::from([(POD_UID.to_owned(), uid.to_string())]),
             value: as_value(*n),
         });
-        let series: Vec<SavedSeries> = series.collect();
-        if !series.is_empty() {
-            self.0.insert(WITHOUT_WORKLOAD.to_owned(), series);
-        }
+        self.set_if_any(WITHOUT_WORKLOAD, series);
     }
 
     pub fn kills_without_workload(&self) -> BTreeMap<Box<str>, u64> {

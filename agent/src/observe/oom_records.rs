@@ -43,6 +43,12 @@ pub fn read(directory: &Path, id: RecordId) -> Option<OomRecord> {
     }
 }
 
+/// The newest [`LOOKED_AT`] records, each read when it is asked for, the newest first.
+fn newest(directory: &Path) -> Result<impl Iterator<Item = OomRecord>, FsError> {
+    let newest = ids(directory)?.into_iter().rev().take(LOOKED_AT);
+    Ok(newest.filter_map(move |id| read(directory, id)))
+}
+
 /// Kills that are on record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordedKills {
@@ -58,9 +64,7 @@ pub fn kills_since(
     boot_id: &str,
     since: Duration,
 ) -> Result<RecordedKills, FsError> {
-    let ids = ids(directory)?;
-    let newest = ids.into_iter().rev().take(LOOKED_AT);
-    let records = newest.filter_map(|id| read(directory, id));
+    let records = newest(directory)?;
     let records = records.take_while(|it| it.boot_id.as_deref() == Some(boot_id));
     let is_after = |it: &Event| at(it) > since;
     let mut found = RecordedKills::default();
@@ -92,10 +96,8 @@ pub fn numbered_after(
     boot_id: &str,
     number: u64,
 ) -> Result<Vec<NumberedKill>, FsError> {
-    let newest = ids(directory)?.into_iter().rev().take(LOOKED_AT);
-    let records = newest.filter_map(|id| read(directory, id));
     let mut youngest = None;
-    let records = records.take_while(|it| {
+    let records = newest(directory)?.take_while(|it| {
         let began = at(&it.event);
         let youngest = *youngest.get_or_insert(began);
         it.boot_id.as_deref() == Some(boot_id) && began + SPAN > youngest
@@ -122,10 +124,7 @@ pub fn of_pod(
     directory: &Path,
     is_pod: impl Fn(Option<&PodRef>, Option<&PodUid>) -> bool,
 ) -> Result<Vec<OomRecord>, FsError> {
-    let ids = ids(directory)?;
-    let newest = ids.into_iter().rev().take(LOOKED_AT);
-    let records = newest.filter_map(|id| read(directory, id));
-    let of_pod = records.filter(|it| it.has_victim_in(&is_pod));
+    let of_pod = newest(directory)?.filter(|it| it.has_victim_in(&is_pod));
     Ok(of_pod.take(OF_POD).collect())
 }
 

@@ -629,38 +629,18 @@ impl Keeper {
     }
 
     fn save_counts_if_due(&mut self, now: Duration, jobs: &Receiver<Job>) {
-        if self.counts_due.is_some_and(|due| due <= now) {
-            self.counts_due = None;
-            self.counts_saved = clock::boottime();
-            self.save_counts(jobs);
+        if self.counts_due.is_none_or(|due| due > now) {
+            return;
         }
-    }
-
-    fn save_counts(&mut self, jobs: &Receiver<Job>) {
-        // Most are written while nobody waits for it.
+        self.counts_due = None;
+        self.counts_saved = clock::boottime();
+        // So that their results are among the counts; those that come meanwhile are few.
         self.write_all(jobs);
-        let kills = &self.shared.kill_counts;
-        let (counts, last) = {
-            let last = kills.telling();
-            let mut counts = self.metrics.oom_counts();
-            counts.set_last_number(*last);
-            if let (Some(known), Some(boot_id)) = (kills.known(), &self.boot_id) {
-                let path = |id| Some(self.shared.index().get(id)?.owner?.path.clone());
-                let open = kills.open().into_iter().map(|(id, counted)| {
-                    let path = path(id);
-                    (id, OpenKills { counted, path })
-                });
-                counts.set_known_kills(&known, boot_id);
-                counts.set_open_kills(&open.collect(), boot_id);
-                counts.set_roots(&kills.roots());
-            }
-            (counts, *last)
-        };
+        let (counts, last) = self.counts_now();
         self.write_all(jobs);
-        let kills = &self.shared.kill_counts;
         match checkpoint::replace(&self.counts, KIND, VERSION, &counts) {
             Ok(()) => {
-                kills.saved(last);
+                self.shared.kill_counts.saved(last);
                 self.sync_later(self.counts.clone());
             }
             Err(error) => {
@@ -668,6 +648,25 @@ impl Keeper {
                 self.counts_due = Some(self.counts_saved + AGAIN);
             }
         }
+    }
+
+    /// What is counted, and the number of the last kill in it.
+    fn counts_now(&self) -> (SavedCounts, u64) {
+        let kills = &self.shared.kill_counts;
+        let last = kills.telling();
+        let mut counts = self.metrics.oom_counts();
+        counts.set_last_number(*last);
+        if let (Some(known), Some(boot_id)) = (kills.known(), &self.boot_id) {
+            let path = |id| Some(self.shared.index().get(id)?.owner?.path.clone());
+            let open = kills.open().into_iter().map(|(id, counted)| {
+                let path = path(id);
+                (id, OpenKills { counted, path })
+            });
+            counts.set_known_kills(&known, boot_id);
+            counts.set_open_kills(&open.collect(), boot_id);
+            counts.set_roots(&kills.roots());
+        }
+        (counts, *last)
     }
 
     /// Where the disk is so slow that the queue is full, the kernel syncs it within half a minute.

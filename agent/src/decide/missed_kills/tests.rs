@@ -141,6 +141,14 @@ fn resumed(is_unified: bool, known: u64) -> KillAccounts {
     accounts
 }
 
+/// Four kills are counted, of which three are known.
+fn with_one_open() -> KillAccounts {
+    let mut accounts = resumed(false, 3);
+    accounts.adopt(CONTAINER, counted(4), at(1000));
+    accounts.all_are_found();
+    accounts
+}
+
 /// The agent after one that ends at `ms`.
 fn next_of(accounts: &KillAccounts, ms: u64) -> KillAccounts {
     let known = accounts.known().expect("all are found");
@@ -335,9 +343,7 @@ fn what_no_agent_lives_long_enough_to_compare_is_missed_once() {
 
 #[test]
 fn a_cgroup_with_open_kills_that_is_found_again_goes_on() {
-    let mut first = resumed(false, 3);
-    first.adopt(CONTAINER, counted(4), at(1000));
-    first.all_are_found();
+    let first = with_one_open();
     let mut next = next_of(&first, 2000);
     // Killed while no agent ran.
     assert!(next.adopt(CONTAINER, counted(6), at(2100)));
@@ -351,9 +357,7 @@ fn a_cgroup_with_open_kills_that_is_found_again_goes_on() {
 
 #[test]
 fn a_cgroup_with_open_kills_that_is_found_late_is_known() {
-    let mut first = resumed(false, 3);
-    first.adopt(CONTAINER, counted(4), at(1000));
-    first.all_are_found();
+    let first = with_one_open();
     let mut next = next_of(&first, 2000);
     assert_eq!(settle(&mut next, 4000), [(CONTAINER, 1)]);
     next.adopt(CONTAINER, counted(5), at(5000));
@@ -364,9 +368,7 @@ fn a_cgroup_with_open_kills_that_is_found_late_is_known() {
 
 #[test]
 fn what_is_known_by_the_end_is_not_open_with_the_next() {
-    let mut first = resumed(false, 3);
-    first.adopt(CONTAINER, counted(4), at(1000));
-    first.all_are_found();
+    let mut first = with_one_open();
     report(&mut first, &kill(950, CONTAINER));
     // Reported, and not compared yet.
     assert!(first.is_open());

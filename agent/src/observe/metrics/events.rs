@@ -127,14 +127,14 @@ impl Metrics {
         record: Option<&Exemplar>,
     ) {
         let now = Duration::from_nanos(event.boottime_ns);
-        // Where there are names alone nobody else tells of workloads.
-        let own = event.pod.as_ref();
-        let own = own.filter(|_| self.shared.identity == Identity::Names);
-        let own = own.map(Workload::of_pod);
-        match (workload.or(own.as_ref()), event.uid()) {
-            (Some(workload), _) => self.count_workload(workload, n, now, record),
-            (None, Some(uid)) => self.await_workload(uid, n, now),
-            (None, None) => {}
+        match (workload, &event.pod, event.uid()) {
+            (Some(workload), ..) => self.count_workload(workload, n, now, record),
+            // Where there are names alone nobody else tells of workloads.
+            (None, Some(pod), _) if self.shared.identity == Identity::Names => {
+                self.count_workload(&Workload::of_pod(pod), n, now, record);
+            }
+            (None, _, Some(uid)) => self.await_workload(uid, n, now),
+            (None, _, None) => {}
         }
     }
 

@@ -107,6 +107,13 @@ impl Loop {
         Some(format!("waits until {other} has left CPUs {shared}"))
     }
 
+    /// The CPUs that a container was given; none where it runs in the shared pool.
+    fn given_to(&self, uid: &PodUid, container: &str) -> CpuSet {
+        let placement = self.placement_of(uid, container);
+        let is_given = placement.pinning == CpuPinning::Exclusive;
+        placement.cpus.filter(|_| is_given).unwrap_or_default()
+    }
+
     /// The cgroups of other containers that are on `cpus`, the container's own, as the kernel has it now: one file a
     /// container. Those of its pod share with it what it was given for both.
     fn holders_of(
@@ -122,14 +129,11 @@ impl Loop {
                 if is_sibling && name == container {
                     continue;
                 }
-                let mut held = self.cpus_of(&instance.cgroup);
-                let placement = self.placement_of(pod, name);
-                if is_sibling
-                    && placement.pinning == CpuPinning::Exclusive
-                    && let (Some(held), Some(given)) = (&mut held, &placement.cpus)
-                {
-                    *held = held.difference(given);
-                }
+                let held = self.cpus_of(&instance.cgroup);
+                let held = held.map(|held| match is_sibling {
+                    true => held.difference(&self.given_to(pod, name)),
+                    false => held,
+                });
                 observed.insert(instance.cgroup.clone(), held);
             }
         }
