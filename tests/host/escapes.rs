@@ -1,10 +1,11 @@
 //! Processes where they should not be, and cgroups that somebody has frozen: nothing of it keeps a
 //! pod from ending, and the agent ends with none.
 
-use std::fs;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
+use std::{fs, iter, thread};
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::status::PodEntry;
@@ -198,6 +199,45 @@ fn a_frozen_pod_ends_all_the_same() -> Result<()> {
         agent.wait_events("it is told", "node", |it| {
             it.iter().any(|it| it.event.reason == "CgroupThawed")
         })?;
+    }
+    Ok(())
+}
+
+/// As a container can make them that mounts the hierarchy, or has a cgroup namespace of its own.
+#[cfg_attr(feature = "privileged", test)]
+fn cgroups_however_deep_and_whatever_their_names_end_with_their_pod() -> Result<()> {
+    const DEPTH: usize = 200;
+    let mut agent = Agent::new("deep")?;
+    agent.start()?;
+    let pod = Manifest::new("deep")
+        .with("terminationGracePeriodSeconds", serde_json::json!(1))
+        .container(Container::sh("app", "sleep 3600 & wait"));
+    agent.put(&pod)?;
+    let pod = agent.wait_pod("deep", "runs", is_running)?;
+    let pid = pid_of(&pod, "app").context("it runs")?;
+    let container = cgroup_of(pid)?;
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    let child = children.split_whitespace().next().context("a child")?;
+    // cpuset and devices of cgroup v1 want more than a directory.
+    for controller in ["freezer", "memory"] {
+        let mut deepest = cgroup::dir_of(controller, &container);
+        deepest.extend(iter::repeat_n("d", DEPTH));
+        deepest.push(OsStr::from_bytes(b"caf\xe9"));
+        fs::create_dir_all(&deepest)?;
+        fs::write(deepest.join("cgroup.procs"), child)?;
+    }
+    let child = child.parse()?;
+    assert!(is_there(child));
+    agent.remove_pod("deep")?;
+    agent.wait("the pod is gone", |it| it.pods.is_empty())?;
+    assert!(!is_there(child), "the process is still there");
+    for controller in ["freezer", "memory"] {
+        let container = cgroup::dir_of(controller, &container);
+        assert!(
+            !container.exists(),
+            "{} is still there",
+            container.display()
+        );
     }
     Ok(())
 }

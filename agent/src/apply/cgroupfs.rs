@@ -19,9 +19,6 @@ use crate::model::cgroup::{CgroupStep, Controller, FileValue, InterfaceFile};
 use crate::model::cgroup_path::CgroupPath;
 use crate::sys::{Dir, FsError, Tree, Trees};
 
-/// How deep a subtree is removed; deeper nesting is left to the next attempts.
-const MAX_DEPTH: usize = 64;
-
 const EPERM: i32 = 1;
 const ENOMEM: i32 = 12;
 const EACCES: i32 = 13;
@@ -562,7 +559,7 @@ impl CgroupWriter {
                 Err(FsError::Gone { .. }) => continue,
                 Err(source) => return Err(failed(source)),
             };
-            match remove_tree(&parent, leaf, MAX_DEPTH) {
+            match remove_tree(&parent, leaf) {
                 Ok(()) | Err(FsError::Gone { .. }) => {}
                 Err(error) if matches!(error.errno(), Some(EBUSY | ENOTEMPTY | EEXIST)) => {
                     let mut pids = BTreeSet::new();
@@ -662,7 +659,7 @@ fn leave(dir: &Dir, root: &Dir) -> Result<bool, FsError> {
 /// Thaws the cgroup and those below it, whoever has frozen them. True: some were frozen.
 fn thaw_below(dir: &Dir) -> Result<bool, FsError> {
     let mut was_frozen = false;
-    dir.walk(MAX_DEPTH, &mut |dir| {
+    dir.visit_upwards(&mut |dir| {
         was_frozen |= thaw(dir)?;
         Ok(())
     })?;
@@ -688,7 +685,7 @@ fn thaw(dir: &Dir) -> Result<bool, FsError> {
 /// The processes in and below a cgroup of one hierarchy.
 pub(super) fn procs_below(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {
     let mut pids = BTreeSet::new();
-    dir.walk(MAX_DEPTH, &mut |dir| {
+    dir.visit_upwards(&mut |dir| {
         pids.extend(procs(dir)?);
         Ok(())
     })?;
@@ -710,18 +707,12 @@ fn procs(dir: &Dir) -> Result<BTreeSet<u32>, FsError> {
         .collect())
 }
 
-fn remove_tree(parent: &Dir, name: &str, depth: usize) -> Result<(), FsError> {
+fn remove_tree(parent: &Dir, name: &str) -> Result<(), FsError> {
     match parent.remove_dir(name) {
-        Err(error) if depth > 0 && matches!(error.errno(), Some(EBUSY | ENOTEMPTY)) => {}
+        Err(error) if matches!(error.errno(), Some(EBUSY | ENOTEMPTY)) => {}
         other => return other,
     }
-    let dir = parent.open_dir(name)?;
-    for child in dir.list_dirs()? {
-        match remove_tree(&dir, &child, depth - 1) {
-            Ok(()) | Err(FsError::Gone { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
+    parent.open_dir(name)?.remove_below()?;
     parent.remove_dir(name)
 }
 

@@ -19,10 +19,6 @@ use crate::model::device_access::{DeviceAccess, DeviceRules};
 use crate::model::event::CgroupId;
 use crate::sys::{Dir, FsError, Trees};
 
-/// How deep a subtree is walked for processes and children. Deeper nesting is reported, not
-/// followed: a container may nest cgroups without end.
-const MAX_DEPTH: usize = 32;
-
 /// Why the state of a cgroup could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -336,7 +332,7 @@ impl CgroupReader {
 }
 
 fn collect_pids(dir: &Dir, pids: &mut BTreeSet<u32>) -> Result<(), FsError> {
-    dir.walk(MAX_DEPTH, &mut |dir| {
+    dir.visit_upwards(&mut |dir| {
         // A threaded cgroup refuses to list processes (EOPNOTSUPP); they show at its domain.
         if let Ok(text) = dir.read_text("cgroup.procs") {
             pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));

@@ -1,9 +1,11 @@
 //! A directory held open: its files are addressed by descriptor, so a path that is removed and
 //! made again between two calls is never confused with the directory that was opened.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -295,8 +297,118 @@ impl Dir {
         Ok(())
     }
 
+    /// Visits this directory and all below it, children first, however deep they lie and whatever their names are.
+    /// What is removed under the walk is passed over. A few descriptors are open, and the stack does not grow.
+    pub fn visit_upwards(
+        &self,
+        visit: &mut dyn FnMut(&Self) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        self.upwards(&mut |_, _| Ok(true), visit, &mut |_, _| Ok(()))
+    }
+
+    /// Removes the directories below this one, see [`Self::visit_upwards`]; the first that refuses ends it.
+    pub fn remove_below(&self) -> Result<(), FsError> {
+        let remove = |above: &Self, name: &OsStr| {
+            match unlinkat(above, name, UnlinkatFlags::RemoveDir) {
+                // A name that is gone, or a cgroup above it.
+                Err(nix::Error::ENOENT | nix::Error::ENODEV) => Ok(()),
+                removed => removed,
+            }
+        };
+        let failed = |above: &Self, name: &OsStr, e: nix::Error| {
+            FsError::new(Operation::RemoveDir, &above.path.join(name), e.into())
+        };
+        self.upwards(
+            &mut |above, name| match remove(above, name) {
+                Ok(()) => Ok(false),
+                Err(nix::Error::EBUSY | nix::Error::ENOTEMPTY) => Ok(true),
+                Err(e) => Err(failed(above, name, e)),
+            },
+            &mut |_| Ok(()),
+            &mut |above, name| remove(above, name).map_err(|e| failed(above, name, e)),
+        )
+    }
+
+    /// `enter`: whether a child is to be gone into. `visit`: each directory, when all below it have been left. `leave`:
+    /// the directory above one that has been visited, and its name there.
+    fn upwards(
+        &self,
+        enter: &mut dyn FnMut(&Self, &OsStr) -> Result<bool, FsError>,
+        visit: &mut dyn FnMut(&Self) -> Result<(), FsError>,
+        leave: &mut dyn FnMut(&Self, &OsStr) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        /// A directory that is being visited.
+        struct Level {
+            name: OsString,
+            /// That are left.
+            children: Vec<OsString>,
+            inode: u64,
+            path: Arc<Path>,
+        }
+        /// Beyond it paths, which are for messages, end: each is as long as the tree is deep.
+        const MAX_NAMED: usize = 64;
+
+        // What is gone has no children.
+        let names = |dir: &Self| match dir.dir_names() {
+            Err(FsError::Gone { .. }) => Ok(Vec::new()),
+            names => names,
+        };
+        let level = |name: OsString, dir: &Self| {
+            Ok(Level {
+                name,
+                children: names(dir)?,
+                inode: dir.inode,
+                path: Arc::clone(&dir.path),
+            })
+        };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut levels = vec![level(OsString::new(), self)?];
+        let mut dir = self.try_clone()?;
+        while let Some(at) = levels.last_mut() {
+            if let Some(child) = at.children.pop() {
+                if !enter(&dir, &child)? {
+                    continue;
+                }
+                let path = match levels.len() < MAX_NAMED {
+                    true => dir.path.join(&child).into(),
+                    false => Arc::clone(&dir.path),
+                };
+                match openat(&dir.fd, child.as_os_str(), flags, Mode::empty()) {
+                    Ok(fd) => {
+                        dir = Self::from_fd(fd, path)?;
+                        levels.push(level(child, &dir)?);
+                    }
+                    Err(nix::Error::ENOENT | nix::Error::ENODEV) => {}
+                    Err(e) => return Err(FsError::new(Operation::Open, &path, e.into())),
+                }
+                continue;
+            }
+            visit(&dir)?;
+            let name = std::mem::take(&mut at.name);
+            levels.pop();
+            let Some(above) = levels.last() else { break };
+            let fd = openat(&dir.fd, "..", flags, Mode::empty())
+                .map_err(|e| FsError::new(Operation::Open, &above.path, e.into()))?;
+            dir = Self::from_fd(fd, Arc::clone(&above.path))?;
+            if dir.inode != above.inode {
+                // Somebody has unmounted what it lies in, or moved it.
+                let error = io::Error::from_raw_os_error(nix::libc::ESTALE);
+                return Err(FsError::new(Operation::Open, &above.path, error));
+            }
+            leave(&dir, &name)?;
+        }
+        Ok(())
+    }
+
     /// Names of the sub-directories, sorted; names that are not UTF-8 are left out.
     pub fn list_dirs(&self) -> Result<Vec<String>, FsError> {
+        let names = self.dir_names()?.into_iter();
+        let mut names: Vec<_> = names.filter_map(|it| it.into_string().ok()).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn dir_names(&self) -> Result<Vec<OsString>, FsError> {
         let failed = |e: nix::Error| FsError::new(Operation::List, &self.path, e.into());
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         // A descriptor of its own: the read position belongs to the open file description.
@@ -304,14 +416,11 @@ impl Dir {
         let mut names = Vec::new();
         for entry in dir.iter() {
             let entry = entry.map_err(failed)?;
-            let Ok(name) = entry.file_name().to_str() else {
-                continue;
-            };
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if entry.file_type() == Some(nix::dir::Type::Directory) && name != "." && name != ".." {
                 names.push(name.to_owned());
             }
         }
-        names.sort_unstable();
         Ok(names)
     }
 
@@ -391,5 +500,49 @@ mod tests {
         dir.remove_dir("child").unwrap();
         assert!(!child.is_linked());
         assert!(dir.remove_dir("child").unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn a_subtree_is_visited_and_removed_however_deep_and_whatever_its_names() {
+        const DEPTH: usize = 3_000;
+        let base = Scratch::new("subtree");
+        std::fs::create_dir(base.path("top")).unwrap();
+        let top = Dir::open(&base.path("top")).unwrap();
+        let mut deepest = top.try_clone().unwrap();
+        for _ in 0..DEPTH {
+            assert!(deepest.make_dir("d").unwrap());
+            deepest = deepest.open_dir("d").unwrap();
+        }
+        for name in [b"caf\xe9".as_slice(), b"plain"] {
+            let name = OsStr::from_bytes(name);
+            mkdirat(&top, name, Mode::S_IRWXU).unwrap();
+        }
+
+        let mut seen = Vec::new();
+        let mut visit = |dir: &Dir| {
+            seen.push(dir.inode());
+            Ok(())
+        };
+        top.visit_upwards(&mut visit).unwrap();
+        assert_eq!(seen.len(), DEPTH + 3);
+        assert_eq!(seen.last(), Some(&top.inode()));
+
+        // One that refuses keeps those above it.
+        let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        openat(&deepest, "file", flags, Mode::S_IRUSR).unwrap();
+        assert_eq!(top.remove_below().unwrap_err().errno(), Some(39));
+        unlinkat(&deepest, "file", UnlinkatFlags::NoRemoveDir).unwrap();
+        top.remove_below().unwrap();
+        // One that is gone is still visited.
+        let gone = top.try_clone().unwrap();
+        std::fs::remove_dir(base.path("top")).unwrap();
+        let mut n_visits = 0;
+        gone.visit_upwards(&mut |_| {
+            n_visits += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(n_visits, 1);
+        assert!(top.remove_below().is_ok());
     }
 }

@@ -5,9 +5,11 @@
 //! They follow their container: one that had all that its parent had gets all that it has now, and one that had a part
 //! keeps what is left of it.
 
-use super::MAX_DEPTH;
 use crate::model::cpuset::CpuSet;
 use crate::sys::{Dir, FsError};
+
+/// How deep they are moved.
+const MAX_DEPTH: usize = 64;
 
 /// Moves what lies below `dir` from `old`, which `dir` has, to `new`, which it is to have next. `dir` has both after
 /// it. What cannot be moved is left: the kernel then refuses the move of `dir`.
