@@ -99,11 +99,11 @@ impl KubeTree {
     }
 
     /// A container of a pod of [`KubeTree::pod`] where a runtime puts it that uses cgroupfs while kubelet uses systemd:
-    /// at the mount, outside of the cgroup of its pod, and of the tree.
-    pub fn misplaced(&self, uid: &str, n: u64) -> Result<KubeContainer> {
+    /// in the cgroup `above`, outside of the cgroup of its pod, and of the tree.
+    pub fn misplaced(&self, above: &str, uid: &str, n: u64) -> Result<KubeContainer> {
         let (slice, id) = (uid.replace('-', "_"), container_id(n));
         let path = format!(
-            "/{}-kubepods-burstable-pod{slice}.slice:cri-containerd:{id}",
+            "{above}/{}-kubepods-burstable-pod{slice}.slice:cri-containerd:{id}",
             self.stem
         );
         make(&path)?;

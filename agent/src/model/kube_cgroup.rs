@@ -119,17 +119,28 @@ pub fn parse<'a>(path: &'a CgroupPath, root: &CgroupPath) -> Option<KubeCgroup<'
     })
 }
 
-/// `SLICE:PREFIX:ID` as one directory, at the root or in the runtime's own service: what an OCI runtime
-/// makes of systemd's form when it is told to use cgroupfs.
+/// Whether a runtime's service may lie in this slice, by its name at the root. A user makes what he likes in his own.
+pub fn is_slice_of_services(name: &str) -> bool {
+    name.ends_with(SLICE) && name != "user.slice"
+}
+
+/// `SLICE:PREFIX:ID` as one directory: what an OCI runtime makes of systemd's form when it is told to use cgroupfs. It
+/// lies where the runtime is: at the root, in the slice of its service (runc on cgroup v2, which goes one up from its
+/// own cgroup: opencontainers/cgroups v0.0.6, fs2/defaultpath.go) or in its service (cgroup v1).
 fn misplaced<'a>(components: Rest<'a>, stem: &str) -> Option<KubeCgroup<'a>> {
     let (first, rest) = components.next()?;
     let (triple, inner) = match first.contains(':') {
         true => (first, rest),
-        false if first == "system.slice" => {
-            let (service, rest) = rest.next()?;
-            let name = service.strip_suffix(".service")?;
-            (!name.is_empty() && !service.contains(':')).then_some(())?;
-            rest.next()?
+        false if is_slice_of_services(first) => {
+            let (second, below) = rest.next()?;
+            match second.contains(':') {
+                true => (second, below),
+                false => {
+                    let name = second.strip_suffix(".service")?;
+                    (!name.is_empty()).then_some(())?;
+                    below.next()?
+                }
+            }
         }
         false => return None,
     };

@@ -10,11 +10,8 @@ use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, CgroupLineage};
-use crate::model::kube_cgroup::{KubeLevel, parse};
+use crate::model::kube_cgroup::{KubeLevel, is_slice_of_services, parse};
 use crate::sys::{Dir, FsError, Tree, Trees};
-
-/// Where kubelet puts a container that its runtime does not put into the slice of its pod.
-const SYSTEM_SLICE: &str = "system.slice";
 
 /// Every cgroup below which a kubelet has its `kubepods`, whatever the driver: of those that are at most one
 /// level below the mount, and of those that somebody has named. More than one: of a test, of a second
@@ -227,27 +224,32 @@ fn walk_below(
     Ok(())
 }
 
-/// `SLICE:PREFIX:ID` at the mount or in the service of the runtime.
+/// `SLICE:PREFIX:ID` at the mount, in a slice there, or in a service in one: where a runtime is.
 fn walk_misplaced(
     mount: &Dir,
     root: &CgroupPath,
     found: &mut dyn FnMut(CgroupId, Owner),
 ) -> Result<(), FsError> {
-    let top = CgroupPath::root();
-    let mut places = vec![(mount.try_clone()?, top.clone())];
-    if let (Some(slice), Ok(path)) = (open(mount, SYSTEM_SLICE)?, top.join(SYSTEM_SLICE)) {
-        for (name, path) in children(&slice, &path)? {
-            let service = open(&slice, &name)?;
-            places.extend(service.map(|it| (it, path)));
-        }
-    }
-    for (dir, path) in places {
+    let mut places = vec![(mount.try_clone()?, CgroupPath::root())];
+    while let Some((dir, path)) = places.pop() {
+        let depth = path.components().count();
         for (name, path) in children(&dir, &path)? {
-            if name.contains(':')
-                && let Some(level) = level_of(&path, root)
-                && let Some(child) = open(&dir, &name)?
-            {
-                found(CgroupId(child.inode()), Owner { level, path });
+            let may_hold_some = match depth {
+                0 => is_slice_of_services(&name),
+                1 => name.ends_with(".service"),
+                _ => false,
+            };
+            let is_one = name.contains(':');
+            if !is_one && !may_hold_some {
+                continue;
+            }
+            let Some(child) = open(&dir, &name)? else {
+                continue;
+            };
+            match level_of(&path, root) {
+                Some(level) if is_one => found(CgroupId(child.inode()), Owner { level, path }),
+                _ if may_hold_some => places.push((child, path)),
+                _ => {}
             }
         }
     }
@@ -441,6 +443,10 @@ mod tests {
                 "kubepods.slice/strange".into(),
                 format!("system.slice/containerd.service/{triple}"),
                 triple.clone(),
+                format!("system.slice/{triple}"),
+                format!("runtime.slice/k3s.service/{triple}"),
+                format!("system.slice/a.mount/{triple}"),
+                format!("system.slice/a.service/b.service/{triple}"),
                 format!("user.slice/{triple}"),
             ],
         );
@@ -449,10 +455,18 @@ mod tests {
             format!("/{slice}"),
             format!("/{pod}"),
             format!("/{scope}"),
-            format!("/{triple}"),
-            format!("/system.slice/containerd.service/{triple}"),
         ];
-        assert_eq!(node.walked("/"), expected);
+        let mut walked = node.walked("/");
+        let mut misplaced = walked.split_off(expected.len());
+        assert_eq!(walked, expected);
+        misplaced.sort_unstable();
+        let above = [
+            "",
+            "/runtime.slice/k3s.service",
+            "/system.slice/containerd.service",
+            "/system.slice",
+        ];
+        assert_eq!(misplaced, above.map(|it| format!("{it}/{triple}")));
         assert_eq!(node.walked("/absent.slice"), [""; 0]);
     }
 
@@ -476,13 +490,15 @@ mod tests {
             assert_eq!(way(path, root), None, "{path} below {root}");
         }
         let triple = format!("kubepods-burstable-podc.slice:cri-containerd:{ID}");
-        for above in ["", "/system.slice/containerd.service"] {
+        for above in ["", "/system.slice", "/system.slice/containerd.service"] {
             let container = &format!("{above}/{triple}");
             for inner in ["", "/a", "/a/b"] {
                 let path = format!("{container}{inner}");
                 assert_eq!(way(&path, "/"), of(&[container]), "{path}");
             }
         }
-        assert_eq!(way(&format!("/user.slice/{triple}"), "/"), None);
+        for above in ["/user.slice", "/a", "/system.slice/a.slice"] {
+            assert_eq!(way(&format!("{above}/{triple}"), "/"), None, "{above}");
+        }
     }
 }

@@ -223,7 +223,8 @@ fn pods_that_still_run_by_another_driver_are_told() -> Result<()> {
     Ok(())
 }
 
-/// A runtime that uses cgroupfs while kubelet uses systemd: nobody tells of its cgroups, and they lie in no pod's.
+/// A runtime that uses cgroupfs while kubelet uses systemd: nobody tells of its cgroups, and they lie in no pod's. Where
+/// they lie depends on where the runtime is.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_in_a_misplaced_container_is_its_pods() -> Result<()> {
     let tree = KubeTree::new("misplaced", Driver::Systemd)?;
@@ -231,19 +232,32 @@ fn a_kill_in_a_misplaced_container_is_its_pods() -> Result<()> {
     let mut agent = Agent::observing("observe-misplaced", &tree)?;
     agent.start()?;
     agent.wait("the pod is found", |it| pod_of(it, UID).is_some())?;
-    let container = tree.misplaced(UID, 95)?;
-    container.limit(LIMIT)?;
-    let killed = run_nested(&container).and_then(|()| {
-        let kills = wait_kills(&agent, 1)?;
-        check_kill(&kills[0], &pod, &container, OomScope::Container)?;
-        agent.stats()?;
-        thread::sleep(GRACE * 2);
-        wait_kills(&agent, 1)
-    });
-    // No tree has it.
-    container.kill();
-    container.remove();
-    killed.map(drop)
+    let in_slice = format!("/{}", tree.root);
+    let in_service = format!("{in_slice}/runtime.service");
+    let mut n_kills = 0;
+    for (above, id) in ["", &in_slice, &in_service].into_iter().zip(95..) {
+        let container = tree.misplaced(above, UID, id)?;
+        container.limit(LIMIT)?;
+        let killed = run_nested(&container).and_then(|()| {
+            n_kills += 1;
+            let kills = wait_kills(&agent, n_kills)?;
+            let kill = kills.last();
+            check_kill(
+                kill.context(container.path.clone())?,
+                &pod,
+                &container,
+                OomScope::Container,
+            )?;
+            agent.stats()?;
+            thread::sleep(GRACE * 2);
+            wait_kills(&agent, n_kills)
+        });
+        // No tree has the first.
+        container.kill();
+        container.remove();
+        killed?;
+    }
+    Ok(())
 }
 
 /// Somebody corrects `cgroupRoot`: kills from before, where no agent has looked, are nobody's to tell, and those that
