@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 
 use self::connect::Connector;
-pub use self::connect::{FindKubelet, KubeletServer};
+pub use self::connect::{FindKubelet, KubeletServer, SERVICE_ACCOUNT_TOKEN};
 use self::events::Writer;
 use self::kubelet::{Poller, SettingsReader};
 use self::pods::Follower;
@@ -268,11 +268,27 @@ pub fn kubelet_settings(
     asked(kubelet::settings(&to_kubelet, &unheard))
 }
 
-/// Why these settings lead nowhere, whether the API server answers or not, as far as their files tell.
-pub fn fault(settings: &Settings) -> io::Result<Option<String>> {
+/// Why settings lead nowhere, whether the API server answers or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub why: String,
+    /// A file is not there, as on a node that is about to join its cluster, or was not read in time.
+    pub may_pass: bool,
+}
+
+/// As far as their files tell.
+pub fn fault(settings: &Settings) -> io::Result<Option<Fault>> {
     let connector = Connector::new(settings)?;
-    let checked = asked(connector.check())?;
-    Ok(checked.err().map(|it| crate::sys::chain(&it)))
+    asked(async {
+        connector.check().await.err()?;
+        let may_pass = connector.lacks_a_file().await;
+        // One that was not there before the look may be there now.
+        let error = connector.check().await.err()?;
+        Some(Fault {
+            why: crate::sys::chain(&error),
+            may_pass,
+        })
+    })
 }
 
 fn asked<T>(asking: impl Future<Output = T>) -> io::Result<T> {

@@ -115,6 +115,7 @@ impl RunError {
             | Self::Pods(
                 PodSourceError::NoNode
                 | PodSourceError::NoServer
+                | PodSourceError::NoService
                 | PodSourceError::Kubeconfig(_)
                 | PodSourceError::ServiceAccount(_),
             )

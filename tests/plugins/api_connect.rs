@@ -70,7 +70,9 @@ impl Scratch {
 
     /// What the files say is wrong, without a question to anybody.
     fn fault(&self) -> Result<String> {
-        Ok(fault(&self.settings())?.unwrap_or_default())
+        Ok(fault(&self.settings())?
+            .map(|it| it.why)
+            .unwrap_or_default())
     }
 
     fn watch(&self) -> Result<Watching> {

@@ -37,12 +37,13 @@ use self::credentials::{Authorization, Secret, TokenFile};
 use self::exec::{Exec, Given};
 use self::programs::{Credentials, Programs};
 use self::proxy::Proxy;
+pub use self::service_account::TOKEN as SERVICE_ACCOUNT_TOKEN;
 use self::tls::{ClientCertificate, OfKubelet, Pem, Trust};
 pub(super) use self::transport::Transport;
 use self::worker::{Late, Worker};
 use super::Settings;
 use crate::model::check::Voucher;
-use crate::sys::{FsError, Root, chain, clock};
+use crate::sys::{FsError, Root, chain, clock, regular};
 
 /// To read the files. Nobody waits longer for a file system that hangs.
 const PREPARE: Duration = Duration::from_secs(10);
@@ -210,6 +211,24 @@ impl Connector {
         built.map(|_| ()).map_err(|why| self.error(why))
     }
 
+    /// The kubeconfig file is not there, or one that it names.
+    pub(super) async fn lacks_a_file(&self) -> bool {
+        let Some(path) = self.kubeconfig.clone() else {
+            return false;
+        };
+        let looked = self.files.run(PREPARE, move || {
+            let text = match read_kubeconfig(&path) {
+                Ok(text) => text,
+                Err(_) => return is_absent(&path),
+            };
+            let directory = path.parent().unwrap_or(Path::new("/"));
+            let access = kubeconfig::access(&text, directory);
+            access.is_ok_and(|it| it.files().any(is_absent))
+        });
+        // One that hangs may answer later.
+        looked.await.unwrap_or(true)
+    }
+
     /// Asks nobody but the program of `exec`, if there is one.
     pub(super) async fn connect(&self) -> Result<Connection, ConnectError> {
         let mut prepared = self.prepare().await?;
@@ -323,6 +342,14 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     read.map_err(|it| chain(&it))
 }
 
+/// A link that leads nowhere is none.
+fn is_absent(path: &Path) -> bool {
+    matches!(
+        regular::look(path),
+        Ok(regular::Kind::Dangling) | Err(FsError::Gone { .. })
+    )
+}
+
 /// A variable of the environment; one that is empty is none.
 #[expect(
     clippy::disallowed_methods,
@@ -333,6 +360,17 @@ fn environment(name: &str) -> Option<String> {
 }
 
 impl Access {
+    /// That have to be there.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let certificate = self.certificate.iter().flat_map(|(it, key)| [it, key]);
+        let token = match &self.identity {
+            Identity::TokenFile { path, .. } => Some(path.as_path()),
+            _ => None,
+        };
+        let named = self.authority.iter().chain(certificate);
+        named.filter_map(Pem::file).chain(token)
+    }
+
     /// Has a kubelet asked in place of the API server. It hears of no impersonation: it would answer by the rights of
     /// who asks.
     fn lead_to(&mut self, node: Node, server: KubeletServer) -> Result<(), String> {
@@ -362,7 +400,9 @@ impl Access {
         let trust = self.trust(authority.as_deref(), &found)?;
         let proxy = self.proxy()?;
         let renew = match &self.certificate {
-            Some((certificate, _)) if certificate.is_file() => Some(clock::boottime() + REREAD),
+            Some((certificate, _)) if certificate.file().is_some() => {
+                Some(clock::boottime() + REREAD)
+            }
             _ => None,
         };
         let certificate = self.certificate.as_ref();
@@ -481,6 +521,7 @@ mod tests {
     use super::exec::Ends;
     use super::*;
     use crate::model::api_server::PodsFrom;
+    use crate::sys::scratch::Scratch;
 
     fn worker() -> Arc<Worker> {
         Arc::new(Worker::start("test").unwrap())
@@ -504,6 +545,42 @@ mod tests {
                 ends,
             }),
             renew: ends.map(|it| it.renew),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_not_there_is_told_apart_from_a_fault() {
+        let base = Scratch::new("lacks");
+        let settings = Settings {
+            node: "n".to_owned(),
+            kubeconfig_file: Some(base.path("kubeconfig")),
+            events: true,
+            pods_from: PodsFrom::ApiServer,
+        };
+        let connector = Connector::new(&settings).unwrap();
+        let user = |fields: &str| {
+            format!(
+                "{{current-context: h, contexts: [{{name: h, context: {{cluster: c, user: u}}}}], \
+                 clusters: [{{name: c, cluster: {{server: 'https://a'}}}}], \
+                 users: [{{name: u, user: {{{fields}}}}}]}}"
+            )
+        };
+        assert!(connector.lacks_a_file().await);
+        for (text, lacks) in [
+            ("clusters: 7".to_owned(), false),
+            (user("tokenFile: token"), true),
+            (
+                user("client-certificate: pem, client-key: kubeconfig"),
+                true,
+            ),
+            (
+                user("client-certificate: kubeconfig, client-key: kubeconfig"),
+                false,
+            ),
+            (user("token: t"), false),
+        ] {
+            base.write("kubeconfig", &text);
+            assert_eq!(connector.lacks_a_file().await, lacks, "{text}");
         }
     }
 

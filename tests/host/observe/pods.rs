@@ -1,6 +1,7 @@
 //! Pods as an API server tells of them, beside their cgroups.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -211,10 +212,6 @@ fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
             sections(Some(NODE), Some(&broken)),
             "kubernetes.kubeconfigFile: ",
         ),
-        (
-            sections(Some(NODE), Some(Path::new("/none/kubeconfig"))),
-            "kubernetes.kubeconfigFile: /none/kubeconfig: No such file",
-        ),
     ] {
         agent.sections = sections;
         let run = agent.run_command()?;
@@ -390,6 +387,33 @@ fn an_event_that_cannot_be_written_waits_and_is_not_written_twice() -> Result<()
         let event = event_of(&server, "shop-6c4d-x", "OomKilled")?;
         ensure!(event["count"] == 3, "{event:#}");
         Ok(())
+    })
+}
+
+/// As on a node that is about to join its cluster.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kubeconfig_that_comes_later_is_used_then() -> Result<()> {
+    let tree = KubeTree::new("later", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    server.put(&shop(UID, None));
+    let mut agent = agent("later", &tree, &server)?;
+    let kubeconfig = agent.dir.join("kubeconfig");
+    let later = agent.dir.join("later");
+    fs::rename(&kubeconfig, &later)?;
+    // As kubelet has its certificate.
+    symlink("later-current", &kubeconfig)?;
+    agent.start()?;
+    let told = |status: &Status| {
+        let server = status.node.api_server.as_ref();
+        server.is_some_and(|it| format!("{it:?}").contains("No such file"))
+    };
+    agent.wait("it says what is missing", told)?;
+    eat(&limited(&tree.pod(UID)?, 1)?)?;
+    wait_kills(&agent, 1)?;
+    fs::rename(&later, agent.dir.join("later-current"))?;
+    agent.wait("it is followed", is_followed)?;
+    until("it is counted", || {
+        has_line(&agent, &of_workload("default", "Deployment", "shop", 1))
     })
 }
 

@@ -9,7 +9,8 @@ use super::tls::{Pem, Place};
 use super::{Access, Identity};
 
 /// Where kubelet puts what the pod needs to ask.
-const DIRECTORY: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const AUTHORITY: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+pub const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// Where kubelet says where the API server is.
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
@@ -17,12 +18,11 @@ const PORT: &str = "KUBERNETES_SERVICE_PORT";
 
 /// Without a proxy: the address is one of the cluster's own.
 pub(super) fn access(variable: impl Fn(&str) -> Option<String>) -> Result<Access, String> {
-    let file = |name: &str| PathBuf::from(format!("{DIRECTORY}/{name}"));
     Ok(Access {
         server: server(variable)?,
         authority: Some(Pem {
             field: "ca.crt",
-            place: Place::File(file("ca.crt")),
+            place: Place::File(PathBuf::from(AUTHORITY)),
         }),
         is_insecure: false,
         server_name: None,
@@ -30,7 +30,7 @@ pub(super) fn access(variable: impl Fn(&str) -> Option<String>) -> Result<Access
         hears_environment: false,
         certificate: None,
         identity: Identity::TokenFile {
-            path: file("token"),
+            path: PathBuf::from(TOKEN),
             otherwise: None,
         },
         unsent: None,

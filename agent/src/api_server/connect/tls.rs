@@ -1,7 +1,7 @@
 //! Whom the agent believes to be the API server, and by which certificate the agent is known there.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::WebPkiServerVerifier;
@@ -40,8 +40,11 @@ impl Pem {
         }
     }
 
-    pub(super) fn is_file(&self) -> bool {
-        matches!(self.place, Place::File(_))
+    pub(super) fn file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File(path) => Some(path),
+            Place::Here(_) => None,
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::model::api_server::{ApiServerStatus, PodsFrom};
 use crate::model::pod::is_dns_subdomain;
 use crate::observe::event_log::EventLog;
 use crate::run::RunError;
+use crate::sys::Root;
 
 /// kubelet sets it in each container (pkg/kubelet/kubelet_pods.go).
 const SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
@@ -43,6 +44,12 @@ pub enum PodSourceError {
          pods.source none"
     )]
     NoServer,
+    /// kubelet had not heard of the service when it made the container (kubernetes/kubernetes 40973). The next has it.
+    #[error(
+        "{SERVICE_HOST}: is missing in the environment of a pod that has a service account and {NODE_NAME}; right would \
+         be another container of the pod, which kubelet gives it, or pods.source none"
+    )]
+    NoService,
     #[error("kubernetes.kubeconfigFile: {0}")]
     Kubeconfig(String),
     #[error("pods.source: {0}")]
@@ -62,7 +69,10 @@ pub(super) fn source(observe: &ObserveConfig) -> Result<PodSource, PodSourceErro
     };
     let is_in_pod = of_pod(SERVICE_HOST).is_some();
     if kubernetes.kubeconfig_file.is_none() && !is_in_pod {
+        let has_account =
+            Root::host().exists(api_server::SERVICE_ACCOUNT_TOKEN) && of_pod(NODE_NAME).is_some();
         return match is_wanted {
+            _ if has_account => Err(PodSourceError::NoService),
             true => Err(PodSourceError::NoServer),
             false => Ok(PodSource::Nobody(
                 "no kubernetes.kubeconfigFile, and the agent runs in no pod".to_owned(),
@@ -88,9 +98,11 @@ pub(super) fn source(observe: &ObserveConfig) -> Result<PodSource, PodSourceErro
     };
     match (api_server::fault(&settings)?, &settings.kubeconfig_file) {
         (None, _) => Ok(PodSource::Asked(settings)),
-        (Some(why), Some(_)) => Err(PodSourceError::Kubeconfig(why)),
-        (Some(why), None) if is_wanted => Err(PodSourceError::ServiceAccount(why)),
-        (Some(why), None) => Ok(PodSource::Nobody(why)),
+        // Told while it lasts, as of an agent that runs.
+        (Some(fault), Some(_)) if fault.may_pass => Ok(PodSource::Asked(settings)),
+        (Some(fault), Some(_)) => Err(PodSourceError::Kubeconfig(fault.why)),
+        (Some(fault), None) if is_wanted => Err(PodSourceError::ServiceAccount(fault.why)),
+        (Some(fault), None) => Ok(PodSource::Nobody(fault.why)),
     }
 }
 
