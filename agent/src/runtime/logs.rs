@@ -278,6 +278,12 @@ pub fn prune(dir: &Path, n_attempts: usize) -> Result<Vec<u32>, FsError> {
     Ok(removed)
 }
 
+/// The newest attempt that has a log in the directory of a container.
+pub fn last_attempt(dir: &Path) -> Option<u32> {
+    let names = Root::host().list(dir).ok()?;
+    names.iter().filter_map(|it| attempt_of(it)).max()
+}
+
 /// Of `3.log`, `3.log.1` and `3.log.rotating`: 3.
 fn attempt_of(name: &str) -> Option<u32> {
     let (attempt, rest) = name.split_once(".log")?;

@@ -3,7 +3,8 @@
 //!
 //! A fault never ends a pod. What cannot be read is reported, and what it defined before stays:
 //! - a file with a fault keeps the pods of its last good version that the new one does not define;
-//! - a file that became empty counts as half written;
+//! - a file that became empty counts as half written, and so does one that was never seen otherwise;
+//! - of two definitions of one pod the one that was there first counts;
 //! - a directory that cannot be listed keeps everything.
 //!
 //! Pods go when their document goes from a file without faults, or when their file goes. That a file
@@ -11,7 +12,7 @@
 //! have neither name.
 //!
 //! Deliberate absences: no state on disk, so what a file defined before the agent started is not
-//! known ([`ManifestScan::is_complete`]); no choice between pods but the order of file names.
+//! known ([`ManifestScan::is_complete`]).
 
 mod parse;
 
@@ -130,6 +131,12 @@ pub struct ManifestDirectory {
     files: BTreeMap<String, FileState>,
     /// Files that the last look missed.
     missing: BTreeMap<String, FileState>,
+    /// What counted last, by `namespace/name`.
+    accepted: BTreeMap<String, Accepted>,
+    /// What an earlier agent has taken, by `namespace/name`, until all that there is has been read.
+    running: BTreeMap<String, Running>,
+    /// Files and the pods in them, `namespace/name`, of which another definition counted last.
+    refused: BTreeSet<(String, String)>,
     /// The directory has been listed once.
     was_listed: bool,
     /// It has been listed once while it held still.
@@ -168,6 +175,9 @@ impl ManifestDirectory {
             witness: None,
             files: BTreeMap::new(),
             missing: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            running: BTreeMap::new(),
+            refused: BTreeSet::new(),
             was_listed: false,
             was_still: false,
         }
@@ -198,6 +208,11 @@ impl ManifestDirectory {
         &self.path
     }
 
+    /// What runs before the first scan, by `namespace/name`: of several definitions of a pod that is the one that counts.
+    pub fn prefer(&mut self, running: BTreeMap<String, Running>) {
+        self.running = running;
+    }
+
     /// Wakes on changes of the directory; [`scan`](Self::scan) tells what they are.
     pub fn watch(&self) -> Result<DirWatch, WatchError> {
         DirWatch::new(&self.path)
@@ -211,7 +226,7 @@ impl ManifestDirectory {
             if !self.was_listed {
                 return scan;
             }
-            if self.was_still && self.missing_pods(&scan).is_empty() {
+            if self.was_still && !self.lacks_a_file() {
                 self.missing.clear();
                 return scan;
             }
@@ -221,13 +236,10 @@ impl ManifestDirectory {
             if before.is_some() && before == self.version() {
                 self.missing.clear();
                 self.was_still = true;
+                scan = self.look();
             }
         }
-        for pod in self.missing_pods(&scan) {
-            scan.pods.entry(pod.uid.clone()).or_insert(pod);
-            scan.is_complete = false;
-        }
-        scan.is_complete &= self.was_still;
+        scan.is_complete &= self.was_still && !self.lacks_a_file();
         scan
     }
 
@@ -235,20 +247,11 @@ impl ManifestDirectory {
         regular::version_of_listing(&self.path).ok()
     }
 
-    /// Pods of missing files that no other file defines.
-    fn missing_pods(&self, scan: &ManifestScan) -> Vec<Arc<Pod>> {
-        if self.missing.is_empty() {
-            return Vec::new();
-        }
-        let names: BTreeSet<String> = scan.pods.values().map(|it| it.full_name()).collect();
-        let defined = self
-            .missing
-            .values()
-            .flat_map(|it| it.fresh.iter().chain(&it.held));
-        let pods = defined.map(|it| &it.pod);
-        pods.filter(|it| !names.contains(&it.full_name()))
-            .cloned()
-            .collect()
+    /// A pod is there only by a file that the last look missed, or may be.
+    fn lacks_a_file(&self) -> bool {
+        let mut files = self.accepted.values().map(|it| &it.file);
+        files.any(|it| self.missing.contains_key(it))
+            || self.missing.values().any(|it| !it.was_good)
     }
 
     fn look(&mut self) -> ManifestScan {
@@ -316,52 +319,137 @@ impl ManifestDirectory {
         }
     }
 
-    /// Puts the files together. A pod of a file's last version goes before one that is only held.
-    fn collect(&self, scan: &mut ManifestScan) {
+    /// Puts the files together; of several definitions of one pod, or of one UID, the first by [`Rank`] and the name of
+    /// the file counts.
+    fn collect(&mut self, scan: &mut ManifestScan) {
         scan.n_files = self.files.len();
-        let mut names: BTreeMap<String, &str> = BTreeMap::new();
+        for state in self.files.values() {
+            scan.faults.extend_from_slice(&state.faults);
+            scan.warnings.extend_from_slice(&state.warnings);
+        }
+        let mut states = self.files.values().chain(self.missing.values());
+        scan.is_complete &= states.all(|it| it.was_good);
+        let there = self.files.iter().map(|it| (it, true));
+        let states = there.chain(self.missing.iter().map(|it| (it, false)));
+        let mut definitions: Vec<(Rank, &String, &Definition)> = Vec::new();
+        for ((file, state), is_there) in states {
+            let fresh = state.fresh.iter().map(|it| (it, is_there));
+            let all = fresh.chain(state.held.iter().map(|it| (it, false)));
+            definitions.extend(all.map(|(it, is_fresh)| (self.rank(file, it, is_fresh), file, it)));
+        }
+        definitions.sort_by_key(|(rank, file, _)| (*rank, *file));
+
+        let mut accepted: BTreeMap<String, Accepted> = BTreeMap::new();
+        let mut refused = BTreeSet::new();
         let mut duplicates = Vec::new();
-        let fresh = self.files.iter().map(|(file, it)| (file, &it.fresh));
-        let held = self.files.iter().map(|(file, it)| (file, &it.held));
-        let definitions = fresh
-            .chain(held)
-            .flat_map(|(file, list)| list.iter().map(move |it| (file, it)));
-        for (file, definition) in definitions {
+        for (rank, file, definition) in definitions {
             let Definition {
                 document,
                 digest,
                 pod,
             } = definition;
             let name = pod.full_name();
-            let clash = match names.get(&name) {
-                Some(first) => Some(format!("is already defined in {first}")),
+            let clash = match accepted.get(&name) {
+                Some(first) => Some(format!("is already defined in {}", first.file)),
                 None if scan.pods.contains_key(&pod.uid) => {
                     Some(format!("another pod has the UID {} already", pod.uid))
                 }
                 None => None,
             };
             if let Some(message) = clash {
-                duplicates.push(ManifestFault {
-                    file: self.path.join(file),
-                    document: Some(*document),
-                    pod: Some(name),
-                    field: None,
-                    message,
-                });
+                refused.insert((file.clone(), name.clone()));
+                // What a missing file had is no fault.
+                if self.files.contains_key(file) {
+                    duplicates.push(ManifestFault {
+                        file: self.path.join(file),
+                        document: Some(*document),
+                        pod: Some(name),
+                        field: None,
+                        message,
+                    });
+                }
                 continue;
             }
-            names.insert(name, file);
             scan.pods.insert(pod.uid.clone(), Arc::clone(pod));
             if let Some(digest) = digest {
                 scan.digests.insert(pod.uid.clone(), digest.clone());
             }
+            if rank == Rank::Running {
+                self.running.remove(&name);
+            }
+            let (file, uid) = (file.clone(), pod.uid.clone());
+            accepted.insert(name, Accepted { file, uid });
         }
-        for state in self.files.values() {
-            scan.faults.extend_from_slice(&state.faults);
-            scan.warnings.extend_from_slice(&state.warnings);
-            scan.is_complete &= state.was_good;
-        }
+        duplicates.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
         scan.faults.extend(duplicates);
+        self.accepted = accepted;
+        self.refused = refused;
+        // The file of what runs may be one that was missed, or cannot be read.
+        if scan.is_complete && self.was_still {
+            self.running.clear();
+        }
+    }
+
+    /// `is_fresh`: of the last version of a file that is there.
+    fn rank(&self, file: &String, definition: &Definition, is_fresh: bool) -> Rank {
+        let name = definition.pod.full_name();
+        let is_running = || {
+            self.running
+                .get(&name)
+                .is_some_and(|it| it.is_of(definition))
+        };
+        match self.accepted.get(&name) {
+            _ if is_fresh && is_running() => Rank::Running,
+            Some(known) if known.file == *file => match is_fresh {
+                true if known.uid == definition.pod.uid => Rank::Known,
+                true => Rank::Edited,
+                false => Rank::KnownBefore,
+            },
+            _ if !is_fresh || self.refused.contains(&(file.clone(), name)) => Rank::Refused,
+            Some(_) => Rank::New,
+            None => Rank::Other,
+        }
+    }
+}
+
+/// Which of several definitions counts: the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// It runs, and an earlier agent has taken it.
+    Running,
+    /// It counted before.
+    Known,
+    /// In the place of one that counted before, under another UID.
+    Edited,
+    /// It came, and the one that counted before is in a file that has a fault now, or is missing: it has moved.
+    New,
+    /// It counted before, and is in a file that has a fault now, or is missing.
+    KnownBefore,
+    /// None counted before.
+    Other,
+    /// Another one counted before, or it is not in its file any more.
+    Refused,
+}
+
+/// A definition that counts.
+#[derive(Debug)]
+struct Accepted {
+    file: String,
+    uid: PodUid,
+}
+
+/// A definition by which a pod runs.
+#[derive(Clone, Debug)]
+pub struct Running {
+    pub uid: PodUid,
+    /// See [`ManifestScan::digests`]; `None` also where it is not known.
+    pub digest: Option<String>,
+}
+
+impl Running {
+    fn is_of(&self, definition: &Definition) -> bool {
+        let is_same = self.digest.is_none() || self.digest == definition.digest;
+        self.uid == definition.pod.uid && is_same
     }
 }
 
@@ -413,12 +501,22 @@ impl FileState {
 
     fn replace(&mut self, path: &Path, bytes: &[u8], version: FileVersion, reading: &Reading) {
         let had_pods = !self.fresh.is_empty() || !self.held.is_empty();
-        if had_pods && bytes.iter().all(u8::is_ascii_whitespace) {
+        let parsed = parse::file(path, bytes, reading);
+        let is_empty = parsed.is_empty && parsed.faults.is_empty();
+        if is_empty && had_pods {
             let message = "became empty and counts as half written; remove it to remove its pods";
             self.fail(path, message, Some(version));
             return;
         }
-        let parsed = parse::file(path, bytes, reading);
+        if is_empty && !self.was_good {
+            // No fault: some are empty on purpose.
+            self.version = Some(version);
+            self.faults.clear();
+            let message = "is empty, and may be half written: pods that are not from another file stay; remove it to \
+                           remove them";
+            self.warnings = vec![ManifestFault::of_file(path.into(), message)];
+            return;
+        }
         let mut earlier = std::mem::take(&mut self.fresh);
         earlier.append(&mut self.held);
         self.version = Some(version);

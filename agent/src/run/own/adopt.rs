@@ -1,6 +1,7 @@
 //! What an earlier agent left: stored pods, running containers, events that waited in the pinned
 //! rings. Also the words of the runtime about containers, which are the same after a restart.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +25,13 @@ use crate::observe::metrics::labels::RestoreResult;
 use crate::run::RunError;
 use crate::run::forensics::Recorder;
 use crate::run::kernel::{self, Listener, Outputs, Prepared, Programs};
+use crate::runtime::logs;
 use crate::runtime::{
     ContainerExit, ContainerId, ContainerRecord, HostProcess, StartWarning, UnknownExit,
 };
 use crate::sources::bpf::DEVICE_COUNTER;
 use crate::sources::checkpoint as stored;
+use crate::sources::manifests::Running;
 use crate::sys::{Dir, clock};
 
 impl Loop {
@@ -205,6 +208,28 @@ impl Loop {
         self.metrics.state_restored(result);
     }
 
+    /// The definitions by which pods run that are not to end. Of two of one name the later one waits for the end of the
+    /// other.
+    fn running_definitions(
+        &self,
+        lost: &BTreeMap<PodUid, Vec<LeftContainer>>,
+    ) -> BTreeMap<String, Running> {
+        let of_lost = lost.iter().filter_map(|(uid, of_pod)| {
+            let owner = &of_pod.first()?.record.owner;
+            let name = format!("{}/{}", owner.pod_namespace, owner.pod_name);
+            let (uid, digest) = (uid.clone(), None);
+            Some((name, Running { uid, digest }))
+        });
+        let there = self.pods.values().map(|it| &it.state);
+        let mut going_on: Vec<_> = there.filter(|it| it.deletion.is_none()).collect();
+        going_on.sort_by_key(|it| Reverse(it.accepted_at));
+        let going_on = going_on.into_iter().map(|it| {
+            let (uid, digest) = (it.pod.uid.clone(), it.digest.clone());
+            (it.pod.full_name(), Running { uid, digest })
+        });
+        of_lost.chain(going_on).collect()
+    }
+
     /// Pods without a usable record of which containers are there by their own: what runs goes on. Returns the
     /// containers of pods that there are.
     fn rebuild_lost(&mut self, left: Vec<LeftContainer>, now: Duration) -> Vec<LeftContainer> {
@@ -215,6 +240,7 @@ impl Loop {
             let uid = it.record.owner.pod_uid.clone();
             by_pod.entry(uid).or_default().push(it);
         }
+        self.manifests.prefer(self.running_definitions(&by_pod));
         if by_pod.is_empty() {
             return left;
         }
@@ -242,7 +268,8 @@ impl Loop {
         let accepted_at = WallTime::from_epoch(clock::wall());
         let pod = accepted(Pod::clone(pod), &self.config.kubelet);
         let state = PodState::rebuilt(pod, self.boot_id(), accepted_at, &begun, now);
-        if let Some(entry) = self.entry_of(state) {
+        if let Some(mut entry) = self.entry_of(state) {
+            self.go_on_after_logs(&mut entry);
             self.told.pod_rebuilt(&entry.pod_ref, begun.len());
             let uid = entry.uid().clone();
             self.ownership.add(uid.clone());
@@ -268,6 +295,20 @@ impl Loop {
     pub(super) fn forget_container(&mut self, id: &ContainerId) {
         if let Err(error) = self.runtime.forget(id) {
             tracing::warn!(%id, error = crate::observe::chain(&error), "forget");
+        }
+    }
+
+    /// Logs of a pod whose record was lost are of earlier attempts, as kubelet has it
+    /// (pkg/kubelet/kuberuntime/kuberuntime_container.go, 1.36: `calcRestartCountByLogDir`): an attempt of a lower
+    /// number would count as older than they, and its log would be removed while it is written.
+    pub(super) fn go_on_after_logs(&self, entry: &mut PodEntry) {
+        let directory = self.paths.pod_logs(&entry.pod_ref);
+        for status in &mut entry.state.containers {
+            let is_first = status.attempt == 0 && status.state == ContainerState::NotStarted;
+            let last = || logs::last_attempt(&directory.join(&status.name));
+            if let Some(last) = is_first.then(last).flatten() {
+                status.attempt = last.saturating_add(1);
+            }
         }
     }
 

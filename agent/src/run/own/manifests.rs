@@ -86,6 +86,7 @@ impl Loop {
                 .ending_to_begin_anew
                 .remove(&state.pod.uid);
             if let Some(mut entry) = self.entry_of(state) {
+                self.go_on_after_logs(&mut entry);
                 entry.is_confirmed = true;
                 entry.seen_at = Some(now);
                 self.told.pod_added(

@@ -2,6 +2,7 @@
 //! CPUs that go online or offline. It tells the loop to look; without it the timer does.
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ const STOP_CHECK_MS: u16 = 500;
 /// Starts the thread. What cannot be watched is told, and left to the full passes.
 pub(super) fn spawn(directory: &ManifestDirectory, to_loop: Sender) -> Result<Worker, RunError> {
     let mut sources = Sources {
+        directory: directory.path().into(),
         manifests: told(directory.watch(), "manifest changes"),
         cpus: told(CpuWatch::open(), "CPUs that go online or offline"),
     };
@@ -40,8 +42,10 @@ pub(super) fn spawn(directory: &ManifestDirectory, to_loop: Sender) -> Result<Wo
     Worker::spawn("watch", || (), watch).map_err(RunError::Thread)
 }
 
-/// `None`: cannot be watched, or no longer.
+/// `None`: cannot be watched, or not now.
 struct Sources {
+    /// Of the manifests.
+    directory: PathBuf,
     manifests: Option<DirWatch>,
     cpus: Option<CpuWatch>,
 }
@@ -49,6 +53,14 @@ struct Sources {
 impl Sources {
     /// Waits for news, at most [`STOP_CHECK_MS`].
     fn wait(&mut self) -> Vec<Event> {
+        // It was not there, or was removed or renamed: what has its name next is watched.
+        if self.manifests.is_none()
+            && let Ok(watch) = DirWatch::new(&self.directory)
+        {
+            tracing::info!(directory = %self.directory.display(), "manifest changes are noticed at once again");
+            self.manifests = Some(watch);
+            return vec![Event::ManifestsChanged];
+        }
         let (manifests, cpus) = (&self.manifests, &self.cpus);
         let fds = [
             manifests.as_ref().map(AsFd::as_fd),
@@ -66,8 +78,14 @@ impl Sources {
         thread::sleep(DEBOUNCE);
         if let Some(watch) = &self.manifests {
             match told(watch.drain(), "manifest changes") {
-                Some(news) if news.changed || news.lost => events.push(Event::ManifestsChanged),
-                Some(_) => {}
+                Some(news) => {
+                    if news.changed || news.lost {
+                        events.push(Event::ManifestsChanged);
+                    }
+                    if news.lost {
+                        self.manifests = None;
+                    }
+                }
                 None => self.manifests = None,
             }
         }

@@ -233,6 +233,7 @@ fn the_newest_attempts_keep_their_logs() {
     ] {
         dir.append(name, b"");
     }
+    assert_eq!(last_attempt(dir.0.directory()), Some(10));
     assert_eq!(prune(dir.0.directory(), 2).unwrap(), [8]);
     assert_eq!(
         dir.names(),
@@ -240,6 +241,7 @@ fn the_newest_attempts_keep_their_logs() {
     );
     assert_eq!(prune(dir.0.directory(), 0).unwrap(), [9]);
     assert!(prune(&dir.0.path("absent"), 1).unwrap().is_empty());
+    assert_eq!(last_attempt(&dir.0.path("absent")), None);
 }
 
 #[test]

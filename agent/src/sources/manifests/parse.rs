@@ -13,8 +13,10 @@ use super::{Definition, MAX_DOCUMENTS, MAX_PODS, ManifestFault, Reading};
 use crate::model::document::{Budget, Chunk, parse_json_stream, parse_yaml, split_stream};
 use crate::model::pod::{FieldFault, Pod, PodOrigin, fill_nulls, quote_quantities};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ParsedFile {
+    /// No document has any content.
+    pub(super) is_empty: bool,
     pub(super) pods: Vec<Definition>,
     pub(super) faults: Vec<ManifestFault>,
     pub(super) warnings: Vec<ManifestFault>,
@@ -26,7 +28,12 @@ pub(super) fn file(path: &Path, bytes: &[u8], reading: &Reading) -> ParsedFile {
         path,
         reading,
         n_pods: 0,
-        found: ParsedFile::default(),
+        found: ParsedFile {
+            is_empty: true,
+            pods: Vec::new(),
+            faults: Vec::new(),
+            warnings: Vec::new(),
+        },
     };
     match std::str::from_utf8(bytes) {
         Ok(text) => {
@@ -111,6 +118,7 @@ impl Parser<'_> {
     }
 
     fn document(&mut self, document: usize, mut value: Value) {
+        self.found.is_empty &= value.is_null();
         let place = Place {
             document,
             prefix: "",

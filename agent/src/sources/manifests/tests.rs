@@ -123,7 +123,7 @@ fn many_documents_lists_and_json_make_pods() {
     };
     fixture.put("d.json", json("five") + &json("six"));
     fixture.put("e.manifest", json("seven"));
-    fixture.put("f.yaml", "# nothing\n");
+    fixture.put("f.yaml", "{apiVersion: v1, kind: List, items: []}");
     let scan = fixture.scan();
     assert_eq!(scan.faults, []);
     assert_eq!(scan.warnings, []);
@@ -385,6 +385,205 @@ fn of_two_pods_with_one_name_or_uid_the_first_file_wins() {
     assert!(scan.is_complete);
 }
 
+/// With a UID that it names itself.
+fn pod_of_uid(name: &str, args: &str) -> String {
+    pod_with(name, args).replace(&format!("name: {name}"), &format!("name: {name}, uid: u"))
+}
+
+/// The arguments of a pod.
+fn args_of(scan: &ManifestScan, name: &str) -> Vec<String> {
+    let mut pods = scan.pods.values();
+    let pod = pods.find(|it| it.name == name).expect("it is there");
+    pod.containers[0].args.clone()
+}
+
+/// As an agent gives it that finds the pods of a scan running.
+fn running(scan: &ManifestScan) -> BTreeMap<String, Running> {
+    let one = |it: &Arc<Pod>| {
+        let (uid, digest) = (it.uid.clone(), scan.digests.get(&it.uid).cloned());
+        (it.full_name(), Running { uid, digest })
+    };
+    scan.pods.values().map(one).collect()
+}
+
+const COPY: &str = ", args: [\"1\"]";
+
+/// Backups mostly sort before what they are a copy of.
+#[test]
+fn a_copy_that_comes_later_ends_no_pod() {
+    let fixture = Fixture::new("copy");
+    let mut directory = fixture.directory();
+    fixture.put("web.yaml", pod("one"));
+    fixture.put("with-uid.yaml", pod_of_uid("two", ""));
+    let good = directory.scan();
+    fixture.put("web-old.yaml", pod_with("one", COPY));
+    fixture.put("with-uid-old.yaml", pod_of_uid("two", COPY));
+    fixture.put("a.yaml", pod_of_uid("three", ""));
+    let told = [
+        "a.yaml: document 1: pod default/three: another pod has the UID u already",
+        "web-old.yaml: document 1: pod default/one: is already defined in web.yaml",
+        "with-uid-old.yaml: document 1: pod default/two: is already defined in with-uid.yaml",
+    ];
+    let check = |directory: &mut ManifestDirectory| {
+        let scan = directory.scan();
+        assert_eq!((&scan.pods, &scan.digests), (&good.pods, &good.digests));
+        assert_eq!(faults(&scan), told);
+    };
+    check(&mut directory);
+    check(&mut directory);
+    // The next agent knows no file, but what runs.
+    let mut next = fixture.directory();
+    next.prefer(running(&good));
+    check(&mut next);
+    // What is edited where it was is still that one.
+    fixture.put("web.yaml", pod_with("one", ", args: [\"2\"]"));
+    assert_eq!(args_of(&next.scan(), "one"), ["2"]);
+    fixture.remove("web.yaml");
+    assert_eq!(args_of(&next.scan(), "one"), ["1"]);
+}
+
+#[test]
+fn a_copy_does_not_take_the_place_of_a_file_with_a_fault() {
+    let fixture = Fixture::new("copy-fault");
+    let mut directory = fixture.directory();
+    fixture.put("web.yaml", pod("one"));
+    directory.scan();
+    for copy in ["web-old.yaml", "web.copy.yaml", "z.yaml"] {
+        fixture.put(copy, pod_with("one", COPY));
+    }
+    for (text, args) in [
+        ("", &[][..]),
+        ("a: [", &[]),
+        (&pod_with("one", ", args: [\"2\"]"), &["2"]),
+    ] {
+        directory.scan();
+        fixture.put("web.yaml", text);
+        for _ in 0..2 {
+            assert_eq!(args_of(&directory.scan(), "one"), args, "{text:?}");
+        }
+    }
+    // A file of another name that has what runs is the one that was renamed.
+    fs::rename(fixture.path.join("web.yaml"), fixture.path.join("zeb.yaml")).expect("it is there");
+    for _ in 0..2 {
+        assert_eq!(args_of(&directory.scan(), "one"), ["2"]);
+    }
+}
+
+/// `cp` and `git checkout` remove a file before they write it.
+#[test]
+fn a_copy_does_not_take_the_place_of_a_file_that_is_written_anew() {
+    let fixture = Fixture::new("copy-missing");
+    let mut directory = fixture.directory();
+    fixture.put("web.yaml", pod("one"));
+    directory.scan();
+    fixture.put("web-old.yaml", pod_with("one", COPY));
+    directory.scan();
+    fixture.remove("web.yaml");
+    let missed = directory.look();
+    assert_eq!(args_of(&missed, "one"), [""; 0]);
+    fixture.put("web.yaml", pod_with("one", ", args: [\"2\"]"));
+    assert_eq!(args_of(&directory.scan(), "one"), ["2"]);
+    // That it is gone is believed after all.
+    fixture.remove("web.yaml");
+    assert_eq!(args_of(&directory.scan(), "one"), ["1"]);
+}
+
+/// What an agent finds running keeps its place while the file that has it cannot be read, or was missed.
+#[test]
+fn a_copy_does_not_take_the_place_of_a_file_that_is_not_read_at_a_start() {
+    let fixture = Fixture::new("copy-start");
+    fixture.put("web.yaml", pod("one"));
+    let before = fixture.scan();
+    fixture.put("web-old.yaml", pod_with("one", COPY));
+    for is_missing in [false, true] {
+        let mut directory = fixture.directory();
+        directory.prefer(running(&before));
+        if is_missing {
+            fixture.remove("web.yaml");
+            directory.look();
+        } else {
+            fixture.put("web.yaml", "a: [");
+            assert!(!directory.scan().is_complete);
+        }
+        fixture.put("web.yaml", pod("one"));
+        assert_eq!(directory.scan().pods, before.pods);
+    }
+}
+
+/// What it was before the start nobody knows.
+#[test]
+fn a_file_that_was_never_good_and_is_missed_ends_nothing() {
+    let fixture = Fixture::new("missed");
+    fixture.put("web.yaml", "a: [");
+    let mut directory = fixture.directory();
+    assert!(!directory.scan().is_complete);
+    fixture.remove("web.yaml");
+    let missed = directory.look();
+    assert!(!missed.is_complete && directory.lacks_a_file());
+    // That it is gone is believed in the end.
+    assert!(directory.scan().is_complete);
+}
+
+/// Other files have faults for as long as they like.
+#[test]
+fn an_edited_definition_is_there_first_while_another_file_is_broken() {
+    let fixture = Fixture::new("copy-broken");
+    fixture.put("web.yaml", pod("one"));
+    let before = fixture.scan();
+    fixture.put("bad.yaml", "a: [");
+    fixture.put("web.yaml", pod_with("one", ", args: [\"2\"]"));
+    let mut directory = fixture.directory();
+    directory.prefer(running(&before));
+    assert_eq!(args_of(&directory.scan(), "one"), ["2"]);
+    fixture.put("a.yaml", pod_with("one", COPY));
+    for args in [&["2"][..], &["3"]] {
+        let text = pod_with("one", &format!(", args: [\"{}\"]", args[0]));
+        fixture.put("web.yaml", text);
+        assert_eq!(args_of(&directory.scan(), "one"), args);
+    }
+}
+
+#[test]
+fn an_edited_pod_does_not_take_the_uid_of_one_that_runs() {
+    let fixture = Fixture::new("taken");
+    let with_uid = |name: &str, uid: &str| {
+        pod(name).replace(
+            &format!("name: {name}"),
+            &format!("name: {name}, uid: {uid}"),
+        )
+    };
+    let mut directory = fixture.directory();
+    for (edited, other) in [("a.yaml", "z.yaml"), ("z.yaml", "a.yaml")] {
+        fixture.put(edited, with_uid("one", "u"));
+        fixture.put(other, with_uid("two", "v"));
+        assert_eq!(names(&directory.scan()), ["one", "two"]);
+        fixture.put(edited, with_uid("one", "v"));
+        assert_eq!(names(&directory.scan()), ["two"]);
+        fixture.remove(edited);
+        fixture.remove(other);
+        assert!(directory.scan().pods.is_empty());
+    }
+}
+
+/// As a full disk leaves one behind when the node comes up again.
+#[test]
+fn what_an_empty_file_had_before_the_start_is_not_known() {
+    let fixture = Fixture::new("empty");
+    let mut directory = fixture.directory();
+    for text in ["", "\n", "\u{feff}", "---\n# nothing\n"] {
+        fixture.put("a.yaml", text);
+        let scan = directory.scan();
+        assert!(
+            !scan.is_complete && scan.faults.is_empty(),
+            "{text:?}: {scan:?}"
+        );
+        assert_eq!(scan.warnings.len(), 1, "{text:?}: {:?}", scan.warnings);
+    }
+    fixture.put("a.yaml", "{apiVersion: v1, kind: PodList, items: []}");
+    let scan = directory.scan();
+    assert!(scan.is_complete && scan.warnings.is_empty(), "{scan:?}");
+}
+
 #[test]
 fn a_fault_never_ends_a_pod() {
     let fixture = Fixture::new("hold");
@@ -419,6 +618,10 @@ fn a_fault_never_ends_a_pod() {
         ),
         (
             b" \n",
+            "a.yaml: became empty and counts as half written; remove it to remove its pods",
+        ),
+        (
+            b"\xef\xbb\xbf---\n# web is being moved\n---\n",
             "a.yaml: became empty and counts as half written; remove it to remove its pods",
         ),
         (b"\xff", "a.yaml: is not UTF-8: byte 0 is wrong"),
