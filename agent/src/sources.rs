@@ -18,6 +18,7 @@ pub mod deleted_files;
 pub mod device_node;
 mod device_programs;
 pub mod disk_use;
+pub mod home;
 pub mod kube_tree;
 pub mod kubelet_process;
 pub mod kubelet_state;

@@ -2,17 +2,21 @@
 //! faults, logs.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ballast::model::record::{EventDetail, EventRecord};
-use ballast::model::status::{EntryState, PodEntry};
+use ballast::model::status::{EntryState, ManifestFault, PodEntry};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use super::crash::after;
+use super::leave_out;
 use super::look::{
     container, container_path, end_of, has_ended, is_running, pid_of, pod_dir, whose,
 };
@@ -397,5 +401,141 @@ fn exit_codes_and_signals_are_kept_apart() -> Result<()> {
         assert_eq!(detail.oom_kills, 0);
         assert!(detail.exit.is_some());
     }
+    Ok(())
+}
+
+/// What a program does that knows nothing of its runtime.
+#[cfg_attr(feature = "privileged", test)]
+fn a_user_opens_the_output_of_his_container_again_and_has_a_home() -> Result<()> {
+    let agent = agent("output")?;
+    let script = "echo one; echo two >>/dev/stdout; echo three >>/dev/stderr; echo $HOME";
+    for (name, user, home) in [("root", 0, "/root"), ("nobody", 54321, "/")] {
+        let app = Container::sh("app", script).with("securityContext", json!({"runAsUser": user}));
+        agent.put(&Manifest::new(name).container(app))?;
+        let pod = agent.wait_pod(name, "has ended", |it| has_ended(it, "app"))?;
+        assert_eq!(end_of(&pod, "app"), Some(("Completed".to_owned(), Some(0))));
+        let log = format!("logs/default_{name}_{}/app/0.log", pod.uid);
+        let log = agent.state().join(log);
+        let log = fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+        assert_eq!(log, format!("one\ntwo\nthree\n{home}\n"));
+    }
+    Ok(())
+}
+
+/// As `CPUAffinity=` of its unit does.
+#[cfg_attr(feature = "privileged", test)]
+fn what_an_agent_is_bound_to_binds_no_container() -> Result<()> {
+    let agent = agent("affinity")?;
+    let pid = agent.pid().context("it runs")?;
+    let cpus = |pid: u32| -> Result<String> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let mut lines = status.lines();
+        let list = lines.find_map(|it| it.strip_prefix("Cpus_allowed_list:"));
+        Ok(list.context("it has a list of CPUs")?.trim().to_owned())
+    };
+    let all = cpus(pid)?;
+    let first: usize = all.split([',', '-']).next().context("a CPU")?.parse()?;
+    let mut one = CpuSet::new();
+    one.set(first)?;
+    // Column 19 of proc_pid_stat(5), 2 of which may have blanks.
+    let nice = |pid: u32| -> Result<i32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let (_, stat) = stat.rsplit_once(')').context("it has a name")?;
+        let nice = stat
+            .split_whitespace()
+            .nth(16)
+            .context("it has a nice value")?;
+        Ok(nice.parse()?)
+    };
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = thread?.file_name();
+        let thread = thread.to_str().context("a number")?;
+        sched_setaffinity(Pid::from_raw(thread.parse()?), &one)?;
+        let reniced = Command::new("renice")
+            .args(["-n", "5", "-p", thread])
+            .output()?;
+        assert!(reniced.status.success(), "{reniced:?}");
+    }
+    assert_eq!(nice(pid)?, 5);
+    agent.put(&Manifest::new("free").container(Container::idle("app")))?;
+    let pod = agent.wait_pod("free", "runs", is_running)?;
+    let app = pid_of(&pod, "app").context("it runs")?;
+    assert_eq!(nice(app)?, 0);
+    if cpus(pid)? == all {
+        leave_out("an agent that is bound to a part of the CPUs: there is one");
+        return Ok(());
+    }
+    agent.wait_for("it may use all of them", || Ok(cpus(app)? == all))
+}
+
+/// kubelet waits for the volumes of a pod, whatever its restart policy is.
+#[cfg_attr(feature = "privileged", test)]
+fn a_volume_that_cannot_be_made_holds_the_start_of_a_pod() -> Result<()> {
+    const UID: &str = "5d1c5c8a-6f0e-4b4a-8a1c-3f6b1f5f7a10";
+    let agent = agent("volume-later")?;
+    let pod_dir = agent.state().join("pods").join(UID);
+    fs::create_dir_all(&pod_dir)?;
+    let in_the_way = pod_dir.join("volumes");
+    fs::write(&in_the_way, "")?;
+    agent.put(
+        &Manifest::new("pod")
+            .with_uid(UID)
+            .container(Container::idle("app")),
+    )?;
+    agent.wait_pod("pod", "waits", |it| {
+        let why = it.message.as_ref();
+        why.is_some_and(|it| it.contains("Not a directory"))
+    })?;
+    fs::remove_file(&in_the_way)?;
+    agent.wait_pod("pod", "runs", is_running)?;
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn a_manifest_directory_that_comes_back_is_watched_again() -> Result<()> {
+    let agent = agent("watched-again")?;
+    agent.put(&Manifest::new("before").container(Container::idle("app")))?;
+    let before = agent.wait_pod("before", "runs", is_running)?;
+    let manifests = agent.dir.join("pods");
+    let away = agent.dir.join("away");
+    fs::rename(&manifests, &away)?;
+    agent.wait("it is told", |it| !it.manifest_faults.is_empty())?;
+    fs::rename(&away, &manifests)?;
+    agent.wait_for("it is watched again", || {
+        Ok(agent.log_tail().contains("are noticed at once again"))
+    })?;
+    agent.put(&Manifest::new("after").container(Container::idle("app")))?;
+    agent.wait_pod("after", "runs", is_running)?;
+    let still = agent.wait_pod("before", "runs", is_running)?;
+    assert_eq!(pid_of(&still, "app"), pid_of(&before, "app"));
+    Ok(())
+}
+
+/// A disk was full while somebody copied the manifest, or a backup lies beside it, and the agent is started again.
+#[cfg_attr(feature = "privileged", test)]
+fn an_empty_manifest_and_a_copy_end_no_pod_at_a_start() -> Result<()> {
+    let mut agent = Agent::new("emptied")?.with_quick_passes();
+    agent.start()?;
+    for name in ["emptied", "web"] {
+        agent.put(&Manifest::new(name).container(Container::idle("app")))?;
+    }
+    let pids = |agent: &Agent| -> Result<Vec<Option<u32>>> {
+        let pods = ["emptied", "web"].map(|it| agent.wait_pod(it, "runs", is_running));
+        pods.into_iter().map(|it| Ok(pid_of(&it?, "app"))).collect()
+    };
+    let before = pids(&agent)?;
+    agent.stop()?;
+    agent.put_file("emptied.yaml", "")?;
+    let copy = Manifest::new("web").container(Container::new("app", &["sleep", "7200"]));
+    agent.put_file("web-old.yaml", &copy.to_string())?;
+    agent.start()?;
+    assert_eq!(pids(&agent)?, before);
+    agent.wait_full_passes(2)?;
+    assert_eq!(pids(&agent)?, before);
+    let faults = agent.status()?.manifest_faults;
+    let is_told = |it: &ManifestFault| it.message.contains("is already defined in web.yaml");
+    assert!(faults.iter().any(is_told), "{faults:?}");
+    fs::remove_file(agent.dir.join("pods/emptied.yaml"))?;
+    agent.wait("the one without a manifest goes", |it| it.pods.len() == 1)?;
     Ok(())
 }

@@ -6,11 +6,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::libc;
+use rustix::fs::{Mode, fchmod};
 
 use super::error::{FsError, Operation};
 
@@ -25,6 +26,16 @@ pub fn open(path: &Path) -> Result<OwnedFd, FsError> {
         .open(path)
         .map(OwnedFd::from)
         .map_err(|e| FsError::new(Operation::Open, path, e))
+}
+
+/// Opens a file as [`open`] does, for a process of this group, which then may open it again, by `/dev/stdout`. Its owner
+/// stays: he could take a lease of it, and keep the agent from shortening it.
+pub fn open_for(path: &Path, gid: u32) -> Result<OwnedFd, FsError> {
+    let fd = open(path)?;
+    let given = fchown(&fd, None, Some(gid))
+        .and_then(|()| fchmod(&fd, Mode::from_raw_mode(0o660)).map_err(io::Error::from));
+    given.map_err(|e| FsError::new(Operation::Own, path, e))?;
+    Ok(fd)
 }
 
 /// `/dev/null` for reading, close-on-exec.

@@ -125,6 +125,14 @@ impl Root {
         self.create_dirs(path, 0o750)
     }
 
+    /// As [`Root::create_dir_all`], but nobody else may use the last of them, mode 0700.
+    pub fn create_dir_of_root(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
+        self.create_dir_all(&path)?;
+        let path = self.path(path);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
+            .map_err(|e| FsError::new(Operation::CreateDir, &path, e))
+    }
+
     /// Makes a directory that every user may use, mode 0777.
     pub fn create_shared_dir(&self, path: impl AsRef<Path>) -> Result<(), FsError> {
         self.create_dir_all(&path)?;

@@ -80,6 +80,12 @@ pub fn lacks_room(error: &(dyn Error + 'static)) -> bool {
     matches!(first_cause(error), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
+/// The kernel lacks room or ids, which it may have later. Told by the first cause of `error`. Memory is no such thing: a
+/// cgroup may lack it for its own limit.
+pub fn is_short(error: &(dyn Error + 'static)) -> bool {
+    lacks_room(error) || first_cause(error) == Some(libc::EAGAIN)
+}
+
 fn first_cause(error: &(dyn Error + 'static)) -> Option<i32> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -111,7 +117,8 @@ mod tests {
         };
         assert!(is_lack(&failed(libc::EMFILE)));
         assert!(is_lack(&io::Error::from_raw_os_error(libc::ENFILE)));
-        assert!(!is_lack(&failed(libc::ENOMEM)));
+        assert!(!is_lack(&failed(libc::ENOMEM)) && !is_short(&failed(libc::ENOMEM)));
+        assert!(is_short(&failed(libc::ENOSPC)) && !is_short(&failed(libc::EINVAL)));
     }
 
     #[test]

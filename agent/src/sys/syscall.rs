@@ -423,6 +423,7 @@ fn walk(image: &ChildImage<'_>) -> Result<Infallible, Failure> {
         reset_signal(signal).at(Step::ResetSignals)?;
     }
     new_session().at(Step::NewSession)?;
+    reset_priority();
     for (index, procs) in (0..).zip(&image.join) {
         write(*procs, b"0".as_ptr(), 1).map_err(|errno| Failure {
             step: Step::JoinCgroup,
@@ -430,6 +431,7 @@ fn walk(image: &ChildImage<'_>) -> Result<Infallible, Failure> {
             errno,
         })?;
     }
+    allow_all_cpus();
     for (from, to) in [
         (image.stdin, libc::STDIN_FILENO),
         (image.output, libc::STDOUT_FILENO),
@@ -525,6 +527,43 @@ fn duplicate(from: BorrowedFd<'_>, to: RawFd) -> Result<(), i32> {
 fn set_umask() {
     // SAFETY: one integer; the call cannot fail.
     unsafe { libc::syscall(libc::SYS_umask, 0o022) };
+}
+
+/// To what a process has by default: shares and limits of CPU time hold for SCHED_OTHER alone, and a cgroup of v1
+/// without time for others takes no realtime process (kernel/sched/core.c, Linux 6.18: `cpu_cgroup_can_attach`). What
+/// is refused stays as it is.
+fn reset_priority() {
+    static PRIORITY: libc::sched_param = libc::sched_param { sched_priority: 0 };
+    const IOPRIO_WHO_PROCESS: i32 = 1;
+    const IOPRIO_CLASS_NONE: i32 = 0;
+    let (which, policy) = (libc::PRIO_PROCESS, libc::SCHED_OTHER);
+    // SAFETY: the kernel reads PRIORITY whole; the rest are integers, and pid 0 is the caller.
+    unsafe {
+        libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const PRIORITY);
+        libc::syscall(libc::SYS_setpriority, which, 0, 0);
+        libc::syscall(
+            libc::SYS_ioprio_set,
+            IOPRIO_WHO_PROCESS,
+            0,
+            IOPRIO_CLASS_NONE,
+        );
+    }
+}
+
+/// Of those that its cgroup has: since Linux 6.2 (kernel/sched/core.c: `user_cpus_ptr`) CPUs that the agent was bound
+/// to, as by `CPUAffinity=` of its unit, would hold for its children whatever their cpuset is. Where it is refused the
+/// cpuset alone decides, as before.
+fn allow_all_cpus() {
+    static ALL: [u64; 128] = [u64::MAX; 128];
+    // SAFETY: the kernel reads at most the size given from ALL; pid 0 is the caller.
+    unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            0,
+            size_of_val(&ALL),
+            ALL.as_ptr(),
+        )
+    };
 }
 
 fn limit_open_files(limit: &libc::rlimit) -> Result<(), i32> {

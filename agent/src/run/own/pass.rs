@@ -460,7 +460,7 @@ impl Loop {
                 let lack = faults.and_then(|it| it.values().find(|it| it.is_lack));
                 if let Some(lack) = lack.map(|it| it.text.clone()) {
                     self.hold_start(uid, container, lacking(&lack), now);
-                } else if let Err(why) = self.provide_host_paths(uid, container) {
+                } else if let Err(why) = self.provide_volumes(uid, container) {
                     self.hold_start(uid, container, why, now);
                 } else if self.ask_before_start(uid, container) {
                     // Started once they have answered.
@@ -514,10 +514,12 @@ impl Loop {
     }
 
     /// Kubelet holds a pod until its volumes are there. `Err`: why they are not.
-    fn provide_host_paths(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
+    fn provide_volumes(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
         let Some(entry) = self.pods.get_mut(uid) else {
             return Ok(());
         };
+        start::make_volumes(&self.hands.plan, &self.paths, entry)
+            .map_err(|it| crate::observe::chain(&it))?;
         let Some(instance) = entry.instances.get_mut(container) else {
             return Ok(());
         };

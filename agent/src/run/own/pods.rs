@@ -109,7 +109,7 @@ pub(super) struct Lack {
 #[derive(Clone, Debug)]
 pub(super) struct CgroupFault {
     pub text: String,
-    /// The agent lacked something for it that may be there later.
+    /// The agent or the kernel lacked something for it that may be there later.
     pub is_lack: bool,
 }
 
@@ -117,7 +117,7 @@ impl CgroupFault {
     pub(super) fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         Self {
             text: crate::observe::chain(error),
-            is_lack: steady::is_lack(error),
+            is_lack: steady::is_lack(error) || steady::is_short(error),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::model::device::ContainerDevices;
 use crate::model::pod::{Container, HostPathKind, Pod, PodUid, Volume, VolumeSource};
 use crate::run::node::Node;
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
+use crate::sources::home::home_of;
 use crate::sources::node_address;
 use crate::sys::tmpfs::mount_tmpfs;
 use crate::sys::{FsError, Root};
@@ -74,8 +75,7 @@ pub(super) fn address(pod: &Pod, container: &str) -> Option<Result<IpAddr, Strin
     }))
 }
 
-/// All that one start needs. Makes the pod's directory and its volumes, with the permissions that
-/// kubelet gives them.
+/// All that one start needs.
 pub(super) fn container_spec(
     node: &Node,
     plan: &NodePlan,
@@ -102,16 +102,12 @@ pub(super) fn container_spec(
         .ok_or_else(|| format!("nothing is known of container {name}"))?;
 
     let pod_dir = paths.pod_dir(&pod.uid);
-    let root = Root::host();
-    root.create_dir_all(&pod_dir)
-        .map_err(|error| crate::observe::chain(&error))?;
-    make_volumes(plan, paths, entry).map_err(|error| crate::observe::chain(&error))?;
-
+    let home = home_of(container.run_as_user.unwrap_or(0));
     let address = address.map(|it| it.to_string());
     let base = BaseEnv {
         path: DEFAULT_PATH,
         hostname: &node.hostname,
-        home: "/",
+        home: home.as_deref().unwrap_or("/"),
         address: address.as_deref(),
     };
     let mut process = env::process_args(container, &base).map_err(|error| error.to_string())?;
@@ -171,9 +167,15 @@ pub(super) fn spec_hash(status: &ContainerStatus) -> String {
     hash.map(|SpecHash(hash)| hash).unwrap_or_default()
 }
 
-/// What was made by an earlier start stays as it is.
-fn make_volumes(plan: &NodePlan, paths: &StatePaths, entry: &PodEntry) -> Result<(), FsError> {
+/// Makes the pod's directory and its volumes, with the permissions that kubelet gives them. What was made by an earlier
+/// start stays as it is.
+pub(super) fn make_volumes(
+    plan: &NodePlan,
+    paths: &StatePaths,
+    entry: &PodEntry,
+) -> Result<(), FsError> {
     let pod = &entry.state.pod;
+    Root::host().create_dir_all(paths.pod_dir(&pod.uid))?;
     for volume in &pod.volumes {
         let VolumeSource::EmptyDir {
             memory: in_memory,

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -30,6 +31,16 @@ use crate::sys::syscall::{Reap, pidfd_exit, wait_child};
 const LINGER: Duration = Duration::from_secs(5);
 /// How often the process descriptor is asked meanwhile: it knows once the parent has reaped.
 const LINGER_STEP_MILLIS: u8 = 5;
+
+/// How often a process is looked at that has ended and cannot be waited for, since a tracer has not let it go.
+const EARLY_STEP: Duration = Duration::from_millis(10);
+
+/// Whether an end could be learned.
+#[derive(PartialEq)]
+enum Told {
+    InTime,
+    TooEarly,
+}
 
 /// Token of the descriptor that wakes the thread.
 const WAKE: u64 = 0;
@@ -113,28 +124,33 @@ impl Exits {
                     return;
                 }
             };
+            let mut are_all_early = n > 0;
             for event in events.iter().take(n) {
                 match event.data() {
                     WAKE => {
                         // Empty when two wakes were read as one.
                         let _ = self.wake.read();
+                        are_all_early = false;
                     }
-                    token => self.ended(Token(token)),
+                    token => are_all_early &= self.ended(Token(token)) == Told::TooEarly,
                 }
+            }
+            if are_all_early {
+                thread::sleep(EARLY_STEP);
             }
             self.look_at_lingering();
         }
     }
 
     /// A process has ended.
-    fn ended(&self, token: Token) {
+    fn ended(&self, token: Token) -> Told {
         let Some(watched) = lock(&self.state).watched.get(&token).cloned() else {
-            return;
+            return Told::InTime;
         };
         match wait_child(watched.pidfd.as_fd(), Reap::Later) {
             Ok(Some(exit)) => self.settle(token, &watched, ContainerExit::Known(exit.into())),
             // Readable, and not to be waited for yet: epoll tells it again.
-            Ok(None) => {}
+            Ok(None) => return Told::TooEarly,
             // ECHILD: not a child of ours.
             Err(_) => {
                 // It stays readable for ever; from here on the clock leads.
@@ -145,6 +161,7 @@ impl Exits {
                 (self.ask_for_exits)();
             }
         }
+        Told::InTime
     }
 
     fn look_at_lingering(&self) {

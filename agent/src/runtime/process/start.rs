@@ -13,7 +13,7 @@ use super::records::Records;
 use super::state::Watched;
 use crate::model::event::ExitStatus;
 use crate::runtime::{
-    ContainerCgroup, ContainerRecord, ContainerSpec, HostProcess, JoinedCgroup, StartError,
+    ContainerCgroup, ContainerRecord, ContainerSpec, HostProcess, JoinedCgroup, RunAs, StartError,
     StartWarning,
 };
 use crate::sys::launch::{Child, Identity, Launch, Progress, is_readable_within, launch};
@@ -90,7 +90,7 @@ impl Starter<'_> {
             envp: command.envp.clone(),
             working_dir: command.working_dir.clone(),
             stdin,
-            output: open_log(&spec.log_path)?,
+            output: open_log(&spec.log_path, spec.run_as.as_ref())?,
             join: Vec::new(),
             open_files: self.open_files,
             rename: self
@@ -295,13 +295,16 @@ fn check_membership(cgroups: &[Dir], pid: u32) -> Result<(), StartError> {
     Ok(())
 }
 
-fn open_log(path: &Path) -> Result<OwnedFd, StartError> {
+fn open_log(path: &Path, run_as: Option<&RunAs>) -> Result<OwnedFd, StartError> {
     let make_dirs = match path.parent() {
-        Some(dir) => Root::host().create_dir_all(dir),
+        Some(dir) => Root::host().create_dir_of_root(dir),
         None => Ok(()),
     };
     make_dirs
-        .and_then(|()| append::open(path))
+        .and_then(|()| match run_as {
+            Some(run_as) => append::open_for(path, run_as.gid),
+            None => append::open(path),
+        })
         .map_err(StartError::Log)
 }
 
