@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::sys::statfs::{self, statfs};
+use nix::libc;
+use rustix::fs::statfs;
 
 use super::error::{FsError, Operation};
 use super::patience::Patience;
@@ -37,24 +38,30 @@ impl Root {
     pub fn filesystem(&self, path: impl AsRef<Path>) -> Result<Filesystem, FsError> {
         let path = self.path(path);
         let stat = statfs(&path).map_err(|e| FsError::new(Operation::Stat, &path, e.into()))?;
-        let kind = match stat.filesystem_type() {
-            statfs::CGROUP_SUPER_MAGIC => FilesystemKind::Cgroup,
-            statfs::CGROUP2_SUPER_MAGIC => FilesystemKind::Cgroup2,
-            statfs::BPF_FS_MAGIC => FilesystemKind::Bpf,
+        let kind = match stat.f_type {
+            libc::CGROUP_SUPER_MAGIC => FilesystemKind::Cgroup,
+            libc::CGROUP2_SUPER_MAGIC => FilesystemKind::Cgroup2,
+            libc::BPF_FS_MAGIC => FilesystemKind::Bpf,
             _ => FilesystemKind::Other,
         };
-        // The width and sign of the block size differ by architecture.
-        let block_bytes = u64::try_from(stat.block_size()).unwrap_or(0);
-        let has_inodes = stat.files() > 0;
+        let block_bytes = block_bytes(stat.f_frsize, stat.f_bsize);
+        let has_inodes = stat.f_files > 0;
         Ok(Filesystem {
             kind,
-            total_bytes: stat.blocks().saturating_mul(block_bytes),
-            free_bytes: stat.blocks_free().saturating_mul(block_bytes),
-            available_bytes: stat.blocks_available().saturating_mul(block_bytes),
-            inodes: has_inodes.then(|| stat.files()),
-            inodes_free: has_inodes.then(|| stat.files_free()),
+            total_bytes: stat.f_blocks.saturating_mul(block_bytes),
+            free_bytes: stat.f_bfree.saturating_mul(block_bytes),
+            available_bytes: stat.f_bavail.saturating_mul(block_bytes),
+            inodes: has_inodes.then_some(stat.f_files),
+            inodes_free: has_inodes.then_some(stat.f_ffree),
         })
     }
+}
+
+/// The unit that blocks are counted in. `f_bsize` is what is best read at once, which a file system of FUSE may make a
+/// mebibyte of (fs/fuse/inode.c, Linux 6.18: `convert_fuse_statfs`).
+fn block_bytes(fragment: i64, block: i64) -> u64 {
+    let unit = if fragment > 0 { fragment } else { block };
+    u64::try_from(unit).unwrap_or(0)
 }
 
 /// The filesystem at a path, without waiting for one that does not answer.
