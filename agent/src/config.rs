@@ -28,7 +28,7 @@ pub use kubelet_flags::{DEFAULT_ROOT_DIRECTORY, KubeletFlags};
 pub use serving::Serving;
 
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::document::{Budget, parse_yaml};
+use crate::model::document::{Budget, DocumentError, parse_yaml, parse_yaml_where_the_last_counts};
 use fault::{Faults, suggestion};
 use merge::{Layers, Origin};
 use raw::{RawConfig, ReadField};
@@ -307,14 +307,15 @@ impl KubeletSettings {
     ) -> Result<Self, ConfigError> {
         let mut faults = Faults::default();
         let mut layers = Layers::default();
+        let mut warnings = Vec::new();
         if let Some((path, text)) = file
-            && let Some(mut fields) = document(text, Some(path), &mut faults)
+            && let Some(mut fields) = document_of_kubelet(text, path, &mut warnings, &mut faults)
         {
             eviction::put_defaults(&mut fields);
             layers.apply(&fields, &Origin::File(path.to_owned()));
         }
         for (path, text) in drop_ins {
-            if let Some(fields) = document(text, Some(path), &mut faults) {
+            if let Some(fields) = document_of_kubelet(text, path, &mut warnings, &mut faults) {
                 layers.apply(&fields, &Origin::File(path.clone()));
             }
         }
@@ -328,7 +329,9 @@ impl KubeletSettings {
         eviction::put_none(&mut layers.fields);
         let serving = Serving::new(&layers.fields, flags);
         let runtime_socket = runtime_socket(&layers.fields);
-        Ok(Self::of(layers, serving, runtime_socket, section))
+        let mut settings = Self::of(layers, serving, runtime_socket, section);
+        settings.warnings.splice(0..0, warnings);
+        Ok(settings)
     }
 
     /// As kubelet says them itself (`/configz`), with its defaults in them. `section`: as above.
@@ -409,7 +412,34 @@ fn finish<T>(value: T, Faults(faults): Faults) -> Result<T, ConfigError> {
 
 /// The mapping that a file is, or a fault of the file.
 fn document(text: &str, file: Option<&Path>, faults: &mut Faults) -> Option<Map<String, Value>> {
-    let message = match parse_yaml(text, Budget::default()) {
+    mapping(parse_yaml(text, Budget::default()), file, faults)
+}
+
+/// A file of a kubelet that runs by it, which takes a field that stands twice (cmd/kubelet/app/server.go, 1.36: what the
+/// strict decoder refuses of v1beta1 is decoded leniently).
+fn document_of_kubelet(
+    text: &str,
+    file: &Path,
+    warnings: &mut Vec<String>,
+    faults: &mut Faults,
+) -> Option<Map<String, Value>> {
+    let parsed = parse_yaml_where_the_last_counts(text, Budget::default());
+    let parsed = parsed.map(|(value, twice)| {
+        warnings.extend(twice.iter().map(|key| {
+            let file = file.display();
+            format!("{file}: {key} stands twice; the last one counts")
+        }));
+        value
+    });
+    mapping(parsed, Some(file), faults)
+}
+
+fn mapping(
+    parsed: Result<Value, DocumentError>,
+    file: Option<&Path>,
+    faults: &mut Faults,
+) -> Option<Map<String, Value>> {
+    let message = match parsed {
         Ok(Value::Object(fields)) => return Some(fields),
         Ok(Value::Null) => "the file is empty".to_owned(),
         Ok(_) => "the file is not a mapping of fields".to_owned(),

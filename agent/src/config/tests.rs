@@ -853,8 +853,18 @@ fn a_kubelet_that_runs_goes_by_its_file_its_drop_ins_its_command_line_and_last_b
         );
     }
     assert_eq!(hard(&found), "");
-    let broken = [("/k/b.conf".into(), "a: [".to_owned())];
+    // As kubelet takes it.
+    let twice = format!("{KUBELET_HEAD}maxPods: 5\nmaxPods: 6\n");
+    let file = Some((Path::new("/k/config.yaml"), twice.as_str()));
     let flags = KubeletFlags::default();
+    let found = KubeletSettings::new(file, &[], &flags, &serde_json::Map::new());
+    let found = found.expect("it is parsed");
+    assert_eq!(found.kubelet.max_pods, 6);
+    assert_eq!(
+        found.warnings,
+        ["/k/config.yaml: maxPods stands twice; the last one counts"]
+    );
+    let broken = [("/k/b.conf".into(), "a: [".to_owned())];
     let error = KubeletSettings::new(None, &broken, &flags, &serde_json::Map::new());
     let error = error.expect_err("it is not parsed").to_string();
     assert!(error.starts_with("/k/b.conf: "), "{error}");

@@ -1,9 +1,10 @@
 //! YAML and JSON text as JSON values, the way Kubernetes reads manifests: YAML is converted to
 //! JSON first, so keys are strings and only the types of JSON are left.
 //!
-//! Invariants: a key stands once in a mapping; an alias cannot grow a document beyond [`Budget`].
+//! Invariants: a key stands once in a mapping, unless it is read as kubelet reads its own configuration; an alias cannot
+//! grow a document beyond [`Budget`].
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
@@ -106,6 +107,24 @@ fn is_content(line: &str) -> bool {
 
 /// Parses one YAML document. A text without content is `Null`.
 pub fn parse_yaml(text: &str, budget: Budget) -> Result<Value, DocumentError> {
+    parse(text, &Meter::new(budget))
+}
+
+/// As [`parse_yaml`], but of a key that stands twice in a mapping the last one counts. Gives these keys too.
+pub fn parse_yaml_where_the_last_counts(
+    text: &str,
+    budget: Budget,
+) -> Result<(Value, Vec<String>), DocumentError> {
+    let meter = Meter {
+        twice: Some(RefCell::default()),
+        ..Meter::new(budget)
+    };
+    let value = parse(text, &meter)?;
+    let twice = meter.twice.map(RefCell::into_inner);
+    Ok((value, twice.unwrap_or_default()))
+}
+
+fn parse(text: &str, meter: &Meter) -> Result<Value, DocumentError> {
     // The parser sees "no document" as an error; for Kubernetes it is a document without content.
     if !text.lines().any(is_content) {
         return Ok(Value::Null);
@@ -122,8 +141,7 @@ pub fn parse_yaml(text: &str, budget: Budget) -> Result<Value, DocumentError> {
             message: format!("has more than {MAX_DIRECTIVES} lines that begin with `%`"),
         });
     }
-    let meter = Meter::new(budget);
-    let seed = Node { meter: &meter };
+    let seed = Node { meter };
     seed.deserialize(serde_yaml_ng::Deserializer::from_str(text))
         .map_err(|error| {
             let place = error.location().map(|it| (it.line(), it.column()));
@@ -196,10 +214,12 @@ pub fn parse_json_stream(text: &str, budget: Budget) -> Result<Vec<Value>, Docum
     Ok(values)
 }
 
-/// What is left of a [`Budget`].
+/// What is left of a [`Budget`], and what was found on the way.
 struct Meter {
     nodes: Cell<usize>,
     text_bytes: Cell<usize>,
+    /// Keys that stand twice; `None`: they are faults.
+    twice: Option<RefCell<Vec<String>>>,
 }
 
 impl Meter {
@@ -207,6 +227,7 @@ impl Meter {
         Self {
             nodes: Cell::new(budget.nodes),
             text_bytes: Cell::new(budget.text_bytes),
+            twice: None,
         }
     }
 
@@ -306,13 +327,16 @@ impl<'de> Visitor<'de> for Node<'_> {
             let value = from.next_value_seed(self)?;
             if key == "<<" && matches!(value, Value::Object(_) | Value::Array(_)) {
                 merged.push(value);
-            } else if fields.contains_key(&key) {
-                return Err(A::Error::custom(format_args!(
-                    "the key {key:?} stands twice"
-                )));
-            } else {
-                fields.insert(key, value);
+                continue;
             }
+            if fields.contains_key(&key) {
+                let Some(twice) = &self.meter.twice else {
+                    let message = format_args!("the key {key:?} stands twice");
+                    return Err(A::Error::custom(message));
+                };
+                twice.borrow_mut().push(key.clone());
+            }
+            fields.insert(key, value);
         }
         merged.into_iter().for_each(|it| merge(&mut fields, it));
         Ok(Value::Object(fields))
