@@ -112,10 +112,16 @@ impl Server {
         }
         let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(ServeError::Signals)?;
         tokio.spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => break,
+                    _ = interrupt.recv() => break,
+                    _ = hangup.recv() => {
+                        tracing::info!("SIGHUP changes nothing: the configuration is read at a start, other files when they change");
+                    }
+                }
             }
             // Blocking is right: the process is to end.
             tokio::task::spawn_blocking(stop);
