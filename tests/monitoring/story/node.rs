@@ -326,6 +326,8 @@ impl Node {
             descriptors: None,
             limits: ProcessLimits::default(),
         };
+        // It has no limit of its own that it meets.
+        stats.cpu.throttled_ns = Some(0);
         let pod = PodStats {
             pod: Arc::new(pod()),
             qos: QosClass::Guaranteed,

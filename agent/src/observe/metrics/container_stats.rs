@@ -11,7 +11,7 @@ use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::{CpuStallCause, Source};
 use super::last_read::LastRead;
 use super::{Metrics, lock, remove};
-use crate::model::stats::{CgroupStats, ContainerStats, NodeStats, StatsSnapshot};
+use crate::model::stats::{CgroupStats, ContainerStats, NodeStats, PodStats, StatsSnapshot};
 use crate::model::topology::NumaNodeId;
 
 /// By the name that the runtime has for an instance.
@@ -26,10 +26,53 @@ pub(super) struct InstanceCounts {
     /// Microseconds in which some task waited for a CPU.
     cpu_some_us: Option<u64>,
     throttled_us: Option<u64>,
+    /// Of its pod, since that has its cgroup.
+    pod_throttled_us: Option<u64>,
+    /// Of its pod, if it is the only container that runs there.
+    pod_fork_refusals: Option<u64>,
+    refusals: Refusals,
+}
+
+/// Forks that a limit refused, in the container and in its pod. Since Linux 6.11 cgroup v2 counts them where the limit
+/// is, and above (kernel/cgroup/pids.c: `pids_event`), which may be the pod alone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Refusals {
+    /// In the container.
+    own: u64,
+    /// Of the container: its own, and those of its pod while it is the only container that runs there.
+    all: u64,
+    /// When it was first seen to be the only one.
+    alone: Option<Alone>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    pod: u64,
+    own: u64,
+    all: u64,
+}
+
+impl Refusals {
+    /// `pod`: in the pod, if the container is the only one that runs there.
+    fn next(self, own: u64, pod: Option<u64>) -> Self {
+        let own = own.max(self.own);
+        let all = self.all.saturating_add(own.saturating_sub(self.own));
+        let (all, alone) = match (self.alone, pod) {
+            // The two are not read at the same time.
+            (Some(alone), Some(pod)) => {
+                let of_pod = pod.saturating_sub(alone.pod);
+                let more = of_pod.max(own.saturating_sub(alone.own));
+                (self.all.max(alone.all.saturating_add(more)), Some(alone))
+            }
+            (None, Some(pod)) => (all, Some(Alone { pod, own, all })),
+            (_, None) => (all, None),
+        };
+        Self { own, all, alone }
+    }
 }
 
 impl InstanceCounts {
-    fn of(container: &ContainerStats) -> Self {
+    fn of(container: &ContainerStats, pod: &PodStats) -> Self {
         let CgroupStats {
             cpu,
             memory,
@@ -37,11 +80,21 @@ impl InstanceCounts {
             n_fork_refusals,
             ..
         } = &container.stats;
+        let of_pod = pod.stats.as_ref();
+        let running = pod.containers.iter().filter(|it| it.ended_at.is_none());
+        let is_alone = container.ended_at.is_none() && running.count() == 1;
         Self {
             group_kills: memory.events.oom_group_kill,
             fork_refusals: *n_fork_refusals,
             cpu_some_us: stalls.cpu.map(|it| it.some.total.0),
             throttled_us: cpu.throttled_ns.map(|ns| ns / 1000),
+            pod_throttled_us: of_pod
+                .and_then(|it| it.cpu.throttled_ns)
+                .map(|ns| ns / 1000),
+            pod_fork_refusals: of_pod
+                .filter(|_| is_alone)
+                .and_then(|it| it.n_fork_refusals),
+            refusals: Refusals::default(),
         }
     }
 
@@ -52,6 +105,12 @@ impl InstanceCounts {
             fork_refusals: self.fork_refusals.max(before.fork_refusals),
             cpu_some_us: self.cpu_some_us.max(before.cpu_some_us),
             throttled_us: self.throttled_us.max(before.throttled_us),
+            pod_throttled_us: self.pod_throttled_us.max(before.pod_throttled_us),
+            pod_fork_refusals: self.pod_fork_refusals,
+            refusals: match self.fork_refusals {
+                Some(own) => before.refusals.next(own, self.pod_fork_refusals),
+                None => before.refusals,
+            },
         }
     }
 }
@@ -70,7 +129,7 @@ impl Metrics {
             for container in ended.into_iter().chain(live) {
                 let id = &container.runtime_id;
                 let key = ContainerLabels::new(&pod.pod, &container.name, id).to_key();
-                self.count_instance(&key, container, now.ended);
+                self.count_instance(&key, &InstanceCounts::of(container, pod), id, now.ended);
                 if container.ended_at.is_none() {
                     self.show_instance(&key, &container.stats);
                     present.insert(key);
@@ -86,37 +145,36 @@ impl Metrics {
         }
     }
 
-    fn count_instance(&self, key: &ContainerKey, container: &ContainerStats, now: Duration) {
-        let counts = InstanceCounts::of(container);
+    fn count_instance(&self, key: &ContainerKey, counts: &InstanceCounts, id: &str, now: Duration) {
         let mut last = lock(&self.shared.stats);
-        let before = last.read(key, container.runtime_id.clone(), now, |before| {
-            counts.clone().or(before)
+        let mut refusals = Refusals::default();
+        let before = last.read(key, id.to_owned(), now, |before| {
+            let next = counts.clone().or(before);
+            refusals = next.refusals;
+            next
         });
         drop(last);
         self.touch(key.labels(), now);
         let labels = self.values(key.labels());
-        for (family, before, now) in [
-            (
-                &self.shared.oom.group_kills,
-                before.group_kills,
-                counts.group_kills,
-            ),
-            (
-                &self.shared.process.limit_hits,
-                before.fork_refusals,
-                counts.fork_refusals,
-            ),
-        ] {
-            if let Some(more) = self.more(before, now) {
-                family.with_label_values(&labels).inc_by(more);
-            }
+        if let Some(more) = self.more(before.group_kills, counts.group_kills) {
+            let group_kills = self.shared.oom.group_kills.with_label_values(&labels);
+            group_kills.inc_by(more);
+        }
+        if self
+            .more(before.fork_refusals, counts.fork_refusals)
+            .is_some()
+        {
+            let limit_hits = self.shared.process.limit_hits.with_label_values(&labels);
+            limit_hits.inc_by(refusals.all.saturating_sub(before.refusals.all));
         }
         let waited = self.more(before.cpu_some_us, counts.cpu_some_us);
         let throttled = self.more(before.throttled_us, counts.throttled_us);
         let Some((waited, throttled)) = waited.zip(throttled) else {
             return;
         };
-        let own_limit = waited.min(throttled);
+        // What the limit of the pod makes its containers wait for the kernel counts at the pod alone.
+        let by_pod = self.more(before.pod_throttled_us, counts.pod_throttled_us);
+        let own_limit = waited.min(throttled.saturating_add(by_pod.unwrap_or(0)));
         for (cause, us) in [
             (CpuStallCause::OwnLimit, own_limit),
             (CpuStallCause::Contention, waited - own_limit),

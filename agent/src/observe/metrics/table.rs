@@ -436,8 +436,8 @@ const TABLE: &[Family] = &[
 
     agent("ballast_cpu_stall_seconds_total", Counter, Seconds,
         &["namespace", "pod", "container", "cause"],
-        "Time in which some task waited for a CPU: own_limit, as much of it as was throttled on all \
-         CPUs together, is an upper bound, and contention, the rest, a lower one.")
+        "Time in which some task waited for a CPU: own_limit, as much of it as the container and its pod \
+         were throttled on all CPUs together, is an upper bound, and contention, the rest, a lower one.")
         .area(Cpu).per(Cardinality::Container),
     agent("ballast_cpu_burst_limit_seconds", Gauge, Seconds, CONTAINER,
         "CPU time that may be saved up for a burst, cpu.max.burst as read back.")
@@ -502,7 +502,9 @@ const TABLE: &[Family] = &[
     per_container("ballast_process_exits_total", Ebpf, &["namespace", "pod", "container", "how"],
         "Processes ended in the container."),
     per_container("ballast_pids_limit_hits_total", Ebpf, CONTAINER,
-        "Forks that the limit of processes refused."),
+        "Forks that the limit of processes refused. On cgroup v2 from Linux 6.11 on those that the pod's \
+         limit refused count for the container of a pod that has one; of several the kernel does not say \
+         which."),
 
     agent("ballast_state_saves_total", Counter, Count, &["result"],
         "Saves of the agent's state file.").area(State),

@@ -189,6 +189,84 @@ fn waiting_for_a_cpu_is_blamed_on_the_own_limit_as_far_as_it_throttled() {
     }
 }
 
+/// Its containers have none of their own, or one that they do not reach.
+#[test]
+fn waiting_at_the_limit_of_the_pod_is_no_contention() {
+    let metrics = Metrics::default();
+    for (at, some_us, pod_us, own_limit, contention) in [
+        (1, 1_000_000, 500_000, 0.5, 0.5),
+        (2, 2_000_000, 2_500_000, 1.5, 0.5),
+    ] {
+        let mut now = snapshot(at, None, vec![instance("a", stats(some_us, 0))]);
+        now.pods[0].stats = Some(stats(some_us, pod_us));
+        metrics.set_stats(&now, None);
+        check(
+            &metrics,
+            &[
+                (&stall("own_limit"), Some(own_limit)),
+                (&stall("contention"), Some(contention)),
+            ],
+        );
+    }
+}
+
+/// As cgroup v2 counts since Linux 6.11.
+#[test]
+fn forks_that_the_limit_of_the_pod_refuses_count_for_its_only_container() {
+    let metrics = Metrics::default();
+    let refused = |n| CgroupStats {
+        n_fork_refusals: Some(n),
+        ..stats(0, 0)
+    };
+    let hits = of("ballast_pids_limit_hits_total");
+    for (at, runtime_id, of_container, of_pod, n) in [
+        (1, "a", 0, 7, 0.0),
+        (2, "a", 0, 9, 2.0),
+        // By its own limit.
+        (3, "a", 3, 12, 5.0),
+        // An instance begins where the pod is.
+        (4, "b", 0, 12, 5.0),
+        (5, "b", 0, 13, 6.0),
+        // Its own are read before those of the pod, in which they are too.
+        (6, "b", 0, 16, 9.0),
+        (7, "b", 3, 16, 9.0),
+        (8, "b", 4, 17, 10.0),
+    ] {
+        let mut now = snapshot(at, None, vec![instance(runtime_id, refused(of_container))]);
+        now.pods[0].stats = Some(refused(of_pod));
+        metrics.set_stats(&now, None);
+        check(&metrics, &[(&hits, Some(n))]);
+    }
+}
+
+#[test]
+fn forks_that_are_refused_beside_another_container_are_nobodys() {
+    let metrics = Metrics::default();
+    let refused = |n| CgroupStats {
+        n_fork_refusals: Some(n),
+        ..stats(0, 0)
+    };
+    let hits = of("ballast_pids_limit_hits_total");
+    for (at, is_alone, of_pod, n) in [
+        (1, true, 5, 0.0),
+        (2, false, 50, 0.0),
+        (3, false, 99, 0.0),
+        (4, true, 100, 0.0),
+        (5, true, 101, 1.0),
+    ] {
+        let mut containers = vec![instance("a", refused(0))];
+        if !is_alone {
+            let mut other = instance("b", refused(0));
+            other.name = "other".to_owned();
+            containers.push(other);
+        }
+        let mut now = snapshot(at, None, containers);
+        now.pods[0].stats = Some(refused(of_pod));
+        metrics.set_stats(&now, None);
+        check(&metrics, &[(&hits, Some(n))]);
+    }
+}
+
 #[test]
 fn without_psi_or_without_bandwidth_nothing_is_said_of_waiting() {
     let metrics = Metrics::default();
