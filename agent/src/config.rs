@@ -87,7 +87,7 @@ pub struct FieldCounts {
 pub struct FilesNeeded {
     /// `kubeletConfigFile`.
     pub kubelet_config_file: Option<PathBuf>,
-    /// `kubeletConfigDirectory`: the names that [`is_drop_in`] takes, its sub-directories left out.
+    /// `kubeletConfigDirectory`: the files that [`is_drop_in`] takes, in it and below it.
     pub kubelet_config_directory: Option<PathBuf>,
 }
 

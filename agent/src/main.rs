@@ -242,6 +242,24 @@ fn log_filter(level: LogLevel) -> &'static str {
     }
 }
 
+/// Kubelet's drop-ins of a directory and of those in it; as kubelet, it follows no link to one of them.
+fn drop_ins_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if entry.file_type()?.is_dir() {
+                directories.push(entry.path());
+            } else if name.to_str().is_some_and(config::is_drop_in) && entry.path().is_file() {
+                found.push(entry.path());
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// The configuration with the files that it names.
 fn load(path: &Path) -> Result<Loaded> {
     let text = input::text(path, MAX_CONFIG_BYTES)?;
@@ -253,20 +271,11 @@ fn load(path: &Path) -> Result<Loaded> {
     };
     let mut drop_ins: Vec<(PathBuf, String)> = Vec::new();
     if let Some(directory) = &needed.kubelet_config_directory {
-        let entries = fs::read_dir(directory)
-            .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+        let paths = drop_ins_below(directory)
             .with_context(|| format!("kubeletConfigDirectory: list {}", directory.display()))?;
-        for entry in entries {
-            let path = entry.path();
-            let is_drop_in = path.is_file()
-                && path
-                    .file_name()
-                    .and_then(|name| name.to_str())
-                    .is_some_and(config::is_drop_in);
-            if is_drop_in {
-                let text = read_named(&path, "kubeletConfigDirectory")?;
-                drop_ins.push((path, text));
-            }
+        for path in paths {
+            let text = read_named(&path, "kubeletConfigDirectory")?;
+            drop_ins.push((path, text));
         }
     }
     let kubelet = kubelet

@@ -38,7 +38,7 @@ use self::exec::{Exec, Given};
 use self::programs::{Credentials, Programs};
 use self::proxy::Proxy;
 pub use self::service_account::TOKEN as SERVICE_ACCOUNT_TOKEN;
-use self::tls::{ClientCertificate, OfKubelet, Pem, Trust};
+use self::tls::{ClientCertificate, OfKubelet, OfServer, Pem, Trust};
 pub(super) use self::transport::Transport;
 use self::worker::{Late, Worker};
 use super::Settings;
@@ -440,7 +440,10 @@ impl Access {
         }
         Ok(match (authority, &self.authority) {
             _ if self.is_insecure => Trust::Anybody,
-            (Some(pem), Some(of)) => Trust::Roots(tls::roots(of.field, pem)?),
+            (Some(pem), Some(of)) => Trust::Given(OfServer {
+                roots: tls::roots(of.field, pem)?,
+                certificates: tls::certificates_in(pem),
+            }),
             _ if is_encrypted => Trust::Roots(tls::roots_of_system()?),
             _ => Trust::Nobody,
         })

@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     ClientConfig, DigitallySignedStruct, Error, InconsistentKeys, RootCertStore, SignatureScheme,
@@ -51,6 +52,7 @@ impl Pem {
 /// Who may vouch for the server.
 pub(super) enum Trust {
     Roots(RootCertStore),
+    Given(OfServer),
     Kubelet(OfKubelet),
     /// The server may be anybody.
     Anybody,
@@ -169,6 +171,9 @@ pub(super) fn client_config(
         .map_err(|it| chain(&it))?;
     let builder = match trust {
         Trust::Roots(roots) => builder.with_root_certificates(roots),
+        Trust::Given(of) => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Server::new(of, &provider)?)),
         Trust::Nobody => builder.with_root_certificates(RootCertStore::empty()),
         Trust::Kubelet(of) => builder
             .dangerous()
@@ -206,6 +211,77 @@ fn private_key(field: &str, key: &[u8]) -> Result<PrivateKeyDer<'static>, String
         }
         _not_shown => format!("{field}: is not in PEM"),
     })
+}
+
+/// By what an API server is known.
+pub(super) struct OfServer {
+    pub(super) roots: RootCertStore,
+    /// The same, as they were given.
+    pub(super) certificates: Vec<CertificateDer<'static>>,
+}
+
+/// Takes a certificate that one of the given ones vouches for, or that is one of them itself, as Go does: who makes his
+/// own server's certificate mostly gives it to his clients as it is.
+#[derive(Debug)]
+struct Server {
+    roots: Arc<WebPkiServerVerifier>,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Server {
+    fn new(of: OfServer, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
+        let roots = Arc::new(of.roots);
+        let roots = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider));
+        Ok(Self {
+            roots: roots.build().map_err(|it| chain(&it))?,
+            certificates: of.certificates,
+        })
+    }
+}
+
+impl ServerCertVerifier for Server {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let roots = &self.roots;
+        match roots.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // Its time may be over: who is meant is certain.
+            Err(_) if self.certificates.iter().any(|it| it == certificate) => {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.roots
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.roots
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.roots.supported_verify_schemes()
+    }
 }
 
 /// Takes every certificate without parsing it, since it may be one of X.509 v1. The signature of the handshake is not
@@ -435,6 +511,42 @@ mod tests {
             let now = UnixTime::now();
             let verified = kubelet.verify_server_cert(certificate.der(), &[], &asked, &[], now);
             assert_eq!(verified.is_ok(), is_believed, "{names:?} {verified:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_known_by_its_own_certificate_too() {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let made = |names: &[&str], is_authority: bool| {
+            let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
+            let mut params = rcgen::CertificateParams::new(names).unwrap();
+            if is_authority {
+                params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            }
+            params
+                .self_signed(&rcgen::KeyPair::generate().unwrap())
+                .unwrap()
+        };
+        for is_authority in [false, true] {
+            let own = made(&["api.example", "10.0.0.1"], is_authority);
+            let pem = pem("CERTIFICATE", own.der());
+            let of = OfServer {
+                roots: roots("ca", &pem).unwrap(),
+                certificates: certificates_in(&pem),
+            };
+            let server = Server::new(of, &provider).unwrap();
+            let another = made(&["api.example", "10.0.0.1"], is_authority);
+            for (shown, name, is_believed) in [
+                (&own, "api.example", true),
+                (&own, "10.0.0.1", true),
+                (&own, "other.example", false),
+                (&another, "api.example", false),
+            ] {
+                let name = ServerName::try_from(name).unwrap();
+                let now = UnixTime::now();
+                let verified = server.verify_server_cert(shown.der(), &[], &name, &[], now);
+                assert_eq!(verified.is_ok(), is_believed, "{name:?} {verified:?}");
+            }
         }
     }
 
