@@ -287,3 +287,39 @@ fn load(path: &Path) -> Result<Loaded> {
 fn read_named(path: &Path, field: &str) -> Result<String> {
     input::text(path, MAX_CONFIG_BYTES).with_context(|| field.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drop_ins_are_found_in_directories_of_the_directory() -> io::Result<()> {
+        let base = std::env::temp_dir().join(format!("ballast-drop-ins-{}", std::process::id()));
+        let files = [
+            "10-a.conf",
+            "notes.txt",
+            "site/5-b.conf",
+            "site/deep/20-c.conf",
+        ];
+        for file in files {
+            let path = base.join(file);
+            fs::create_dir_all(path.parent().unwrap_or(&base))?;
+            fs::write(path, "")?;
+        }
+        // As in a ConfigMap that is mounted: the file is one, what it leads through is not.
+        std::os::unix::fs::symlink("site", base.join("link"))?;
+        std::os::unix::fs::symlink("site/5-b.conf", base.join("linked.conf"))?;
+        let found = drop_ins_below(&base);
+        fs::remove_dir_all(&base)?;
+        let mut found = found?;
+        found.sort();
+        let right = [
+            "10-a.conf",
+            "linked.conf",
+            "site/5-b.conf",
+            "site/deep/20-c.conf",
+        ];
+        assert_eq!(found, right.map(|it| base.join(it)));
+        Ok(())
+    }
+}
