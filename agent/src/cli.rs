@@ -61,7 +61,8 @@ pub enum ExplainTarget {
     /// Why a pod has its class, what it may use, where its containers run and why there; of a pod
     /// that was refused, what would let it in.
     Pod(ExplainPodArgs),
-    /// The pools of CPUs, what is left on each NUMA node, and the policies.
+    /// Who holds which CPUs and devices, what is left on each NUMA node, how near each eviction threshold is, what wakes
+    /// the agent, and who would go first.
     Node(ExplainNodeArgs),
 }
 

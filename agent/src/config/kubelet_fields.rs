@@ -55,7 +55,7 @@ impl fmt::Display for Because {
             Self::PodSource => "pods.manifestDirectory names the manifests",
             Self::Runtime => "runtime.type chooses the runtime",
             Self::RuntimeLogs => {
-                "the process runtime rotates logs as it writes them, below stateDirectory"
+                "the agent looks at the logs of its containers each second, and rotates them, below stateDirectory"
             }
             Self::OwnLogging => "the agent's own `log` section applies",
             Self::AgentProcess => "the agent keeps the limits and the cgroup it was started with",

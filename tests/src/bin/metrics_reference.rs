@@ -41,10 +41,6 @@ const PAGES: &[(&str, &str)] = &[
 /// What cAdvisor has beyond them is in `agent/DIVERGENCES.md`.
 const LEFT_OUT: &[(&str, &str)] = &[
     (
-        "ballast_api_*",
-        "no API server is asked: pods come from manifests",
-    ),
-    (
         "ballast_besteffort_*",
         "BestEffort work is not held back in steps",
     ),
@@ -78,15 +74,15 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "kubelet_pod_*_resizes, kubelet_pod_resize_*",
-        "pods are not resized in place",
+        "a new definition is told as an event, PodRedefined",
     ),
     (
         "kubelet_pod_start_*, kubelet_pod_worker_*",
         "ballast_reconcile_lag_seconds says it",
     ),
     (
-        "kubelet_preemptions, kubelet_preemptions_total",
-        "no pod makes room for another",
+        "kubelet_preemptions_total",
+        "kubelet 1.36 calls it kubelet_preemptions",
     ),
     (
         "kubelet_runtime_operations_*",

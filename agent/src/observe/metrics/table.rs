@@ -511,7 +511,7 @@ const TABLE: &[Family] = &[
     agent("ballast_state_save_duration_seconds", LATENCY, Seconds, &[],
         "Duration of a save, both syncs included.").area(State),
     agent("ballast_state_restores_total", Counter, Count, &["result"],
-        "How the state file was read at start; one per start.").area(State),
+        "How the records of pods were read at a start, and the files of managers that had to be rebuilt.").area(State),
     agent("ballast_api_requests_total", Counter, Count, &["verb", "resource", "code"],
         "Questions to the API server, and to kubelet for `nodes/pods` and `nodes/configz`, by the answer: `2xx`, the HTTP status of a refusal, `none` for no answer in time.")
         .area(Api),
