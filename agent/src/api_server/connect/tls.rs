@@ -1,5 +1,6 @@
 //! Whom the agent believes to be the API server, and by which certificate the agent is known there.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -173,11 +174,17 @@ pub(super) fn client_config(
         Trust::Roots(roots) => builder.with_root_certificates(roots),
         Trust::Given(of) => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Server::new(of, &provider)?)),
+            .with_custom_certificate_verifier(Arc::new(WithKey {
+                judge: Server::new(of, &provider)?,
+                provider: Arc::clone(&provider),
+            })),
         Trust::Nobody => builder.with_root_certificates(RootCertStore::empty()),
         Trust::Kubelet(of) => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Kubelet::new(of, &provider)?)),
+            .with_custom_certificate_verifier(Arc::new(WithKey {
+                judge: Kubelet::new(of, &provider)?,
+                provider: Arc::clone(&provider),
+            })),
         Trust::Anybody => builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&provider)))),
@@ -220,6 +227,70 @@ pub(super) struct OfServer {
     pub(super) certificates: Vec<CertificateDer<'static>>,
 }
 
+/// Whose certificate is taken; that who shows it has its key is checked besides, by [`WithKey`].
+trait Judge: fmt::Debug + Send + Sync {
+    fn judge(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), Error>;
+}
+
+#[derive(Debug)]
+struct WithKey<J> {
+    judge: J,
+    provider: Arc<CryptoProvider>,
+}
+
+impl<J: Judge> ServerCertVerifier for WithKey<J> {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let judged = self.judge.judge(certificate, intermediates, name, now);
+        judged.map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+fn verifier_of(
+    roots: RootCertStore,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, String> {
+    let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    built.build().map_err(|it| chain(&it))
+}
+
 /// Takes a certificate that one of the given ones vouches for, or that is one of them itself, as Go does: who makes his
 /// own server's certificate mostly gives it to his clients as it is.
 #[derive(Debug)]
@@ -230,57 +301,29 @@ struct Server {
 
 impl Server {
     fn new(of: OfServer, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
-        let roots = Arc::new(of.roots);
-        let roots = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider));
         Ok(Self {
-            roots: roots.build().map_err(|it| chain(&it))?,
+            roots: verifier_of(of.roots, provider)?,
             certificates: of.certificates,
         })
     }
 }
 
-impl ServerCertVerifier for Server {
-    fn verify_server_cert(
+impl Judge for Server {
+    fn judge(
         &self,
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        ocsp: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
+    ) -> Result<(), Error> {
         let roots = &self.roots;
-        match roots.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+        match roots.verify_server_cert(certificate, intermediates, name, &[], now) {
             // Its time may be over: who is meant is certain.
             Err(_) if self.certificates.iter().any(|it| it == certificate) => {
-                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
-                Ok(ServerCertVerified::assertion())
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
             }
-            verified => verified,
+            verified => verified.map(|_| ()),
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.roots
-            .verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.roots
-            .verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.roots.supported_verify_schemes()
     }
 }
 
@@ -332,21 +375,16 @@ struct Kubelet {
     authority: Option<Arc<WebPkiServerVerifier>>,
     node: Option<ServerName<'static>>,
     found: Found,
-    provider: Arc<CryptoProvider>,
 }
 
 impl Kubelet {
     fn new(of: OfKubelet, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
-        let authority = of.authority.map(|roots| {
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
-                .build()
-        });
+        let authority = of.authority.map(|roots| verifier_of(roots, provider));
         Ok(Self {
             certificates: of.certificates,
-            authority: authority.transpose().map_err(|it| chain(&it))?,
+            authority: authority.transpose()?,
             node: ServerName::try_from(of.node).ok(),
             found: of.found,
-            provider: Arc::clone(provider),
         })
     }
 
@@ -380,15 +418,14 @@ fn is_loopback(name: &ServerName<'_>) -> bool {
     }
 }
 
-impl ServerCertVerifier for Kubelet {
-    fn verify_server_cert(
+impl Judge for Kubelet {
+    fn judge(
         &self,
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         address: &ServerName<'_>,
-        _: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
+    ) -> Result<(), Error> {
         let not_in_files = match &self.certificates {
             Ok(known) if known.iter().any(|it| it == certificate) => None,
             Ok(_) => Some("it is in none of kubelet's files"),
@@ -411,32 +448,7 @@ impl ServerCertVerifier for Kubelet {
         };
         // It is the same as that of an earlier connection, or that was of the other kind.
         self.found.0.set(voucher).ok();
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        algorithms.supported_schemes()
+        Ok(())
     }
 }
 
@@ -509,7 +521,7 @@ mod tests {
             let certificate = params.signed_by(&key, &issuer).unwrap();
             let asked = ServerName::try_from(asked).unwrap();
             let now = UnixTime::now();
-            let verified = kubelet.verify_server_cert(certificate.der(), &[], &asked, &[], now);
+            let verified = kubelet.judge(certificate.der(), &[], &asked, now);
             assert_eq!(verified.is_ok(), is_believed, "{names:?} {verified:?}");
         }
     }
@@ -544,7 +556,7 @@ mod tests {
             ] {
                 let name = ServerName::try_from(name).unwrap();
                 let now = UnixTime::now();
-                let verified = server.verify_server_cert(shown.der(), &[], &name, &[], now);
+                let verified = server.judge(shown.der(), &[], &name, now);
                 assert_eq!(verified.is_ok(), is_believed, "{name:?} {verified:?}");
             }
         }

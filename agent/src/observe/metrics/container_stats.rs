@@ -37,8 +37,6 @@ pub(super) struct InstanceCounts {
 /// is, and above (kernel/cgroup/pids.c: `pids_event`), which may be the pod alone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Refusals {
-    /// In the container.
-    own: u64,
     /// Of the container: its own, and those of its pod while it is the only container that runs there.
     all: u64,
     /// When it was first seen to be the only one.
@@ -53,21 +51,26 @@ struct Alone {
 }
 
 impl Refusals {
-    /// `pod`: in the pod, if the container is the only one that runs there.
-    fn next(self, own: u64, pod: Option<u64>) -> Self {
-        let own = own.max(self.own);
-        let all = self.all.saturating_add(own.saturating_sub(self.own));
-        let (all, alone) = match (self.alone, pod) {
+    /// `own`: in the container, before and now. `pod`: in the pod, if the container is the only one that runs there.
+    fn next(self, own: (u64, u64), pod: Option<u64>) -> Self {
+        let (before, own) = own;
+        let all = self.all.saturating_add(own.saturating_sub(before));
+        match (self.alone, pod) {
             // The two are not read at the same time.
             (Some(alone), Some(pod)) => {
                 let of_pod = pod.saturating_sub(alone.pod);
                 let more = of_pod.max(own.saturating_sub(alone.own));
-                (self.all.max(alone.all.saturating_add(more)), Some(alone))
+                Self {
+                    all: self.all.max(alone.all.saturating_add(more)),
+                    ..self
+                }
             }
-            (None, Some(pod)) => (all, Some(Alone { pod, own, all })),
-            (_, None) => (all, None),
-        };
-        Self { own, all, alone }
+            (None, Some(pod)) => Self {
+                all,
+                alone: Some(Alone { pod, own, all }),
+            },
+            (_, None) => Self { all, alone: None },
+        }
     }
 }
 
@@ -100,15 +103,20 @@ impl InstanceCounts {
 
     /// With the counts of `before` where there is none now, or a lower one.
     fn or(self, before: &Self) -> Self {
+        let fork_refusals = self.fork_refusals.max(before.fork_refusals);
+        let own = (
+            before.fork_refusals.unwrap_or(0),
+            fork_refusals.unwrap_or(0),
+        );
         Self {
             group_kills: self.group_kills.max(before.group_kills),
-            fork_refusals: self.fork_refusals.max(before.fork_refusals),
+            fork_refusals,
             cpu_some_us: self.cpu_some_us.max(before.cpu_some_us),
             throttled_us: self.throttled_us.max(before.throttled_us),
             pod_throttled_us: self.pod_throttled_us.max(before.pod_throttled_us),
             pod_fork_refusals: self.pod_fork_refusals,
             refusals: match self.fork_refusals {
-                Some(own) => before.refusals.next(own, self.pod_fork_refusals),
+                Some(_) => before.refusals.next(own, self.pod_fork_refusals),
                 None => before.refusals,
             },
         }
@@ -147,12 +155,7 @@ impl Metrics {
 
     fn count_instance(&self, key: &ContainerKey, counts: &InstanceCounts, id: &str, now: Duration) {
         let mut last = lock(&self.shared.stats);
-        let mut refusals = Refusals::default();
-        let before = last.read(key, id.to_owned(), now, |before| {
-            let next = counts.clone().or(before);
-            refusals = next.refusals;
-            next
-        });
+        let before = last.read(key, id.to_owned(), now, |before| counts.clone().or(before));
         drop(last);
         self.touch(key.labels(), now);
         let labels = self.values(key.labels());
@@ -164,8 +167,9 @@ impl Metrics {
             .more(before.fork_refusals, counts.fork_refusals)
             .is_some()
         {
+            let refused = counts.clone().or(&before).refusals.all;
             let limit_hits = self.shared.process.limit_hits.with_label_values(&labels);
-            limit_hits.inc_by(refusals.all.saturating_sub(before.refusals.all));
+            limit_hits.inc_by(refused.saturating_sub(before.refusals.all));
         }
         let waited = self.more(before.cpu_some_us, counts.cpu_some_us);
         let throttled = self.more(before.throttled_us, counts.throttled_us);
