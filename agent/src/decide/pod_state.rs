@@ -30,6 +30,9 @@ pub struct PodState {
     pub pod: Pod,
     /// When the agent accepted the pod, `status.startTime` of Kubernetes.
     pub accepted_at: WallTime,
+    /// The file in the manifest directory that it is from; `None`: nobody has noted it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
     /// Of the manifest that names its UID, as it was written. `None`: it names none, or nobody has noted it yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
@@ -90,6 +93,7 @@ impl PodState {
             boot_id,
             pod,
             accepted_at,
+            manifest: None,
             digest: None,
             redefined: None,
             containers,

@@ -103,8 +103,8 @@ pub trait Witness: fmt::Debug + Send + Sync {
 pub struct ManifestScan {
     /// Unique by UID and by namespace and name.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// Digests of the definitions, as written, of pods whose manifest names the UID: another one is still the same pod.
-    pub digests: BTreeMap<PodUid, String>,
+    /// Of each of the pods.
+    pub origins: BTreeMap<PodUid, Origin>,
     /// In the order of file names; stay from scan to scan until their cause is gone.
     pub faults: Vec<ManifestFault>,
     pub warnings: Vec<ManifestFault>,
@@ -113,6 +113,15 @@ pub struct ManifestScan {
     /// False: something could not be read that this process has never read, so a pod of an earlier
     /// run that is missing here may still be wanted. True: it is not.
     pub is_complete: bool,
+}
+
+/// Where a pod is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its name in the directory.
+    pub file: String,
+    /// Of the definition, as written, where that names the UID: another one is still the same pod.
+    pub digest: Option<String>,
 }
 
 /// How manifests are read.
@@ -371,10 +380,12 @@ impl ManifestDirectory {
                 continue;
             }
             scan.pods.insert(pod.uid.clone(), Arc::clone(pod));
-            if let Some(digest) = digest {
-                scan.digests.insert(pod.uid.clone(), digest.clone());
-            }
-            if rank == Rank::Running {
+            let origin = Origin {
+                file: file.clone(),
+                digest: digest.clone(),
+            };
+            scan.origins.insert(pod.uid.clone(), origin);
+            if rank <= Rank::RunningElsewhere {
                 self.running.remove(&name);
             }
             let (file, uid) = (file.clone(), pod.uid.clone());
@@ -393,13 +404,11 @@ impl ManifestDirectory {
     /// `is_fresh`: of the last version of a file that is there.
     fn rank(&self, file: &String, definition: &Definition, is_fresh: bool) -> Rank {
         let name = definition.pod.full_name();
-        let is_running = || {
-            self.running
-                .get(&name)
-                .is_some_and(|it| it.is_of(definition))
-        };
+        let running = self.running.get(&name).filter(|_| is_fresh);
+        if let Some(rank) = running.and_then(|it| it.rank(file, definition)) {
+            return rank;
+        }
         match self.accepted.get(&name) {
-            _ if is_fresh && is_running() => Rank::Running,
             Some(known) if known.file == *file => match is_fresh {
                 true if known.uid == definition.pod.uid => Rank::Known,
                 true => Rank::Edited,
@@ -415,8 +424,12 @@ impl ManifestDirectory {
 /// Which of several definitions counts: the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// It runs, and an earlier agent has taken it.
+    /// It runs, and an earlier agent has taken it from there.
     Running,
+    /// In the place of one that runs.
+    RunningBefore,
+    /// It runs, and an earlier agent has taken it from another file.
+    RunningElsewhere,
     /// It counted before.
     Known,
     /// In the place of one that counted before, under another UID.
@@ -442,14 +455,25 @@ struct Accepted {
 #[derive(Clone, Debug)]
 pub struct Running {
     pub uid: PodUid,
-    /// See [`ManifestScan::digests`]; `None` also where it is not known.
+    /// See [`Origin::file`]; `None` where it is not known.
+    pub file: Option<String>,
+    /// See [`Origin::digest`]; `None` also where it is not known.
     pub digest: Option<String>,
 }
 
 impl Running {
-    fn is_of(&self, definition: &Definition) -> bool {
-        let is_same = self.digest.is_none() || self.digest == definition.digest;
-        self.uid == definition.pod.uid && is_same
+    fn rank(&self, file: &String, definition: &Definition) -> Option<Rank> {
+        let is_same = self.uid == definition.pod.uid
+            && (self.digest.is_none() || self.digest == definition.digest);
+        match &self.file {
+            Some(of) if of == file => Some(match is_same {
+                true => Rank::Running,
+                false => Rank::RunningBefore,
+            }),
+            Some(_) if is_same => Some(Rank::RunningElsewhere),
+            None if is_same => Some(Rank::Running),
+            _ => None,
+        }
     }
 }
 

@@ -208,8 +208,8 @@ impl Loop {
         self.metrics.state_restored(result);
     }
 
-    /// The definitions by which pods run that are not to end. Of two of one name the later one waits for the end of the
-    /// other.
+    /// The definitions by which pods run. Of two of one name the later one waits for the end of the other; one that
+    /// is to end counts where no other is, for the file that it is from.
     fn running_definitions(
         &self,
         lost: &BTreeMap<PodUid, Vec<LeftContainer>>,
@@ -217,17 +217,27 @@ impl Loop {
         let of_lost = lost.iter().filter_map(|(uid, of_pod)| {
             let owner = &of_pod.first()?.record.owner;
             let name = format!("{}/{}", owner.pod_namespace, owner.pod_name);
-            let (uid, digest) = (uid.clone(), None);
-            Some((name, Running { uid, digest }))
+            let running = Running {
+                uid: uid.clone(),
+                file: None,
+                digest: None,
+            };
+            Some((name, running))
         });
-        let there = self.pods.values().map(|it| &it.state);
-        let mut going_on: Vec<_> = there.filter(|it| it.deletion.is_none()).collect();
-        going_on.sort_by_key(|it| Reverse(it.accepted_at));
-        let going_on = going_on.into_iter().map(|it| {
-            let (uid, digest) = (it.pod.uid.clone(), it.digest.clone());
-            (it.pod.full_name(), Running { uid, digest })
+        let states = self.pods.values().map(|it| &it.state);
+        let mut there: Vec<_> = states
+            .filter(|it| it.deletion.is_none() || it.manifest.is_some())
+            .collect();
+        there.sort_by_key(|it| (it.deletion.is_none(), Reverse(it.accepted_at)));
+        let there = there.into_iter().map(|it| {
+            let running = Running {
+                uid: it.pod.uid.clone(),
+                file: it.manifest.clone(),
+                digest: it.digest.clone(),
+            };
+            (it.pod.full_name(), running)
         });
-        of_lost.chain(going_on).collect()
+        of_lost.chain(there).collect()
     }
 
     /// Pods without a usable record of which containers are there by their own: what runs goes on. Returns the

@@ -62,7 +62,14 @@ impl Loop {
         for (uid, entry) in &mut self.pods {
             if let Some(pod) = wanted.remove(uid) {
                 entry.is_confirmed = true;
-                if let Some(digest) = scan.digests.get(uid) {
+                let Some(origin) = scan.origins.get(uid) else {
+                    continue;
+                };
+                if entry.state.manifest.as_ref() != Some(&origin.file) {
+                    entry.state.manifest = Some(origin.file.clone());
+                    entry.is_unsaved = true;
+                }
+                if let Some(digest) = &origin.digest {
                     known.push((pod, digest.clone()));
                 }
             } else if entry.state.deletion.is_none() && (scan.is_complete || entry.is_confirmed) {
@@ -80,7 +87,10 @@ impl Loop {
             let accepted_at = WallTime::from_epoch(clock::wall());
             let pod = accepted(Pod::clone(&pod), &self.config.kubelet);
             let mut state = PodState::new(pod, boot_id.clone(), accepted_at);
-            state.digest = scan.digests.get(&state.pod.uid).cloned();
+            if let Some(origin) = scan.origins.get(&state.pod.uid).cloned() {
+                state.manifest = Some(origin.file);
+                state.digest = origin.digest;
+            }
             state.redefined = self
                 .manifest_state
                 .ending_to_begin_anew

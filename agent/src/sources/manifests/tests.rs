@@ -400,8 +400,9 @@ fn args_of(scan: &ManifestScan, name: &str) -> Vec<String> {
 /// As an agent gives it that finds the pods of a scan running.
 fn running(scan: &ManifestScan) -> BTreeMap<String, Running> {
     let one = |it: &Arc<Pod>| {
-        let (uid, digest) = (it.uid.clone(), scan.digests.get(&it.uid).cloned());
-        (it.full_name(), Running { uid, digest })
+        let (uid, origin) = (it.uid.clone(), scan.origins[&it.uid].clone());
+        let (file, digest) = (Some(origin.file), origin.digest);
+        (it.full_name(), Running { uid, file, digest })
     };
     scan.pods.values().map(one).collect()
 }
@@ -426,7 +427,7 @@ fn a_copy_that_comes_later_ends_no_pod() {
     ];
     let check = |directory: &mut ManifestDirectory| {
         let scan = directory.scan();
-        assert_eq!((&scan.pods, &scan.digests), (&good.pods, &good.digests));
+        assert_eq!((&scan.pods, &scan.origins), (&good.pods, &good.origins));
         assert_eq!(faults(&scan), told);
     };
     check(&mut directory);
@@ -508,6 +509,67 @@ fn a_copy_does_not_take_the_place_of_a_file_that_is_not_read_at_a_start() {
         fixture.put("web.yaml", pod("one"));
         assert_eq!(directory.scan().pods, before.pods);
     }
+}
+
+/// The first by its name is the copy that somebody has made before an edit.
+#[test]
+fn a_restart_does_not_put_a_copy_in_the_place_of_what_runs() {
+    for is_edited_before in [false, true] {
+        for uid in ["", "u"] {
+            let fixture = Fixture::new("copy-same");
+            let with = |rest: &str| match uid {
+                "" => pod_with("one", rest),
+                _ => pod_of_uid("one", rest),
+            };
+            fixture.put("web.yaml", &with(""));
+            let before = fixture.scan();
+            fixture.put("web-old.yaml", &with(""));
+            let edited = with(", args: [\"2\"]");
+            if is_edited_before {
+                fixture.put("web.yaml", &edited);
+            }
+            let mut directory = fixture.directory();
+            directory.prefer(running(&before));
+            let scan = directory.scan();
+            assert_eq!(
+                args_of(&scan, "one"),
+                ["2"][..usize::from(is_edited_before)]
+            );
+            assert!(scan.origins.values().all(|it| it.file == "web.yaml"));
+            fixture.put("web.yaml", &edited);
+            assert_eq!(args_of(&directory.scan(), "one"), ["2"]);
+        }
+    }
+}
+
+#[test]
+fn what_was_renamed_while_no_agent_ran_is_still_that_pod() {
+    let fixture = Fixture::new("copy-renamed");
+    fixture.put("web.yaml", pod("one"));
+    let before = fixture.scan();
+    fixture.put("a.yaml", pod_with("one", COPY));
+    fs::rename(fixture.path.join("web.yaml"), fixture.path.join("zeb.yaml")).expect("it is there");
+    let mut directory = fixture.directory();
+    directory.prefer(running(&before));
+    let scan = directory.scan();
+    assert_eq!(scan.pods, before.pods);
+    assert!(scan.origins.values().all(|it| it.file == "zeb.yaml"));
+}
+
+/// An earlier version of the agent has not noted where a pod is from.
+#[test]
+fn what_runs_counts_wherever_it_is_from() {
+    let fixture = Fixture::new("copy-unknown");
+    fixture.put("web.yaml", pod("one"));
+    let before = fixture.scan();
+    fixture.put("a.yaml", pod_with("one", COPY));
+    let mut of_no_file = running(&before);
+    for it in of_no_file.values_mut() {
+        it.file = None;
+    }
+    let mut directory = fixture.directory();
+    directory.prefer(of_no_file);
+    assert_eq!(directory.scan().pods, before.pods);
 }
 
 /// What it was before the start nobody knows.
