@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use ballast::model::event::OomConstraint;
@@ -63,6 +63,7 @@ fn run_out(test: &str, method: &str) -> Result<()> {
     let rate = u64::from(scaled(400, 40)?) * 1_000_000;
     put_pods(&agent, &gate, &format!("leak {rate}"))?;
     let before = kernel_kills()?;
+    let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
     fs::write(&gate, "")?;
     let pod = agent.wait_pod("leak", "is killed", |it| end_of(it, "app").is_some())?;
     assert_eq!(
@@ -96,9 +97,13 @@ fn run_out(test: &str, method: &str) -> Result<()> {
         let by_method = page.sum("ballast_oom_attribution_total", &[("method", method)]);
         assert_eq!(by_method, n_kernel as f64);
         assert_eq!(page.sum("ballast_oom_missed_kills_total", &[]), 0.0);
+        // What `BallastNodeOom` asks: a kill of the last quarter of an hour.
         let last = "ballast_oom_last_node_kill_timestamp_seconds";
-        page.value(last, &[("scope", "node")])
+        let last = page
+            .value(last, &[("scope", "node")])
             .context("the time of the last kill by the node")?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+        ensure!(started <= last && now - last < 900.0, "{last} at {now}");
     }
     let records = agent.oom_records()?;
     let n_recorded: u64 = records.iter().map(|it| it.n_kills).sum();

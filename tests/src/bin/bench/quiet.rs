@@ -44,18 +44,10 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     }
     fleet.start()?;
     fleet.wait("all running", |it| n_running(it) == N_PODS)?;
-    // The memory of an agent whose pods rest.
+    table.push(resident(&fleet, "that it has started")?);
     fleet.agent.stop()?;
     fleet.start()?;
-    thread::sleep(Duration::from_secs(15));
-    let resident = machine::resident(fleet.pid()?)?;
-    table.push(Row::value(
-        &format!("resident memory, {N_PODS} idle pods"),
-        1,
-        mebibytes(resident),
-        &mebibytes(RESIDENT_BUDGET),
-        Verdict::of(resident <= RESIDENT_BUDGET),
-    ));
+    table.push(resident(&fleet, "that it has adopted")?);
     table.extend(ends(&mut fleet)?);
     for n in 0..2 * N_ENDS {
         fleet.agent.remove_pod(&pod_name(n))?;
@@ -63,6 +55,19 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     fleet.wait("none left", |it| it.pods.is_empty())?;
     table.extend(spawns(&mut fleet)?);
     Ok(())
+}
+
+/// The memory of an agent whose pods rest.
+fn resident(fleet: &Fleet, which: &str) -> Result<Row> {
+    thread::sleep(Duration::from_secs(15));
+    let resident = machine::resident(fleet.pid()?)?;
+    Ok(Row::value(
+        &format!("resident memory, {N_PODS} idle pods {which}"),
+        1,
+        mebibytes(resident),
+        &mebibytes(RESIDENT_BUDGET),
+        Verdict::of(resident <= RESIDENT_BUDGET),
+    ))
 }
 
 fn pod_name(n: usize) -> String {
