@@ -141,9 +141,10 @@ pub struct Topology {
 pub struct NoCpus;
 
 impl Topology {
-    /// Gives every online CPU its place. What is missing is taken thus: no NUMA node, or none that
-    /// lists the CPU: the least node, or node 0; no package id: package 0; no core id: the thread
-    /// siblings, or a core of its own; no cache of level 3 or more: one per package.
+    /// Gives every online CPU its place. The threads of a core are its siblings: a core id may be one of a cluster (arm64
+    /// with a device tree, from Linux 5.19 on, drivers/base/arch_topology.c). What is missing is taken thus: no NUMA
+    /// node, or none that lists the CPU: the least node, or node 0; no package id: package 0; no siblings: the core id,
+    /// or a core of its own; no cache of level 3 or more: one per package.
     pub fn from_facts(facts: &TopologyFacts) -> Result<Self, NoCpus> {
         let present: CpuSet = facts.cpus.keys().copied().collect();
         // An online CPU without a directory of its own still runs tasks.
@@ -188,10 +189,13 @@ impl Topology {
             let by_id = of_cpu
                 .core_id
                 .and_then(|it| cores.get(&(numa_node, package, it)).copied());
-            let core = by_id.unwrap_or_else(|| {
-                let siblings = of_cpu.thread_siblings.as_ref();
-                CoreId(least_online(siblings, &online).unwrap_or(cpu).0)
+            let siblings = of_cpu.thread_siblings.as_ref();
+            let by_siblings = siblings.filter(|it| it.contains(cpu)).and_then(|it| {
+                let here = it.intersection(&online);
+                here.iter().find(|it| place(*it) == (numa_node, package))
             });
+            let by_siblings = by_siblings.map(|it| CoreId(it.0));
+            let core = by_siblings.or(by_id).unwrap_or(CoreId(cpu.0));
             let cache = of_cpu
                 .caches
                 .iter()

@@ -79,6 +79,25 @@ fn core_ids_repeat_from_package_to_package() {
     assert_eq!(topology.packages()[&PackageId(1)], set("2-3,6-7"));
 }
 
+/// RK3588: four small and twice two big cores, numbered in each cluster anew.
+#[test]
+fn core_ids_repeat_from_cluster_to_cluster() {
+    let mut facts = thread_major(4);
+    for (cpu, it) in &mut facts.cpus {
+        it.core_id = Some(cpu.0 % 4 % if cpu.0 < 4 { 4 } else { 2 });
+        it.thread_siblings = Some(CpuSet::from_iter([*cpu]));
+    }
+    let topology = Topology::from_facts(&facts).unwrap();
+    assert_eq!(topology.cores().len(), 8);
+    assert!(!topology.has_smt());
+    // Who says nothing of siblings.
+    for it in facts.cpus.values_mut() {
+        it.thread_siblings = None;
+    }
+    let topology = Topology::from_facts(&facts).unwrap();
+    assert_eq!(topology.cores().len(), 4);
+}
+
 #[test]
 fn sparse_numa_nodes_keep_their_ids_and_distances() {
     let node = |cpus: &str, distances: &[u32]| NumaNodeFacts {
