@@ -57,7 +57,8 @@ struct Reason {
 
 /// The css of the memory cgroup in which a task has just reclaimed in vain, by `bpf_get_current_pid_tgid`.
 /// The kernel kills for a limit only after that, and by the time it names the victim another victim
-/// may have left the cgroup below its limit. Least-recently-used: a task that ends leaves its entry.
+/// may have left the cgroup below its limit. Least-recently-used: a task that ends leaves its entry. The agent makes it
+/// larger on machines with many CPUs, each of which keeps 128 entries to itself.
 #[btf_map]
 static RECLAIMS: LruHashMap<u64, u64, 1024> = LruHashMap::new();
 
@@ -173,8 +174,13 @@ pub(crate) unsafe fn victim<M: Memory>(task: Pointer, current: Pointer) {
         (*record).victim_start_ns = M::load::<u64>(leader, offset!(task_start_boottime));
         (*record).victim_tgid = tgid;
         (*record).victim_tid = M::load::<u32>(task, offset!(task_pid));
-        (*record).victim_uid =
-            M::load::<u32>(M::pointer(task, offset!(task_cred)), offset!(cred_uid));
+        // Kernels built by clang say in their types that it is under RCU, and then it may be null to the verifier.
+        let cred = M::pointer(task, offset!(task_cred));
+        (*record).victim_uid = if cred.is_null() {
+            0
+        } else {
+            M::load::<u32>(cred, offset!(cred_uid))
+        };
         let parent = M::pointer(task, offset!(task_real_parent));
         (*record).victim_parent_tgid = M::load::<u32>(parent, offset!(task_tgid));
         (*record).parent_cgroup = lineage::<M>(cgroup_of::<M>(parent), &watch);

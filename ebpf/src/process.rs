@@ -16,7 +16,8 @@ pub(crate) static PROCESS_EVENTS: RingBuf<ProcessRecord, PROCESS_RING_BYTES> = R
 
 /// Processes whose end was reported: their start, and the address of their `signal_struct` should two have
 /// started in the same nanosecond. Before 6.16 each of the last threads to die together can look like
-/// the last one. A second event slips through only when 1 024 other processes end in between.
+/// the last one. A second event slips through only when as many others end in between as there are entries, or half of
+/// the 128 that a CPU keeps to itself on that CPU. The agent makes it larger on machines with many CPUs.
 #[btf_map]
 static ENDED: LruHashMap<u64, u64, 1024> = LruHashMap::new();
 

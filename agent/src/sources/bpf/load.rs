@@ -180,6 +180,11 @@ impl<'a> Loader<'a> {
         objects
             .override_global("OFFSETS", support.offsets.as_bytes(), true)
             .override_global(aya_log::LEVEL, log_level, true);
+        // The kernel counts at least its own CPUs.
+        let n_entries = recent_entries(aya::util::nr_cpus().unwrap_or(1));
+        for map in ["ENDED", "RECLAIMS"] {
+            objects.map_max_entries(map, n_entries);
+        }
         let hook_types = Btf::parse(&support.hook_types, Endianness::default())
             .map_err(|source| LoadError::AttachBtf { source })?;
         Ok(Self {
@@ -189,6 +194,14 @@ impl<'a> Loader<'a> {
             diagnostics: *log_level != diagnostics::OFF,
         })
     }
+}
+
+/// Entries of a least-recently-used map on a machine with so many possible CPUs. Each takes 128 free ones for itself
+/// (`LOCAL_FREE_TARGET` in kernel/bpf/bpf_lru_list.c, up to 6.15 whatever the size of the map), and where none are left
+/// one that writes evicts what it has just written.
+fn recent_entries(n_cpus: usize) -> u32 {
+    let wanted = n_cpus.saturating_mul(256).max(1024);
+    u32::try_from(wanted).unwrap_or(u32::MAX)
 }
 
 /// Loads the object of a stream. `None`: none of its programs runs, as the reports tell.
@@ -244,11 +257,9 @@ pub(super) fn load(
         {
             continue;
         }
-        let needed = duty
-            .after
-            .filter(|after| !programs.iter().any(|it| it.0 == *after));
-        if let Some(needed) = needed {
-            let reason = format!("useless without {needed}");
+        let is_met = |after: &&str| programs.iter().any(|it| it.0 == *after);
+        if !duty.after.is_empty() && !duty.after.iter().any(is_met) {
+            let reason = format!("useless without {}", duty.after[0]);
             reports.push(refused(duty, duty.programs[0].name, reason));
             not_done.push(duty.programs[0].name);
             continue;
