@@ -94,7 +94,8 @@ use crate::runtime::process::{ProcessRuntime, ProcessRuntimeConfig};
 use crate::runtime::{Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
 use crate::sources::oom_counters::Signals;
-use crate::sys::{Root, clock, syscall};
+use crate::sys::launch::Limits;
+use crate::sys::{Root, clock, steady, syscall};
 
 /// Every file is read back at least this often, and the manifest directory is read again: the
 /// safety net under the events. Kubelet's housekeeping runs every 2 s and costs for it; its QoS
@@ -205,6 +206,8 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     syscall::limit_heap();
     let config = Arc::new(config);
     let root = Root::host();
+    // Before it is raised for maps of programs.
+    let locked_memory = steady::locked_memory().ok();
     check::check_fitness(&config)?;
     let Fit {
         node,
@@ -234,9 +237,12 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     identity::set_settings(&metrics, &config.kubelet, fields, &node);
     health.unblock("node");
 
-    let open_files = serve::raise_open_files();
+    let limits = Limits {
+        open_files: serve::raise_open_files(),
+        locked_memory,
+    };
     let shared = Arc::new(Shared::default());
-    let runtime = process_runtime(&config, open_files, to_loop.clone(), Arc::clone(&shared))?;
+    let runtime = process_runtime(&config, limits, to_loop.clone(), Arc::clone(&shared))?;
     shared.kill_counts.set_trees(node.reader.trees());
     let readings = Arc::new(Readings::default());
     let (publisher, status) = Publisher::new(&config.mode);
@@ -401,16 +407,16 @@ fn full_pass_interval(kubelet: &KubeletConfig) -> Duration {
 }
 
 /// The embedded runtime, with its events sent to the loop, and the listener asked for the ends of
-/// processes. `open_files`: soft limit of containers.
+/// processes. `limits`: of containers.
 fn process_runtime(
     config: &Config,
-    open_files: Option<u64>,
+    limits: Limits,
     to_loop: Sender,
     kernel: Arc<Shared>,
 ) -> Result<ProcessRuntime, RuntimeError> {
     let config = ProcessRuntimeConfig {
         state_dir: config.state_directory.clone(),
-        open_files,
+        limits,
     };
     // The loop outlives the runtime; at the end nobody is left to be told.
     let sink = move |event| {

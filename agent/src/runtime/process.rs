@@ -39,6 +39,7 @@ use super::{
 };
 use crate::model::event::{ExitStatus, ProcessKey};
 use crate::sys::clock;
+use crate::sys::launch::Limits;
 use crate::sys::syscall::{ProcessExit, pidfd_send_signal};
 
 /// Told of every event, on a thread of the runtime.
@@ -56,9 +57,8 @@ const STARTERS: usize = 4;
 pub struct ProcessRuntimeConfig {
     /// Records go to `containers` below it.
     pub state_dir: PathBuf,
-    /// Soft limit of open files of the containers, for an agent that has raised its own. `None`:
-    /// the agent's.
-    pub open_files: Option<u64>,
+    /// Of the containers.
+    pub limits: Limits,
 }
 
 /// See the module. Dropping it waits for the starts under way, drops the queued ones with
@@ -75,7 +75,7 @@ struct Shared {
     exits: Exits,
     sink: Arc<Sink>,
     boot_id: String,
-    open_files: Option<u64>,
+    limits: Limits,
     is_stopping: AtomicBool,
 }
 
@@ -102,7 +102,7 @@ impl ProcessRuntime {
             exits,
             sink,
             boot_id: clock::boot_id()?,
-            open_files: config.open_files,
+            limits: config.limits,
             is_stopping: AtomicBool::new(false),
         });
         let (queue, specs) = channel();
@@ -235,7 +235,7 @@ impl Shared {
                     records: &self.records,
                     exits: &self.exits,
                     boot_id: &self.boot_id,
-                    open_files: self.open_files,
+                    limits: self.limits,
                 };
                 starter.start(&spec)
             };

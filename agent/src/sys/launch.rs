@@ -32,13 +32,21 @@ pub struct Launch {
     pub output: OwnedFd,
     /// `cgroup.procs` files, open for writing, to join one after the other.
     pub join: Vec<OwnedFd>,
-    /// Soft limit of open files, lowered to the hard one; `None`: the caller's.
-    pub open_files: Option<u64>,
+    pub limits: Limits,
     /// Done by the child after the gate and before its program: so the new name is there if the
     /// program may have run, and the old one if it has not.
     pub rename: Rename,
     /// `None`: the caller's.
     pub identity: Option<Identity>,
+}
+
+/// Limits of a program where its caller has raised its own; `None`: the caller's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The soft one, lowered to the hard one of the caller.
+    pub open_files: Option<u64>,
+    /// Soft and hard, bytes. The hard one is at most the caller's.
+    pub locked_memory: Option<(u64, u64)>,
 }
 
 /// Who a process is.
@@ -99,7 +107,7 @@ pub fn launch(launch: &Launch, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Chi
     ];
     keep.extend(&join);
     let close = gaps(&keep)?;
-    let open_files = match launch.open_files {
+    let open_files = match launch.limits.open_files {
         Some(soft) => {
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
             Some(libc::rlimit {
@@ -109,6 +117,7 @@ pub fn launch(launch: &Launch, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Chi
         }
         None => None,
     };
+    let locked_memory = launch.limits.locked_memory;
     let image = ChildImage {
         program: &launch.program,
         argv: PointerList::new(&launch.argv),
@@ -120,6 +129,8 @@ pub fn launch(launch: &Launch, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Chi
         gate: gate_out.as_fd(),
         progress: progress_in.as_fd(),
         open_files,
+        locked_memory: locked_memory
+            .map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max }),
         rename: RenameImage {
             dir: launch.rename.dir.as_fd(),
             from: &launch.rename.from,

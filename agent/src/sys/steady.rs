@@ -49,6 +49,11 @@ pub fn raise_open_files() -> io::Result<OpenFiles> {
     Ok(OpenFiles { before, now })
 }
 
+/// Soft and hard limit of the memory that this process may lock, bytes.
+pub fn locked_memory() -> io::Result<(u64, u64)> {
+    Ok(getrlimit(Resource::RLIMIT_MEMLOCK)?)
+}
+
 /// How many descriptors this process may have now.
 pub fn max_open_files() -> io::Result<u64> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;

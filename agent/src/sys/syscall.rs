@@ -226,7 +226,7 @@ pub enum Step {
     NewSession,
     JoinCgroup,
     StandardStreams,
-    OpenFilesLimit,
+    Limits,
     WorkingDir,
     /// All of the above is done; the child waits at the gate.
     Ready,
@@ -244,7 +244,7 @@ impl Step {
         Self::NewSession,
         Self::JoinCgroup,
         Self::StandardStreams,
-        Self::OpenFilesLimit,
+        Self::Limits,
         Self::WorkingDir,
         Self::Ready,
         Self::Rename,
@@ -262,7 +262,7 @@ impl Step {
             Self::NewSession => "setsid",
             Self::JoinCgroup => "write cgroup.procs",
             Self::StandardStreams => "dup3",
-            Self::OpenFilesLimit => "prlimit64",
+            Self::Limits => "prlimit64",
             Self::WorkingDir => "chdir",
             Self::Ready => "write",
             Self::Rename => "renameat2",
@@ -302,6 +302,7 @@ pub(super) struct ChildImage<'a> {
     pub(super) gate: BorrowedFd<'a>,
     pub(super) progress: BorrowedFd<'a>,
     pub(super) open_files: Option<libc::rlimit>,
+    pub(super) locked_memory: Option<libc::rlimit>,
     pub(super) rename: RenameImage<'a>,
     pub(super) identity: Option<&'a Identity>,
     /// Ranges of descriptors to close, both ends included: all from 3 but the ones above.
@@ -441,7 +442,10 @@ fn walk(image: &ChildImage<'_>) -> Result<Infallible, Failure> {
     }
     set_umask();
     if let Some(limit) = &image.open_files {
-        limit_open_files(limit).at(Step::OpenFilesLimit)?;
+        set_limit(libc::RLIMIT_NOFILE, limit).at(Step::Limits)?;
+    }
+    if let Some(limit) = &image.locked_memory {
+        set_limit(libc::RLIMIT_MEMLOCK, limit).at(Step::Limits)?;
     }
     change_dir(image.working_dir).at(Step::WorkingDir)?;
 
@@ -566,9 +570,8 @@ fn allow_all_cpus() {
     };
 }
 
-fn limit_open_files(limit: &libc::rlimit) -> Result<(), i32> {
+fn set_limit(resource: libc::__rlimit_resource_t, limit: &libc::rlimit) -> Result<(), i32> {
     let (new, old) = (&raw const *limit, ptr::null_mut::<libc::rlimit>());
-    let resource = libc::RLIMIT_NOFILE;
     // SAFETY: the kernel reads two 64 bit numbers, which an rlimit is here, and, with a null, writes nothing; pid 0 is the caller.
     errno_of(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, new, old) })
 }

@@ -16,7 +16,7 @@ use crate::runtime::{
     ContainerCgroup, ContainerRecord, ContainerSpec, HostProcess, JoinedCgroup, RunAs, StartError,
     StartWarning,
 };
-use crate::sys::launch::{Child, Identity, Launch, Progress, is_readable_within, launch};
+use crate::sys::launch::{Child, Identity, Launch, Limits, Progress, is_readable_within, launch};
 use crate::sys::syscall::{Reap, Step, pidfd_send_signal, wait_child};
 use crate::sys::{Dir, Root, append, clock, steady};
 
@@ -34,7 +34,7 @@ pub(super) struct Starter<'a> {
     pub(super) records: &'a Records,
     pub(super) exits: &'a Exits,
     pub(super) boot_id: &'a str,
-    pub(super) open_files: Option<u64>,
+    pub(super) limits: Limits,
 }
 
 /// A program that runs and whose end nobody waits for yet.
@@ -92,7 +92,7 @@ impl Starter<'_> {
             stdin,
             output: open_log(&spec.log_path, spec.run_as.as_ref())?,
             join: Vec::new(),
-            open_files: self.open_files,
+            limits: self.limits,
             rename: self
                 .records
                 .mark_run(&spec.id)

@@ -16,6 +16,7 @@ use crate::model::pod::PodUid;
 use crate::runtime::{
     ContainerCgroup, ContainerExit, ContainerOwner, ContainerRecord, HostProcess, UnknownExit,
 };
+use crate::sys::launch::Limits;
 use crate::sys::scratch::Scratch;
 use crate::sys::{Root, clock, durable};
 
@@ -55,10 +56,14 @@ struct Fixture {
 
 impl Fixture {
     fn new(dir: &Path) -> Self {
+        Self::with(dir, Limits::default())
+    }
+
+    fn with(dir: &Path, limits: Limits) -> Self {
         let (tx, events) = channel();
         let config = ProcessRuntimeConfig {
             state_dir: dir.to_owned(),
-            open_files: None,
+            limits,
         };
         let sink = Box::new(move |event| {
             // The test may be over.
@@ -317,6 +322,24 @@ fn a_container_gets_what_it_asks_for_and_nothing_of_the_agent() {
 }
 
 #[test]
+fn what_an_agent_may_use_a_container_may_not() {
+    let dir = TestDir::new("limits");
+    let limits = Limits {
+        open_files: Some(200),
+        locked_memory: Some((16 << 10, 32 << 10)),
+    };
+    let mut it = Fixture::with(dir.0.directory(), limits);
+    let script = "{ ulimit -Sn; ulimit -Sl; ulimit -Hl; } > limits";
+    it.runtime
+        .start(shell(dir.0.directory(), "c", script))
+        .unwrap();
+    it.started();
+    assert_eq!(it.exited(), code(0));
+    let text = Root::host().read_text(dir.0.path("limits")).unwrap();
+    assert_eq!(text, "200\n16\n32\n");
+}
+
+#[test]
 fn two_hundred_quick_containers_are_each_told_once() {
     let dir = TestDir::new("many");
     let mut it = Fixture::new(dir.0.directory());
@@ -370,7 +393,7 @@ fn without_an_open_gate_nothing_runs() {
         stdin: crate::sys::append::open_null().unwrap(),
         output: crate::sys::append::open(&dir.0.path("log")).unwrap(),
         join: Vec::new(),
-        open_files: None,
+        limits: Limits::default(),
         rename: it.runtime.shared.records.mark_run(&spec.id).unwrap(),
         identity: None,
     };
