@@ -4,7 +4,6 @@
 //! deeper than containers: what those make below their own is theirs.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_name::CgroupDriver;
@@ -56,7 +55,7 @@ pub struct Kubepods {
 }
 
 /// The cgroup of all pods right below one of `roots`, and which of these it is. Of several, since kubelet was told
-/// another driver in between, the one in which a pod was made last; without any pod, the one that changed last.
+/// another driver in between, the one in which a pod was made last; without any pod, the one that was made last.
 /// `None`: there is none yet.
 pub fn kubepods(
     trees: &Trees,
@@ -76,8 +75,8 @@ pub fn kubepods(
         _ => {
             let lives = found
                 .iter()
-                .map(|(dir, root, it)| life(dir, &it.path, root));
-            let lives = lives.collect::<Result<Vec<_>, _>>()?;
+                .map(|(dir, root, it)| Ok((youngest(dir, &it.path, root)?, it.id)));
+            let lives = lives.collect::<Result<Vec<_>, FsError>>()?;
             (0..lives.len()).max_by_key(|it| lives[*it]).unwrap_or(0)
         }
     };
@@ -103,20 +102,20 @@ fn kubepods_below(memory: &Tree, root: &CgroupPath) -> Result<Vec<(Dir, Kubepods
     Ok(found)
 }
 
-/// What is going on in a cgroup of all pods, which has the directory `dir`: its youngest pod, as ids grow
-/// (fs/kernfs/dir.c, Linux 6.12: `__kernfs_new_node`), and when it last changed.
-fn life(
+/// The youngest pod in a cgroup of all pods, which has the directory `dir`, as ids grow (fs/kernfs/dir.c, Linux 6.12:
+/// `__kernfs_new_node`).
+fn youngest(
     dir: &Dir,
     kubepods: &CgroupPath,
     root: &CgroupPath,
-) -> Result<(Option<CgroupId>, Duration), FsError> {
+) -> Result<Option<CgroupId>, FsError> {
     let mut youngest = None;
     walk_below(dir, kubepods, root, &mut |id, owner| {
         if matches!(owner.level, Level::Pod { .. }) {
             youngest = youngest.max(Some(id));
         }
     })?;
-    Ok((youngest, dir.changed_at()?))
+    Ok(youngest)
 }
 
 /// Hands on what is at `root`: kubepods, QoS classes, pods and containers, parents first, and containers
@@ -412,19 +411,21 @@ mod tests {
     }
 
     #[test]
-    fn of_two_without_pods_the_one_that_changed_last_is_used() {
-        let node = Node::new("changed", &["kubepods".into(), "kubepods.slice".into()]);
-        for (driver, name) in [
-            (CgroupDriver::Systemd, "kubepods.slice"),
-            (CgroupDriver::Cgroupfs, "kubepods"),
+    fn of_two_without_pods_the_one_that_was_made_last_is_used() {
+        for names in [
+            ["kubepods", "kubepods.slice"],
+            ["kubepods.slice", "kubepods"],
         ] {
-            for (it, ago) in [("kubepods", 100), ("kubepods.slice", 100), (name, 50)] {
-                let at = std::time::SystemTime::now() - std::time::Duration::from_secs(ago);
-                let dir = fs::File::open(node.0.path(it)).unwrap();
-                dir.set_modified(at).unwrap();
-            }
-            let found = kubepods(&node.trees(), &[CgroupPath::root()]).unwrap();
-            assert_eq!(found.map(|(_, it)| it.driver), Some(driver));
+            let node = Node::new("younger", &names.map(str::to_owned));
+            // A file system of another kind may give a lower number to the later one.
+            let id = |it: &str| {
+                std::os::unix::fs::MetadataExt::ino(&fs::metadata(node.0.path(it)).unwrap())
+            };
+            let expected = names.into_iter().max_by_key(|it| id(it)).unwrap();
+            let (_, found) = kubepods(&node.trees(), &[CgroupPath::root()])
+                .unwrap()
+                .unwrap();
+            assert_eq!(found.path.to_string(), format!("/{expected}"));
         }
     }
 

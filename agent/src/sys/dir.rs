@@ -259,8 +259,8 @@ impl Dir {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    /// When the directory last changed, as time since the epoch; that of a cgroup changes with what is made and
-    /// removed right below it.
+    /// When the directory last changed, as time since the epoch. That of a cgroup is when the kernel last brought it into
+    /// its cache, which it may drop while nobody uses it (fs/kernfs/inode.c, Linux 6.18).
     pub fn changed_at(&self) -> Result<Duration, FsError> {
         let stat = fstat(&self.fd).map_err(|e| self.failed(Operation::Stat, ".", e.into()))?;
         let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);

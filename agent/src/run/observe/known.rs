@@ -76,8 +76,15 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
         };
         let known = names.get(uid).and_then(|it| it.containers.get(key));
         let (name, restarts) = match known {
-            // What holds the namespaces of a pod is none of its containers.
-            Some(Known::Sandbox) => continue,
+            // What holds the namespaces of a pod is none of its containers. It began with the pod.
+            Some(Known::Sandbox) => {
+                if let Some(pod) = pods.get_mut(uid).filter(|_| !before.contains_key(uid)) {
+                    let process = dir(tree, &owner.path).and_then(|it| one_process(&it));
+                    let started = process.and_then(started_at);
+                    pod.started_at = started.map_or(pod.started_at, |it| it.min(pod.started_at));
+                }
+                continue;
+            }
             Some(Known::Container { name, attempt }) => (name.to_string(), *attempt),
             None => (String::new(), 0),
         };
@@ -177,7 +184,7 @@ fn dir(tree: &KubeTree, path: &CgroupPath) -> Option<Dir> {
     tree.reader.dir(path, Controller::Memory.name()).ok()
 }
 
-/// When a cgroup was made, as its directory has it: at the latest when the last was made in it.
+/// When a cgroup was made, at the latest: see [`Dir::changed_at`].
 fn made_at(tree: &KubeTree, path: &CgroupPath) -> WallTime {
     let changed = dir(tree, path).and_then(|it| it.changed_at().ok());
     WallTime::from_epoch(changed.unwrap_or_else(clock::wall))

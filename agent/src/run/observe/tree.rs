@@ -497,6 +497,9 @@ impl KubeTree {
         if !new.is_empty() {
             self.is_grown.store(true, Ordering::Relaxed);
         }
+        // One may have been noted after its end was handled.
+        let live = self.kernel.index().known().live;
+        self.told().idle.retain(|it| live.contains(it));
         Ok(())
     }
 
