@@ -189,8 +189,6 @@ pub enum Answer {
 pub enum PluginError {
     #[error("no device plugin is connected for {resource}")]
     NotConnected { resource: String },
-    #[error("{n} questions to the device plugin of {resource} are without an answer")]
-    Busy { resource: String, n: usize },
     /// The plugin's own error, or that of the connection to it.
     #[error("{method} of the device plugin of {resource} failed: {why}")]
     Failed {
@@ -292,21 +290,13 @@ impl DevicePlugins {
         reply: impl FnOnce(Result<Answer, PluginError>) + Send + 'static,
     ) {
         let command = Command::Ask(question, Box::new(reply));
-        let (command, is_full) = match self.commands.try_send(command) {
-            Ok(()) => return,
-            Err(mpsc::error::TrySendError::Full(it)) => (it, true),
-            Err(mpsc::error::TrySendError::Closed(it)) => (it, false),
-        };
-        if let Command::Ask(question, reply) = command {
-            let error = match is_full {
-                true => PluginError::Busy {
-                    resource: question.resource,
-                    n: limits::QUEUE,
-                },
-                false => PluginError::Stopped,
-            };
-            self.tokio.spawn_blocking(move || reply(Err(error)));
-        }
+        let commands = self.commands.clone();
+        self.tokio.spawn(async move {
+            let sent = commands.send(command).await;
+            if let Err(mpsc::error::SendError(Command::Ask(_, reply))) = sent {
+                tokio::task::spawn_blocking(move || reply(Err(PluginError::Stopped)));
+            }
+        });
     }
 }
 

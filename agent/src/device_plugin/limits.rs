@@ -23,7 +23,7 @@ pub const MAX_SMALL_BYTES: usize = 64 << 10;
 /// Between two lists of a plugin that are read; more wait at the plugin.
 pub const LIST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Questions to one plugin without an answer.
+/// Questions to one plugin without an answer; more wait, as when all containers of a node start at once.
 pub const MAX_CALLS: usize = 32;
 
 /// Messages on their way between tasks. A list of devices of the largest size is 10 MB, so few.

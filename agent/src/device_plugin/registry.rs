@@ -193,14 +193,11 @@ impl Registry {
             tokio::task::spawn_blocking(move || reply(Err(error)));
             return;
         };
-        let Ok(place) = Arc::clone(&current.call_places).try_acquire_owned() else {
-            let n = limits::MAX_CALLS;
-            let error = PluginError::Busy { resource, n };
-            tokio::task::spawn_blocking(move || reply(Err(error)));
-            return;
-        };
+        let places = Arc::clone(&current.call_places);
         let (channel, deadlines) = (current.channel.clone(), self.deadlines);
         self.calls.spawn(async move {
+            // Nobody closes it.
+            let place = places.acquire_owned().await;
             let answer = calls::ask(&channel, question, &deadlines).await;
             drop(place);
             tokio::task::spawn_blocking(move || reply(answer));

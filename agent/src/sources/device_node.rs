@@ -1,4 +1,4 @@
-//! The kernel's numbers of a device node of the host.
+//! The kernel's numbers of device nodes of the host.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -17,18 +17,42 @@ pub enum DeviceNodeError {
     Fs(#[from] FsError),
     #[error("{} is not a device, but a {what}", .path.display())]
     NotADevice { path: PathBuf, what: &'static str },
+    #[error("{} has more than {MAX_BELOW} devices and directories", .path.display())]
+    TooMany { path: PathBuf },
     #[error("the permissions of {}", .path.display())]
     Permissions { path: PathBuf, source: ParseError },
 }
 
-/// The device of a node that a plugin gives to a container, with what may be done with it. `None`
-/// where it gives no permission.
-pub fn allocated_device(
+impl DeviceNodeError {
+    /// There is no such device.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Fs(error) if error.is_gone())
+    }
+}
+
+/// What a directory of devices may hold, its own directories included: more than a cgroup can have rules.
+const MAX_BELOW: usize = 1024;
+
+/// Not looked into, as container runtimes have it (containerd, pkg/cri/opts, `WithDevices` of containerd 2).
+const NO_DEVICES: &[&str] = &[
+    "pts",
+    "shm",
+    "fd",
+    "mqueue",
+    ".lxc",
+    ".lxd-mounts",
+    ".udev",
+    "console",
+];
+
+/// The devices of a node that a plugin gives to a container, with what may be done with them: those below it where it
+/// is a directory, as `/dev/snd`. None where it gives no permission.
+pub fn allocated_devices(
     root: &Root,
     node: &DeviceNode,
-) -> Result<Option<AllocatedDevice>, DeviceNodeError> {
+) -> Result<Vec<AllocatedDevice>, DeviceNodeError> {
     if node.permissions.is_empty() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let host_path = PathBuf::from(&node.host_path);
     let permissions = node.permissions.parse();
@@ -36,11 +60,56 @@ pub fn allocated_device(
         path: host_path.clone(),
         source,
     })?;
-    Ok(Some(AllocatedDevice {
-        numbers: device_numbers(root, &host_path)?,
-        host_path,
-        permissions,
-    }))
+    let device = |host_path: PathBuf| {
+        Ok(AllocatedDevice {
+            numbers: device_numbers(root, &host_path)?,
+            host_path,
+            permissions,
+        })
+    };
+    if !root.is_dir(&host_path) {
+        return Ok(vec![device(host_path)?]);
+    }
+    let below = devices_below(root, &host_path)?.into_iter().map(device);
+    // Unplugged meanwhile.
+    below
+        .filter(|it: &Result<_, DeviceNodeError>| !it.as_ref().is_err_and(DeviceNodeError::is_gone))
+        .collect()
+}
+
+/// The device nodes below a directory. Links in it lead elsewhere, and are left out.
+fn devices_below(root: &Root, top: &Path) -> Result<Vec<PathBuf>, DeviceNodeError> {
+    let mut devices = Vec::new();
+    let mut directories = vec![top.to_owned()];
+    let mut n_seen = 0;
+    while let Some(directory) = directories.pop() {
+        let names = match root.list(&directory) {
+            Err(error) if error.is_gone() && directory != top => continue,
+            names => names?,
+        };
+        for name in names {
+            n_seen += 1;
+            if n_seen > MAX_BELOW {
+                let path = top.to_owned();
+                return Err(DeviceNodeError::TooMany { path });
+            }
+            let path = directory.join(&name);
+            let file_type = match root.symlink_metadata(&path) {
+                Ok(metadata) => metadata.file_type(),
+                Err(error) if error.is_gone() => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if NO_DEVICES.contains(&name.as_str()) {
+                continue;
+            }
+            if file_type.is_dir() {
+                directories.push(path);
+            } else if file_type.is_char_device() || file_type.is_block_device() {
+                devices.push(path);
+            }
+        }
+    }
+    Ok(devices)
 }
 
 /// The device at `path`, absolute in the node. A symlink is followed, as below `/dev/disk/by-id`;
@@ -89,6 +158,32 @@ mod tests {
             file.to_string(),
             "/file is not a device, but a regular file"
         );
-        assert!(matches!(missing, DeviceNodeError::Fs(it) if it.is_gone()));
+        assert!(missing.is_gone());
+    }
+
+    /// As `/dev/snd`, which plugins name as a whole.
+    #[test]
+    fn a_directory_stands_for_the_devices_below_it() {
+        let given = |path: &str| {
+            let node = DeviceNode {
+                host_path: path.to_owned(),
+                container_path: path.to_owned(),
+                permissions: "rw".to_owned(),
+            };
+            let devices = allocated_devices(&Root::host(), &node).expect("it can be read");
+            devices
+                .into_iter()
+                .map(|it| it.host_path)
+                .collect::<Vec<_>>()
+        };
+        let scratch = Scratch::new("device-directory");
+        scratch.write("file", "");
+        assert_eq!(
+            given(&scratch.directory().display().to_string()),
+            [""; 0].map(PathBuf::from)
+        );
+        let all = given("/dev/pts");
+        assert!(all.contains(&PathBuf::from("/dev/pts/ptmx")), "{all:?}");
+        assert_eq!(given("/dev/null"), [PathBuf::from("/dev/null")]);
     }
 }

@@ -195,4 +195,10 @@ impl Root {
         let path = self.path(path);
         fs::metadata(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))
     }
+
+    /// Of a link itself.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<fs::Metadata, FsError> {
+        let path = self.path(path);
+        fs::symlink_metadata(&path).map_err(|e| FsError::new(Operation::Stat, &path, e))
+    }
 }

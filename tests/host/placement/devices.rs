@@ -20,7 +20,9 @@ use ballast::model::status::PodEntry;
 use ballast_tests::agent::{Agent, device_plugin};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::wait::patience;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use super::super::look::{is_running, pid_of, pod_dir};
@@ -60,6 +62,10 @@ impl Plugin {
     }
 
     fn start(&mut self, agent: &Agent) -> Result<()> {
+        self.start_with(agent, &[])
+    }
+
+    fn start_with(&mut self, agent: &Agent, more: &[&str]) -> Result<()> {
         ensure!(self.process.is_none(), "it runs already");
         self.control("")?;
         let output = File::options()
@@ -80,12 +86,20 @@ impl Plugin {
             .arg(self.directory.join("devices"))
             .arg("--control")
             .arg(self.directory.join("control"))
+            .args(more)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()?;
         self.process = Some(Process(child));
         Ok(())
+    }
+
+    /// What it was asked to do, of one kind, with which devices.
+    fn asked(&self, what: &str) -> Result<Vec<String>> {
+        let text = fs::read_to_string(self.directory.join("output"))?;
+        let lines = text.lines().filter_map(|it| it.strip_prefix(what));
+        Ok(lines.map(|it| it.trim().to_owned()).collect())
     }
 
     fn control(&self, text: &str) -> Result<()> {
@@ -476,6 +490,100 @@ fn no_device_is_given_twice_after_their_record_was_lost() -> Result<()> {
     check_held(&agent, &third, &["dev-0"])?;
     agent.put(&pod("fourth", 1, &plugin))?;
     agent.wait_pod("fourth", "has failed", |it| it.phase == PodPhase::Failed)?;
+    Ok(())
+}
+
+/// A plugin may reset or bind a device when it gives it, whoever has it by then.
+#[cfg_attr(feature = "privileged", test)]
+fn pods_that_come_together_are_given_each_device_once() -> Result<()> {
+    let mut agent = Agent::new("device-together")?;
+    agent.start()?;
+    let mut plugin = Plugin::new(&agent)?;
+    for name in ["first", "second"] {
+        agent.put(&pod(name, 1, &plugin))?;
+    }
+    wait_told(&agent, "pod", "AdmissionWaiting", 2)?;
+    plugin.start_with(&agent, &["--slow", "300"])?;
+    for name in ["first", "second"] {
+        agent.wait_pod(name, "runs", is_running)?;
+    }
+    let mut given = plugin.asked("allocate")?;
+    given.sort();
+    assert_eq!(given, ["dev-0", "dev-1"]);
+    Ok(())
+}
+
+/// As USB adapters and modules of graphics cards do.
+#[cfg_attr(feature = "privileged", test)]
+fn a_device_that_is_unplugged_takes_no_other_one_along() -> Result<()> {
+    let mut agent = Agent::new("device-unplugged")?.with_quick_passes();
+    agent.start()?;
+    let mut plugin = Plugin::new(&agent)?;
+    plugin.start(&agent)?;
+    let device = plugin.directory.join("devices/dev-0");
+    let script = format!(
+        "cd \"$BALLAST_POD_DIR\"
+        while :; do
+            if (: < {}) 2> why; then echo open; else echo denied; fi > .now && mv .now now
+            sleep 0.1
+        done",
+        device.display()
+    );
+    let limits = json!({RESOURCE: "2", "cpu": "100m", "memory": "48Mi"});
+    let app = Container::sh("app", &script).resources(limits.clone(), limits);
+    agent.put(&Manifest::new("pod").container(app))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    let now = pod_dir(&agent.state(), &pod).join("now");
+    wait_file(&agent, &now, |text| text == "open\n")?;
+    let unplugged = plugin.directory.join("devices/dev-1");
+    fs::remove_file(&unplugged)?;
+    wait_told(&agent, "pod", "DeviceHealthChanged", 1)?;
+    let told = agent.events("pod")?;
+    let message = &about(&told, "DeviceHealthChanged")[0].event.message;
+    assert!(message.contains("devices/dev-1"), "{message}");
+    for _ in 0..2 {
+        agent.wait_full_passes(2)?;
+        fs::remove_file(&now)?;
+        wait_file(&agent, &now, |text| text == "open\n")?;
+    }
+    // It is told once.
+    assert_eq!(about(&agent.events("pod")?, "DeviceHealthChanged").len(), 1);
+    check_same_process(&agent, &pod)
+}
+
+/// Ends the container of a pod of which no agent and no plugin is left.
+fn end_alone(agent: &Agent, pod: &PodEntry) -> Result<()> {
+    let pid = pid_of(pod, "app").context("it runs")?;
+    kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
+    agent.wait_for("the process is gone", || {
+        Ok(!Path::new("/proc").join(pid.to_string()).exists())
+    })
+}
+
+#[cfg_attr(feature = "privileged", test)]
+fn no_container_starts_unprepared_while_its_plugin_is_away() -> Result<()> {
+    let mut agent = Agent::new("device-prepared")?;
+    agent.start()?;
+    let mut plugin = Plugin::new(&agent)?;
+    plugin.start_with(&agent, &["--pre-start"])?;
+    agent.put(&pod("pod", 1, &plugin).with("restartPolicy", json!("Always")))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    assert_eq!(plugin.asked("pre-start")?, ["dev-0"]);
+    agent.stop()?;
+    plugin.process = None;
+    end_alone(&agent, &pod)?;
+    agent.start()?;
+    wait_told(&agent, "container", "Failed", 1)?;
+    let told = agent.events("container")?;
+    assert!(about(&told, "Started").is_empty());
+    let message = &about(&told, "Failed")[0].event.message;
+    assert!(
+        message.contains("no device plugin is connected"),
+        "{message}"
+    );
+    plugin.start_with(&agent, &["--pre-start"])?;
+    agent.wait_pod("pod", "runs", is_running)?;
+    assert_eq!(plugin.asked("pre-start")?, ["dev-0", "dev-0"]);
     Ok(())
 }
 

@@ -314,10 +314,15 @@ impl DeviceManager {
         })
     }
 
+    /// Whether its containers hold something of each resource that they ask for.
+    pub fn holds_all(&self, pod: &Pod) -> bool {
+        self.lacks(pod).next().is_none()
+    }
+
     /// Whether an admitted pod holds what it asks for. One whose devices are not on record any more
     /// does not: others would be given the same. Kubelet lets it go on without.
     pub fn is_settled(&self, pod: &Pod) -> bool {
-        self.compat == Compat::Kubelet || self.lacks(pod).next().is_none()
+        self.compat == Compat::Kubelet || self.holds_all(pod)
     }
 
     /// The resources that containers of a pod ask for and hold nothing of.

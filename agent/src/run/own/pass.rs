@@ -215,6 +215,7 @@ impl Loop {
     /// Creates, repairs and corrects cgroups: the node's, and those of the pods in `uids`.
     fn reconcile_cgroups(&mut self, uids: &[PodUid], scope: Scope, phases: &mut Phases) {
         let uids: BTreeSet<&PodUid> = uids.iter().collect();
+        self.look_up_devices(&uids);
         let mut wanted = self.node_cgroups();
         let of_daemons = self.reserved_cgroups();
         let reserved: BTreeSet<CgroupPath> = of_daemons.iter().map(|it| it.path.clone()).collect();
@@ -332,11 +333,9 @@ impl Loop {
                 let path = instance.cgroup.clone();
                 let placement = self.placement_of(&pod.uid, &container.name);
                 let mut cgroup = plan.container_cgroup(pod, entry.qos, container, &placement, path);
-                let devices = self.devices_of(&pod.uid, &container.name);
-                let allocated = devices.and_then(|it| allocated_devices(&it));
-                // A device that is not there any more can be given to nobody.
-                let allocated = allocated.unwrap_or_default();
-                cgroup.files.extend(plan.devices(container, &allocated));
+                cgroup
+                    .files
+                    .extend(plan.devices(container, &instance.devices));
                 cgroups.push(cgroup);
             }
         }
@@ -451,7 +450,7 @@ impl Loop {
                     && entry
                         .instances
                         .get(container)
-                        .is_none_or(|it| it.lack.is_none())
+                        .is_none_or(|it| it.lack.is_none() && !it.pre_start.is_done)
                 {
                     let kind = container_type(&entry.state.pod, container);
                     self.metrics.container_started(kind);
@@ -477,7 +476,9 @@ impl Loop {
 
     pub(super) fn start(&mut self, uid: &PodUid, container: &str) -> Result<(), String> {
         let devices = self.devices_of(uid, container)?;
-        allocated_devices(&devices)?;
+        if let Some(why) = allocated_devices(&devices).missing {
+            return Err(why);
+        }
         let entry = self
             .pods
             .get(uid)
@@ -569,14 +570,9 @@ impl Loop {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
-        let status = entry
-            .state
-            .containers
-            .iter()
-            .find(|it| it.name == container);
-        let started = status.and_then(|it| Some((it.attempt, it.spec_hash.clone()?)));
+        let action = entry.start_action(container);
         let instance = entry.instances.get_mut(container);
-        let (Some((attempt, spec_hash)), Some(instance)) = (started, instance) else {
+        let (Some(action), Some(instance)) = (action, instance) else {
             return;
         };
         match &instance.lack {
@@ -590,12 +586,6 @@ impl Loop {
             why,
             until: Some(now + LACK_LASTS),
         });
-        let container = container.to_owned();
-        let action = ContainerAction::Start {
-            container,
-            attempt,
-            spec_hash,
-        };
         self.held_starts.push((uid.clone(), action));
     }
 

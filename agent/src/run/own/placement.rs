@@ -18,7 +18,7 @@ use super::Loop;
 use super::plugins::ANSWER_LOST;
 use super::pods::PodEntry;
 use super::pressure::Pressure;
-use crate::apply::kubelet_state;
+use crate::apply::{checkpoint, kubelet_state};
 use crate::config::{Compat, Config, OwnConfig};
 use crate::decide::eviction::admission::{Applicant, is_admitted};
 use crate::decide::eviction::facts::is_critical;
@@ -34,6 +34,7 @@ use crate::model::admission::{
     Admission, AdmissionReport, ContainerHoldings, MAX_RECORD_BYTES, Refusal, RefusalReason,
 };
 use crate::model::container::ContainerState;
+use crate::model::device::is_extended_resource_name;
 use crate::model::eviction::{Eviction, EvictionCause, Victim};
 use crate::model::kubelet_state::PodEntries;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
@@ -44,10 +45,16 @@ use crate::model::time::WallTime;
 use crate::observe::chain;
 use crate::observe::metrics::labels::MoveReason;
 use crate::run::serve::ADMISSIONS;
+use crate::sources::checkpoint::{self as stored, CheckpointError};
 use crate::sys::{FsError, Root, clock, durable};
 
-/// A plugin that wants to be asked again and again during one admission is not asked any more.
+/// So often plugins are asked in one admission beyond what its devices take; one that wants to be asked again and
+/// again is not asked any more.
 const MAX_QUESTIONS: usize = 32;
+
+/// The kind and format version of the file of the resources whose plugin prepares devices.
+const PREPARED: &str = "prepared-devices";
+const PREPARED_VERSION: u32 = 1;
 
 /// See the module.
 pub(super) struct Placement {
@@ -57,6 +64,8 @@ pub(super) struct Placement {
     directory: PathBuf,
     /// Of admission records.
     records: PathBuf,
+    /// Of the resources whose plugin prepares devices before a start, for which kubelet's file has no place.
+    prepared: PathBuf,
     /// The books on disk are behind.
     is_unsaved: bool,
     /// The books that others are shown are behind.
@@ -77,13 +86,37 @@ struct Stored {
     cpus: Option<CpuState>,
     memory: Option<MemoryState>,
     devices: Option<DeviceState>,
+    prepared: BTreeSet<String>,
 }
 
+/// While it is open no other pod asks for one of its resources: two would be given the same devices by their plugin,
+/// which may reset or bind a device when it gives it, below whoever has it by then.
 #[derive(Debug, Default)]
 struct OpenAdmission {
+    resources: BTreeSet<String>,
     answers: PluginAnswers,
     /// The question that waits for its answer, and since when.
     asked: Option<(PluginQuestion, Duration)>,
+    /// The pod has gone, or is another one, while its plugin was asked.
+    is_over: bool,
+    /// All has been answered, and there is no room for the pod yet.
+    waits_for_room: bool,
+}
+
+impl OpenAdmission {
+    /// A plugin works for it. One that does not answer may have lost the question.
+    fn is_asked(&self, now: Duration) -> bool {
+        let asked = self.asked.as_ref();
+        asked.is_some_and(|(_, at)| now.saturating_sub(*at) < ANSWER_LOST)
+    }
+
+    /// Others have to wait for it.
+    fn has_claim(&self, now: Duration) -> bool {
+        match self.is_over || self.waits_for_room {
+            true => self.is_asked(now),
+            false => true,
+        }
+    }
 }
 
 impl Placement {
@@ -97,6 +130,7 @@ impl Placement {
             settings,
             directory: own.kubelet_directory.clone(),
             records: config.state_directory.join(ADMISSIONS),
+            prepared: config.state_directory.join("prepared-devices.json"),
             is_unsaved: true,
             is_unpublished: true,
             gives_back: false,
@@ -124,6 +158,7 @@ impl Placement {
         cpus: &CpuState,
         memory: &MemoryState,
         devices: &DeviceState,
+        prepared: &BTreeSet<String>,
     ) -> Result<(), FsError> {
         let (directory, entries) = (self.directory.clone(), self.pod_entries());
         let stored = &mut self.stored;
@@ -142,7 +177,22 @@ impl Placement {
             kubelet_state::write_devices(&directory, devices)?;
             stored.devices = Some(devices.clone());
         }
+        if stored.prepared != *prepared {
+            checkpoint::write(&self.prepared, PREPARED, PREPARED_VERSION, prepared)?;
+            stored.prepared.clone_from(prepared);
+        }
         Ok(())
+    }
+
+    /// Resources whose plugin prepares devices, as an earlier agent knew them. A file that cannot be used is as none:
+    /// plugins tell it again when they register.
+    fn load_prepared(&mut self) -> BTreeSet<String> {
+        match stored::read(&self.prepared, PREPARED, PREPARED_VERSION) {
+            Ok(prepared) => self.stored.prepared = prepared,
+            Err(CheckpointError::File(error)) if error.is_gone() => {}
+            Err(error) => tracing::warn!(error = chain(&error), "which devices are prepared"),
+        }
+        self.stored.prepared.clone()
     }
 
     fn record_path(&self, pod: &PodUid) -> PathBuf {
@@ -156,6 +206,26 @@ enum Room {
     /// Others end for it. Why it waits, for people.
     Comes(String),
     IsNot(Refusal),
+}
+
+/// The device resources that containers of a pod ask for, once for each container.
+fn device_requests(pod: &Pod) -> impl Iterator<Item = &str> {
+    let limits = pod.all_containers().flat_map(|it| &it.resources.limits);
+    limits
+        .filter(|(name, amount)| is_extended_resource_name(name) && amount.is_positive())
+        .map(|(name, _)| name.as_str())
+}
+
+/// A resource of the pod for which another admission is open, or an earlier one of its own.
+fn asks_before(open: &BTreeMap<PodUid, OpenAdmission>, pod: &Pod, now: Duration) -> Option<String> {
+    let others = open
+        .iter()
+        .filter(|(uid, it)| (it.is_over || **uid != pod.uid) && it.has_claim(now));
+    let taken: BTreeSet<&str> = others
+        .flat_map(|(_, it)| it.resources.iter().map(String::as_str))
+        .collect();
+    let first = device_requests(pod).find(|it| taken.contains(it));
+    first.map(str::to_owned)
 }
 
 /// Why the pod is not let in while the node is short of something.
@@ -213,19 +283,32 @@ impl Loop {
         if let Some(resource) = managers.devices.awaited(pod) {
             let why = format!("waits for a device plugin that offers {resource}");
             self.told.waits(&entry.pod_ref, &mut entry.waits, why);
+            self.close(uid);
             return;
         }
-        let open = self.placement.open.entry(uid.clone()).or_default();
         let started = clock::boottime();
-        let decided = match decide(managers, pod, &open.answers) {
+        if let Some(resource) = asks_before(&self.placement.open, pod, started)
+            && !managers.devices.holds_all(pod)
+        {
+            let why = format!(
+                "waits until the device plugin of {resource} is done with an earlier question"
+            );
+            self.told.waits(&entry.pod_ref, &mut entry.waits, why);
+            return;
+        }
+        let none = PluginAnswers::default();
+        let answers = self.placement.open.get(uid).map_or(&none, |it| &it.answers);
+        let n_most = MAX_QUESTIONS + 2 * device_requests(pod).count();
+        let decided = match decide(managers, pod, answers) {
             Outcome::Decided(decided) => decided,
-            Outcome::Ask(question) if open.answers.len() < MAX_QUESTIONS => {
+            Outcome::Ask(question) if answers.len() < n_most => {
                 let why = format!("waits for the device plugin of {}", question.resource());
                 self.told.waits(&entry.pod_ref, &mut entry.waits, why);
-                let is_asked = open.asked.as_ref().is_some_and(|(asked, at)| {
-                    *asked == question && started.saturating_sub(*at) < ANSWER_LOST
-                });
-                if !is_asked {
+                let open = self.placement.open.entry(uid.clone()).or_default();
+                open.resources = device_requests(pod).map(str::to_owned).collect();
+                open.waits_for_room = false;
+                open.is_over = false;
+                if !open.is_asked(started) {
                     open.asked = Some((question.clone(), started));
                     self.ask_plugin(uid.clone(), question);
                 }
@@ -235,7 +318,7 @@ impl Loop {
                 let refusal = Refusal {
                     reason: RefusalReason::UnexpectedAdmissionError,
                     message: format!(
-                        "the device plugin of {} was asked {MAX_QUESTIONS} times",
+                        "the device plugin of {} was asked {n_most} times",
                         question.resource()
                     ),
                     container: None,
@@ -247,6 +330,12 @@ impl Loop {
             match self.room_for(uid) {
                 Room::Is => {}
                 Room::Comes(why) => {
+                    if let Some(open) = self.placement.open.get_mut(uid)
+                        && !open.waits_for_room
+                    {
+                        open.waits_for_room = true;
+                        self.let_others_ask(uid);
+                    }
                     if let Some(entry) = self.pods.get_mut(uid) {
                         entry.waits_for_room = true;
                         // Nobody else takes it in this pass.
@@ -261,18 +350,40 @@ impl Loop {
             }
         }
         let took = clock::boottime().saturating_sub(started);
-        let answers = self.placement.open.remove(uid).unwrap_or_default().answers;
+        let answers = self.close(uid);
         self.conclude(uid, *decided, answers, Some(took));
     }
 
     /// What plugins have said of a pod whose definition is another one now.
     pub(super) fn ask_again(&mut self, uid: &PodUid) {
-        self.placement.open.remove(uid);
+        self.close(uid);
+    }
+
+    /// Ends the questions in the admission of a pod, and lets others ask, once its plugin has done what it was asked.
+    /// Gives what plugins have said.
+    fn close(&mut self, uid: &PodUid) -> PluginAnswers {
+        let Some(open) = self.placement.open.get_mut(uid) else {
+            return PluginAnswers::default();
+        };
+        let answers = std::mem::take(&mut open.answers);
+        if open.is_asked(clock::boottime()) {
+            open.is_over = true;
+        } else {
+            self.placement.open.remove(uid);
+            self.let_others_ask(uid);
+        }
+        answers
+    }
+
+    fn let_others_ask(&mut self, uid: &PodUid) {
+        for entry in self.pods.values_mut().filter(|it| it.waits.is_some()) {
+            entry.is_dirty |= entry.uid() != uid;
+        }
     }
 
     /// The node does not let the pod in, whatever the managers say.
     fn bar(&mut self, uid: &PodUid, refusal: Refusal) {
-        self.placement.open.remove(uid);
+        self.close(uid);
         let decided = Decided::refused(self.placement.managers.clone(), refusal);
         self.conclude(uid, decided, PluginAnswers::default(), None);
     }
@@ -404,8 +515,15 @@ impl Loop {
         answer: PluginAnswer,
     ) {
         if let Some(open) = self.placement.open.get_mut(uid) {
-            open.asked = None;
-            open.answers.insert(question, answer);
+            let is_awaited = open
+                .asked
+                .take_if(|(asked, _)| *asked == question)
+                .is_some();
+            if open.is_over && is_awaited {
+                self.close(uid);
+            } else if !open.is_over {
+                open.answers.insert(question, answer);
+            }
         }
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.is_dirty = true;
@@ -490,9 +608,16 @@ impl Loop {
 
     /// Takes back what pods held that are over or gone.
     pub(super) fn sweep_placement(&mut self) {
-        self.placement
-            .open
-            .retain(|uid, _| self.pods.contains_key(uid));
+        let is_over = |uid: &PodUid| {
+            let entry = self.pods.get(uid);
+            entry.is_none_or(|it| it.state.ending().is_some())
+        };
+        let open = self.placement.open.keys();
+        let over: Vec<PodUid> = open.filter(|it| is_over(it)).cloned().collect();
+        // Of one that is over already this looks whether its answer was lost.
+        for uid in over {
+            self.close(&uid);
+        }
         if !self.has_stale_holders() {
             return;
         }
@@ -521,7 +646,9 @@ impl Loop {
         // Not `self.cpus`, which gives pods of an earlier policy the machine back.
         let cpus = self.placement.managers.cpu_state();
         let devices = self.placement.managers.devices.state();
-        match self.placement.save(&cpus, &self.memory, &devices) {
+        let prepared = self.placement.managers.devices.books().prepared;
+        let saved = (self.placement).save(&cpus, &self.memory, &devices, &prepared);
+        match saved {
             Ok(()) => self.placement.is_unsaved = false,
             Err(error) => tracing::error!(error = chain(&error), "store the books of placement"),
         }

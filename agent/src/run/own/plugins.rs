@@ -20,7 +20,7 @@ use crate::model::pod::PodUid;
 use crate::observe::{chain, pod_resources};
 use crate::run::serve::Server;
 use crate::runtime::ContainerId;
-use crate::sources::device_node::allocated_device;
+use crate::sources::device_node;
 use crate::sys::{Root, clock};
 
 /// The longest deadline of a call is 2 min: an answer that is not here after this was lost.
@@ -34,6 +34,8 @@ pub(super) struct PreStart {
     pub waiting: BTreeSet<String>,
     /// What the first that failed said.
     pub fault: Option<String>,
+    /// All have said so: the start is on its way.
+    pub is_done: bool,
 }
 
 impl Loop {
@@ -168,6 +170,9 @@ impl Loop {
         let Some(instance) = entry.instances.get_mut(container) else {
             return false;
         };
+        if std::mem::take(&mut instance.pre_start.is_done) {
+            return false;
+        }
         instance.pre_start.asked_at = clock::boottime();
         instance.pre_start.waiting = asked.iter().map(|(resource, _)| resource.clone()).collect();
         let id = instance.id.clone();
@@ -218,11 +223,11 @@ impl Loop {
         let Some((uid, container)) = pods::owner_of(&self.pods, id) else {
             return;
         };
-        let instance = self
-            .pods
-            .get_mut(&uid)
-            .and_then(|it| it.instances.get_mut(&container));
-        let Some(instance) = instance else {
+        let Some(entry) = self.pods.get_mut(&uid) else {
+            return;
+        };
+        let is_ending = entry.state.ending().is_some();
+        let Some(instance) = entry.instances.get_mut(&container) else {
             return;
         };
         let pre_start = &mut instance.pre_start;
@@ -237,12 +242,20 @@ impl Loop {
         if !pre_start.waiting.is_empty() {
             return;
         }
-        let started = match pre_start.fault.take() {
-            Some(fault) => Err(fault),
-            None => self.start(&uid, &container),
-        };
-        if let Err(message) = started {
-            self.start_failed(&uid, &container, message, now);
+        match pre_start.fault.take() {
+            Some(fault) => self.start_failed(&uid, &container, fault, now),
+            None if is_ending => {
+                let why = "the pod ended while its devices were prepared".to_owned();
+                self.start_failed(&uid, &container, why, now);
+            }
+            // A plugin may have made the nodes anew: the next pass looks their numbers up before the start.
+            None => {
+                pre_start.is_done = true;
+                instance.held = Some("is to start with the devices that were prepared".to_owned());
+                entry.is_dirty = true;
+                let action = entry.start_action(&container);
+                self.held_starts.extend(action.map(|it| (uid, it)));
+            }
         }
     }
 
@@ -262,6 +275,44 @@ impl Loop {
         for (uid, container) in given_up {
             let message = "the device plugin did not say that the container can start".to_owned();
             self.start_failed(&uid, &container, message, now);
+        }
+    }
+
+    /// The device nodes of containers that are to run or run, by their numbers now: one that was unplugged is left
+    /// out, whatever else it was given is not taken from a container for it.
+    pub(super) fn look_up_devices(&mut self, uids: &BTreeSet<&PodUid>) {
+        for uid in uids {
+            let managers = &self.placement.managers;
+            let Some(entry) = self.pods.get(*uid) else {
+                continue;
+            };
+            let living = entry.instances.iter().filter(|(_, it)| it.ended.is_none());
+            let looked_up: Vec<_> = living
+                .filter(|(name, _)| managers.devices.allocations_of(uid, name).is_some())
+                // What cannot be read is as it was.
+                .filter_map(|(name, _)| {
+                    let devices = self.devices_of(uid, name).ok()?;
+                    Some((name.clone(), allocated_devices(&devices)))
+                })
+                .collect();
+            for (name, allocated) in looked_up {
+                let Some(entry) = self.pods.get_mut(*uid) else {
+                    continue;
+                };
+                let Some(instance) = entry.instances.get_mut(&name) else {
+                    continue;
+                };
+                instance.devices = allocated.devices;
+                let before = std::mem::replace(&mut instance.missing_devices, allocated.missing);
+                // Of one that is to start it is told with the start.
+                if let Some(why) = &instance.missing_devices
+                    && instance.process.is_some()
+                    && before.as_ref() != Some(why)
+                {
+                    let message = format!("container {name} cannot open a device it holds: {why}");
+                    self.told.devices_changed(&entry.pod_ref, message);
+                }
+            }
         }
     }
 
@@ -292,17 +343,23 @@ impl Loop {
 }
 
 /// The device nodes that a container may use, with their numbers on this node.
-pub(super) fn allocated_devices(
-    devices: &ContainerDevices,
-) -> Result<Vec<AllocatedDevice>, String> {
+#[derive(Debug, Default)]
+pub(super) struct Allocated {
+    pub devices: Vec<AllocatedDevice>,
+    /// Why one of those that it was given is not among them.
+    pub missing: Option<String>,
+}
+
+pub(super) fn allocated_devices(devices: &ContainerDevices) -> Allocated {
     let root = Root::host();
-    let nodes = devices.devices.values();
-    nodes
-        .filter_map(|node| {
-            let allocated = allocated_device(&root, node);
-            allocated.map_err(|error| chain(&error)).transpose()
-        })
-        .collect()
+    let mut all = Allocated::default();
+    for node in devices.devices.values() {
+        match device_node::allocated_devices(&root, node) {
+            Ok(devices) => all.devices.extend(devices),
+            Err(error) => all.missing = all.missing.or_else(|| Some(chain(&error))),
+        }
+    }
+    all
 }
 
 fn answer_of(answer: Result<Answer, PluginError>) -> PluginAnswer {

@@ -15,7 +15,8 @@ use crate::decide::lifecycle::{PodDecision, after_reboot, spec_hash};
 use crate::decide::pod_state::PodState;
 use crate::model::admission::Admission;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::container::{ContainerExit, ContainerState, Termination};
+use crate::model::container::{ContainerAction, ContainerExit, ContainerState, Termination};
+use crate::model::device_access::AllocatedDevice;
 use crate::model::event::{CgroupId, ProcessKey};
 use crate::model::eviction::PodFacts;
 use crate::model::kube_cgroup::ContainerKey;
@@ -50,6 +51,10 @@ pub(super) struct Instance {
     pub early_victims: BTreeSet<HostProcess>,
     /// What device plugins have to prepare before its start.
     pub pre_start: PreStart,
+    /// What it was given and may open, as it was last looked up.
+    pub devices: Vec<AllocatedDevice>,
+    /// Why it may not open the rest of what it was given.
+    pub missing_devices: Option<String>,
     /// Where its first process was when it was last found outside the cgroup.
     pub escape: Option<Escape>,
     /// Its first process ended; the cgroup is being emptied and removed.
@@ -70,6 +75,8 @@ impl Instance {
             oom_killed: false,
             early_victims: BTreeSet::new(),
             pre_start: PreStart::default(),
+            devices: Vec::new(),
+            missing_devices: None,
             escape: None,
             ended: None,
         }
@@ -221,6 +228,17 @@ impl PodEntry {
 
     pub(super) fn uid(&self) -> &PodUid {
         &self.state.pod.uid
+    }
+
+    /// The start of a container that was decided.
+    pub(super) fn start_action(&self, container: &str) -> Option<ContainerAction> {
+        let mut statuses = self.state.containers.iter();
+        let status = statuses.find(|it| it.name == container)?;
+        Some(ContainerAction::Start {
+            container: container.to_owned(),
+            attempt: status.attempt,
+            spec_hash: status.spec_hash.clone()?,
+        })
     }
 
     /// Nothing of it runs and nothing will.

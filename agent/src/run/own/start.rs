@@ -57,6 +57,19 @@ pub(super) fn not_applicable(devices: &ContainerDevices) -> Vec<String> {
                 format!("device {from} is not at {to}: the container sees the host's devices")
             }),
     );
+    let annotations = devices.annotations.keys();
+    told.extend(annotations.map(|it| {
+        format!("annotation {it} of its devices is not applicable: no runtime acts on it")
+    }));
+    // As those of a plugin that leaves the rest to a hook of the runtime (`NVIDIA_VISIBLE_DEVICES`).
+    if devices.devices.is_empty()
+        && let Some(name) = devices.envs.keys().next()
+    {
+        told.push(format!(
+            "{name} came without a device node, so the container can open no device: no runtime acts on such a \
+             variable. A plugin that can give device nodes has to be told to (NVIDIA's: PASS_DEVICE_SPECS=true)"
+        ));
+    }
     let cdi = devices.cdi_devices.iter();
     told.extend(cdi.map(|it| format!("CDI device {it} is not applicable: no runtime injects it")));
     told

@@ -521,9 +521,9 @@ fn a_restart_does_not_put_a_copy_in_the_place_of_what_runs() {
                 "" => pod_with("one", rest),
                 _ => pod_of_uid("one", rest),
             };
-            fixture.put("web.yaml", &with(""));
+            fixture.put("web.yaml", with(""));
             let before = fixture.scan();
-            fixture.put("web-old.yaml", &with(""));
+            fixture.put("web-old.yaml", with(""));
             let edited = with(", args: [\"2\"]");
             if is_edited_before {
                 fixture.put("web.yaml", &edited);

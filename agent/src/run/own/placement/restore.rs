@@ -72,11 +72,12 @@ impl Loop {
 
         // Containers that an earlier policy has pinned get the machine back.
         let was_pinned = matches!(cpu, Found::OtherPolicy);
-        let books = Books {
+        let mut books = Books {
             cpu: cpu.into_inner(),
             memory: memory.into_inner(),
             devices: devices.into_inner().into(),
         };
+        books.devices.prepared = self.placement.load_prepared();
         let faults = self.placement.managers.adopt(books);
         self.reopen(&faults, MoveReason::Restart);
         let is_off = self.placement.settings.config.cpu_manager_policy == CpuManagerPolicy::None;
