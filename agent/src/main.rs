@@ -12,9 +12,10 @@ use std::{env, fs, io, panic, process};
 use anyhow::{Context, Result};
 use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, ReplayArgs, RunArgs, Screen};
 use ballast::config::{self, Config, Loaded, LogFormat, LogLevel};
-use ballast::observe::log::{self, LogStyle};
+use ballast::observe::log::{self, LogError, LogStyle};
 use ballast::run::Replayed;
 use ballast::sys::input::{self, MAX_CONFIG_BYTES};
+use ballast::sys::syscall;
 use ballast::{observe, run};
 
 /// What `ballast check` judges the node against when no configuration is given: the defaults.
@@ -30,7 +31,11 @@ const BAD_CONFIG: u8 = 2;
 
 fn main() -> ExitCode {
     match cli::parse().command {
-        Command::Run(args) => run_agent(&args),
+        Command::Run(args) => {
+            let status = run_agent(&args);
+            log::flush();
+            status
+        }
         Command::Status(args) => {
             let mut out = io::stdout().lock();
             finish(cli::status(
@@ -78,17 +83,20 @@ fn finish(result: Result<(), cli::CliError>) -> ExitCode {
 }
 
 /// A thread that panics ends the agent, in a build whose panics unwind as in the release, whose do not:
-/// half an agent is worse than none.
+/// half an agent is worse than none. Where nobody reads stderr it ends without a report, which would wait for ever.
 fn abort_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |it| {
-        report(it);
+        if log::flush() {
+            report(it);
+        }
         process::abort();
     }));
 }
 
 fn run_agent(args: &RunArgs) -> ExitCode {
     abort_on_panic();
+    syscall::limit_heap();
     let loaded = match load(&args.config) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -104,12 +112,17 @@ fn run_agent(args: &RunArgs) -> ExitCode {
     };
     let filter =
         env::var("BALLAST_LOG").unwrap_or_else(|_| log_filter(config.log.level).to_owned());
-    if let Err(error) = log::init(style, &filter) {
-        eprintln!(
-            "ballast: BALLAST_LOG or log.level: {}",
-            observe::chain(&error)
-        );
-        return ExitCode::from(BAD_CONFIG);
+    match log::init(style, &filter) {
+        Ok(()) => {}
+        Err(error @ LogError::Filter { .. }) => {
+            let error = observe::chain(&error);
+            eprintln!("ballast: BALLAST_LOG or log.level: {error}");
+            return ExitCode::from(BAD_CONFIG);
+        }
+        Err(error) => {
+            eprintln!("ballast: {}", observe::chain(&error));
+            return ExitCode::FAILURE;
+        }
     }
     for warning in &loaded.warnings {
         tracing::warn!(config = %args.config.display(), "{warning}");

@@ -2,6 +2,7 @@
 //! faults, logs.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use ballast::model::status::{EntryState, ManifestFault, PodEntry};
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -418,6 +420,35 @@ fn a_user_opens_the_output_of_his_container_again_and_has_a_home() -> Result<()>
         let log = agent.state().join(log);
         let log = fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
         assert_eq!(log, format!("one\ntwo\nthree\n{home}\n"));
+    }
+    Ok(())
+}
+
+/// The pipe is full before the first line.
+#[cfg_attr(feature = "privileged", test)]
+fn a_log_that_nobody_reads_holds_up_nothing() -> Result<()> {
+    let (mut log, mut stderr) = std::io::pipe()?;
+    // At least a page.
+    let size = fcntl(&stderr, FcntlArg::F_SETPIPE_SZ(4096))?;
+    let filling = vec![b'\n'; usize::try_from(size)?];
+    stderr.write_all(&filling)?;
+    let mut agent = Agent::new("deaf")?;
+    agent.stderr = Some(stderr.into());
+    agent.start()?;
+    agent.put(&Manifest::new("pod").container(Container::idle("app")))?;
+    agent.wait_pod("pod", "runs", is_running)?;
+    agent.remove_pod("pod")?;
+    agent.wait("no pod", |status| status.pods.is_empty())?;
+    // A reader that comes late misses nothing.
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        log.read_to_string(&mut text).map(|_| text)
+    });
+    agent.stop()?;
+    agent.stderr = None;
+    let text = reader.join().expect("no panic")?;
+    for part in ["effective configuration", "AgentStopping"] {
+        assert!(text.contains(part), "{part}: {text}");
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -65,6 +66,8 @@ pub struct Agent {
     pub descriptors: Option<u64>,
     /// Variables that it has besides those of the test.
     pub environment: Vec<(&'static str, String)>,
+    /// Where its log goes, if not to `agent.log` in `dir`.
+    pub stderr: Option<OwnedFd>,
     child: Option<Child>,
 }
 
@@ -95,6 +98,7 @@ impl Agent {
             runtime: None,
             descriptors: None,
             environment: Vec::new(),
+            stderr: None,
             child: None,
         })
     }
@@ -227,10 +231,14 @@ impl Agent {
             .create(true)
             .append(true)
             .open(self.dir.join("agent.log"))?;
+        let stderr = match &self.stderr {
+            Some(it) => it.try_clone()?.into(),
+            None => Stdio::from(log.try_clone()?),
+        };
         let child = self
             .run_command()?
-            .stdout(log.try_clone()?)
-            .stderr(log)
+            .stdout(log)
+            .stderr(stderr)
             .spawn()
             .with_context(|| format!("start {}", self.binary.display()))?;
         self.child = Some(child);

@@ -1,15 +1,23 @@
 //! Log output: lines for people on a terminal, JSON for collectors, always to stderr.
 
+mod queue;
 mod repeats;
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::queue::Queue;
 use self::repeats::Repeats;
 pub use self::repeats::take_left_out;
+
+/// How long the end of the process waits for a reader of stderr.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+static QUEUE: Queue = Queue::new();
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +76,13 @@ pub enum LogError {
     Install {
         source: tracing_subscriber::util::TryInitError,
     },
+    #[error("start the thread that writes the log")]
+    Thread { source: io::Error },
 }
 
 /// Sends everything that passes `filter` (a level, or directives as in [`Targets`]) to stderr.
-/// Once per process; what was logged before is lost.
+/// Once per process; what was logged before is lost. Nobody waits for the reader of stderr but [`flush`], which is
+/// for the end of the process.
 pub fn init(style: LogStyle, filter: &str) -> Result<(), LogError> {
     let filter: Targets = filter.parse().map_err(|source| LogError::Filter {
         filter: filter.to_owned(),
@@ -83,7 +94,7 @@ pub fn init(style: LogStyle, filter: &str) -> Result<(), LogError> {
     let installed = match style {
         LogStyle::Text => {
             let layer = tracing_subscriber::fmt::layer()
-                .with_writer(|| OneLine(std::io::stderr()))
+                .with_writer(|| OneLine(&QUEUE))
                 .with_ansi(std::io::stderr().is_terminal())
                 .with_target(false);
             registry.with(layer).try_init()
@@ -92,13 +103,23 @@ pub fn init(style: LogStyle, filter: &str) -> Result<(), LogError> {
             let layer = tracing_subscriber::fmt::layer()
                 .json()
                 .flatten_event(true)
-                .with_writer(std::io::stderr)
+                .with_writer(|| &QUEUE)
                 .with_current_span(false)
                 .with_span_list(false);
             registry.with(layer).try_init()
         }
     };
-    installed.map_err(|source| LogError::Install { source })
+    installed.map_err(|source| LogError::Install { source })?;
+    let tell = |n_dropped| {
+        tracing::warn!(n_dropped, "lines are not in the log: nobody read stderr");
+    };
+    let started = QUEUE.start(io::stderr(), tell);
+    started.map_err(|source| LogError::Thread { source })
+}
+
+/// Waits until what was logged is written, 1 s at most. `false`: nobody reads stderr.
+pub fn flush() -> bool {
+    QUEUE.flush(LAST_WORDS)
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ use crate::sources::oom_counters::Signals;
 use crate::sources::wakers::Bell;
 use crate::sys::filesystem::FilesystemProbe;
 use crate::sys::patience::Patience;
-use crate::sys::{Root, clock, page_size, syscall};
+use crate::sys::{Root, clock, page_size};
 
 /// No pass for this long means that the loop is stuck.
 const MAX_PASS_AGE: Duration = Duration::from_secs(60);
@@ -288,7 +288,6 @@ fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, 
 
 /// Runs the agent until it is told to stop.
 pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunError> {
-    syscall::limit_heap();
     let root = Root::host();
     check::check_fitness(&config)?;
     let Found {

@@ -95,7 +95,7 @@ use crate::runtime::{Runtime, RuntimeError, RuntimeEvent};
 use crate::sources::manifests::ManifestDirectory;
 use crate::sources::oom_counters::Signals;
 use crate::sys::launch::Limits;
-use crate::sys::{Root, clock, steady, syscall};
+use crate::sys::{Root, clock, steady};
 
 /// Every file is read back at least this often, and the manifest directory is read again: the
 /// safety net under the events. Kubelet's housekeeping runs every 2 s and costs for it; its QoS
@@ -203,7 +203,6 @@ pub(super) struct Loop {
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what
 /// becomes of the fields of the kubelet configuration.
 pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result<(), RunError> {
-    syscall::limit_heap();
     let config = Arc::new(config);
     let root = Root::host();
     // Before it is raised for maps of programs.
