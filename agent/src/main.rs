@@ -30,6 +30,7 @@ const DEFAULT_HEAD: &str =
 const BAD_CONFIG: u8 = 2;
 
 fn main() -> ExitCode {
+    syscall::limit_name_services();
     match cli::parse().command {
         Command::Run(args) => {
             let status = run_agent(&args);

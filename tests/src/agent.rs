@@ -64,6 +64,8 @@ pub struct Agent {
     pub runtime: Option<PathBuf>,
     /// How many open files it may have, if not as many as the test.
     pub descriptors: Option<u64>,
+    /// A program that starts it, with arguments before those of the start; empty: none.
+    pub starter: Vec<String>,
     /// Variables that it has besides those of the test.
     pub environment: Vec<(&'static str, String)>,
     /// Where its log goes, if not to `agent.log` in `dir`.
@@ -97,6 +99,7 @@ impl Agent {
             observes: false,
             runtime: None,
             descriptors: None,
+            starter: Vec::new(),
             environment: Vec::new(),
             stderr: None,
             child: None,
@@ -247,7 +250,7 @@ impl Agent {
 
     /// `ballast run` with this agent's configuration.
     pub fn run_command(&self) -> Result<Command> {
-        let mut words = Vec::new();
+        let mut words = self.starter.clone();
         if let Some(n) = self.descriptors {
             words.extend([hog()?, "descriptors".to_owned(), n.to_string()]);
         }

@@ -52,8 +52,9 @@ pub(crate) fn rustflags_variable(target: &str) -> String {
 /// Since this version, the start-up code of glibc reads packed relocations (elf/dynamic-link.h, `ELF_DYNAMIC_DO_RELR`).
 const PACKS_RELOCATIONS: (u32, u32) = (2, 36);
 
-/// Makes `command`, a `cargo build` or `cargo test`, link statically. Names are resolved by what is in glibc itself,
-/// files and DNS. Relocations are packed, which makes the agent 0.6 MB smaller.
+/// Makes `command`, a `cargo build` or `cargo test`, link statically. A static glibc would still load the libraries of
+/// the host that `/etc/nsswitch.conf` names, to resolve host names: the agent has it use files and DNS alone
+/// (`ballast::sys::syscall`). Relocations are packed, which makes the agent 0.6 MB smaller.
 pub(crate) fn link_statically(command: &mut Command) -> &mut Command {
     let target = static_target();
     let variable = rustflags_variable(&target);

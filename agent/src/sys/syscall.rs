@@ -1,5 +1,5 @@
 //! Calls that have no safe wrapper: processes by descriptor, and the birth of one; eBPF programs of
-//! cgroups, and what waits in their rings; what the allocator keeps.
+//! cgroups, and what waits in their rings; what the allocator keeps, and whom the C library asks for names.
 //!
 //! Invariant: between `clone3` and `execve` the child makes system calls on memory that was
 //! prepared before, and nothing else. The agent has many threads and the child has one: a lock
@@ -54,6 +54,27 @@ pub fn release_free_memory() {
     // SAFETY: one integer. The call takes the allocator's own locks and touches free memory only.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Has host names looked up in `/etc/hosts` and DNS alone, which are in glibc itself since 2.34, whatever
+/// `/etc/nsswitch.conf` names. To be called before the first thread is started.
+///
+/// Every other service is a library of the host (`libnss_*.so.2`), made for the host's glibc. A program that is linked
+/// statically has another one, and may crash with such a library in it. Does nothing with another C library.
+pub fn limit_name_services() {
+    #[cfg(target_env = "gnu")]
+    {
+        unsafe extern "C" {
+            /// `nss.h`.
+            fn __nss_configure_lookup(
+                database: *const c_char,
+                services: *const c_char,
+            ) -> libc::c_int;
+        }
+        // SAFETY: two strings that live on and end in a zero byte. No other thread looks a name up meanwhile. A
+        // refusal leaves what the file names.
+        unsafe { __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr()) };
     }
 }
 

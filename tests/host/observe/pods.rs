@@ -248,6 +248,29 @@ fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
     Ok(())
 }
 
+/// Services of glibc that are libraries of the host crash a program with another glibc in it.
+#[cfg_attr(feature = "privileged", test)]
+fn host_names_need_no_library_of_the_host() -> Result<()> {
+    // No machine has that service.
+    let script = "mount -t tmpfs none /etc
+        echo 'hosts: nosuch' > /etc/nsswitch.conf
+        echo '127.0.0.1 api.test' > /etc/hosts
+        exec \"$@\"";
+    let tree = KubeTree::new("services", Driver::Cgroupfs)?;
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    let mut agent = agent("services", &tree, &server)?;
+    let kubeconfig = agent.dir.join("kubeconfig");
+    let by_address = fs::read_to_string(&kubeconfig)?;
+    let by_name = by_address.replace("127.0.0.1", "api.test");
+    assert_ne!(by_name, by_address);
+    fs::write(&kubeconfig, by_name)?;
+    let starter = ["unshare", "-m", "sh", "-ec", script, "sh"];
+    agent.starter = starter.map(str::to_owned).to_vec();
+    agent.start()?;
+    agent.wait("it is followed", is_followed)?;
+    Ok(())
+}
+
 /// A pod of the API server that runs, and an agent that has been told of it.
 fn running(name: &str, manner: Manner) -> Result<(KubeTree, FakeApiServer, Agent, KubeContainer)> {
     let tree = KubeTree::new(name, Driver::Cgroupfs)?;

@@ -275,7 +275,7 @@ fn unreached(to: &str, error: BoxError) -> BoxError {
     }
 }
 
-/// Resolves host names as the system does, one at a time.
+/// Resolves host names by `/etc/hosts` and DNS, one at a time.
 #[derive(Clone)]
 struct Names(Arc<Worker>);
 
