@@ -2,6 +2,7 @@
 //! node is left alone.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::look::{container_path, is_running, pid_of, pod_path};
+use super::look::{container_path, has_ended, is_running, pid_of, pod_path};
 
 fn agent_with_pod(test: &str) -> Result<(Agent, PodEntry)> {
     let mut agent = Agent::new(test)?
@@ -80,6 +81,46 @@ fn a_pod_whose_record_is_lost_goes_on() -> Result<()> {
     assert_eq!(fs::read_to_string(&journal)?, "ran\n");
     agent.remove_pod("pod")?;
     agent.wait("it is gone", |it| it.pods.is_empty())?;
+    Ok(())
+}
+
+/// As of a disk that fails. A pod that has succeeded does not run again, and what runs goes on, also while the records
+/// cannot be read.
+#[cfg_attr(feature = "privileged", test)]
+fn records_that_the_kernel_fails_to_read_are_not_lost() -> Result<()> {
+    let mut agent = Agent::new("unread")?.with_quick_passes();
+    agent.start()?;
+    let journal = agent.dir.join("journal");
+    let once = Container::sh("app", &format!("echo ran >>{}", journal.display()));
+    let once = Manifest::new("once").container(once);
+    agent.put(&once.with("restartPolicy", "Never".into()))?;
+    agent.put(&Manifest::new("long").container(Container::idle("app")))?;
+    let once = agent.wait_pod("once", "has ended", |it| has_ended(it, "app"))?;
+    let long = agent.wait_pod("long", "runs", is_running)?;
+    agent.kill()?;
+    let records = [&once, &long].map(|it| agent.state().join(format!("pods/{}.json", it.uid)));
+    for record in &records {
+        fs::rename(record, record.with_extension("kept"))?;
+        // ELOOP.
+        symlink(record, record)?;
+    }
+    agent.start()?;
+    let told = agent.wait_events("the records that were not read", "node", |it| {
+        let unread = it.iter().filter(|it| it.event.reason == "PodRecordUnread");
+        unread.count() == records.len()
+    })?;
+    let status = agent.wait_full_passes(2)?;
+    assert!(status.pods.is_empty(), "{:?}", status.pods);
+    let orphans = told.iter().filter(|it| it.event.reason == "OrphanCgroup");
+    assert_eq!(orphans.count(), 0);
+    for record in &records {
+        fs::rename(record.with_extension("kept"), record)?;
+    }
+    let after = agent.wait_pod("long", "goes on", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&long, "app"));
+    agent.wait_pod("once", "is known to have ended", |it| has_ended(it, "app"))?;
+    agent.wait_full_passes(2)?;
+    assert_eq!(fs::read_to_string(&journal)?, "ran\n");
     Ok(())
 }
 

@@ -147,7 +147,7 @@ pub enum StartWarning {
 
 /// A record that says nothing reliable.
 #[derive(Debug, thiserror::Error)]
-#[error("record {}, set aside with the suffix .corrupt", .path.display())]
+#[error("record {}, {}", .path.display(), .source.consequence())]
 pub struct RecordFault {
     pub path: PathBuf,
     pub source: RecordError,
@@ -167,4 +167,22 @@ pub enum RecordError {
     Checksum { found: String, want: String },
     #[error("is about container {found}")]
     OtherContainer { found: ContainerId },
+}
+
+impl RecordError {
+    /// No later reading can be better. False: the kernel failed to read it, and what it says may be as good as ever.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            // What is no file, or too large.
+            Self::File(error) => error.errno().is_none(),
+            _ => true,
+        }
+    }
+
+    fn consequence(&self) -> &'static str {
+        match self.is_damage() {
+            true => "set aside with the suffix .corrupt",
+            false => "left for the next start",
+        }
+    }
 }

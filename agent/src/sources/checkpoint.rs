@@ -1,12 +1,12 @@
-//! Reads back what the agent stored for its next start. A file that cannot be used is set aside
-//! by the caller, never a reason not to start.
+//! Reads back what the agent stored for its next start. A file that is damaged is set aside by the caller, one that
+//! the kernel fails to read stays where it is; neither is a reason not to start.
 
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
 use crate::model::sealed::{self, SealError};
-use crate::sys::{FsError, Root};
+use crate::sys::{FsError, Root, regular};
 
 /// Larger files are refused unread: a record is a few KiB.
 const MAX_BYTES: u64 = 16 << 20;
@@ -17,6 +17,17 @@ pub enum CheckpointError {
     File(#[from] FsError),
     #[error("checkpoint {}", .path.display())]
     Damaged { path: PathBuf, source: SealError },
+}
+
+impl CheckpointError {
+    /// No later reading can be better. False: the kernel failed to read it, and what it says may be as good as ever.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            // What is gone, no file, or too large.
+            Self::File(error) => error.errno().is_none(),
+            Self::Damaged { .. } => true,
+        }
+    }
 }
 
 /// Every checkpoint in `directory` whose name ends in `suffix`, by name. A directory that is not
@@ -51,9 +62,29 @@ pub fn read<T: DeserializeOwned>(
     kind: &'static str,
     version: u32,
 ) -> Result<T, CheckpointError> {
-    let bytes = Root::host().read_at_most(path, MAX_BYTES)?;
+    let bytes = regular::whole_if_possible(path, MAX_BYTES)?;
     sealed::open(kind, version, &bytes).map_err(|source| CheckpointError::Damaged {
         path: path.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn what_the_kernel_fails_to_read_is_not_damaged() {
+        let dir = Scratch::new("checkpoint");
+        let read = |path: &Path| read::<u32>(path, "number", 1).unwrap_err();
+        assert!(!read(&dir.unreadable("unread.json")).is_damage());
+        let damaged = dir.write("damaged.json", "spoilt");
+        for path in [&*damaged, dir.directory()] {
+            assert!(read(path).is_damage(), "{}", path.display());
+        }
+        let all = read_all::<u32>(dir.directory(), ".json", "number", 1).unwrap();
+        assert_eq!(all.len(), 2);
+    }
 }

@@ -5,8 +5,15 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use super::error::{FsError, Operation};
+
+/// How often [`whole_if_possible`] tries, and the pause before each further time. Arbitrary: a hundred files that fail hold
+/// up a start by 4 s.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Changes whenever the file is replaced or written to. Two writes within one tick of the kernel's
 /// clock (up to 10 ms) that leave the size alone have the same version.
@@ -124,6 +131,17 @@ pub fn whole(path: &Path, limit: u64) -> Result<Vec<u8>, FsError> {
         }
     };
     read().map_err(|e| FsError::new(Operation::Read, path, e))
+}
+
+/// As [`whole`]. Where the kernel fails to read it is tried again: it may lack memory or descriptors for a moment.
+pub fn whole_if_possible(path: &Path, limit: u64) -> Result<Vec<u8>, FsError> {
+    for _ in 1..TRIES {
+        match whole(path, limit) {
+            Err(error) if error.errno().is_some() => thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+    whole(path, limit)
 }
 
 /// All that comes; more than `limit` bytes are an error.

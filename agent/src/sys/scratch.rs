@@ -1,5 +1,6 @@
 //! Directories of tests.
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs, io, process};
@@ -36,6 +37,15 @@ impl Scratch {
         let path = self.path(name);
         if let Err(error) = fs::write(&path, content) {
             panic!("write {}: {error}", path.display());
+        }
+        path
+    }
+
+    /// Makes a file that the kernel fails to read, with `ELOOP`, and returns its path.
+    pub(crate) fn unreadable(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(name);
+        if let Err(error) = symlink(&path, &path) {
+            panic!("link {}: {error}", path.display());
         }
         path
     }

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use crate::runtime::{
     ContainerExit, ContainerId, ContainerRecord, HostProcess, StartWarning, UnknownExit,
 };
 use crate::sources::bpf::DEVICE_COUNTER;
-use crate::sources::checkpoint as stored;
+use crate::sources::checkpoint::{self as stored, CheckpointError};
 use crate::sources::manifests::Running;
 use crate::sys::{Dir, clock};
 
@@ -115,7 +116,7 @@ impl Loop {
     pub(super) fn recover(&mut self, waiting: Option<&[KernelEvent]>) -> Result<(), RunError> {
         let now = clock::boottime();
         self.load_ownership();
-        self.load_pods();
+        self.load_pods()?;
         // Exits first: the runtime wants to know how containers ended before it is asked.
         for event in waiting.into_iter().flatten() {
             if let KernelEvent::Process(process) = event
@@ -151,61 +152,80 @@ impl Loop {
         }
         self.find_lost(now);
         self.recover_evictions(now);
-        self.settle(now);
-        self.thaw_adopted();
+        let uids: Vec<PodUid> = self.pods.keys().cloned().collect();
+        for uid in &uids {
+            self.settle(uid, now);
+            self.thaw_adopted(uid);
+        }
         self.restore_placement();
-        self.register_all();
+        for cgroup in self.hands.plan.qos_cgroups() {
+            self.register(&cgroup, false);
+        }
+        for uid in &uids {
+            self.register_pod(uid);
+        }
         self.health.unblock("recovery");
         Ok(())
     }
 
-    fn load_pods(&mut self) {
-        let kind = PodState::KIND;
-        let stored = match stored::read_all::<PodState>(
-            &self.paths.pods(),
-            ".json",
-            kind,
-            PodState::VERSION,
-        ) {
-            Ok(stored) => stored,
-            Err(error) => {
-                self.told
-                    .node("StateUnreadable", crate::observe::chain(&error));
-                self.metrics.state_restored(RestoreResult::Rebuilt);
-                return;
-            }
-        };
+    /// Without the list of records every pod would begin anew: that ends the agent.
+    fn load_pods(&mut self) -> Result<(), RunError> {
+        let (kind, version) = (PodState::KIND, PodState::VERSION);
+        let stored = stored::read_all::<PodState>(&self.paths.pods(), ".json", kind, version);
+        let stored = stored.map_err(RunError::State)?;
         let mut result = match stored.is_empty() {
             true => RestoreResult::Empty,
             false => RestoreResult::Loaded,
         };
-        let boot_id = self.boot_id();
-        for (path, state) in stored {
-            match state {
-                Ok(state) => {
-                    let is_of_this_boot = state.boot_id == boot_id;
-                    let state = pods::revive(state, &boot_id);
-                    if let Some(mut entry) = self.entry_of(state) {
-                        // Two syncs for each pod would be most of a start.
-                        entry.is_unsaved = !is_of_this_boot;
-                        self.pods.insert(entry.uid().clone(), entry);
-                    }
-                }
-                Err(error) => {
-                    result = RestoreResult::Rebuilt;
-                    self.told.node(
-                        "PodRecordUnusable",
-                        format!("{}; it is set aside", crate::observe::chain(&error)),
-                    );
-                    if let Err(error) = checkpoint::set_aside(&path) {
-                        tracing::warn!(error = crate::observe::chain(&error), "set aside");
-                    } else if let Some(uid) = path.file_stem().and_then(|it| it.to_str()) {
-                        self.ownership.set_aside(PodUid(uid.to_owned()));
-                    }
-                }
+        for uid in self.unread_notes() {
+            self.undecided.add_unread(uid);
+        }
+        for (path, read) in stored {
+            let Some(uid) = pod_of_file(&path) else {
+                continue;
+            };
+            if read.as_ref().is_err_and(CheckpointError::is_damage) {
+                result = RestoreResult::Rebuilt;
+            }
+            if !self.undecided.is_unread(&uid) {
+                self.load_pod(uid, read);
             }
         }
         self.metrics.state_restored(result);
+        Ok(())
+    }
+
+    /// Takes a pod by its record. One that is damaged is set aside; for one that the kernel fails to read, the pod waits.
+    pub(super) fn load_pod(&mut self, uid: PodUid, read: Result<PodState, CheckpointError>) {
+        match read {
+            Ok(state) => {
+                let boot_id = self.boot_id();
+                let is_of_this_boot = state.boot_id == boot_id;
+                let state = pods::revive(state, &boot_id);
+                if let Some(mut entry) = self.entry_of(state) {
+                    // Two syncs for each pod would be most of a start.
+                    entry.is_unsaved = !is_of_this_boot;
+                    self.pods.insert(entry.uid().clone(), entry);
+                }
+            }
+            Err(error) if error.is_damage() => {
+                let why = crate::observe::chain(&error);
+                self.told
+                    .node("PodRecordUnusable", format!("{why}; it is set aside"));
+                match checkpoint::set_aside(&self.paths.pod_record(&uid)) {
+                    Ok(()) => self.ownership.set_aside(uid),
+                    Err(error) => {
+                        tracing::warn!(error = crate::observe::chain(&error), "set aside");
+                    }
+                }
+            }
+            Err(error) => {
+                let why = crate::observe::chain(&error);
+                let message = format!("{why}; its pod is left as it is until it can be read");
+                self.told.node("PodRecordUnread", message);
+                self.undecided.add_unread(uid);
+            }
+        }
     }
 
     /// The definitions by which pods run. Of two of one name the later one waits for the end of the other; one that
@@ -257,6 +277,10 @@ impl Loop {
         let scan = self.manifests.scan();
         for (uid, of_pod) in by_pod {
             match scan.pods.get(&uid) {
+                _ if self.undecided.is_unread(&uid) => {
+                    self.undecided.add(uid, of_pod);
+                    continue;
+                }
                 Some(pod) => self.rebuild(pod, &of_pod, now),
                 // Any of the manifests that cannot be read may be its own.
                 None if !scan.is_complete => {
@@ -386,55 +410,59 @@ impl Loop {
         }
     }
 
-    /// Containers that should be alive and that the runtime does not know: a start that was decided
+    /// Containers of a pod that should be alive and that the runtime does not know: a start that was decided
     /// and not begun is taken back; one that ran is over, and nobody can say how.
-    fn settle(&mut self, now: Duration) {
-        for entry in self.pods.values_mut() {
-            let mut n_running = 0;
-            for status in &mut entry.state.containers {
-                if entry.instances.contains_key(&status.name) {
-                    n_running += 1;
-                    continue;
-                }
-                match status.state {
-                    ContainerState::Starting => status.state = ContainerState::NotStarted,
-                    ContainerState::Running { .. } => {
-                        status.state = ContainerState::Exited(pods::unknown_end(now));
-                    }
-                    ContainerState::Ending(ref termination) => {
-                        status.state = ContainerState::Exited(termination.clone());
-                    }
-                    ContainerState::NotStarted | ContainerState::Exited(_) => continue,
-                }
-                entry.is_unsaved = true;
+    pub(super) fn settle(&mut self, uid: &PodUid, now: Duration) {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let mut n_running = 0;
+        for status in &mut entry.state.containers {
+            if entry.instances.contains_key(&status.name) {
+                n_running += 1;
+                continue;
             }
-            self.told.pod_adopted(&entry.pod_ref, n_running);
+            match status.state {
+                ContainerState::Starting => status.state = ContainerState::NotStarted,
+                ContainerState::Running { .. } => {
+                    status.state = ContainerState::Exited(pods::unknown_end(now));
+                }
+                ContainerState::Ending(ref termination) => {
+                    status.state = ContainerState::Exited(termination.clone());
+                }
+                ContainerState::NotStarted | ContainerState::Exited(_) => continue,
+            }
+            entry.is_unsaved = true;
         }
+        self.told.pod_adopted(&entry.pod_ref, n_running);
     }
 
     /// An agent that died in its own freeze has left a pod so. What a stage of relief froze is thawed with it.
-    fn thaw_adopted(&self) {
-        let with_containers = self.pods.values().filter(|it| !it.instances.is_empty());
-        for entry in with_containers {
-            match self.hands.writer.thaw(&entry.cgroup) {
-                Ok(true) => self.told.pod_thawed(&entry.pod_ref),
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(pod = %entry.pod_ref, error = crate::observe::chain(&error), "thaw");
-                }
+    pub(super) fn thaw_adopted(&self, uid: &PodUid) {
+        let Some(entry) = self.pods.get(uid).filter(|it| !it.instances.is_empty()) else {
+            return;
+        };
+        match self.hands.writer.thaw(&entry.cgroup) {
+            Ok(true) => self.told.pod_thawed(&entry.pod_ref),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(pod = %entry.pod_ref, error = crate::observe::chain(&error), "thaw");
             }
         }
     }
 
-    /// Every cgroup of the loop's own that exists, before the first event is attributed.
-    fn register_all(&mut self) {
-        let mut names = Vec::from(self.hands.plan.qos_cgroups());
-        for entry in self.pods.values() {
-            names.push(entry.cgroup.clone());
-            names.extend(entry.instances.values().map(|it| it.cgroup.clone()));
-        }
-        for name in names {
-            self.register(&name, false);
+    /// The cgroups of an adopted pod that exist, before an event in them is attributed.
+    pub(super) fn register_pod(&mut self, uid: &PodUid) {
+        let Some(entry) = self.pods.get(uid) else {
+            return;
+        };
+        let containers = entry.instances.values().map(|it| it.cgroup.clone());
+        let cgroups: Vec<_> = [entry.cgroup.clone()]
+            .into_iter()
+            .chain(containers)
+            .collect();
+        for cgroup in cgroups {
+            self.register(&cgroup, false);
         }
     }
 
@@ -525,6 +553,12 @@ impl Loop {
         self.removals
             .insert(instance.cgroup.clone(), clock::boottime());
     }
+}
+
+/// Of which pod a file named after one is.
+pub(super) fn pod_of_file(path: &Path) -> Option<PodUid> {
+    let stem = path.file_stem()?.to_str()?;
+    Some(PodUid(stem.to_owned()))
 }
 
 fn begun(record: &ContainerRecord) -> Begun {

@@ -1,11 +1,13 @@
 //! The loop's side of eviction: which pods there are to choose from, and what becomes of one that
 //! was chosen. Choosing and killing are the watcher's (`pressure`).
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
+use super::adopt::pod_of_file;
 use super::event::Sender;
 use super::pods::{PodEntry, StatePaths};
 use super::pressure::{self, KeptState, Parts, Stages};
@@ -24,6 +26,7 @@ use crate::model::time::WallTime;
 use crate::run::sweep::{self, Sweeper};
 use crate::run::worker::Worker;
 use crate::sources::ReadError;
+use crate::sources::checkpoint::CheckpointError;
 use crate::sources::node_reading::NodeReader;
 use crate::sources::wakers::{Wakers, WakersError};
 use crate::sys::filesystem::FilesystemProbe;
@@ -260,8 +263,18 @@ impl Loop {
         }
     }
 
-    /// Takes over what the watcher of an earlier agent decided last. A note that cannot be used is
-    /// set aside: its pod is then one whose containers were killed.
+    /// Pods that may have been evicted: there is a note, and the kernel fails to read it.
+    pub(super) fn unread_notes(&self) -> BTreeSet<PodUid> {
+        let notes = self.eviction_notes.read().unwrap_or_default();
+        let is_unread = |note: &Result<_, CheckpointError>| {
+            note.as_ref().is_err_and(|error| !error.is_damage())
+        };
+        let unread = notes.iter().filter(|(_, note)| is_unread(note));
+        unread.filter_map(|(path, _)| pod_of_file(path)).collect()
+    }
+
+    /// Takes over what the watcher of an earlier agent decided last. A note that is damaged is set aside: its pod is then
+    /// one whose containers were killed. For one that the kernel fails to read, the pod waits.
     pub(super) fn recover_evictions(&mut self, now: Duration) {
         let notes = match self.eviction_notes.read() {
             Ok(notes) => notes,
@@ -278,6 +291,11 @@ impl Loop {
                     eviction.at = eviction.at.min(now);
                     self.evict(eviction);
                 }
+                Err(error) if !error.is_damage() => {
+                    let why = crate::observe::chain(&error);
+                    let message = format!("{why}; its pod is left as it is until it can be read");
+                    self.told.node("EvictionNoteUnread", message);
+                }
                 Err(error) => {
                     let why = crate::observe::chain(&error);
                     self.told
@@ -290,11 +308,12 @@ impl Loop {
         }
     }
 
-    /// Removes the notes of evictions that are stored with their pods.
+    /// Removes the notes of evictions that are stored with their pods, or whose pods are not there any more.
     pub(super) fn drop_eviction_notes(&mut self) {
         let (pods, notes) = (&self.pods, &self.eviction_notes);
+        let undecided = &self.undecided;
         self.noted.retain(|uid| {
-            if pods.get(uid).is_some_and(|it| it.is_unsaved) {
+            if undecided.has(uid) || pods.get(uid).is_some_and(|it| it.is_unsaved) {
                 return true;
             }
             let removed = notes.remove(uid);

@@ -57,6 +57,7 @@ impl Loop {
         self.metrics.source_read(Source::Manifests, now);
         self.decide_undecided(&scan.pods, scan.is_complete, now);
         let mut wanted: BTreeMap<PodUid, Arc<Pod>> = scan.pods;
+        wanted.retain(|uid, _| !self.undecided.is_unread(uid));
         let mut going = Vec::new();
         let mut known = Vec::new();
         for (uid, entry) in &mut self.pods {

@@ -196,11 +196,12 @@ impl Loop {
             let is_occupied = |it: &PodEntry| it.occupied.is_some();
             let is_left = self.pods.get(&uid).is_some_and(is_occupied);
             let is_ours = self.ownership.has(&uid) && !is_left;
+            let is_undecided = self.undecided.has(&uid);
             let may_be_of_a_manifest = !knows_all_pods && !self.pods.contains_key(&uid);
             if !is_ours && !self.own.remove_unknown_cgroups {
                 unknown.insert(pod);
-            } else if is_ours && may_be_of_a_manifest {
-                unknown.extend((!self.undecided.has(&uid)).then_some(pod));
+            } else if is_ours && (is_undecided || may_be_of_a_manifest) {
+                unknown.extend((!is_undecided).then_some(pod));
             } else if !known.contains(&pod) || !is_ours {
                 self.told.orphan(&pod);
                 self.removals.insert(pod, now);

@@ -1,14 +1,22 @@
-//! Containers of pods that nobody can name yet: the pod's record is damaged, and a manifest that may be its own
-//! cannot be read. They go on as they are, with the pod's cgroup and what it holds of the node, until a reading of
-//! the manifests has the pod, or one without any fault lacks it.
+//! Pods of which nobody can say yet what became of them. Their containers go on as they are, with the pod's cgroup and
+//! what it holds of the node.
+//!
+//! Either the pod's record is damaged, and a manifest that may be its own cannot be read: until a reading of the
+//! manifests has the pod, or one without any fault lacks it. Or the kernel fails to read what is stored of the pod: until
+//! it can. Nothing of the pod begins meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Loop;
+use crate::decide::pod_state::PodState;
 use crate::model::pod::{Pod, PodUid};
 use crate::runtime::{ContainerEnd, ContainerExit, ContainerId, ContainerRecord};
+use crate::sources::checkpoint::{self as stored, CheckpointError};
+
+/// How often it is tried to read what could not be read: a disk may take long to fail.
+const READ_AGAIN: Duration = Duration::from_secs(10);
 
 /// A container that an earlier agent left, running or ended.
 #[derive(Debug)]
@@ -18,17 +26,32 @@ pub(super) struct LeftContainer {
     pub(super) was_oom_killed: bool,
 }
 
-/// Pods without a definition, with what runs or has ended of them.
+/// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Undecided(BTreeMap<PodUid, Vec<LeftContainer>>);
+pub(super) struct Undecided {
+    /// What runs or has ended of them.
+    left: BTreeMap<PodUid, Vec<LeftContainer>>,
+    /// Those of which something stored was not read; of some nothing is left.
+    unread: BTreeSet<PodUid>,
+    /// When that is tried again, boottime.
+    read_at: Duration,
+}
 
 impl Undecided {
     pub(super) fn has(&self, uid: &PodUid) -> bool {
-        self.0.contains_key(uid)
+        self.left.contains_key(uid) || self.is_unread(uid)
     }
 
     pub(super) fn add(&mut self, uid: PodUid, left: Vec<LeftContainer>) {
-        self.0.insert(uid, left);
+        self.left.insert(uid, left);
+    }
+
+    pub(super) fn is_unread(&self, uid: &PodUid) -> bool {
+        self.unread.contains(uid)
+    }
+
+    pub(super) fn add_unread(&mut self, uid: PodUid) {
+        self.unread.insert(uid);
     }
 
     /// Notes how a container ended. False: it is of no such pod.
@@ -38,7 +61,7 @@ impl Undecided {
         exit: ContainerExit,
         finished_at: Duration,
     ) -> bool {
-        let mut all = self.0.values_mut().flatten();
+        let mut all = self.left.values_mut().flatten();
         let Some(left) = all.find(|it| it.record.id == *id) else {
             return false;
         };
@@ -58,14 +81,17 @@ impl Loop {
         is_complete: bool,
         now: Duration,
     ) {
-        for (uid, left) in std::mem::take(&mut self.undecided.0) {
+        self.read_unread(now);
+        for (uid, left) in std::mem::take(&mut self.undecided.left) {
             match pods.get(&uid) {
+                _ if self.undecided.is_unread(&uid) => self.undecided.add(uid, left),
                 Some(pod) => {
                     self.rebuild(pod, &left, now);
                     for it in left {
                         self.take_up(it, now);
                     }
                     self.reopen_unsettled();
+                    self.register_pod(&uid);
                 }
                 None if is_complete => {
                     self.told.pod_unclaimed(&uid);
@@ -76,5 +102,47 @@ impl Loop {
                 None => self.undecided.add(uid, left),
             }
         }
+    }
+
+    /// Takes up the pods of which all that is stored can be read by now.
+    fn read_unread(&mut self, now: Duration) {
+        if self.undecided.unread.is_empty() || now < self.undecided.read_at {
+            return;
+        }
+        self.undecided.read_at = now + READ_AGAIN;
+        let without_notes = self.unread_notes();
+        let with_notes = self.undecided.unread.difference(&without_notes);
+        for uid in with_notes.cloned().collect::<Vec<_>>() {
+            let record = self.paths.pod_record(&uid);
+            let read = stored::read(&record, PodState::KIND, PodState::VERSION);
+            if read.as_ref().is_err_and(|it| !it.is_damage()) {
+                continue;
+            }
+            self.undecided.unread.remove(&uid);
+            match read {
+                // Somebody has removed it.
+                Err(CheckpointError::File(error)) if error.is_gone() => {}
+                read => {
+                    self.load_pod(uid.clone(), read);
+                    self.go_on(&uid, now);
+                }
+            }
+        }
+    }
+
+    /// A pod whose record was read late, as at a start. Not if it was damaged: then it is decided by its manifest.
+    fn go_on(&mut self, uid: &PodUid, now: Duration) {
+        if !self.pods.contains_key(uid) {
+            return;
+        }
+        for it in self.undecided.left.remove(uid).into_iter().flatten() {
+            self.take_up(it, now);
+        }
+        self.find_lost(now);
+        self.recover_evictions(now);
+        self.settle(uid, now);
+        self.thaw_adopted(uid);
+        self.reopen_unsettled();
+        self.register_pod(uid);
     }
 }

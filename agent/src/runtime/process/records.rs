@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::runtime::error::RecordError;
 use crate::runtime::{ContainerId, ContainerRecord, RecordFault};
 use crate::sys::launch::Rename;
-use crate::sys::{Dir, FsError, Operation, Root, chain, durable};
+use crate::sys::{Dir, FsError, Operation, Root, chain, durable, regular};
 
 /// Changes with every change of [`ContainerRecord`] that an older agent would misread.
 const FORMAT: u32 = 1;
@@ -25,6 +25,8 @@ const FORMAT: u32 = 1;
 const RAN: &str = ".json";
 const STARTING: &str = ".starting";
 const CORRUPT: &str = ".corrupt";
+/// A record has about 1 KiB; more than this is none.
+const MAX_BYTES: u64 = 16 << 20;
 /// Left by a write that was cut short (`sys::durable`).
 const TEMPORARY: &str = ".tmp";
 
@@ -95,7 +97,8 @@ impl Records {
         Root::host().exists(self.path(id, RAN))
     }
 
-    /// Every record, by id. What cannot be read is set aside and reported; leftovers are removed.
+    /// Every record, by id. What is damaged is set aside, what the kernel fails to read stays; both are reported.
+    /// Leftovers are removed.
     pub(super) fn load(&self) -> Result<(Vec<Found>, Vec<RecordFault>), FsError> {
         let host = Root::host();
         let mut found = Vec::new();
@@ -128,11 +131,13 @@ impl Records {
                     }
                 }
                 Err(source) => {
-                    let mut aside = path.clone().into_os_string();
-                    aside.push(CORRUPT);
-                    // Where that fails it is found again by the next agent.
-                    if let Err(error) = durable::rename(&path, Path::new(&aside)) {
-                        tracing::error!(error = chain(&error), "set a record aside");
+                    if source.is_damage() {
+                        let mut aside = path.clone().into_os_string();
+                        aside.push(CORRUPT);
+                        // Where that fails it is found again by the next agent.
+                        if let Err(error) = durable::rename(&path, Path::new(&aside)) {
+                            tracing::error!(error = chain(&error), "set a record aside");
+                        }
                     }
                     faults.push(RecordFault { path, source });
                 }
@@ -157,7 +162,7 @@ impl Records {
 }
 
 fn read(path: &Path, id: &str) -> Result<ContainerRecord, RecordError> {
-    let record = decode(&Root::host().read(path)?)?;
+    let record = decode(&regular::whole_if_possible(path, MAX_BYTES)?)?;
     if record.id.as_str() != id {
         return Err(RecordError::OtherContainer { found: record.id });
     }
@@ -214,6 +219,7 @@ mod tests {
     use crate::model::event::{CgroupId, ExitStatus};
     use crate::model::pod::PodUid;
     use crate::runtime::{ContainerEnd, ContainerExit, ContainerOwner, HostProcess, JoinedCgroup};
+    use crate::sys::scratch::Scratch;
 
     /// As the first release wrote it. A format stays readable as long as nodes may have it.
     const FORMAT_1: &str = include_str!("records/format-1.json");
@@ -256,6 +262,21 @@ mod tests {
         let bytes = encode(&record(), Path::new("r")).expect("plain text");
         assert_eq!(String::from_utf8_lossy(&bytes), FORMAT_1);
         assert_eq!(decode(FORMAT_1.as_bytes()).expect("format 1"), record());
+    }
+
+    #[test]
+    fn what_is_damaged_is_set_aside_and_what_the_kernel_fails_to_read_stays() {
+        let state = Scratch::new("records");
+        let records = Records::open(state.directory()).expect("a directory");
+        state.unreadable("containers/unread.json");
+        state.write("containers/damaged.json", "spoilt");
+        let (found, faults) = records.load().expect("it can be listed");
+        assert!(found.is_empty());
+        let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        assert!(told[0].contains("damaged.json, set aside"), "{told:?}");
+        assert!(told[1].contains("unread.json, left"), "{told:?}");
+        let names = Root::host().list(&records.dir).expect("it can be listed");
+        assert_eq!(names, ["damaged.json.corrupt", "unread.json"]);
     }
 
     #[test]

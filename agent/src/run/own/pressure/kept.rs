@@ -69,16 +69,17 @@ pub(in crate::run) struct KeptState {
 }
 
 impl KeptState {
-    /// What an earlier agent has left, if anything. What cannot be used is set aside.
+    /// What an earlier agent has left, if anything. What is damaged is set aside.
     pub(in crate::run) fn open(state: &Path, boot_id: String, patience: Patience) -> Self {
         let path = state.join(FILE);
         let saved = match stored::read::<Saved>(&path, KIND, VERSION) {
             Ok(saved) => saved,
             Err(CheckpointError::File(error)) if error.is_gone() => Saved::default(),
             Err(error) => {
+                let is_damage = error.is_damage();
                 let error = crate::observe::chain(&error);
                 tracing::error!(error, "evictions of an earlier agent are not known");
-                if let Err(error) = checkpoint::set_aside(&path) {
+                if is_damage && let Err(error) = checkpoint::set_aside(&path) {
                     tracing::warn!(error = crate::observe::chain(&error), "set aside");
                 }
                 Saved::default()
