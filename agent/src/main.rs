@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs, io, panic, process};
+use std::{env, fs, io, panic, process, thread};
 
 use anyhow::{Context, Result};
 use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, ReplayArgs, RunArgs, Screen};
@@ -84,13 +84,19 @@ fn finish(result: Result<(), cli::CliError>) -> ExitCode {
 }
 
 /// A thread that panics ends the agent, in a build whose panics unwind as in the release, whose do not:
-/// half an agent is worse than none. Where nobody reads stderr it ends without a report, which would wait for ever.
+/// half an agent is worse than none. Nor does it wait for ever for a reader of its report.
 fn abort_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |it| {
-        if log::flush() {
-            report(it);
-        }
+        let thread = thread::Builder::new().name("abort".to_owned());
+        let abort = || {
+            thread::sleep(log::LAST_WORDS);
+            process::abort()
+        };
+        // Where none can be started the report may be the last thing that is waited for.
+        thread.spawn(abort).ok();
+        log::flush();
+        report(it);
         process::abort();
     }));
 }

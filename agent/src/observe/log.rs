@@ -7,6 +7,8 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -15,7 +17,7 @@ use self::repeats::Repeats;
 pub use self::repeats::take_left_out;
 
 /// How long the end of the process waits for a reader of stderr.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
 static QUEUE: Queue = Queue::new();
 
@@ -110,16 +112,31 @@ pub fn init(style: LogStyle, filter: &str) -> Result<(), LogError> {
         }
     };
     installed.map_err(|source| LogError::Install { source })?;
-    let tell = |n_dropped| {
-        tracing::warn!(n_dropped, "lines are not in the log: nobody read stderr");
-    };
-    let started = QUEUE.start(io::stderr(), tell);
+    let started = QUEUE.start(io::stderr(), move |n| not_there(style, n));
     started.map_err(|source| LogError::Thread { source })
 }
 
-/// Waits until what was logged is written, 1 s at most. `false`: nobody reads stderr.
-pub fn flush() -> bool {
-    QUEUE.flush(LAST_WORDS)
+/// Waits until what was logged is written, [`LAST_WORDS`] at most.
+pub fn flush() {
+    QUEUE.flush(LAST_WORDS);
+}
+
+/// The line in the place of `n` that could not be written, which no filter leaves out.
+fn not_there(style: LogStyle, n: u64) -> Vec<u8> {
+    const WHY: &str = "lines are not in the log: stderr did not take them";
+    let mut now = String::new();
+    // A string takes everything.
+    SystemTime.format_time(&mut Writer::new(&mut now)).ok();
+    let line = match style {
+        LogStyle::Text => format!("{now}  WARN {n} {WHY}\n"),
+        LogStyle::Json => {
+            let message = format!("{n} {WHY}");
+            format!(
+                r#"{{"timestamp":"{now}","level":"WARN","message":"{message}","target":"ballast::observe::log"}}"#
+            ) + "\n"
+        }
+    };
+    line.into_bytes()
 }
 
 #[cfg(test)]

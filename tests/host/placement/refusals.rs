@@ -68,9 +68,11 @@ fn check_refused(
     let told = of_pod().find(|it| it.reason == reason).context("told")?;
     assert_eq!(told.message, message);
     assert_eq!(told.container.as_deref(), container, "{told:?}");
-    let log = fs::read_to_string(agent.dir.join("agent.log"))?;
     let is_logged = |it: &str| it.contains(reason) && it.contains(message) && it.contains(name);
-    assert!(log.lines().any(is_logged), "{log}");
+    agent.wait_for("it is logged", || {
+        let log = fs::read_to_string(agent.dir.join("agent.log"))?;
+        Ok(log.lines().any(is_logged))
+    })?;
     assert_eq!(n_refused(agent, policy, reason)?, before + 1.0);
 
     assert!(of_pod().all(|it| it.reason != "Started"), "{events:?}");

@@ -1,7 +1,8 @@
 //! Lines on their way to stderr. Whoever logs never waits for its reader: a logger or a terminal that has stopped
 //! would hold up each thread that logs, those that evict and record OOM kills among them.
 //!
-//! One thread writes, in the order of the lines. Lines that come while the queue is full are dropped and counted.
+//! One thread writes, in the order of the lines. Lines that come while the queue is full are dropped and counted, and so
+//! are those that stderr refuses, as a file on a full disk does.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -47,21 +48,24 @@ impl Queue {
         }
     }
 
-    /// Starts the thread that writes each line to `out`. `tell` gets the number of lines that were dropped once there
-    /// is room again, and may push a line that says so.
+    /// Starts the thread that writes each line to `out`. `not_there` makes the line that stands in the place of so many.
     pub(super) fn start(
         &'static self,
         mut out: impl Write + Send + 'static,
-        tell: impl Fn(u64) + Send + 'static,
+        not_there: impl Fn(u64) -> Vec<u8> + Send + 'static,
     ) -> io::Result<()> {
         let write = move || {
+            let mut n_failed = 0;
             loop {
-                let (line, n_dropped) = self.take();
-                if n_dropped > 0 {
-                    tell(n_dropped);
-                }
-                // There is no other place to say it.
-                out.write_all(&line).ok();
+                let line = self.take(&not_there);
+                let written = match n_failed {
+                    0 => write_whole(&mut out, &line),
+                    n => write_whole(&mut out, &[not_there(n), line].concat()),
+                };
+                n_failed = match written {
+                    Ok(()) => 0,
+                    Err(_) => n_failed + 1,
+                };
             }
         };
         let thread = thread::Builder::new().name("stderr".to_owned());
@@ -70,6 +74,8 @@ impl Queue {
 
     /// Never waits. The line has its end.
     pub(super) fn push(&self, line: &[u8]) {
+        // What is allocated may have to wait for memory: not under the lock.
+        let line = line.to_vec();
         let mut state = self.lock();
         // Where some are dropped, all are until that is told: the line that tells it stands in their place.
         if state.n_dropped > 0 || state.n_bytes >= FULL {
@@ -77,11 +83,11 @@ impl Queue {
             return;
         }
         state.n_bytes += line.len();
-        state.lines.push_back(line.to_vec());
+        state.lines.push_back(line);
         self.changed.notify_all();
     }
 
-    /// Waits until all lines are written, and no longer than `longest`. Whether they are.
+    /// Waits until all lines are written or refused, and no longer than `longest`. Whether they are.
     pub(super) fn flush(&self, longest: Duration) -> bool {
         let is_pending = |it: &mut State| !it.is_written();
         let waited = self
@@ -91,8 +97,8 @@ impl Queue {
         state.is_written()
     }
 
-    /// Waits for the next line. With the number of those that were dropped, once the queue is half empty; else 0.
-    fn take(&self) -> (Vec<u8>, u64) {
+    /// Waits for the next line. Once the queue is half empty, a line takes the place of those that were dropped.
+    fn take(&self, not_there: impl Fn(u64) -> Vec<u8>) -> Vec<u8> {
         let mut state = self.lock();
         state.is_writing = false;
         self.changed.notify_all();
@@ -100,11 +106,12 @@ impl Queue {
             if let Some(line) = state.lines.pop_front() {
                 state.is_writing = true;
                 state.n_bytes -= line.len();
-                let n_dropped = match state.n_bytes <= FULL / 2 {
-                    true => std::mem::take(&mut state.n_dropped),
-                    false => 0,
-                };
-                return (line, n_dropped);
+                if state.n_dropped > 0 && state.n_bytes <= FULL / 2 {
+                    let told = not_there(std::mem::take(&mut state.n_dropped));
+                    state.n_bytes += told.len();
+                    state.lines.push_back(told);
+                }
+                return line;
             }
             let waited = self.changed.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
@@ -114,6 +121,22 @@ impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What does not block for a moment is waited for: somebody else may have set stderr so.
+fn write_whole(out: &mut impl Write, mut line: &[u8]) -> io::Result<()> {
+    while !line.is_empty() {
+        match out.write(line) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => line = &line[n..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Each write, of a whole line, goes to the queue.
@@ -173,8 +196,8 @@ mod tests {
 
     fn started(pipe: &Pipe) -> &'static Queue {
         let queue: &'static Queue = Box::leak(Box::new(Queue::new()));
-        let tell = |n| queue.push(format!("{n} dropped\n").as_bytes());
-        queue.start(pipe.clone(), tell).unwrap();
+        let not_there = |n| format!("{n} dropped\n").into_bytes();
+        queue.start(pipe.clone(), not_there).unwrap();
         queue
     }
 
@@ -205,6 +228,36 @@ mod tests {
             assert!(line.starts_with(&format!("{i} ")), "{i}: {line}");
         }
         assert_eq!(told, &format!("{} dropped", 10_000 - n_kept));
+    }
+
+    /// As a file on a full disk.
+    #[test]
+    fn what_is_refused_is_counted_and_told_once_it_is_taken_again() {
+        struct Full(Pipe, u32);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.1 += 1;
+                match self.1 {
+                    2..=4 => Err(io::ErrorKind::StorageFull.into()),
+                    5 => Err(io::ErrorKind::WouldBlock.into()),
+                    _ => self.0.write(bytes),
+                }
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let pipe = Pipe::default();
+        pipe.open();
+        let queue: &'static Queue = Box::leak(Box::new(Queue::new()));
+        let not_there = |n| format!("{n} refused\n").into_bytes();
+        queue.start(Full(pipe.clone(), 0), not_there).unwrap();
+        for i in 0..6 {
+            queue.push(format!("{i}\n").as_bytes());
+            assert!(queue.flush(LONG));
+        }
+        assert_eq!(pipe.lines(), ["0", "3 refused", "4", "5"]);
     }
 
     #[test]
