@@ -63,7 +63,26 @@ pub fn read<T: DeserializeOwned>(
     version: u32,
 ) -> Result<T, CheckpointError> {
     let bytes = regular::whole_if_possible(path, MAX_BYTES)?;
-    sealed::open(kind, version, &bytes).map_err(|source| CheckpointError::Damaged {
+    open(path, kind, version, &bytes)
+}
+
+/// As [`read`], for one who tries again later.
+pub fn read_once<T: DeserializeOwned>(
+    path: &Path,
+    kind: &'static str,
+    version: u32,
+) -> Result<T, CheckpointError> {
+    let bytes = regular::whole(path, MAX_BYTES)?;
+    open(path, kind, version, &bytes)
+}
+
+fn open<T: DeserializeOwned>(
+    path: &Path,
+    kind: &'static str,
+    version: u32,
+    bytes: &[u8],
+) -> Result<T, CheckpointError> {
+    sealed::open(kind, version, bytes).map_err(|source| CheckpointError::Damaged {
         path: path.to_owned(),
         source,
     })

@@ -115,7 +115,7 @@ impl Loop {
     /// kernel's events since the last agent.
     pub(super) fn recover(&mut self, waiting: Option<&[KernelEvent]>) -> Result<(), RunError> {
         let now = clock::boottime();
-        self.load_ownership();
+        self.load_ownership().map_err(RunError::State)?;
         self.load_pods()?;
         // Exits first: the runtime wants to know how containers ended before it is asked.
         for event in waiting.into_iter().flatten() {
@@ -177,9 +177,10 @@ impl Loop {
             true => RestoreResult::Empty,
             false => RestoreResult::Loaded,
         };
-        for uid in self.unread_notes() {
+        for uid in self.unread_notes().map_err(RunError::State)? {
             self.undecided.add_unread(uid);
         }
+        self.undecided.read_later(clock::boottime());
         for (path, read) in stored {
             let Some(uid) = pod_of_file(&path) else {
                 continue;

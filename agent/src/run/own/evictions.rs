@@ -264,13 +264,13 @@ impl Loop {
     }
 
     /// Pods that may have been evicted: there is a note, and the kernel fails to read it.
-    pub(super) fn unread_notes(&self) -> BTreeSet<PodUid> {
-        let notes = self.eviction_notes.read().unwrap_or_default();
+    pub(super) fn unread_notes(&self) -> Result<BTreeSet<PodUid>, FsError> {
+        let notes = self.eviction_notes.read()?;
         let is_unread = |note: &Result<_, CheckpointError>| {
             note.as_ref().is_err_and(|error| !error.is_damage())
         };
         let unread = notes.iter().filter(|(_, note)| is_unread(note));
-        unread.filter_map(|(path, _)| pod_of_file(path)).collect()
+        Ok(unread.filter_map(|(path, _)| pod_of_file(path)).collect())
     }
 
     /// Takes over what the watcher of an earlier agent decided last. A note that is damaged is set aside: its pod is then

@@ -57,7 +57,9 @@ impl Loop {
         self.metrics.source_read(Source::Manifests, now);
         self.decide_undecided(&scan.pods, scan.is_complete, now);
         let mut wanted: BTreeMap<PodUid, Arc<Pod>> = scan.pods;
-        wanted.retain(|uid, _| !self.undecided.is_unread(uid));
+        // Not beside what runs of a pod of its name, of which nobody knows yet whether it is to go.
+        let undecided = &self.undecided;
+        wanted.retain(|uid, pod| !undecided.is_unread(uid) && !undecided.runs(&pod.full_name()));
         let mut going = Vec::new();
         let mut known = Vec::new();
         for (uid, entry) in &mut self.pods {

@@ -16,7 +16,7 @@ use crate::model::cgroup::{DesiredCgroup, ObservedCgroup};
 use crate::model::cgroup_name::{CgroupName, POD_PREFIX};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::pod::PodUid;
-use crate::sys::Root;
+use crate::sys::{FsError, Root};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -78,14 +78,11 @@ impl Loop {
         }
     }
 
-    pub(super) fn load_ownership(&mut self) {
-        match Root::host().list(self.paths.pods()) {
-            Ok(names) => self.ownership.load(&names),
-            Err(error) => {
-                let why = crate::observe::chain(&error);
-                self.told.node("StateUnreadable", why);
-            }
-        }
+    /// Without the list of records every pod would be somebody else's.
+    pub(super) fn load_ownership(&mut self) -> Result<(), FsError> {
+        let names = Root::host().list(self.paths.pods())?;
+        self.ownership.load(&names);
+        Ok(())
     }
 
     /// Whether a pod that is new to this state directory is left alone because somebody runs in its

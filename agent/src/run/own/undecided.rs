@@ -14,9 +14,13 @@ use crate::decide::pod_state::PodState;
 use crate::model::pod::{Pod, PodUid};
 use crate::runtime::{ContainerEnd, ContainerExit, ContainerId, ContainerRecord};
 use crate::sources::checkpoint::{self as stored, CheckpointError};
+use crate::sys::clock;
 
 /// How often it is tried to read what could not be read: a disk may take long to fail.
 const READ_AGAIN: Duration = Duration::from_secs(10);
+
+/// No further one is read in one go after this.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// A container that an earlier agent left, running or ended.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub(super) struct Undecided {
     unread: BTreeSet<PodUid>,
     /// When that is tried again, boottime.
     read_at: Duration,
+    /// The last one that was tried.
+    tried: Option<PodUid>,
 }
 
 impl Undecided {
@@ -48,6 +54,28 @@ impl Undecided {
 
     pub(super) fn is_unread(&self, uid: &PodUid) -> bool {
         self.unread.contains(uid)
+    }
+
+    /// Containers of a pod `namespace/name` are left.
+    pub(super) fn runs(&self, name: &str) -> bool {
+        let mut owners = self.left.values().flatten().map(|it| &it.record.owner);
+        owners.any(|it| {
+            let rest = name.strip_prefix(it.pod_namespace.as_str());
+            rest.and_then(|it| it.strip_prefix('/')) == Some(&it.pod_name)
+        })
+    }
+
+    pub(super) fn read_later(&mut self, now: Duration) {
+        self.read_at = now + READ_AGAIN;
+    }
+
+    /// Those that are unread, those first that were not tried last.
+    fn in_turn(&self) -> Vec<PodUid> {
+        let is_after = |it: &&PodUid| self.tried.as_ref().is_none_or(|tried| *it > tried);
+        let (mut next, first): (Vec<&PodUid>, Vec<&PodUid>) =
+            self.unread.iter().partition(is_after);
+        next.extend(first);
+        next.into_iter().cloned().collect()
     }
 
     pub(super) fn add_unread(&mut self, uid: PodUid) {
@@ -109,12 +137,21 @@ impl Loop {
         if self.undecided.unread.is_empty() || now < self.undecided.read_at {
             return;
         }
-        self.undecided.read_at = now + READ_AGAIN;
-        let without_notes = self.unread_notes();
-        let with_notes = self.undecided.unread.difference(&without_notes);
-        for uid in with_notes.cloned().collect::<Vec<_>>() {
+        self.undecided.read_later(now);
+        // Where these cannot be listed nothing can be said of any pod.
+        let Ok(without_notes) = self.unread_notes() else {
+            return;
+        };
+        for uid in self.undecided.in_turn() {
+            if clock::boottime().saturating_sub(now) > LONGEST {
+                return;
+            }
+            if without_notes.contains(&uid) {
+                continue;
+            }
+            self.undecided.tried = Some(uid.clone());
             let record = self.paths.pod_record(&uid);
-            let read = stored::read(&record, PodState::KIND, PodState::VERSION);
+            let read = stored::read_once(&record, PodState::KIND, PodState::VERSION);
             if read.as_ref().is_err_and(|it| !it.is_damage()) {
                 continue;
             }
