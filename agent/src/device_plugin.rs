@@ -189,6 +189,11 @@ pub enum Answer {
 pub enum PluginError {
     #[error("no device plugin is connected for {resource}")]
     NotConnected { resource: String },
+    #[error(
+        "the device plugin of {resource} leaves {} questions unanswered",
+        limits::MAX_CALLS
+    )]
+    Busy { resource: String },
     /// The plugin's own error, or that of the connection to it.
     #[error("{method} of the device plugin of {resource} failed: {why}")]
     Failed {

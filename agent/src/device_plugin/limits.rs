@@ -26,6 +26,9 @@ pub const LIST_INTERVAL: Duration = Duration::from_millis(100);
 /// Questions to one plugin without an answer; more wait, as when all containers of a node start at once.
 pub const MAX_CALLS: usize = 32;
 
+/// How long a question waits for others to be answered.
+pub const MAX_CALL_WAIT: Duration = Duration::from_secs(30);
+
 /// Messages on their way between tasks. A list of devices of the largest size is 10 MB, so few.
 pub const QUEUE: usize = 64;
 

@@ -196,10 +196,11 @@ impl Registry {
         let places = Arc::clone(&current.call_places);
         let (channel, deadlines) = (current.channel.clone(), self.deadlines);
         self.calls.spawn(async move {
-            // Nobody closes it.
-            let place = places.acquire_owned().await;
-            let answer = calls::ask(&channel, question, &deadlines).await;
-            drop(place);
+            let place = tokio::time::timeout(limits::MAX_CALL_WAIT, places.acquire_owned());
+            let answer = match place.await {
+                Ok(_place) => calls::ask(&channel, question, &deadlines).await,
+                Err(_) => Err(PluginError::Busy { resource }),
+            };
             tokio::task::spawn_blocking(move || reply(answer));
         });
     }

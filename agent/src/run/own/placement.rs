@@ -368,8 +368,12 @@ impl Loop {
         let answers = std::mem::take(&mut open.answers);
         if open.is_asked(clock::boottime()) {
             open.is_over = true;
-        } else {
-            self.placement.open.remove(uid);
+        } else if let Some(closed) = self.placement.open.remove(uid) {
+            // What it was given may be what they were told of.
+            let others = self.placement.open.values_mut();
+            for other in others.filter(|it| it.waits_for_room) {
+                other.answers.forget(&closed.resources);
+            }
             self.let_others_ask(uid);
         }
         answers

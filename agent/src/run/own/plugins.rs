@@ -23,8 +23,8 @@ use crate::runtime::ContainerId;
 use crate::sources::device_node;
 use crate::sys::{Root, clock};
 
-/// The longest deadline of a call is 2 min: an answer that is not here after this was lost.
-pub(super) const ANSWER_LOST: Duration = Duration::from_secs(150);
+/// A call waits for 30 s at most, and its longest deadline is 2 min: an answer that is not here after this was lost.
+pub(super) const ANSWER_LOST: Duration = Duration::from_secs(180);
 
 /// A start that waits for what plugins have to prepare.
 #[derive(Clone, Debug, Default)]

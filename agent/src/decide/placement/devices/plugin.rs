@@ -61,6 +61,11 @@ impl PluginAnswers {
         self.0.insert(question, answer);
     }
 
+    /// What plugins of these resources have said counts no more.
+    pub fn forget(&mut self, resources: &BTreeSet<String>) {
+        self.0.retain(|it, _| !resources.contains(it.resource()));
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }
