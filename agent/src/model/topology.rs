@@ -201,7 +201,7 @@ impl Topology {
                 .iter()
                 .filter(|it| it.level >= 3 && it.shared_cpus.contains(cpu))
                 .max_by_key(|it| it.level);
-            let shared = cache.and_then(|it| least_online(Some(&it.shared_cpus), &online));
+            let shared = cache.and_then(|it| least_online(&it.shared_cpus, &online));
             let llc = match shared {
                 Some(least) => LlcId(least.0),
                 None => packages.get(&package).copied().unwrap_or(LlcId(cpu.0)),
@@ -287,8 +287,8 @@ impl Topology {
     }
 }
 
-fn least_online(cpus: Option<&CpuSet>, online: &CpuSet) -> Option<CpuId> {
-    cpus?.intersection(online).iter().next()
+fn least_online(cpus: &CpuSet, online: &CpuSet) -> Option<CpuId> {
+    cpus.intersection(online).iter().next()
 }
 
 fn numa_nodes(facts: &TopologyFacts, online: &CpuSet) -> BTreeMap<NumaNodeId, NumaNode> {

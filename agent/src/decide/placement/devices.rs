@@ -293,6 +293,11 @@ impl DeviceManager {
         self.books.containers.keys()
     }
 
+    /// See [`DeviceBooks::prepared`].
+    pub fn prepared(&self) -> &BTreeSet<String> {
+        &self.books.prepared
+    }
+
     /// Plugins that want to know before the container starts, and with which devices; those that are away included.
     pub fn pre_starts(&self, pod: &PodUid, container: &str) -> Vec<(String, Ids)> {
         let held = self.allocations_of(pod, container).into_iter().flatten();
@@ -327,14 +332,11 @@ impl DeviceManager {
 
     /// The resources that containers of a pod ask for and hold nothing of.
     fn lacks<'a>(&self, pod: &'a Pod) -> impl Iterator<Item = &'a str> {
-        pod.all_containers().flat_map(|container| {
+        let is_lacking = |(container, name): &(&Container, &str)| {
             let held = self.allocations_of(&pod.uid, &container.name);
-            let limits = container.resources.limits.iter();
-            limits
-                .filter(|(name, amount)| is_extended_resource_name(name) && amount.is_positive())
-                .filter(move |(name, _)| !held.is_some_and(|it| it.contains_key(*name)))
-                .map(|(name, _)| name.as_str())
-        })
+            !held.is_some_and(|it| it.contains_key(*name))
+        };
+        requests(pod).filter(is_lacking).map(|(_, name)| name)
     }
 
     /// Whether a container that runs already can go on with what it holds: nothing but its request
@@ -530,6 +532,16 @@ impl DeviceManager {
         });
         pods.map(|(pod, _)| pod.clone()).collect()
     }
+}
+
+/// The device resources that containers of a pod ask for, each with its container.
+pub fn requests(pod: &Pod) -> impl Iterator<Item = (&Container, &str)> {
+    pod.all_containers().flat_map(|container| {
+        let limits = container.resources.limits.iter();
+        limits
+            .filter(|(name, amount)| is_extended_resource_name(name) && amount.is_positive())
+            .map(move |(name, _)| (container, name.as_str()))
+    })
 }
 
 /// Why an allocation ends before its end.

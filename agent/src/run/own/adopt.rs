@@ -150,13 +150,8 @@ impl Loop {
         for it in left {
             self.take_up(it, now);
         }
-        self.find_lost(now);
-        self.recover_evictions(now);
         let uids: Vec<PodUid> = self.pods.keys().cloned().collect();
-        for uid in &uids {
-            self.settle(uid, now);
-            self.thaw_adopted(uid);
-        }
+        self.settle_all(&uids, now);
         self.restore_placement();
         for cgroup in self.hands.plan.qos_cgroups() {
             self.register(&cgroup, false);
@@ -411,9 +406,19 @@ impl Loop {
         }
     }
 
+    /// Brings pods whose records were read, and whose containers are taken up, to what is there of them.
+    pub(super) fn settle_all(&mut self, uids: &[PodUid], now: Duration) {
+        self.find_lost(now);
+        self.recover_evictions(now);
+        for uid in uids {
+            self.settle(uid, now);
+            self.thaw_adopted(uid);
+        }
+    }
+
     /// Containers of a pod that should be alive and that the runtime does not know: a start that was decided
     /// and not begun is taken back; one that ran is over, and nobody can say how.
-    pub(super) fn settle(&mut self, uid: &PodUid, now: Duration) {
+    fn settle(&mut self, uid: &PodUid, now: Duration) {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
@@ -439,7 +444,7 @@ impl Loop {
     }
 
     /// An agent that died in its own freeze has left a pod so. What a stage of relief froze is thawed with it.
-    pub(super) fn thaw_adopted(&self, uid: &PodUid) {
+    fn thaw_adopted(&self, uid: &PodUid) {
         let Some(entry) = self.pods.get(uid).filter(|it| !it.instances.is_empty()) else {
             return;
         };

@@ -24,7 +24,7 @@ use crate::decide::eviction::admission::{Applicant, is_admitted};
 use crate::decide::eviction::facts::is_critical;
 use crate::decide::eviction::message::admission_message;
 use crate::decide::placement::admission::{Decided, Outcome};
-use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuestion};
+use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuestion, requests};
 use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
 use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
 use crate::decide::pod_state::PodState;
@@ -34,7 +34,6 @@ use crate::model::admission::{
     Admission, AdmissionReport, ContainerHoldings, MAX_RECORD_BYTES, Refusal, RefusalReason,
 };
 use crate::model::container::ContainerState;
-use crate::model::device::is_extended_resource_name;
 use crate::model::eviction::{Eviction, EvictionCause, Victim};
 use crate::model::kubelet_state::PodEntries;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
@@ -208,14 +207,6 @@ enum Room {
     IsNot(Refusal),
 }
 
-/// The device resources that containers of a pod ask for, once for each container.
-fn device_requests(pod: &Pod) -> impl Iterator<Item = &str> {
-    let limits = pod.all_containers().flat_map(|it| &it.resources.limits);
-    limits
-        .filter(|(name, amount)| is_extended_resource_name(name) && amount.is_positive())
-        .map(|(name, _)| name.as_str())
-}
-
 /// A resource of the pod for which another admission is open, or an earlier one of its own.
 fn asks_before(open: &BTreeMap<PodUid, OpenAdmission>, pod: &Pod, now: Duration) -> Option<String> {
     let others = open
@@ -224,8 +215,8 @@ fn asks_before(open: &BTreeMap<PodUid, OpenAdmission>, pod: &Pod, now: Duration)
     let taken: BTreeSet<&str> = others
         .flat_map(|(_, it)| it.resources.iter().map(String::as_str))
         .collect();
-    let first = device_requests(pod).find(|it| taken.contains(it));
-    first.map(str::to_owned)
+    let mut names = requests(pod).map(|(_, name)| name);
+    names.find(|it| taken.contains(it)).map(str::to_owned)
 }
 
 /// Why the pod is not let in while the node is short of something.
@@ -298,14 +289,14 @@ impl Loop {
         }
         let none = PluginAnswers::default();
         let answers = self.placement.open.get(uid).map_or(&none, |it| &it.answers);
-        let n_most = MAX_QUESTIONS + 2 * device_requests(pod).count();
+        let n_most = MAX_QUESTIONS + 2 * requests(pod).count();
         let decided = match decide(managers, pod, answers) {
             Outcome::Decided(decided) => decided,
             Outcome::Ask(question) if answers.len() < n_most => {
                 let why = format!("waits for the device plugin of {}", question.resource());
                 self.told.waits(&entry.pod_ref, &mut entry.waits, why);
                 let open = self.placement.open.entry(uid.clone()).or_default();
-                open.resources = device_requests(pod).map(str::to_owned).collect();
+                open.resources = requests(pod).map(|(_, name)| name.to_owned()).collect();
                 open.waits_for_room = false;
                 open.is_over = false;
                 if !open.is_asked(started) {
@@ -650,7 +641,7 @@ impl Loop {
         // Not `self.cpus`, which gives pods of an earlier policy the machine back.
         let cpus = self.placement.managers.cpu_state();
         let devices = self.placement.managers.devices.state();
-        let prepared = self.placement.managers.devices.books().prepared;
+        let prepared = self.placement.managers.devices.prepared().clone();
         let saved = (self.placement).save(&cpus, &self.memory, &devices, &prepared);
         match saved {
             Ok(()) => self.placement.is_unsaved = false,

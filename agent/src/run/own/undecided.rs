@@ -142,9 +142,10 @@ impl Loop {
         let Ok(without_notes) = self.unread_notes() else {
             return;
         };
+        let mut loaded = Vec::new();
         for uid in self.undecided.in_turn() {
             if clock::boottime().saturating_sub(now) > LONGEST {
-                return;
+                break;
             }
             if without_notes.contains(&uid) {
                 continue;
@@ -161,25 +162,29 @@ impl Loop {
                 Err(CheckpointError::File(error)) if error.is_gone() => {}
                 read => {
                     self.load_pod(uid.clone(), read);
-                    self.go_on(&uid, now);
+                    loaded.push(uid);
                 }
             }
         }
+        // One whose record is damaged is decided by its manifest.
+        loaded.retain(|uid| self.pods.contains_key(uid));
+        self.go_on(&loaded, now);
     }
 
-    /// A pod whose record was read late, as at a start. Not if it was damaged: then it is decided by its manifest.
-    fn go_on(&mut self, uid: &PodUid, now: Duration) {
-        if !self.pods.contains_key(uid) {
+    /// Pods whose records were read late, as at a start.
+    fn go_on(&mut self, uids: &[PodUid], now: Duration) {
+        if uids.is_empty() {
             return;
         }
-        for it in self.undecided.left.remove(uid).into_iter().flatten() {
-            self.take_up(it, now);
+        for uid in uids {
+            for it in self.undecided.left.remove(uid).into_iter().flatten() {
+                self.take_up(it, now);
+            }
         }
-        self.find_lost(now);
-        self.recover_evictions(now);
-        self.settle(uid, now);
-        self.thaw_adopted(uid);
+        self.settle_all(uids, now);
         self.reopen_unsettled();
-        self.register_pod(uid);
+        for uid in uids {
+            self.register_pod(uid);
+        }
     }
 }
