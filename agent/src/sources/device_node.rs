@@ -33,7 +33,7 @@ impl DeviceNodeError {
 /// What a directory of devices may hold, its own directories included: more than a cgroup can have rules.
 const MAX_BELOW: usize = 1024;
 
-/// Not looked into, as container runtimes have it (containerd, pkg/cri/opts, `WithDevices` of containerd 2).
+/// Left out, with what is below them, as by container runtimes (containerd 2, pkg/oci/utils_unix.go, `getDevices`).
 const NO_DEVICES: &[&str] = &[
     "pts",
     "shm",
@@ -93,15 +93,15 @@ fn devices_below(root: &Root, top: &Path) -> Result<Vec<PathBuf>, DeviceNodeErro
                 let path = top.to_owned();
                 return Err(DeviceNodeError::TooMany { path });
             }
+            if NO_DEVICES.contains(&name.as_str()) {
+                continue;
+            }
             let path = directory.join(&name);
             let file_type = match root.symlink_metadata(&path) {
                 Ok(metadata) => metadata.file_type(),
                 Err(error) if error.is_gone() => continue,
                 Err(error) => return Err(error.into()),
             };
-            if NO_DEVICES.contains(&name.as_str()) {
-                continue;
-            }
             if file_type.is_dir() {
                 directories.push(path);
             } else if file_type.is_char_device() || file_type.is_block_device() {
