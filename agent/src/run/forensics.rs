@@ -48,7 +48,8 @@ use scenes::{SceneOf, Scenes};
 pub(super) const RECORDS: &str = "oom";
 const COUNTS: &str = "oom-counts.json";
 
-/// Kills that wait for the thread: twice what a second brings in a storm.
+/// Kills that wait for the thread: twice what a second brings in a storm. They are boxed, since a bounded
+/// channel has all its places from the start.
 const QUEUE: usize = 2048;
 
 /// Between two writes of one record, and of the counts: in a storm that is how much an agent that
@@ -429,7 +430,7 @@ struct Keeper {
     metrics: Metrics,
     open: BTreeMap<RecordId, Open>,
     /// Kills whose scene is to be read, and the scenes that were.
-    to_read: SyncSender<Kill>,
+    to_read: SyncSender<Box<Kill>>,
     scenes: Receiver<SceneOf>,
     /// When the counts are to be saved, and when they last were.
     counts_due: Option<Duration>,
@@ -517,7 +518,8 @@ impl Keeper {
             }
             None => Open {
                 record: self.record(&kill, now),
-                awaits_scene: !is_stale(&kill, now) && self.to_read.try_send(kill.clone()).is_ok(),
+                awaits_scene: !is_stale(&kill, now)
+                    && self.to_read.try_send(Box::new(kill.clone())).is_ok(),
                 until,
                 is_on_disk: false,
                 is_changed: true,

@@ -545,11 +545,7 @@ impl Loop {
             Event::Pressure => {}
             Event::Swept => return None,
             Event::Emptied => self.removals.hurry(),
-            Event::PluginAnswered {
-                pod,
-                question,
-                answer,
-            } => self.plugin_answered(&pod, question, answer),
+            Event::PluginAnswered(answered) => self.plugin_answered(*answered),
             Event::PreStarted {
                 id,
                 resource,
@@ -563,7 +559,7 @@ impl Loop {
             }
             Event::CpusChanged => return Some(Scope::All),
             Event::Programs(programs) => {
-                self.programs_loaded(programs);
+                self.programs_loaded(*programs);
             }
             Event::Shutdown => {}
         }

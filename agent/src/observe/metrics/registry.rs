@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 use super::histogram::HistogramVec;
@@ -119,6 +120,17 @@ const fn is_fractional(unit: Unit) -> bool {
     )
 }
 
+/// The crate keeps the help of a family with each of its series: here it is not known yet.
 fn opts(family: &Family) -> Opts {
-    Opts::new(family.name, family.help)
+    Opts::new(family.name, "-")
+}
+
+/// Gives families their help, where they are written down.
+pub(super) fn set_help(families: &mut [MetricFamily]) {
+    let known: BTreeMap<_, _> = table().iter().map(|it| (it.name, it.help)).collect();
+    for family in families {
+        if let Some(help) = known.get(family.name()) {
+            family.set_help((*help).to_owned());
+        }
+    }
 }

@@ -44,7 +44,7 @@ impl Scenes {
     }
 
     /// Until nobody asks any more, or nobody wants to know.
-    pub(super) fn work(&self, asked: &Receiver<Kill>, read: &Sender<SceneOf>) {
+    pub(super) fn work(&self, asked: &Receiver<Box<Kill>>, read: &Sender<SceneOf>) {
         for kill in asked {
             let is_late = is_stale(&kill, clock::boottime());
             let scene = SceneOf {

@@ -67,7 +67,7 @@ impl Place {
     }
 
     /// What the thread works with, and both ends of the one that would read scenes.
-    fn keeper(&self, metrics: &Metrics) -> (Keeper, Receiver<Kill>, Sender<SceneOf>) {
+    fn keeper(&self, metrics: &Metrics) -> (Keeper, Receiver<Box<Kill>>, Sender<SceneOf>) {
         let directory = self.0.path(RECORDS);
         let (ring, _) = OomRing::open(&directory, ROOM).unwrap();
         let (to_read, asked) = mpsc::sync_channel(QUEUE);

@@ -14,6 +14,9 @@ use crate::runtime::{ContainerId, RuntimeEvent};
 /// listener's threads, never the kernel: its records wait in their rings meanwhile.
 pub(super) const QUEUE: usize = 4096;
 
+// The channel has all its places from the start, each as large as the largest event.
+const _: () = assert!(QUEUE * size_of::<Event>() <= 384 << 10);
+
 #[derive(Debug)]
 pub(super) enum Event {
     Runtime(RuntimeEvent),
@@ -39,12 +42,7 @@ pub(super) enum Event {
     Pressure,
     /// There is a new sweep to show.
     Swept,
-    /// A device plugin was asked in the admission of a pod, and this is what it said.
-    PluginAnswered {
-        pod: PodUid,
-        question: PluginQuestion,
-        answer: PluginAnswer,
-    },
+    PluginAnswered(Box<PluginAnswered>),
     /// A device plugin was told of the start of a container, and this is what it said.
     PreStarted {
         id: ContainerId,
@@ -57,8 +55,16 @@ pub(super) enum Event {
     Emptied,
     /// Kernel events were lost: look at everything.
     Lost,
-    Programs(Programs),
+    Programs(Box<Programs>),
     Shutdown,
+}
+
+/// A device plugin was asked in the admission of a pod, and this is what it said.
+#[derive(Debug)]
+pub(super) struct PluginAnswered {
+    pub(super) pod: PodUid,
+    pub(super) question: PluginQuestion,
+    pub(super) answer: PluginAnswer,
 }
 
 pub(super) type Sender = mpsc::SyncSender<Event>;

@@ -73,7 +73,7 @@ pub(super) fn tell_loop(
                 }
                 return true;
             }
-            News::Programs(programs) => Event::Programs(programs),
+            News::Programs(programs) => Event::Programs(Box::new(programs)),
             // The loop makes and removes them itself.
             News::Made { .. } | News::Met { .. } | News::Entered(_) | News::Gone(_) => return true,
             // A full channel means that the loop has enough reason to look.

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Loop;
+use super::event::PluginAnswered;
 use super::plugins::ANSWER_LOST;
 use super::pods::PodEntry;
 use super::pressure::Pressure;
@@ -24,7 +25,7 @@ use crate::decide::eviction::admission::{Applicant, is_admitted};
 use crate::decide::eviction::facts::is_critical;
 use crate::decide::eviction::message::admission_message;
 use crate::decide::placement::admission::{Decided, Outcome};
-use crate::decide::placement::devices::{PluginAnswer, PluginAnswers, PluginQuestion, requests};
+use crate::decide::placement::devices::{PluginAnswers, PluginQuestion, requests};
 use crate::decide::placement::managers::{Managers, PlacementError, PlacementSettings};
 use crate::decide::placement::record::{AdmissionInput, AdmissionRecord, decide};
 use crate::decide::pod_state::PodState;
@@ -503,24 +504,24 @@ impl Loop {
     }
 
     /// A plugin has said something in the admission of a pod.
-    pub(super) fn plugin_answered(
-        &mut self,
-        uid: &PodUid,
-        question: PluginQuestion,
-        answer: PluginAnswer,
-    ) {
-        if let Some(open) = self.placement.open.get_mut(uid) {
+    pub(super) fn plugin_answered(&mut self, answered: PluginAnswered) {
+        let PluginAnswered {
+            pod: uid,
+            question,
+            answer,
+        } = answered;
+        if let Some(open) = self.placement.open.get_mut(&uid) {
             let is_awaited = open
                 .asked
                 .take_if(|(asked, _)| *asked == question)
                 .is_some();
             if open.is_over && is_awaited {
-                self.close(uid);
+                self.close(&uid);
             } else if !open.is_over {
                 open.answers.insert(question, answer);
             }
         }
-        if let Some(entry) = self.pods.get_mut(uid) {
+        if let Some(entry) = self.pods.get_mut(&uid) {
             entry.is_dirty = true;
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::Loop;
-use super::event::{Event, Sender};
+use super::event::{Event, PluginAnswered, Sender};
 use super::pods;
 use crate::decide::placement::devices::{PluginAnswer, PluginQuestion};
 use crate::device_plugin::{
@@ -152,11 +152,11 @@ impl Loop {
                 let took = clock::boottime().saturating_sub(started);
                 metrics.device_allocated(&resource, took);
             }
-            Event::PluginAnswered {
+            Event::PluginAnswered(Box::new(PluginAnswered {
                 pod,
                 question,
                 answer: answer_of(answer),
-            }
+            }))
         });
     }
 
