@@ -364,6 +364,11 @@ pub struct NodeReading {
     /// Kernel memory that can be had back, `SReclaimable`.
     #[serde(default)]
     pub slab_reclaimable: Option<u64>,
+    /// Free memory that CPUs keep in lists of their own (`struct per_cpu_pages`), which neither `MemFree` nor
+    /// `MemAvailable` has in it: from Linux 6.7 on up to an eighth of a zone, where much was freed at once. Read
+    /// where a pod was evicted for memory, before another is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_of_cpus: Option<u64>,
     /// Sum of the low watermarks of the zones: below it the kernel reclaims.
     pub low_watermark: Option<u64>,
     /// Bytes of a page, the unit of refaults; `None` is taken as 4096.
@@ -404,6 +409,7 @@ impl NodeReading {
             pids: fast.pids,
             stall: fast.stall,
             kubepods_stall: fast.kubepods_stall,
+            free_of_cpus: None,
             nodefs: None,
             swap_free: None,
             ..*self

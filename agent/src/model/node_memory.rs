@@ -93,6 +93,14 @@ pub fn low_watermark_pages(zoneinfo: &str) -> Option<u64> {
     marks.reduce(u64::saturating_add)
 }
 
+/// Free pages in the lists of all CPUs.
+pub fn free_pages_of_cpus(zoneinfo: &str) -> u64 {
+    let counts = zoneinfo
+        .lines()
+        .filter_map(|line| number::<u64>(line.trim_start().strip_prefix("count: ")?, "pages").ok());
+    counts.fold(0, u64::saturating_add)
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
 mod tests {
@@ -119,6 +127,16 @@ mod tests {
         assert_eq!(found.usage, (4096 + 4016) << 10);
         assert_eq!(found.working_set(), (4096 + 1016) << 10);
         assert_eq!((found.active_file, found.dirty), (1000 << 10, 10 << 10));
+    }
+
+    #[test]
+    fn free_pages_of_cpus_are_counted_over_zones() {
+        let zones = "Node 0, zone    DMA32\n  pages free     699221\n        min      9046\n  pagesets\n    \
+                     cpu: 0\n              count:    0\n              high:     0\n    cpu: 1\n              \
+                     count:    16\nNode 0, zone   Normal\n      nr_free_pages 7\n  pagesets\n    cpu: 0\n\
+                     \x20             count:    13930\n              high:     85211\n";
+        assert_eq!(free_pages_of_cpus(zones), 13_946);
+        assert_eq!(free_pages_of_cpus("Node 0, zone DMA\n"), 0);
     }
 
     #[test]

@@ -93,11 +93,15 @@ fn node_used(now: &NodeReading, before: Option<&NodeReading>, method: MemoryMeth
         return None;
     }
     let used = |method| node_used(now, before, method);
+    let free_of_cpus = now.free_of_cpus.unwrap_or(0);
     match method {
         // By those that are known.
         MemoryMethod::Least => MemoryMethod::MEASURED.into_iter().filter_map(used).max(),
         MemoryMethod::WorkingSet => Some(now.root?.working_set()),
-        MemoryMethod::Meminfo => Some(total.saturating_sub(now.memory_available?)),
+        MemoryMethod::Meminfo => {
+            let available = now.memory_available?.saturating_add(free_of_cpus);
+            Some(total.saturating_sub(available))
+        }
         // What is neither free nor on a list of files is not to be had: anonymous memory, slabs,
         // stacks, page tables, sockets, and the huge page pools. So none of them is asked for.
         MemoryMethod::Estimate => {
@@ -108,6 +112,7 @@ fn node_used(now: &NodeReading, before: Option<&NodeReading>, method: MemoryMeth
             let evidence = evidence(before, now, |it| (it.root, it.stall));
             let available = now
                 .memory_free?
+                .saturating_add(free_of_cpus)
                 .saturating_add(reclaimable(&root, evidence.as_ref()))
                 .saturating_sub(now.low_watermark.unwrap_or(0));
             Some(total.saturating_sub(available))

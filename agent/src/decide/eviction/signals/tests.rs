@@ -86,6 +86,14 @@ fn s2_huge_pages_and_kernel_memory_are_not_available() {
         ..reading
     };
     estimate(&reading, 5 * GI + half - 100 * MI);
+    // What CPUs keep in their lists is free.
+    estimate(
+        &NodeReading {
+            free_of_cpus: Some(200 * MI),
+            ..reading
+        },
+        5 * GI + half + 100 * MI,
+    );
     // Who wants dirty pages waits for the disk, and gets them.
     reading.root = reading.root.map(|it| MemoryUse { dirty: MI, ..it });
     estimate(&reading, 5 * GI + half - 100 * MI);

@@ -14,7 +14,9 @@ use crate::decide::eviction::rank::rank;
 use crate::decide::eviction::stall::{self, StallHold, StallInput, StallVerdict};
 use crate::decide::eviction::story::Deed;
 use crate::decide::eviction::{Action, Decision, NodeReclaim, Reaping, Relief, is_still_short};
-use crate::model::eviction::{Eviction, EvictionCause, NodeCondition, Signal, Snapshot, Victim};
+use crate::model::eviction::{
+    Eviction, EvictionCause, NodeCondition, NodeReading, Signal, Snapshot, StarvedResource, Victim,
+};
 use crate::model::forensics::LastEviction;
 use crate::model::pod::PodUid;
 use crate::model::record::PodRef;
@@ -165,11 +167,25 @@ impl Watcher {
         {
             return Acted::Waits;
         }
+        let is_of_memory = relief.threshold.signal.resource() == StarvedResource::Memory;
+        if is_of_memory && self.has_evicted_for_memory && !self.is_short_but_for_lists(relief) {
+            return Acted::Waits;
+        }
         let acted = self.evict(victim, snapshot);
+        self.has_evicted_for_memory |= is_of_memory;
         if acted == Acted::Killed && relief.threshold.signal == Signal::PidAvailable {
             self.reaping = Some(Reaping::default());
         }
         acted
+    }
+
+    /// Whether memory is short when what the last pod gave back counts that CPUs keep in their lists.
+    fn is_short_but_for_lists(&self, relief: &Relief) -> bool {
+        let node = NodeReading {
+            free_of_cpus: self.parts.reader.free_of_cpus(),
+            ..self.node
+        };
+        is_still_short(&self.parts.policy, &relief.threshold, &self.observe(&node))
     }
 
     /// Whether it is known whose files fill the disk now: those of the last victim are gone, and all

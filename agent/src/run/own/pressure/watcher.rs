@@ -115,11 +115,13 @@ pub(super) struct Watcher {
     pub(super) stall: StallState,
     pub(super) candidates: Arc<Vec<Candidate>>,
     /// The last whole reading, and the one some seconds before it.
-    node: NodeReading,
+    pub(super) node: NodeReading,
     pub(super) before: NodeReading,
     /// What the last pass but one saw.
     pub(super) last: Option<Snapshot>,
     pub(super) figures: BTreeMap<PodUid, PodFigures>,
+    /// Since memory is short a pod was evicted for it.
+    pub(super) has_evicted_for_memory: bool,
     pass_due: Duration,
     warm_until: Duration,
     /// Glances are not believed until then: a pass has just found nothing short.
@@ -229,6 +231,7 @@ impl Watcher {
             figures: BTreeMap::new(),
             pass_due: now,
             warm_until: Duration::ZERO,
+            has_evicted_for_memory: false,
             doubted_until: Duration::ZERO,
             seen: BTreeMap::new(),
             crossed: Vec::new(),
@@ -405,6 +408,8 @@ impl Watcher {
             kept.keep(&self.state, started);
         }
         self.tell_changes(&decision);
+        let mut met = self.state.met.iter().map(|it| it.threshold.signal);
+        self.has_evicted_for_memory &= met.any(|it| it.resource() == StarvedResource::Memory);
         if self.state.met.is_empty() {
             self.told_threshold = None;
             self.doubted_until = clock::boottime() + DOUBT;
