@@ -76,7 +76,7 @@ pub fn report(facts: &FactSheet, config: &Config, programs: &[ProgramCheck]) -> 
     ]);
     items.extend(locked_memory(facts));
     items.extend([
-        bpffs(facts),
+        bpffs(facts, own.is_some()),
         lockdown(facts),
         kubelet(facts, own.is_some()),
         agent(facts, config),
@@ -759,16 +759,37 @@ fn locked_memory(facts: &FactSheet) -> Option<CheckItem> {
     Some(CheckItem::degraded(NAME, found, so).with_remedy("LimitMEMLOCK=infinity"))
 }
 
-fn bpffs(facts: &FactSheet) -> CheckItem {
+fn bpffs(facts: &FactSheet, is_own: bool) -> CheckItem {
     const NAME: &str = "bpffs";
-    let consequence =
-        "kills while no agent runs are known from the kernel's counts alone, without their victims";
+    // Whose pods the agent runs are there until it has read them.
+    let consequence = match is_own {
+        true => {
+            "kills while no agent runs are known from the kernel's counts alone, without their victims"
+        }
+        false => {
+            "of the kills while no agent runs those are known, without their victims, whose container is still there"
+        }
+    };
     match &facts.bpffs {
         Bpffs::Mounted(path) => CheckItem::ok(NAME, path.display().to_string()),
         Bpffs::Elsewhere(path) => {
             let state = format!("bpf.pinDirectory {} is not on one", path.display());
             CheckItem::degraded(NAME, state, consequence)
                 .with_remedy("a directory below /sys/fs/bpf")
+        }
+        Bpffs::NotOfHost(path) => {
+            let state = format!("bpf.pinDirectory {} is on none of the host", path.display());
+            CheckItem::degraded(NAME, state, consequence)
+                .with_remedy("mount a bpffs at /sys/fs/bpf of the host, and that into a container")
+        }
+        Bpffs::LinksGone(path, programs) => {
+            let state = format!("{} lacks {}", path.display(), programs.join(", "));
+            let so = match programs.iter().any(|it| it.starts_with("oom_victim")) {
+                true => consequence,
+                false => "of a time without an agent less is known",
+            };
+            CheckItem::degraded(NAME, state, so)
+                .with_remedy("start the agent anew, which attaches what the kernel takes")
         }
         Bpffs::Mountable => {
             let held = facts.capabilities.as_ref();

@@ -9,11 +9,14 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use ballast::model::check::Bpffs;
 use ballast::model::event::{
     AttributionMethod, CgroupChange, CgroupEvent, CgroupLineage, ExitStatus, KernelEvent,
     OomConstraint, OomKill, ProcessChange, ProcessEvent, ProcessKey, StallEvent,
 };
-use ballast::sources::bpf::{LoadOptions, Pinning, ProgramState, Stream, Streams, WatchedRoot};
+use ballast::sources::bpf::{
+    self, LoadOptions, Pinning, ProgramState, Stream, Streams, WatchedRoot,
+};
 use ballast::sys::clock;
 use ballast_tests::wait::{patience, until};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -575,7 +578,7 @@ fn kills_while_nobody_reads_are_reported_by_the_next_reader() -> Result<()> {
         .streams
         .reports()
         .iter()
-        .filter(|it| it.state == ProgramState::Adopted);
+        .filter(|it| matches!(it.state, ProgramState::Adopted { .. }));
     assert_eq!(
         adopted.map(|it| it.stream).collect::<BTreeSet<_>>(),
         BTreeSet::from([Stream::Oom, Stream::Process])
@@ -728,7 +731,7 @@ fn what_is_half_pinned_foreign_or_broken_is_replaced() -> Result<()> {
         let reports = again.streams.reports().iter();
         reports
             .filter(|it| it.stream == stream)
-            .any(|it| it.state == ProgramState::Adopted)
+            .any(|it| matches!(it.state, ProgramState::Adopted { .. }))
     };
     assert!(!adopted(Stream::Oom) && adopted(Stream::Process));
     again.until("the kill that waited in the broken set", |it| {
@@ -771,12 +774,22 @@ fn a_program_that_an_adopted_set_lacks_is_attached_anew() -> Result<()> {
     let oom = names_in(&pins)?.first().context("a set")?.clone();
     let set = pins.0.join(&oom);
     for round in 1..=2 {
+        assert_eq!(bpf::why_no_pins_in(&pins.0), None);
         if round == 1 {
             fs::remove_file(set.join(victim))?;
+            let told = bpf::why_no_pins_in(&pins.0);
+            let Some(Bpffs::LinksGone(_, gone)) = &told else {
+                bail!("{told:?}");
+            };
+            assert!(
+                matches!(&gone[..], [it] if it.starts_with("oom_victim")),
+                "{gone:?}"
+            );
         } else {
             // What the kernel refused to somebody who may do nothing is tried again.
             fs::remove_file(set.join("oom_signal"))?;
             fs::create_dir(set.join("refused-0-oom_signal"))?;
+            assert_eq!(bpf::why_no_pins_in(&pins.0), None);
         }
         let mut again = Watcher::with(options.clone())?;
         assert_eq!(*again.streams.pinning(), Pinning::On);

@@ -1,6 +1,7 @@
 //! A record of every OOM kill, complete, and still there after the agent has died.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -212,6 +213,38 @@ fn pins_that_cannot_be_are_told() -> Result<()> {
     agent.put(&burst("one", 1)?)?;
     let kills = wait_kills(&agent, 1)?;
     assert!(oom_detail(&kills[0])?.record_id.is_some());
+    Ok(())
+}
+
+/// In a container that nobody gave the host's bpffs, be it that it has none or one of its own: said by `check` and by
+/// `status`, and nothing is pinned that would end with the container.
+#[cfg_attr(feature = "privileged", test)]
+fn pins_that_would_end_with_a_container_are_not_made() -> Result<()> {
+    let mut agent = Agent::new("forensics-contained")?;
+    for own in ["true", "mount -t bpf none /sys/fs/bpf"] {
+        let script = format!("umount /sys/fs/bpf && {own} && exec \"$@\"");
+        let container = ["unshare", "-m", "sh", "-ec", &script, "sh"];
+        agent.starter = container.map(str::to_owned).to_vec();
+        agent.start()?;
+        let is_told = |status: &Status| status.node.ebpf.not_pinned.is_some();
+        let status = agent.wait("it is told", is_told)?;
+        let why = status.node.ebpf.not_pinned.unwrap_or_default();
+        assert!(why.contains("on no bpffs of the host"), "{why}");
+        let inside = format!("/proc/{}/root", agent.pid().context("it runs")?);
+        let pins = agent.pin_directory.strip_prefix("/")?;
+        assert!(!Path::new(&inside).join(pins).exists(), "{own}");
+        agent.stop()?;
+        let output = agent.check_command()?.output()?;
+        let told = String::from_utf8_lossy(&output.stdout);
+        let line = told.lines().find(|it| it.contains("bpffs"));
+        let line = line.with_context(|| format!("{output:?}"))?;
+        assert!(line.contains("is on none of the host"), "{line}");
+    }
+    agent.starter.clear();
+    agent.start()?;
+    let is_pinned = |it: &Status| it.node.ebpf.not_pinned.is_none();
+    agent.wait("on the host it pins", is_pinned)?;
+    assert!(agent.pin_directory.exists());
     Ok(())
 }
 

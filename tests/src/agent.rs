@@ -250,6 +250,15 @@ impl Agent {
 
     /// `ballast run` with this agent's configuration.
     pub fn run_command(&self) -> Result<Command> {
+        self.started_as("run")
+    }
+
+    /// `ballast check`, started as the agent is.
+    pub fn check_command(&self) -> Result<Command> {
+        self.started_as("check")
+    }
+
+    fn started_as(&self, verb: &str) -> Result<Command> {
         let mut words = self.starter.clone();
         if let Some(n) = self.descriptors {
             words.extend([hog()?, "descriptors".to_owned(), n.to_string()]);
@@ -264,8 +273,7 @@ impl Agent {
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
-            .arg("run")
-            .arg("--config")
+            .args([verb, "--config"])
             .arg(self.write_config()?)
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null());

@@ -187,7 +187,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
 fn each_missing_thing_changes_its_own_item() {
     let own = config(OWN, "");
     type Take = fn(&mut FactSheet);
-    let rows: [(&str, CheckLevel, Take); 23] = [
+    let rows: [(&str, CheckLevel, Take); 25] = [
         ("kernel", CheckLevel::Degraded, |it| it.kernel = None),
         ("kernel", CheckLevel::Degraded, |it| {
             it.kernel = Some(KernelVersion::new(5, 7));
@@ -235,6 +235,12 @@ fn each_missing_thing_changes_its_own_item() {
         ("bpffs", CheckLevel::Ok, |it| it.bpffs = Bpffs::Mountable),
         ("bpffs", CheckLevel::Degraded, |it| {
             it.bpffs = Bpffs::Elsewhere("/var/lib/pins".into());
+        }),
+        ("bpffs", CheckLevel::Degraded, |it| {
+            it.bpffs = Bpffs::NotOfHost("/sys/fs/bpf/ballast".into());
+        }),
+        ("bpffs", CheckLevel::Degraded, |it| {
+            it.bpffs = Bpffs::LinksGone("/sys/fs/bpf/ballast".into(), vec!["oom_victim".into()]);
         }),
         ("lockdown", CheckLevel::Degraded, |it| {
             it.lockdown = Some(Lockdown::Confidentiality);

@@ -128,6 +128,10 @@ pub enum Bpffs {
     Mounted(PathBuf),
     /// The directory of pins, which is on another file system.
     Elsewhere(PathBuf),
+    /// None there, or one that ends with the container: this process sees other mounts than the host.
+    NotOfHost(PathBuf),
+    /// The directory of pins, and programs of an earlier agent whose link somebody removed there.
+    LinksGone(PathBuf, Vec<String>),
     /// The kernel has it.
     Mountable,
     Absent,

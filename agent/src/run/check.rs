@@ -55,8 +55,10 @@ pub(super) fn check_fitness(config: &Config) -> Result<(), RunError> {
 fn facts(config: &Config) -> FactSheet {
     let mut facts = probe::facts(&Root::host(), &config.socket);
     let pins = &config.bpf.pin_directory;
-    if facts.bpffs != Bpffs::Absent && !bpf::can_pin_in(pins) {
-        facts.bpffs = Bpffs::Elsewhere(pins.clone());
+    if facts.bpffs != Bpffs::Absent
+        && let Some(other) = bpf::why_no_pins_in(pins)
+    {
+        facts.bpffs = other;
     }
     if let (Mode::Own(own), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups) {
         facts.reserved_cgroups = reserved_facts(&config.kubelet, own.compat, found);
@@ -140,7 +142,7 @@ fn try_programs() -> Vec<ProgramCheck> {
 fn program_check(report: &ProgramReport, all: &[ProgramReport]) -> ProgramCheck {
     let (state, is_running) = match &report.state {
         ProgramState::Attached { hook } => (hook.clone(), true),
-        ProgramState::Adopted => ("adopted".to_owned(), true),
+        ProgramState::Adopted { hook } => (format!("{hook}, adopted"), true),
         ProgramState::Refused { reason } => (reason.clone(), false),
     };
     ProgramCheck {

@@ -123,8 +123,8 @@ pub(super) struct Programs {
     /// Of the program on the kubepods cgroup: `Err` says why it is not there. `None`: no cgroup2 hierarchy
     /// has kubepods.
     pub(super) device: Option<Result<(), String>>,
-    /// Kills are read, of these or of those of an earlier agent.
-    pub(super) reads_kills: bool,
+    /// One of these reports kills, or one of an earlier agent.
+    pub(super) reports_kills: bool,
     /// Why some were not even tried.
     pub(super) fault: Option<String>,
     /// Why none outlives the agent.
@@ -137,7 +137,7 @@ impl Programs {
         Self {
             reports: Vec::new(),
             device: None,
-            reads_kills: false,
+            reports_kills: false,
             fault: Some(crate::observe::chain(why)),
             not_pinned: None,
         }
@@ -470,7 +470,7 @@ impl Listener {
         (self.tell)(News::Programs(Programs {
             reports: self.streams.reports().to_vec(),
             device,
-            reads_kills: self.streams.reads(Stream::Oom),
+            reports_kills: self.streams.reports_kills(),
             fault,
             not_pinned: match self.streams.pinning() {
                 Pinning::Failed { reason } => Some(reason.clone()),

@@ -143,7 +143,7 @@ impl Publisher {
     ) {
         let reports = &programs.reports;
         self.programs(reports, metrics);
-        if !programs.reads_kills {
+        if !programs.reports_kills {
             counts.without_programs();
         }
         if let Some(why) = &programs.fault {
@@ -263,9 +263,9 @@ fn program_status(report: &ProgramReport, all: &[ProgramReport]) -> ProgramStatu
         ProgramState::Attached { hook } => {
             (status::ProgramState::Attached, Some(hook.clone()), None)
         }
-        ProgramState::Adopted => (
+        ProgramState::Adopted { hook } => (
             status::ProgramState::Attached,
-            Some("adopted from an earlier agent".to_owned()),
+            Some(format!("{hook}, adopted from an earlier agent")),
             None,
         ),
         ProgramState::Refused { reason } => {
@@ -285,12 +285,8 @@ fn program_status(report: &ProgramReport, all: &[ProgramReport]) -> ProgramStatu
 }
 
 fn hook_of(state: &ProgramState) -> Hook {
-    let ProgramState::Attached { hook } = state else {
-        return match state {
-            // Adopted links are those of the streams that are pinned: tp_btf wherever it loads.
-            ProgramState::Adopted => Hook::TpBtf,
-            _ => Hook::None,
-        };
+    let (ProgramState::Attached { hook } | ProgramState::Adopted { hook }) = state else {
+        return Hook::None;
     };
     let kind = hook.split('/').next().unwrap_or_default();
     Hook::ALL

@@ -32,6 +32,7 @@ use self::load::{Loader, Running};
 use self::older::{Older, Side, Twins};
 use self::pins::Pins;
 use super::btf::BtfError;
+use crate::model::check::Bpffs;
 use crate::model::event::{CgroupId, KernelEvent};
 use crate::model::kernel::effective_mask;
 use crate::sys::syscall::peek_ring;
@@ -105,7 +106,9 @@ pub enum ProgramState {
         hook: String,
     },
     /// Attached by an earlier agent and still running.
-    Adopted,
+    Adopted {
+        hook: String,
+    },
     Refused {
         reason: String,
     },
@@ -267,10 +270,16 @@ pub enum LoadError {
     Device { reason: String },
 }
 
-/// Whether pins in this directory, be it there or not, would be on a bpffs, which
-/// [`prepare_pin_directory`] can mount.
-pub fn can_pin_in(path: &Path) -> bool {
-    path.starts_with(pins::BPFFS) || pins::is_on_bpffs(path)
+/// `None`: what is pinned in this directory, be it there or not, outlives the agent and its container, on a bpffs
+/// that [`prepare_pin_directory`] may have to mount, and what an agent of this build has pinned there is whole.
+pub fn why_no_pins_in(path: &Path) -> Option<Bpffs> {
+    pins::why_not_in(path).or_else(|| {
+        let gone = PINNED
+            .into_iter()
+            .flat_map(|it| pins::gone_links(path, it, &set_name(it)));
+        let gone: Vec<_> = gone.map(str::to_owned).collect();
+        (!gone.is_empty()).then(|| Bpffs::LinksGone(path.into(), gone))
+    })
 }
 
 /// Makes the directory of pins, and mounts a bpffs at `/sys/fs/bpf` if it is there and none is.
@@ -402,11 +411,11 @@ impl Streams {
         running.chain(older.map(|it| (it.stream(), it.ring())))
     }
 
-    /// Whether events of a stream can be read, of this build's programs or those of an earlier one.
-    pub fn reads(&self, stream: Stream) -> bool {
+    /// Whether a program reports kills, of this build or of an earlier one.
+    pub fn reports_kills(&self) -> bool {
         let mut older = self.older.iter();
-        self.running.contains_key(&stream)
-            || older.any(|it| it.stream() == stream && it.is_readable())
+        self.reports.iter().any(ProgramReport::reports_kills)
+            || older.any(|it| it.stream() == Stream::Oom && it.is_readable())
     }
 
     /// The events of one stream that wait, oldest first, without records that no program writes.
@@ -724,7 +733,9 @@ mod tests {
 
     fn report(program: &'static str, fallback: Option<&'static str>) -> ProgramReport {
         let state = match fallback {
-            None => ProgramState::Adopted,
+            None => ProgramState::Adopted {
+                hook: String::new(),
+            },
             Some(_) => ProgramState::Refused {
                 reason: String::new(),
             },

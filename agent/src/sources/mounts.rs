@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use nix::sys::stat;
 use procfs::FromBufRead;
 
 use crate::model::cgroup_path::CgroupPath;
@@ -72,6 +73,32 @@ pub fn own_cgroup(root: &Root, controller: &str) -> Option<CgroupPath> {
     // The host's init is in the root, or right below it; seen from another namespace it is somewhere above.
     of("1").filter(|it| !it.contains("/.."))?;
     of("self")?.parse().ok()
+}
+
+/// Whether this process sees the mounts that PID 1 sees, of the host or of the container whose PIDs it sees. Yes where
+/// the kernel does not say.
+pub fn are_of_init(root: &Root) -> bool {
+    // No mount of one namespace has the id of one of another, and nobody has to be traced to read them.
+    let ids = |pid: &str| -> Option<BTreeSet<String>> {
+        let text = root.read_text(format!("/proc/{pid}/mountinfo")).ok()?;
+        let ids = text.lines().filter_map(|it| it.split(' ').next());
+        Some(ids.map(str::to_owned).collect())
+    };
+    match (ids("self"), ids("1")) {
+        (Some(own), Some(init)) => !own.is_disjoint(&init),
+        _ => true,
+    }
+}
+
+/// Whether PID 1 has something of a filesystem mounted. Yes where its mounts cannot be read.
+pub fn init_has(root: &Root, device: u64) -> bool {
+    let Ok(text) = root.read_text("/proc/1/mountinfo") else {
+        return true;
+    };
+    let device = format!("{}:{}", stat::major(device), stat::minor(device));
+    // "36 35 98:0 / /mnt rw - ...", proc_pid_mountinfo(5).
+    text.lines()
+        .any(|it| it.split(' ').nth(2) == Some(device.as_str()))
 }
 
 /// Opens every hierarchy; on a hybrid node the v2 mount too, as the tree without controllers.

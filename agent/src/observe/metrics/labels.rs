@@ -233,6 +233,7 @@ label!(
         TpBtf => "tp_btf",
         RawTracepoint => "raw_tp",
         Fentry => "fentry",
+        Fexit => "fexit",
         Kprobe => "kprobe",
         Iterator => "iter",
         /// On a cgroup.

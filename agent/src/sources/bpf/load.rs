@@ -78,6 +78,46 @@ fn update_watch(
     map.set(0, bytes, 0)
 }
 
+/// The program whose link a pinned set has for a duty, or else what it lacks.
+enum LinkOf {
+    Pinned(&'static Program),
+    /// Another program does it.
+    Needless,
+    /// The kernel refused it to an agent of these capabilities.
+    Refused(&'static Program, u64),
+    Gone(&'static Program),
+}
+
+impl LinkOf {
+    fn duty(duty: &'static Duty, links: &[&str], refused: &[(String, u64)]) -> Self {
+        let mut programs = duty.programs.iter();
+        if let Some(program) = programs.find(|it| links.contains(&it.name)) {
+            return Self::Pinned(program);
+        }
+        if duty.unless.is_some_and(|it| links.contains(&it)) {
+            return Self::Needless;
+        }
+        let program = &duty.programs[0];
+        match refused.iter().find(|it| it.0 == program.name) {
+            Some((_, capabilities)) => Self::Refused(program, *capabilities),
+            None => Self::Gone(program),
+        }
+    }
+}
+
+/// The programs of a stream whose link somebody removed from its pinned set.
+pub(super) fn gone(
+    stream: Stream,
+    links: &[&str],
+    refused: &[(String, u64)],
+) -> impl Iterator<Item = &'static str> {
+    let duties = DUTIES.iter().filter(move |it| it.stream == stream);
+    duties.filter_map(move |duty| match LinkOf::duty(duty, links, refused) {
+        LinkOf::Gone(program) => Some(program.name),
+        _ => None,
+    })
+}
+
 /// Takes over a stream that an earlier agent pinned. Where a program is missing that the kernel might
 /// take now, the stream is to be loaded anew: its link was removed, or this agent may do more.
 pub(super) fn adopt(
@@ -95,38 +135,28 @@ pub(super) fn adopt(
     };
     let mut programs = Vec::new();
     let mut links = Vec::new();
+    let names: Vec<&str> = pinned.links.iter().map(|it| it.0.as_str()).collect();
     for duty in DUTIES.iter().filter(|it| it.stream == stream) {
-        let found = duty.programs.iter().find_map(|program| {
-            let link = pinned.links.iter().find(|it| it.0 == program.name)?;
-            Some((program, link))
-        });
-        let (program, state, fallback) = match found {
-            Some((program, (_, link))) => {
-                if let Ok(info) = link.info() {
+        let (program, state, fallback) = match LinkOf::duty(duty, &names, &pinned.refused) {
+            LinkOf::Pinned(program) => {
+                let link = pinned.links.iter().find(|it| it.0 == program.name);
+                if let Some(info) = link.and_then(|it| it.1.info().ok()) {
                     programs.push((program.name, info.program_id()));
                 }
-                (program.name, ProgramState::Adopted, None)
+                let hook = program.hook.to_string();
+                (program.name, ProgramState::Adopted { hook }, None)
             }
-            None if duty
-                .unless
-                .is_some_and(|it| pinned.links.iter().any(|(name, _)| name == it)) =>
-            {
-                continue;
-            }
-            None => {
-                let program = duty.programs[0].name;
-                let mut notes = pinned.refused.iter();
-                match notes.find(|it| it.0 == program) {
-                    Some((_, then)) if capabilities & !then == 0 => {}
-                    Some(_) => return Err(LoadError::MayDoMore { program }),
-                    None => return Err(LoadError::LinkGone { program }),
-                }
+            LinkOf::Needless => continue,
+            LinkOf::Refused(program, then) if capabilities & !then == 0 => {
                 let reason = "refused when an earlier agent attached the programs".to_owned();
-                (
-                    program,
-                    ProgramState::Refused { reason },
-                    Some(duty.fallback),
-                )
+                let state = ProgramState::Refused { reason };
+                (program.name, state, Some(duty.fallback))
+            }
+            LinkOf::Refused(Program { name, .. }, _) => {
+                return Err(LoadError::MayDoMore { program: name });
+            }
+            LinkOf::Gone(Program { name, .. }) => {
+                return Err(LoadError::LinkGone { program: name });
             }
         };
         reports.push(ProgramReport {
@@ -372,12 +402,15 @@ enum Refusal {
 
 impl Refusal {
     fn of(error: &ProgramError) -> Self {
-        let error = match error {
-            ProgramError::LoadError { io_error, .. } => io_error,
-            ProgramError::SyscallError(error) => &error.io_error,
+        let (error, is_loaded) = match error {
+            ProgramError::LoadError { io_error, .. } => (io_error, false),
+            ProgramError::SyscallError(error) => (&error.io_error, true),
             _ => return Self::Lasting,
         };
         match error.raw_os_error().map(Errno::from_raw) {
+            // So many programs hang at the function as can (`BPF_MAX_TRAMP_LINKS`, include/linux/bpf.h); of a
+            // program to be loaded, that it is too large.
+            Some(Errno::E2BIG) if is_loaded => Self::OfTheMoment,
             Some(
                 Errno::EAGAIN
                 | Errno::EINTR

@@ -21,10 +21,13 @@ use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use ebpf_abi::VERSION;
 use nix::mount::{MsFlags, mount};
+use nix::sys::stat::stat;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use sha2::{Digest, Sha256};
 
-use super::Stream;
+use super::{Stream, load};
+use crate::model::check::Bpffs;
+use crate::sources::{mounts, probe};
 use crate::sys::{FsError, Root, durable};
 
 /// The one place where a bpffs is mounted when there is none.
@@ -36,6 +39,11 @@ pub enum PinsError {
     Mount { source: nix::Error },
     #[error("{} is not on a bpffs", .path.display())]
     NotBpffs { path: PathBuf },
+    #[error(
+        "{} is on no bpffs of the host: mount one at {BPFFS} there, and mount that into a container",
+        .path.display()
+    )]
+    NotOfHost { path: PathBuf },
     #[error(transparent)]
     Fs(#[from] FsError),
     #[error("pin {}", .path.display())]
@@ -77,13 +85,15 @@ impl Pins {
     /// Makes the directory, mounting a bpffs below `/sys/fs/bpf` if there is none.
     pub(super) fn open(path: &Path) -> Result<Self, PinsError> {
         let root = Root::host();
+        match why_not_in(path) {
+            None => {}
+            Some(Bpffs::NotOfHost(path)) => return Err(PinsError::NotOfHost { path }),
+            Some(_) => return Err(PinsError::NotBpffs { path: path.into() }),
+        }
         if path.starts_with(BPFFS) && !is_bpffs(Path::new(BPFFS)) {
             let none: Option<&str> = None;
             mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), none)
                 .map_err(|source| PinsError::Mount { source })?;
-        }
-        if !is_on_bpffs(path) {
-            return Err(PinsError::NotBpffs { path: path.into() });
         }
         root.create_dir_all(path)?;
         Ok(Self {
@@ -153,7 +163,7 @@ impl Pins {
 
     fn link_names(&self, set: &Path) -> Result<Vec<String>, PinsError> {
         let mut names = self.root.list(set)?;
-        names.retain(|it| ![RING, WATCH, LOSSES].contains(&&**it) && refused(it).is_none());
+        names.retain(|it| is_link(it));
         Ok(names)
     }
 
@@ -301,6 +311,24 @@ impl<'a> SetName<'a> {
     }
 }
 
+fn is_link(name: &str) -> bool {
+    ![RING, WATCH, LOSSES].contains(&name) && refused(name).is_none()
+}
+
+/// The programs of a pinned stream whose link somebody removed; none where nothing is pinned.
+pub(super) fn gone_links(directory: &Path, stream: Stream, set: &str) -> Vec<&'static str> {
+    let Ok(names) = Root::host().list(directory.join(set)) else {
+        return Vec::new();
+    };
+    let links: Vec<&str> = names
+        .iter()
+        .map(|it| &**it)
+        .filter(|it| is_link(it))
+        .collect();
+    let refused: Vec<_> = names.iter().filter_map(|it| refused(it)).collect();
+    load::gone(stream, &links, &refused).collect()
+}
+
 /// What the name of a note of [`PinSet::refused`] says.
 fn refused(name: &str) -> Option<(String, u64)> {
     let (capabilities, program) = name.strip_prefix(REFUSED)?.split_once('-')?;
@@ -308,11 +336,21 @@ fn refused(name: &str) -> Option<(String, u64)> {
     Some((program.to_owned(), capabilities))
 }
 
-/// Whether what is there of a path is on a bpffs.
-pub(super) fn is_on_bpffs(path: &Path) -> bool {
-    path.ancestors()
-        .find_map(|it| statfs(it).ok())
-        .is_some_and(|it| it.filesystem_type() == BPF_FS_MAGIC)
+/// Why nothing that is pinned in a directory, be it there or not, outlives the agent. In a container its own bpffs
+/// ends with it. Who sees other PIDs than the host's cannot tell whose one is that is mounted, and mounts none.
+pub(super) fn why_not_in(path: &Path) -> Option<Bpffs> {
+    let root = Root::host();
+    let sees_host = probe::namespaces(&root).is_initial_pid != Some(false);
+    if path.starts_with(BPFFS) && !is_bpffs(Path::new(BPFFS)) {
+        let is_of_host = sees_host && mounts::are_of_init(&root);
+        return (!is_of_host).then(|| Bpffs::NotOfHost(path.into()));
+    }
+    let there = path.ancestors().find(|it| statfs(*it).is_ok())?;
+    if !is_bpffs(there) {
+        return Some(Bpffs::Elsewhere(path.into()));
+    }
+    let is_of_host = stat(there).is_ok_and(|it| mounts::init_has(&root, it.st_dev));
+    (sees_host && !is_of_host).then(|| Bpffs::NotOfHost(path.into()))
 }
 
 fn is_bpffs(path: &Path) -> bool {

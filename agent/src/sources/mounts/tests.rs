@@ -1,4 +1,5 @@
 use super::*;
+use crate::sys::scratch::Scratch;
 
 fn mount(fs_type: &str, root: &str, at: &str, options: &str) -> Mount {
     Mount {
@@ -81,4 +82,35 @@ fn only_enabled_controllers_count() {
         parse_enabled_controllers(text),
         BTreeSet::from([ControllerName::from("memory")])
     );
+}
+
+#[test]
+fn what_init_has_mounted() {
+    let scratch = Scratch::new("init-mounts");
+    let root = Root::at(scratch.directory());
+    assert!(are_of_init(&root) && init_has(&root, 7), "nobody says");
+    for pid in ["1", "self"] {
+        root.create_dir_all(format!("/proc/{pid}"))
+            .expect("a directory");
+    }
+    let of_init = "36 35 0:31 / /sys/fs/bpf rw,relatime shared:9 - bpf bpf rw,mode=700\n\
+                   37 35 8:17 / /mnt rw - ext4 /dev/sdb1 rw\n";
+    scratch.write("proc/1/mountinfo", of_init);
+    assert!(are_of_init(&root), "nobody says of itself");
+    for ((major, minor), has) in [
+        ((0, 31), true),
+        ((8, 17), true),
+        ((0, 3), false),
+        ((31, 0), false),
+    ] {
+        let device = nix::sys::stat::makedev(major, minor);
+        assert_eq!(init_has(&root, device), has, "{major}:{minor}");
+    }
+    for (own, expected) in [
+        ("37 35 8:17 / / rw - ext4 /dev/sdb1 rw\n", true),
+        ("136 135 0:31 / /sys/fs/bpf rw - bpf bpf rw\n", false),
+    ] {
+        scratch.write("proc/self/mountinfo", own);
+        assert_eq!(are_of_init(&root), expected, "{own}");
+    }
 }
