@@ -685,9 +685,11 @@ fn loss(
         Capability::SysAdmin => Some("programs are not timed and bpffs cannot be mounted"),
         Capability::SysResource if is_own => Some("an oom_score_adj cannot be lowered"),
         Capability::SysPtrace => Some("files of processes of other users stay closed"),
-        Capability::DacReadSearch if is_own => Some("files of other users stay closed"),
+        Capability::DacReadSearch if is_own => Some(
+            "files of other users stay closed, and OOM kills of the host's are told without their cgroups",
+        ),
         Capability::DacReadSearch => Some(
-            "files of other users stay closed, and kills in pods beside the cgroup of all pods may be told as the host's",
+            "files of other users stay closed, kills in pods beside the cgroup of all pods may be told as the host's, and the host's without their cgroups",
         ),
         Capability::Kill if is_own => Some("containers of other users cannot be ended"),
         Capability::SetUid | Capability::SetGid if is_own => {

@@ -170,6 +170,7 @@ impl CgroupIndex {
             in_root: true,
             pod: self.names.pod_of(owner).cloned(),
             container: self.names.container_of(owner).cloned(),
+            outside: None,
         }
     }
 

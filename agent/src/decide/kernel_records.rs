@@ -146,6 +146,7 @@ pub fn missed_record(missed: &Missed, cgroup: &Attributed, handled: Handled) -> 
     };
     let why = match missed.cause {
         Cause::NoPrograms => "no eBPF program reports kills on this node",
+        Cause::Unwatched => "no agent ran, and no eBPF program was left to report it",
         Cause::Lost => "the kernel's report was lost",
     };
     let message = format!("{processes} killed by the OOM killer, nobody knows which: {why}");

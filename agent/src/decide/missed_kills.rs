@@ -29,11 +29,14 @@ use crate::model::event::{CgroupId, OomKill};
 pub const GRACE: Duration = Duration::from_secs(2);
 
 /// Processes killed, of which `known` are known. The one that is chosen first is counted twice where its
-/// whole cgroup goes (`oom_kill_process`, mm/oom_kill.c).
+/// whole cgroup goes (`oom_kill_process`, mm/oom_kill.c), unless it has exited by the second time. One at least dies
+/// each time.
 fn processes(counted: OomCount, known: u64) -> u64 {
     let OomCount { kills, group_kills } = counted;
-    let twice = group_kills.unwrap_or(known.min(kills / 2));
-    kills.saturating_sub(twice)
+    match group_kills {
+        Some(groups) => kills.saturating_sub(groups).max(groups.min(kills)),
+        None => kills - known.min(kills / 2),
+    }
 }
 
 /// Why a kill was not reported.
@@ -41,6 +44,8 @@ fn processes(counted: OomCount, known: u64) -> u64 {
 pub enum Cause {
     /// The kernel takes no program that reports kills.
     NoPrograms,
+    /// No agent ran, and no program was left to report it later.
+    Unwatched,
     /// The report was lost on its way.
     Lost,
 }
@@ -68,6 +73,8 @@ pub struct KillAccounts {
     is_unified: bool,
     /// No program reports kills.
     is_silent: bool,
+    /// None has before this agent began.
+    was_unwatched: bool,
     /// What earlier agents knew, of cgroups that have no account yet. `None`: none has counted on this node,
     /// so what the kernel has counted until now was nobody's to tell.
     before: Option<KillsByCgroup>,
@@ -89,6 +96,8 @@ struct Account {
     counted: u64,
     /// More was counted than is known: how much, and when that was read.
     open: Option<(Duration, u64)>,
+    /// It was killed while nobody watched.
+    was_unwatched: bool,
     is_removed: bool,
 }
 
@@ -144,6 +153,7 @@ impl KillAccounts {
     /// stays known: they may be in a tree that is looked at again.
     pub fn all_are_found(&mut self) {
         self.is_elsewhere = false;
+        self.was_unwatched = false;
         bound(self.before.get_or_insert_default());
     }
 
@@ -184,6 +194,11 @@ impl KillAccounts {
         self.is_silent = true;
     }
 
+    /// Nobody has reported kills until now, nor left a program that noted them.
+    pub fn nobody_watched(&mut self) {
+        self.was_unwatched = true;
+    }
+
     /// A cgroup that was just made.
     pub fn begin(&mut self, cgroup: CgroupId) {
         self.find_again(cgroup);
@@ -209,8 +224,26 @@ impl KillAccounts {
         };
         account.count(counted, now);
         let is_open = account.open.is_some();
+        account.was_unwatched = self.was_unwatched && is_open;
         self.accounts.insert(cgroup, account);
         is_open
+    }
+
+    /// A cgroup that could not be read when it was found. What is counted by now was nobody's to tell, unless an agent
+    /// before had an account of it. As [`KillAccounts::adopt`] else.
+    pub fn adopt_late(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) -> bool {
+        let before = self.before.as_ref().and_then(|it| it.get(&cgroup));
+        if before.is_some() {
+            return self.adopt(cgroup, counted, now);
+        }
+        self.early.remove(&cgroup);
+        let mut account = Account {
+            since: now,
+            ..Account::new(processes(counted, 0))
+        };
+        account.count(counted, now);
+        self.accounts.insert(cgroup, account);
+        false
     }
 
     /// It was lost, and what was counted of it is still compared.
@@ -255,6 +288,10 @@ impl KillAccounts {
         bound(&mut self.early);
     }
 
+    pub fn has(&self, cgroup: CgroupId) -> bool {
+        self.accounts.contains_key(&cgroup)
+    }
+
     /// A reading of the kernel's count. One of a cgroup without an account is left out. Whether something is
     /// counted that is not known, for the first time.
     pub fn count(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) -> bool {
@@ -297,9 +334,10 @@ impl KillAccounts {
     pub fn settle(&mut self, heard: Duration) -> Vec<Missed> {
         let mut missed = Vec::new();
         let has_programs = self.has_programs();
-        let cause = match has_programs {
-            true => Cause::Lost,
-            false => Cause::NoPrograms,
+        let cause = |was_unwatched| match (has_programs, was_unwatched) {
+            (false, _) => Cause::NoPrograms,
+            (true, true) => Cause::Unwatched,
+            (true, false) => Cause::Lost,
         };
         let is_over = |at: Duration| !has_programs || at.saturating_add(GRACE) <= heard;
         self.accounts.retain(|cgroup, account| {
@@ -312,10 +350,11 @@ impl KillAccounts {
                 missed.push(Missed {
                     cgroup: *cgroup,
                     n,
-                    cause,
+                    cause: cause(account.was_unwatched),
                     at,
                 });
             }
+            account.was_unwatched = false;
             account.open = None;
             account.look(heard.max(at));
             !(account.is_removed && account.open.is_none())
@@ -351,6 +390,7 @@ impl Account {
             since: Duration::ZERO,
             counted: 0,
             open: None,
+            was_unwatched: false,
             is_removed: false,
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::cgroup_path::CgroupPath;
+use super::event::{CgroupId, OomKill};
 use super::kube_cgroup::{self, ContainerKey, KubeLevel};
 use super::pod::{PodUid, QosClass};
 use super::record::{OomScope, PodRef};
@@ -94,6 +95,8 @@ pub struct Attributed {
     pub pod: Option<Arc<PodRef>>,
     /// The name of the owner's container; `None` as above.
     pub container: Option<Arc<str>>,
+    /// Of one outside of the pods, from the cgroup mount. `None`: it is gone, or nobody has looked.
+    pub outside: Option<Arc<str>>,
 }
 
 impl Attributed {
@@ -111,7 +114,8 @@ impl Attributed {
     /// The path of exactly the event's cgroup: that of one above it would name the wrong one.
     pub fn exact_path(&self) -> Option<&str> {
         let owner = self.owner.as_ref().filter(|_| self.is_exact);
-        owner.map(|it| it.path.as_str())
+        let path = owner.map(|it| it.path.as_str());
+        path.or(self.outside.as_deref())
     }
 }
 
@@ -135,6 +139,17 @@ pub struct OomAttribution {
 }
 
 impl OomAttribution {
+    /// Names the cgroups outside of the pods of the victim and of the limit.
+    pub fn name_outside(&mut self, kill: &OomKill, path_of: impl Fn(CgroupId) -> Option<Arc<str>>) {
+        let limit = self.limit.as_mut().zip(kill.limit_cgroup.as_ref());
+        let victim = (&mut self.victim, &kill.victim_cgroup);
+        for (it, lineage) in [victim].into_iter().chain(limit) {
+            if !it.in_root {
+                it.outside = path_of(lineage.cgroup_id);
+            }
+        }
+    }
+
     /// The victim's container, if its `memory.oom.group` decides what else is killed. `None`: it was in none, or
     /// what was full lies within it, and the rest of it goes on.
     pub fn group(&self) -> Option<&CgroupPath> {

@@ -360,6 +360,9 @@ impl Listener {
             locate,
             cgroups_first,
         } = outputs;
+        if !streams.reports_kills() {
+            shared.kill_counts.nobody_watched();
+        }
         Self {
             streams,
             device_directory,
@@ -668,6 +671,8 @@ impl Listener {
         let counts = &self.shared.kill_counts;
         let kill = &*self.with_reason(kill);
         let mut attribution = self.shared.index().attribute_kill(kill);
+        let outside = |it: CgroupId| counts.path_of(it);
+        attribution.name_outside(kill, outside);
         if let Some(is_first) = &self.is_first {
             let owner = attribution.victim.owner.as_ref();
             let container = owner.and_then(|it| it.container());

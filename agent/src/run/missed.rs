@@ -122,6 +122,11 @@ impl KillCounts {
         self.ring();
     }
 
+    /// See [`KillAccounts::nobody_watched`].
+    pub(super) fn nobody_watched(&self) {
+        self.accounts().nobody_watched();
+    }
+
     /// To be counted in the metrics by who holds [`KillCounts::telling`], the number of the last. How it was counted;
     /// `None`: it is no kill.
     pub(super) fn report(
@@ -172,7 +177,15 @@ impl KillCounts {
 
     pub(super) fn count(&self, cgroup: CgroupId, count: OomCount, now: Duration) {
         let count = self.unambiguous(count, || self.cgroups().get(&cgroup).cloned());
-        let is_open = self.accounts().count(cgroup, count, now);
+        let is_open = {
+            let cgroups = self.cgroups();
+            let mut accounts = self.accounts();
+            // It was found, and could not be read.
+            match !accounts.has(cgroup) && cgroups.contains_key(&cgroup) {
+                true => accounts.adopt_late(cgroup, count, now),
+                false => accounts.count(cgroup, count, now),
+            }
+        };
         if is_open {
             self.ring();
         }
@@ -191,6 +204,14 @@ impl KillCounts {
             },
             Some(true) | None => count,
         }
+    }
+
+    /// The path of a cgroup from the mount. `None`: it is gone, or this process may not look for it, which takes
+    /// `CAP_DAC_READ_SEARCH`.
+    pub(super) fn path_of(&self, cgroup: CgroupId) -> Option<Arc<str>> {
+        let memory = self.trees.get()?.of("memory")?;
+        let path = memory.dir.find(cgroup.0).ok()??;
+        Some(format!("/{}", path.display()).into())
     }
 
     /// Whether a container ended with a process of it that was killed `age` ago. v1 kills one alone. `None`: nobody
@@ -249,9 +270,12 @@ impl KillCounts {
             Origin::Found => {
                 // What is killed from now on may be counted already, and is reported later.
                 let now = clock::boottime();
-                if let Some(count) = oom_counters::read_once(trees, path) {
-                    let count = self.unambiguous(count, || Some(path.clone()));
-                    self.adopt(cgroup, path, count, now);
+                match oom_counters::read_once(trees, path) {
+                    Some(count) => {
+                        let count = self.unambiguous(count, || Some(path.clone()));
+                        self.adopt(cgroup, path, count, now);
+                    }
+                    None => self.watch(cgroup, path),
                 }
             }
         }
@@ -271,14 +295,20 @@ impl KillCounts {
     }
 
     pub(super) fn end(&self, cgroup: CgroupId) {
-        self.accounts().end(cgroup);
+        // First, so that no reading makes an account of it again.
         self.unwatch(cgroup);
+        self.accounts().end(cgroup);
     }
 
     /// A look at the tree has not found it.
     pub(super) fn lose(&self, cgroup: CgroupId) {
-        self.accounts().lose(cgroup);
         self.unwatch(cgroup);
+        self.accounts().lose(cgroup);
+    }
+
+    /// Those whose kills are compared.
+    pub(super) fn compared(&self) -> BTreeSet<CgroupId> {
+        self.cgroups().keys().copied().collect()
     }
 
     fn unwatch(&self, cgroup: CgroupId) {
@@ -447,6 +477,7 @@ impl Accountant {
         let event = missed_record(&missed, &cgroup, handled);
         let cause = match missed.cause {
             Cause::NoPrograms => MissedCause::NoPrograms,
+            Cause::Unwatched => MissedCause::Unwatched,
             Cause::Lost => MissedCause::Lost,
         };
         self.metrics

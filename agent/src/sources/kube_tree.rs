@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use nix::libc::EACCES;
+
 use crate::model::attribution::{Level, Owner};
 use crate::model::cgroup_name::CgroupDriver;
 use crate::model::cgroup_path::CgroupPath;
@@ -206,17 +208,16 @@ fn walk_below(
         let Some(level) = level_of(&path, root).filter(|_| !name.contains(':')) else {
             continue;
         };
-        let Some(child) = open(dir, &name)? else {
+        let is_container = matches!(level, Level::Container { .. });
+        let Some(id) = id_of(dir, &name)? else {
             continue;
         };
-        let is_container = matches!(level, Level::Container { .. });
-        let id = CgroupId(child.inode());
         let owner = Owner {
             level,
             path: path.clone(),
         };
         found(id, owner);
-        if !is_container {
+        if !is_container && let Some(child) = open(dir, &name)? {
             walk_below(&child, &path, root, found)?;
         }
     }
@@ -242,13 +243,17 @@ fn walk_misplaced(
             if !is_one && !may_hold_some {
                 continue;
             }
-            let Some(child) = open(&dir, &name)? else {
-                continue;
-            };
-            match level_of(&path, root) {
-                Some(level) if is_one => found(CgroupId(child.inode()), Owner { level, path }),
-                _ if may_hold_some => places.push((child, path)),
-                _ => {}
+            match level_of(&path, root).filter(|_| is_one) {
+                Some(level) => {
+                    if let Some(id) = id_of(&dir, &name)? {
+                        found(id, Owner { level, path });
+                    }
+                }
+                None if may_hold_some => {
+                    let child = open(&dir, &name)?;
+                    places.extend(child.map(|it| (it, path)));
+                }
+                None => {}
             }
         }
     }
@@ -297,9 +302,19 @@ fn children(dir: &Dir, path: &CgroupPath) -> Result<Vec<(String, CgroupPath)>, F
     Ok(names.into_iter().filter_map(child).collect())
 }
 
+/// `None`: it is gone, or somebody to whom it was given keeps it to himself.
 fn open(dir: &Dir, name: &str) -> Result<Option<Dir>, FsError> {
     match dir.open_dir(name) {
         Ok(child) => Ok(Some(child)),
+        Err(error) if error.is_gone() || error.errno() == Some(EACCES) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// `None`: it is gone.
+fn id_of(dir: &Dir, name: &str) -> Result<Option<CgroupId>, FsError> {
+    match dir.inode_of(name) {
+        Ok(inode) => Ok(Some(CgroupId(inode))),
         Err(error) if error.is_gone() => Ok(None),
         Err(error) => Err(error),
     }

@@ -251,6 +251,14 @@ impl Dir {
         Ok(u64::from(stat.stx_nlink).checked_sub(2))
     }
 
+    /// That of a sub-directory, which may be one that this process may not open.
+    pub fn inode_of(&self, name: &str) -> Result<u64, FsError> {
+        self.check_name(name, Operation::Stat)?;
+        let stat = fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+            .map_err(|e| self.failed(Operation::Stat, name, e.into()))?;
+        Ok(stat.st_ino)
+    }
+
     /// What `stat` says of a file's size, bytes.
     pub fn size_of(&self, name: &str) -> Result<u64, FsError> {
         self.check_name(name, Operation::Stat)?;

@@ -342,6 +342,38 @@ fn a_kill_that_no_agent_lived_to_compare_is_missed_once() -> Result<()> {
     })
 }
 
+/// Nor was any program left that noted it: nothing was lost.
+#[cfg_attr(feature = "privileged", test)]
+fn a_kill_that_nobody_watched_is_said_to_be_one() -> Result<()> {
+    everywhere("unwatched", |tree, agent| {
+        let pod = tree.pod(UID)?;
+        let container = limited(&pod, 35)?;
+        agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
+        agent.kill()?;
+        Streams::unpin_all(&agent.pin_directory)?;
+        let _program = container.run(&format!("{EATER_AS_CHILD}; exec sleep 3600"))?;
+        until("it is killed", || {
+            let n = cgroup::oom_kills(&container.path)?;
+            ensure!(n == 1, "{n} kills");
+            Ok(())
+        })?;
+        agent.start()?;
+        until("it is told", || {
+            let page = scrape::page(&agent.metrics, "/metrics")?;
+            let missed = |cause| page.value("ballast_oom_missed_kills_total", &[("cause", cause)]);
+            let counted = (missed("unwatched"), missed("lost"));
+            ensure!(counted == (Some(1.0), Some(0.0)), "{counted:?}");
+            let events = agent.events("oom")?;
+            let mut events = events
+                .iter()
+                .filter(|it| it.event.reason == "OomKillMissed");
+            let told = events.next().context("an event")?;
+            ensure!(told.event.message.contains("no agent ran"), "{told:#?}");
+            Ok(())
+        })
+    })
+}
+
 /// v2 kills the whole group, each member of which is told; v1 knows no groups.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_of_a_group_names_each_of_its_processes() -> Result<()> {

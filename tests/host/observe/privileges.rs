@@ -1,12 +1,16 @@
 //! What the agent tells as root with a few capabilities.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::kernel::effective_mask;
 use ballast::model::record::OomScope;
-use ballast::model::status::{ProgramState, Status};
+use ballast::model::status::{ContainerEntry, ProgramState, Status};
 use ballast_tests::agent::Agent;
+use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming};
 use ballast_tests::scrape::{free_address, text};
 use ballast_tests::wait::until;
@@ -98,4 +102,67 @@ fn with_the_capabilities_for_all_of_it_everything_is_told() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn with_the_capabilities_for_programs_alone_kills_are_told() -> Result<()> {
     check("least", "BPF,PERFMON")
+}
+
+/// Who was given a cgroup may keep others out of it: all others are known, and so is that one.
+#[cfg_attr(feature = "privileged", test)]
+fn a_cgroup_that_its_owner_keeps_to_himself_hides_no_other() -> Result<()> {
+    let tree = KubeTree::new("kept", Driver::Cgroupfs)?;
+    let pod = tree.pod(UID)?;
+    let kept = pod.container(Naming::Containerd, 502)?;
+    let other = pod.container(Naming::Containerd, 503)?;
+    let _programs = [kept.run("exec sleep 3600")?, other.run("exec sleep 3600")?];
+    keep(&cgroup::dir_of("memory", &kept.path))?;
+    let mut agent = Agent::observing("observe-kept", &tree)?;
+    agent.capabilities = Some(on_this_kernel("BPF,PERFMON"));
+    // Where kubelets are looked for.
+    let service = KeptService::make(&format!("/{}-service", agent.cgroup_root))?;
+    agent.start()?;
+    agent.wait("both are known, and the other is read", |it| {
+        let containers: Vec<_> = it.pods.iter().flat_map(|it| &it.containers).collect();
+        let of = |id: &str| containers.iter().find(|it| it.id.as_deref() == Some(id));
+        let is_read = |it: &&&ContainerEntry| it.usage.memory_bytes.is_some_and(|it| it.0 > 0);
+        of(&kept.id).is_some() && of(&other.id).as_ref().is_some_and(is_read)
+    })?;
+    assert_eq!(told_unreadable(&agent)?, 0);
+    let container = limited(&pod, 504)?;
+    eat(&container)?;
+    let kills = wait_kills(&agent, 1)?;
+    check_kill(&kills[0], &pod, &container, OomScope::Container)?;
+    drop(service);
+    Ok(())
+}
+
+fn told_unreadable(agent: &Agent) -> Result<usize> {
+    let events = agent.events("node")?;
+    let told = events
+        .iter()
+        .filter(|it| it.event.reason == "TreeUnreadable");
+    Ok(told.count())
+}
+
+/// Gives a directory to somebody who lets nobody else in.
+fn keep(directory: &Path) -> Result<()> {
+    chown(directory, Some(1000), Some(1000))?;
+    Ok(fs::set_permissions(
+        directory,
+        Permissions::from_mode(0o700),
+    )?)
+}
+
+struct KeptService(PathBuf);
+
+impl KeptService {
+    fn make(path: &str) -> Result<Self> {
+        let service = Self(cgroup::dir_of("memory", path));
+        fs::create_dir(&service.0)?;
+        keep(&service.0)?;
+        Ok(service)
+    }
+}
+
+impl Drop for KeptService {
+    fn drop(&mut self) {
+        fs::remove_dir(&self.0).ok();
+    }
 }

@@ -427,6 +427,10 @@ fn the_first_victim_of_a_whole_cgroup_is_counted_twice_by_the_kernel() {
         (2, None, 1, 0),
         (5, None, 1, 3),
         (4, Some(0), 2, 2),
+        // It had exited before it was counted again.
+        (1, Some(1), 0, 1),
+        (2, Some(2), 0, 2),
+        (3, Some(2), 0, 2),
         (4, None, 0, 4),
     ] {
         let mut accounts = accounts();
@@ -438,4 +442,43 @@ fn the_first_victim_of_a_whole_cgroup_is_counted_twice_by_the_kernel() {
         let n: u64 = settle(&mut accounts, 2100).iter().map(|(_, n)| n).sum();
         assert_eq!(n, expected, "{counted:?}, {n_reported} reported");
     }
+}
+
+#[test]
+fn what_could_not_be_read_when_it_was_found_begins_with_what_is_counted() {
+    let mut accounts = KillAccounts::new(false);
+    accounts.resume([(POD, 1)].into(), &KillsByCgroup::new(), Vec::new(), at(0));
+    accounts.all_are_found();
+    assert!(!accounts.adopt_late(CONTAINER, counted(3), at(100)));
+    assert_eq!(settle(&mut accounts, 9000), []);
+    assert!(accounts.count(CONTAINER, counted(4), at(9100)));
+    assert_eq!(settle(&mut accounts, 20_000), [(CONTAINER, 1)]);
+    // Of this one it is known how much was.
+    assert!(accounts.adopt_late(POD, counted(3), at(20_100)));
+    assert_eq!(settle(&mut accounts, 30_000), [(POD, 2)]);
+}
+
+#[test]
+fn a_kill_before_anybody_watched_was_not_lost() {
+    let cause = |watched: bool| {
+        let mut accounts = KillAccounts::new(false);
+        accounts.resume(
+            KillsByCgroup::new(),
+            &KillsByCgroup::new(),
+            Vec::new(),
+            at(0),
+        );
+        if !watched {
+            accounts.nobody_watched();
+        }
+        accounts.adopt(CONTAINER, counted(1), at(100));
+        accounts.all_are_found();
+        let causes = |missed: Vec<Missed>| missed.into_iter().map(|it| it.cause).collect();
+        let first: Vec<Cause> = causes(accounts.settle(at(9000)));
+        accounts.count(CONTAINER, counted(2), at(9100));
+        let later: Vec<Cause> = causes(accounts.settle(at(20_000)));
+        [first, later].concat()
+    };
+    assert_eq!(cause(false), [Cause::Unwatched, Cause::Lost]);
+    assert_eq!(cause(true), [Cause::Lost; 2]);
 }

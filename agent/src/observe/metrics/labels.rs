@@ -223,6 +223,7 @@ label!(
     /// Why an OOM kill was not reported.
     MissedCause {
         NoPrograms => "no_programs",
+        Unwatched => "unwatched",
         Lost => "lost",
     }
 );

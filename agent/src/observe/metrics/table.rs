@@ -314,7 +314,7 @@ const TABLE: &[Family] = &[
         &["namespace", "workload_kind", "workload"],
         "Kills by workload, which outlives its pods.").area(Oom).per(Cardinality::Workload),
     agent("ballast_oom_scope_kills_total", Counter, Count, &["scope", "qos"],
-        "Kills by whose limit was reached and the QoS class of the victim.").area(Oom),
+        "Kills in and outside of pods by whose limit was reached and the QoS class of the victim; without missed ones.").area(Oom),
     agent("ballast_oom_host_kills_total", Counter, Count, &["slice"],
         "Kills of processes outside pods.").area(Oom),
     agent("ballast_oom_last_node_kill_timestamp_seconds", Gauge, Timestamp, &["scope"],

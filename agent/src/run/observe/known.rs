@@ -1,6 +1,7 @@
 //! Which pods and containers there are, as the index of cgroups has them, under the names that somebody has told.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::tree::KubeTree;
@@ -118,6 +119,7 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
         .map(|mut pod| {
             let started = pod.containers.iter().filter_map(|it| it.started_at);
             pod.started_at = started.fold(pod.started_at, WallTime::min);
+            leave_out_left_behind(&mut pod.containers);
             pod.containers
                 .sort_by(|a, b| a.runtime_id.cmp(&b.runtime_id));
             as_before(pod)
@@ -126,6 +128,14 @@ pub(super) fn pods(tree: &KubeTree, before: &[Arc<KnownPod>], anew: bool) -> Vec
     // Sweeps look them up by their names.
     pods.sort_by(|a, b| a.pod.cmp(&b.pod));
     pods
+}
+
+/// A container's cgroup may stay when its successor of the same name is there: runtimes fail to remove one with
+/// processes in it. The successor is that of the latest attempt, or else the one with a process.
+fn leave_out_left_behind(containers: &mut Vec<KnownContainer>) {
+    containers.sort_by_key(|it| Reverse((it.restarts, it.pid.is_some(), it.started_at)));
+    let mut names = BTreeSet::new();
+    containers.retain(|it| it.name.is_empty() || names.insert(it.name.clone()));
 }
 
 /// What is known of one pod.
@@ -204,4 +214,56 @@ fn one_process(dir: &Dir) -> Option<u32> {
         let below = dir.list_dirs().ok()?;
         below.iter().find_map(|it| first(&dir.open_dir(it).ok()?))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(name: &str, id: &str, pid: Option<u32>, restarts: u32) -> KnownContainer {
+        KnownContainer {
+            name: name.to_owned(),
+            cgroup: CgroupPath::root(),
+            runtime_id: id.to_owned(),
+            image: String::new(),
+            started_at: None,
+            restarts,
+            oom_events: 0,
+            pid,
+        }
+    }
+
+    #[test]
+    fn of_two_cgroups_of_a_name_that_of_the_container_is_shown() {
+        let shown = |containers: &[KnownContainer]| {
+            let mut containers = containers.to_vec();
+            leave_out_left_behind(&mut containers);
+            let mut ids: Vec<_> = containers.into_iter().map(|it| it.runtime_id).collect();
+            ids.sort();
+            ids.concat()
+        };
+        let (old, new) = (
+            container("app", "a", None, 0),
+            container("app", "b", Some(7), 1),
+        );
+        assert_eq!(shown(&[old.clone(), new.clone()]), "b");
+        assert_eq!(shown(&[new.clone(), old]), "b");
+        // Somebody's process is left in the old one.
+        let occupied = container("app", "a", Some(6), 0);
+        assert_eq!(shown(&[occupied.clone(), new.clone()]), "b");
+        let begins = container("app", "b", None, 1);
+        assert_eq!(shown(&[occupied, begins]), "b");
+        // Nobody tells of attempts.
+        let (old, new) = (
+            container("app", "a", None, 0),
+            container("app", "b", Some(7), 0),
+        );
+        assert_eq!(shown(&[old, new.clone()]), "b");
+        let unnamed = ["c", "d"].map(|id| container("", id, None, 0));
+        let other = container("other", "e", None, 0);
+        assert_eq!(
+            shown(&[new, unnamed[0].clone(), unnamed[1].clone(), other]),
+            "bcde"
+        );
+    }
 }

@@ -41,8 +41,7 @@ impl Loop {
         let of_pods = pods.iter().map(|it| ContainerLabels::new(&it.pod, "", ""));
         let of_pods: Vec<_> = of_pods.filter(|it| self.metrics.knows(*it)).collect();
         self.metrics.sync_pods(of_containers.chain(of_pods), now);
-        // Nobody knows which pods there are before they are found.
-        if self.tree.place().is_some() {
+        if self.tree.is_known() {
             let live = self.tree.kernel.index().live();
             // Not those that are shown: a kill may be counted in a pod before it is.
             let mut there: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

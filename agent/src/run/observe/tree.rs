@@ -53,6 +53,8 @@ pub(super) struct KubeTree {
     pod_asker: OnceLock<KubeletAsker>,
     /// Only a walk can tell what there is.
     is_walk_wanted: AtomicBool,
+    /// The last walk has found what there is.
+    is_known: AtomicBool,
     /// What there is to show changed.
     is_changed: AtomicBool,
     /// There are pods or containers that no sweep has read.
@@ -104,6 +106,7 @@ impl KubeTree {
             asker: OnceLock::new(),
             pod_asker: OnceLock::new(),
             is_walk_wanted: AtomicBool::new(false),
+            is_known: AtomicBool::new(false),
             is_changed: AtomicBool::new(true),
             is_grown: AtomicBool::new(true),
             are_named: AtomicBool::new(false),
@@ -267,6 +270,11 @@ impl KubeTree {
         self.told().programs.take()
     }
 
+    /// Which pods there are is known.
+    pub(super) fn is_known(&self) -> bool {
+        self.place().is_some() && self.is_known.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_walk_wanted(&self) -> bool {
         self.is_walk_wanted.load(Ordering::Relaxed)
     }
@@ -289,7 +297,12 @@ impl KubeTree {
     }
 
     pub(super) fn set_place(&self, place: Option<Place>) {
-        self.told().place = place.map(Arc::new);
+        let place = place.map(Arc::new);
+        let before = std::mem::replace(&mut self.told().place, place.clone());
+        let roots = |it: Option<Arc<Place>>| it.map(|it| it.roots.clone());
+        if roots(before) != roots(place) {
+            self.is_known.store(false, Ordering::Relaxed);
+        }
     }
 
     fn made(&self, cgroup: &CgroupLineage, name: &str, origin: Origin) -> Made {
@@ -467,11 +480,13 @@ impl KubeTree {
         if walked.is_err() {
             self.is_walk_wanted.store(true, Ordering::Relaxed);
         }
+        self.is_known.store(walked.is_ok(), Ordering::Relaxed);
         walked
     }
 
     fn walk_once(&self) -> Result<(), FsError> {
         let place = self.place();
+        let compared = self.kernel.kill_counts.compared();
         let before = self.kernel.index().known();
         let mut found = Vec::new();
         for root in place.iter().flat_map(|it| &it.roots) {
@@ -500,6 +515,9 @@ impl KubeTree {
         // One may have been noted after its end was handled.
         let live = self.kernel.index().known().live;
         self.told().idle.retain(|it| live.contains(it));
+        for ended in compared.difference(&live) {
+            self.kernel.kill_counts.lose(*ended);
+        }
         Ok(())
     }
 

@@ -129,7 +129,8 @@ impl Loop {
             .into_iter()
             .flatten()
             .filter_map(|event| match event {
-                KernelEvent::Oom(kill) => Some(HostProcess::of(kill.victim)),
+                // One that was exiting has ended by itself.
+                KernelEvent::Oom(kill) if !kill.was_exiting => Some(HostProcess::of(kill.victim)),
                 _ => None,
             })
             .collect();

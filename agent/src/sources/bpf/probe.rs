@@ -61,7 +61,9 @@ pub(super) struct Duty {
 /// Without a program that tells of OOM kills.
 pub(super) const OOM_FALLBACK: &str = "kills in containers are known from the kernel's counts, without \
                                        their victims, on cgroup v1 but for those in cgroups that \
-                                       containers make; kills outside pods are not seen";
+                                       containers make, in mode observe but for those that end a \
+                                       container which is gone before it is looked at, within a \
+                                       second; kills outside pods are not seen";
 
 const P: Argument = Argument::Pointer;
 const S: Argument = Argument::Scalar;
