@@ -194,7 +194,7 @@ pub enum ContainerCgroup {
     Split(Vec<PathBuf>),
 }
 
-/// `securityContext.runAsUser`, `runAsGroup` and the groups of the pod.
+/// `securityContext.runAsUser`, `runAsGroup` and the groups of the pod and of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAs {
     pub uid: u32,

@@ -18,7 +18,6 @@ pub mod deleted_files;
 pub mod device_node;
 mod device_programs;
 pub mod disk_use;
-pub mod home;
 pub mod kube_tree;
 pub mod kubelet_process;
 pub mod kubelet_state;
@@ -35,6 +34,7 @@ pub mod psi;
 pub mod stats;
 pub mod sysfs;
 pub mod uevents;
+pub mod users;
 pub mod wakers;
 
 /// A kernel file could not be read, or says what its format does not allow.

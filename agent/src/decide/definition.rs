@@ -44,7 +44,7 @@ pub fn change(old: &Pod, new: &Pod, standing: Standing) -> Change {
 fn goes_on(old: &Pod, new: &Pod, standing: Standing) -> bool {
     (&old.namespace, &old.name) == (&new.namespace, &new.name)
         && old.volumes == new.volumes
-        && (&old.supplemental_groups, old.fs_group) == (&new.supplemental_groups, new.fs_group)
+        && groups(old) == groups(new)
         // The place of its cgroup.
         && qos_class(old) == qos_class(new)
         && are_equal_but(&old.init_containers, &new.init_containers, |old, new| {
@@ -54,6 +54,12 @@ fn goes_on(old: &Pod, new: &Pod, standing: Standing) -> bool {
         && are_equal_but(&old.containers, &new.containers, is_same_process)
         && (all_resources(old) == all_resources(new)
             || !standing.has_holdings && keeps_limits(old, new))
+}
+
+/// Those of all its processes.
+fn groups(pod: &Pod) -> (&[u32], Option<u32>, bool) {
+    let is_strict = pod.node_requirements.has_strict_groups;
+    (&pod.supplemental_groups, pod.fs_group, is_strict)
 }
 
 /// The same containers in the same order, each as `is_same` has it.

@@ -47,7 +47,7 @@ pub struct Node {
 
 impl Node {
     /// The node of an agent without an API server, on a machine of so many CPUs. It has the labels that
-    /// kubelet gives a node then. Containers are processes of the host and get no groups from an image.
+    /// kubelet gives a node then. Containers get no groups but those that their pod names, where it says so.
     pub fn standalone(
         name: &str,
         allocatable: &NodeAllocatable,

@@ -65,7 +65,7 @@ fn limits_programs_and_labels_change_in_place() {
 #[test]
 fn what_cannot_change_while_the_pod_is_there_begins_anew() {
     type Edit = fn(&mut Pod);
-    let cases: [(Edit, &str); 10] = [
+    let cases: [(Edit, &str); 11] = [
         (|it| it.name = "other".to_owned(), "metadata.name"),
         (
             |it| {
@@ -87,6 +87,10 @@ fn what_cannot_change_while_the_pod_is_there_begins_anew() {
         (
             |it| it.containers[0].run_as_user = Some(1),
             "spec.containers[0].securityContext",
+        ),
+        (
+            |it| it.node_requirements.has_strict_groups = true,
+            "what spec requires of its node",
         ),
         (
             |it| it.init_containers[0].args = vec!["1".to_owned()],

@@ -17,8 +17,8 @@ use crate::model::device::ContainerDevices;
 use crate::model::pod::{Container, HostPathKind, Pod, PodUid, Volume, VolumeSource};
 use crate::run::node::Node;
 use crate::runtime::{ContainerCgroup, ContainerId, ContainerOwner, ContainerSpec, RunAs};
-use crate::sources::home::home_of;
 use crate::sources::node_address;
+use crate::sources::users::{self, User};
 use crate::sys::tmpfs::mount_tmpfs;
 use crate::sys::{FsError, Root};
 
@@ -115,12 +115,15 @@ pub(super) fn container_spec(
         .ok_or_else(|| format!("nothing is known of container {name}"))?;
 
     let pod_dir = paths.pod_dir(&pod.uid);
-    let home = home_of(container.run_as_user.unwrap_or(0));
+    let user = users::user(container.run_as_user.unwrap_or(0));
     let address = address.map(|it| it.to_string());
     let base = BaseEnv {
         path: DEFAULT_PATH,
         hostname: &node.hostname,
-        home: home.as_deref().unwrap_or("/"),
+        home: user
+            .as_ref()
+            .and_then(|it| it.home.as_deref())
+            .unwrap_or("/"),
         address: address.as_deref(),
     };
     let mut process = env::process_args(container, &base).map_err(|error| error.to_string())?;
@@ -133,16 +136,6 @@ pub(super) fn container_spec(
     // Paths of volumes are not those that the pod asks for: there is no mount namespace.
     let own_dir = ("BALLAST_POD_DIR".to_owned(), pod_dir.display().to_string());
     process.env.push(own_dir);
-    let groups: BTreeSet<u32> = pod.supplemental_groups.iter().copied().collect();
-    let groups: Vec<u32> = groups.into_iter().chain(pod.fs_group).collect();
-    let run_as = match (container.run_as_user, container.run_as_group) {
-        (None, None) if groups.is_empty() => None,
-        (uid, gid) => Some(RunAs {
-            uid: uid.unwrap_or(0),
-            gid: gid.unwrap_or(0),
-            groups,
-        }),
-    };
     if container.run_as_non_root && container.run_as_user.unwrap_or(0) == 0 {
         return Err("runAsNonRoot is set and runAsUser is 0 or not set".to_owned());
     }
@@ -162,7 +155,7 @@ pub(super) fn container_spec(
             (true, [dir]) => ContainerCgroup::Unified(dir.clone()),
             _ => ContainerCgroup::Split(dirs),
         },
-        run_as,
+        run_as: run_as(pod, container, user.as_ref()),
         oom_score_adj: oom_score_adj(
             pod,
             entry.qos,
@@ -171,6 +164,32 @@ pub(super) fn container_spec(
             plan.settings.compat,
         ),
         spec_hash: spec_hash(status),
+    })
+}
+
+/// As container runtimes have it (containerd, pkg/oci/spec_opts.go: `WithUserID`, `WithAdditionalGIDs`): the groups of
+/// the user are those of its files, unless the pod names them. `user`: what the files say, if it is listed there.
+/// `None`: whom the agent runs as.
+fn run_as(pod: &Pod, container: &Container, user: Option<&User>) -> Option<RunAs> {
+    let named = || pod.supplemental_groups.iter().copied().chain(pod.fs_group);
+    if container.run_as_user.is_none()
+        && container.run_as_group.is_none()
+        && named().next().is_none()
+    {
+        return None;
+    }
+    let has_strict_groups = pod.node_requirements.has_strict_groups;
+    let listed = user.filter(|_| !has_strict_groups);
+    let groups: BTreeSet<u32> = named()
+        .chain(listed.into_iter().flat_map(|it| it.groups.iter().copied()))
+        .collect();
+    Some(RunAs {
+        uid: container.run_as_user.unwrap_or(0),
+        gid: container
+            .run_as_group
+            .or(user.map(|it| it.gid))
+            .unwrap_or(0),
+        groups: groups.into_iter().collect(),
     })
 }
 
@@ -235,4 +254,74 @@ pub(super) fn host_paths(
         is_wanted.then(|| (PathBuf::from(path), *kind))
     };
     pod.volumes.iter().filter_map(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::testing;
+
+    #[test]
+    fn a_user_has_its_groups_of_the_node_unless_the_pod_names_them() {
+        let listed = User {
+            home: None,
+            gid: 1001,
+            groups: BTreeSet::from([44, 105]),
+        };
+        type Edit = fn(&mut Pod);
+        type Groups<'a> = (u32, u32, &'a [u32]);
+        let cases: [(Edit, Option<&User>, Option<Groups>); 8] = [
+            (|_| {}, Some(&listed), None),
+            (
+                |it| it.containers[0].run_as_user = Some(1000),
+                Some(&listed),
+                Some((1000, 1001, &[44, 105])),
+            ),
+            (
+                |it| it.containers[0].run_as_user = Some(1000),
+                None,
+                Some((1000, 0, &[])),
+            ),
+            (
+                |it| {
+                    it.containers[0].run_as_user = Some(1000);
+                    it.containers[0].run_as_group = Some(7);
+                    it.supplemental_groups = vec![99, 44];
+                    it.fs_group = Some(8);
+                },
+                Some(&listed),
+                Some((1000, 7, &[8, 44, 99, 105])),
+            ),
+            (
+                |it| {
+                    it.containers[0].run_as_user = Some(1000);
+                    it.supplemental_groups = vec![99];
+                    it.node_requirements.has_strict_groups = true;
+                },
+                Some(&listed),
+                Some((1000, 1001, &[99])),
+            ),
+            (|it| it.fs_group = Some(8), None, Some((0, 0, &[8]))),
+            (
+                |it| it.containers[0].run_as_group = Some(7),
+                None,
+                Some((0, 7, &[])),
+            ),
+            (
+                |it| it.node_requirements.has_strict_groups = true,
+                Some(&listed),
+                None,
+            ),
+        ];
+        for (i, (edit, user, expected)) in cases.into_iter().enumerate() {
+            let mut pod = testing::pod("app {}");
+            edit(&mut pod);
+            let expected = expected.map(|(uid, gid, groups)| RunAs {
+                uid,
+                gid,
+                groups: groups.to_vec(),
+            });
+            assert_eq!(run_as(&pod, &pod.containers[0], user), expected, "case {i}");
+        }
+    }
 }
