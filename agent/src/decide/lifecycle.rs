@@ -38,7 +38,7 @@ use crate::model::container::{
     ContainerAction, ContainerKind, ContainerState, ContainerStatus, Deletion, PodPhase, SpecHash,
     StopReason,
 };
-use crate::model::pod::{Container, Pod, RestartPolicy};
+use crate::model::pod::{Container, Pod, Resources, RestartPolicy};
 
 /// What a decision is made from.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +158,7 @@ struct Slot<'a> {
     policy: RestartPolicy,
     /// Of the definition as it is now.
     spec_hash: SpecHash,
+    resources: &'a Resources,
 }
 
 impl<'a> Slot<'a> {
@@ -176,12 +177,13 @@ impl<'a> Slot<'a> {
             .iter()
             .map(|it| (ContainerKind::Main, it));
         init.chain(mains)
-            .map(|(kind, container): (_, &Container)| Self {
+            .map(|(kind, container): (_, &'a Container)| Self {
                 kind,
                 name: &container.name,
                 status: view.containers.iter().find(|it| it.name == container.name),
                 policy: restart_policy(view.pod, container),
                 spec_hash: spec_hash(container),
+                resources: &container.resources,
             })
             .collect()
     }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Slot;
 use crate::model::container::SpecHash;
+use crate::model::pod::Resources;
 
 /// Kubelet's `initialBackOff`; not configurable.
 const INITIAL: Duration = Duration::from_secs(10);
@@ -59,6 +61,9 @@ impl BackoffPolicy {
 pub struct BackoffEntry {
     /// The definition this counts for; another one has a clean record.
     pub spec_hash: SpecHash,
+    /// The resources this counts for: they may be why it kept ending. `None`: any, by a record of an earlier agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
     /// The wait after the instance that started last.
     pub delay: Duration,
     /// `CLOCK_BOOTTIME`.
@@ -80,14 +85,8 @@ impl BackoffState {
 
     /// The wait that holds a container back, whose last instance ended at `finished_at`. `None`: it
     /// may start.
-    pub(super) fn wait(
-        &self,
-        container: &str,
-        spec_hash: &SpecHash,
-        finished_at: Duration,
-        now: Duration,
-    ) -> Option<Wait> {
-        let entry = self.current(container, spec_hash, finished_at)?;
+    pub(super) fn wait(&self, slot: &Slot, finished_at: Duration, now: Duration) -> Option<Wait> {
+        let entry = self.current(slot, finished_at)?;
         let until = finished_at.saturating_add(entry.delay);
         (now < until).then_some(Wait {
             delay: entry.delay,
@@ -99,18 +98,18 @@ impl BackoffState {
     pub(super) fn count_restart(
         &mut self,
         policy: BackoffPolicy,
-        container: &str,
-        spec_hash: &SpecHash,
+        slot: &Slot,
         finished_at: Duration,
         now: Duration,
     ) {
         let delay = self
-            .current(container, spec_hash, finished_at)
+            .current(slot, finished_at)
             .map_or(policy.first(), |it| policy.after(it.delay));
         self.entries.insert(
-            container.to_owned(),
+            slot.name.to_owned(),
             BackoffEntry {
-                spec_hash: spec_hash.clone(),
+                spec_hash: slot.spec_hash.clone(),
+                resources: Some(slot.resources.clone()),
                 delay,
                 last_start: now,
             },
@@ -118,14 +117,15 @@ impl BackoffState {
     }
 
     /// The entry that still counts.
-    fn current(
-        &self,
-        container: &str,
-        spec_hash: &SpecHash,
-        finished_at: Duration,
-    ) -> Option<&BackoffEntry> {
-        self.entries.get(container).filter(|it| {
-            it.spec_hash == *spec_hash && finished_at.saturating_sub(it.last_start) <= FORGET_AFTER
+    fn current(&self, slot: &Slot, finished_at: Duration) -> Option<&BackoffEntry> {
+        let of_resources = |it: &BackoffEntry| {
+            let resources = it.resources.as_ref();
+            resources.is_none_or(|it| it == slot.resources)
+        };
+        self.entries.get(slot.name).filter(|it| {
+            it.spec_hash == slot.spec_hash
+                && of_resources(it)
+                && finished_at.saturating_sub(it.last_start) <= FORGET_AFTER
         })
     }
 }

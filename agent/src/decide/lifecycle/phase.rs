@@ -92,9 +92,7 @@ fn waiting(view: &PodView, index: usize, slot: &Slot, course: Course) -> Option<
                 return None;
             }
             let finished_at = termination.finished_at;
-            let wait = view
-                .backoff
-                .wait(slot.name, &slot.spec_hash, finished_at, view.now);
+            let wait = view.backoff.wait(slot, finished_at, view.now);
             Some(match wait {
                 Some(wait) => Waiting::CrashLoopBackOff {
                     delay: wait.delay,

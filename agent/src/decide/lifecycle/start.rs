@@ -107,14 +107,14 @@ fn start(view: &PodView, slot: &Slot, out: &mut Draft) {
         }
         ContainerState::NotStarted => attempt,
         ContainerState::Exited(termination) => {
-            let (hash, finished_at) = (&slot.spec_hash, termination.finished_at);
-            if let Some(wait) = view.backoff.wait(slot.name, hash, finished_at, view.now) {
+            let finished_at = termination.finished_at;
+            if let Some(wait) = view.backoff.wait(slot, finished_at, view.now) {
                 out.wake(wait.until);
                 return;
             }
             let policy = view.settings.backoff;
             out.backoff
-                .count_restart(policy, slot.name, hash, finished_at, view.now);
+                .count_restart(policy, slot, finished_at, view.now);
             attempt.saturating_add(1)
         }
     };

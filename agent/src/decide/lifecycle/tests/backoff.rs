@@ -85,6 +85,42 @@ fn a_new_definition_has_a_clean_record() {
     assert_eq!(waits(&mut story, 3, secs(1)), [0, 10, 20]);
 }
 
+/// They may be why it kept ending.
+#[test]
+fn other_resources_have_a_clean_record_and_end_nothing() {
+    let mut story = story(Always, "main:m=run");
+    waits(&mut story, 5, secs(1));
+    let limits = |story: &mut Story, memory: &str| {
+        let limit = memory.parse().expect("a quantity");
+        let limits = &mut story.pod.containers[0].resources.limits;
+        limits.insert("memory".to_owned(), limit);
+    };
+    story.status("m").state = ContainerState::Exited(Termination {
+        finished_at: story.now,
+        ..termination(ContainerExit::Code(1))
+    });
+    check("it waits", &story, "");
+    limits(&mut story, "64Mi");
+    check("no longer", &story, "start m#6");
+    assert_eq!(waits(&mut story, 3, secs(1)), [0, 10, 20]);
+    story.status("m").state = ContainerState::Running {
+        started_at: story.now,
+    };
+    limits(&mut story, "128Mi");
+    check("it runs on", &story, "");
+}
+
+#[test]
+fn a_record_without_resources_counts_for_all() {
+    let mut story = story(Always, "main:m=run");
+    waits(&mut story, 3, secs(1));
+    let mut json = serde_json::to_value(&story.backoff).expect("plain data");
+    let entry = json["m"].as_object_mut().expect("an entry");
+    assert!(entry.remove("resources").is_some());
+    story.backoff = serde_json::from_value(json).expect("an earlier record");
+    assert_eq!(waits(&mut story, 1, secs(1)), [40]);
+}
+
 #[test]
 fn containers_wait_apart() {
     let mut story = story(Always, "main:m=run main:n=run");

@@ -182,6 +182,7 @@ fn a_waiting_container_says_what_it_waits_for() {
             let key = it.name.clone();
             let value = BackoffEntry {
                 spec_hash: spec_hash(it),
+                resources: Some(it.resources.clone()),
                 delay: secs(20),
                 last_start: STARTED,
             };
