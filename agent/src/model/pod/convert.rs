@@ -409,18 +409,10 @@ fn volume_source(volume: &v1::Volume, path: &str, found: &mut Findings) -> Volum
         let size_limit = it
             .and_then(|it| it.size_limit.as_ref())
             .and_then(|it| quantity(it, &format!("{path}.emptyDir.sizeLimit"), found));
-        match it.and_then(|it| it.medium.as_deref()).unwrap_or_default() {
-            "" => VolumeSource::EmptyDir {
-                memory: false,
-                size_limit,
-            },
-            "Memory" => VolumeSource::EmptyDir {
-                memory: true,
-                size_limit,
-            },
-            other => VolumeSource::Other {
-                kind: format!("emptyDir of medium {other}"),
-            },
+        VolumeSource::EmptyDir {
+            // Of any other medium it is on the node's disk, which is told.
+            memory: it.and_then(|it| it.medium.as_deref()) == Some("Memory"),
+            size_limit,
         }
     };
     if let Some(it) = &volume.empty_dir {

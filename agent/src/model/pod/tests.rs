@@ -120,6 +120,23 @@ fn a_manifest_becomes_a_pod_with_its_defaults() {
 }
 
 #[test]
+fn a_volume_on_huge_pages_is_on_disk_with_its_limit_and_told() {
+    for medium in ["HugePages", "HugePages-2Mi"] {
+        let pod = good(json!({
+            "containers": [{"name": "app"}],
+            "volumes": [{"name": "v", "emptyDir": {"medium": medium, "sizeLimit": "64Mi"}}],
+        }));
+        let on_disk = VolumeSource::EmptyDir {
+            memory: false,
+            size_limit: Some(Quantity::from_bytes(64 << 20)),
+        };
+        assert_eq!(pod.volumes[0].source, on_disk, "{medium}");
+        let warned: Vec<&str> = pod.warnings.iter().map(|it| it.path.as_str()).collect();
+        assert_eq!(warned, ["spec.volumes[0].emptyDir.medium"]);
+    }
+}
+
+#[test]
 fn every_fault_is_reported_with_its_path() {
     let mut source = manifest(json!({
         "restartPolicy": "Sometimes",
