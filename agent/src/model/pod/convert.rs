@@ -98,7 +98,7 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
     // Variables may refer to the pod's resources, so they come after the defaults.
     env::resolve(source, &mut pod, &mut found);
     if origin == PodOrigin::Manifest {
-        fields::judge(spec, &mut found);
+        fields::judge(&pod.annotations, spec, &mut found);
     }
     if found.faults.is_empty() {
         pod.warnings = found.warnings;

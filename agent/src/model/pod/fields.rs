@@ -4,12 +4,13 @@
 //! Source of the refusals: what kubelet does not take from a file (kubelet/util/util.go and pod/util.go of
 //! Kubernetes 1.36: a static pod may not refer to objects of the API), and the API server's rules for a new pod.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
-use super::convert::{ContainerKind, Findings};
+use super::convert::{ContainerKind, Findings, key_path};
 
 /// What a field does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -388,8 +389,24 @@ pub const FIELDS: &[(&str, Treatment)] = {
     ]
 };
 
+/// An annotation of this name and that of a container has its profile, in a static pod for kubelet too
+/// (pkg/security/apparmor/helpers.go, v1.36).
+const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
 /// Tells what of a manifest has no effect, and what is refused.
-pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
+pub(super) fn judge(
+    annotations: &BTreeMap<String, String>,
+    spec: &v1::PodSpec,
+    found: &mut Findings,
+) {
+    for (name, profile) in annotations {
+        if name.starts_with(APPARMOR) && !matches!(profile.as_str(), "" | "unconfined") {
+            found.warn(
+                key_path("metadata.annotations", name),
+                format!("is ignored: {}", Because::Isolation),
+            );
+        }
+    }
     let fields = serde_json::to_value(spec).unwrap_or_default();
     walk("", "", &fields, found);
     programs(spec, found);

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use k8s_openapi::api::core::v1;
@@ -128,9 +128,17 @@ fn every_field_has_a_row_and_every_row_a_field() {
 
 #[track_caller]
 fn judged(spec: serde_json::Value) -> (Vec<String>, Vec<String>) {
+    judged_with(&BTreeMap::new(), spec)
+}
+
+#[track_caller]
+fn judged_with(
+    annotations: &BTreeMap<String, String>,
+    spec: serde_json::Value,
+) -> (Vec<String>, Vec<String>) {
     let spec: v1::PodSpec = serde_json::from_value(spec).expect("a PodSpec");
     let mut found = Findings::default();
-    judge(&spec, &mut found);
+    judge(annotations, &spec, &mut found);
     let texts =
         |list: Vec<crate::model::pod::FieldFault>| list.iter().map(ToString::to_string).collect();
     (texts(found.faults), texts(found.warnings))
@@ -229,4 +237,26 @@ fn what_has_no_effect_is_told_of_each_container() {
             "spec.containers[0].ports[0].hostPort",
         ]
     );
+}
+
+#[test]
+fn a_profile_in_an_annotation_is_told_as_the_field_is() {
+    let name =
+        |container: &str| format!("container.apparmor.security.beta.kubernetes.io/{container}");
+    let told = |profile: &str| {
+        let annotations = [(name("app"), profile), ("note".to_owned(), profile)];
+        let annotations = annotations.map(|(name, profile)| (name, profile.to_owned()));
+        judged_with(&annotations.into(), json!({"containers": []})).1
+    };
+    let ignored = format!(
+        "metadata.annotations[{}]: is ignored: {}",
+        name("app"),
+        Because::Isolation
+    );
+    for profile in ["runtime/default", "localhost/app"] {
+        assert_eq!(told(profile), [ignored.as_str()], "{profile}");
+    }
+    for profile in ["unconfined", ""] {
+        assert_eq!(told(profile), [""; 0], "{profile}");
+    }
 }
