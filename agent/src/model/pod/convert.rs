@@ -215,6 +215,16 @@ impl ContainerKind {
     }
 }
 
+/// Those that run as long as the pod, sidecars and regular ones, each with its field path.
+pub(super) fn lasting_containers(
+    spec: &v1::PodSpec,
+) -> impl Iterator<Item = (String, &v1::Container)> {
+    let sidecars = ContainerKind::Init
+        .of(spec)
+        .filter(|(_, it)| it.restart_policy.as_deref() == Some("Always"));
+    sidecars.chain(ContainerKind::Regular.of(spec))
+}
+
 fn containers(spec: &v1::PodSpec, kind: ContainerKind, found: &mut Findings) -> Vec<Container> {
     kind.of(spec)
         .map(|(path, it)| container(it, kind, &path, security(spec), found))

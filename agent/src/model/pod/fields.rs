@@ -10,7 +10,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
-use super::convert::{ContainerKind, Findings, key_path};
+use super::convert::{ContainerKind, Findings, key_path, lasting_containers};
 
 /// What a field does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -436,15 +436,25 @@ fn programs(spec: &v1::PodSpec, found: &mut Findings) {
 
 /// The API server takes only equal ones of a pod on the host's network.
 fn ports(spec: &v1::PodSpec, found: &mut Findings) {
-    for (c, container) in spec.containers.iter().enumerate() {
+    for (path, container) in lasting_containers(spec) {
         for (p, port) in container.ports.iter().flatten().enumerate() {
-            if port
-                .host_port
-                .is_some_and(|it| it != 0 && it != port.container_port)
-            {
+            let Some(host_port) = port.host_port.filter(|it| *it != 0) else {
+                continue;
+            };
+            if host_port != port.container_port {
                 found.warn(
-                    format!("spec.containers[{c}].ports[{p}].hostPort"),
+                    format!("{path}.ports[{p}].hostPort"),
                     format!("is not mapped to containerPort: {}", Because::Network),
+                );
+            }
+            let address = port.host_ip.as_deref().unwrap_or_default();
+            if !matches!(address, "" | "0.0.0.0" | "::") {
+                found.warn(
+                    format!("{path}.ports[{p}].hostIP"),
+                    format!(
+                        "does not restrict the port to this address: {}",
+                        Because::Network
+                    ),
                 );
             }
         }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1;
 use serde::{Deserialize, Serialize};
 
 use super::check::{is_label_value, is_qualified_name};
-use super::convert::{ContainerKind, Findings};
+use super::convert::{Findings, lasting_containers};
 use super::{Pod, PodOrigin};
 
 /// The one field of a node that `matchFields` may name.
@@ -372,11 +372,8 @@ fn tolerations(spec: &v1::PodSpec) -> Vec<Toleration> {
 /// Of a manifest on the host's network, the API server takes every port for one of the host.
 fn host_ports(spec: &v1::PodSpec, origin: PodOrigin, found: &mut Findings) -> Vec<HostPort> {
     let takes_all = spec.host_network == Some(true) && origin == PodOrigin::Manifest;
-    let sidecars = ContainerKind::Init
-        .of(spec)
-        .filter(|(_, it)| it.restart_policy.as_deref() == Some("Always"));
     let mut ports = Vec::new();
-    for (path, container) in sidecars.chain(ContainerKind::Regular.of(spec)) {
+    for (path, container) in lasting_containers(spec) {
         for (i, port) in container.ports.iter().flatten().enumerate() {
             let given = port.host_port.filter(|it| *it != 0);
             let Some(number) = given.or(takes_all.then_some(port.container_port)) else {

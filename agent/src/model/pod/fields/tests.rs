@@ -260,3 +260,40 @@ fn a_profile_in_an_annotation_is_told_as_the_field_is() {
         assert_eq!(told(profile), [""; 0], "{profile}");
     }
 }
+
+#[test]
+fn ports_of_the_host_that_ask_for_more_than_a_number_are_told() {
+    let ports = |ports: serde_json::Value| {
+        let spec = json!({
+            "initContainers": [
+                {"name": "done", "command": ["x"], "ports": ports},
+                {"name": "proxy", "command": ["x"], "restartPolicy": "Always", "ports": ports},
+            ],
+            "containers": [{"name": "app", "command": ["x"], "ports": ports}],
+        });
+        judged(spec).1
+    };
+    let of_both = |field: &str, message: &str| -> Vec<String> {
+        let text = |list| {
+            format!(
+                "spec.{list}.ports[0].{field}: {message}: {}",
+                Because::Network
+            )
+        };
+        ["initContainers[1]", "containers[0]"].map(text).to_vec()
+    };
+    assert_eq!(
+        ports(json!([{"containerPort": 80, "hostPort": 8080}])),
+        of_both("hostPort", "is not mapped to containerPort")
+    );
+    assert_eq!(
+        ports(json!([{"containerPort": 80, "hostPort": 80, "hostIP": "127.0.0.1"}])),
+        of_both("hostIP", "does not restrict the port to this address")
+    );
+    for address in ["", "0.0.0.0", "::"] {
+        let port = json!([{"containerPort": 80, "hostPort": 80, "hostIP": address}]);
+        assert_eq!(ports(port), [""; 0], "{address}");
+    }
+    let no_port_of_the_host = json!([{"containerPort": 80, "hostIP": "127.0.0.1"}]);
+    assert_eq!(ports(no_port_of_the_host), [""; 0]);
+}
