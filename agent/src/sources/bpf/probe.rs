@@ -250,7 +250,8 @@ pub(super) const DUTIES: &[Duty] = &[
         needs: PROCESS_NEEDS,
         after: &[],
         unless: None,
-        fallback: "ends of processes are not seen; mode own has those of first processes from its runtime",
+        fallback: "ends of processes are not seen; mode own has those of first processes from its runtime, but before \
+                   Linux 6.15 not how those ended that an earlier agent had started",
     },
     Duty {
         stream: Stream::Cgroup,
