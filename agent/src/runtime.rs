@@ -41,6 +41,10 @@ pub trait Runtime: Send {
     /// log; the container goes on.
     fn adopt(&mut self, record: ContainerRecord) -> Result<bool, RuntimeError>;
 
+    /// Something is on record of a container, readable or not. Without it its program has not run, or its outcome was
+    /// stored.
+    fn has_record(&self, id: &ContainerId) -> bool;
+
     /// Queues a start. Refused when the id is known already or the runtime cannot take starts;
     /// every other failure arrives as [`RuntimeEvent::StartFailed`].
     fn start(&mut self, spec: ContainerSpec) -> Result<(), RuntimeError>;

@@ -154,6 +154,10 @@ impl Runtime for ProcessRuntime {
         self.shared.adopt(record)
     }
 
+    fn has_record(&self, id: &ContainerId) -> bool {
+        self.shared.records.has(id)
+    }
+
     fn start(&mut self, spec: ContainerSpec) -> Result<(), RuntimeError> {
         let Some(queue) = &self.queue else {
             return Err(RuntimeError::Setup(io::Error::other(

@@ -11,9 +11,22 @@ use crate::model::pod::{Pod, RestartPolicy};
 ///
 /// Kubelet's rules for a lost sandbox: a pod that may restart begins again with its first init
 /// container, except for main containers that are done by their policy; a pod that may not restart
-/// keeps its records, and what ran is of unknown end.
-pub fn after_reboot(pod: &Pod, containers: &[ContainerStatus]) -> Vec<ContainerStatus> {
-    let find = |name: &str| containers.iter().find(|it| it.name == name);
+/// keeps its records, and what ran is of unknown end, unless nothing of it has begun. `may_have_run` says of a start
+/// that was asked for whether the runtime had it: one that was held has not begun.
+pub fn after_reboot(
+    pod: &Pod,
+    containers: &[ContainerStatus],
+    may_have_run: impl Fn(&ContainerStatus) -> bool,
+) -> Vec<ContainerStatus> {
+    let is_held = |it: &ContainerStatus| it.state == ContainerState::Starting && !may_have_run(it);
+    let has_begun = containers.iter().any(|it| {
+        let is_new = it.state == ContainerState::NotStarted || is_held(it);
+        !is_new || it.last_termination.is_some()
+    });
+    let mut without_held = containers.to_vec();
+    for status in without_held.iter_mut().filter(|it| is_held(it)) {
+        status.state = ContainerState::NotStarted;
+    }
     // By policy, of main containers.
     let is_done = |status: Option<&ContainerStatus>, policy| match policy {
         RestartPolicy::Always => false,
@@ -22,8 +35,14 @@ pub fn after_reboot(pod: &Pod, containers: &[ContainerStatus]) -> Vec<ContainerS
     };
     let may_restart = pod.containers.iter().any(|it| {
         let policy = restart_policy(pod, it);
-        policy != RestartPolicy::Never && !is_done(find(&it.name), policy)
+        let status = without_held.iter().find(|status| status.name == it.name);
+        policy != RestartPolicy::Never && !is_done(status, policy)
     });
+    // What an ended init container has made may be gone with the boot.
+    let containers = match has_begun && !may_restart {
+        true => containers,
+        false => &without_held,
+    };
     let is_kept = |status: &ContainerStatus| {
         let main = pod.containers.iter().find(|it| it.name == status.name);
         !may_restart || main.is_some_and(|it| is_done(Some(status), restart_policy(pod, it)))

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::event::Sender;
 use super::hands::DeviceControl;
 use super::pods::{self, Instance, PodEntry};
+use super::start::container_id;
 use super::undecided::LeftContainer;
 use super::{KERNEL_EVENTS, Loop};
 use crate::apply::checkpoint;
@@ -198,10 +199,18 @@ impl Loop {
             Ok(state) => {
                 let boot_id = self.boot_id();
                 let is_of_this_boot = state.boot_id == boot_id;
-                let state = pods::revive(state, &boot_id);
+                let mut containers = state.containers.iter();
+                let was_starting = containers.any(|it| it.state == ContainerState::Starting);
+                let state = pods::revive(state, &boot_id, |it| {
+                    let id = container_id(&uid, &it.name, it.attempt);
+                    self.runtime.has_record(&id)
+                });
                 if let Some(mut entry) = self.entry_of(state) {
-                    // Two syncs for each pod would be most of a start.
-                    entry.is_unsaved = !is_of_this_boot;
+                    // Two syncs for each pod would be most of a start. A start that was made shows by a record that
+                    // the runtime is about to forget.
+                    let is_stored = is_of_this_boot
+                        || was_starting && pods::save(&self.paths, &entry.state).is_ok();
+                    entry.is_unsaved = !is_stored;
                     self.pods.insert(entry.uid().clone(), entry);
                 }
             }

@@ -15,7 +15,9 @@ use crate::decide::lifecycle::{PodDecision, after_reboot, spec_hash};
 use crate::decide::pod_state::PodState;
 use crate::model::admission::Admission;
 use crate::model::cgroup_path::CgroupPath;
-use crate::model::container::{ContainerAction, ContainerExit, ContainerState, Termination};
+use crate::model::container::{
+    ContainerAction, ContainerExit, ContainerState, ContainerStatus, Termination,
+};
 use crate::model::device_access::AllocatedDevice;
 use crate::model::event::{CgroupId, ProcessKey};
 use crate::model::eviction::PodFacts;
@@ -401,9 +403,13 @@ pub(super) fn save(paths: &StatePaths, state: &PodState) -> Result<(), FsError> 
 }
 
 /// Brings a stored state into this boot.
-pub(super) fn revive(mut state: PodState, boot_id: &str) -> PodState {
+pub(super) fn revive(
+    mut state: PodState,
+    boot_id: &str,
+    may_have_run: impl Fn(&ContainerStatus) -> bool,
+) -> PodState {
     if state.boot_id != boot_id {
-        state.containers = after_reboot(&state.pod, &state.containers);
+        state.containers = after_reboot(&state.pod, &state.containers, may_have_run);
         state.backoff = crate::decide::lifecycle::BackoffState::default();
         state.boot_id = boot_id.to_owned();
         // What was left of its grace counted on the clock of the earlier boot; nothing runs now.

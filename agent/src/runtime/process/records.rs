@@ -92,6 +92,16 @@ impl Records {
         Root::host().remove_file(self.path(id, STARTING))
     }
 
+    /// Whether there is any file of a container, set aside or not. Where nobody can say, there is.
+    pub(super) fn has(&self, id: &ContainerId) -> bool {
+        let is_of_it = |name: &String| {
+            let rest = name.strip_prefix(id.as_str());
+            rest.is_some_and(|it| it.starts_with('.'))
+        };
+        let names = Root::host().list(&self.dir);
+        names.map_or(true, |it| it.iter().any(is_of_it))
+    }
+
     /// Whether the program has run since the record was found as one that has not.
     pub(super) fn has_run(&self, id: &ContainerId) -> bool {
         Root::host().exists(self.path(id, RAN))
@@ -277,6 +287,20 @@ mod tests {
         assert!(told[1].contains("unread.json, left"), "{told:?}");
         let names = Root::host().list(&records.dir).expect("it can be listed");
         assert_eq!(names, ["damaged.json.corrupt", "unread.json"]);
+    }
+
+    #[test]
+    fn a_file_of_any_kind_is_a_record() {
+        let state = Scratch::new("any-record");
+        let records = Records::open(state.directory()).expect("a directory");
+        let has = |id: &str| records.has(&ContainerId::new(id).expect("valid"));
+        for name in ["a-0.json", "b-0.starting", "c-0.json.corrupt"] {
+            state.write(format!("containers/{name}"), "");
+        }
+        assert_eq!(["a-0", "b-0", "c-0"].map(has), [true; 3]);
+        assert_eq!(["a", "a-01", "d-0"].map(has), [false; 3]);
+        Root::host().remove_dir_all(&records.dir).expect("removed");
+        assert!(has("d-0"), "nobody can say");
     }
 
     #[test]

@@ -1,8 +1,16 @@
 use super::RestartPolicy::{Always, Never, OnFailure};
 use super::*;
 
-fn rebooted(mut story: Story) -> Story {
-    story.containers = after_reboot(&story.pod, &story.containers);
+fn rebooted(story: Story) -> Story {
+    rebooted_with(story, true)
+}
+
+/// `may_have_run`: what was starting.
+fn rebooted_with(mut story: Story, may_have_run: bool) -> Story {
+    story.containers = after_reboot(&story.pod, &story.containers, |it| {
+        assert_eq!(it.state, ContainerState::Starting);
+        may_have_run
+    });
     story.backoff = BackoffState::default();
     story.now = secs(20);
     story
@@ -54,6 +62,43 @@ fn a_pod_that_may_not_restart_ends() {
         assert_eq!(decision.phase, phase, "{pod}");
         assert!(decision.is_finished, "{pod}");
     }
+}
+
+#[test]
+fn a_start_that_was_held_is_made_after_all() {
+    let starting = |policy| {
+        story(policy, "init:a=ok main:m=starting").with("m", |it| {
+            it.attempt = 2;
+            it.last_termination = Some(termination(ContainerExit::Code(1)));
+        })
+    };
+    let never = |pod, may_have_run| rebooted_with(story(Never, pod), may_have_run);
+    check("held", &never("main:m=starting", false), "start m#0");
+    check(
+        "nothing ran",
+        &never("init:a=starting main:m=new", false),
+        "start a#0",
+    );
+    for (pod, may_have_run) in [
+        ("main:m=starting", true),
+        // What it made may be gone.
+        ("init:a=ok main:m=starting", false),
+        ("main:m=ok main:n=starting", false),
+    ] {
+        let story = never(pod, may_have_run);
+        check(pod, &story, "");
+        assert_eq!(story.decide().phase, PodPhase::Failed, "{pod}");
+    }
+
+    let mut held = rebooted_with(starting(Always), false);
+    check("it may restart", &held, "start a#1");
+    let attempts = |story: &Story| story.containers.iter().map(|it| it.attempt).collect();
+    let of_held: Vec<u32> = attempts(&held);
+    assert_eq!(of_held, [1, 2], "no end of it is counted");
+    let last = held.status("m").last_termination.clone();
+    assert_eq!(last.map(|it| it.exit), Some(ContainerExit::Code(1)));
+    let of_made: Vec<u32> = attempts(&rebooted_with(starting(Always), true));
+    assert_eq!(of_made, [1, 3]);
 }
 
 #[test]
