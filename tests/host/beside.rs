@@ -112,10 +112,7 @@ fn what_check_calls_fatal_stops_run() -> Result<()> {
     fs::copy(hog()?, &program)?;
     let kubelet = Process(Command::new(&program).args(["hold", "4096"]).spawn()?);
     let found = format!("kubelet (pid {})", kubelet.0.id());
-    let run = agent.run_command()?;
-    let mut check = Command::new(run.get_program());
-    let config = agent.dir.join("config.yaml");
-    let checked = check.args(["check", "--config"]).arg(config).output()?;
+    let checked = agent.check_command()?.output()?;
     let said = String::from_utf8_lossy(&checked.stdout);
     assert_eq!(checked.status.code(), Some(1), "{said}");
     let words: Vec<&str> = said

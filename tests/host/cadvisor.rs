@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -124,10 +123,7 @@ fn expect_uncounted(disk: &str) -> Result<()> {
     let counts = fs::read_to_string(counts)?;
     let is_counted = counts.lines().any(|it| it.split(' ').next() == Some(disk));
     let agent = Agent::new("block-io")?;
-    let run = agent.run_command()?;
-    let mut check = Command::new(run.get_program());
-    let config = agent.dir.join("config.yaml");
-    let output = check.args(["check", "--config"]).arg(config).output()?;
+    let output = agent.check_command()?.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let line = said.lines().find(|it| it.contains("block-io"));
     let line = line.context("nothing of block IO")?;

@@ -93,10 +93,7 @@ fn a_kill_is_on_disk_with_its_scene() -> Result<()> {
     let scene = &record.scene;
     let limit = scene.limit.as_ref().context("the full cgroup")?;
     assert_eq!(limit.cgroup_path, path);
-    let file = match cgroup::is_unified() {
-        true => "memory.max",
-        false => "memory.limit_in_bytes",
-    };
+    let file = cgroup::memory_limit_file();
     assert_eq!(limit.limits.get(file), Some(&Limit::At(24 * MIB)));
     assert!(limit.stat.len() > 10, "{:?}", limit.stat);
     assert_eq!(limit.events.get("oom_kill"), Some(&1));

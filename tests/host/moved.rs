@@ -15,10 +15,7 @@ use super::look::{container_path, is_running, pod_path};
 
 /// The memory limit of a cgroup, as the file has it.
 fn memory_limit(path: &str) -> Result<String> {
-    let file = match cgroup::is_unified() {
-        true => "memory.max",
-        false => "memory.limit_in_bytes",
-    };
+    let file = cgroup::memory_limit_file();
     cgroup::read("memory", path, file)
 }
 

@@ -108,10 +108,7 @@ fn what_the_kernel_keeps_for_a_pod_is_not_available() -> Result<()> {
     })?;
     let unseen_before = available(&status, MemoryMethod::WorkingSet).context("measured")?;
     let node = format!("/{}", agent.cgroup_root);
-    let limit = match cgroup::is_unified() {
-        true => "memory.max",
-        false => "memory.limit_in_bytes",
-    };
+    let limit = cgroup::memory_limit_file();
     let bound = cgroup::memory_usage(&node)? + (to_take + 2 * margin) * MIB;
     cgroup::write("memory", &node, limit, &bound.to_string())?;
     thread::sleep(Duration::from_secs(2));

@@ -1,15 +1,13 @@
 //! OOM kills in every shape, each told with who died, by whose limit, and who wanted the memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use ballast::model::record::{EventRecord, OomScope};
 use ballast::model::status::{PodEntry, Status};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
+use ballast_tests::kube::KubeContainer;
 use ballast_tests::manifest::{Container, Manifest};
 use serde_json::json;
 
@@ -211,9 +209,10 @@ fn a_kill_in_a_nested_cgroup_belongs_to_the_container() -> Result<()> {
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_outside_of_the_pods_names_its_cgroup() -> Result<()> {
     let agent = agent("oom-host")?;
-    let path = format!("/{}-host", agent.cgroup_root);
-    let service = Service::limited(&path, LIMIT * MIB)?;
-    service.run(&format!("exec {} alloc {TOO_MUCH}", hog()?))?;
+    let path = format!("/{}/host", agent.cgroup_root);
+    let service = KubeContainer::at(&path)?;
+    service.limit(LIMIT)?;
+    let _program = service.run_on_host(&format!("exec {} alloc {TOO_MUCH}", hog()?))?;
     agent.wait_for("the kill and its cgroup", || {
         let events = agent.events("oom")?;
         let mut details = events.iter().filter_map(|it| oom_detail(it).ok());
@@ -222,34 +221,6 @@ fn a_kill_outside_of_the_pods_names_its_cgroup() -> Result<()> {
             it.victim.cgroup_path.as_deref() == Some(&*path) && limit == Some(&*path)
         }))
     })
-}
-
-/// A cgroup outside of all pods.
-struct Service(PathBuf);
-
-impl Service {
-    fn limited(path: &str, bytes: u64) -> Result<Self> {
-        let service = Self(cgroup::dir_of("memory", path));
-        fs::create_dir(&service.0)?;
-        let limit = match cgroup::is_unified() {
-            true => "memory.max",
-            false => "memory.limit_in_bytes",
-        };
-        cgroup::write("memory", path, limit, &bytes.to_string())?;
-        Ok(service)
-    }
-
-    fn run(&self, script: &str) -> Result<()> {
-        let script = format!("echo $$ >{}/cgroup.procs && {script}", self.0.display());
-        Command::new("sh").args(["-c", &script]).status()?;
-        Ok(())
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        fs::remove_dir(&self.0).ok();
-    }
 }
 
 /// v2 kills the whole container as kubelet sets it up there, and each victim is told. v1 has no

@@ -114,10 +114,7 @@ impl Kubepods {
 
     /// Memory limit of a cgroup below it.
     pub(crate) fn limit(&self, below: &str, bytes: u64) -> Result<()> {
-        let file = match cgroup::is_unified() {
-            true => "memory.max",
-            false => "memory.limit_in_bytes",
-        };
+        let file = cgroup::memory_limit_file();
         let path = format!("{}{below}", self.path);
         cgroup::write("memory", &path, file, &bytes.to_string())
     }

@@ -22,10 +22,7 @@ fn pod(seconds: u32, mib: u64) -> Manifest {
 }
 
 fn memory_limit(path: &str) -> Result<u64> {
-    let file = match cgroup::is_unified() {
-        true => "memory.max",
-        false => "memory.limit_in_bytes",
-    };
+    let file = cgroup::memory_limit_file();
     Ok(cgroup::read("memory", path, file)?.parse()?)
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use ballast_tests::agent::Agent;
@@ -92,15 +91,12 @@ fn a_compressible_reservation_limits_cpu_alone() -> Result<()> {
 fn a_reserved_cgroup_that_is_not_there_ends_the_start() -> Result<()> {
     let agent = agent("no-daemons", "/ballast-no-such-cgroup", "system-reserved")?;
     let words = "systemReservedCgroup: there is no cgroup /ballast-no-such-cgroup";
-    let mut run = agent.run_command()?;
-    let output = run.output()?;
+    let output = agent.run_command()?.output()?;
     assert_eq!(output.status.code(), Some(1));
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8(said)?;
     assert!(said.contains(words), "{said}");
-    let config = agent.dir.join("config.yaml");
-    let mut check = Command::new(run.get_program());
-    let output = check.args(["check", "--config"]).arg(config).output()?;
+    let output = agent.check_command()?.output()?;
     let said = String::from_utf8(output.stdout)?;
     assert!(said.contains(words), "{said}");
     let made = cgroup::dirs_in_all("/ballast-no-such-cgroup");

@@ -55,6 +55,14 @@ pub fn write(controller: &str, cgroup_path: &str, file: &str, value: &str) -> Re
     fs::write(&path, value).with_context(|| format!("write {value:?} to {}", path.display()))
 }
 
+/// The file of a cgroup's limit of memory, bytes.
+pub fn memory_limit_file() -> &'static str {
+    match is_unified() {
+        true => "memory.max",
+        false => "memory.limit_in_bytes",
+    }
+}
+
 /// The id by which the kernel tells of a cgroup.
 pub fn id(controller: &str, cgroup_path: &str) -> Result<u64> {
     let dir = dir_of(controller, cgroup_path);

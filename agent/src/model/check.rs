@@ -130,7 +130,7 @@ pub enum Bpffs {
     Elsewhere(PathBuf),
     /// None there, or one that ends with the container: this process sees other mounts than the host.
     NotOfHost(PathBuf),
-    /// The directory of pins, and programs of an earlier agent whose link somebody removed there.
+    /// The directory of pins, and programs that the set of an earlier agent lacks there.
     LinksGone(PathBuf, Vec<String>),
     /// The kernel has it.
     Mountable,

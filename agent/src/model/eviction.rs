@@ -409,7 +409,6 @@ impl NodeReading {
             pids: fast.pids,
             stall: fast.stall,
             kubepods_stall: fast.kubepods_stall,
-            free_of_cpus: None,
             nodefs: None,
             swap_free: None,
             ..*self

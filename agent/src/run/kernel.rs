@@ -671,8 +671,7 @@ impl Listener {
         let counts = &self.shared.kill_counts;
         let kill = &*self.with_reason(kill);
         let mut attribution = self.shared.index().attribute_kill(kill);
-        let outside = |it: CgroupId| counts.path_of(it);
-        attribution.name_outside(kill, outside);
+        attribution.name_outside(kill, |it| counts.path_of(it));
         if let Some(is_first) = &self.is_first {
             let owner = attribution.victim.owner.as_ref();
             let container = owner.and_then(|it| it.container());

@@ -9,7 +9,7 @@ use ballast::model::record::{EventRecord, OomScope};
 use ballast::sources::bpf::Streams;
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
-use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming};
+use ballast_tests::kube::{Driver, KubeContainer, KubePod, KubeTree, Naming, Program};
 use ballast_tests::scrape::{self, free_address, text};
 use ballast_tests::wait::until;
 
@@ -298,21 +298,27 @@ fn a_container_that_is_gone_when_the_agent_is_back_has_its_kill() -> Result<()> 
     })
 }
 
+/// A child of the first process is killed once the agent and all that it has pinned are gone.
+fn kill_unwatched(agent: &mut Agent, container: &KubeContainer) -> Result<Program> {
+    agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
+    agent.kill()?;
+    Streams::unpin_all(&agent.pin_directory)?;
+    let program = container.run(&format!("{EATER_AS_CHILD}; exec sleep 3600"))?;
+    until("it is killed", || {
+        let n = cgroup::oom_kills(&container.path)?;
+        ensure!(n == 1, "{n} kills");
+        Ok(())
+    })?;
+    Ok(program)
+}
+
 /// Its report is lost, the next agent is killed while it waits for one, and the cgroup is gone when the third comes.
 #[cfg_attr(feature = "privileged", test)]
 fn a_kill_that_no_agent_lived_to_compare_is_missed_once() -> Result<()> {
     everywhere("third", |tree, agent| {
         let pod = tree.pod(UID)?;
         let container = limited(&pod, 34)?;
-        agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
-        agent.kill()?;
-        Streams::unpin_all(&agent.pin_directory)?;
-        let program = container.run(&format!("{EATER_AS_CHILD}; exec sleep 3600"))?;
-        until("it is killed", || {
-            let n = cgroup::oom_kills(&container.path)?;
-            ensure!(n == 1, "{n} kills");
-            Ok(())
-        })?;
+        let program = kill_unwatched(agent, &container)?;
         agent.start()?;
         until("what the kernel has counted is saved", || {
             let saved = agent.saved_counts()?;
@@ -348,15 +354,7 @@ fn a_kill_that_nobody_watched_is_said_to_be_one() -> Result<()> {
     everywhere("unwatched", |tree, agent| {
         let pod = tree.pod(UID)?;
         let container = limited(&pod, 35)?;
-        agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
-        agent.kill()?;
-        Streams::unpin_all(&agent.pin_directory)?;
-        let _program = container.run(&format!("{EATER_AS_CHILD}; exec sleep 3600"))?;
-        until("it is killed", || {
-            let n = cgroup::oom_kills(&container.path)?;
-            ensure!(n == 1, "{n} kills");
-            Ok(())
-        })?;
+        let _program = kill_unwatched(agent, &container)?;
         agent.start()?;
         until("it is told", || {
             let page = scrape::page(&agent.metrics, "/metrics")?;

@@ -232,11 +232,7 @@ fn a_way_that_leads_nowhere_is_found_by_check_as_by_run() -> Result<()> {
     }
     // Where nothing is said of pods, nobody is asked, and that is said.
     agent.sections = String::new();
-    let run = agent.run_command()?;
-    let mut check = Command::new(run.get_program());
-    check
-        .args(["check", "--config"])
-        .arg(agent.dir.join("config.yaml"));
+    let mut check = agent.check_command()?;
     check
         .env_remove("NODE_NAME")
         .env_remove("KUBERNETES_SERVICE_HOST");

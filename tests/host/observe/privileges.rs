@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::kernel::effective_mask;
@@ -116,7 +116,8 @@ fn a_cgroup_that_its_owner_keeps_to_himself_hides_no_other() -> Result<()> {
     let mut agent = Agent::observing("observe-kept", &tree)?;
     agent.capabilities = Some(on_this_kernel("BPF,PERFMON"));
     // Where kubelets are looked for.
-    let service = KeptService::make(&format!("/{}-service", agent.cgroup_root))?;
+    let service = KubeContainer::at(&format!("/{}-service", agent.cgroup_root))?;
+    keep(&cgroup::dir_of("memory", &service.path))?;
     agent.start()?;
     agent.wait("both are known, and the other is read", |it| {
         let containers: Vec<_> = it.pods.iter().flat_map(|it| &it.containers).collect();
@@ -129,7 +130,7 @@ fn a_cgroup_that_its_owner_keeps_to_himself_hides_no_other() -> Result<()> {
     eat(&container)?;
     let kills = wait_kills(&agent, 1)?;
     check_kill(&kills[0], &pod, &container, OomScope::Container)?;
-    drop(service);
+    service.remove();
     Ok(())
 }
 
@@ -148,21 +149,4 @@ fn keep(directory: &Path) -> Result<()> {
         directory,
         Permissions::from_mode(0o700),
     )?)
-}
-
-struct KeptService(PathBuf);
-
-impl KeptService {
-    fn make(path: &str) -> Result<Self> {
-        let service = Self(cgroup::dir_of("memory", path));
-        fs::create_dir(&service.0)?;
-        keep(&service.0)?;
-        Ok(service)
-    }
-}
-
-impl Drop for KeptService {
-    fn drop(&mut self) {
-        fs::remove_dir(&self.0).ok();
-    }
 }

@@ -105,7 +105,7 @@ impl LinkOf {
     }
 }
 
-/// The programs of a stream whose link somebody removed from its pinned set.
+/// The programs of a stream that its pinned set lacks: somebody removed the link, or the kernel did not take it then.
 pub(super) fn gone(
     stream: Stream,
     links: &[&str],

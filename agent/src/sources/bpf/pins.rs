@@ -315,7 +315,7 @@ fn is_link(name: &str) -> bool {
     ![RING, WATCH, LOSSES].contains(&name) && refused(name).is_none()
 }
 
-/// The programs of a pinned stream whose link somebody removed; none where nothing is pinned.
+/// The programs that a pinned stream lacks; none where nothing is pinned.
 pub(super) fn gone_links(directory: &Path, stream: Stream, set: &str) -> Vec<&'static str> {
     let Ok(names) = Root::host().list(directory.join(set)) else {
         return Vec::new();
