@@ -3,11 +3,13 @@
 //!
 //! The kernel counts a kill before its program is asked, and the report takes a moment. So a count is
 //! held against the reports only when [`GRACE`] of them were heard after it was read; where nobody
-//! reports, at once.
+//! reports, that of a container at once.
 //!
 //! Whose count a kill is in: of v1 (`memory.oom_control`) that of the victim's own cgroup, whoever's
-//! limit it was; of v2 (`memory.events`) that of every cgroup above the victim too. There no pod has an
-//! account, since its processes are all in its containers.
+//! limit it was; of v2 (`memory.events`) that of every cgroup above the victim too. There the count of a pod
+//! has the kills of containers in it that are gone, be it before anybody looked at them. What is missed in a
+//! pod's count and in none of its containers' is missed in the pod. What was told of the pod is not told again of a
+//! container that is found later, unless the pod's count has more.
 //!
 //! What is known outlives the agent, beside its counters of kills and saved with them: the next one holds the
 //! kernel's counts against that, so that whatever a dying agent took along, or happened while none ran, is
@@ -17,12 +19,13 @@
 //! Invariant: an account is of a cgroup id, never of a name: a cgroup that is made again begins anew.
 //! A kill is missed once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::model::cgroup_files::OomCount;
+use crate::model::cgroup_files::{CountOf, OomCount};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
+use crate::model::saved_counts::OpenKills;
 
 /// How long after its kill a report may come. The slowest that was seen took a third of a second, on a
 /// machine that had no memory left.
@@ -63,6 +66,33 @@ pub struct Missed {
 /// Kills by cgroup: those that are known, or those that the kernel has counted.
 pub type KillsByCgroup = BTreeMap<CgroupId, u64>;
 
+/// Those of which the kernel has counted more than what is known.
+pub type OpenByCgroup = BTreeMap<CgroupId, OpenKills>;
+
+/// What agents before this one have left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// What they knew.
+    pub known: KillsByCgroup,
+    pub open: OpenByCgroup,
+    /// Below which cgroups these lie; empty: nobody has said so.
+    pub roots: Vec<CgroupPath>,
+    /// Pods are among them (v2).
+    pub has_pods: bool,
+}
+
+/// What is to be read before [`KillAccounts::settle`]: first the containers, then the pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Pods of which more was counted than is known, for long enough.
+    open: BTreeSet<CgroupId>,
+    /// The containers in these.
+    pub containers: BTreeSet<CgroupId>,
+    /// These, and the pods of containers of which more was counted than is known. To be left in it: those that could be
+    /// read.
+    pub pods: BTreeSet<CgroupId>,
+}
+
 /// Cgroups without an account of which kills are known, at most: of those that nobody has registered yet, and of those
 /// that are registered no more.
 const MAX_EARLY: usize = 1024;
@@ -82,18 +112,29 @@ pub struct KillAccounts {
     roots: Vec<CgroupPath>,
     /// What is found now lies below others.
     is_elsewhere: bool,
+    /// Nobody has kept accounts of pods (v2).
+    are_pods_new: bool,
     /// Reports of cgroups that have no account yet.
     early: KillsByCgroup,
+    /// Those of them that did not say in which pod it was (v2).
+    podless: KillsByCgroup,
+    /// When the last of these was.
+    last_early: Duration,
     accounts: BTreeMap<CgroupId, Account>,
 }
 
 #[derive(Debug)]
 struct Account {
+    of: CountOf,
     /// Kills that are known: of before the account began, reported, or told as missed.
     known: u64,
     /// Reports from before are in `known` already.
     since: Duration,
+    /// When the last kill was that has become known since.
+    last: Duration,
     counted: u64,
+    /// Of a pod: those that were told as missed of it, and may be of a container that is found later.
+    told: u64,
     /// More was counted than is known: how much, and when that was read.
     open: Option<(Duration, u64)>,
     /// It was killed while nobody watched.
@@ -110,30 +151,26 @@ impl KillAccounts {
         }
     }
 
-    /// With what the agents before knew, what the kernel had counted of cgroups of which that was not all, and below
-    /// which cgroups they lie. Who is found again is there, and else it is taken to be gone.
-    pub fn resume(
-        &mut self,
-        mut known: KillsByCgroup,
-        counted: &KillsByCgroup,
-        roots: Vec<CgroupPath>,
-        now: Duration,
-    ) {
-        for (cgroup, counted) in counted {
+    /// Who is found again is there, and else it is taken to be gone.
+    pub fn resume(&mut self, earlier: Earlier, now: Duration) {
+        let mut known = earlier.known;
+        for (cgroup, open) in earlier.open {
             let mut account = Account {
-                counted: *counted,
+                counted: open.counted,
+                was_unwatched: open.was_unwatched,
                 is_removed: true,
-                ..Account::new(known.get(cgroup).copied().unwrap_or_default())
+                ..Account::new(open.of, known.get(&cgroup).copied().unwrap_or_default())
             };
             account.look(now);
             if account.open.is_some() {
                 // What is compared still is told by the time it is found again.
-                known.insert(*cgroup, *counted);
-                self.accounts.insert(*cgroup, account);
+                known.insert(cgroup, open.counted);
+                self.accounts.insert(cgroup, account);
             }
         }
         self.before = Some(known);
-        self.roots = roots;
+        self.roots = earlier.roots;
+        self.are_pods_new = self.is_unified && !earlier.has_pods;
     }
 
     /// What is found from now on lies below one of these. Where none of them was looked at before: of what is found, and
@@ -153,6 +190,7 @@ impl KillAccounts {
     /// stays known: they may be in a tree that is looked at again.
     pub fn all_are_found(&mut self) {
         self.is_elsewhere = false;
+        self.are_pods_new = false;
         self.was_unwatched = false;
         bound(self.before.get_or_insert_default());
     }
@@ -168,10 +206,24 @@ impl KillAccounts {
         Some(known)
     }
 
-    /// What the kernel has counted of those cgroups of which it is more than what is known.
-    pub fn open(&self) -> KillsByCgroup {
+    /// Whether what is known of pods is among it.
+    pub fn has_pods(&self) -> bool {
+        self.is_unified && !self.are_pods_new
+    }
+
+    /// Without their paths.
+    pub fn open(&self) -> OpenByCgroup {
         let open = self.accounts.iter().filter(|(_, it)| it.open.is_some());
-        open.map(|(cgroup, it)| (*cgroup, it.counted)).collect()
+        let open = open.map(|(cgroup, it)| {
+            let open = OpenKills {
+                counted: it.counted,
+                of: it.of,
+                was_unwatched: it.was_unwatched,
+                path: None,
+            };
+            (*cgroup, open)
+        });
+        open.collect()
     }
 
     /// Kills that are known in a cgroup that has an account. `None`: no agent before has counted, and what it knew
@@ -200,66 +252,120 @@ impl KillAccounts {
     }
 
     /// A cgroup that was just made.
-    pub fn begin(&mut self, cgroup: CgroupId) {
-        self.find_again(cgroup);
-        if !self.accounts.contains_key(&cgroup) {
-            let known = self.known_of(cgroup).unwrap_or_default();
-            self.accounts.insert(cgroup, Account::new(known));
+    pub fn begin(&mut self, cgroup: CgroupId, of: CountOf) {
+        if !self.find_again(cgroup, of) {
+            // It has none but those that were reported since.
+            let known = self.early.remove(&cgroup).unwrap_or_default();
+            let before = self.before.as_mut().and_then(|it| it.remove(&cgroup));
+            let account = Account {
+                last: self.last_early,
+                ..Account::new(of, known + before.unwrap_or_default())
+            };
+            self.accounts.insert(cgroup, account);
         }
+        self.name_pod(cgroup);
     }
 
     /// A cgroup that was found, as counted at `now` or later. Whether something is counted that is not known yet.
-    pub fn adopt(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) -> bool {
-        self.find_again(cgroup);
-        if let Some(account) = self.accounts.get_mut(&cgroup) {
-            account.count(counted, now);
-            return account.open.is_some();
+    pub fn adopt(
+        &mut self,
+        cgroup: CgroupId,
+        of: CountOf,
+        counted: OomCount,
+        now: Duration,
+    ) -> bool {
+        if !self.find_again(cgroup, of) {
+            let account = match self.known_of(cgroup, of) {
+                Some(known) => Account {
+                    last: self.last_early,
+                    ..Account::new(of, known)
+                },
+                None => Account {
+                    since: now,
+                    ..Account::new(of, processes(counted, 0))
+                },
+            };
+            self.accounts.insert(cgroup, account);
         }
-        let mut account = match self.known_of(cgroup) {
-            Some(known) => Account::new(known),
-            None => Account {
-                since: now,
-                ..Account::new(processes(counted, 0))
-            },
+        self.name_pod(cgroup);
+        let was_unwatched = self.was_unwatched;
+        let Some(account) = self.accounts.get_mut(&cgroup) else {
+            return false;
         };
+        let before = account.counted;
         account.count(counted, now);
         let is_open = account.open.is_some();
-        account.was_unwatched = self.was_unwatched && is_open;
-        self.accounts.insert(cgroup, account);
+        account.was_unwatched |= was_unwatched && is_open && account.counted > before;
         is_open
+    }
+
+    /// Kills of a container became known when nobody knew its pod.
+    fn name_pod(&mut self, cgroup: CgroupId) {
+        let pod = self.accounts.get(&cgroup).and_then(Account::pod);
+        if let Some((pod, n)) = pod.zip(self.podless.remove(&cgroup)) {
+            self.know(pod, n, self.last_early);
+        }
+    }
+
+    /// Kills in a cgroup became known, the last of them `at`.
+    fn know(&mut self, cgroup: CgroupId, n: u64, at: Duration) {
+        match self.accounts.get_mut(&cgroup) {
+            Some(account) => account.know(n, at),
+            None => {
+                *self.early.entry(cgroup).or_default() += n;
+                self.last_early = self.last_early.max(at);
+            }
+        }
     }
 
     /// A cgroup that could not be read when it was found. What is counted by now was nobody's to tell, unless an agent
     /// before had an account of it. As [`KillAccounts::adopt`] else.
-    pub fn adopt_late(&mut self, cgroup: CgroupId, counted: OomCount, now: Duration) -> bool {
+    pub fn adopt_late(
+        &mut self,
+        cgroup: CgroupId,
+        of: CountOf,
+        counted: OomCount,
+        now: Duration,
+    ) -> bool {
         let before = self.before.as_ref().and_then(|it| it.get(&cgroup));
         if before.is_some() {
-            return self.adopt(cgroup, counted, now);
+            return self.adopt(cgroup, of, counted, now);
         }
         self.early.remove(&cgroup);
         let mut account = Account {
             since: now,
-            ..Account::new(processes(counted, 0))
+            ..Account::new(of, processes(counted, 0))
         };
         account.count(counted, now);
         self.accounts.insert(cgroup, account);
+        self.name_pod(cgroup);
         false
     }
 
-    /// It was lost, and what was counted of it is still compared.
-    fn find_again(&mut self, cgroup: CgroupId) {
-        if let Some(account) = self.accounts.get_mut(&cgroup).filter(|it| it.is_removed) {
+    /// Whether it has an account already: it was found before its pod was, or it was lost, and what was counted of it is
+    /// still compared.
+    fn find_again(&mut self, cgroup: CgroupId, of: CountOf) -> bool {
+        let Some(account) = self.accounts.get_mut(&cgroup) else {
+            return false;
+        };
+        account.of = of;
+        if account.is_removed {
             account.is_removed = false;
             if let Some(before) = &mut self.before {
                 before.remove(&cgroup);
             }
         }
+        true
     }
 
     /// What is known of a cgroup that gets an account; `None`: nobody was there to know.
-    fn known_of(&mut self, cgroup: CgroupId) -> Option<u64> {
+    fn known_of(&mut self, cgroup: CgroupId, of: CountOf) -> Option<u64> {
         let early = self.early.remove(&cgroup).unwrap_or_default();
-        match self.before.as_mut()?.remove(&cgroup) {
+        let before = self.before.as_mut()?.remove(&cgroup);
+        if of == CountOf::Pod && self.are_pods_new {
+            return None;
+        }
+        match before {
             Some(before) => Some(before + early),
             None => (!self.is_elsewhere).then_some(early),
         }
@@ -279,13 +385,26 @@ impl KillAccounts {
     /// A program reported a kill, `at` its time, that the kernel has counted in these cgroups.
     pub fn report(&mut self, cgroups: &[CgroupId], at: Duration) {
         for cgroup in cgroups {
-            match self.accounts.get_mut(cgroup) {
-                Some(account) if at >= account.since => account.known += 1,
-                Some(_) => {}
-                None => *self.early.entry(*cgroup).or_default() += 1,
+            let account = self.accounts.get(cgroup);
+            if account.is_none_or(|it| at >= it.since) {
+                self.know(*cgroup, 1, at);
+            }
+        }
+        // Nobody could tell what it lies in.
+        if self.is_unified
+            && let [cgroup] = cgroups
+        {
+            match self.accounts.get(cgroup) {
+                Some(account) => {
+                    if let Some(pod) = account.pod() {
+                        self.know(pod, 1, at);
+                    }
+                }
+                None => *self.podless.entry(*cgroup).or_default() += 1,
             }
         }
         bound(&mut self.early);
+        bound(&mut self.podless);
     }
 
     pub fn has(&self, cgroup: CgroupId) -> bool {
@@ -306,6 +425,7 @@ impl KillAccounts {
     /// The cgroup is gone; what was last counted of it is still compared.
     pub fn end(&mut self, cgroup: CgroupId) {
         self.early.remove(&cgroup);
+        self.podless.remove(&cgroup);
         if let Some(before) = &mut self.before {
             before.remove(&cgroup);
         }
@@ -330,36 +450,88 @@ impl KillAccounts {
         }
     }
 
-    /// What is missed by now. All reports of kills before `heard` were taken.
-    pub fn settle(&mut self, heard: Duration) -> Vec<Missed> {
-        let mut missed = Vec::new();
-        let has_programs = self.has_programs();
-        let cause = |was_unwatched| match (has_programs, was_unwatched) {
-            (false, _) => Cause::NoPrograms,
-            (true, true) => Cause::Unwatched,
-            (true, false) => Cause::Lost,
-        };
-        let is_over = |at: Duration| !has_programs || at.saturating_add(GRACE) <= heard;
-        self.accounts.retain(|cgroup, account| {
-            let Some((at, counted)) = account.open.filter(|(at, _)| is_over(*at)) else {
-                return true;
-            };
-            let n = counted.saturating_sub(account.known);
-            account.known += n;
-            if n > 0 {
-                missed.push(Missed {
-                    cgroup: *cgroup,
-                    n,
-                    cause: cause(account.was_unwatched),
-                    at,
-                });
+    /// All reports of kills before `heard` were taken.
+    pub fn due(&self, heard: Duration) -> Due {
+        let mut due = Due::default();
+        for (cgroup, account) in &self.accounts {
+            if !self.is_due(account, heard) {
+                continue;
             }
-            account.was_unwatched = false;
-            account.open = None;
-            account.look(heard.max(at));
-            !(account.is_removed && account.open.is_none())
-        });
+            match account.of {
+                CountOf::Pod => {
+                    due.open.insert(*cgroup);
+                    due.pods.insert(*cgroup);
+                }
+                CountOf::Cgroup { pod } => due.pods.extend(pod),
+            }
+        }
+        if !due.open.is_empty() {
+            let in_these = |it: &Account| it.pod().is_some_and(|it| due.open.contains(&it));
+            let containers = self.accounts.iter().filter(|(_, it)| in_these(it));
+            due.containers = containers.map(|(cgroup, _)| *cgroup).collect();
+        }
+        due
+    }
+
+    /// Every report of what is open has come by now.
+    fn is_due(&self, account: &Account, heard: Duration) -> bool {
+        let is_at_once = !self.has_programs() && account.of != CountOf::Pod;
+        let open = account.open;
+        open.is_some_and(|(at, _)| is_at_once || at.saturating_add(GRACE) <= heard)
+    }
+
+    /// What is missed by now. All reports of kills before `heard` were taken, or nobody reports any; what was `due` then
+    /// was read since.
+    pub fn settle(&mut self, heard: Duration, due: &Due) -> Vec<Missed> {
+        let is_due = |it: &(&CgroupId, &Account)| self.is_due(it.1, heard);
+        let all = self.accounts.iter().filter(is_due);
+        let all: Vec<_> = all.map(|(cgroup, it)| (*cgroup, it.of)).collect();
+        let mut missed = Vec::new();
+        for (cgroup, of) in &all {
+            if let CountOf::Cgroup { pod } = of {
+                let pod = pod.filter(|it| due.pods.contains(it));
+                missed.extend(self.settle_one(*cgroup, pod, heard));
+            }
+        }
+        let open = self.accounts.values().filter(|it| it.open.is_some());
+        let with_open: BTreeSet<CgroupId> = open.filter_map(Account::pod).collect();
+        let pods = all.iter().filter(|(_, of)| *of == CountOf::Pod);
+        for (cgroup, _) in pods {
+            if due.open.contains(cgroup) && !with_open.contains(cgroup) {
+                missed.extend(self.settle_one(*cgroup, None, heard));
+            }
+        }
+        self.accounts.retain(|_, it| !it.is_over());
+        bound(&mut self.early);
         missed
+    }
+
+    /// Of a container, with its `pod` if that was read: some of what is missed may have been told of the pod.
+    fn settle_one(
+        &mut self,
+        cgroup: CgroupId,
+        pod: Option<CgroupId>,
+        heard: Duration,
+    ) -> Option<Missed> {
+        let has_programs = self.has_programs();
+        let account = self.accounts.get_mut(&cgroup)?;
+        let of = account.of;
+        let mut missed = account.settle(cgroup, heard, has_programs)?;
+        if let Some(pod) = pod.and_then(|it| self.accounts.get_mut(&it)) {
+            let n_told = pod.told.min(missed.n.saturating_sub(pod.unknown()));
+            pod.told -= n_told;
+            missed.n -= n_told;
+        }
+        match of {
+            CountOf::Cgroup { pod: Some(pod) } => self.know(pod, missed.n, missed.at),
+            CountOf::Cgroup { pod: None } => {}
+            CountOf::Pod => {
+                if let Some(account) = self.accounts.get_mut(&cgroup) {
+                    account.told += missed.n;
+                }
+            }
+        }
+        (missed.n > 0).then_some(missed)
     }
 
     /// Something is counted that is not known yet.
@@ -384,19 +556,52 @@ fn bound(kills: &mut KillsByCgroup) {
 }
 
 impl Account {
-    fn new(known: u64) -> Self {
+    fn new(of: CountOf, known: u64) -> Self {
         Self {
+            of,
             known,
             since: Duration::ZERO,
+            last: Duration::ZERO,
             counted: 0,
+            told: 0,
             open: None,
             was_unwatched: false,
             is_removed: false,
         }
     }
 
+    /// Of a container, the cgroup of its pod.
+    fn pod(&self) -> Option<CgroupId> {
+        match self.of {
+            CountOf::Cgroup { pod } => pod,
+            CountOf::Pod => None,
+        }
+    }
+
+    /// How many are counted and not known.
+    fn unknown(&self) -> u64 {
+        self.counted.saturating_sub(self.known)
+    }
+
+    fn know(&mut self, n: u64, at: Duration) {
+        self.known += n;
+        self.last = self.last.max(at);
+        if self.counted <= self.known {
+            self.look(at);
+        }
+    }
+
     fn count(&mut self, counted: OomCount, now: Duration) {
+        // Which of the containers went as a whole, and count one twice, nobody knows (before Linux 5.17).
+        if self.of == CountOf::Pod && counted.is_ambiguous() {
+            return;
+        }
         self.counted = self.counted.max(processes(counted, self.known));
+        // A victim that was gone before it was counted again is counted once less than it is known. A container goes with
+        // it, and its pod would hide as many of those that come.
+        if self.of == CountOf::Pod && now > self.last {
+            self.known = self.known.min(self.counted);
+        }
         self.look(now);
     }
 
@@ -405,7 +610,34 @@ impl Account {
             self.open.get_or_insert((now, self.counted));
         } else {
             self.open = None;
+            self.was_unwatched = false;
         }
+    }
+
+    /// Nothing can become of it any more.
+    fn is_over(&self) -> bool {
+        self.is_removed && self.open.is_none()
+    }
+
+    /// What is open and not known is missed.
+    fn settle(&mut self, cgroup: CgroupId, heard: Duration, has_programs: bool) -> Option<Missed> {
+        let (at, counted) = self.open.take()?;
+        let n = counted.saturating_sub(self.known);
+        self.known += n;
+        let was_unwatched = std::mem::take(&mut self.was_unwatched);
+        self.look(heard.max(at));
+        let cause = match (has_programs, was_unwatched) {
+            (false, _) => Cause::NoPrograms,
+            (true, true) => Cause::Unwatched,
+            (true, false) => Cause::Lost,
+        };
+        let missed = Missed {
+            cgroup,
+            n,
+            cause,
+            at,
+        };
+        (n > 0).then_some(missed)
     }
 }
 

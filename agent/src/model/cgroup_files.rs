@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::event::CgroupId;
 use super::resources::CpuBandwidth;
 use super::text::{ParseError, flat_keyed, number};
 use crate::units::{Bytes, Limit, Micros};
@@ -290,6 +291,15 @@ impl OomCount {
     pub fn is_ambiguous(self) -> bool {
         self.group_kills.is_none() && self.kills > 0
     }
+}
+
+/// Whose kills are in a count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountOf {
+    /// Those of a container, or of v1 of any cgroup. `pod`: the cgroup of its pod, whose count has them too (v2).
+    Cgroup { pod: Option<CgroupId> },
+    /// Those of all containers of a pod, with those that are gone (v2).
+    Pod,
 }
 
 /// CPU time of a cgroup with all below it, in nanoseconds since it was made.

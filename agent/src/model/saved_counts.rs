@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::cgroup_files::CountOf;
 use super::cgroup_path::CgroupPath;
 use super::event::CgroupId;
 
@@ -34,7 +35,12 @@ const LAST_NUMBER: &str = "last_oom_kill_number";
 const OPEN: &str = "open_oom_kills";
 /// Stands there too: below which cgroups these lie.
 const ROOTS: &str = "known_oom_kills_below";
+/// Stands there too: those of pods are among them, with what is gone of the pods (v2).
+const OF_PODS: &str = "known_oom_kills_of_pods";
 const PATH: &str = "cgroup";
+const POD: &str = "pod_cgroup_id";
+const IS_POD: &str = "is_pod";
+const UNWATCHED: &str = "unwatched";
 const BOOT_ID: &str = "boot_id";
 const CGROUP_ID: &str = "cgroup_id";
 
@@ -50,6 +56,9 @@ const WITHOUT_WORKLOAD: &str = "oom_kills_without_workload";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenKills {
     pub counted: u64,
+    pub of: CountOf,
+    /// They are of a time when nobody watched.
+    pub was_unwatched: bool,
     /// Of the cgroup. `None`: nobody knew.
     pub path: Option<CgroupPath>,
 }
@@ -83,6 +92,13 @@ impl SavedCounts {
             let mut labels = of_boot(*cgroup, boot_id);
             let path = it.path.iter();
             labels.extend(path.map(|it| (PATH.to_owned(), it.to_string())));
+            let of = match it.of {
+                CountOf::Cgroup { pod } => pod.map(|it| (POD, it.0.to_string())),
+                CountOf::Pod => Some((IS_POD, true.to_string())),
+            };
+            let unwatched = it.was_unwatched.then(|| (UNWATCHED, true.to_string()));
+            let more = of.into_iter().chain(unwatched);
+            labels.extend(more.map(|(label, it)| (label.to_owned(), it)));
             let value = as_value(it.counted);
             SavedSeries { labels, value }
         });
@@ -93,13 +109,34 @@ impl SavedCounts {
     pub fn open_kills(&self, boot_id: &str) -> BTreeMap<CgroupId, OpenKills> {
         let saved = self.0.get(OPEN).into_iter().flatten();
         let open = saved.filter_map(|it| {
+            let pod = it.labels.get(POD).and_then(|it| it.parse().ok());
             let open = OpenKills {
                 counted: as_count(it.value),
+                of: match it.labels.contains_key(IS_POD) {
+                    true => CountOf::Pod,
+                    false => CountOf::Cgroup {
+                        pod: pod.map(CgroupId),
+                    },
+                },
+                was_unwatched: it.labels.contains_key(UNWATCHED),
                 path: it.labels.get(PATH).and_then(|it| it.parse().ok()),
             };
             Some((cgroup_of(it, boot_id)?, open))
         });
         open.collect()
+    }
+
+    /// Says that known kills of pods are among them, or nobody would know how many are.
+    pub fn set_of_pods(&mut self) {
+        let series = SavedSeries {
+            labels: BTreeMap::new(),
+            value: 1.0,
+        };
+        self.0.insert(OF_PODS.to_owned(), vec![series]);
+    }
+
+    pub fn has_pods(&self) -> bool {
+        self.0.contains_key(OF_PODS)
     }
 
     /// Adds the number of the last kill that is counted.
@@ -234,8 +271,23 @@ mod tests {
     #[test]
     fn open_kills_are_of_one_boot() {
         let path = Some("/kubepods/podb".parse().expect("a path"));
-        let open = [(7, 2, path), (8, 1, None)];
-        let open = open.map(|(id, counted, path)| (CgroupId(id), OpenKills { counted, path }));
+        let in_pod = |pod: Option<u64>| CountOf::Cgroup {
+            pod: pod.map(CgroupId),
+        };
+        let open = [
+            (7, in_pod(Some(6)), true, path),
+            (8, in_pod(None), false, None),
+            (6, CountOf::Pod, false, None),
+        ];
+        let open = open.map(|(id, of, was_unwatched, path)| {
+            let open = OpenKills {
+                counted: id,
+                of,
+                was_unwatched,
+                path,
+            };
+            (CgroupId(id), open)
+        });
         let open = BTreeMap::from(open);
         let mut saved = SavedCounts::default();
         saved.set_open_kills(&BTreeMap::new(), "a");

@@ -23,6 +23,7 @@ use super::told::Told;
 use crate::apply::checkpoint;
 use crate::apply::oom_ring::OomRing;
 use crate::config::Config;
+use crate::decide::missed_kills::Earlier;
 use crate::decide::oom_bursts::{OomBursts, WINDOW};
 use crate::model::attribution::{OomAttribution, Owner};
 use crate::model::event::OomKill;
@@ -323,8 +324,12 @@ fn resume_counts(saved: &SavedCounts, boot_id: &str, shared: &Shared) {
         }
     }
     drop(index);
-    let counted = open.into_iter().map(|(id, it)| (id, it.counted)).collect();
-    shared.kill_counts.resume(known, &counted, roots);
+    shared.kill_counts.resume(Earlier {
+        known,
+        open,
+        roots,
+        has_pods: saved.has_pods(),
+    });
 }
 
 /// Kills that an agent has on record and had not counted when it last saved its counts. `is_known`: the last number that
@@ -660,12 +665,21 @@ impl Keeper {
         counts.set_last_number(*last);
         if let (Some(known), Some(boot_id)) = (kills.known(), &self.boot_id) {
             let path = |id| Some(self.shared.index().get(id)?.owner?.path.clone());
-            let open = kills.open().into_iter().map(|(id, counted)| {
-                let path = path(id);
-                (id, OpenKills { counted, path })
+            let open = kills.open().into_iter();
+            let open = open.map(|(id, it)| {
+                (
+                    id,
+                    OpenKills {
+                        path: path(id),
+                        ..it
+                    },
+                )
             });
             counts.set_known_kills(&known, boot_id);
             counts.set_open_kills(&open.collect(), boot_id);
+            if kills.has_pods() {
+                counts.set_of_pods();
+            }
             counts.set_roots(&kills.roots());
         }
         (counts, *last)

@@ -3,7 +3,8 @@
 //!
 //! The listener says what was reported, the sweep what is counted, the loop which cgroups there are and
 //! what was counted of one at its end. Where no program reports kills, the thread has the cgroups signal
-//! and reads them itself. It alone tells what was missed.
+//! and reads them itself; and of a pod, before it tells what is missed, its containers and then the pod. It alone
+//! tells what was missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +16,11 @@ use super::forensics::CountSaver;
 use super::kernel::{News, Shared, Tell};
 use super::worker::{Stop, Worker};
 use crate::decide::kernel_records::{Handled, missed_record};
-use crate::decide::missed_kills::{Cause, KillAccounts, KillsByCgroup, Missed};
+use crate::decide::missed_kills::{
+    Cause, Due, Earlier, KillAccounts, KillsByCgroup, Missed, OpenByCgroup,
+};
 use crate::model::attribution::{Attributed, Level};
-use crate::model::cgroup_files::OomCount;
+use crate::model::cgroup_files::{CountOf, OomCount};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, OomKill};
 use crate::model::forensics::Counted;
@@ -55,12 +58,41 @@ pub(super) struct KillCounts {
     saved_bell: OnceLock<Bell>,
     accounts: Mutex<KillAccounts>,
     trees: OnceLock<Arc<Trees>>,
-    /// Those with an account that are there.
-    cgroups: Mutex<BTreeMap<CgroupId, CgroupPath>>,
+    watched: Mutex<Watched>,
     /// All kills before were reported, boottime in nanoseconds.
     heard_ns: AtomicU64,
     /// There once the thread is.
     bell: OnceLock<Bell>,
+}
+
+/// The cgroups with an account that are there.
+#[derive(Debug, Default)]
+struct Watched {
+    cgroups: BTreeMap<CgroupId, CgroupPath>,
+    /// Of them those whose count has those of others in it.
+    pods: BTreeMap<CgroupPath, CgroupId>,
+}
+
+impl Watched {
+    fn of(&self, cgroup: CgroupId, path: &CgroupPath) -> CountOf {
+        match self.pods.get(path) == Some(&cgroup) {
+            true => CountOf::Pod,
+            false => CountOf::Cgroup {
+                pod: path.parent().and_then(|it| self.pods.get(&it).copied()),
+            },
+        }
+    }
+
+    fn remove(&mut self, cgroup: CgroupId) -> bool {
+        let Some(path) = self.cgroups.remove(&cgroup) else {
+            return false;
+        };
+        // It may be made again before its end is seen.
+        if self.pods.get(&path) == Some(&cgroup) {
+            self.pods.remove(&path);
+        }
+        true
+    }
 }
 
 impl KillCounts {
@@ -71,14 +103,8 @@ impl KillCounts {
     }
 
     /// See [`KillAccounts::resume`]. Before any cgroup is found.
-    pub(super) fn resume(
-        &self,
-        known: KillsByCgroup,
-        counted: &KillsByCgroup,
-        roots: Vec<CgroupPath>,
-    ) {
-        let now = clock::boottime();
-        self.accounts().resume(known, counted, roots, now);
+    pub(super) fn resume(&self, earlier: Earlier) {
+        self.accounts().resume(earlier, clock::boottime());
     }
 
     /// See [`KillAccounts::look_below`].
@@ -101,8 +127,13 @@ impl KillCounts {
     }
 
     /// See [`KillAccounts::open`].
-    pub(super) fn open(&self) -> KillsByCgroup {
+    pub(super) fn open(&self) -> OpenByCgroup {
         self.accounts().open()
+    }
+
+    /// See [`KillAccounts::has_pods`].
+    pub(super) fn has_pods(&self) -> bool {
+        self.accounts().has_pods()
     }
 
     /// See [`KillAccounts::known_in`].
@@ -176,14 +207,22 @@ impl KillCounts {
     }
 
     pub(super) fn count(&self, cgroup: CgroupId, count: OomCount, now: Duration) {
-        let count = self.unambiguous(count, || self.cgroups().get(&cgroup).cloned());
+        let count = self.unambiguous(count, || {
+            let watched = self.watched();
+            let path = watched.cgroups.get(&cgroup)?;
+            (watched.of(cgroup, path) != CountOf::Pod).then(|| path.clone())
+        });
         let is_open = {
-            let cgroups = self.cgroups();
+            let watched = self.watched();
             let mut accounts = self.accounts();
             // It was found, and could not be read.
-            match !accounts.has(cgroup) && cgroups.contains_key(&cgroup) {
-                true => accounts.adopt_late(cgroup, count, now),
-                false => accounts.count(cgroup, count, now),
+            let late = match accounts.has(cgroup) {
+                true => None,
+                false => watched.cgroups.get(&cgroup),
+            };
+            match late {
+                Some(path) => accounts.adopt_late(cgroup, watched.of(cgroup, path), count, now),
+                None => accounts.count(cgroup, count, now),
             }
         };
         if is_open {
@@ -229,15 +268,11 @@ impl KillCounts {
         self.trees.get().is_some_and(|it| it.unified)
     }
 
-    /// Of v2 a pod's own count has its containers' in it.
     pub(super) fn count_all(&self, sweep: &StatsSnapshot) {
-        let is_unified = self.is_unified();
         for pod in &sweep.pods {
             let running = pod.containers.iter().filter(|it| it.ended_at.is_none());
             running.for_each(|it| self.count_in(&it.stats));
-            if !is_unified {
-                pod.stats.iter().for_each(|it| self.count_in(it));
-            }
+            pod.stats.iter().for_each(|it| self.count_in(it));
         }
     }
 
@@ -257,41 +292,37 @@ impl KillCounts {
         level: &Level,
         origin: Origin,
     ) {
-        let is_counted = match level {
-            Level::Container { .. } => true,
-            Level::Pod { .. } => !self.is_unified(),
-            Level::Qos(_) | Level::Kubepods => false,
+        let is_pod = match level {
+            Level::Container { .. } => false,
+            Level::Pod { .. } => true,
+            Level::Qos(_) | Level::Kubepods => return,
         };
-        let Some(trees) = self.trees.get().filter(|_| is_counted) else {
+        let Some(trees) = self.trees.get() else {
             return;
         };
+        let of = {
+            let mut watched = self.watched();
+            if is_pod && trees.unified {
+                watched.pods.insert(path.clone(), cgroup);
+            }
+            watched.of(cgroup, path)
+        };
         match origin {
-            Origin::Made => self.begin(cgroup, path),
+            Origin::Made => self.accounts().begin(cgroup, of),
             Origin::Found => {
                 // What is killed from now on may be counted already, and is reported later.
                 let now = clock::boottime();
-                match oom_counters::read_once(trees, path) {
-                    Some(count) => {
-                        let count = self.unambiguous(count, || Some(path.clone()));
-                        self.adopt(cgroup, path, count, now);
+                if let Some(count) = oom_counters::read_once(trees, path) {
+                    let path = || (of != CountOf::Pod).then(|| path.clone());
+                    let count = self.unambiguous(count, path);
+                    if self.accounts().adopt(cgroup, of, count, now) {
+                        self.ring();
                     }
-                    None => self.watch(cgroup, path),
                 }
             }
         }
-    }
-
-    fn begin(&self, cgroup: CgroupId, path: &CgroupPath) {
-        self.accounts().begin(cgroup);
-        self.watch(cgroup, path);
-    }
-
-    fn adopt(&self, cgroup: CgroupId, path: &CgroupPath, count: OomCount, now: Duration) {
-        let is_open = self.accounts().adopt(cgroup, count, now);
-        self.watch(cgroup, path);
-        if is_open {
-            self.ring();
-        }
+        self.watched().cgroups.insert(cgroup, path.clone());
+        self.ring_if_watched();
     }
 
     pub(super) fn end(&self, cgroup: CgroupId) {
@@ -308,18 +339,13 @@ impl KillCounts {
 
     /// Those whose kills are compared.
     pub(super) fn compared(&self) -> BTreeSet<CgroupId> {
-        self.cgroups().keys().copied().collect()
+        self.watched().cgroups.keys().copied().collect()
     }
 
     fn unwatch(&self, cgroup: CgroupId) {
-        if self.cgroups().remove(&cgroup).is_some() {
+        if self.watched().remove(cgroup) {
             self.ring_if_watched();
         }
-    }
-
-    fn watch(&self, cgroup: CgroupId, path: &CgroupPath) {
-        self.cgroups().insert(cgroup, path.clone());
-        self.ring_if_watched();
     }
 
     fn ring_if_watched(&self) {
@@ -334,17 +360,43 @@ impl KillCounts {
         }
     }
 
-    fn settle(&self) -> Vec<Missed> {
+    /// Reads what has to be before it is told what is missed, and until when all reports were heard.
+    fn read_due(&self) -> (Duration, Due) {
         let heard = Duration::from_nanos(self.heard_ns.load(Ordering::Acquire));
-        self.accounts().settle(heard)
+        let (heard, mut due) = {
+            let accounts = self.accounts();
+            let heard = match accounts.has_programs() {
+                true => heard,
+                false => clock::boottime(),
+            };
+            (heard, accounts.due(heard))
+        };
+        for container in &due.containers {
+            self.read(*container);
+        }
+        // What is counted in a container is in the count of its pod by then.
+        due.pods.retain(|it| self.read(*it));
+        (heard, due)
+    }
+
+    /// False: it is gone, or cannot be read.
+    fn read(&self, cgroup: CgroupId) -> bool {
+        let now = clock::boottime();
+        let path = self.watched().cgroups.get(&cgroup).cloned();
+        let trees = self.trees.get().zip(path);
+        let count = trees.and_then(|(trees, path)| oom_counters::read_once(trees, &path));
+        if let Some(count) = count {
+            self.count(cgroup, count, now);
+        }
+        count.is_some()
     }
 
     fn accounts(&self) -> MutexGuard<'_, KillAccounts> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn cgroups(&self) -> MutexGuard<'_, BTreeMap<CgroupId, CgroupPath>> {
-        self.cgroups.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -368,7 +420,7 @@ struct Accountant {
     /// Counts that are about to change: when each is read again, and the gap after that.
     looks: BTreeMap<CgroupId, (Duration, Duration)>,
     /// What was counted and not known when the counts were last saved.
-    saved: KillsByCgroup,
+    saved: OpenByCgroup,
     log: EventLog,
     metrics: Metrics,
     saver: CountSaver,
@@ -393,7 +445,7 @@ pub(super) fn compare_kills(
         shared: Arc::clone(shared),
         counters,
         looks: BTreeMap::new(),
-        saved: KillsByCgroup::new(),
+        saved: OpenByCgroup::new(),
         log,
         metrics,
         saver,
@@ -420,15 +472,16 @@ impl Accountant {
         let timeout = next.map_or(tick, |at| at.saturating_sub(now).min(tick));
         let mut to_read = self.counters.wait(timeout);
         if is_alone {
-            let cgroups = counts.cgroups().clone();
+            let cgroups = counts.watched().cgroups.clone();
             to_read.extend(self.counters.watch(&cgroups));
             to_read.extend(self.counters.all_if_killed());
         }
         self.look(to_read);
+        let counts = &self.shared.kill_counts;
+        let (heard, due) = counts.read_due();
         let told = {
-            let counts = &self.shared.kill_counts;
             let mut last = counts.telling();
-            let missed = counts.settle();
+            let missed = counts.accounts().settle(heard, &due);
             *last += missed.len() as u64;
             let told = missed.into_iter().map(|it| self.count(it));
             told.collect::<Vec<_>>()

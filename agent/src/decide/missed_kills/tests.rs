@@ -3,6 +3,9 @@ use crate::decide::testing::oom_kill;
 
 const CONTAINER: CgroupId = CgroupId(7);
 const POD: CgroupId = CgroupId(6);
+/// One whose kills are in no count but its own.
+const ALONE: CountOf = CountOf::Cgroup { pod: None };
+const IN_POD: CountOf = CountOf::Cgroup { pod: Some(POD) };
 
 fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -25,7 +28,7 @@ fn kill(ms: u64, cgroup: CgroupId) -> OomKill {
 /// On v1, with an account of a new container.
 fn accounts() -> KillAccounts {
     let mut accounts = KillAccounts::new(false);
-    accounts.begin(CONTAINER);
+    accounts.begin(CONTAINER, ALONE);
     accounts
 }
 
@@ -38,7 +41,8 @@ fn report(accounts: &mut KillAccounts, kill: &OomKill) {
 
 /// How many are missed, when all until `ms` was heard.
 fn settle(accounts: &mut KillAccounts, ms: u64) -> Vec<(CgroupId, u64)> {
-    let missed = accounts.settle(at(ms)).into_iter();
+    let due = accounts.due(at(ms));
+    let missed = accounts.settle(at(ms), &due).into_iter();
     missed.map(|it| (it.cgroup, it.n)).collect()
 }
 
@@ -49,7 +53,7 @@ fn what_is_counted_and_never_reported_is_missed_once_after_the_grace() {
     assert!(!accounts.count(CONTAINER, counted(3), at(150)));
     assert_eq!(settle(&mut accounts, 2099), []);
     assert!(accounts.is_open());
-    let missed = accounts.settle(at(2100));
+    let missed = accounts.settle(at(2100), &Due::default());
     let expected = Missed {
         cgroup: CONTAINER,
         n: 3,
@@ -105,7 +109,7 @@ fn a_cgroup_that_is_made_again_begins_anew() {
     accounts.count(CONTAINER, counted(2), at(100));
     accounts.end(CONTAINER);
     let next = CgroupId(8);
-    accounts.begin(next);
+    accounts.begin(next, ALONE);
     accounts.count(next, counted(1), at(200));
     assert_eq!(
         settle(&mut accounts, 2150),
@@ -136,24 +140,34 @@ fn below(root: &str) -> Vec<CgroupPath> {
 /// Those of the next agent, which finds what one before it knew.
 fn resumed(is_unified: bool, known: u64) -> KillAccounts {
     let mut accounts = KillAccounts::new(is_unified);
-    let known = KillsByCgroup::from([(CONTAINER, known)]);
-    accounts.resume(known, &KillsByCgroup::new(), below("/a"), at(500));
+    let earlier = Earlier {
+        known: [(CONTAINER, known)].into(),
+        roots: below("/a"),
+        has_pods: is_unified,
+        ..Earlier::default()
+    };
+    accounts.resume(earlier, at(500));
     accounts
 }
 
 /// Four kills are counted, of which three are known.
 fn with_one_open() -> KillAccounts {
     let mut accounts = resumed(false, 3);
-    accounts.adopt(CONTAINER, counted(4), at(1000));
+    accounts.adopt(CONTAINER, ALONE, counted(4), at(1000));
     accounts.all_are_found();
     accounts
 }
 
 /// The agent after one that ends at `ms`.
 fn next_of(accounts: &KillAccounts, ms: u64) -> KillAccounts {
-    let known = accounts.known().expect("all are found");
+    let earlier = Earlier {
+        known: accounts.known().expect("all are found"),
+        open: accounts.open(),
+        roots: accounts.roots().to_vec(),
+        has_pods: accounts.has_pods(),
+    };
     let mut next = KillAccounts::new(accounts.is_unified());
-    next.resume(known, &accounts.open(), accounts.roots().to_vec(), at(ms));
+    next.resume(earlier, at(ms));
     next
 }
 
@@ -161,7 +175,7 @@ fn next_of(accounts: &KillAccounts, ms: u64) -> KillAccounts {
 fn what_was_counted_before_any_agent_is_known() {
     let mut accounts = KillAccounts::new(false);
     assert_eq!(accounts.known(), None);
-    accounts.adopt(CONTAINER, counted(5), at(1000));
+    accounts.adopt(CONTAINER, ALONE, counted(5), at(1000));
     // Counted already when the cgroup was looked at.
     report(&mut accounts, &kill(900, CONTAINER));
     accounts.count(CONTAINER, counted(5), at(2000));
@@ -181,7 +195,7 @@ fn a_cgroup_that_is_found_later_was_made_since() {
     accounts.all_are_found();
     // Reported before it was found.
     report(&mut accounts, &kill(900, CONTAINER));
-    accounts.adopt(CONTAINER, counted(3), at(1000));
+    accounts.adopt(CONTAINER, ALONE, counted(3), at(1000));
     assert_eq!(settle(&mut accounts, 3000), [(CONTAINER, 2)]);
 }
 
@@ -189,7 +203,7 @@ fn a_cgroup_that_is_found_later_was_made_since() {
 fn what_is_known_goes_on_with_the_next_agent() {
     let mut first = KillAccounts::new(false);
     first.all_are_found();
-    first.begin(CONTAINER);
+    first.begin(CONTAINER, ALONE);
     report(&mut first, &kill(100, CONTAINER));
     report(&mut first, &kill(110, CONTAINER));
     first.count(CONTAINER, counted(3), at(200));
@@ -198,7 +212,7 @@ fn what_is_known_goes_on_with_the_next_agent() {
     assert_eq!(known, KillsByCgroup::from([(CONTAINER, 3)]));
     let mut next = next_of(&first, 3500);
     assert_eq!(next.known(), Some(known), "before any cgroup is found");
-    next.adopt(CONTAINER, counted(3), at(4000));
+    next.adopt(CONTAINER, ALONE, counted(3), at(4000));
     next.all_are_found();
     assert_eq!(settle(&mut next, 9000), []);
     next.end(CONTAINER);
@@ -210,7 +224,7 @@ fn of_a_tree_that_nobody_has_looked_at_only_what_comes_is_missed() {
     const OTHER: CgroupId = CgroupId(70);
     let mut accounts = resumed(false, 3);
     accounts.look_below(&below("/b"));
-    accounts.adopt(OTHER, counted(20), at(1000));
+    accounts.adopt(OTHER, ALONE, counted(20), at(1000));
     accounts.all_are_found();
     assert_eq!(settle(&mut accounts, 9000), []);
     accounts.count(OTHER, counted(21), at(9000));
@@ -219,7 +233,7 @@ fn of_a_tree_that_nobody_has_looked_at_only_what_comes_is_missed() {
     let next = next_of(&accounts, 20_000);
     for mut accounts in [accounts, next] {
         accounts.look_below(&below("/a"));
-        accounts.adopt(CONTAINER, counted(4), at(20_000));
+        accounts.adopt(CONTAINER, ALONE, counted(4), at(20_000));
         accounts.all_are_found();
         assert_eq!(settle(&mut accounts, 30_000), [(CONTAINER, 1)]);
     }
@@ -236,10 +250,14 @@ fn what_lies_where_it_was_looked_at_before_was_made_since() {
         (Vec::new(), below("/a")),
     ] {
         let mut accounts = KillAccounts::new(false);
-        let known = KillsByCgroup::from([(CONTAINER, 3)]);
-        accounts.resume(known, &KillsByCgroup::new(), before.clone(), at(500));
+        let earlier = Earlier {
+            known: [(CONTAINER, 3)].into(),
+            roots: before.clone(),
+            ..Earlier::default()
+        };
+        accounts.resume(earlier, at(500));
         accounts.look_below(&now);
-        accounts.adopt(OTHER, counted(2), at(1000));
+        accounts.adopt(OTHER, ALONE, counted(2), at(1000));
         accounts.all_are_found();
         let missed = settle(&mut accounts, 9000);
         assert_eq!(missed, [(OTHER, 2)], "{before:?}, {now:?}");
@@ -249,17 +267,17 @@ fn what_lies_where_it_was_looked_at_before_was_made_since() {
 #[test]
 fn a_cgroup_that_was_lost_and_is_found_is_known() {
     let mut accounts = resumed(false, 3);
-    accounts.adopt(CONTAINER, counted(3), at(1000));
+    accounts.adopt(CONTAINER, ALONE, counted(3), at(1000));
     accounts.all_are_found();
     accounts.count(CONTAINER, counted(5), at(2000));
     accounts.lose(CONTAINER);
     assert_eq!(settle(&mut accounts, 9000), [(CONTAINER, 2)]);
-    accounts.adopt(CONTAINER, counted(6), at(10_000));
+    accounts.adopt(CONTAINER, ALONE, counted(6), at(10_000));
     assert_eq!(settle(&mut accounts, 20_000), [(CONTAINER, 1)]);
     // The same before what was counted is settled.
     accounts.count(CONTAINER, counted(7), at(20_000));
     accounts.lose(CONTAINER);
-    accounts.adopt(CONTAINER, counted(7), at(20_001));
+    accounts.adopt(CONTAINER, ALONE, counted(7), at(20_001));
     assert_eq!(settle(&mut accounts, 30_000), [(CONTAINER, 1)]);
     accounts.count(CONTAINER, counted(8), at(30_000));
     assert_eq!(settle(&mut accounts, 40_000), [(CONTAINER, 1)]);
@@ -278,7 +296,7 @@ fn a_count_from_before_is_the_same_at_each_reading() {
     };
     for known in 2..=4 {
         let mut accounts = resumed(true, known);
-        accounts.adopt(CONTAINER, counted, at(1000));
+        accounts.adopt(CONTAINER, ALONE, counted, at(1000));
         accounts.count(CONTAINER, counted, at(2000));
         assert_eq!(settle(&mut accounts, 9000), [], "{known}");
     }
@@ -288,13 +306,13 @@ fn a_count_from_before_is_the_same_at_each_reading() {
 fn what_nobody_told_before_is_missed() {
     for (is_silent, cause) in [(false, Cause::Lost), (true, Cause::NoPrograms)] {
         let mut accounts = resumed(false, 3);
-        accounts.adopt(CONTAINER, counted(5), at(1000));
+        accounts.adopt(CONTAINER, ALONE, counted(5), at(1000));
         // Its end is seen before it is known whether there are programs.
         accounts.end(CONTAINER);
         if is_silent {
             accounts.without_programs();
         }
-        let missed = accounts.settle(at(3000));
+        let missed = accounts.settle(at(3000), &Due::default());
         assert_eq!(missed.len(), 1);
         assert_eq!((missed[0].n, missed[0].cause), (2, cause));
         assert_eq!(settle(&mut accounts, 9000), []);
@@ -306,7 +324,7 @@ fn what_nobody_told_before_is_missed() {
 fn what_an_agent_took_along_when_it_died_is_missed() {
     let mut accounts = resumed(false, 3);
     // Three were told, one waits in the ring, and one was taken out of it by who died before it was told.
-    accounts.adopt(CONTAINER, counted(5), at(1000));
+    accounts.adopt(CONTAINER, ALONE, counted(5), at(1000));
     report(&mut accounts, &kill(950, CONTAINER));
     assert_eq!(settle(&mut accounts, 2900), []);
     assert_eq!(settle(&mut accounts, 3000), [(CONTAINER, 1)]);
@@ -318,7 +336,7 @@ fn what_an_agent_took_along_when_it_died_is_missed() {
 fn what_no_agent_lives_long_enough_to_compare_is_missed_once() {
     for is_gone in [false, true] {
         let mut first = resumed(false, 3);
-        first.adopt(CONTAINER, counted(5), at(1000));
+        first.adopt(CONTAINER, ALONE, counted(5), at(1000));
         first.all_are_found();
         if is_gone {
             first.end(CONTAINER);
@@ -336,7 +354,7 @@ fn what_no_agent_lives_long_enough_to_compare_is_missed_once() {
         assert_eq!(settle(&mut third, 7000), [(CONTAINER, 1)], "{is_gone}");
         assert!(third.is_empty());
         let mut last = next_of(&third, 8000);
-        assert_eq!(last.open(), KillsByCgroup::new());
+        assert_eq!(last.open(), OpenByCgroup::new());
         assert_eq!(settle(&mut last, 20_000), []);
     }
 }
@@ -346,7 +364,7 @@ fn a_cgroup_with_open_kills_that_is_found_again_goes_on() {
     let first = with_one_open();
     let mut next = next_of(&first, 2000);
     // Killed while no agent ran.
-    assert!(next.adopt(CONTAINER, counted(6), at(2100)));
+    assert!(next.adopt(CONTAINER, ALONE, counted(6), at(2100)));
     next.all_are_found();
     // The first that was compared is that of before.
     assert_eq!(settle(&mut next, 4000), [(CONTAINER, 1)]);
@@ -360,7 +378,7 @@ fn a_cgroup_with_open_kills_that_is_found_late_is_known() {
     let first = with_one_open();
     let mut next = next_of(&first, 2000);
     assert_eq!(settle(&mut next, 4000), [(CONTAINER, 1)]);
-    next.adopt(CONTAINER, counted(5), at(5000));
+    next.adopt(CONTAINER, ALONE, counted(5), at(5000));
     next.all_are_found();
     assert_eq!(settle(&mut next, 9000), [(CONTAINER, 1)]);
     assert_eq!(next.known(), Some(KillsByCgroup::from([(CONTAINER, 5)])));
@@ -370,10 +388,9 @@ fn a_cgroup_with_open_kills_that_is_found_late_is_known() {
 fn what_is_known_by_the_end_is_not_open_with_the_next() {
     let mut first = with_one_open();
     report(&mut first, &kill(950, CONTAINER));
-    // Reported, and not compared yet.
-    assert!(first.is_open());
+    assert!(!first.is_open());
     let mut next = next_of(&first, 2000);
-    next.adopt(CONTAINER, counted(4), at(2100));
+    next.adopt(CONTAINER, ALONE, counted(4), at(2100));
     assert_eq!(settle(&mut next, 9000), []);
 }
 
@@ -394,7 +411,7 @@ fn reports_of_cgroups_that_nobody_registers_are_forgotten_the_oldest_first() {
 fn a_kill_is_in_the_account_of_its_victim_alone() {
     // v1: the pod's limit killed in the container, and a process in the pod's own cgroup.
     let mut accounts = accounts();
-    accounts.begin(POD);
+    accounts.begin(POD, ALONE);
     report(&mut accounts, &kill(50, CONTAINER));
     accounts.count(CONTAINER, counted(1), at(100));
     accounts.count(POD, counted(1), at(100));
@@ -405,7 +422,7 @@ fn a_kill_is_in_the_account_of_its_victim_alone() {
 fn on_v2_a_container_counts_what_it_has_below_itself() {
     for (is_unified, expected) in [(true, vec![]), (false, vec![(CONTAINER, 1)])] {
         let mut accounts = KillAccounts::new(is_unified);
-        accounts.begin(CONTAINER);
+        accounts.begin(CONTAINER, ALONE);
         report(&mut accounts, &kill(50, CgroupId(99)));
         accounts.count(CONTAINER, counted(1), at(100));
         assert_eq!(
@@ -447,14 +464,18 @@ fn the_first_victim_of_a_whole_cgroup_is_counted_twice_by_the_kernel() {
 #[test]
 fn what_could_not_be_read_when_it_was_found_begins_with_what_is_counted() {
     let mut accounts = KillAccounts::new(false);
-    accounts.resume([(POD, 1)].into(), &KillsByCgroup::new(), Vec::new(), at(0));
+    let earlier = Earlier {
+        known: [(POD, 1)].into(),
+        ..Earlier::default()
+    };
+    accounts.resume(earlier, at(0));
     accounts.all_are_found();
-    assert!(!accounts.adopt_late(CONTAINER, counted(3), at(100)));
+    assert!(!accounts.adopt_late(CONTAINER, ALONE, counted(3), at(100)));
     assert_eq!(settle(&mut accounts, 9000), []);
     assert!(accounts.count(CONTAINER, counted(4), at(9100)));
     assert_eq!(settle(&mut accounts, 20_000), [(CONTAINER, 1)]);
     // Of this one it is known how much was.
-    assert!(accounts.adopt_late(POD, counted(3), at(20_100)));
+    assert!(accounts.adopt_late(POD, ALONE, counted(3), at(20_100)));
     assert_eq!(settle(&mut accounts, 30_000), [(POD, 2)]);
 }
 
@@ -462,23 +483,293 @@ fn what_could_not_be_read_when_it_was_found_begins_with_what_is_counted() {
 fn a_kill_before_anybody_watched_was_not_lost() {
     let cause = |watched: bool| {
         let mut accounts = KillAccounts::new(false);
-        accounts.resume(
-            KillsByCgroup::new(),
-            &KillsByCgroup::new(),
-            Vec::new(),
-            at(0),
-        );
+        accounts.resume(Earlier::default(), at(0));
         if !watched {
             accounts.nobody_watched();
         }
-        accounts.adopt(CONTAINER, counted(1), at(100));
+        accounts.adopt(CONTAINER, ALONE, counted(1), at(100));
         accounts.all_are_found();
         let causes = |missed: Vec<Missed>| missed.into_iter().map(|it| it.cause).collect();
-        let first: Vec<Cause> = causes(accounts.settle(at(9000)));
+        let first: Vec<Cause> = causes(accounts.settle(at(9000), &Due::default()));
         accounts.count(CONTAINER, counted(2), at(9100));
-        let later: Vec<Cause> = causes(accounts.settle(at(20_000)));
+        let later: Vec<Cause> = causes(accounts.settle(at(20_000), &Due::default()));
         [first, later].concat()
     };
     assert_eq!(cause(false), [Cause::Unwatched, Cause::Lost]);
     assert_eq!(cause(true), [Cause::Lost; 2]);
+}
+
+#[test]
+fn a_kill_before_anybody_watched_is_one_with_the_next_agent_too() {
+    let mut first = KillAccounts::new(false);
+    first.resume(Earlier::default(), at(0));
+    first.nobody_watched();
+    first.adopt(CONTAINER, ALONE, counted(1), at(100));
+    first.all_are_found();
+    let mut next = next_of(&first, 500);
+    next.all_are_found();
+    let missed = next.settle(at(9000), &Due::default());
+    let causes: Vec<Cause> = missed.iter().map(|it| it.cause).collect();
+    assert_eq!(causes, [Cause::Unwatched]);
+}
+
+/// On v2, with accounts of a new pod and a new container in it.
+fn with_pod() -> KillAccounts {
+    let mut accounts = KillAccounts::new(true);
+    accounts.all_are_found();
+    accounts.begin(POD, CountOf::Pod);
+    accounts.begin(CONTAINER, IN_POD);
+    accounts
+}
+
+#[test]
+fn what_is_reported_or_missed_in_a_container_is_not_missed_in_its_pod() {
+    let mut accounts = with_pod();
+    report(&mut accounts, &kill(50, CONTAINER));
+    accounts.count(POD, counted(2), at(100));
+    // The pod's count was read first.
+    accounts.count(CONTAINER, counted(2), at(200));
+    assert_eq!(settle(&mut accounts, 2100), []);
+    assert_eq!(settle(&mut accounts, 2200), [(CONTAINER, 1)]);
+    assert_eq!(settle(&mut accounts, 9000), []);
+    assert!(!accounts.is_open());
+    // Its end changes nothing of the pod's.
+    accounts.end(CONTAINER);
+    accounts.count(POD, counted(2), at(9000));
+    assert!(!accounts.is_open());
+}
+
+#[test]
+fn a_kill_in_a_container_that_nobody_has_looked_at_is_missed_in_its_pod() {
+    for is_silent in [false, true] {
+        let mut accounts = with_pod();
+        if is_silent {
+            accounts.without_programs();
+        }
+        accounts.count(CONTAINER, counted(1), at(100));
+        accounts.count(POD, counted(3), at(100));
+        let early = settle(&mut accounts, 2099);
+        let own = vec![(CONTAINER, 1)];
+        assert_eq!(early, if is_silent { own } else { vec![] });
+        assert_eq!(settle(&mut accounts, 2100).len(), 2 - early.len());
+        assert_eq!(settle(&mut accounts, 9000), []);
+        let known = accounts.known().expect("all are found");
+        assert_eq!(known, [(POD, 3), (CONTAINER, 1)].into());
+    }
+}
+
+#[test]
+fn a_pod_waits_for_what_was_not_read_of_its_containers() {
+    let mut accounts = with_pod();
+    accounts.count(POD, counted(1), at(100));
+    let due = accounts.due(at(2100));
+    assert_eq!(due.containers, [CONTAINER].into());
+    // Nobody has read what is due.
+    assert_eq!(accounts.settle(at(2100), &Due::default()), []);
+    accounts.count(CONTAINER, counted(1), at(2100));
+    assert_eq!(accounts.settle(at(2100), &due), []);
+    assert_eq!(settle(&mut accounts, 4100), [(CONTAINER, 1)]);
+    assert_eq!(settle(&mut accounts, 9000), []);
+}
+
+#[test]
+fn what_was_told_of_a_pod_is_not_told_of_a_container_that_is_found_later() {
+    const LATE: CgroupId = CgroupId(8);
+    let mut accounts = with_pod();
+    accounts.count(POD, counted(2), at(100));
+    assert_eq!(settle(&mut accounts, 2100), [(POD, 2)]);
+    // Two of these were told of the pod.
+    accounts.adopt(LATE, IN_POD, counted(3), at(2200));
+    accounts.count(POD, counted(3), at(2200));
+    assert_eq!(settle(&mut accounts, 9000), [(LATE, 1)]);
+    accounts.count(POD, counted(4), at(9000));
+    accounts.count(LATE, counted(4), at(9000));
+    assert_eq!(settle(&mut accounts, 20_000), [(LATE, 1)]);
+    // What its pod had counted nobody could read.
+    accounts.count(LATE, counted(5), at(20_000));
+    let mut due = accounts.due(at(30_000));
+    assert_eq!(due.pods, [POD].into());
+    due.pods.clear();
+    let missed = accounts.settle(at(30_000), &due);
+    assert_eq!(missed.len(), 1, "{missed:?}");
+}
+
+/// A container is killed again and again, and each time one dies that is gone before anybody has found it.
+#[test]
+fn a_kill_in_a_container_that_is_found_is_its_own() {
+    let mut accounts = with_pod();
+    accounts.without_programs();
+    for round in 1..=3 {
+        let ms = round * 10_000;
+        accounts.count(POD, counted(2 * round - 1), at(ms));
+        assert_eq!(settle(&mut accounts, ms + 2000), [(POD, 1)]);
+        let found = CgroupId(10 + round);
+        accounts.adopt(found, IN_POD, counted(1), at(ms + 3000));
+        accounts.count(POD, counted(2 * round), at(ms + 3000));
+        assert_eq!(settle(&mut accounts, ms + 3000), [(found, 1)]);
+        accounts.end(found);
+    }
+}
+
+#[test]
+fn reports_that_do_not_name_the_pod_are_of_a_container_in_it() {
+    let mut accounts = with_pod();
+    const LATE: CgroupId = CgroupId(8);
+    report(&mut accounts, &kill(20, CgroupId(60)));
+    accounts.count(POD, counted(1), at(30));
+    // Before it was known where the pods lie; of one that has an account, and of one that has none yet.
+    report(&mut accounts, &oom_kill(50, CONTAINER));
+    report(&mut accounts, &oom_kill(60, LATE));
+    accounts.begin(LATE, IN_POD);
+    accounts.count(POD, counted(3), at(100));
+    assert!(!accounts.is_open());
+    assert_eq!(settle(&mut accounts, 9000), []);
+    accounts.count(POD, counted(4), at(9000));
+    assert_eq!(settle(&mut accounts, 20_000), [(POD, 1)]);
+}
+
+#[test]
+fn a_victim_that_is_counted_once_less_than_it_is_known_hides_no_other() {
+    let mut accounts = with_pod();
+    let counted = |kills, groups| OomCount {
+        kills,
+        group_kills: Some(groups),
+    };
+    // Two processes died, and the first was gone before it was counted again.
+    report(&mut accounts, &kill(50, CONTAINER));
+    report(&mut accounts, &kill(51, CONTAINER));
+    // Read before the last of them.
+    accounts.count(POD, counted(1, 0), at(50));
+    accounts.count(POD, counted(2, 1), at(60));
+    accounts.end(CONTAINER);
+    accounts.count(POD, counted(3, 1), at(9000));
+    assert_eq!(settle(&mut accounts, 20_000), [(POD, 1)]);
+}
+
+#[test]
+fn a_pods_count_can_have_one_less_than_its_containers_counts() {
+    const LATE: CgroupId = CgroupId(8);
+    let counted = |kills, groups| OomCount {
+        kills,
+        group_kills: Some(groups),
+    };
+    let mut accounts = with_pod();
+    accounts.without_programs();
+    // The only victim was gone before it was counted again.
+    accounts.count(CONTAINER, counted(1, 1), at(100));
+    accounts.count(POD, counted(1, 1), at(100));
+    assert_eq!(settle(&mut accounts, 100), [(CONTAINER, 1)]);
+    accounts.begin(LATE, IN_POD);
+    accounts.count(LATE, counted(1, 0), at(200));
+    accounts.count(POD, counted(2, 1), at(200));
+    assert_eq!(settle(&mut accounts, 200), [(LATE, 1)]);
+    assert_eq!(settle(&mut accounts, 9000), []);
+}
+
+#[test]
+fn a_report_before_a_container_could_be_read_is_known_in_its_pod() {
+    let mut accounts = with_pod();
+    const LATE: CgroupId = CgroupId(8);
+    report(&mut accounts, &oom_kill(50, LATE));
+    accounts.adopt_late(LATE, IN_POD, counted(1), at(100));
+    accounts.count(POD, counted(1), at(200));
+    assert_eq!(settle(&mut accounts, 9000), []);
+}
+
+#[test]
+fn a_pod_that_is_made_while_others_are_looked_for_has_what_was_reported() {
+    let mut accounts = KillAccounts::new(true);
+    report(&mut accounts, &kill(50, CONTAINER));
+    accounts.begin(POD, CountOf::Pod);
+    accounts.count(POD, counted(1), at(100));
+    assert_eq!(settle(&mut accounts, 9000), []);
+}
+
+#[test]
+fn what_an_agent_tells_of_a_container_before_it_has_found_the_pod_is_known_there() {
+    let mut first = with_pod();
+    first.count(CONTAINER, counted(1), at(100));
+    let mut next = next_of(&first, 1000);
+    next.without_programs();
+    assert_eq!(settle(&mut next, 1000), [(CONTAINER, 1)]);
+    next.adopt(POD, CountOf::Pod, counted(1), at(1100));
+    next.all_are_found();
+    assert_eq!(settle(&mut next, 9000), []);
+}
+
+#[test]
+fn a_container_that_was_found_before_its_pod_is_in_it_later() {
+    let mut accounts = KillAccounts::new(true);
+    accounts.all_are_found();
+    accounts.adopt(CONTAINER, ALONE, counted(0), at(100));
+    accounts.begin(POD, CountOf::Pod);
+    accounts.begin(CONTAINER, IN_POD);
+    accounts.count(CONTAINER, counted(1), at(200));
+    accounts.count(POD, counted(1), at(200));
+    assert_eq!(settle(&mut accounts, 2200), [(CONTAINER, 1)]);
+    assert_eq!(settle(&mut accounts, 9000), []);
+}
+
+#[test]
+fn what_was_reported_after_all_was_watched() {
+    let mut accounts = KillAccounts::new(false);
+    accounts.resume(Earlier::default(), at(0));
+    accounts.nobody_watched();
+    accounts.adopt(CONTAINER, ALONE, counted(1), at(100));
+    accounts.all_are_found();
+    report(&mut accounts, &kill(90, CONTAINER));
+    accounts.count(CONTAINER, counted(1), at(200));
+    accounts.count(CONTAINER, counted(2), at(300));
+    let missed = accounts.settle(at(9000), &Due::default());
+    let causes: Vec<Cause> = missed.iter().map(|it| it.cause).collect();
+    assert_eq!(causes, [Cause::Lost]);
+}
+
+#[test]
+fn a_pod_is_known_to_the_next_agent_open_or_not() {
+    let mut first = with_pod();
+    first.count(POD, counted(1), at(100));
+    assert_eq!(settle(&mut first, 2100), [(POD, 1)]);
+    first.count(POD, counted(2), at(2200));
+    first.end(CONTAINER);
+    let mut next = next_of(&first, 3000);
+    // It was removed meanwhile; else it is found again.
+    assert_eq!(settle(&mut next, 5000), [(POD, 1)]);
+    assert!(next.is_empty());
+    let mut next = next_of(&first, 3000);
+    next.adopt(POD, CountOf::Pod, counted(3), at(3100));
+    next.all_are_found();
+    assert_eq!(settle(&mut next, 5000), [(POD, 1)]);
+    assert_eq!(settle(&mut next, 9000), [(POD, 1)]);
+}
+
+#[test]
+fn pods_of_which_no_agent_kept_accounts_begin_with_what_is_counted() {
+    let mut accounts = KillAccounts::new(true);
+    let earlier = Earlier {
+        known: [(POD, 1), (CONTAINER, 1)].into(),
+        ..Earlier::default()
+    };
+    accounts.resume(earlier, at(0));
+    accounts.adopt(POD, CountOf::Pod, counted(4), at(100));
+    accounts.adopt(CONTAINER, IN_POD, counted(2), at(100));
+    assert!(!accounts.has_pods());
+    accounts.all_are_found();
+    assert!(accounts.has_pods());
+    assert_eq!(settle(&mut accounts, 9000), [(CONTAINER, 1)]);
+    accounts.count(POD, counted(4), at(9000));
+    accounts.count(POD, counted(5), at(9100));
+    assert_eq!(settle(&mut accounts, 20_000), [(POD, 1)]);
+}
+
+#[test]
+fn a_pods_count_that_may_be_twice_as_much_is_none() {
+    let mut accounts = with_pod();
+    let counted = OomCount {
+        kills: 2,
+        group_kills: None,
+    };
+    accounts.count(POD, counted, at(100));
+    accounts.adopt(CgroupId(60), CountOf::Pod, counted, at(100));
+    assert!(!accounts.is_open());
 }

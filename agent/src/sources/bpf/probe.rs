@@ -61,9 +61,10 @@ pub(super) struct Duty {
 /// Without a program that tells of OOM kills.
 pub(super) const OOM_FALLBACK: &str = "kills in containers are known from the kernel's counts, without \
                                        their victims, on cgroup v1 but for those in cgroups that \
-                                       containers make, in mode observe but for those that end a \
-                                       container which is gone before it is looked at, within a \
-                                       second; kills outside pods are not seen";
+                                       containers make; in mode observe those of a container that is \
+                                       gone before it is looked at, within a second, are known of its \
+                                       pod alone, on v1 and before Linux 5.17 not at all; kills outside \
+                                       pods are not seen";
 
 const P: Argument = Argument::Pointer;
 const S: Argument = Argument::Scalar;
