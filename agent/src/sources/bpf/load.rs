@@ -287,14 +287,8 @@ pub(super) fn load(
         {
             continue;
         }
-        let is_met = |after: &&str| programs.iter().any(|it| it.0 == *after);
-        if !duty.after.is_empty() && !duty.after.iter().any(is_met) {
-            let reason = format!("useless without {}", duty.after[0]);
-            reports.push(refused(duty, duty.programs[0].name, reason));
-            not_done.push(duty.programs[0].name);
-            continue;
-        }
-        let (program, id, link) = match attach_first(duty, loader, &mut ebpf, reports) {
+        let attached: Vec<&str> = programs.iter().map(|it| it.0).collect();
+        let (program, id, link) = match attach_first(duty, &attached, loader, &mut ebpf, reports) {
             Ok(attached) => attached,
             Err(refusal) => {
                 if refusal == Refusal::Lasting {
@@ -427,11 +421,12 @@ impl Refusal {
 /// Goes down the list of a duty until the kernel takes a program.
 fn attach_first(
     duty: &'static Duty,
+    attached: &[&str],
     loader: &Loader<'_>,
     ebpf: &mut Ebpf,
     reports: &mut Vec<ProgramReport>,
 ) -> Result<(&'static Program, u32, FdLink), Refusal> {
-    let plan = plan(duty, loader.support);
+    let plan = plan(duty, loader.support, attached);
     let mut failures = Vec::new();
     let mut refused_for = Refusal::Lasting;
     for program in plan.fit {
@@ -461,7 +456,9 @@ fn attach_first(
         }
     }
     if failures.is_empty() {
-        failures.extend(plan.unfit.into_iter().take(1).map(|it| (it.0.name, it.1)));
+        // The last is what is left to try, so its reason is the one that counts.
+        let last = plan.unfit.into_iter().next_back();
+        failures.extend(last.map(|it| (duty.programs[0].name, it.1)));
     }
     for (failed, reason) in failures {
         reports.push(refused(duty, failed, reason));

@@ -41,6 +41,8 @@ pub(super) struct Program {
     pub(super) hook: Hook,
     /// How the arguments must begin.
     arguments: &'static [Argument],
+    /// The programs without one of which this one tells nothing, or does harm.
+    after: &'static [&'static str],
 }
 
 /// A thing to know, with the programs that can find it out, best first; one of them is attached.
@@ -50,8 +52,6 @@ pub(super) struct Duty {
     pub(super) programs: &'static [Program],
     /// Names of [`abi::Offsets`] that each of the programs reads.
     needs: &'static [&'static str],
-    /// The programs of another duty without which this one tells nothing, or does harm.
-    pub(super) after: &'static [&'static str],
     /// A program that makes this duty needless.
     pub(super) unless: Option<&'static str>,
     /// What is left when none can be attached.
@@ -78,6 +78,7 @@ const fn typed(
         name,
         hook: Hook::Typed(tracepoint),
         arguments,
+        after: &[],
     }
 }
 
@@ -90,6 +91,14 @@ const fn raw(
         name,
         hook: Hook::Raw(tracepoint),
         arguments,
+        after: &[],
+    }
+}
+
+impl Program {
+    const fn after(mut self, programs: &'static [&'static str]) -> Self {
+        self.after = programs;
+        self
     }
 }
 
@@ -103,6 +112,9 @@ macro_rules! with_lineage {
         ]
     };
 }
+
+/// They tell which process has the PID that the kernel names.
+const SIGNALS: &[&str] = &["oom_signal", "oom_signal_raw"];
 
 const PROCESS_NEEDS: &[&str] = with_lineage![
     "task_tgid",
@@ -128,7 +140,6 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("oom_signal_raw", "signal_generate", &[S, P, P]),
         ],
         needs: &["task_tgid"],
-        after: &[],
         unless: None,
         fallback: "a victim that was exiting already is reported as killed",
     },
@@ -138,9 +149,9 @@ pub(super) const DUTIES: &[Duty] = &[
             name: "oom_reason_done",
             hook: Hook::FunctionExit("oom_kill_process"),
             arguments: &[],
+            after: &[],
         }],
         needs: &[],
-        after: &[],
         unless: None,
         fallback: "the limiting cgroup is derived from page counters",
     },
@@ -150,9 +161,9 @@ pub(super) const DUTIES: &[Duty] = &[
             name: "oom_reason",
             hook: Hook::FunctionEntry("oom_kill_process"),
             arguments: &[],
+            after: &["oom_reason_done"],
         }],
         needs: &["oom_control_memcg", "oom_control_constraint"],
-        after: &["oom_reason_done"],
         unless: None,
         fallback: "the limiting cgroup is derived from page counters",
     },
@@ -164,15 +175,16 @@ pub(super) const DUTIES: &[Duty] = &[
             &[],
         )],
         needs: &[],
-        after: &[],
         unless: Some("oom_reason"),
         fallback: RECLAIM_FALLBACK,
     },
     Duty {
         stream: Stream::Oom,
         programs: &[
-            typed("oom_reclaim", "mm_vmscan_memcg_reclaim_end", &[S]),
-            raw("oom_reclaim_raw", "mm_vmscan_memcg_reclaim_end", &[S]),
+            typed("oom_reclaim", "mm_vmscan_memcg_reclaim_end", &[S])
+                .after(&["oom_direct_reclaim"]),
+            raw("oom_reclaim_raw", "mm_vmscan_memcg_reclaim_end", &[S])
+                .after(&["oom_direct_reclaim"]),
         ],
         needs: &[
             "task_cgroups",
@@ -182,7 +194,6 @@ pub(super) const DUTIES: &[Duty] = &[
             "mem_cgroup_usage",
             "mem_cgroup_max",
         ],
-        after: &["oom_direct_reclaim"],
         unless: Some("oom_reason"),
         fallback: RECLAIM_FALLBACK,
     },
@@ -192,8 +203,8 @@ pub(super) const DUTIES: &[Duty] = &[
             typed("oom_victim", "mark_victim", &[P]),
             typed("oom_victim_bare", "mark_victim", &[P]),
             raw("oom_victim_raw", "mark_victim", &[P]),
-            typed("oom_victim_pid", "mark_victim", &[S]),
-            raw("oom_victim_pid_raw", "mark_victim", &[S]),
+            typed("oom_victim_pid", "mark_victim", &[S]).after(SIGNALS),
+            raw("oom_victim_pid_raw", "mark_victim", &[S]).after(SIGNALS),
         ],
         needs: with_lineage![
             "task_tgid",
@@ -216,7 +227,6 @@ pub(super) const DUTIES: &[Duty] = &[
             "mem_cgroup_usage",
             "mem_cgroup_max",
         ],
-        after: &[],
         unless: None,
         fallback: OOM_FALLBACK,
     },
@@ -227,7 +237,6 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("process_fork_raw", "sched_process_fork", &[P, P]),
         ],
         needs: PROCESS_NEEDS,
-        after: &[],
         unless: None,
         fallback: PROCESS_FALLBACK,
     },
@@ -238,7 +247,6 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("process_exec_raw", "sched_process_exec", &[P]),
         ],
         needs: PROCESS_NEEDS,
-        after: &[],
         unless: None,
         fallback: PROCESS_FALLBACK,
     },
@@ -249,7 +257,6 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("process_exit_raw", "sched_process_exit", &[P]),
         ],
         needs: PROCESS_NEEDS,
-        after: &[],
         unless: None,
         fallback: "ends of processes are not seen; mode own has those of first processes from its runtime, but before \
                    Linux 6.15 not how those ended that an earlier agent had started",
@@ -261,7 +268,6 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("cgroup_created_raw", "cgroup_mkdir", &[P]),
         ],
         needs: with_lineage!["kn_name"],
-        after: &[],
         unless: None,
         fallback: CGROUP_FALLBACK,
     },
@@ -272,7 +278,6 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("cgroup_removed_raw", "cgroup_rmdir", &[P]),
         ],
         needs: with_lineage![],
-        after: &[],
         unless: None,
         fallback: "not seen; in mode own the next full pass makes a missing cgroup again, in observe the next walk lets go of it",
     },
@@ -283,7 +288,6 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("cgroup_attached_raw", "cgroup_attach_task", &[P, P, P]),
         ],
         needs: with_lineage!["task_tgid"],
-        after: &[],
         unless: None,
         fallback: "not seen",
     },
@@ -298,7 +302,6 @@ pub(super) const DUTIES: &[Duty] = &[
             ),
         ],
         needs: with_lineage![],
-        after: &[],
         unless: None,
         fallback: "not seen; in mode own a cgroup on its way out is tried again until it is empty",
     },
@@ -309,7 +312,6 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("stall_cgroup_removed_raw", "cgroup_rmdir", &[P]),
         ],
         needs: with_lineage![],
-        after: &[],
         unless: None,
         fallback: "stall totals of removed cgroups stay until the agent restarts",
     },
@@ -321,19 +323,16 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("stall_memcg_end_raw", "mm_vmscan_memcg_reclaim_end", &[S]),
         ],
         needs: with_lineage![],
-        after: &[],
         unless: None,
         fallback: STALL_FALLBACK,
     },
     Duty {
         stream: Stream::Stall,
-        programs: &[raw(
-            "stall_memcg_begin",
-            "mm_vmscan_memcg_reclaim_begin",
-            &[],
-        )],
+        programs: &[
+            raw("stall_memcg_begin", "mm_vmscan_memcg_reclaim_begin", &[])
+                .after(&["stall_memcg_end", "stall_memcg_end_raw"]),
+        ],
         needs: &[],
-        after: &["stall_memcg_end", "stall_memcg_end_raw"],
         unless: None,
         fallback: STALL_FALLBACK,
     },
@@ -344,19 +343,16 @@ pub(super) const DUTIES: &[Duty] = &[
             raw("stall_direct_end_raw", "mm_vmscan_direct_reclaim_end", &[S]),
         ],
         needs: with_lineage![],
-        after: &[],
         unless: None,
         fallback: STALL_FALLBACK,
     },
     Duty {
         stream: Stream::Stall,
-        programs: &[raw(
-            "stall_direct_begin",
-            "mm_vmscan_direct_reclaim_begin",
-            &[],
-        )],
+        programs: &[
+            raw("stall_direct_begin", "mm_vmscan_direct_reclaim_begin", &[])
+                .after(&["stall_direct_end", "stall_direct_end_raw"]),
+        ],
         needs: &[],
-        after: &["stall_direct_end", "stall_direct_end_raw"],
         unless: None,
         fallback: STALL_FALLBACK,
     },
@@ -427,9 +423,9 @@ fn hooks(of: impl Fn(Hook) -> Option<&'static str>) -> BTreeSet<&'static str> {
     programs.filter_map(|it| of(it.hook)).collect()
 }
 
-/// The programs of a duty that fit this kernel, in the order of trying; or, for each that does not
-/// fit, why.
-pub(super) fn plan(duty: &'static Duty, support: &KernelSupport) -> Plan {
+/// The programs of a duty that fit this kernel and those that are `attached`, in the order of trying; or, for each that
+/// does not fit, why.
+pub(super) fn plan(duty: &'static Duty, support: &KernelSupport, attached: &[&str]) -> Plan {
     let fields: BTreeMap<_, _> = support.offsets.fields().collect();
     let missing: Vec<_> = duty
         .needs
@@ -439,11 +435,17 @@ pub(super) fn plan(duty: &'static Duty, support: &KernelSupport) -> Plan {
         .collect();
     let mut plan = Plan::default();
     for program in duty.programs {
+        let is_met =
+            program.after.is_empty() || program.after.iter().any(|it| attached.contains(it));
         match fits(program, support) {
             _ if !missing.is_empty() => plan.unfit.push((
                 program,
                 format!("the kernel's BTF lacks {}", missing.join(", ")),
             )),
+            Ok(()) if !is_met => {
+                let reason = format!("useless without {}", program.after[0]);
+                plan.unfit.push((program, reason));
+            }
             Ok(()) => plan.fit.push(program),
             Err(reason) => plan.unfit.push((program, reason)),
         }

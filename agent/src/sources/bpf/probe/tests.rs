@@ -31,13 +31,17 @@ fn full() -> KernelSupport {
     }
 }
 
+fn all() -> Vec<&'static str> {
+    let programs = DUTIES.iter().flat_map(|it| it.programs);
+    programs.map(|it| it.name).collect()
+}
+
 /// First choice per duty.
 fn chosen(support: &KernelSupport) -> Vec<&'static str> {
     let mut chosen = Vec::new();
     for duty in DUTIES {
-        let is_met = duty.after.is_empty() || duty.after.iter().any(|it| chosen.contains(it));
-        let plan = plan(duty, support);
-        chosen.extend(plan.fit.first().filter(|_| is_met).map(|it| it.name));
+        let plan = plan(duty, support, &chosen);
+        chosen.extend(plan.fit.first().map(|it| it.name));
     }
     chosen
 }
@@ -58,7 +62,7 @@ fn without_a_tracepoint_its_duties_alone_are_off() {
                 .programs
                 .iter()
                 .all(|it| matches!(it.hook, Hook::Typed(n) | Hook::Raw(n) if n == *name));
-            let plan = plan(duty, &support);
+            let plan = plan(duty, &support, &all());
             assert_eq!(plan.fit.is_empty(), uses_it, "{name}: {duty:?}");
             for (_, reason) in plan.unfit.iter().filter(|_| uses_it) {
                 assert_eq!(*reason, format!("the kernel has no tracepoint {name}"));
@@ -75,7 +79,7 @@ fn without_a_field_the_duties_that_read_it_are_off_and_name_it() {
         words[index] = abi::ABSENT;
         support.offsets = abi::Offsets::read_from_bytes(words.as_bytes()).unwrap();
         for duty in DUTIES {
-            let plan = plan(duty, &support);
+            let plan = plan(duty, &support, &all());
             if duty.needs.contains(&name) {
                 assert!(plan.fit.is_empty(), "{name}");
                 assert!(plan.unfit.iter().all(|it| it.1.contains(name)), "{plan:?}");
@@ -103,12 +107,16 @@ fn mark_victim_with_a_pid_is_joined_with_the_signal() {
         .iter()
         .find(|it| it.programs[0].name == "oom_victim")
         .unwrap();
-    let names: Vec<_> = plan(victim, &support)
-        .fit
-        .iter()
-        .map(|it| it.name)
-        .collect();
+    let joined = plan(victim, &support, &["oom_signal_raw"]).fit;
+    let names: Vec<_> = joined.iter().map(|it| it.name).collect();
     assert_eq!(names, ["oom_victim_pid", "oom_victim_pid_raw"]);
+    let alone = plan(victim, &support, &[]);
+    assert_eq!(alone.fit, Vec::<&Program>::new());
+    let told = alone
+        .unfit
+        .iter()
+        .filter(|it| it.1 == "useless without oom_signal");
+    assert_eq!(told.count(), 2);
 }
 
 #[test]
@@ -119,7 +127,7 @@ fn the_bare_program_needs_counters_that_can_be_read_by_type() {
         .unwrap();
     let mut support = full();
     let names = |it: &KernelSupport| {
-        plan(victim, it)
+        plan(victim, it, &[])
             .fit
             .iter()
             .map(|it| it.name)
@@ -161,7 +169,7 @@ fn every_need_is_a_field_and_every_name_is_used_once() {
             // Longer names are cut by the kernel and cannot be told apart in its lists.
             assert!(program.name.len() < 32, "{}", program.name);
         }
-        for after in duty.after {
+        for after in duty.programs.iter().flat_map(|it| it.after) {
             assert!(names.contains(after), "{after} comes later");
         }
     }
