@@ -234,14 +234,12 @@ fn render_psi(psi: &PsiStatus, width: usize, paint: Paint, out: &mut String) {
 }
 
 fn render_ebpf(ebpf: &EbpfStatus, paint: Paint, out: &mut String) {
-    let wanted = ebpf
+    let (skipped, wanted): (Vec<_>, Vec<_>) = ebpf
         .programs
         .iter()
-        .filter(|it| it.state != ProgramState::Skipped);
-    let n_wanted = wanted.clone().count();
-    let missing: Vec<_> = wanted
-        .filter(|it| it.state != ProgramState::Attached)
-        .collect();
+        .partition(|it| it.state == ProgramState::Skipped);
+    let missing = wanted.iter().filter(|it| it.state == ProgramState::Failed);
+    let missing: Vec<_> = missing.collect();
     let lost: Vec<String> = ebpf
         .lost
         .iter()
@@ -249,25 +247,27 @@ fn render_ebpf(ebpf: &EbpfStatus, paint: Paint, out: &mut String) {
         .map(|(stream, n)| format!("{n} {}", printable(stream)))
         .collect();
     let lost = match lost.as_slice() {
-        [] if missing.len() == n_wanted => "nobody listens".to_owned(),
+        [] if missing.len() == wanted.len() => "nobody listens".to_owned(),
         [] => "no event lost".to_owned(),
         some => paint.apply(Tone::Warning, &format!("events lost: {}", some.join(", "))),
     };
     line!(
         out,
         "eBPF: {} of {} attached; {lost}",
-        n_wanted - missing.len(),
-        count(n_wanted as u64, "program"),
+        wanted.len() - missing.len(),
+        count(wanted.len() as u64, "program"),
     );
     if let Some(why) = &ebpf.not_pinned {
         let why = printable(why);
         let text = format!("  not pinned, ends with the agent: {why}");
         line!(out, "{}", paint.apply(Tone::Warning, &text));
     }
-    for program in missing {
+    let missing = missing.into_iter().map(|it| (it, Tone::Warning));
+    let skipped = skipped.iter().map(|it| (it, Tone::Plain));
+    for (program, tone) in missing.chain(skipped) {
         let reason = program.reason.as_deref().unwrap_or("no reason is known");
         let text = format!("  {}: {}", printable(&program.name), printable(reason));
-        line!(out, "{}", paint.apply(Tone::Warning, &text));
+        line!(out, "{}", paint.apply(tone, &text));
     }
 }
 

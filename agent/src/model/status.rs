@@ -304,7 +304,7 @@ pub enum ProgramState {
     Attached,
     /// Wanted, and the kernel refused.
     Failed,
-    /// Not wanted here: the kernel lacks the feature or another program does it.
+    /// The kernel refused, and another program does its work.
     Skipped,
 }
 

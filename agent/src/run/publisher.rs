@@ -273,7 +273,11 @@ fn program_status(report: &ProgramReport, all: &[ProgramReport]) -> ProgramStatu
                 Some(fallback) => format!("{reason}; instead: {fallback}"),
                 None => reason.clone(),
             };
-            (status::ProgramState::Failed, None, Some(reason))
+            let state = match report.has_stand_in(all) {
+                true => status::ProgramState::Skipped,
+                false => status::ProgramState::Failed,
+            };
+            (state, None, Some(reason))
         }
     };
     ProgramStatus {
