@@ -108,6 +108,11 @@ fn run_out(test: &str, method: &str) -> Result<()> {
     let records = agent.oom_records()?;
     let n_recorded: u64 = records.iter().map(|it| it.n_kills).sum();
     assert_eq!(n_recorded, kernel_kills()? - before, "{records:#?}");
+    // The kills of one second are one record.
+    let mut begun: Vec<u64> = records.iter().map(|it| it.event.boottime_ns).collect();
+    begun.sort_unstable();
+    let are_apart = |it: &[u64]| it[1] - it[0] >= 1_000_000_000;
+    assert!(begun.windows(2).all(are_apart), "{records:#?}");
     for record in &records {
         let after = Duration::from_micros(record.recorded_after_us);
         say(format!(

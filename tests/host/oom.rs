@@ -1,14 +1,22 @@
 //! OOM kills in every shape, each told with who died, by whose limit, and who wanted the memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use ballast::decide::missed_kills::GRACE;
 use ballast::model::record::{EventRecord, OomScope};
 use ballast::model::status::{PodEntry, Status};
 use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::kube::KubeContainer;
 use ballast_tests::manifest::{Container, Manifest};
+use ballast_tests::scrape::{self, free_address};
+use ballast_tests::wait::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use super::look::{
@@ -367,5 +375,53 @@ fn a_burst_of_a_thousand_kills_is_counted_exactly() -> Result<()> {
         assert_eq!(by_pod.get(pod.name.as_str()), Some(&kernel));
     }
     assert_eq!(status.node.ebpf.lost.get("oom").copied().unwrap_or(0), 0);
+    Ok(())
+}
+
+/// While the agent is stopped the programs find their ring full. What they could not report the kernel has counted.
+#[cfg_attr(feature = "privileged", test)]
+fn kills_for_which_the_ring_had_no_room_are_counted_all_the_same() -> Result<()> {
+    // More than the ring of kills holds.
+    const N: u64 = 1500;
+    let mut agent = Agent::new("oom-full")?.with_kubelet("singleProcessOOMKill: true");
+    agent.metrics = free_address()?;
+    agent.start()?;
+    let gate = agent.dir.join("gate");
+    // Nobody reads the output meanwhile.
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.1; done; {} burst {N} {} >/dev/null 2>&1; exec sleep 3600",
+        gate.display(),
+        hog()?,
+        16 * MIB
+    );
+    let container = Container::sh("greedy", &script).limited_to(8);
+    agent.put(&Manifest::new("full").with_overhead(16).container(container))?;
+    let pod = agent.wait_pod("full", "runs", |it| pid_of(it, "greedy").is_some())?;
+    let path = container_path(&pod, "greedy")?;
+    let pid = Pid::from_raw(agent.pid().context("an agent")?.try_into()?);
+    kill(pid, Signal::SIGSTOP)?;
+    fs::write(&gate, "")?;
+    // Each hundred has its own time: an emulated machine kills ten in a second.
+    for n in (100..=N).step_by(100) {
+        wait_for(&format!("the kernel counts {n} kills"), || {
+            Ok(cgroup::oom_kills(&path)? >= n)
+        })?;
+    }
+    kill(pid, Signal::SIGCONT)?;
+    agent.wait_pod("full", "counts them all", |it| it.oom_kills >= N)?;
+    for wait in [Duration::ZERO, 2 * GRACE] {
+        thread::sleep(wait);
+        assert_eq!(cgroup::oom_kills(&path)?, N);
+        let pod = agent.wait_pod("full", "runs", |it| pid_of(it, "greedy").is_some())?;
+        assert_eq!(pod.oom_kills, N);
+        let page = scrape::page(&agent.metrics, "/metrics")?;
+        let of = [("pod", "full"), ("container", "greedy")];
+        let kills = page.value("ballast_oom_kills_total", &of);
+        assert_eq!(kills, Some(N as f64));
+        let missed = page.sum("ballast_oom_missed_kills_total", &[("cause", "lost")]);
+        let lost = page.sum("ballast_bpf_events_lost_total", &[("stream", "oom")]);
+        ensure!(missed > 0.0, "the ring was never full");
+        assert_eq!(missed, lost);
+    }
     Ok(())
 }

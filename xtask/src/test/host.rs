@@ -31,6 +31,7 @@ const STORM: &[&str] = &[
     "observe::tree::a_minute_of_churn",
     "observe::tree::ten_thousand_cgroups",
     "oom::a_burst_of_a_thousand_kills",
+    "oom::kills_for_which_the_ring_had_no_room",
     "placement::storm::",
     "pressure::a_disk_that_no_pod_has_filled",
     "pressure::a_pod_beyond_its_limit_of_local_storage",
