@@ -35,14 +35,14 @@ mod pressure;
 mod protobuf;
 mod registry;
 mod saved;
+mod series;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
-use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::Registry;
 
 use self::container_stats::ContainerCounts;
 pub use self::devices::{DeviceCounts, MAX_RESOURCES, PodResourcesCall};
@@ -69,6 +69,7 @@ pub use self::named::Unnamed;
 pub use self::placement::{PlacementGauges, PoolCpus};
 use self::pressure::Windows;
 use self::registry::Builder;
+use self::series::{GaugeVec, IntCounterVec, IntGaugeVec};
 pub use self::table::{Area, Buckets, Cardinality, Family, NameAge, PREFIX, Type, Unit, table};
 use crate::model::device::RefusalReason;
 use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
@@ -297,7 +298,7 @@ impl Metrics {
         } in lock(&self.shared.workloads).expire(now)
         {
             let labels = [&*namespace, &kind, &name];
-            remove(&self.shared.oom.workload_kills, &labels);
+            self.shared.oom.workload_kills.remove(&labels);
             let exemplars = &self.shared.exemplars;
             exemplars.forget(&self.shared.oom.workload_kills, &labels);
         }
@@ -319,14 +320,14 @@ impl Metrics {
         let labels = self.values(key.labels());
         let Shared { oom, process, .. } = &*self.shared;
         for family in [&oom.kills, &oom.child_kills, &process.forks, &process.execs] {
-            remove(family, &labels);
+            family.remove(&labels);
             self.shared.exemplars.forget(family, &labels);
         }
-        remove(&oom.last_kill, &labels);
-        remove(&oom.last_child_kill, &labels);
+        oom.last_kill.remove(&labels);
+        oom.last_child_kill.remove(&labels);
         for how in ExitHow::ALL {
             let labels = self.values_with(key.labels(), how.as_str());
-            remove(&process.exits, &labels);
+            process.exits.remove(&labels);
         }
         self.end_memory(key);
         self.end_stats(key);
@@ -387,7 +388,7 @@ fn set_count(family: &IntGaugeVec, labels: &[&str], n: u64) {
 fn set_or_leave_out(family: &IntGaugeVec, labels: &[&str], n: Option<u64>) {
     match n {
         Some(n) => set_count(family, labels, n),
-        None => remove(family, labels),
+        None => family.remove(labels),
     }
 }
 
@@ -400,14 +401,6 @@ fn observe(family: &HistogramVec, labels: &[&str], duration: Duration) {
     family
         .with_label_values(labels)
         .observe(duration.as_secs_f64());
-}
-
-/// Removes one series; that it was not there is fine.
-fn remove<T: MetricVecBuilder>(family: &MetricVec<T>, labels: &[&str])
-where
-    MetricVec<T>: Collector,
-{
-    let _ = family.remove_label_values(labels);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,7 +6,7 @@ use super::labels::{
     EndedKind, FieldHandling, ObjectKind, Phase, RestoreResult, SaveResult, Source, SourceFault,
     Trigger,
 };
-use super::{Metrics, lock, observe, remove, set_count, set_flag, set_or_leave_out, set_time};
+use super::{Metrics, lock, observe, set_count, set_flag, set_or_leave_out, set_time};
 use crate::model::agent_process::ProcessUsage;
 use crate::model::time::WallTime;
 
@@ -158,7 +158,7 @@ impl Metrics {
         }
         match oldest {
             Some(at) => set_time(&state.record_oldest, &[], at),
-            None => remove(&state.record_oldest, &[]),
+            None => state.record_oldest.remove(&[]),
         }
     }
 }

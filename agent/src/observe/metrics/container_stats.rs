@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::{CpuStallCause, Source};
 use super::last_read::LastRead;
-use super::{Metrics, lock, remove};
+use super::{Metrics, lock};
 use crate::model::stats::{CgroupStats, ContainerStats, NodeStats, PodStats, StatsSnapshot};
 use crate::model::topology::NumaNodeId;
 
@@ -207,7 +207,7 @@ impl Metrics {
                 let seconds = Duration::from_micros(us).as_secs_f64();
                 burst.with_label_values(&labels).set(seconds);
             }
-            None => remove(burst, &labels),
+            None => burst.remove(&labels),
         }
         let remote = &self.shared.placement.remote_memory;
         let nodes = lock(&self.shared.numa_nodes).get(key).copied();
@@ -220,15 +220,15 @@ impl Metrics {
         });
         match ratio {
             Some(ratio) => remote.with_label_values(&labels).set(ratio),
-            None => remove(remote, &labels),
+            None => remote.remove(&labels),
         }
     }
 
     /// What is known only while an instance is there.
     fn hide_instance(&self, key: &ContainerKey) {
         let labels = self.values(key.labels());
-        remove(&self.shared.cpu.burst_limit, &labels);
-        remove(&self.shared.placement.remote_memory, &labels);
+        self.shared.cpu.burst_limit.remove(&labels);
+        self.shared.placement.remote_memory.remove(&labels);
     }
 
     /// The pod is gone for long enough.
@@ -236,11 +236,11 @@ impl Metrics {
         self.hide_instance(key);
         lock(&self.shared.stats).end(key);
         let labels = self.values(key.labels());
-        remove(&self.shared.oom.group_kills, &labels);
-        remove(&self.shared.process.limit_hits, &labels);
+        self.shared.oom.group_kills.remove(&labels);
+        self.shared.process.limit_hits.remove(&labels);
         for cause in CpuStallCause::ALL {
             let labels = self.values_with(key.labels(), cause.as_str());
-            remove(&self.shared.cpu.stall, &labels);
+            self.shared.cpu.stall.remove(&labels);
         }
     }
 
@@ -248,7 +248,7 @@ impl Metrics {
         let family = &self.shared.cpu.idle;
         match before.and_then(|before| idle(now, before, n_cpus)) {
             Some(ratio) => family.with_label_values::<&str>(&[]).set(ratio),
-            None => remove(family, &[]),
+            None => family.remove(&[]),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::labels::{Hook, LossReason, Stream};
-use super::{Metrics, lock, observe, remove, risen, set_count, set_flag, set_time};
+use super::{Metrics, lock, observe, risen, set_count, set_flag, set_time};
 use crate::model::time::WallTime;
 
 impl Metrics {
@@ -11,7 +11,7 @@ impl Metrics {
     pub fn set_program(&self, program: &str, hook: Hook) {
         let family = &self.shared.ebpf.program_attached;
         for it in Hook::ALL.iter().filter(|it| **it != hook) {
-            remove(family, &[program, it.as_str()]);
+            family.remove(&[program, it.as_str()]);
         }
         let is_attached = !matches!(hook, Hook::None | Hook::StandIn);
         set_flag(family, &[program, hook.as_str()], is_attached);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::exemplars::Exemplar;
 use super::labels::{self, BlockedReason, EvictionResult, EvictionSignal, EvictionStage};
-use super::{Metrics, observe, remove, set_flag, set_time};
+use super::{Metrics, observe, set_flag, set_time};
 use crate::model::eviction::Signal;
 use crate::model::pod::{PodUid, QosClass};
 use crate::model::status::SignalStatus;
@@ -84,7 +84,7 @@ impl Metrics {
                 let labels = [name, kind];
                 match status.and_then(|it| headroom(it, is_hard)) {
                     Some(ratio) => families.headroom.with_label_values(&labels).set(ratio),
-                    None => remove(&families.headroom, &labels),
+                    None => families.headroom.remove(&labels),
                 }
             }
             match status.filter(|it| !it.thresholds.is_empty()) {
@@ -92,14 +92,14 @@ impl Metrics {
                     let is_met = status.thresholds.iter().any(|it| it.is_met);
                     set_flag(&families.active, &[name], is_met);
                 }
-                None => remove(&families.active, &[name]),
+                None => families.active.remove(&[name]),
             }
             match status.and_then(|it| it.age_ms) {
                 Some(age_ms) => {
                     let age = Duration::from_millis(age_ms).as_secs_f64();
                     families.signal_age.with_label_values(&[name]).set(age);
                 }
-                None => remove(&families.signal_age, &[name]),
+                None => families.signal_age.remove(&[name]),
             }
         }
     }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Mutex;
 
-use prometheus::IntCounterVec;
-use prometheus::core::{Collector, Desc};
+use prometheus::core::Desc;
 use prometheus::proto::LabelPair;
 
+use super::series::IntCounterVec;
 use super::{identity, lock};
 use crate::model::time::WallTime;
 
@@ -53,37 +53,34 @@ impl Exemplars {
         if RECORD_ID.len() + exemplar.record_id.chars().count() > MAX_CHARACTERS {
             return;
         }
-        for desc in family.desc() {
-            let mut kept = lock(&self.0);
-            let series = kept.entry(desc.fq_name.clone()).or_default();
-            series.insert(labels(desc, values), exemplar.clone());
-        }
+        let desc = family.desc();
+        let mut kept = lock(&self.0);
+        let series = kept.entry(desc.fq_name.clone()).or_default();
+        series.insert(labels(desc, values), exemplar.clone());
     }
 
     /// The series has ended.
     pub(super) fn forget(&self, family: &IntCounterVec, values: &[&str]) {
-        for desc in family.desc() {
-            if let Some(series) = lock(&self.0).get_mut(&desc.fq_name) {
-                series.remove(&labels(desc, values));
-            }
+        let desc = family.desc();
+        if let Some(series) = lock(&self.0).get_mut(&desc.fq_name) {
+            series.remove(&labels(desc, values));
         }
     }
 
     /// The series goes on under other labels. Of two the newer one stays.
     pub(super) fn rename(&self, family: &IntCounterVec, old: &[&str], new: &[&str]) {
-        for desc in family.desc() {
-            let mut kept = lock(&self.0);
-            let Some(series) = kept.get_mut(&desc.fq_name) else {
-                continue;
-            };
-            let Some(exemplar) = series.remove(&labels(desc, old)) else {
-                continue;
-            };
-            let of_new = series.entry(labels(desc, new));
-            let kept = of_new.or_insert_with(|| exemplar.clone());
-            if kept.at < exemplar.at {
-                *kept = exemplar;
-            }
+        let desc = family.desc();
+        let mut kept = lock(&self.0);
+        let Some(series) = kept.get_mut(&desc.fq_name) else {
+            return;
+        };
+        let Some(exemplar) = series.remove(&labels(desc, old)) else {
+            return;
+        };
+        let of_new = series.entry(labels(desc, new));
+        let kept = of_new.or_insert_with(|| exemplar.clone());
+        if kept.at < exemplar.at {
+            *kept = exemplar;
         }
     }
 

@@ -8,7 +8,7 @@ use prometheus::{Encoder, TextEncoder};
 
 use super::identity::{self, Identity};
 use super::labels::Endpoint;
-use super::{Metrics, observe, openmetrics, protobuf, registry, set_count};
+use super::{Metrics, observe, openmetrics, protobuf, set_count};
 
 /// A way to write metrics down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,6 @@ impl Metrics {
         let counting = self.counting();
         let mut families = shared.registry.gather();
         drop(counting);
-        registry::set_help(&mut families);
         if shared.identity == Identity::NamesOrIds {
             identity::leave_out_empty_ids(&mut families);
         }

@@ -1,9 +1,8 @@
 //! One handle for each row of the table, by area.
 
-use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec};
-
 use super::histogram::HistogramVec;
 use super::registry::Builder;
+use super::series::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec};
 
 pub(super) struct AgentFamilies {
     pub(super) build_info: IntGaugeVec,

@@ -1,34 +1,16 @@
 //! Histograms that count in two ways at once: in the classic buckets of the table, which every
 //! format has, and in native buckets, which servers take from protobuf.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 
-use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use super::native::NativeBuckets;
-use super::table::Family;
+use super::series::{Series, SeriesVec};
 use super::{MutexGuard, lock};
 
 /// A family of histograms; clones share it.
-#[derive(Clone)]
-pub(super) struct HistogramVec {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    desc: Desc,
-    /// Upper bounds of the classic buckets, ascending; the one to infinity is left out.
-    bounds: &'static [f64],
-    /// By the values of the labels.
-    series: RwLock<Vec<Series>>,
-}
-
-struct Series {
-    labels: Vec<String>,
-    histogram: Histogram,
-}
+pub(super) type HistogramVec = SeriesVec<Histogram>;
 
 /// One series; clones share it.
 #[derive(Clone)]
@@ -48,91 +30,9 @@ pub(super) struct Counts {
     pub(super) sum: f64,
 }
 
-impl HistogramVec {
-    /// Of a family with these classic buckets.
-    pub(super) fn new(family: &Family, bounds: &'static [f64]) -> prometheus::Result<Self> {
-        let labels = family.labels.iter().map(|it| (*it).to_owned()).collect();
-        let desc = Desc::new(
-            family.name.to_owned(),
-            family.help.to_owned(),
-            labels,
-            HashMap::new(),
-        )?;
-        Ok(Self {
-            shared: Arc::new(Shared {
-                desc,
-                bounds,
-                series: RwLock::default(),
-            }),
-        })
-    }
-
-    /// The series with these labels, in the order of the table; begins it if there is none.
-    ///
-    /// # Panics
-    ///
-    /// With more or fewer values than the family has labels, which is a mistake in this program.
-    pub(super) fn with_label_values<V: AsRef<str>>(&self, values: &[V]) -> Histogram {
-        let Shared {
-            desc,
-            bounds,
-            series,
-        } = &*self.shared;
-        assert_eq!(
-            values.len(),
-            desc.variable_labels.len(),
-            "labels of {}",
-            desc.fq_name
-        );
-        let read = series.read().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(at) = find(&read, values) {
-            return read[at].histogram.clone();
-        }
-        drop(read);
-        let mut series = series.write().unwrap_or_else(PoisonError::into_inner);
-        match find(&series, values) {
-            Ok(at) => series[at].histogram.clone(),
-            Err(at) => {
-                let histogram = Histogram::new(bounds);
-                let new = Series {
-                    labels: values.iter().map(|it| it.as_ref().to_owned()).collect(),
-                    histogram: histogram.clone(),
-                };
-                series.insert(at, new);
-                histogram
-            }
-        }
-    }
-
-    /// Upper bounds of the classic buckets, the one to infinity left out.
-    pub(super) fn bounds(&self) -> &'static [f64] {
-        self.shared.bounds
-    }
-
-    /// Each series with its labels by name.
-    pub(super) fn snapshot(&self) -> Vec<(Vec<(&str, String)>, Counts)> {
-        let Shared { desc, series, .. } = &*self.shared;
-        let series = series.read().unwrap_or_else(PoisonError::into_inner);
-        let labelled = |it: &Series| {
-            let names = desc.variable_labels.iter().map(String::as_str);
-            let mut labels: Vec<_> = names.zip(it.labels.iter().cloned()).collect();
-            labels.sort_unstable();
-            (labels, it.histogram.counts().clone())
-        };
-        series.iter().map(labelled).collect()
-    }
-}
-
-/// Where the series is, or where it would be.
-fn find<V: AsRef<str>>(series: &[Series], values: &[V]) -> Result<usize, usize> {
-    series.binary_search_by(|it| {
-        let labels = it.labels.iter().map(String::as_str);
-        labels.cmp(values.iter().map(AsRef::as_ref))
-    })
-}
-
 impl Histogram {
-    fn new(bounds: &'static [f64]) -> Self {
+    /// With these classic buckets.
+    pub(super) fn new(bounds: &'static [f64]) -> Self {
         let counts = Counts {
             classic: vec![0; bounds.len() + 1],
             native: NativeBuckets::default(),
@@ -158,35 +58,22 @@ impl Histogram {
         counts.sum += value;
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    /// Upper bounds of the classic buckets, ascending; the one to infinity is left out.
+    pub(super) fn bounds(&self) -> &'static [f64] {
+        self.bounds
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
         lock(&self.counts)
     }
 }
 
 /// For the formats without native buckets.
-impl Collector for HistogramVec {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.shared.desc]
-    }
+impl Series for Histogram {
+    const TYPE: proto::MetricType = proto::MetricType::HISTOGRAM;
 
-    fn collect(&self) -> Vec<proto::MetricFamily> {
-        let metrics = self.snapshot().into_iter().map(|(labels, counts)| {
-            let pairs = labels.into_iter().map(|(name, value)| {
-                let mut pair = proto::LabelPair::default();
-                pair.set_name(name.to_owned());
-                pair.set_value(value);
-                pair
-            });
-            let mut metric = proto::Metric::from_label(pairs.collect());
-            metric.set_histogram(classic(self.bounds(), &counts));
-            metric
-        });
-        let mut family = proto::MetricFamily::default();
-        family.set_name(self.shared.desc.fq_name.clone());
-        family.set_help(self.shared.desc.help.clone());
-        family.set_field_type(proto::MetricType::HISTOGRAM);
-        family.set_metric(metrics.collect());
-        vec![family]
+    fn write(&self, to: &mut proto::Metric) {
+        to.set_histogram(classic(self.bounds, &self.counts()));
     }
 }
 
@@ -226,7 +113,9 @@ mod tests {
         let family = table()
             .iter()
             .find(|it| it.name == "ballast_loop_duration_seconds");
-        HistogramVec::new(family.expect("in the table"), &[0.1, 1.0]).expect("a valid family")
+        let family = family.expect("in the table");
+        let new = || Histogram::new(&[0.1, 1.0]);
+        HistogramVec::new(family, family.labels, new).expect("a valid family")
     }
 
     #[test]
@@ -237,7 +126,8 @@ mod tests {
         for value in values {
             histogram.observe(value);
         }
-        let (labels, counts) = family.snapshot().remove(0);
+        let (labels, histogram) = family.snapshot().remove(0);
+        let counts = histogram.counts();
         assert_eq!(labels, [("phase", "apply".to_owned())]);
         assert_eq!(counts.classic, [4, 1, 2]);
         assert_eq!(counts.n, 7);
@@ -246,19 +136,5 @@ mod tests {
             cumulative(&[0.1, 1.0], &counts).collect::<Vec<_>>(),
             [(0.1, 4), (1.0, 5)]
         );
-    }
-
-    #[test]
-    fn the_same_labels_are_the_same_series() {
-        let family = durations();
-        for phase in ["observe", "apply", "gather", "apply"] {
-            family.with_label_values(&[phase]).observe(1.0);
-        }
-        let counts = family.snapshot().into_iter();
-        let counts: Vec<_> = counts
-            .map(|(labels, it)| (labels[0].1.clone(), it.n))
-            .collect();
-        let expected = [("apply", 2), ("gather", 1), ("observe", 1)];
-        assert_eq!(counts, expected.map(|(phase, n)| (phase.to_owned(), n)));
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::labels::{KubeletCgroupOp, KubeletContainerState, KubeletContainerType};
-use super::{Metrics, observe, remove, set_count};
+use super::{Metrics, observe, set_count};
 use crate::model::admission::{
     AdmissionTally, AlignmentBoundary, AlignmentScope, Attempts, RefusalReason,
 };
@@ -105,7 +105,7 @@ impl Metrics {
         ] {
             match bytes {
                 Some(bytes) => set_count(family, &[], bytes.0),
-                None => remove(family, &[]),
+                None => family.remove(&[]),
             }
         }
     }

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use prometheus::IntGaugeVec;
-
 use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::ReclaimCause;
 use super::last_read::LastRead;
-use super::{Metrics, lock, remove, set_count, set_flag};
+use super::series::IntGaugeVec;
+use super::{Metrics, lock, set_count, set_flag};
 use crate::model::status::ResourceStatus;
 use crate::units::Bytes;
 
@@ -125,11 +124,11 @@ impl Metrics {
                 let gauge = families.time_to_limit.with_label_values(&labels);
                 gauge.set(time.as_secs_f64());
             }
-            _ => remove(&families.time_to_limit, &labels),
+            _ => families.time_to_limit.remove(&labels),
         }
         match memory.is_relaxed {
             Some(is_relaxed) => set_flag(&families.relaxed, &labels, is_relaxed),
-            None => remove(&families.relaxed, &labels),
+            None => families.relaxed.remove(&labels),
         }
     }
 
@@ -138,12 +137,12 @@ impl Metrics {
         let whose = key.labels();
         let labels = self.values(whose);
         let families = &self.shared.memory;
-        remove(&families.peak, &labels);
-        remove(&families.reclaimable, &labels);
-        remove(&families.time_to_limit, &labels);
-        remove(&families.relaxed, &labels);
+        families.peak.remove(&labels);
+        families.reclaimable.remove(&labels);
+        families.time_to_limit.remove(&labels);
+        families.relaxed.remove(&labels);
         for kind in ["min", "low", "high"] {
-            remove(&families.protection, &self.values_with(whose, kind));
+            families.protection.remove(&self.values_with(whose, kind));
         }
     }
 
@@ -153,7 +152,7 @@ impl Metrics {
         lock(&self.shared.memory_hits).end(key);
         for limit in LimitHits::NAMES {
             let labels = self.values_with(key.labels(), limit);
-            remove(&self.shared.memory.limit_hits, &labels);
+            self.shared.memory.limit_hits.remove(&labels);
         }
     }
 
@@ -190,6 +189,6 @@ impl Metrics {
 fn show_bytes(family: &IntGaugeVec, labels: &[&str], bytes: Option<Bytes>) {
     match bytes {
         Some(bytes) => set_count(family, labels, bytes.0),
-        None => remove(family, labels),
+        None => family.remove(labels),
     }
 }

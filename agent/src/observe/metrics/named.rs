@@ -6,12 +6,12 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use prometheus::GaugeVec;
-use prometheus::core::{Atomic, Collector, GenericCounter, MetricVec, MetricVecBuilder, Number};
+use prometheus::core::{Atomic, Number};
 
 use super::identity::{ContainerKey, ContainerLabels};
 use super::labels::{CpuStallCause, ExitHow};
-use super::{LimitHits, Metrics, lock, remove};
+use super::series::{Counter, GaugeVec, Scalar, SeriesVec};
+use super::{LimitHits, Metrics, lock};
 use crate::model::record::PodRef;
 
 /// Who has series under an id.
@@ -102,15 +102,10 @@ impl Metrics {
 }
 
 /// A series that is not there stays so.
-fn move_count<T, P>(family: &MetricVec<T>, old: &[&str], new: &[&str])
-where
-    P: Atomic,
-    T: MetricVecBuilder<M = GenericCounter<P>>,
-    MetricVec<T>: Collector,
-{
+fn move_count<P: Atomic>(family: &SeriesVec<Scalar<P, Counter>>, old: &[&str], new: &[&str]) {
     let counter = family.with_label_values(old);
     let n = counter.get();
-    remove(family, old);
+    family.remove(old);
     if n.into_f64() > 0.0 {
         family.with_label_values(new).inc_by(n);
     }
@@ -118,7 +113,7 @@ where
 
 fn move_time(family: &GaugeVec, old: &[&str], new: &[&str]) {
     let time = family.with_label_values(old).get();
-    remove(family, old);
+    family.remove(old);
     if time > 0.0 {
         let newest = family.with_label_values(new);
         newest.set(newest.get().max(time));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::exemplars::Exemplar;
 use super::identity::ContainerKey;
 use super::labels::{Boundary, MoveReason};
-use super::{Metrics, lock, observe, remove, set_count, set_or_leave_out, set_time};
+use super::{Metrics, lock, observe, set_count, set_or_leave_out, set_time};
 use crate::model::admission::{AdmissionTally, RefusalReason};
 use crate::model::numa::NumaMask;
 use crate::model::pod::PodUid;
@@ -134,7 +134,7 @@ impl Metrics {
         for boundary in Boundary::ALL {
             match gauges.misaligned.get(boundary) {
                 Some(n) => set_count(&placement.misaligned, &[boundary.as_str()], *n),
-                None => remove(&placement.misaligned, &[boundary.as_str()]),
+                None => placement.misaligned.remove(&[boundary.as_str()]),
             }
         }
         lock(&self.shared.numa_nodes).clone_from(&gauges.numa_nodes);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::labels::{MEMORY_METHODS, PressureResource, PressureScope, ReclaimCause};
-use super::{Metrics, lock, observe, remove, risen, set_count};
+use super::{Metrics, lock, observe, risen, set_count};
 use crate::model::eviction::{StallSource, StallTotals, WakeSource};
 use crate::model::status::PressureStatus;
 
@@ -104,7 +104,7 @@ impl Metrics {
         for (method, name) in MEMORY_METHODS {
             match status.memory_available.get(&method) {
                 Some(bytes) => set_count(available, &[name], *bytes),
-                None => remove(available, &[name]),
+                None => available.remove(&[name]),
             }
         }
         self.set_signals(&status.signals);
@@ -184,7 +184,7 @@ impl Metrics {
             let labels = [resource.as_str(), kind, scope.as_str()];
             match share {
                 Some(share) => family.with_label_values(&labels).set(share),
-                None => remove(family, &labels),
+                None => family.remove(&labels),
             }
         }
     }
@@ -197,7 +197,7 @@ impl Metrics {
         }
         for kind in ["some", "full"] {
             let labels = [resource.as_str(), kind, scope.as_str()];
-            remove(&self.shared.pressure.ratio, &labels);
+            self.shared.pressure.ratio.remove(&labels);
         }
     }
 

@@ -169,12 +169,12 @@ fn family_of_numbers(family: &Gathered, exemplars: &Snapshot) -> messages::Metri
 
 fn histogram_family(family: &Gathered, histograms: &HistogramVec) -> messages::MetricFamily {
     let series = histograms.snapshot().into_iter();
-    let metrics = series.map(|(labels, counts)| messages::Metric {
+    let metrics = series.map(|(labels, it)| messages::Metric {
         label: labels
             .into_iter()
             .map(|(name, value)| pair(name, value))
             .collect(),
-        histogram: Some(histogram(histograms.bounds(), &counts)),
+        histogram: Some(histogram(it.bounds(), &it.counts())),
         ..Default::default()
     });
     message(family, messages::MetricType::Histogram, metrics.collect())

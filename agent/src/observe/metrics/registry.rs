@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::core::Collector;
-use prometheus::proto::MetricFamily;
-use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::Registry;
 
-use super::histogram::HistogramVec;
+use super::histogram::{Histogram, HistogramVec};
 use super::identity::Identity;
+use super::series::{CounterVec, GaugeVec, IntCounterVec, IntGaugeVec, Scalar, Series, SeriesVec};
 use super::table::{Family, Type, Unit, table};
 use crate::model::kubelet_duty::{KubeletDuty, KubeletNames};
 
@@ -42,8 +41,7 @@ impl Builder {
         let family = self.take(name, |it| {
             it.kind == Type::Counter && it.unit != Unit::Seconds
         });
-        let labels = self.identity.labels(family);
-        self.register(family, IntCounterVec::new(opts(family), &labels))
+        self.register(family, Scalar::new)
     }
 
     /// A counter of seconds.
@@ -51,22 +49,19 @@ impl Builder {
         let family = self.take(name, |it| {
             it.kind == Type::Counter && it.unit == Unit::Seconds
         });
-        let labels = self.identity.labels(family);
-        self.register(family, CounterVec::new(opts(family), &labels))
+        self.register(family, Scalar::new)
     }
 
     /// A gauge of whole numbers.
     pub(super) fn gauge(&mut self, name: &str) -> IntGaugeVec {
         let family = self.take(name, |it| it.kind == Type::Gauge && !is_fractional(it.unit));
-        let labels = self.identity.labels(family);
-        self.register(family, IntGaugeVec::new(opts(family), &labels))
+        self.register(family, Scalar::new)
     }
 
     /// A gauge of seconds.
     pub(super) fn float_gauge(&mut self, name: &str) -> GaugeVec {
         let family = self.take(name, |it| it.kind == Type::Gauge && is_fractional(it.unit));
-        let labels = self.identity.labels(family);
-        self.register(family, GaugeVec::new(opts(family), &labels))
+        self.register(family, Scalar::new)
     }
 
     pub(super) fn histogram(&mut self, name: &str) -> HistogramVec {
@@ -75,7 +70,7 @@ impl Builder {
             Type::Histogram(buckets) => buckets.bounds(),
             Type::Counter | Type::Gauge => &[],
         };
-        let histogram = self.register(family, HistogramVec::new(family, bounds));
+        let histogram = self.register(family, move || Histogram::new(bounds));
         self.histograms.insert(family.name, histogram.clone());
         histogram
     }
@@ -98,11 +93,13 @@ impl Builder {
             .unwrap_or_else(|| panic!("{name} is not in the metrics table with this type"))
     }
 
-    fn register<C: Collector + Clone + 'static>(
+    fn register<S: Series + 'static>(
         &self,
         family: &Family,
-        made: prometheus::Result<C>,
-    ) -> C {
+        new: impl Fn() -> S + Send + Sync + 'static,
+    ) -> SeriesVec<S> {
+        let labels = self.identity.labels(family);
+        let made = SeriesVec::new(family, &labels, new);
         let made = made.expect("the table holds valid names, its tests say");
         if family.is_shown(&self.duties, self.names) {
             self.registry
@@ -118,19 +115,4 @@ const fn is_fractional(unit: Unit) -> bool {
         unit,
         Unit::Seconds | Unit::Milliseconds | Unit::Timestamp | Unit::Ratio | Unit::Labelled
     )
-}
-
-/// The crate keeps the help of a family with each of its series: here it is not known yet.
-fn opts(family: &Family) -> Opts {
-    Opts::new(family.name, "-")
-}
-
-/// Gives families their help, where they are written down.
-pub(super) fn set_help(families: &mut [MetricFamily]) {
-    let known: BTreeMap<_, _> = table().iter().map(|it| (it.name, it.help)).collect();
-    for family in families {
-        if let Some(help) = known.get(family.name()) {
-            family.set_help((*help).to_owned());
-        }
-    }
 }

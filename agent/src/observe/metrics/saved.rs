@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::proto::Metric;
-use prometheus::{GaugeVec, IntCounterVec};
 
 use super::families::OomFamilies;
 use super::identity::{self, ContainerLabels, Identity};
+use super::series::{GaugeVec, IntCounterVec, Series, SeriesVec};
 use super::{Awaited, Metrics, lock, table};
 use crate::model::saved_counts::{SavedCounts, SavedSeries, as_count};
 use crate::model::workload::Workload;
@@ -115,14 +115,14 @@ fn save(family: &impl Collector, value: impl Fn(&Metric) -> f64, saved: &mut Sav
 
 /// The saved series of a family that have its labels, in the order of [`Identity::labels`]. An id that
 /// was not saved is empty.
-fn series<'a>(
-    family: &impl Collector,
+fn series<'a, S: Series>(
+    family: &SeriesVec<S>,
     saved: &'a SavedCounts,
     identity: Identity,
 ) -> Vec<(Vec<&'a str>, f64)> {
-    let name = family.desc().first().map(|it| it.fq_name.as_str());
-    let defined = table().iter().find(|it| Some(it.name) == name);
-    let (Some(defined), Some(series)) = (defined, name.and_then(|name| saved.0.get(name))) else {
+    let name = family.desc().fq_name.as_str();
+    let defined = table().iter().find(|it| it.name == name);
+    let (Some(defined), Some(series)) = (defined, saved.0.get(name)) else {
         return Vec::new();
     };
     let names = identity.labels(defined);
