@@ -1,7 +1,9 @@
 //! Why the kernel killed where no hook could read its reason: whether the node ran out of memory, told by
 //! what else is known at the moment of the kill.
 //!
-//! On what is not known nothing is derived: the limit stays unknown.
+//! On what is not known nothing is derived: the limit stays unknown. But for one thing: a task of which nobody knows
+//! whether it was confined to some NUMA nodes was not, if it reclaimed memory of the node right before. Few are, and a
+//! node that runs out of memory is to be told.
 
 use crate::model::event::{AttributionMethod, OomConstraint, OomKill, Reclaim};
 
@@ -32,9 +34,11 @@ pub fn derive(kill: &OomKill, evidence: Evidence) -> Option<OomKill> {
     if !is_told && !is_seen {
         return None;
     }
-    let constraint = match evidence.is_confined? {
-        true => OomConstraint::Cpuset,
-        false => OomConstraint::Global,
+    let constraint = match evidence.is_confined {
+        Some(true) => OomConstraint::Cpuset,
+        Some(false) => OomConstraint::Global,
+        None if is_told => OomConstraint::Global,
+        None => return None,
     };
     Some(OomKill {
         constraint: Some(constraint),
@@ -106,6 +110,12 @@ mod tests {
         };
         let global = Some(OomConstraint::Global);
         assert_eq!(reason(&after(Reclaim::ForNode), bare), global);
+        // The task is gone, or in a PID namespace that is not seen.
+        let unseen = Evidence {
+            is_confined: None,
+            ..bare
+        };
+        assert_eq!(reason(&after(Reclaim::ForNode), unseen), global);
         assert_eq!(reason(&after(Reclaim::AtLimit), NODE), None);
         // A cgroup that is full by chance.
         let full = OomKill {

@@ -360,7 +360,7 @@ impl Listener {
             locate,
             cgroups_first,
         } = outputs;
-        if !streams.reports_kills() {
+        if !streams.watched_kills() {
             shared.kill_counts.nobody_watched();
         }
         Self {

@@ -299,3 +299,56 @@ fn hook_of(state: &ProgramState) -> Hook {
         .find(|it| it.as_str() == kind)
         .unwrap_or(Hook::RawTracepoint)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::metrics::Format;
+
+    #[test]
+    fn a_program_whose_work_another_does_is_no_fault() {
+        let report = |program, state, fallback| ProgramReport {
+            program,
+            stream: Stream::Oom,
+            state,
+            fallback,
+        };
+        let refused = |program, fallback| {
+            let reason = "not here".to_owned();
+            report(program, ProgramState::Refused { reason }, Some(fallback))
+        };
+        let hook = "raw_tp/mark_victim".to_owned();
+        let reports = [
+            refused("oom_victim", "oom_victim_raw"),
+            report("oom_victim_raw", ProgramState::Attached { hook }, None),
+            refused("process_exit", "nothing"),
+        ];
+        let mut publisher = Publisher {
+            sender: watch::channel(None).0,
+            started_at: WallTime::from_epoch(Duration::ZERO),
+            mode: "own",
+            ebpf: EbpfStatus::default(),
+            changed_at: None,
+            due_at: Duration::ZERO,
+        };
+        let metrics = Metrics::default();
+        publisher.programs(&reports, &metrics);
+        let programs = publisher.ebpf(BTreeMap::new()).programs;
+        let states: Vec<_> = programs.iter().map(|it| it.state).collect();
+        let expected = [
+            status::ProgramState::Skipped,
+            status::ProgramState::Attached,
+            status::ProgramState::Failed,
+        ];
+        assert_eq!(states, expected);
+        let mut page = Vec::new();
+        metrics.encode(Format::Text, &mut page).expect("a page");
+        let page = String::from_utf8(page).expect("text");
+        let series = |program: &str, hook: &str| {
+            let series = format!("{{hook=\"{hook}\",program=\"{program}\"}}");
+            page.lines().any(|it| it.contains(&series))
+        };
+        assert!(series("oom_victim", "stand_in"), "{page}");
+        assert!(series("process_exit", "none"));
+    }
+}

@@ -117,6 +117,10 @@ pub enum ProgramState {
 /// The form of a victim's program that cannot look for the limit that was reached.
 const LIMITLESS: &str = "oom_victim_bare";
 
+fn tells_victims(program: &str) -> bool {
+    program.starts_with("oom_victim")
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramReport {
     pub program: &'static str,
@@ -184,7 +188,7 @@ impl ProgramReport {
     }
 
     fn tells_victims(&self) -> bool {
-        self.program.starts_with("oom_victim")
+        tells_victims(self.program)
     }
 
     fn tells_reasons(&self) -> bool {
@@ -415,7 +419,12 @@ impl Streams {
     pub fn reports_kills(&self) -> bool {
         let mut older = self.older.iter();
         self.reports.iter().any(ProgramReport::reports_kills)
-            || older.any(|it| it.stream() == Stream::Oom && it.is_readable())
+            || older.any(|it| it.tells_victims() && it.is_readable())
+    }
+
+    /// Whether a program has noted kills until now, in records that this build can read or not.
+    pub fn watched_kills(&self) -> bool {
+        self.reports_kills() || self.older.iter().any(Older::tells_victims)
     }
 
     /// The events of one stream that wait, oldest first, without records that no program writes.

@@ -1,6 +1,7 @@
 //! OOM kills in the shapes of the lane of mode `own`, each told with the pod's UID and the container's id.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
@@ -298,11 +299,27 @@ fn a_container_that_is_gone_when_the_agent_is_back_has_its_kill() -> Result<()> 
     })
 }
 
-/// A child of the first process is killed once the agent and all that it has pinned are gone.
-fn kill_unwatched(agent: &mut Agent, container: &KubeContainer) -> Result<Program> {
+/// A child of the first process is killed once the agent and what it has pinned are gone: all, or the program alone
+/// that tells of kills.
+fn kill_unwatched(agent: &mut Agent, container: &KubeContainer, all: bool) -> Result<Program> {
     agent.wait("the pod is there", |it| pod_of(it, UID).is_some())?;
     agent.kill()?;
-    Streams::unpin_all(&agent.pin_directory)?;
+    if all {
+        Streams::unpin_all(&agent.pin_directory)?;
+    } else {
+        for set in fs::read_dir(&agent.pin_directory)? {
+            for link in fs::read_dir(set?.path())? {
+                let link = link?;
+                if link
+                    .file_name()
+                    .as_encoded_bytes()
+                    .starts_with(b"oom_victim")
+                {
+                    fs::remove_file(link.path())?;
+                }
+            }
+        }
+    }
     let program = container.run(&format!("{EATER_AS_CHILD}; exec sleep 3600"))?;
     until("it is killed", || {
         let n = cgroup::oom_kills(&container.path)?;
@@ -318,7 +335,7 @@ fn a_kill_that_no_agent_lived_to_compare_is_missed_once() -> Result<()> {
     everywhere("third", |tree, agent| {
         let pod = tree.pod(UID)?;
         let container = limited(&pod, 34)?;
-        let program = kill_unwatched(agent, &container)?;
+        let program = kill_unwatched(agent, &container, true)?;
         agent.start()?;
         until("what the kernel has counted is saved", || {
             let saved = agent.saved_counts()?;
@@ -355,7 +372,8 @@ fn a_kill_that_nobody_watched_is_said_to_be_one() -> Result<()> {
     everywhere("unwatched", |tree, agent| {
         let pod = tree.pod(UID)?;
         let container = limited(&pod, 35)?;
-        let _program = kill_unwatched(agent, &container)?;
+        let all = matches!(tree.driver, Driver::Cgroupfs);
+        let _program = kill_unwatched(agent, &container, all)?;
         let gone = limited(&pod, 36)?;
         eat(&gone)?;
         gone.remove();

@@ -131,7 +131,11 @@ impl KubeTree {
             News::Entered(id) => self.entered(id),
             News::Emptied(id) => self.emptied(id),
             News::Gone(id) => self.gone(id),
-            News::Lost => self.want_walk(),
+            News::Lost => {
+                // What the kernel counted is compared with what came.
+                self.readings.ask();
+                self.want_walk();
+            }
             News::Programs(programs) => {
                 self.told().programs = Some(programs);
                 self.bell.ring();

@@ -15,7 +15,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::pins::{Pinned, Pins, PinsError};
 use super::probe::{DUTIES, Duty, Hook, KernelSupport, Program, plan};
-use super::{LoadError, ProgramReport, ProgramState, Stream, WatchedRoot, diagnostics, objects};
+use super::{
+    LIMITLESS, LoadError, ProgramReport, ProgramState, Stream, WatchedRoot, diagnostics, objects,
+};
 
 /// Bytes of a map value; aya asks for plain arrays.
 type WatchBytes = [u8; size_of::<abi::Watch>()];
@@ -77,6 +79,8 @@ fn update_watch(
     bytes.copy_from_slice(watch.as_bytes());
     map.set(0, bytes, 0)
 }
+
+const REFUSED_BEFORE: &str = "refused when an earlier agent attached the programs";
 
 /// The program whose link a pinned set has for a duty, or else what it lacks.
 enum LinkOf {
@@ -143,12 +147,18 @@ pub(super) fn adopt(
                 if let Some(info) = link.and_then(|it| it.1.info().ok()) {
                     programs.push((program.name, info.program_id()));
                 }
+                if program.name == LIMITLESS {
+                    let reason = REFUSED_BEFORE.to_owned();
+                    let mut report = refused(duty, duty.programs[0].name, reason);
+                    report.fallback = Some(program.name);
+                    reports.push(report);
+                }
                 let hook = program.hook.to_string();
                 (program.name, ProgramState::Adopted { hook }, None)
             }
             LinkOf::Needless => continue,
             LinkOf::Refused(program, then) if capabilities & !then == 0 => {
-                let reason = "refused when an earlier agent attached the programs".to_owned();
+                let reason = REFUSED_BEFORE.to_owned();
                 let state = ProgramState::Refused { reason };
                 (program.name, state, Some(duty.fallback))
             }

@@ -13,11 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use aya::maps::{Map, MapData, RingBuf};
-use aya::programs::links::FdLink;
 
 use super::load::{chain, open_ring};
-use super::pins::{Pins, SetAside};
-use super::{Drained, Stream, peek, read_ring};
+use super::pins::{Links, Pins, SetAside};
+use super::{Drained, Stream, peek, read_ring, tells_victims};
 use crate::model::event::{KernelEvent, ProcessChange, ProcessKey};
 
 /// How long a program may run on that nothing holds: the kernel frees links after a grace period,
@@ -29,7 +28,7 @@ pub(super) struct Older {
     ring: RingBuf<MapData>,
     ring_bytes: u32,
     /// Held for as long as nothing else does the work of these programs.
-    links: Vec<FdLink>,
+    links: Links,
     /// Time since boot at which the links went.
     superseded: Option<Duration>,
 }
@@ -67,6 +66,11 @@ impl Older {
 
     pub(super) fn is_readable(&self) -> bool {
         self.set.is_readable
+    }
+
+    /// It tells of OOM kills, or does until it is superseded: in records that this build can read or not.
+    pub(super) fn tells_victims(&self) -> bool {
+        self.stream() == Stream::Oom && self.links.iter().any(|it| tells_victims(&it.0))
     }
 
     pub(super) fn ring(&self) -> BorrowedFd<'_> {

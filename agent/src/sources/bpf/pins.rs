@@ -20,9 +20,11 @@ use aya::maps::{Map, MapData, MapError};
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use ebpf_abi::VERSION;
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::stat;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use nix::unistd::{AccessFlags, faccessat};
 use sha2::{Digest, Sha256};
 
 use super::{Stream, load};
@@ -66,11 +68,13 @@ pub(super) struct Pinned {
     pub(super) ring: MapData,
     pub(super) watch: MapData,
     pub(super) losses: MapData,
-    /// By the name of their program.
-    pub(super) links: Vec<(String, FdLink)>,
+    pub(super) links: Links,
     /// Programs that the kernel refused, and the capabilities that the agent had.
     pub(super) refused: Vec<(String, u64)>,
 }
+
+/// Each by the name of its program.
+pub(super) type Links = Vec<(String, FdLink)>;
 
 /// A bpffs refuses names with a dot.
 const UNFINISHED: &str = "new-";
@@ -88,6 +92,8 @@ impl Pins {
         match why_not_in(path) {
             None => {}
             Some(Bpffs::NotOfHost(path)) => return Err(PinsError::NotOfHost { path }),
+            // Sets that are there can be taken over.
+            Some(Bpffs::NotWritable(_)) => {}
             Some(_) => return Err(PinsError::NotBpffs { path: path.into() }),
         }
         if path.starts_with(BPFFS) && !is_bpffs(Path::new(BPFFS)) {
@@ -138,18 +144,14 @@ impl Pins {
     }
 
     /// The ring of a set, and the links that it still has. `None`: it has no ring.
-    pub(super) fn open_aside(
-        &self,
-        name: &str,
-    ) -> Result<Option<(MapData, Vec<FdLink>)>, PinsError> {
+    pub(super) fn open_aside(&self, name: &str) -> Result<Option<(MapData, Links)>, PinsError> {
         let set = self.path.join(name);
         let path = set.join(RING);
         if !self.root.exists(&path) {
             return Ok(None);
         }
         let ring = MapData::from_pin(&path).map_err(|source| PinsError::Map { path, source })?;
-        let links = self.links(&set)?.into_iter().map(|it| it.1).collect();
-        Ok(Some((ring, links)))
+        Ok(Some((ring, self.links(&set)?)))
     }
 
     /// Removes the links of a set; its programs end when nobody holds them.
@@ -167,7 +169,7 @@ impl Pins {
         Ok(names)
     }
 
-    fn links(&self, set: &Path) -> Result<Vec<(String, FdLink)>, PinsError> {
+    fn links(&self, set: &Path) -> Result<Links, PinsError> {
         let open = |name: String| {
             let path = set.join(&name);
             match PinnedLink::from_pin(&path) {
@@ -350,7 +352,12 @@ pub(super) fn why_not_in(path: &Path) -> Option<Bpffs> {
         return Some(Bpffs::Elsewhere(path.into()));
     }
     let is_of_host = stat(there).is_ok_and(|it| mounts::init_has(&root, it.st_dev));
-    (sees_host && !is_of_host).then(|| Bpffs::NotOfHost(path.into()))
+    if sees_host && !is_of_host {
+        return Some(Bpffs::NotOfHost(path.into()));
+    }
+    let (mode, by_effective) = (AccessFlags::W_OK, AtFlags::AT_EACCESS);
+    let is_writable = faccessat(AT_FDCWD, there, mode, by_effective).is_ok();
+    (!is_writable).then(|| Bpffs::NotWritable(path.into()))
 }
 
 fn is_bpffs(path: &Path) -> bool {

@@ -364,9 +364,10 @@ pub(super) const CGROUP_FALLBACK: &str = "not seen; cgroups that nobody knows ar
                                           every second in observe";
 
 pub(super) const PROCESS_FALLBACK: &str = "processes are not seen; containers are: mode own has them from its runtime, observe \
-                                from a walk of the cgroups every 30 s";
+                                from a walk of the cgroups every 30 s, or every second where no program tells of cgroups";
 
-pub(super) const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on";
+pub(super) const STALL_FALLBACK: &str = "stalls are read from memory.pressure where PSI is on: of the node, and of pods \
+                                         where these have cgroups of v2";
 
 /// What this kernel's BTF says about the hooks and fields that the programs use.
 #[derive(Clone, Debug, PartialEq, Eq)]
