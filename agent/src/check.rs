@@ -28,6 +28,8 @@ const BPF_IN_CGROUPS: KernelVersion = KernelVersion::new(5, 11);
 const BPF_LOCKED: u64 = 8 << 20;
 /// `cgroup.kill`.
 const CGROUP_KILL: KernelVersion = KernelVersion::new(5, 14);
+/// `oom_group_kill` in `memory.events`: since then the kills of a pod can be told from its count.
+const GROUP_KILLS_COUNTED: KernelVersion = KernelVersion::new(5, 17);
 /// `memory.oom.group`.
 const OOM_GROUP: KernelVersion = KernelVersion::new(4, 19);
 /// Mount option `noswap` of tmpfs, which keeps secrets in memory.
@@ -144,8 +146,12 @@ fn cgroup_hierarchy(facts: &FactSheet, config: &Config) -> CheckItem {
                 Some(false) => ", no swap limits",
                 Some(true) | None => "",
             };
-            let consequence =
-                format!("no memory.high, no stall times per pod, no memory protection{swap}");
+            // In mode own they have cgroups in that one too.
+            let stalls = match config.mode.own().is_some() && hybrid.is_some() && facts.has_psi {
+                true => "",
+                false => " no stall times per pod,",
+            };
+            let consequence = format!("no memory.high,{stalls} no memory protection{swap}");
             CheckItem::degraded(NAME, found, consequence).with_remedy(remedy)
         }
     }
@@ -234,7 +240,7 @@ fn has_file(facts: &FactSheet, name: &str, beside: &str, since: KernelVersion) -
 fn cgroup_kill(facts: &FactSheet) -> CheckItem {
     const NAME: &str = "cgroup-kill";
     let consequence = "a pod is killed process by process, and a fork bomb takes several rounds";
-    if !is_unified(facts) {
+    if layout(facts).is_none_or(|it| it.layout.cgroup2_mount().is_none()) {
         return CheckItem::degraded(NAME, "cgroup v1 has no cgroup.kill", consequence);
     }
     if has_file(facts, "cgroup.kill", "cgroup.procs", CGROUP_KILL) {
@@ -652,8 +658,8 @@ fn cgroup_tree(facts: &FactSheet) -> CheckItem {
     CheckItem::degraded(
         NAME,
         format!("{} shows a part of it", parts.join(", ")),
-        "the limits, readings and kills of the rest of the node are not seen, and this part is taken for \
-         the node",
+        "limits and readings of the rest of the node are not seen, kills in its pods are told as the host's, and \
+         this part is taken for the node",
     )
     .with_remedy("mount the node's /sys/fs/cgroup in its place")
 }
@@ -691,6 +697,11 @@ fn loss(
         Capability::DacReadSearch => Some(
             "files of other users stay closed, kills in pods beside the cgroup of all pods may be told as the host's, and the host's without their cgroups",
         ),
+        Capability::Chown if is_own => Some("volumes cannot be given to the group fsGroup"),
+        Capability::IpcLock if is_own => Some("the agent's own memory may be swapped out"),
+        Capability::SysNice if is_own => {
+            Some("who watches the pressure waits for a CPU as everybody does")
+        }
         Capability::Kill if is_own => Some("containers of other users cannot be ended"),
         Capability::SetUid | Capability::SetGid if is_own => {
             Some("containers cannot run as another user")
@@ -704,6 +715,14 @@ fn capabilities(facts: &FactSheet, is_own: bool) -> CheckItem {
     let Some(held) = &facts.capabilities else {
         return unknown(NAME, "no status of this process");
     };
+    if facts.namespaces.is_initial_user == Some(false) {
+        return CheckItem::degraded(
+            NAME,
+            "those of a user namespace of its own",
+            "no eBPF program loads, and what belongs to the node is refused",
+        )
+        .with_remedy("in a pod, leave hostUsers as it is, true");
+    }
     let mut missing = Vec::new();
     let mut consequences = Vec::new();
     for capability in Capability::ALL {
@@ -764,11 +783,19 @@ fn locked_memory(facts: &FactSheet) -> Option<CheckItem> {
 fn bpffs(facts: &FactSheet, is_own: bool) -> CheckItem {
     const NAME: &str = "bpffs";
     // Whose pods the agent runs are there until it has read them.
-    let consequence = match is_own {
-        true => {
-            "kills while no agent runs are known from the kernel's counts alone, without their victims"
+    let consequence = match (is_own, is_unified(facts)) {
+        (true, true) => {
+            "kills while no agent runs are known from the kernel's counts alone, without their victims, and those \
+             outside pods are not"
         }
-        false => {
+        (true, false) => {
+            "kills while no agent runs are known from the kernel's counts alone, without their victims, and those \
+             outside pods and in cgroups that containers make are not"
+        }
+        (false, true) if is_at_least(facts, GROUP_KILLS_COUNTED) => {
+            "of the kills while no agent runs those are known, without their victims, whose pod is still there"
+        }
+        (false, _) => {
             "of the kills while no agent runs those are known, without their victims, whose container is still there"
         }
     };
@@ -783,6 +810,11 @@ fn bpffs(facts: &FactSheet, is_own: bool) -> CheckItem {
             let state = format!("bpf.pinDirectory {} is on none of the host", path.display());
             CheckItem::degraded(NAME, state, consequence)
                 .with_remedy("mount a bpffs at /sys/fs/bpf of the host, and that into a container")
+        }
+        Bpffs::NotWritable(path) => {
+            let state = format!("bpf.pinDirectory {} cannot be written", path.display());
+            CheckItem::degraded(NAME, state, consequence)
+                .with_remedy("mount the bpffs writable, as the user that the agent runs as")
         }
         Bpffs::LinksGone(path, programs) => {
             let state = format!("{} lacks {}", path.display(), programs.join(", "));
@@ -812,10 +844,12 @@ fn lockdown(facts: &FactSheet) -> CheckItem {
         Some(Lockdown::Confidentiality) => CheckItem::degraded(
             NAME,
             "confidentiality",
-            "kprobes and classic tracepoints are refused; programs with typed pointers run",
+            "programs that read memory of the kernel by helpers are refused: whose limit was reached is not named, and \
+             cgroups are found by walks",
         ),
         Some(Lockdown::Integrity) => CheckItem::ok(NAME, "integrity"),
         Some(Lockdown::None) => CheckItem::ok(NAME, "none"),
+        None if facts.security_modules.is_some() => CheckItem::ok(NAME, "not in this kernel"),
         None => CheckItem::ok(NAME, "not visible, securityfs is not mounted"),
     }
 }
@@ -853,6 +887,9 @@ fn kubelet(facts: &FactSheet, is_own: bool) -> CheckItem {
         } else {
             CheckItem::ok(NAME, found)
         };
+    }
+    if !is_own && facts.namespaces.is_initial_pid == Some(false) {
+        return unknown(NAME, "none can be seen from a PID namespace of its own");
     }
     let found = if found.is_configured {
         "configured, and not running"

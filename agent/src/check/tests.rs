@@ -187,7 +187,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
 fn each_missing_thing_changes_its_own_item() {
     let own = config(OWN, "");
     type Take = fn(&mut FactSheet);
-    let rows: [(&str, CheckLevel, Take); 25] = [
+    let rows: [(&str, CheckLevel, Take); 26] = [
         ("kernel", CheckLevel::Degraded, |it| it.kernel = None),
         ("kernel", CheckLevel::Degraded, |it| {
             it.kernel = Some(KernelVersion::new(5, 7));
@@ -237,6 +237,9 @@ fn each_missing_thing_changes_its_own_item() {
             it.bpffs = Bpffs::Elsewhere("/var/lib/pins".into());
         }),
         ("bpffs", CheckLevel::Degraded, |it| {
+            it.bpffs = Bpffs::NotWritable("/sys/fs/bpf/ballast".into());
+        }),
+        ("bpffs", CheckLevel::Degraded, |it| {
             it.bpffs = Bpffs::NotOfHost("/sys/fs/bpf/ballast".into());
         }),
         ("bpffs", CheckLevel::Degraded, |it| {
@@ -284,6 +287,22 @@ fn each_missing_capability_is_named_with_what_is_lost() {
         "capabilities",
         CheckLevel::Degraded,
     );
+}
+
+#[test]
+fn in_a_namespace_of_its_own_it_is_not_said_what_cannot_be_known() {
+    let mut facts = good();
+    facts.namespaces.is_initial_pid = Some(false);
+    facts.namespaces.is_initial_user = Some(false);
+    facts.kubelet.is_port_taken = false;
+    let report = report(&facts, &config(OBSERVE, ""), &[]);
+    let found = |name: &str| {
+        let item = report.items.iter().find(|it| it.name == name);
+        item.unwrap().found.clone()
+    };
+    assert!(found("kubelet").contains("unknown"), "{}", found("kubelet"));
+    let held = found("capabilities");
+    assert_eq!(held, "those of a user namespace of its own");
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn render_ebpf(ebpf: &EbpfStatus, paint: Paint, out: &mut String) {
         .map(|(stream, n)| format!("{n} {}", printable(stream)))
         .collect();
     let lost = match lost.as_slice() {
-        [] if missing.len() == wanted.len() => "nobody listens".to_owned(),
+        [] if ebpf.lost.is_empty() => "nobody listens".to_owned(),
         [] => "no event lost".to_owned(),
         some => paint.apply(Tone::Warning, &format!("events lost: {}", some.join(", "))),
     };

@@ -130,6 +130,8 @@ pub enum Bpffs {
     Elsewhere(PathBuf),
     /// None there, or one that ends with the container: this process sees other mounts than the host.
     NotOfHost(PathBuf),
+    /// The directory of pins, in which this process may not write.
+    NotWritable(PathBuf),
     /// The directory of pins, and programs that the set of an earlier agent lacks there.
     LinksGone(PathBuf, Vec<String>),
     /// The kernel has it.

@@ -88,6 +88,8 @@ impl FromStr for Lockdown {
 /// include/uapi/linux/capability.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Capability {
+    #[serde(rename = "CAP_CHOWN")]
+    Chown = 0,
     #[serde(rename = "CAP_DAC_READ_SEARCH")]
     DacReadSearch = 2,
     #[serde(rename = "CAP_KILL")]
@@ -98,10 +100,14 @@ pub enum Capability {
     SetUid = 7,
     #[serde(rename = "CAP_NET_ADMIN")]
     NetAdmin = 12,
+    #[serde(rename = "CAP_IPC_LOCK")]
+    IpcLock = 14,
     #[serde(rename = "CAP_SYS_PTRACE")]
     SysPtrace = 19,
     #[serde(rename = "CAP_SYS_ADMIN")]
     SysAdmin = 21,
+    #[serde(rename = "CAP_SYS_NICE")]
+    SysNice = 23,
     #[serde(rename = "CAP_SYS_RESOURCE")]
     SysResource = 24,
     #[serde(rename = "CAP_PERFMON")]
@@ -111,14 +117,17 @@ pub enum Capability {
 }
 
 impl Capability {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
+        Self::Chown,
         Self::DacReadSearch,
         Self::Kill,
         Self::SetGid,
         Self::SetUid,
         Self::NetAdmin,
+        Self::IpcLock,
         Self::SysPtrace,
         Self::SysAdmin,
+        Self::SysNice,
         Self::SysResource,
         Self::Perfmon,
         Self::Bpf,
@@ -126,6 +135,9 @@ impl Capability {
 
     pub fn name(self) -> &'static str {
         match self {
+            Self::Chown => "CAP_CHOWN",
+            Self::IpcLock => "CAP_IPC_LOCK",
+            Self::SysNice => "CAP_SYS_NICE",
             Self::DacReadSearch => "CAP_DAC_READ_SEARCH",
             Self::Kill => "CAP_KILL",
             Self::SetGid => "CAP_SETGID",
