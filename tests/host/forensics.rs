@@ -210,32 +210,49 @@ fn pins_that_cannot_be_are_told() -> Result<()> {
     agent.put(&burst("one", 1)?)?;
     let kills = wait_kills(&agent, 1)?;
     assert!(oom_detail(&kills[0])?.record_id.is_some());
+    agent.stop()?;
+    let line = check_of_bpffs(&agent)?;
+    assert!(line.contains("is not on one"), "{line}");
     Ok(())
 }
 
-/// In a container that nobody gave the host's bpffs, be it that it has none or one of its own: said by `check` and by
-/// `status`, and nothing is pinned that would end with the container.
+/// What `check` says of the file system for pins.
+fn check_of_bpffs(agent: &Agent) -> Result<String> {
+    let output = agent.check_command()?.output()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let line = told.lines().find(|it| it.contains("bpffs"));
+    Ok(line.with_context(|| format!("{output:?}"))?.to_owned())
+}
+
+/// In a container that nobody gave the host's bpffs, be it that it has none, one of its own, or may not write to it:
+/// said by `check` and by `status`, and nothing is pinned that would end with the container.
 #[cfg_attr(feature = "privileged", test)]
 fn pins_that_would_end_with_a_container_are_not_made() -> Result<()> {
     let mut agent = Agent::new("forensics-contained")?;
-    for own in ["true", "mount -t bpf none /sys/fs/bpf"] {
-        let script = format!("umount /sys/fs/bpf && {own} && exec \"$@\"");
+    let of_none = ("on no bpffs of the host", "is on none of the host");
+    let read_only = ("Read-only file system", "cannot be written");
+    for (mounts, (in_status, in_check)) in [
+        ("umount /sys/fs/bpf", of_none),
+        (
+            "umount /sys/fs/bpf && mount -t bpf none /sys/fs/bpf",
+            of_none,
+        ),
+        ("mount -o remount,bind,ro /sys/fs/bpf", read_only),
+    ] {
+        let script = format!("{mounts} && exec \"$@\"");
         let container = ["unshare", "-m", "sh", "-ec", &script, "sh"];
         agent.starter = container.map(str::to_owned).to_vec();
         agent.start()?;
         let is_told = |status: &Status| status.node.ebpf.not_pinned.is_some();
         let status = agent.wait("it is told", is_told)?;
         let why = status.node.ebpf.not_pinned.unwrap_or_default();
-        assert!(why.contains("on no bpffs of the host"), "{why}");
+        assert!(why.contains(in_status), "{why}");
         let inside = format!("/proc/{}/root", agent.pid().context("it runs")?);
         let pins = agent.pin_directory.strip_prefix("/")?;
-        assert!(!Path::new(&inside).join(pins).exists(), "{own}");
+        assert!(!Path::new(&inside).join(pins).exists(), "{mounts}");
         agent.stop()?;
-        let output = agent.check_command()?.output()?;
-        let told = String::from_utf8_lossy(&output.stdout);
-        let line = told.lines().find(|it| it.contains("bpffs"));
-        let line = line.with_context(|| format!("{output:?}"))?;
-        assert!(line.contains("is on none of the host"), "{line}");
+        let line = check_of_bpffs(&agent)?;
+        assert!(line.contains(in_check), "{line}");
     }
     agent.starter.clear();
     agent.start()?;
