@@ -27,6 +27,9 @@ const STORM: &[&str] = &[
     "eviction::an_agent_that_dies_while_it_evicts",
     "forensics::an_agent_that_dies_in_a_storm",
     "limits::a_cgroup_that_cannot_be_removed",
+    "observe::kills::a_container_that_is_gone_when_the_agent_is_back",
+    "observe::kills::a_kill_that_no_agent_lived_to_compare",
+    "observe::kills::a_kill_that_nobody_watched",
     "observe::pods::an_event_that_cannot_be_written",
     "observe::tree::a_minute_of_churn",
     "observe::tree::ten_thousand_cgroups",
@@ -37,6 +40,7 @@ const STORM: &[&str] = &[
     "pressure::a_pod_beyond_its_limit_of_local_storage",
     "pressure::an_evicted_pod_that_is_to_run_always_returns",
     "repair::a_persistent_other_writer_is_given_way",
+    "repair::a_pod_that_nobody_can_name_goes_on",
     "stalls::a_pod_that_waits_for_memory",
     "stats::readings_are_cheap",
     // The memory of the whole machine decides here, and others may take of it meanwhile.
