@@ -1,4 +1,6 @@
 //! The stream of events of one connection, read by a thread that does nothing else.
+//!
+//! Invariant: of an event no more is kept than whom it names; its labels and annotations may be of any size.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -14,9 +16,10 @@ use tokio::sync::Notify;
 use tonic::{Code, Status};
 
 use super::endpoint::connect;
-use super::{MAX_ANSWER, Shared};
+use super::{MAX_ANSWER, Shared, meaning};
 use crate::grpc::client::{Method, said};
 use crate::grpc::messages::cri::{ContainerEventResponse, GetEventsRequest, path};
+use crate::model::runtime_names::Identified;
 use crate::sys::{chain, clock};
 
 /// Events that wait to be looked at; of more the oldest are dropped. A start of a pod with two containers makes six.
@@ -44,7 +47,8 @@ pub(super) enum End {
 /// What was read since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    pub(super) events: Vec<ContainerEventResponse>,
+    /// Whom each event names.
+    pub(super) events: Vec<Vec<Identified>>,
     pub(super) n_dropped: u64,
     pub(super) end: Option<End>,
 }
@@ -65,7 +69,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    events: VecDeque<ContainerEventResponse>,
+    events: VecDeque<Vec<Identified>>,
     n_dropped: u64,
     end: Option<End>,
     /// To end the connection from another thread.
@@ -132,13 +136,14 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, event: ContainerEventResponse) {
+    fn push(&self, event: &ContainerEventResponse) {
+        let named = meaning::of_event(event);
         let mut waiting = self.waiting();
         if waiting.events.len() >= MAX_WAITING {
             waiting.events.pop_front();
             waiting.n_dropped += 1;
         }
-        waiting.events.push_back(event);
+        waiting.events.push_back(named);
     }
 
     fn show(&self) {
@@ -170,7 +175,7 @@ async fn read(endpoint: &Path, queue: &Queue, shared: &Shared) -> End {
         while let Some(event) = stream.message().await? {
             n_read.set(n_read.get() + 1);
             queue.show();
-            queue.push(event);
+            queue.push(&event);
             shared.wake.notify_one();
         }
         Ok::<(), Status>(())
@@ -205,6 +210,7 @@ fn milliseconds(of: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grpc::messages::cri::{PodSandboxStatus, label};
 
     #[test]
     fn a_stream_that_ends_well_at_once_is_of_a_runtime_without_events() {
@@ -221,6 +227,23 @@ mod tests {
         assert_eq!(meaning_of(gone, 0, short), End::Failed(text.to_owned()));
     }
 
+    /// Of the sandbox `id`.
+    fn event(id: &str) -> ContainerEventResponse {
+        let labels = [
+            (label::POD_NAMESPACE, "default"),
+            (label::POD_NAME, "shop"),
+            (label::POD_UID, "uid-shop"),
+        ];
+        let labels = labels.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        ContainerEventResponse {
+            pod_sandbox_status: Some(PodSandboxStatus {
+                id: id.to_owned(),
+                labels: labels.into(),
+            }),
+            ..ContainerEventResponse::default()
+        }
+    }
+
     #[test]
     fn a_queue_that_nobody_empties_drops_the_oldest_and_counts() {
         let queue = Queue {
@@ -230,17 +253,14 @@ mod tests {
             stop: Notify::new(),
         };
         for n in 0..MAX_WAITING + 3 {
-            queue.push(ContainerEventResponse {
-                container_id: n.to_string(),
-                ..ContainerEventResponse::default()
-            });
+            queue.push(&event(&n.to_string()));
         }
         let events = Events {
             queue: Arc::new(queue),
         };
         let taken = events.take();
         assert_eq!((taken.events.len(), taken.n_dropped), (MAX_WAITING, 3));
-        assert_eq!(taken.events[0].container_id, "3");
+        assert_eq!(taken.events[0][0].id, "3");
         let taken = events.take();
         assert_eq!((taken.events.len(), taken.n_dropped), (0, 0));
         assert!(!events.is_late(LATE));

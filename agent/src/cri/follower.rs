@@ -9,7 +9,7 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use super::endpoint::{self, Found};
-use super::events::{End, Events, Taken};
+use super::events::{End, Events};
 use super::{DEADLINE, MAX_ANSWER, MAX_ASKED, Shared, Told, meaning};
 use crate::grpc::client::{Channel, Method, said};
 use crate::grpc::messages::cri::{
@@ -223,7 +223,7 @@ impl Follower {
         let left = self.follow_events(&found, &mut events).await;
         // Whoever was told of until then has the name.
         if let Some(events) = &events {
-            self.learn_events(&events.take());
+            self.learn_events(events.take().events);
         }
         left
     }
@@ -283,8 +283,8 @@ impl Follower {
                 return Left::Stopped;
             }
             let Some(reader) = &*events else { continue };
-            let taken = reader.take();
-            self.learn_events(&taken);
+            let mut taken = reader.take();
+            self.learn_events(std::mem::take(&mut taken.events));
             if reader.is_late(clock::boottime()) && taken.end.is_none() {
                 return Left::Failed("its events were not read in time".to_owned());
             }
@@ -307,9 +307,10 @@ impl Follower {
         }
     }
 
-    fn learn_events(&mut self, taken: &Taken) {
-        self.learn(taken.events.iter().flat_map(meaning::of_event).collect());
-        if !taken.events.is_empty() {
+    fn learn_events(&mut self, events: Vec<Vec<Identified>>) {
+        let has_happened = !events.is_empty();
+        self.learn(events.into_iter().flatten().collect());
+        if has_happened {
             (self.sink)(Told::Happened);
         }
     }
