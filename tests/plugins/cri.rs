@@ -234,6 +234,27 @@ fn one_that_never_answers_holds_up_nobody() {
     assert!(status.fault.is_some() && status.name.is_none());
 }
 
+#[test]
+fn single_questions_keep_no_event_waiting() {
+    let directory = Scratch::new("cri-slow").unwrap();
+    let fake = runtime(&directory, Manner::FindsSlowly);
+    let (cri, mut heard) = Heard::start(fake.socket.clone(), Duration::ZERO);
+    heard.wait("it is followed", |it| it.status.is_connected());
+    wait_for("its events are read", || Ok(fake.n_subscribers() == 1)).unwrap();
+    // Nobody knows them, which takes two questions each.
+    for n in 100..108 {
+        cri.asker().ask(&container_id(n));
+    }
+    wait_for("the first is asked for", || Ok(fake.n_asked() > 0)).unwrap();
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    fake.add_container(&shop, "app", 0, &container_id(2));
+    assert!(fake.tell(&shop, &container_id(2), patience()));
+    heard.wait("the event", |it| it.known.contains_key(&container_id(2)));
+    let n_asked = fake.n_asked();
+    assert!(n_asked < 8, "{n_asked} of 8 were asked for before");
+}
+
 /// A busy runtime answers late, and one that nobody follows any more would name nobody at all.
 #[test]
 fn names_come_by_events_while_lists_are_not_answered() {

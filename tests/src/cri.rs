@@ -52,7 +52,12 @@ pub enum Manner {
     Silent,
     /// It tells events, and answers no question whom it knows.
     OnlyEvents,
+    /// It takes most of a second to find one id.
+    FindsSlowly,
 }
+
+/// See [`Manner::FindsSlowly`].
+const FINDING: Duration = Duration::from_millis(900);
 
 /// See the module. It ends when it is dropped.
 pub struct FakeRuntime {
@@ -270,6 +275,12 @@ fn handler(state: &Arc<State>) -> Handler {
     })
 }
 
+async fn find(manner: Option<Manner>, is_filtered: bool) {
+    if is_filtered && manner == Some(Manner::FindsSlowly) {
+        tokio::time::sleep(FINDING).await;
+    }
+}
+
 impl State {
     async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         if request.uri().path() == path::GET_CONTAINER_EVENTS {
@@ -292,10 +303,18 @@ impl State {
         match request.uri().path() {
             path::VERSION => unary(request, max, async |_: VersionRequest| Ok(version())).await,
             path::LIST_POD_SANDBOX => {
-                unary(request, max, async |it| Ok(self.list_sandboxes(it))).await
+                unary(request, max, async |it: ListPodSandboxRequest| {
+                    find(manner, it.filter.is_some()).await;
+                    Ok(self.list_sandboxes(it))
+                })
+                .await
             }
             path::LIST_CONTAINERS => {
-                unary(request, max, async |it| Ok(self.list_containers(it))).await
+                unary(request, max, async |it: ListContainersRequest| {
+                    find(manner, it.filter.is_some()).await;
+                    Ok(self.list_containers(it))
+                })
+                .await
             }
             _ => unknown_method(),
         }

@@ -44,6 +44,9 @@ const MAX_RECENT: usize = 8192;
 /// Ids that are due at once beyond which a list is cheaper.
 const ASKED_TOGETHER: usize = 8;
 
+/// Within which single questions are begun before events are looked at again; of the ids that are left a list tells.
+const ROUND: Duration = Duration::from_millis(200);
+
 /// The reader of events is looked after so often.
 const WATCH: Duration = Duration::from_millis(250);
 
@@ -347,7 +350,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Asks for the ids that are due. `Ok(false)`: they are so many, or the runtime so slow, that a list is wanted.
+    /// Asks for the ids that are due, for [`ROUND`] and one answer at most. `Ok(false)`: they are so many, or the runtime
+    /// so slow, that a list is wanted.
     async fn ask(&mut self, channel: &Channel) -> Result<bool, Left> {
         let now = clock::boottime();
         let asked = std::mem::take(&mut *self.shared.asked());
@@ -365,7 +369,8 @@ impl Follower {
         let are_few = due.len() <= ASKED_TOGETHER;
         let mut is_late = false;
         for id in due {
-            if is_late {
+            is_late |= clock::boottime().saturating_sub(now) >= ROUND;
+            if are_few && is_late {
                 // Not asked for: its turn comes.
                 self.put_off(&id);
                 continue;
