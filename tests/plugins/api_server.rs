@@ -332,6 +332,19 @@ fn what_is_answered_instead_is_said_by_its_status() -> Result<()> {
     Ok(())
 }
 
+/// Anybody may make an object that says it is the mirror of another pod.
+#[test]
+fn a_mirror_takes_no_place_in_a_streamed_list() -> Result<()> {
+    let mut fake = pod("second");
+    fake["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "uid-first"});
+    fake["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "node1", "uid": "n", "controller": true}]);
+    let server = FakeApiServer::start(Manner::StreamsLists)?;
+    [pod("first"), fake].iter().for_each(|it| server.put(it));
+    let kubeconfig = Kubeconfig::new("forged", &server)?;
+    let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+    heard.wait("both", |it| it.names() == ["first", "second"])
+}
+
 #[test]
 fn an_event_that_is_too_large_is_a_fault() -> Result<()> {
     let (server, _kubeconfig, _watching, mut heard) = scene("large", Manner::StreamsLists, &[])?;

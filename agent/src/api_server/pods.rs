@@ -27,7 +27,7 @@ use crate::model::api_pod::ApiPod;
 use crate::model::api_pod::object::PodObject;
 use crate::model::api_server::{ApiResource, ApiVerb, PodsFrom};
 use crate::model::check::ApiServerFacts;
-use crate::model::pod::PodUid;
+use crate::model::record::PodRef;
 use crate::sys::{chain, clock};
 
 /// To connect, and to answer with all pods of the node.
@@ -76,6 +76,9 @@ const RESUMES: u32 = 2;
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 type PodEvent = WatchEvent<PodObject>;
+
+/// Anybody may make an object that says it is the mirror of another pod: a UID alone is of two then.
+type Pods = BTreeMap<Arc<PodRef>, Arc<ApiPod>>;
 
 /// A list of pods, as far as it is read.
 #[derive(Deserialize)]
@@ -306,7 +309,7 @@ impl Follower {
         let started = self.start(transport, true, "0").await;
         let mut watch = started.map_err(not_streamed)?;
         let end = Instant::now() + STREAMED;
-        let mut all: BTreeMap<PodUid, Arc<ApiPod>> = BTreeMap::new();
+        let mut all = Pods::new();
         loop {
             let event = match timeout_at(end, watch.events.next::<PodEvent>()).await {
                 Err(_) | Ok(Ok(None)) => return Err(Left::NotStreamed),
@@ -315,10 +318,10 @@ impl Follower {
             };
             match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-                    all.extend(of_pod(&pod).map(|it| (it.pod.uid.clone(), Arc::new(it))));
+                    all.extend(of_pod(&pod).map(by_name));
                 }
                 WatchEvent::Deleted(pod) => {
-                    meaning::names(&pod).and_then(|it| all.remove(&it.uid));
+                    meaning::names(&pod).and_then(|it| all.remove(&it));
                 }
                 WatchEvent::Bookmark(bookmark) => {
                     if bookmark.metadata.annotations.contains_key(INITIAL_END) {
@@ -419,6 +422,10 @@ async fn listed(transport: &Transport, node: &str, sink: &Sink) -> Result<PodLis
 
 fn of_pod(pod: &PodObject) -> Option<ApiPod> {
     meaning::of_pod(pod, PodsFrom::ApiServer)
+}
+
+fn by_name(pod: ApiPod) -> (Arc<PodRef>, Arc<ApiPod>) {
+    (Arc::clone(&pod.pod), Arc::new(pod))
 }
 
 fn of_node(node: &str) -> String {
