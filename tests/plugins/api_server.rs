@@ -332,6 +332,30 @@ fn what_is_answered_instead_is_said_by_its_status() -> Result<()> {
     Ok(())
 }
 
+/// A proxy on the way may know no field selectors.
+#[test]
+fn a_pod_of_another_node_is_none_of_ours() -> Result<()> {
+    let other = |name: &str| {
+        let mut pod = pod(name);
+        pod["spec"]["nodeName"] = json!("node2");
+        pod
+    };
+    for manner in [Manner::StreamsLists, Manner::KnowsNoStreams] {
+        let server = FakeApiServer::start(manner)?;
+        [pod("ours"), other("theirs")]
+            .iter()
+            .for_each(|it| server.put(it));
+        let kubeconfig = Kubeconfig::new("others", &server)?;
+        let (_watching, mut heard) = Heard::start(&kubeconfig)?;
+        heard.wait("the list", |it| it.names() == ["ours"] && it.is_followed())?;
+        server.put(&other("later"));
+        server.put(&pod("last"));
+        heard.wait("what is ours", |it| it.names() == ["last", "ours"])?;
+        ensure!(probe(&kubeconfig.settings(), no_kubelet())?.n_pods == 2);
+    }
+    Ok(())
+}
+
 /// Anybody may make an object that says it is the mirror of another pod.
 #[test]
 fn a_mirror_takes_no_place_in_a_streamed_list() -> Result<()> {
@@ -343,6 +367,25 @@ fn a_mirror_takes_no_place_in_a_streamed_list() -> Result<()> {
     let kubeconfig = Kubeconfig::new("forged", &server)?;
     let (_watching, mut heard) = Heard::start(&kubeconfig)?;
     heard.wait("both", |it| it.names() == ["first", "second"])
+}
+
+#[test]
+fn more_pods_than_a_node_can_have_are_a_fault() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("many", Manner::StreamsLists, &["first"])?;
+    heard.wait("the list", Heard::is_followed)?;
+    for n in 0..16_384 {
+        server.put(&pod(&format!("pod{n}")));
+    }
+    heard.wait("it is said", |it| !it.fault().is_empty())?;
+    let right = "watch pods: the node has more than 16384 pods";
+    ensure!(heard.fault() == right, "{}", heard.fault());
+    let n_told = heard.pods.len();
+    ensure!(n_told <= 16_384, "{n_told}");
+    server.delete("pod0");
+    heard.wait("it is one less", Heard::is_followed)?;
+    ensure!(heard.pods.len() == 16_384, "{}", heard.pods.len());
+    Ok(())
 }
 
 #[test]

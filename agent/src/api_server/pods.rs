@@ -2,8 +2,11 @@
 //!
 //! It begins with a streamed list (KEP-3157), or with a list that the API server answers from its cache where it
 //! streams none, and is resumed from the last version that it told.
+//!
+//! Invariants: no pod of another node is told, whatever becomes of the field selector on the way; of more than
+//! [`MOST_PODS`] none is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +72,10 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// The largest SelfSubjectAccessReview in an answer, bytes.
 const LARGEST_REVIEW: usize = 1 << 20;
 
+/// Pods of one node, with those that are over: of a whole cluster 12 500 of these stay by default
+/// (`--terminated-pod-gc-threshold` of kube-controller-manager).
+const MOST_PODS: usize = 16_384;
+
 /// How often it goes on from a version, and hears nothing good after it, before it begins anew.
 const RESUMES: u32 = 2;
 
@@ -100,6 +107,8 @@ pub(super) struct Follower {
     connector: Arc<Connector>,
     sink: Sink,
     standing: Standing,
+    /// Those that the API server has, as far as it was heard.
+    pods: BTreeSet<Arc<PodRef>>,
     /// From where to go on. `None`: from the beginning.
     version: Option<String>,
     /// Since something was heard that is newer than the version.
@@ -143,6 +152,7 @@ impl Follower {
             node,
             connector,
             sink,
+            pods: BTreeSet::new(),
             version: None,
             n_resumes: 0,
             streams_lists: true,
@@ -249,13 +259,21 @@ impl Follower {
             match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
                     self.set_version(&pod);
-                    if let Some(pod) = of_pod(&pod) {
+                    if let Some(pod) = of_pod(&pod, &self.node) {
+                        self.pods.insert(Arc::clone(&pod.pod));
+                        if self.pods.len() > MOST_PODS {
+                            // They are asked for anew, and are as many then or fewer.
+                            self.version = None;
+                            return too_many(WATCH).into();
+                        }
                         (self.sink)(Told::Changed(Arc::new(pod)));
                     }
                 }
                 WatchEvent::Deleted(pod) => {
                     self.set_version(&pod);
-                    if let Some(names) = meaning::names(&pod) {
+                    let names = meaning::names(&pod).filter(|_| is_of(&pod, &self.node));
+                    if let Some(names) = names {
+                        self.pods.remove(&names);
                         (self.sink)(Told::Deleted(Arc::new(names)));
                     }
                 }
@@ -318,15 +336,17 @@ impl Follower {
             };
             match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-                    all.extend(of_pod(&pod).map(by_name));
+                    all.extend(of_pod(&pod, &self.node).map(by_name));
+                    if all.len() > MOST_PODS {
+                        return Err(too_many(WATCH).into());
+                    }
                 }
                 WatchEvent::Deleted(pod) => {
                     meaning::names(&pod).and_then(|it| all.remove(&it));
                 }
                 WatchEvent::Bookmark(bookmark) => {
                     if bookmark.metadata.annotations.contains_key(INITIAL_END) {
-                        self.begin_at(bookmark.metadata.resource_version);
-                        (self.sink)(Told::All(all.into_values().collect()));
+                        self.begin_at(bookmark.metadata.resource_version, all);
                         return Ok(watch);
                     }
                 }
@@ -344,9 +364,13 @@ impl Follower {
         let Some(version) = listed.metadata.resource_version else {
             return Err(Failure::new("list pods: the list has no resourceVersion").into());
         };
-        let all = listed.items.iter().flatten().filter_map(of_pod);
-        (self.sink)(Told::All(all.map(Arc::new).collect()));
-        self.begin_at(version.clone());
+        let all = listed.items.iter().flatten();
+        let all = all.filter_map(|it| of_pod(it, &self.node));
+        let all: Pods = all.map(by_name).collect();
+        if all.len() > MOST_PODS {
+            return Err(too_many(LIST_PODS).into());
+        }
+        self.begin_at(version.clone(), all);
         Ok(version)
     }
 
@@ -374,7 +398,9 @@ impl Follower {
         })
     }
 
-    fn begin_at(&mut self, version: String) {
+    fn begin_at(&mut self, version: String, all: Pods) {
+        self.pods = all.keys().cloned().collect();
+        (self.sink)(Told::All(all.into_values().collect()));
         self.version = Some(version);
         self.n_resumes = 0;
         self.standing.all_are_told();
@@ -420,12 +446,25 @@ async fn listed(transport: &Transport, node: &str, sink: &Sink) -> Result<PodLis
     listed.map_err(|it| Failure::of(LIST_PODS, &it))
 }
 
-fn of_pod(pod: &PodObject) -> Option<ApiPod> {
-    meaning::of_pod(pod, PodsFrom::ApiServer)
+/// `None`: it is of another node, or of no API server.
+fn of_pod(pod: &PodObject, node: &str) -> Option<ApiPod> {
+    meaning::of_pod(pod, PodsFrom::ApiServer).filter(|_| is_of(pod, node))
+}
+
+fn is_of(pod: &PodObject, node: &str) -> bool {
+    let of = pod.spec.as_ref().and_then(|it| it.node_name.as_deref());
+    of == Some(node)
 }
 
 fn by_name(pod: ApiPod) -> (Arc<PodRef>, Arc<ApiPod>) {
     (Arc::clone(&pod.pod), Arc::new(pod))
+}
+
+fn too_many((verb, resource): (ApiVerb, ApiResource)) -> Failure {
+    let (verb, resource) = (verb.as_str(), resource.as_str());
+    Failure::new(format!(
+        "{verb} {resource}: the node has more than {MOST_PODS} pods"
+    ))
 }
 
 fn of_node(node: &str) -> String {
@@ -458,7 +497,9 @@ async fn ask_all(
 ) -> Result<(), String> {
     let unheard: Sink = Arc::new(|_| {});
     let listed = listed(transport, &settings.node, &unheard).await;
-    facts.n_pods = listed.map_err(|it| it.why)?.items.map_or(0, |it| it.len());
+    let items = listed.map_err(|it| it.why)?.items;
+    let of_node = items.iter().flatten();
+    facts.n_pods = of_node.filter(|it| is_of(it, &settings.node)).count();
     let may_watch = may(transport, "watch", "pods", Some(&settings.node)).await;
     // Who may not ask has to try.
     if !may_watch.unwrap_or(true) {

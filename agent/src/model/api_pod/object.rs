@@ -65,6 +65,7 @@ pub struct Owner {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
+    pub node_name: Option<String>,
     pub init_containers: Option<Vec<Container>>,
     pub containers: Option<Vec<Container>>,
     pub ephemeral_containers: Option<Vec<Container>>,
