@@ -13,7 +13,7 @@ use crate::model::api_pod::ApiPod;
 use crate::model::attribution::Owner;
 use crate::model::kube_cgroup::ContainerKey;
 use crate::model::pod::PodUid;
-use crate::model::record::{Event, PodRef};
+use crate::model::record::{Event, EventDetail, PodRef};
 use crate::model::runtime_names::{Identified, Role};
 use crate::model::workload::Workload;
 
@@ -249,24 +249,56 @@ impl Names {
         }
     }
 
-    /// An event that was taken before the names came, with them. `None`: it has them, or they have not come.
+    /// An event that was taken before the names came, with them: those of the victim of a kill and of the process whose
+    /// allocation started it. `None`: it has them, or they have not come.
     pub fn name_event(&self, event: &Event) -> Option<Event> {
-        let uid = event.uid()?;
-        let named = event.pod_uid.as_ref().and_then(|it| self.pod(it));
-        let id = event.container_id.as_deref();
-        let container = id.and_then(|id| self.container(uid, id));
-        let container = container.map(ToString::to_string);
-        if named.is_none() && container.is_none() {
+        let own = Nameless {
+            pod: event.pod.as_ref(),
+            pod_uid: event.pod_uid.as_ref(),
+            container_id: event.container_id.as_deref(),
+        };
+        let own = self.named(&own);
+        let trigger = match &event.detail {
+            Some(EventDetail::Oom(detail)) => self.named(&Nameless {
+                pod: detail.trigger.pod.as_ref(),
+                pod_uid: detail.trigger.pod_uid.as_ref(),
+                container_id: detail.trigger.container_id.as_deref(),
+            }),
+            _ => None,
+        };
+        if own.is_none() && trigger.is_none() {
             return None;
         }
         let mut event = event.clone();
-        if let Some(pod) = named {
-            (event.pod, event.pod_uid) = (Some((**pod).clone()), None);
+        if let Some(named) = own {
+            let it = &mut event;
+            named.put(
+                &mut it.pod,
+                &mut it.pod_uid,
+                &mut it.container,
+                &mut it.container_id,
+            );
         }
-        if container.is_some() {
-            (event.container, event.container_id) = (container, None);
+        if let (Some(named), Some(EventDetail::Oom(detail))) = (trigger, &mut event.detail) {
+            let it = &mut detail.trigger;
+            named.put(
+                &mut it.pod,
+                &mut it.pod_uid,
+                &mut it.container,
+                &mut it.container_id,
+            );
         }
         Some(event)
+    }
+
+    /// `None`: nothing of it has come.
+    fn named(&self, it: &Nameless<'_>) -> Option<Named<'_>> {
+        let uid = it.pod.map(|it| &it.uid).or(it.pod_uid)?;
+        let named = Named {
+            pod: it.pod_uid.and_then(|it| self.pod(it)),
+            container: it.container_id.and_then(|id| self.container(uid, id)),
+        };
+        (named.pod.is_some() || named.container.is_some()).then_some(named)
     }
 
     /// What an id of a pod is of; `None`: nobody has told.
@@ -283,6 +315,38 @@ impl Names {
         named
             .filter_map(|(name, it)| Some((name, it.containers.get(id)?)))
             .next()
+    }
+}
+
+/// What an event is about, as far as it is known.
+struct Nameless<'a> {
+    pod: Option<&'a PodRef>,
+    /// Where `pod` is not known.
+    pod_uid: Option<&'a PodUid>,
+    /// Where the container has no name.
+    container_id: Option<&'a str>,
+}
+
+/// What has come of it since.
+struct Named<'a> {
+    pod: Option<&'a Arc<PodRef>>,
+    container: Option<&'a Arc<str>>,
+}
+
+impl Named<'_> {
+    fn put(
+        &self,
+        pod: &mut Option<PodRef>,
+        pod_uid: &mut Option<PodUid>,
+        container: &mut Option<String>,
+        container_id: &mut Option<String>,
+    ) {
+        if let Some(named) = self.pod {
+            (*pod, *pod_uid) = (Some((**named).clone()), None);
+        }
+        if let Some(name) = self.container {
+            (*container, *container_id) = (Some(name.to_string()), None);
+        }
     }
 }
 
@@ -319,6 +383,7 @@ mod tests {
     use crate::model::cgroup_path::CgroupPath;
     use crate::model::kube_cgroup::CgroupRuntime;
     use crate::model::pod::QosClass;
+    use crate::model::record::tests::oom_record;
 
     fn owner(uid: &str, container: Option<&str>) -> Owner {
         let (uid, qos) = (PodUid(uid.into()), QosClass::Burstable);
@@ -447,6 +512,50 @@ mod tests {
         let path = CgroupPath::root();
         let found = names.container_of(&Owner { level, path }).cloned();
         assert_eq!(found.as_deref(), Some("app"));
+    }
+
+    /// The kill of the fixture, in the container `1` of the pod `a`, for memory that the container `2` of the pod `b`
+    /// asked for.
+    fn unnamed_kill() -> Event {
+        let mut event = oom_record(1).event;
+        let uid = |it: &str| Some(PodUid(it.into()));
+        (event.pod, event.pod_uid) = (None, uid("a"));
+        (event.container, event.container_id) = (None, Some("1".to_owned()));
+        let Some(EventDetail::Oom(detail)) = &mut event.detail else {
+            panic!("a kill");
+        };
+        let trigger = &mut detail.trigger;
+        (trigger.pod, trigger.pod_uid) = (None, uid("b"));
+        (trigger.container, trigger.container_id) = (None, Some("2".to_owned()));
+        event
+    }
+
+    fn subjects(event: &Event) -> [Option<String>; 2] {
+        let Some(EventDetail::Oom(detail)) = &event.detail else {
+            panic!("a kill");
+        };
+        [event.subject(), detail.trigger.subject()]
+    }
+
+    #[test]
+    fn who_asked_for_the_memory_of_a_kill_is_named_late_too() {
+        let mut names = Names::default();
+        let event = unnamed_kill();
+        assert_eq!(names.name_event(&event), None);
+        names.learn(&identified("b", "2", app(0)));
+        let event = names.name_event(&event).expect("there is a name");
+        let trigger = Some("default/name-of-b/app".to_owned());
+        assert_eq!(subjects(&event), [Some("a/1".to_owned()), trigger.clone()]);
+        names.learn(&identified("a", "1", app(0)));
+        let event = names.name_event(&event).expect("there is another");
+        let victim = Some("default/name-of-a/app".to_owned());
+        assert_eq!(subjects(&event), [victim, trigger.clone()]);
+        assert_eq!(names.name_event(&event), None, "it has both");
+        // It asked on the host.
+        let mut of_host = unnamed_kill();
+        (of_host.pod_uid, of_host.container_id) = (None, None);
+        let of_host = names.name_event(&of_host).expect("there is a name");
+        assert_eq!(subjects(&of_host), [None, trigger]);
     }
 
     fn declared(uid: &str, containers: &[(&str, &[&str])]) -> Arc<ApiPod> {
