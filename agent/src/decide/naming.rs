@@ -296,7 +296,7 @@ impl Names {
         let uid = it.pod.map(|it| &it.uid).or(it.pod_uid)?;
         let named = Named {
             pod: it.pod_uid.and_then(|it| self.pod(it)),
-            container: it.container_id.and_then(|id| self.container(uid, id)),
+            container: it.container_id.and_then(|id| self.known(uid, id)),
         };
         (named.pod.is_some() || named.container.is_some()).then_some(named)
     }
@@ -330,10 +330,11 @@ struct Nameless<'a> {
 /// What has come of it since.
 struct Named<'a> {
     pod: Option<&'a Arc<PodRef>>,
-    container: Option<&'a Arc<str>>,
+    container: Option<&'a Known>,
 }
 
 impl Named<'_> {
+    /// A sandbox is of the pod as a whole.
     fn put(
         &self,
         pod: &mut Option<PodRef>,
@@ -344,8 +345,12 @@ impl Named<'_> {
         if let Some(named) = self.pod {
             (*pod, *pod_uid) = (Some((**named).clone()), None);
         }
-        if let Some(name) = self.container {
-            (*container, *container_id) = (Some(name.to_string()), None);
+        if let Some(known) = self.container {
+            *container = match known {
+                Known::Container { name, .. } => Some(name.to_string()),
+                Known::Sandbox => None,
+            };
+            *container_id = None;
         }
     }
 }
@@ -556,6 +561,17 @@ mod tests {
         (of_host.pod_uid, of_host.container_id) = (None, None);
         let of_host = names.name_event(&of_host).expect("there is a name");
         assert_eq!(subjects(&of_host), [None, trigger]);
+    }
+
+    #[test]
+    fn what_happened_in_a_sandbox_happened_to_the_pod() {
+        let mut names = Names::default();
+        names.learn(&identified("a", "1", Role::Sandbox));
+        let event = names.name_event(&unnamed_kill()).expect("a pod's name");
+        let [victim, _] = subjects(&event);
+        assert_eq!(victim.as_deref(), Some("default/name-of-a"));
+        assert_eq!(event.container_id, None);
+        assert_eq!(names.name_event(&event), None);
     }
 
     fn declared(uid: &str, containers: &[(&str, &[&str])]) -> Arc<ApiPod> {

@@ -162,6 +162,26 @@ mod tests {
     }
 
     #[test]
+    fn a_sandbox_has_no_name_that_is_waited_for() {
+        let (mut unnamed, mut names) = (Unnamed::default(), Names::default());
+        names.learn(&Identified {
+            id: "id-1".to_owned(),
+            pod: pod(1),
+            role: Role::Sandbox,
+        });
+        unnamed.extend([kill(1)]);
+        let known = unnamed.take_known(&names, AT, false);
+        assert_eq!(known.len(), 1);
+        let subject = known[0].event.subject();
+        assert_eq!(subject.as_deref(), Some("default/pod-1"));
+        // One that was named before its container was known.
+        let mut named = kill(1);
+        (named.event.pod, named.event.pod_uid) = (Some((*pod(1)).clone()), None);
+        unnamed.extend([named]);
+        assert_eq!(unnamed.take_known(&names, AT, false).len(), 1);
+    }
+
+    #[test]
     fn who_never_gets_a_name_is_told_of_while_it_is_news() {
         let (mut unnamed, names) = (Unnamed::default(), Names::default());
         unnamed.extend([kill(1)]);
