@@ -6,7 +6,8 @@
 //! An agent that is killed has not told everything. The next one takes as *earlier* notices what happened after
 //! [`Outbox::told_until`], as it was last: those that the object on the API server tells of are not told again.
 //!
-//! Invariants: one write at a time; a count never falls while its object is there; what is not written is counted.
+//! Invariants: one write at a time; who is refused goes after all whose namespaces refuse nothing; a count never falls
+//! while its object is there; what is not written is counted.
 
 mod notice;
 mod unnamed;
@@ -199,17 +200,28 @@ impl Outbox {
         }
     }
 
-    /// What is to be written next. Until [`Outbox::done`] says what became of it there is nothing else.
+    /// What is to be written next: first what namespaces have that refuse nothing, of that what has failed least often,
+    /// and of that what has waited longest. Until [`Outbox::done`] says what became of it there is nothing else.
     pub fn next(&mut self, now: Duration) -> Option<Write> {
         if self.in_flight.is_some() {
             return None;
         }
         self.forget_old(now);
+        let refused: BTreeSet<&str> = self
+            .objects
+            .iter()
+            .filter(|(_, it)| it.due().is_some() && it.has_failed())
+            .filter_map(|(key, _)| namespace(key))
+            .collect();
         let due = self
             .objects
             .iter()
             .filter(|(_, it)| it.due() <= Some(now) && it.due().is_some());
-        let (key, object) = due.min_by_key(|(_, it)| it.happened_at)?;
+        // A namespace can refuse each of its Events after ten seconds, as one whose webhook is away.
+        let (key, object) = due.min_by_key(|(key, it)| {
+            let is_refused = namespace(key).is_some_and(|it| refused.contains(it));
+            (is_refused, it.pause, it.due, it.happened_at)
+        })?;
         if !self.writes.take(now) {
             return None;
         }
@@ -312,6 +324,14 @@ impl Outbox {
     }
 }
 
+/// `None`: of the node.
+fn namespace((regarding, _): &Key) -> Option<&str> {
+    match regarding {
+        Regarding::Pod { pod, .. } => Some(&pod.namespace),
+        Regarding::Node => None,
+    }
+}
+
 /// One of many that have no Event of their own.
 fn folded(notice: Notice) -> Notice {
     Notice {
@@ -373,6 +393,11 @@ impl Object {
     /// `None`: it is written.
     fn due(&self) -> Option<Duration> {
         (self.n > self.n_written).then_some(self.due)
+    }
+
+    /// Its last write failed.
+    fn has_failed(&self) -> bool {
+        self.pause > FIRST_PAUSE
     }
 
     fn write(&self, (regarding, reason): &Key) -> Write {

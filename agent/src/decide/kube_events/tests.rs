@@ -358,6 +358,48 @@ fn one_that_fails_holds_up_no_other_and_is_given_up_in_the_end() {
     assert_eq!((outbox.n_waiting(), outbox.wake()), (0, None));
 }
 
+/// Each try takes ten seconds, as with a webhook that is away: eight objects are tried all the time.
+#[test]
+fn a_namespace_that_refuses_slowly_delays_no_other() {
+    let mut outbox = Outbox::new(seconds(0));
+    for n in 0..8 {
+        let mut stuck = kill(&format!("stuck{n}"), "a", n);
+        let Regarding::Pod { pod, .. } = &mut stuck.regarding else {
+            panic!("of a pod");
+        };
+        Arc::make_mut(pod).namespace = "slow".to_owned();
+        outbox.take(stuck, seconds(10));
+    }
+    let mut now = seconds(10);
+    let mut told = Vec::new();
+    let mut tries = BTreeMap::<Regarding, u64>::new();
+    for _ in 0..80 {
+        let happened = seconds(15 + 20 * told.len() as u64);
+        if happened <= now {
+            let at = happened.as_secs();
+            outbox.take(kill(&format!("pod{at}"), "a", at), now);
+        }
+        now = now.max(outbox.wake().expect("something waits"));
+        let write = outbox.next(now).expect("it is due");
+        if namespace(&(write.regarding.clone(), write.reason)) == Some("slow") {
+            now += seconds(10);
+            *tries.entry(write.regarding).or_default() += 1;
+            outbox.done(Outcome::Failed, now);
+        } else {
+            told.push((write.since_boot, now));
+            outbox.done(Outcome::Written, now);
+        }
+    }
+    assert!(told.len() > 20, "{told:?}");
+    for (at, written) in told {
+        let late = written.saturating_sub(at);
+        assert!(late <= seconds(20), "{at:?} after {late:?}");
+    }
+    let fewest = tries.values().min().copied();
+    assert_eq!(tries.len(), 8, "{tries:?}");
+    assert!(fewest >= Some(4), "each has its turn: {tries:?}");
+}
+
 #[test]
 fn what_waits_for_its_time_is_written_when_the_agent_ends() {
     let mut outbox = Outbox::new(seconds(0));
