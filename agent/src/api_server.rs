@@ -59,6 +59,7 @@ mod code {
     pub(super) const UNPROCESSABLE: u16 = 422;
     pub(super) const TOO_MANY: u16 = 429;
     pub(super) const INTERNAL: u16 = 500;
+    pub(super) const GATEWAY_TIMEOUT: u16 = 504;
 }
 
 /// Whose pods are asked for, and of whom.
@@ -95,7 +96,7 @@ pub enum Told {
     Asked(Asked),
     /// What became of an Event.
     Written(Outcome),
-    /// Why no Event can be written now; `None`: it can.
+    /// Why no Event of whatever namespace can be written now; `None`: the API server answers, or nothing was written.
     EventsFault(Option<String>),
 }
 

@@ -65,6 +65,8 @@ enum Unwritten {
         code: Option<u16>,
         /// Not to be tried again before.
         after: Duration,
+        /// Others may be taken: a namespace has a limit of its own, or a webhook that is slow.
+        may_be_of_one: bool,
     },
 }
 
@@ -79,6 +81,8 @@ pub(super) struct Writer {
     writes: mpsc::Receiver<Write>,
     connection: Option<Connection>,
     back_off: BackOff,
+    /// An Event was taken since there was no answer to one.
+    has_written: bool,
     fault: Option<String>,
     /// Of this agent, among those that run one after the other.
     instance: String,
@@ -99,6 +103,7 @@ impl Writer {
             writes,
             connection: None,
             back_off: BackOff::new(),
+            has_written: false,
             fault: None,
             instance: clock::boottime().as_nanos().to_string(),
             boot_id: clock::boot_id().unwrap_or_default(),
@@ -112,6 +117,7 @@ impl Writer {
             };
             let outcome = match self.write(&write).await {
                 Ok(outcome) => {
+                    self.has_written = true;
                     self.back_off.reset();
                     self.set_fault(None);
                     outcome
@@ -119,14 +125,30 @@ impl Writer {
                 // Others may be taken.
                 Err(Unwritten::Refused(why)) => {
                     self.back_off.reset();
-                    self.set_fault(Some(why));
-                    Outcome::Failed
+                    self.set_fault(None);
+                    Outcome::Failed {
+                        why,
+                        after: Duration::ZERO,
+                    }
                 }
-                Err(Unwritten::Unanswered { why, code, after }) => {
+                Err(Unwritten::Unanswered {
+                    why,
+                    code,
+                    after,
+                    may_be_of_one,
+                }) => {
                     self.leave_connection(code).await;
-                    self.set_fault(Some(why));
-                    self.back_off.wait(after).await;
-                    Outcome::Failed
+                    let had_written = std::mem::take(&mut self.has_written);
+                    if may_be_of_one && had_written {
+                        Outcome::Failed { why, after }
+                    } else {
+                        self.set_fault(Some(why.clone()));
+                        self.back_off.wait(after).await;
+                        Outcome::Failed {
+                            why,
+                            after: Duration::ZERO,
+                        }
+                    }
                 }
             };
             (self.sink)(Told::Written(outcome));
@@ -190,6 +212,7 @@ impl Writer {
             why: chain(&it),
             code: None,
             after: Duration::ZERO,
+            may_be_of_one: false,
         })?;
         Ok(self.connection.insert(connection).transport.clone())
     }
@@ -310,10 +333,19 @@ fn unwritten(verb: ApiVerb, error: &ApiError) -> Unwritten {
                 why,
                 code: error.code(),
                 after: error.pause(),
+                may_be_of_one: may_be_of_one(error),
             }
         }
         Some(_) => Unwritten::Refused(why),
     }
+}
+
+/// The limits of the admission plugin EventRateLimit are of a namespace or of an object. A webhook can take as long as
+/// the API server waits for it.
+fn may_be_of_one(error: &ApiError) -> bool {
+    matches!(error, ApiError::Late(_))
+        || error.code() == Some(code::TOO_MANY)
+        || is(error, code::GATEWAY_TIMEOUT, reason::TIMEOUT)
 }
 
 fn why(verb: ApiVerb, error: &ApiError) -> String {
@@ -469,13 +501,17 @@ mod tests {
         }
     }
 
-    /// `never`, `refused`: others may be taken; `unanswered`: nothing is written for a while.
+    /// `never`, `refused`: others may be taken; `unanswered`: nothing is written for a while; `busy`: the same, unless
+    /// another was taken just before.
     fn became(error: &ApiError) -> &'static str {
         match refused(ApiVerb::Create, error) {
             Ok(Outcome::Never) => "never",
             Ok(_) => "told",
             Err(Unwritten::Refused(_)) => "refused",
-            Err(Unwritten::Unanswered { .. }) => "unanswered",
+            Err(Unwritten::Unanswered { may_be_of_one, .. }) => match may_be_of_one {
+                true => "busy",
+                false => "unanswered",
+            },
         }
     }
 
@@ -495,15 +531,16 @@ mod tests {
             (404, "", None, "refused"),
             (500, "", None, "unanswered"),
             (503, "ServiceUnavailable", None, "unanswered"),
-            (504, "Timeout", None, "unanswered"),
-            (429, "TooManyRequests", None, "unanswered"),
+            (504, "", None, "unanswered"),
+            (504, "Timeout", None, "busy"),
+            (429, "TooManyRequests", None, "busy"),
             (401, "Unauthorized", None, "unanswered"),
         ] {
             let became = became(&error(code, reason, cause));
             assert_eq!(became, right, "{code} {reason:?} {cause:?}");
         }
+        assert_eq!(became(&ApiError::Late(ANSWER)), "busy");
         for lost in [
-            ApiError::Late(ANSWER),
             ApiError::Unreached(String::new()),
             ApiError::Unreadable(String::new()),
             ApiError::TooLarge(1),

@@ -56,6 +56,8 @@ pub struct Outbox {
     new_objects: Allowance,
     writes: Allowance,
     n_objects: u64,
+    /// Why the last object that was given up had not been written, and its namespace, until one is written there.
+    given_up: Option<(Option<String>, String)>,
     /// When the newest happened of what was taken; zero: nothing was.
     taken_until: Duration,
     counts: BTreeMap<Reason, Counts>,
@@ -115,6 +117,8 @@ struct Object {
     due: Duration,
     /// After the next one that fails.
     pause: Duration,
+    /// When its last write failed, and why.
+    fault: Option<(Duration, String)>,
 }
 
 impl Outbox {
@@ -125,6 +129,7 @@ impl Outbox {
             new_objects: Allowance { is_full_at: now },
             writes: Allowance { is_full_at: now },
             n_objects: 0,
+            given_up: None,
             taken_until: Duration::ZERO,
             counts: Reason::ALL.map(|it| (it, Counts::default())).into(),
         }
@@ -197,6 +202,10 @@ impl Outbox {
     fn forget(&mut self, key: &Key) {
         if let Some(object) = self.objects.remove(key) {
             self.count(key.1, |it| it.dropped += object.n - object.n_written);
+            let is_waiting = object.due().is_some();
+            if let Some((_, fault)) = object.fault.filter(|_| is_waiting) {
+                self.given_up = Some((namespace(key).map(str::to_owned), fault));
+            }
         }
     }
 
@@ -258,34 +267,44 @@ impl Outbox {
                 (object.n_written, object.is_there) = (n, true);
                 object.earlier.clear();
                 (object.due, object.pause) = (now + GAP, FIRST_PAUSE);
+                object.fault = None;
                 self.count(key.1, |it| it.sent += new);
+                let given_up = self.given_up.take();
+                self.given_up = given_up.filter(|(of, _)| of.as_deref() != namespace(&key));
             }
             Outcome::Exists {
                 count,
                 is_own,
                 told_until,
-            } => match is_own {
-                true => {
-                    let n_written = count.saturating_sub(object.n_before).min(object.n);
-                    let new = n_written.saturating_sub(object.n_written);
-                    object.n_written += new;
-                    (object.is_there, object.due) = (true, now);
-                    self.count(key.1, |it| it.sent += new);
+            } => {
+                (object.is_there, object.due) = (true, now);
+                (object.pause, object.fault) = (FIRST_PAUSE, None);
+                match is_own {
+                    true => {
+                        let n_written = count.saturating_sub(object.n_before).min(object.n);
+                        let new = n_written.saturating_sub(object.n_written);
+                        object.n_written += new;
+                        self.count(key.1, |it| it.sent += new);
+                    }
+                    false => {
+                        object.n_before = count;
+                        object.leave_told(told_until);
+                    }
                 }
-                false => {
-                    (object.n_before, object.is_there) = (count, true);
-                    object.due = now;
-                    object.leave_told(told_until);
-                }
-            },
+            }
             Outcome::Gone => {
                 object.is_there = false;
                 object.due = now;
             }
-            Outcome::Never => self.forget(&key),
-            Outcome::Failed => {
-                object.due = now + object.pause;
+            Outcome::Never => {
+                // There is nothing to be mended.
+                object.fault = None;
+                self.forget(&key);
+            }
+            Outcome::Failed { why, after } => {
+                object.due = now + object.pause.max(after);
                 object.pause = (object.pause * 2).min(LAST_PAUSE);
+                object.fault = Some((now, why));
             }
         }
     }
@@ -302,6 +321,24 @@ impl Outbox {
     /// Everything that was taken until then was told, or will not be. `None`: something waits.
     pub fn told_until(&self) -> Option<Duration> {
         (self.n_waiting() == 0).then_some(self.taken_until)
+    }
+
+    /// Why an Event waits or was given up: of those that wait that of the one that has failed most often. `None`: none
+    /// has failed, or what was given up is in a namespace where another was written since.
+    pub fn fault(&self) -> Option<&str> {
+        let waiting = self.objects.values().filter(|it| it.due().is_some());
+        let stuck = waiting.filter(|it| it.has_failed());
+        let stuck = stuck.max_by_key(|it| it.pause);
+        let fault = stuck.and_then(|it| it.fault.as_ref());
+        let fault = fault.map(|(_, why)| why);
+        let given_up = self.given_up.as_ref().map(|(_, why)| why);
+        fault.or(given_up).map(String::as_str)
+    }
+
+    /// Whether something waits that has not failed since then.
+    pub fn has_untried(&self, since: Duration) -> bool {
+        let mut waiting = self.objects.values().filter(|it| it.due().is_some());
+        waiting.any(|it| it.fault.as_ref().is_none_or(|(at, _)| *at < since))
     }
 
     /// So many are on record as a number alone.
@@ -363,6 +400,7 @@ impl Object {
             is_there: false,
             due: now,
             pause: FIRST_PAUSE,
+            fault: None,
             newest: notice,
         }
     }

@@ -65,7 +65,7 @@ pub struct EventsStatus {
     pub dropped: u64,
     /// Not told yet.
     pub waiting: u64,
-    /// Why none can be written now.
+    /// Why none can be written now, or why one waits or was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }

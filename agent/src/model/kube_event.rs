@@ -113,7 +113,7 @@ pub enum WriteKind {
 pub const MAX_MESSAGE: usize = 1024;
 
 /// What became of a [`Write`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Written,
     /// There is one of that name with this count.
@@ -129,5 +129,9 @@ pub enum Outcome {
     /// It will never be taken: the namespace is gone, or the API server finds a fault in it.
     Never,
     /// Not now.
-    Failed,
+    Failed {
+        why: String,
+        /// Not to be tried again before, if the API server says so.
+        after: Duration,
+    },
 }

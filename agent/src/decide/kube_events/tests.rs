@@ -33,6 +33,14 @@ fn kill(pod: &str, command: &str, at: u64) -> Notice {
     }
 }
 
+/// A namespace refuses it.
+fn failed() -> Outcome {
+    Outcome::Failed {
+        why: "create Events: no".to_owned(),
+        after: Duration::ZERO,
+    }
+}
+
 fn written(outbox: &mut Outbox, now: Duration) -> Write {
     let write = outbox.next(now).expect("something is due");
     assert_eq!(outbox.next(now), None, "one at a time");
@@ -246,7 +254,7 @@ fn an_object_of_this_agent_that_it_did_not_hear_of_is_gone_on_with() {
     outbox.take(kill("shop", "a", 1), seconds(1));
     outbox.next(seconds(1)).expect("it is due");
     outbox.take(kill("shop", "a", 2), seconds(2));
-    outbox.done(Outcome::Failed, seconds(8));
+    outbox.done(failed(), seconds(8));
     let write = outbox.next(seconds(9)).expect("it is due");
     assert_eq!((write.kind, write.count), (WriteKind::Create, 2));
     outbox.done(
@@ -282,7 +290,7 @@ fn while_nobody_takes_them_the_newest_are_kept() {
     for n in 0..30 {
         outbox.take(kill(&format!("pod{n}"), "a", n * 40), seconds(n * 40));
         if let Some(_write) = outbox.next(seconds(n * 40)) {
-            outbox.done(Outcome::Failed, seconds(n * 40));
+            outbox.done(failed(), seconds(n * 40));
         }
     }
     let mut now = seconds(1_200);
@@ -336,11 +344,7 @@ fn one_that_fails_holds_up_no_other_and_is_given_up_in_the_end() {
         now = now.max(due);
         let Some(write) = outbox.next(now) else { break };
         let is_good = write.regarding == regarding("good", "app");
-        let outcome = if is_good {
-            Outcome::Written
-        } else {
-            Outcome::Failed
-        };
+        let outcome = if is_good { Outcome::Written } else { failed() };
         if is_good {
             assert!(now < seconds(23), "{now:?}");
             n_good += 1;
@@ -384,7 +388,7 @@ fn a_namespace_that_refuses_slowly_delays_no_other() {
         if namespace(&(write.regarding.clone(), write.reason)) == Some("slow") {
             now += seconds(10);
             *tries.entry(write.regarding).or_default() += 1;
-            outbox.done(Outcome::Failed, now);
+            outbox.done(failed(), now);
         } else {
             told.push((write.since_boot, now));
             outbox.done(Outcome::Written, now);
@@ -398,6 +402,63 @@ fn a_namespace_that_refuses_slowly_delays_no_other() {
     let fewest = tries.values().min().copied();
     assert_eq!(tries.len(), 8, "{tries:?}");
     assert!(fewest >= Some(4), "each has its turn: {tries:?}");
+}
+
+fn fails(outbox: &mut Outbox, why: &str, now: Duration) {
+    outbox.next(now).expect("something is due");
+    let outcome = Outcome::Failed {
+        why: why.to_owned(),
+        after: Duration::ZERO,
+    };
+    outbox.done(outcome, now);
+}
+
+#[test]
+fn a_fault_is_told_until_its_event_is_written() {
+    let mut outbox = Outbox::new(seconds(0));
+    outbox.take(kill("bad", "a", 1), seconds(1));
+    fails(&mut outbox, "no right", seconds(1));
+    outbox.take(kill("good", "a", 2), seconds(2));
+    assert!(outbox.has_untried(seconds(2)));
+    written(&mut outbox, seconds(2));
+    assert_eq!(outbox.fault(), Some("no right"), "another was written");
+    assert!(outbox.has_untried(seconds(2)), "it may be taken by now");
+    assert!(!outbox.has_untried(seconds(1)));
+    written(&mut outbox, seconds(3));
+    assert_eq!(outbox.fault(), None);
+    assert!(!outbox.has_untried(seconds(9)), "nothing waits");
+}
+
+#[test]
+fn a_fault_is_told_after_its_event_was_given_up() {
+    let mut outbox = Outbox::new(seconds(0));
+    outbox.take(kill("bad", "a", 1), seconds(1));
+    fails(&mut outbox, "no right", seconds(1));
+    assert_eq!(outbox.next(OLD + seconds(2)), None);
+    assert_eq!(outbox.n_waiting(), 0);
+    assert_eq!(outbox.fault(), Some("no right"));
+    // In the same namespace.
+    outbox.take(kill("good", "a", 2_000), seconds(2_000));
+    written(&mut outbox, seconds(2_000));
+    assert_eq!(outbox.fault(), None);
+    outbox.take(kill("bad", "a", 2_001), seconds(2_001));
+    fails(&mut outbox, "not now", seconds(2_001));
+    outbox.next(seconds(2_010)).expect("it is due");
+    outbox.done(Outcome::Never, seconds(2_010));
+    assert_eq!(outbox.fault(), None, "there is nothing to be mended");
+}
+
+#[test]
+fn an_api_server_says_when_it_is_to_be_tried_again() {
+    let mut outbox = Outbox::new(seconds(0));
+    outbox.take(kill("shop", "a", 1), seconds(1));
+    outbox.next(seconds(1)).expect("it is due");
+    let outcome = Outcome::Failed {
+        why: "busy".to_owned(),
+        after: seconds(30),
+    };
+    outbox.done(outcome, seconds(1));
+    assert_eq!(outbox.wake(), Some(seconds(31)));
 }
 
 #[test]

@@ -175,13 +175,15 @@ impl Reports {
         }
     }
 
+    /// `fault`: why none can be written.
     pub(super) fn status(&self, fault: Option<String>) -> EventsStatus {
         let unwritten = self.unnamed.len() + self.unsaved.len();
         let waiting = self.outbox.n_waiting() + unwritten as u64;
+        let fault = fault.filter(|_| waiting > 0);
+        let of_one = || self.outbox.fault().map(str::to_owned);
         let mut status = EventsStatus {
             waiting,
-            // Of one that is given up nothing is to be mended.
-            fault: fault.filter(|_| waiting > 0),
+            fault: fault.or_else(of_one),
             ..EventsStatus::default()
         };
         for (reason, counts) in self.outbox.counts() {
@@ -252,12 +254,16 @@ impl Loop {
 
     /// Tells what waits for its time, before the agent ends.
     pub(super) fn tell_the_rest(&mut self, bell: &Bell) {
-        let until = clock::boottime() + LAST_WORDS;
+        let began = clock::boottime();
         while let Some(reports) = &mut self.reports {
             reports.outbox.hurry(clock::boottime());
             self.report(true);
-            let n = self.reports.as_ref().map_or(0, |it| it.outbox.n_waiting());
-            let is_over = clock::boottime() >= until || self.tree.events_fault().is_some();
+            let outbox = self.reports.as_ref().map(|it| &it.outbox);
+            let n = outbox.map_or(0, Outbox::n_waiting);
+            // Of what is refused each is tried once more.
+            let is_over = clock::boottime() >= began + LAST_WORDS
+                || self.tree.events_fault().is_some()
+                || outbox.is_none_or(|it| !it.has_untried(began));
             if n == 0 || is_over {
                 if n > 0 {
                     let text = format!("{n} OOM kills are no Events of their pods yet");
