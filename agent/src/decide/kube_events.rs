@@ -56,8 +56,7 @@ pub struct Outbox {
     new_objects: Allowance,
     writes: Allowance,
     n_objects: u64,
-    /// Why the last object that was given up had not been written, and its namespace, until one is written there.
-    given_up: Option<(Option<String>, String)>,
+    given_up: Option<GivenUp>,
     /// When the newest happened of what was taken; zero: nothing was.
     taken_until: Duration,
     counts: BTreeMap<Reason, Counts>,
@@ -95,6 +94,17 @@ impl Allowance {
         }
         is_within
     }
+}
+
+/// Why the last object that was given up had not been written: until one is written in its namespace, or nobody asks any
+/// more.
+#[derive(Debug)]
+struct GivenUp {
+    /// `None`: it was of the node.
+    namespace: Option<String>,
+    /// When it was tried last.
+    at: Duration,
+    why: String,
 }
 
 #[derive(Debug)]
@@ -203,14 +213,21 @@ impl Outbox {
         if let Some(object) = self.objects.remove(key) {
             self.count(key.1, |it| it.dropped += object.n - object.n_written);
             let is_waiting = object.due().is_some();
-            if let Some((_, fault)) = object.fault.filter(|_| is_waiting) {
-                self.given_up = Some((namespace(key).map(str::to_owned), fault));
+            if let Some((at, why)) = object.fault.filter(|_| is_waiting) {
+                let namespace = namespace(key).map(str::to_owned);
+                self.given_up = Some(GivenUp { namespace, at, why });
             }
         }
     }
 
+    fn forget_given_up(&mut self, namespace: Option<&str>) {
+        self.given_up
+            .take_if(|it| it.namespace.as_deref() == namespace);
+    }
+
     /// What is to be written next: first what namespaces have that refuse nothing, of that what has failed least often,
-    /// and of that what has waited longest. Until [`Outbox::done`] says what became of it there is nothing else.
+    /// of that what did not happen before this agent, and of that what has waited longest. Until [`Outbox::done`] says
+    /// what became of it there is nothing else.
     pub fn next(&mut self, now: Duration) -> Option<Write> {
         if self.in_flight.is_some() {
             return None;
@@ -229,7 +246,13 @@ impl Outbox {
         // A namespace can refuse each of its Events after ten seconds, as one whose webhook is away.
         let (key, object) = due.min_by_key(|(key, it)| {
             let is_refused = namespace(key).is_some_and(|it| refused.contains(it));
-            (is_refused, it.pause, it.due, it.happened_at)
+            (
+                is_refused,
+                it.pause,
+                it.is_earlier(),
+                it.due,
+                it.happened_at,
+            )
         })?;
         if !self.writes.take(now) {
             return None;
@@ -244,6 +267,8 @@ impl Outbox {
         let old = self.objects.iter().filter(|(_, it)| is_old(it));
         let old: Vec<Key> = old.map(|(key, _)| key.clone()).collect();
         old.iter().for_each(|key| self.forget(key));
+        self.given_up
+            .take_if(|it| now.saturating_sub(it.at) > 2 * OLD);
     }
 
     /// What waits for its time is written as soon as may be: the agent ends.
@@ -269,8 +294,7 @@ impl Outbox {
                 (object.due, object.pause) = (now + GAP, FIRST_PAUSE);
                 object.fault = None;
                 self.count(key.1, |it| it.sent += new);
-                let given_up = self.given_up.take();
-                self.given_up = given_up.filter(|(of, _)| of.as_deref() != namespace(&key));
+                self.forget_given_up(namespace(&key));
             }
             Outcome::Exists {
                 count,
@@ -300,6 +324,7 @@ impl Outbox {
                 // There is nothing to be mended.
                 object.fault = None;
                 self.forget(&key);
+                self.forget_given_up(namespace(&key));
             }
             Outcome::Failed { why, after } => {
                 object.due = now + object.pause.max(after);
@@ -324,14 +349,14 @@ impl Outbox {
     }
 
     /// Why an Event waits or was given up: of those that wait that of the one that has failed most often. `None`: none
-    /// has failed, or what was given up is in a namespace where another was written since.
+    /// has failed, or what was given up is in a namespace where another was written since, or was tried half an hour ago.
     pub fn fault(&self) -> Option<&str> {
         let waiting = self.objects.values().filter(|it| it.due().is_some());
         let stuck = waiting.filter(|it| it.has_failed());
         let stuck = stuck.max_by_key(|it| it.pause);
         let fault = stuck.and_then(|it| it.fault.as_ref());
         let fault = fault.map(|(_, why)| why);
-        let given_up = self.given_up.as_ref().map(|(_, why)| why);
+        let given_up = self.given_up.as_ref().map(|it| &it.why);
         fault.or(given_up).map(String::as_str)
     }
 
@@ -431,6 +456,11 @@ impl Object {
     /// `None`: it is written.
     fn due(&self) -> Option<Duration> {
         (self.n > self.n_written).then_some(self.due)
+    }
+
+    /// All of it happened before this agent.
+    fn is_earlier(&self) -> bool {
+        !self.earlier.is_empty() && self.earlier.iter().map(|(_, n)| n).sum::<u64>() == self.n
     }
 
     /// Its last write failed.

@@ -247,6 +247,19 @@ fn what_nobody_has_told_of_what_is_on_record_is_told_if_it_is_news() {
     assert_eq!(outbox.told_until(), Some(seconds(990)));
 }
 
+#[test]
+fn earlier_kills_let_live_ones_go_first() {
+    let mut outbox = Outbox::new(seconds(1_000));
+    for n in 0..60 {
+        outbox.take_earlier(kill(&format!("pod{n}"), "a", 900 + n), seconds(1_000));
+    }
+    outbox.take(kill("pod100", "a", 1_000), seconds(1_000));
+    let first = written(&mut outbox, seconds(1_000));
+    assert_eq!(n_of(&first.regarding), 100);
+    let then = written(&mut outbox, seconds(1_000));
+    assert_eq!(n_of(&then.regarding), 0, "the oldest");
+}
+
 /// The answer to a write was lost: what it wrote is not counted again.
 #[test]
 fn an_object_of_this_agent_that_it_did_not_hear_of_is_gone_on_with() {
@@ -446,6 +459,13 @@ fn a_fault_is_told_after_its_event_was_given_up() {
     outbox.next(seconds(2_010)).expect("it is due");
     outbox.done(Outcome::Never, seconds(2_010));
     assert_eq!(outbox.fault(), None, "there is nothing to be mended");
+    outbox.take(kill("bad", "a", 3_000), seconds(3_000));
+    fails(&mut outbox, "no right", seconds(3_000));
+    let given_up = OLD + seconds(3_001);
+    assert_eq!(outbox.next(given_up), None);
+    assert_eq!(outbox.fault(), Some("no right"));
+    assert_eq!(outbox.next(given_up + OLD), None);
+    assert_eq!(outbox.fault(), None, "it is long ago");
 }
 
 #[test]
