@@ -577,7 +577,7 @@ pub(super) fn write(kind: WriteKind, namespace: &str, id: u64, count: u64) -> Wr
         count,
         first: at(0),
         last: at(count),
-        since_boot: Duration::from_secs(count),
+        told_until: Duration::from_secs(count),
         message: format!("{count} kills"),
         details: BTreeMap::from([("pid", count.to_string())]),
     }

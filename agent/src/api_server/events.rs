@@ -38,7 +38,7 @@ const LONGEST_INSTANCE: usize = 128;
 /// Annotation that tells the objects of a name apart that agents have made one after the other.
 const INSTANCE: &str = "ballast.dev/instance";
 
-/// Annotation with the moment of the newest of what the object tells: the boot of the node, and nanoseconds since then.
+/// Annotation with the moment up to which the object tells all: the boot of the node, and nanoseconds since then.
 const LAST: &str = "ballast.dev/last";
 
 /// kubelet and all others tell of nodes there.
@@ -224,7 +224,7 @@ impl Writer {
 
     /// Annotations for the agents after this one.
     fn marks(&self, write: &Write) -> Marks {
-        let nanoseconds = write.since_boot.as_nanos();
+        let nanoseconds = write.told_until.as_nanos();
         [
             (INSTANCE, self.id(write)),
             (LAST, format!("{}/{nanoseconds}", self.boot_id)),

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use self::notice::notices;
-pub use self::unnamed::{Kill, Unnamed};
+pub use self::unnamed::{Kill, Unnamed, told_until};
 
 use crate::model::kube_event::{MAX_MESSAGE, Notice, Outcome, Reason, Regarding, Write, WriteKind};
 use crate::model::time::WallTime;
@@ -482,7 +482,7 @@ impl Object {
             count,
             first: self.first,
             last: self.newest.at,
-            since_boot: self.newest.since_boot,
+            told_until: self.newest.since_boot,
             message: cut(&self.newest.message, &self.repeated(count)),
             details: self.newest.details.clone(),
         }

@@ -94,8 +94,8 @@ pub struct Write {
     pub count: u64,
     pub first: WallTime,
     pub last: WallTime,
-    /// The moment of `last`, boottime.
-    pub since_boot: Duration,
+    /// All that happened to it up to then is in `count`, boottime.
+    pub told_until: Duration,
     /// Within [`MAX_MESSAGE`].
     pub message: String,
     pub details: BTreeMap<&'static str, String>,

@@ -403,7 +403,7 @@ fn a_namespace_that_refuses_slowly_delays_no_other() {
             *tries.entry(write.regarding).or_default() += 1;
             outbox.done(failed(), now);
         } else {
-            told.push((write.since_boot, now));
+            told.push((write.told_until, now));
             outbox.done(Outcome::Written, now);
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::OLD;
 use crate::decide::naming::Names;
+use crate::model::kube_event::{Regarding, Write};
 use crate::model::record::Event;
 
 /// Who has the name of a pod by now and not that of its container is told of without it.
@@ -63,6 +64,10 @@ impl Unnamed {
         self.kills.iter().filter_map(Kill::waits_until).min()
     }
 
+    pub fn waiting(&self) -> impl Iterator<Item = &Kill> {
+        self.kills.iter()
+    }
+
     pub const fn len(&self) -> usize {
         self.kills.len()
     }
@@ -73,27 +78,54 @@ impl Unnamed {
 }
 
 impl Kill {
+    /// When it happened.
+    pub const fn since_boot(&self) -> Duration {
+        Duration::from_nanos(self.event.boottime_ns)
+    }
+
+    /// Whether the object of `regarding` may tell of it in the end: that of the node tells of many, and of pods that
+    /// nobody can name.
+    fn may_be_told_by(&self, regarding: &Regarding) -> bool {
+        match regarding {
+            Regarding::Pod { pod, .. } => self.event.uid() == Some(&pod.uid),
+            Regarding::Node => true,
+        }
+    }
+
     /// `None`: for nothing.
     fn waits_until(&self) -> Option<Duration> {
         let event = &self.event;
         match (&event.pod, event.uid()) {
             // Of no pod, or nobody knows of which.
             (_, None) => None,
-            (None, Some(_)) => Some(Duration::from_nanos(event.boottime_ns) + GIVEN_UP),
+            (None, Some(_)) => Some(self.since_boot() + GIVEN_UP),
             (Some(_), Some(_)) => event.container_id.as_ref().map(|_| self.since + NAMED_BY),
         }
     }
 }
 
+/// Up to when the object of a write tells all. A kill that waits is newer than that, so that the next agent tells it if
+/// this one is killed; it may tell once more what happened since.
+pub fn told_until<'a>(write: &Write, waiting: impl IntoIterator<Item = &'a Kill>) -> Duration {
+    let waiting = waiting.into_iter();
+    let of_object = waiting.filter(|it| it.may_be_told_by(&write.regarding));
+    let oldest = of_object.map(Kill::since_boot).min();
+    let before = oldest.map(|it| it.saturating_sub(Duration::from_nanos(1)));
+    before.map_or(write.told_until, |it| it.min(write.told_until))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use super::*;
+    use crate::model::kube_event::{Reason, WriteKind};
     use crate::model::pod::PodUid;
     use crate::model::record::PodRef;
     use crate::model::record::tests::oom_record;
     use crate::model::runtime_names::{Identified, Role};
+    use crate::model::time::WallTime;
 
     const AT: Duration = Duration::from_secs(11);
 
@@ -179,6 +211,47 @@ mod tests {
         (named.event.pod, named.event.pod_uid) = (Some((*pod(1)).clone()), None);
         unnamed.extend([named]);
         assert_eq!(unnamed.take_known(&names, AT, false).len(), 1);
+    }
+
+    #[test]
+    fn what_is_written_says_nothing_of_an_earlier_kill_that_waits() {
+        let write = |regarding| Write {
+            kind: WriteKind::Create,
+            id: 1,
+            regarding,
+            reason: Reason::OomKilled,
+            role: None,
+            count: 1,
+            first: WallTime::from_epoch(AT),
+            last: WallTime::from_epoch(AT),
+            told_until: AT,
+            message: String::new(),
+            details: BTreeMap::new(),
+        };
+        let of_pod = |n| {
+            write(Regarding::Pod {
+                pod: pod(n),
+                container: None,
+            })
+        };
+        let at = |n, at: Duration| {
+            let mut kill = kill(n);
+            kill.event.boottime_ns = u64::try_from(at.as_nanos()).expect("it is short");
+            kill
+        };
+        let second = Duration::from_secs(1);
+        let waiting = [
+            at(1, AT + second),
+            at(1, AT.saturating_sub(second)),
+            at(2, AT + second),
+        ];
+        let before = AT
+            .saturating_sub(second)
+            .saturating_sub(Duration::from_nanos(1));
+        assert_eq!(told_until(&of_pod(1), &waiting), before);
+        assert_eq!(told_until(&of_pod(2), &waiting), AT, "one that is later");
+        assert_eq!(told_until(&of_pod(3), &waiting), AT, "of other pods");
+        assert_eq!(told_until(&write(Regarding::Node), &waiting), before);
     }
 
     #[test]

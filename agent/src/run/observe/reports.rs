@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Loop;
 use crate::api_server::ApiServer;
 use crate::apply::checkpoint;
-use crate::decide::kube_events::{Kill, OLD, Outbox, Unnamed, notices};
+use crate::decide::kube_events::{Kill, OLD, Outbox, Unnamed, notices, told_until};
 use crate::decide::naming::Names;
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::EventsStatus;
@@ -247,6 +247,9 @@ impl Loop {
         reports.take(&kernel.index().names, now, is_last);
         if let Some(mut write) = reports.outbox.next(now) {
             write.role = role(&write.regarding, &self.tree.kernel.index().names);
+            let unsaved = reports.unsaved.iter().map(|(_, it)| it);
+            let waiting = unsaved.chain(reports.unnamed.waiting());
+            write.told_until = told_until(&write, waiting);
             reports.api_server.write(write);
         }
         reports.write_note(now);
