@@ -236,7 +236,7 @@ impl Outbox {
         let refused: BTreeSet<&str> = self
             .objects
             .iter()
-            .filter(|(_, it)| it.due().is_some() && it.has_failed())
+            .filter(|(_, it)| it.due().is_some() && it.fault.is_some())
             .filter_map(|(key, _)| namespace(key))
             .collect();
         let due = self
@@ -352,12 +352,10 @@ impl Outbox {
     /// has failed, or what was given up is in a namespace where another was written since, or was tried half an hour ago.
     pub fn fault(&self) -> Option<&str> {
         let waiting = self.objects.values().filter(|it| it.due().is_some());
-        let stuck = waiting.filter(|it| it.has_failed());
-        let stuck = stuck.max_by_key(|it| it.pause);
-        let fault = stuck.and_then(|it| it.fault.as_ref());
-        let fault = fault.map(|(_, why)| why);
+        let stuck = waiting.filter_map(|it| Some((it.pause, &it.fault.as_ref()?.1)));
+        let stuck = stuck.max_by_key(|(pause, _)| *pause).map(|(_, why)| why);
         let given_up = self.given_up.as_ref().map(|it| &it.why);
-        fault.or(given_up).map(String::as_str)
+        stuck.or(given_up).map(String::as_str)
     }
 
     /// Whether something waits that has not failed since then.
@@ -461,11 +459,6 @@ impl Object {
     /// All of it happened before this agent.
     fn is_earlier(&self) -> bool {
         !self.earlier.is_empty() && self.earlier.iter().map(|(_, n)| n).sum::<u64>() == self.n
-    }
-
-    /// Its last write failed.
-    fn has_failed(&self) -> bool {
-        self.pause > FIRST_PAUSE
     }
 
     fn write(&self, (regarding, reason): &Key) -> Write {

@@ -255,12 +255,8 @@ impl KillAccounts {
     pub fn begin(&mut self, cgroup: CgroupId, of: CountOf) {
         if !self.find_again(cgroup, of) {
             // It has none but those that were reported since.
-            let known = self.early.remove(&cgroup).unwrap_or_default();
-            let before = self.before.as_mut().and_then(|it| it.remove(&cgroup));
-            let account = Account {
-                last: self.last_early,
-                ..Account::new(of, known + before.unwrap_or_default())
-            };
+            let (before, early) = self.take_known(cgroup);
+            let account = self.with_known(of, before.unwrap_or_default() + early);
             self.accounts.insert(cgroup, account);
         }
         self.name_pod(cgroup);
@@ -276,14 +272,8 @@ impl KillAccounts {
     ) -> bool {
         if !self.find_again(cgroup, of) {
             let account = match self.known_of(cgroup, of) {
-                Some(known) => Account {
-                    last: self.last_early,
-                    ..Account::new(of, known)
-                },
-                None => Account {
-                    since: now,
-                    ..Account::new(of, processes(counted, 0))
-                },
+                Some(known) => self.with_known(of, known),
+                None => Account::at(of, counted, now),
             };
             self.accounts.insert(cgroup, account);
         }
@@ -332,10 +322,7 @@ impl KillAccounts {
             return self.adopt(cgroup, of, counted, now);
         }
         self.early.remove(&cgroup);
-        let mut account = Account {
-            since: now,
-            ..Account::new(of, processes(counted, 0))
-        };
+        let mut account = Account::at(of, counted, now);
         account.count(counted, now);
         self.accounts.insert(cgroup, account);
         self.name_pod(cgroup);
@@ -360,14 +347,26 @@ impl KillAccounts {
 
     /// What is known of a cgroup that gets an account; `None`: nobody was there to know.
     fn known_of(&mut self, cgroup: CgroupId, of: CountOf) -> Option<u64> {
-        let early = self.early.remove(&cgroup).unwrap_or_default();
-        let before = self.before.as_mut()?.remove(&cgroup);
-        if of == CountOf::Pod && self.are_pods_new {
+        let (before, early) = self.take_known(cgroup);
+        if self.before.is_none() || of == CountOf::Pod && self.are_pods_new {
             return None;
         }
         match before {
             Some(before) => Some(before + early),
             None => (!self.is_elsewhere).then_some(early),
+        }
+    }
+
+    /// What is known of it without an account: by agents before, and reported since.
+    fn take_known(&mut self, cgroup: CgroupId) -> (Option<u64>, u64) {
+        let before = self.before.as_mut().and_then(|it| it.remove(&cgroup));
+        (before, self.early.remove(&cgroup).unwrap_or_default())
+    }
+
+    fn with_known(&self, of: CountOf, known: u64) -> Account {
+        Account {
+            last: self.last_early,
+            ..Account::new(of, known)
         }
     }
 
@@ -567,6 +566,14 @@ impl Account {
             open: None,
             was_unwatched: false,
             is_removed: false,
+        }
+    }
+
+    /// What is counted now was nobody's to tell.
+    fn at(of: CountOf, counted: OomCount, now: Duration) -> Self {
+        Self {
+            since: now,
+            ..Self::new(of, processes(counted, 0))
         }
     }
 

@@ -130,11 +130,12 @@ impl<S: Series> SeriesVec<S> {
 fn key<V: AsRef<str>>(values: &[V]) -> String {
     let mut key = String::with_capacity(values.iter().map(|it| it.as_ref().len() + 1).sum());
     for value in values {
-        let value = value.as_ref();
-        key.extend(value.chars().map(|it| match it {
-            END => char::REPLACEMENT_CHARACTER,
-            other => other,
-        }));
+        for (n, part) in value.as_ref().split(END).enumerate() {
+            if n > 0 {
+                key.push(char::REPLACEMENT_CHARACTER);
+            }
+            key.push_str(part);
+        }
         key.push(END);
     }
     key
