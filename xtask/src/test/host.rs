@@ -27,7 +27,6 @@ const STORM: &[&str] = &[
     "eviction::an_agent_that_dies_while_it_evicts",
     "forensics::an_agent_that_dies_in_a_storm",
     "limits::a_cgroup_that_cannot_be_removed",
-    "observe::kills::a_container_that_is_gone_when_the_agent_is_back",
     "observe::kills::a_kill_that_no_agent_lived_to_compare",
     "observe::kills::a_kill_that_nobody_watched",
     "observe::pods::an_event_that_cannot_be_written",
