@@ -503,11 +503,11 @@ impl KubeTree {
             .filter(|(id, _)| !before.live.contains(id))
             .map(|(id, owner)| (*id, Arc::new(owner.clone())))
             .collect();
-        // Before anybody can be told of a kill in it.
+        let gone = self.kernel.index_mut().walked(&before, found);
+        // What is counted already may be told at once, of whom the index knows.
         for (id, owner) in &new {
             self.count_kills_of(*id, owner, Origin::Found);
         }
-        let gone = self.kernel.index_mut().walked(&before, found);
         new.iter().for_each(|(_, owner)| self.ask_for(owner));
         for (id, owner) in gone {
             self.kernel.kill_counts.lose(id);
@@ -542,9 +542,9 @@ impl KubeTree {
         };
         for (id, owner) in located.owners {
             if self.kernel.index().get(id).is_none() {
+                self.kernel.index_mut().insert(id, owner.clone());
                 self.count_kills_of(id, &owner, Origin::Found);
                 self.ask_for(&owner);
-                self.kernel.index_mut().insert(id, owner);
                 self.is_grown.store(true, Ordering::Relaxed);
                 self.want_walk();
             }
