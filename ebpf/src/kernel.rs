@@ -173,10 +173,11 @@ const MAX_DEPTH: u32 = 16;
 /// `cgroup` is a `cgroup` of the watched hierarchy.
 #[inline(always)]
 pub(crate) unsafe fn lineage<M: Memory>(cgroup: Pointer, watch: &Watch) -> Lineage {
-    // SAFETY: `cgroup.self` is the css of a cgroup for no controller; `parent` leads to that of
-    // the parent, `cgroup` back to the cgroup. The root of the hierarchy has no parent.
+    // SAFETY: `cgroup.kn` is the `kernfs_node` of the cgroup's directory, which keeps that of the directory above, its
+    // parent's. The root of the hierarchy has none.
     unsafe {
-        let leaf = cgroup_id::<M>(cgroup);
+        let mut node = M::pointer(cgroup, offset!(cgroup_kn));
+        let leaf = M::load::<u64>(node, offset!(kn_id));
         let mut lineage = Lineage {
             cgroup_id: leaf,
             ..Lineage::default()
@@ -188,21 +189,20 @@ pub(crate) unsafe fn lineage<M: Memory>(cgroup: Pointer, watch: &Watch) -> Linea
         // and not an index, since each branch in the loop would double the verifier's states.
         let (mut one, mut two, mut three) = (0, 0, 0);
         let mut id = leaf;
-        let mut css = M::pointer(cgroup, offset!(cgroup_self) + offset!(css_parent));
         for _ in 0..MAX_DEPTH {
             if id == watch.root_id {
                 lineage.below_root = [one, two, three];
                 lineage.in_root = 1;
                 break;
             }
-            if css.is_null() {
+            node = M::pointer(node, offset!(kn_parent));
+            if node.is_null() {
                 break;
             }
             three = two;
             two = one;
             one = id;
-            id = cgroup_id::<M>(M::pointer(css, offset!(css_cgroup)));
-            css = M::pointer(css, offset!(css_parent));
+            id = M::load::<u64>(node, offset!(kn_id));
         }
         lineage
     }
@@ -222,17 +222,16 @@ pub(crate) unsafe fn copy_names(
     // be a state of its own for each depth with types.
     unsafe {
         let mut level = Probed::load::<u32>(cgroup, offset!(cgroup_level));
+        let mut node = Probed::load::<u64>(cgroup, offset!(cgroup_kn));
         let (mut one, mut two, mut three) = (0, 0, 0);
-        let mut cgroup = cgroup;
         for _ in 0..MAX_DEPTH {
             if level <= watch.root_level {
                 break;
             }
             three = two;
             two = one;
-            one = Probed::load::<u64>(cgroup, offset!(cgroup_kn));
-            let css = Probed::pointer(cgroup, offset!(cgroup_self) + offset!(css_parent));
-            cgroup = Probed::pointer(css, offset!(css_cgroup));
+            one = node;
+            node = Probed::load::<u64>(node as Pointer, offset!(kn_parent));
             level -= 1;
         }
         let to = to.cast::<[u8; CGROUP_NAME_LEN]>();

@@ -68,14 +68,14 @@ offsets! { 188:
     css_set_memory,
     css_cgroup,
     css_parent,
-    /// The css embedded in every cgroup.
-    cgroup_self,
     cgroup_kn,
     cgroup_level,
     cgroup_root,
     root_hierarchy_id,
     kn_id,
     kn_name,
+    /// Of the directory above.
+    kn_parent,
     /// The css embedded in every memory cgroup.
     mem_cgroup_css,
     mem_cgroup_usage,

@@ -106,8 +106,8 @@ impl Program {
 macro_rules! with_lineage {
     ($($name:literal),* $(,)?) => {
         &[
-            "task_cgroups", "css_set_dfl_cgrp", "css_set_memory", "css_cgroup", "css_parent",
-            "cgroup_self", "cgroup_kn", "cgroup_level", "cgroup_root", "root_hierarchy_id", "kn_id",
+            "task_cgroups", "css_set_dfl_cgrp", "css_set_memory", "css_cgroup", "cgroup_kn",
+            "cgroup_level", "cgroup_root", "root_hierarchy_id", "kn_id", "kn_parent",
             $($name),*
         ]
     };
