@@ -564,6 +564,7 @@ pub(super) fn write(kind: WriteKind, namespace: &str, id: u64, count: u64) -> Wr
     Write {
         kind,
         id,
+        is_name_taken: false,
         regarding: Regarding::Pod {
             pod: Arc::new(PodRef {
                 namespace: namespace.to_owned(),

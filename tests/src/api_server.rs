@@ -250,6 +250,15 @@ impl FakeApiServer {
         self.state.lock().kept.values().cloned().collect()
     }
 
+    /// An Event that somebody makes.
+    pub fn keep(&self, event: &Value) {
+        let text = |pointer| event.pointer(pointer).and_then(Value::as_str);
+        let [namespace, name] = ["/metadata/namespace", "/metadata/name"].map(text);
+        let key = (namespace.unwrap_or_default(), name.unwrap_or_default());
+        let key = (key.0.to_owned(), key.1.to_owned());
+        self.state.lock().kept.insert(key, event.clone());
+    }
+
     /// From now on Events of the namespace are answered so.
     pub fn refuse_events(&self, namespace: &str, refusal: Answer) {
         let mut inner = self.state.lock();

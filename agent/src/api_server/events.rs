@@ -178,7 +178,7 @@ impl Writer {
         let to = self.transport().await?;
         let path = format!("/api/v1/namespaces/{}/events", namespace(write));
         let events = Request::new(path);
-        let name = name(write, &self.node);
+        let name = self.name(write);
         match write.kind {
             WriteKind::Create => {
                 let object = object(write, &name, &self.node, self.marks(write));
@@ -215,6 +215,13 @@ impl Writer {
             may_be_of_one: false,
         })?;
         Ok(self.connection.insert(connection).transport.clone())
+    }
+
+    /// The same for whoever tells the same of the same, so that the next agent goes on with the object; one that nobody
+    /// else has where that is taken.
+    fn name(&self, write: &Write) -> String {
+        let of_its_own = write.is_name_taken.then_some(&*self.instance);
+        name(write, &self.node, of_its_own)
     }
 
     /// Of the object, among all of all agents.
@@ -265,7 +272,10 @@ impl Writer {
                     name,
                     "an Event of somebody else has the name of one of ours"
                 );
-                Ok(Outcome::Never)
+                Ok(match write.is_name_taken {
+                    true => Outcome::Never,
+                    false => Outcome::Taken,
+                })
             }
             // It exists: whatever this is, it is not lost.
             Err(error) => Err(unwritten(ApiVerb::Patch, &error)),
@@ -375,8 +385,8 @@ fn namespace(of: &Write) -> &str {
     }
 }
 
-/// The same for whoever tells the same of the same, so that the next agent goes on with the object.
-fn name(of: &Write, node: &str) -> String {
+/// `of_its_own`: what else it is made of.
+fn name(of: &Write, node: &str, of_its_own: Option<&str>) -> String {
     let (subject, uid, container) = match &of.regarding {
         Regarding::Pod { pod, container } => {
             (pod.name.as_str(), pod.uid.0.as_str(), container.as_deref())
@@ -384,7 +394,8 @@ fn name(of: &Write, node: &str) -> String {
         Regarding::Node => (node, node, None),
     };
     let mut hash = Sha256::new();
-    for part in [uid, container.unwrap_or_default(), of.reason.as_str(), node] {
+    let parts = [uid, container.unwrap_or_default(), of.reason.as_str(), node];
+    for part in parts.into_iter().chain(of_its_own) {
         hash.update(part);
         hash.update([0]);
     }

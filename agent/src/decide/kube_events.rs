@@ -123,6 +123,7 @@ struct Object {
     n: u64,
     n_written: u64,
     is_there: bool,
+    is_name_taken: bool,
     /// Of the next write.
     due: Duration,
     /// After the next one that fails.
@@ -316,6 +317,10 @@ impl Outbox {
                     }
                 }
             }
+            Outcome::Taken => {
+                object.is_name_taken = true;
+                object.due = now;
+            }
             Outcome::Gone => {
                 object.is_there = false;
                 object.due = now;
@@ -421,6 +426,7 @@ impl Object {
             n: notice.n,
             n_written: 0,
             is_there: false,
+            is_name_taken: false,
             due: now,
             pause: FIRST_PAUSE,
             fault: None,
@@ -469,6 +475,7 @@ impl Object {
                 false => WriteKind::Create,
             },
             id: self.id,
+            is_name_taken: self.is_name_taken,
             regarding: regarding.clone(),
             reason: *reason,
             role: None,

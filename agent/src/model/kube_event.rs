@@ -87,6 +87,8 @@ pub struct Write {
     pub kind: WriteKind,
     /// Tells the objects apart that one agent has made one after the other under one name.
     pub id: u64,
+    /// Somebody else's object has the name that it would have.
+    pub is_name_taken: bool,
     pub regarding: Regarding,
     pub reason: Reason,
     /// Of the container, as far as is known.
@@ -124,6 +126,8 @@ pub enum Outcome {
         /// It tells what happened up to then, boottime; zero: nothing of this boot. `None`: it does not say.
         told_until: Option<Duration>,
     },
+    /// There is one of that name that no agent has made.
+    Taken,
     /// There is none any more: the API server keeps Events for an hour.
     Gone,
     /// It will never be taken: the namespace is gone, or the API server finds a fault in it.

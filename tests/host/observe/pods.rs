@@ -371,6 +371,31 @@ fn kills_are_one_event_that_the_next_agent_goes_on_with() -> Result<()> {
 }
 
 #[cfg_attr(feature = "privileged", test)]
+fn an_event_of_somebody_else_is_left_alone() -> Result<()> {
+    let (_tree, server, mut agent, made) = running("taken", Manner::StreamsLists)?;
+    let told = || {
+        let event = event_of(&server, "shop-6c4d-x", "OomKilled")?;
+        ensure!(event["count"] == 1, "{event:#}");
+        Ok(event)
+    };
+    eat(&made)?;
+    let mut foreign = until("it is told", told)?;
+    agent.stop()?;
+    server.forget_events();
+    foreign["reportingComponent"] = json!("somebody.else/agent");
+    foreign["reason"] = json!("Elsewhere");
+    server.keep(&foreign);
+    agent.start()?;
+    eat(&made)?;
+    let own = until("it is told under another name", told)?;
+    assert_ne!(own["metadata"]["name"], foreign["metadata"]["name"]);
+    let kept = event_of(&server, "shop-6c4d-x", "Elsewhere")?;
+    assert_eq!(kept, foreign);
+    assert_eq!(server.kept_events().len(), 2);
+    Ok(())
+}
+
+#[cfg_attr(feature = "privileged", test)]
 fn an_event_that_cannot_be_written_waits_and_is_not_written_twice() -> Result<()> {
     let (_tree, server, agent, made) = running("refused", Manner::ForbidsEvents)?;
     eat(&made)?;

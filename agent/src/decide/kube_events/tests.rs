@@ -519,6 +519,20 @@ fn what_is_never_taken_is_given_up() {
 }
 
 #[test]
+fn where_the_name_is_somebody_elses_another_is_made_and_gone_on_with() {
+    let mut outbox = Outbox::new(seconds(0));
+    outbox.take(kill("shop", "a", 1), seconds(1));
+    outbox.next(seconds(1)).expect("it is due");
+    outbox.done(Outcome::Taken, seconds(1));
+    let made = written(&mut outbox, seconds(1));
+    assert_eq!((made.kind, made.is_name_taken), (WriteKind::Create, true));
+    outbox.take(kill("shop", "b", 2), seconds(2));
+    let more = written(&mut outbox, seconds(20));
+    assert_eq!((more.kind, more.is_name_taken), (WriteKind::Patch, true));
+    assert_eq!(counts(&outbox, Reason::OomKilledChild), [2, 0, 0]);
+}
+
+#[test]
 fn a_message_is_cut_at_a_character() {
     let long = format!("{}é{}", "x".repeat(1_020), "y".repeat(480));
     let short = cut(&long, "");

@@ -221,6 +221,7 @@ mod tests {
             regarding,
             reason: Reason::OomKilled,
             role: None,
+            is_name_taken: false,
             count: 1,
             first: WallTime::from_epoch(AT),
             last: WallTime::from_epoch(AT),
