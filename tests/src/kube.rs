@@ -201,12 +201,15 @@ impl KubeContainer {
         self.run_in(&[], script)
     }
 
+    /// The part of a shell script that moves the shell here.
+    pub fn joins(&self) -> String {
+        let dirs = cgroup::dirs_in_all(&self.path).into_iter();
+        dirs.map(|it| format!("echo 0 > {}/cgroup.procs; ", it.display()))
+            .collect()
+    }
+
     fn run_in(&self, around: &[&str], script: &str) -> Result<Program> {
-        let joins: String = cgroup::dirs_in_all(&self.path)
-            .iter()
-            .map(|dir| format!("echo 0 > {}/cgroup.procs; ", dir.display()))
-            .collect();
-        let script = format!("set -e; {joins} set +e; {script}");
+        let script = format!("set -e; {} set +e; {script}", self.joins());
         let words: Vec<&str> = around.iter().copied().chain(["sh", "-c"]).collect();
         let child = Command::new(words[0])
             .args(&words[1..])

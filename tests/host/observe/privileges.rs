@@ -15,7 +15,7 @@ use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming};
 use ballast_tests::scrape::{free_address, text};
 use ballast_tests::wait::until;
 
-use super::{UID, check_kill, eat, limited, wait_kills};
+use super::{STATIC_UID, UID, check_kill, eat, limited, wait_kills};
 
 /// Loads programs, and reads open files and the network namespace of other users' processes.
 const COMPLETE: &str = "BPF,PERFMON,SYS_PTRACE,DAC_READ_SEARCH";
@@ -56,30 +56,30 @@ fn known(agent: &Agent, container: &KubeContainer) -> Result<(BTreeSet<String>, 
     Ok((attached(&status), families.collect()))
 }
 
-fn check(test: &str, names: &'static str) -> Result<()> {
-    let names = on_this_kernel(names);
+/// An agent that `change` has changed before its start tells what one tells that has all rights. `is_so`: whether its
+/// process is what `change` meant.
+fn check(
+    test: &str,
+    change: impl FnOnce(&KubeTree, &mut Agent) -> Result<()>,
+    is_so: impl FnOnce(u32) -> Result<()>,
+) -> Result<()> {
     let tree = KubeTree::new(test, Driver::Systemd)?;
     let pod = tree.pod(UID)?;
     let idle = pod.container(Naming::Containerd, 500)?;
     let _idle = idle.run("exec sleep 3600")?;
-    let agent = |name: &str, capabilities| -> Result<Agent> {
-        let mut agent = Agent::observing(name, &tree)?;
-        agent.capabilities = capabilities;
+    let with_all = {
+        let mut agent = Agent::observing(&format!("observe-{test}-all"), &tree)?;
         agent.metrics = free_address()?;
         agent.start()?;
-        Ok(agent)
-    };
-    let with_all = {
-        let mut agent = agent(&format!("observe-{test}-all"), None)?;
         let known = known(&agent, &idle)?;
         agent.stop()?;
         known
     };
-    let mut agent = agent(&format!("observe-{test}"), Some(names))?;
-    let pid = agent.pid().context("it runs")?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let held = effective_mask(&status).context("no capabilities")?;
-    assert_eq!(held.count_ones() as usize, names.split(',').count());
+    let mut agent = Agent::observing(&format!("observe-{test}"), &tree)?;
+    agent.metrics = free_address()?;
+    change(&tree, &mut agent)?;
+    agent.start()?;
+    is_so(agent.pid().context("it runs")?)?;
 
     let container = limited(&pod, 501)?;
     eat(&container)?;
@@ -88,20 +88,50 @@ fn check(test: &str, names: &'static str) -> Result<()> {
     assert_eq!(detail.victim.is_main_process, Some(true));
     until("as much is known", || {
         let known = known(&agent, &idle)?;
-        ensure!(known == with_all, "{names}: {known:#?}; {with_all:#?}");
+        ensure!(known == with_all, "{known:#?}; {with_all:#?}");
         Ok(())
     })?;
     agent.stop()
 }
 
+fn check_with(test: &str, names: &'static str) -> Result<()> {
+    let names = on_this_kernel(names);
+    let change = |_: &KubeTree, agent: &mut Agent| {
+        agent.capabilities = Some(names);
+        Ok(())
+    };
+    check(test, change, |pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let held = effective_mask(&status).context("no capabilities")?;
+        assert_eq!(held.count_ones() as usize, names.split(',').count());
+        Ok(())
+    })
+}
+
 #[cfg_attr(feature = "privileged", test)]
 fn with_the_capabilities_for_all_of_it_everything_is_told() -> Result<()> {
-    check("complete", COMPLETE)
+    check_with("complete", COMPLETE)
 }
 
 #[cfg_attr(feature = "privileged", test)]
 fn with_the_capabilities_for_programs_alone_kills_are_told() -> Result<()> {
-    check("least", "BPF,PERFMON")
+    check_with("least", "BPF,PERFMON")
+}
+
+/// As a container has one on cgroup v2: all paths of cgroups that the kernel shows it begin at its own.
+#[cfg_attr(feature = "privileged", test)]
+fn in_a_cgroup_namespace_of_its_own_everything_is_told() -> Result<()> {
+    let change = |tree: &KubeTree, agent: &mut Agent| {
+        let home = tree.pod(STATIC_UID)?.container(Naming::Containerd, 505)?;
+        let script = format!("{}exec unshare --cgroup \"$@\"", home.joins());
+        agent.starter = ["sh", "-ec", &script, "sh"].map(str::to_owned).to_vec();
+        Ok(())
+    };
+    check("namespace", change, |pid| {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/cgroup"));
+        assert_ne!(of(&pid.to_string())?, of("self")?);
+        Ok(())
+    })
 }
 
 /// Who was given a cgroup may keep others out of it: all others are known, and so is that one.
