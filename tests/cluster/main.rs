@@ -12,6 +12,7 @@
 )]
 
 mod asked_kubelet;
+mod events;
 mod kills;
 mod names;
 mod neighbours;
