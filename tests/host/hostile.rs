@@ -4,13 +4,16 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use ballast::sys::unix_socket;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::manifest::{Container, Manifest};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
+use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 
 use super::look::{end_of, is_running, pid_of};
@@ -144,6 +147,31 @@ fn a_pod_of_the_longest_name_runs_and_goes() -> Result<()> {
             + fs::read_dir(agent.state().join("pods"))?.count();
         Ok(left == 0)
     })
+}
+
+/// It is stopped, and so many wait for it that the kernel lets nobody wait any more.
+#[cfg_attr(feature = "privileged", test)]
+fn an_agent_that_takes_no_clients_is_said_to_be_busy() -> Result<()> {
+    let mut agent = Agent::new("busy")?;
+    let script = "echo 8 > /proc/sys/net/core/somaxconn; exec \"$@\"";
+    agent.starter = ["unshare", "-n", "sh", "-ec", script, "sh"]
+        .map(str::to_owned)
+        .to_vec();
+    agent.start()?;
+    let pid = Pid::from_raw(i32::try_from(agent.pid().context("it runs")?)?);
+    kill(pid, Signal::SIGSTOP)?;
+    let mut waiting = Vec::new();
+    while let Ok(client) = unix_socket::connect(&agent.socket(), Duration::from_millis(100)) {
+        waiting.push(client);
+    }
+    let output = agent.client(&["status"]).output()?;
+    kill(pid, Signal::SIGCONT)?;
+    let said = String::from_utf8(output.stderr)?;
+    assert!(said.contains(" is busy: no answer within "), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(waiting.len() < 20, "{}", waiting.len());
+    drop(waiting);
+    agent.wait_for("it answers again", || Ok(agent.status().is_ok()))
 }
 
 fn has_log(agent: &Agent) -> Result<bool> {

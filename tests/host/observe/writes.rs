@@ -38,7 +38,7 @@ fn held_for_writing(pid: u32) -> Result<Vec<PathBuf>> {
     Ok(held)
 }
 
-/// Through a start, pods that come and go, kills, a loss of the agent and its stop.
+/// Through a start, pods that come and go, kills, a loss of the agent and its stop, with programs and without.
 #[cfg_attr(feature = "privileged", test)]
 fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
     let tree = KubeTree::new("writes", Driver::Cgroupfs)?;
@@ -52,7 +52,8 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
     );
     let mut agents = BTreeSet::new();
     let attached = device_programs(&tree)?;
-    for round in 0..2 {
+    for round in 0..3 {
+        agent.is_without_programs = round == 2;
         agent.start()?;
         let pid = agent.pid().context("it runs")?;
         agents.insert(pid);
