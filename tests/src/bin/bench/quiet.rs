@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use ballast::model::status::EntryState;
@@ -75,7 +76,7 @@ fn pod_name(n: usize) -> String {
 }
 
 /// Half of the containers end as children of the agent, half after it has adopted them.
-fn ends(fleet: &mut Fleet) -> Result<[Row; 2]> {
+fn ends(fleet: &mut Fleet) -> Result<[Row; 4]> {
     say("quiet: ends of containers");
     // Pods that were there already are adopted ones.
     for n in N_PODS..2 * N_ENDS {
@@ -87,15 +88,23 @@ fn ends(fleet: &mut Fleet) -> Result<[Row; 2]> {
     fleet.start()?;
     let of_adopted = kill_all(fleet, 0..N_ENDS)?;
     // Before 6.15 the status of an adopted one comes out of the ring, since then from its descriptor.
-    let row = |what, samples| {
-        let figure = format!("end of a container's first process, {what}, to its event");
-        Row::durations(&figure, &Samples::new(samples), Some(END_BUDGET))
+    let row = |what, (known, told)| {
+        let row = |until, samples, budget| {
+            let figure = format!("end of a container's first process, {what}, until {until}");
+            Row::durations(&figure, &Samples::new(samples), budget)
+        };
+        [
+            row("it is known", known, Some(END_BUDGET)),
+            row("its cgroup is gone and it is told", told, None),
+        ]
     };
-    Ok([row("a child", of_children), row("adopted", of_adopted)])
+    let [known, told] = row("a child", of_children);
+    let [known_adopted, told_adopted] = row("adopted", of_adopted);
+    Ok([known, told, known_adopted, told_adopted])
 }
 
-/// Kills the first processes of pods one by one; from each kill to the event that tells of it.
-fn kill_all(fleet: &Fleet, pods: std::ops::Range<usize>) -> Result<Vec<Duration>> {
+/// Kills the first processes of pods one by one: how long it was from each kill until the agent knew, and until its event.
+fn kill_all(fleet: &Fleet, pods: Range<usize>) -> Result<(Vec<Duration>, Vec<Duration>)> {
     let status = fleet.agent.status()?;
     let pids: BTreeMap<&str, u32> = status
         .pods
@@ -108,30 +117,48 @@ fn kill_all(fleet: &Fleet, pods: std::ops::Range<usize>) -> Result<Vec<Duration>
     let mut killed = BTreeMap::new();
     for name in pods.map(pod_name) {
         let pid = *pids.get(name.as_str()).context("the pod runs")?;
-        killed.insert(name, machine::boottime()?);
+        killed.insert(name, (machine::boottime()?, SystemTime::now()));
         kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
         thread::sleep(Duration::from_millis(50));
     }
-    until("all ends are told", || {
+    let told = until("all ends are told", || {
         let mut times = Vec::new();
         for it in fleet.agent.events("container")? {
             let pod = it.event.pod.as_ref().map(|pod| pod.name.as_str());
             let at = pod.and_then(|name| killed.get(name));
-            if let Some(at) = at
+            if let Some((at, _)) = at
                 && it.event.reason == "ContainerDied"
             {
                 let told = Duration::from_nanos(it.event.boottime_ns);
                 times.push(told.saturating_sub(*at));
             }
         }
-        ensure!(
-            times.len() == killed.len(),
-            "{} of {}",
-            times.len(),
-            killed.len()
-        );
-        Ok(times)
-    })
+        all_of(times, killed.len())
+    })?;
+    let known = until("all ends are shown", || {
+        let mut times = Vec::new();
+        for pod in fleet.agent.status()?.pods {
+            let Some((_, at)) = killed.get(&pod.name) else {
+                continue;
+            };
+            let state = pod.containers.first().map(|it| &it.state);
+            if let Some(EntryState::Terminated {
+                finished_at: Some(known),
+                ..
+            }) = state
+            {
+                let at = at.duration_since(UNIX_EPOCH)?;
+                times.push(known.since_epoch().saturating_sub(at));
+            }
+        }
+        all_of(times, killed.len())
+    })?;
+    Ok((known, told))
+}
+
+fn all_of(times: Vec<Duration>, n: usize) -> Result<Vec<Duration>> {
+    ensure!(times.len() == n, "{} of {n}", times.len());
+    Ok(times)
 }
 
 /// How processes are watched.
