@@ -59,6 +59,8 @@ mod code {
     pub(super) const UNPROCESSABLE: u16 = 422;
     pub(super) const TOO_MANY: u16 = 429;
     pub(super) const INTERNAL: u16 = 500;
+    pub(super) const BAD_GATEWAY: u16 = 502;
+    pub(super) const UNAVAILABLE: u16 = 503;
     pub(super) const GATEWAY_TIMEOUT: u16 = 504;
 }
 

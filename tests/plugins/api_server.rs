@@ -447,6 +447,32 @@ fn one_that_has_too_much_to_do_is_asked_when_it_says() -> Result<()> {
     Ok(())
 }
 
+/// It is that of the API server's pods still, and to list them is what it could do least.
+#[test]
+fn a_version_is_gone_on_with_after_refusals_that_are_not_for_it() -> Result<()> {
+    let (server, _kubeconfig, _watching, mut heard) =
+        scene("overloaded", Manner::StreamsLists, &["first"])?;
+    heard.wait("the list", Heard::is_followed)?;
+    let busy = failure(503, "ServiceUnavailable", "busy").to_string();
+    server.refuse_pods(Some(Answer::new(503, busy)));
+    let n_asked = server.questions().len();
+    server.cut();
+    heard.wait("it is missed", |it| !it.is_followed())?;
+    until("it is asked four times", || {
+        let n = server.questions().len() - n_asked;
+        ensure!(n >= 4, "{n}");
+        Ok(())
+    })?;
+    server.refuse_pods(None);
+    heard.wait("it is followed again", Heard::is_followed)?;
+    for question in &server.questions()[n_asked..] {
+        ensure!(question.contains("resourceVersion=1"), "{question}");
+        ensure!(!question.contains("sendInitialEvents"), "{question}");
+    }
+    ensure!(heard.n_all == 1, "all were asked for anew");
+    Ok(())
+}
+
 /// What it told stands, and is said to be old.
 #[test]
 fn an_api_server_that_goes_is_missed_and_found_when_it_is_back() -> Result<()> {

@@ -47,6 +47,9 @@ const STREAMED: Duration = Duration::from_secs(15);
 /// How long a watch may be silent. Bookmarks come every minute.
 const SILENCE: Duration = Duration::from_secs(150);
 
+/// An end so long before its time is none that the watch was asked for: the API server goes away.
+const EARLY: Duration = Duration::from_secs(2);
+
 /// How late the end of a watch may come. The API server ends it after the time that was asked for; if the end does not
 /// come, the connection is dead.
 const OVERDUE: Duration = Duration::from_secs(30);
@@ -138,6 +141,8 @@ struct Watch {
 enum Left {
     /// Its time was over.
     Ended,
+    /// It ended before its time.
+    Cut,
     /// It may be silent for good: only a list can tell.
     Silent,
     /// It does not know of streamed lists.
@@ -201,9 +206,14 @@ impl Follower {
             };
             self.set_server(&connection.server);
             match self.watch(&connection.transport).await {
-                // It has lasted as long as it was to.
-                Left::Ended if self.has_lasted() => self.is_expired = false,
-                Left::Ended => self.pause(Duration::ZERO).await,
+                left @ (Left::Ended | Left::Cut) => {
+                    let has_lasted = self.has_lasted();
+                    self.is_expired &= !has_lasted;
+                    // What cuts one watch cuts those of all nodes.
+                    if !has_lasted || matches!(left, Left::Cut) {
+                        self.pause(Duration::ZERO).await;
+                    }
+                }
                 Left::Silent => {
                     self.version = None;
                     self.is_quiet = true;
@@ -251,6 +261,7 @@ impl Follower {
             };
             let event = match timeout_at(until, events.next::<PodEvent>()).await {
                 Err(_) if until < end => return Left::Silent,
+                Ok(Ok(None)) if Instant::now() + OVERDUE + EARLY < end => return Left::Cut,
                 // Without an end the connection is dead. The next watch has another.
                 Err(_) | Ok(Ok(None)) => return Left::Ended,
                 Ok(Err(error)) => return Failure::of(WATCH, &error).into(),
@@ -315,8 +326,7 @@ impl Follower {
             None => self.list(transport).await?,
         };
         let started = self.start(transport, false, &version).await;
-        // Who is not reached has said nothing of the version.
-        if started.as_ref().err().is_none_or(|it| it.code.is_some()) {
+        if started.as_ref().err().is_none_or(is_of_version) {
             self.n_resumes += 1;
         }
         Ok(started?)
@@ -411,6 +421,19 @@ impl From<Failure> for Left {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
+}
+
+/// Whether the refusal of a watch may be for the version from which it was to go on. Who is not reached, has too much to
+/// do or does not know the agent has said nothing of it.
+fn is_of_version(failure: &Failure) -> bool {
+    const SAY_NOTHING: [u16; 5] = [
+        code::UNAUTHORIZED,
+        code::FORBIDDEN,
+        code::TOO_MANY,
+        code::BAD_GATEWAY,
+        code::UNAVAILABLE,
+    ];
+    failure.code.is_some_and(|it| !SAY_NOTHING.contains(&it))
 }
 
 /// The error of a streamed list.
