@@ -9,7 +9,7 @@ use std::{env, fs, thread};
 
 use anyhow::{Result, ensure};
 use ballast::api_server::{ApiServer, FindKubelet, Settings, Told, probe};
-use ballast::model::api_pod::ApiPod;
+use ballast::model::api_pod::{ApiPod, ContainerRole};
 use ballast::model::api_server::{ApiAnswer, ApiResource, ApiServerStatus, ApiVerb, PodsFrom};
 use ballast::model::kube_event::{Outcome, Reason, Regarding, Write, WriteKind};
 use ballast::model::pod::PodUid;
@@ -640,8 +640,9 @@ fn what_becomes_of_an_event_is_told() -> Result<()> {
     assert_eq!(kept.len(), 1);
     assert_eq!(
         (&kept[0]["count"], &kept[0]["message"]),
-        (&json!(5), &json!("5 kills"))
+        (&json!(5), &json!("in container app: 5 kills"))
     );
+    assert_eq!(kept[0]["involvedObject"]["fieldPath"], Value::Null);
     let annotations = kept[0]["metadata"]["annotations"].as_object();
     let names: Vec<&String> = annotations.into_iter().flat_map(|it| it.keys()).collect();
     assert_eq!(
@@ -675,6 +676,19 @@ fn what_becomes_of_an_event_is_told() -> Result<()> {
             told_until: Some(Duration::from_secs(5)),
         }
     );
+    // What the container is to its pod is told later.
+    let known = Write {
+        role: Some(ContainerRole::Init),
+        ..write(WriteKind::Patch, "default", 1, 6)
+    };
+    assert_eq!(heard.outcome(&other, known)?, Outcome::Written);
+    let kept = server.kept_events();
+    let path = &kept[0]["involvedObject"]["fieldPath"];
+    assert_eq!(
+        (path, &kept[0]["message"]),
+        (&json!("spec.initContainers{app}"), &json!("6 kills"))
+    );
+    assert_eq!(kept[0]["involvedObject"]["name"], "shop");
     Ok(())
 }
 

@@ -24,7 +24,7 @@ use super::connect::{Connection, Connector, Transport};
 use super::{ANSWER, Sink, Told, code};
 use crate::model::api_pod::ContainerRole;
 use crate::model::api_server::{ApiResource, ApiVerb};
-use crate::model::kube_event::{DETAILS, Outcome, Regarding, Write, WriteKind};
+use crate::model::kube_event::{DETAILS, MAX_MESSAGE, Outcome, Regarding, Write, WriteKind};
 use crate::model::time::WallTime;
 use crate::sys::{chain, clock};
 
@@ -419,7 +419,7 @@ fn object(of: &Write, name: &str, node: &str, marks: Marks) -> Event {
         },
         involved_object: involved(of, node),
         reason: text(of.reason.as_str()),
-        message: Some(of.message.clone()),
+        message: Some(message(of)),
         type_: text("Warning"),
         action: text("Observed"),
         source: Some(EventSource {
@@ -441,25 +441,30 @@ fn changes(of: &Write, marks: Marks) -> Value {
     let none = DETAILS.map(|it| (format!("ballast.dev/{it}"), Value::Null));
     let mut all: serde_json::Map<_, _> = none.into_iter().collect();
     all.extend(annotations(of, marks).map(|(name, text)| (name, text.into())));
-    json!({
+    let mut changes = json!({
         "metadata": {"annotations": all},
-        "message": of.message,
+        "message": message(of),
         "count": count(of),
         "lastTimestamp": Time(timestamp(of.last)),
-    })
+    });
+    // It may have been made before that was known.
+    if let Some(path) = field_path(of) {
+        changes["involvedObject"] = json!({"fieldPath": path});
+    }
+    changes
 }
 
 fn involved(of: &Write, node: &str) -> ObjectReference {
     let text = |it: &str| Some(it.to_owned());
     match &of.regarding {
-        Regarding::Pod { pod, container } => ObjectReference {
+        Regarding::Pod { pod, .. } => ObjectReference {
             api_version: text("v1"),
             kind: text("Pod"),
             namespace: text(&pod.namespace),
             name: text(&pod.name),
             // Of a static pod that of its mirror's annotation, by which kubectl looks for its Events.
             uid: text(&pod.uid.0),
-            field_path: container.as_deref().map(|it| field_path(it, of.role)),
+            field_path: field_path(of),
             ..ObjectReference::default()
         },
         // As kubelet: by its name, where a UID would be.
@@ -472,13 +477,31 @@ fn involved(of: &Write, node: &str) -> ObjectReference {
     }
 }
 
-fn field_path(container: &str, role: Option<ContainerRole>) -> String {
-    let list = match role {
-        Some(ContainerRole::Init | ContainerRole::Sidecar) => "initContainers",
-        Some(ContainerRole::Ephemeral) => "ephemeralContainers",
-        Some(ContainerRole::Main) | None => "containers",
+/// `None`: it is not of a container, or nobody has told in which list of its pod that is.
+fn field_path(of: &Write) -> Option<String> {
+    let list = match of.role? {
+        ContainerRole::Init | ContainerRole::Sidecar => "initContainers",
+        ContainerRole::Ephemeral => "ephemeralContainers",
+        ContainerRole::Main => "containers",
     };
-    format!("spec.{list}{{{container}}}")
+    Some(format!("spec.{list}{{{}}}", container(of)?))
+}
+
+fn container(of: &Write) -> Option<&str> {
+    match &of.regarding {
+        Regarding::Pod { container, .. } => container.as_deref(),
+        Regarding::Node => None,
+    }
+}
+
+/// It names the container where no field path does.
+fn message(of: &Write) -> String {
+    let Some(container) = container(of).filter(|_| of.role.is_none()) else {
+        return of.message.clone();
+    };
+    let mut message = format!("in container {container}: {}", of.message);
+    message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+    message
 }
 
 fn annotations(of: &Write, marks: Marks) -> impl Iterator<Item = (String, String)> {
