@@ -58,8 +58,8 @@ pub(super) struct Answers {
     access: Arc<Access>,
     sweeps: Mutex<Sweeps>,
     buffers: Buffers,
-    asked: Semaphore,
-    encoders: Semaphore,
+    asked: Arc<Semaphore>,
+    encoders: Arc<Semaphore>,
 }
 
 /// Rates follow from two of them.
@@ -105,8 +105,8 @@ impl Answers {
             access,
             sweeps: Mutex::default(),
             buffers: Buffers::default(),
-            asked: Semaphore::new(MAX_PAGES),
-            encoders: Semaphore::new(MAX_ENCODERS),
+            asked: Arc::new(Semaphore::new(MAX_PAGES)),
+            encoders: Arc::new(Semaphore::new(MAX_ENCODERS)),
         }
     }
 
@@ -162,14 +162,19 @@ impl Answers {
     }
 
     async fn encoded(self: Arc<Self>, wish: Wish) -> Response<Full<Bytes>> {
-        let Ok(_asked) = self.asked.try_acquire() else {
+        let Ok(asked) = Arc::clone(&self.asked).try_acquire_owned() else {
             let busy = "too many pages are asked for at a time\n";
             return text(StatusCode::SERVICE_UNAVAILABLE, busy);
         };
         // Never closed; without a place the page would still be right.
-        let _place = self.encoders.acquire().await.ok();
+        let encoder = Arc::clone(&self.encoders).acquire_owned().await.ok();
         let answers = Arc::clone(&self);
-        match task::spawn_blocking(move || answers.make(wish)).await {
+        let making = move || {
+            // The page is made to its end, though its client may have gone.
+            let _held = (asked, encoder);
+            answers.make(wish)
+        };
+        match task::spawn_blocking(making).await {
             Ok(Ok(made)) => {
                 let body = Bytes::from_owner(made.body);
                 let mut response = respond(StatusCode::OK, made.content_type, body);
@@ -281,4 +286,56 @@ fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     let content_type = HeaderValue::from_static(content_type);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use tokio::sync::watch;
+
+    use super::super::{AccessFiles, Health, Metrics, Options};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_page_whose_client_has_gone_counts_until_it_is_made() {
+        let pages = Pages {
+            metrics: Metrics::default(),
+            health: Health::new(Duration::from_secs(60), [], clock::boottime()),
+            stats: watch::channel(None).1,
+            options: Options::default(),
+        };
+        let access = Access::new(AccessFiles::default()).unwrap();
+        let answers = Arc::new(Answers::new(pages, Arc::new(access)));
+        // A summary waits as long as the sweeps are held.
+        let (held, is_held) = mpsc::channel();
+        let (release, is_released) = mpsc::channel::<()>();
+        let of_holder = Arc::clone(&answers);
+        let holder = thread::spawn(move || {
+            let _sweeps = of_holder.sweeps.lock();
+            held.send(()).unwrap();
+            is_released.recv().unwrap();
+        });
+        is_held.recv().unwrap();
+        let request = Request::get("/stats/summary").body(()).unwrap();
+        let answering = Arc::clone(&answers).answer(request);
+        let answer = tokio::time::timeout(Duration::from_millis(100), answering);
+        assert!(answer.await.is_err(), "it is made");
+        let free = |answers: &Answers| {
+            let both = [&answers.asked, &answers.encoders];
+            both.map(|it| it.available_permits())
+        };
+        assert_eq!(free(&answers), [MAX_PAGES - 1, MAX_ENCODERS - 1]);
+        release.send(()).unwrap();
+        holder.join().unwrap();
+        let made = answers
+            .encoders
+            .acquire_many(u32::try_from(MAX_ENCODERS).unwrap());
+        let made = tokio::time::timeout(Duration::from_secs(60), made).await;
+        assert!(made.unwrap().is_ok());
+        assert_eq!(answers.asked.available_permits(), MAX_PAGES);
+    }
 }
