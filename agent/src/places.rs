@@ -143,6 +143,13 @@ impl ClientPlace {
         self.places.changed.notify_one();
     }
 
+    /// The client has taken a part of what the agent has for it.
+    pub(crate) fn client_has_moved(&self) {
+        if self.client_since().is_some() {
+            self.clients_turn();
+        }
+    }
+
     /// Returns when the connection has to end: somebody else needs its place.
     pub(crate) async fn taken_back(&self) {
         self.end.notified().await;
@@ -197,6 +204,22 @@ mod tests {
     async fn another(places: &Arc<ClientPlaces>) -> Option<ClientPlace> {
         let patience = Duration::from_secs(1);
         tokio::time::timeout(patience, places.take()).await.ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_slowly_keeps_its_place_before_idle_ones() {
+        let places = ClientPlaces::new(2);
+        let reads = places.take().await;
+        tokio::time::advance(TURN_GRACE).await;
+        let is_idle = places.take().await;
+        tokio::time::advance(TURN_GRACE).await;
+        reads.client_has_moved();
+        assert!(another(&places).await.is_none(), "none has ended");
+        assert!(is_told_to_end(&is_idle).await);
+        assert!(!is_told_to_end(&reads).await);
+        reads.agents_turn();
+        reads.client_has_moved();
+        assert_eq!(reads.client_since(), None, "it is the agent's");
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,14 +3,15 @@
 //!
 //! Invariant: a client can take one of [`MAX_CONNECTIONS`] places and the time of one encoding,
 //! nothing more. A handshake must end within [`HANDSHAKE_TIMEOUT`], headers must arrive within
-//! [`HEADER_TIMEOUT`], requests have no body, and who was answered asks again or goes within
-//! [`ANSWER_TIMEOUT`]. A probe finds a place whatever others do: pages that are being made hold at
+//! [`HEADER_TIMEOUT`], requests have no body, and who is answered takes a part of the answer, asks again or goes
+//! within [`ANSWER_TIMEOUT`]. A probe finds a place whatever others do: pages that are being made hold at
 //! most half of the places, and a client that holds another one gives it up to who comes.
 
 mod access;
 mod buffer;
 mod negotiate;
 mod pages;
+mod progress;
 mod sink;
 
 use std::convert::Infallible;
@@ -33,6 +34,7 @@ use tokio_rustls::TlsAcceptor;
 use self::access::Access;
 pub use self::access::{AccessError, AccessFiles, TlsFiles};
 use self::pages::Answers;
+use self::progress::Progress;
 use super::health::Health;
 use super::metrics::Metrics;
 use super::shutdown::Shutdown;
@@ -215,6 +217,7 @@ async fn serve_stream(
     answers: Arc<Answers>,
     mut shutdown: Shutdown,
 ) {
+    let stream = Progress::new(stream, Arc::clone(place));
     let service = service_fn(move |request: Request<Incoming>| {
         let place = Arc::clone(place);
         let response = Arc::clone(&answers).answer(request);
