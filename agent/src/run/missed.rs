@@ -83,6 +83,12 @@ impl Watched {
         }
     }
 
+    /// One that has gone may be heard of after its successor at its path: the newer has the larger id.
+    fn add_pod(&mut self, cgroup: CgroupId, path: &CgroupPath) {
+        let newest = self.pods.entry(path.clone()).or_insert(cgroup);
+        *newest = (*newest).max(cgroup);
+    }
+
     fn remove(&mut self, cgroup: CgroupId) -> bool {
         let Some(path) = self.cgroups.remove(&cgroup) else {
             return false;
@@ -303,7 +309,7 @@ impl KillCounts {
         let of = {
             let mut watched = self.watched();
             if is_pod && trees.unified {
-                watched.pods.insert(path.clone(), cgroup);
+                watched.add_pod(cgroup, path);
             }
             watched.of(cgroup, path)
         };
@@ -312,7 +318,7 @@ impl KillCounts {
             Origin::Found => {
                 // What is killed from now on may be counted already, and is reported later.
                 let now = clock::boottime();
-                if let Some(count) = oom_counters::read_once(trees, path) {
+                if let Some(count) = oom_counters::read_once(trees, cgroup, path) {
                     let path = || (of != CountOf::Pod).then(|| path.clone());
                     let count = self.unambiguous(count, path);
                     if self.accounts().adopt(cgroup, of, count, now) {
@@ -384,7 +390,7 @@ impl KillCounts {
         let now = clock::boottime();
         let path = self.watched().cgroups.get(&cgroup).cloned();
         let trees = self.trees.get().zip(path);
-        let count = trees.and_then(|(trees, path)| oom_counters::read_once(trees, &path));
+        let count = trees.and_then(|(trees, path)| oom_counters::read_once(trees, cgroup, &path));
         if let Some(count) = count {
             self.count(cgroup, count, now);
         }
@@ -567,5 +573,27 @@ impl Accountant {
             n: missed.n,
             cgroup: &cgroup,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_is_gone_does_not_stand_for_its_successor() {
+        let path = CgroupPath::new("/kubepods/podu").expect("a path");
+        let container = path.join("c").expect("a path");
+        let (old, new) = (CgroupId(7), CgroupId(9));
+        let mut watched = Watched::default();
+        for id in [new, old] {
+            watched.add_pod(id, &path);
+            watched.cgroups.insert(id, path.clone());
+        }
+        assert_eq!(watched.of(new, &path), CountOf::Pod);
+        assert_ne!(watched.of(old, &path), CountOf::Pod);
+        assert!(watched.remove(old));
+        let of_container = CountOf::Cgroup { pod: Some(new) };
+        assert_eq!(watched.of(CgroupId(10), &container), of_container);
     }
 }

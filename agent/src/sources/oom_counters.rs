@@ -35,9 +35,9 @@ const BELL: u64 = 0;
 #[error("set up what tells of OOM kills")]
 pub struct OomCountersError(#[from] Errno);
 
-/// The count of one cgroup, read once. `None`: there is no such cgroup, or nothing counts there.
-pub fn read_once(trees: &Trees, path: &CgroupPath) -> Option<OomCount> {
-    let dir = cgroup_use::dir(trees, "memory", path).ok()??;
+/// The count of one cgroup, read once. `None`: it is gone, be there another at its path or not, or nothing counts there.
+pub fn read_once(trees: &Trees, cgroup: CgroupId, path: &CgroupPath) -> Option<OomCount> {
+    let dir = dir_of(trees, cgroup, path).ok()??;
     let file = HeldFile::open_in(&dir, file_name(trees.unified)).ok()?;
     read(&file, trees.unified, &mut TextBuffer::default())
 }
@@ -52,6 +52,12 @@ pub fn goes_as_a_whole(trees: &Trees, path: &CgroupPath) -> Option<bool> {
 
 pub fn is_gone(trees: &Trees, path: &CgroupPath) -> bool {
     matches!(cgroup_use::dir(trees, "memory", path), Ok(None))
+}
+
+/// `None`: the cgroup is gone, and another may have its name.
+fn dir_of(trees: &Trees, id: CgroupId, path: &CgroupPath) -> Result<Option<Dir>, FsError> {
+    let dir = cgroup_use::dir(trees, "memory", path)?;
+    Ok(dir.filter(|it| it.inode() == id.0))
 }
 
 const fn file_name(is_unified: bool) -> &'static str {
@@ -158,7 +164,7 @@ impl OomCounters {
     }
 
     fn arm(&mut self, id: CgroupId, path: &CgroupPath) -> Result<(), ArmError> {
-        let Some(dir) = self.dir_of(id, path)? else {
+        let Some(dir) = dir_of(&self.trees, id, path)? else {
             return Ok(());
         };
         let is_unified = self.trees.unified;
@@ -180,12 +186,6 @@ impl OomCounters {
         };
         self.armed.insert(id, Armed { file, event });
         Ok(())
-    }
-
-    /// `None`: the cgroup is gone, and another may have its name.
-    fn dir_of(&self, id: CgroupId, path: &CgroupPath) -> Result<Option<Dir>, FsError> {
-        let dir = cgroup_use::dir(&self.trees, "memory", path)?;
-        Ok(dir.filter(|it| it.inode() == id.0))
     }
 
     /// Waits until a count changes or is about to, or the bell rings, at most `timeout`. The cgroups

@@ -671,7 +671,7 @@ impl Loop {
         let (ids, kill_counts) = (&self.ids, &self.shared.kill_counts);
         let mut look = |path: &CgroupPath| {
             if let Some(id) = ids.get(path)
-                && let Some(count) = oom_counters::read_once(trees, path)
+                && let Some(count) = oom_counters::read_once(trees, *id, path)
             {
                 kill_counts.count(*id, count, clock::boottime());
             }
