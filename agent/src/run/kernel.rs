@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::mem;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
@@ -215,6 +216,12 @@ impl Shared {
         self.listen_now();
     }
 
+    /// It could not be followed, and is tried again, unless there is another by now.
+    fn follow_later(&self, remade: Remade) {
+        let mut newest = self.remade.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.get_or_insert(remade);
+    }
+
     fn take_remade(&self) -> Option<Remade> {
         let mut remade = self.remade.lock().unwrap_or_else(PoisonError::into_inner);
         remade.take()
@@ -271,6 +278,8 @@ pub(super) struct Listener {
     statistics_due: Duration,
     /// Something was lost, and that is still to be told.
     owes_lost: bool,
+    /// The kernel's filters could not be set at the last try.
+    fails_to_follow: bool,
     /// Time in reclaim, where it is counted.
     stalls: ReclaimStalls,
     /// As of the last second.
@@ -379,6 +388,7 @@ impl Listener {
             losses_due: Duration::ZERO,
             statistics_due: Duration::ZERO,
             owes_lost: false,
+            fails_to_follow: false,
             stalls: ReclaimStalls::default(),
             allocation_stalls: None,
         }
@@ -487,14 +497,23 @@ impl Listener {
         let Some(remade) = self.shared.take_remade() else {
             return;
         };
-        let mut followed = self.streams.watch(remade.root);
-        if let Some(directory) = remade.device_directory {
-            followed = followed.and(self.streams.attach_device_counter(directory.as_fd()));
-        }
+        let watched = self.streams.watch(remade.root);
+        let failed_before = mem::replace(&mut self.fails_to_follow, watched.is_err());
+        let followed = match &remade.device_directory {
+            Some(directory) if watched.is_ok() => {
+                self.streams.attach_device_counter(directory.as_fd())
+            }
+            _ => watched,
+        };
         if let Err(error) = followed {
-            let error = crate::observe::chain(&error);
-            tracing::warn!(error, "follow the cgroup of all pods");
+            if !(failed_before && self.fails_to_follow) {
+                let error = crate::observe::chain(&error);
+                tracing::warn!(error, "follow the cgroup of all pods");
+            }
             self.metrics.source_error(Source::Bpf, SourceFault::Io);
+        }
+        if self.fails_to_follow {
+            self.shared.follow_later(remade);
         }
     }
 

@@ -709,13 +709,23 @@ impl Loop {
         if kubepods(place.as_ref()) == kubepods(followed.as_deref()) {
             self.set_place(place);
         } else {
-            self.renew_sweeper(place.as_ref());
             self.follow(place);
         }
     }
 
-    /// The kernel's filters, the sweep and the walk go by this place from now on.
+    /// The kernel's filters, the sweep and the walk go by this place from now on. One that has gone, or of which the
+    /// kernel does not say which it is, is not followed: the next look finds it again.
     fn follow(&mut self, place: Option<Place>) {
+        let watched = place
+            .as_ref()
+            .map(|it| self.watched_root(&it.kubepods.path));
+        if let (Some(place), Some(None)) = (&place, &watched) {
+            let path = &place.kubepods.path;
+            let why = format!("{path} cannot be looked at, or has just gone");
+            self.set_fault(Fault::Nowhere, Some(why));
+            return;
+        }
+        self.renew_sweeper(place.as_ref());
         let root = Root::host();
         let shown = place
             .as_ref()
@@ -723,7 +733,7 @@ impl Loop {
         identity::set_agent(&self.metrics, &root, &self.config, &self.node, shown);
         let kubepods = place.as_ref().map(|it| it.kubepods.path.clone());
         if let Some(path) = &kubepods {
-            if let Some(root) = self.watched_root(path) {
+            if let Some(root) = watched.flatten() {
                 self.tree.kernel.follow(Remade {
                     root,
                     device_directory: None,
