@@ -121,6 +121,9 @@ pub struct Namespaces {
     pub is_initial_user: Option<bool>,
 }
 
+/// The one place where a bpffs is mounted when there is none.
+pub const BPFFS: &str = "/sys/fs/bpf";
+
 /// Where eBPF links and maps can outlive the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

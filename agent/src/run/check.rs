@@ -11,7 +11,7 @@ use crate::decide::cgroup_files::FileRules;
 use crate::decide::device_access::device_access;
 use crate::decide::reserved::{ReservedCgroup, reserved_cgroups};
 use crate::model::check::{
-    Bpffs, CgroupDetection, CheckReport, FactSheet, KubeletSettingsFacts, ProgramCheck,
+    BPFFS, Bpffs, CgroupDetection, CheckReport, FactSheet, KubeletSettingsFacts, ProgramCheck,
     ReservedCgroupFacts,
 };
 use crate::model::mounts::CgroupFacts;
@@ -55,10 +55,13 @@ pub(super) fn check_fitness(config: &Config) -> Result<(), RunError> {
 fn facts(config: &Config) -> FactSheet {
     let mut facts = probe::facts(&Root::host(), &config.socket);
     let pins = &config.bpf.pin_directory;
-    if facts.bpffs != Bpffs::Absent
-        && let Some(other) = bpf::why_no_pins_in(pins)
-    {
-        facts.bpffs = other;
+    if facts.bpffs != Bpffs::Absent {
+        match bpf::why_no_pins_in(pins) {
+            Some(other) => facts.bpffs = other,
+            // It is on a bpffs of its own.
+            None if !pins.starts_with(BPFFS) => facts.bpffs = Bpffs::Mounted(pins.clone()),
+            None => {}
+        }
     }
     if let (Mode::Own(own), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups) {
         facts.reserved_cgroups = reserved_facts(&config.kubelet, own.compat, found);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::model::capacity::is_swap_on;
 use crate::model::check::{
-    AgentPresence, Bpffs, CgroupDetection, FactSheet, KubeletFacts, MemoryFloor, Namespaces,
+    AgentPresence, BPFFS, Bpffs, CgroupDetection, FactSheet, KubeletFacts, MemoryFloor, Namespaces,
 };
 use crate::model::kernel::effective_capabilities;
 use crate::model::mounts::{CgroupFacts, CgroupLayout};
@@ -186,19 +186,17 @@ pub(super) fn namespaces(root: &Root) -> Namespaces {
 
 fn bpffs(root: &Root) -> Bpffs {
     let mounts = parse_mountinfo(&root.read_text("/proc/self/mountinfo").unwrap_or_default());
-    let mounted = mounts
-        .into_iter()
-        .filter(|it| it.fs_type == "bpf")
-        .map(|it| it.mount_point)
-        .min_by_key(|it| (it != Path::new("/sys/fs/bpf"), it.clone()));
+    let is_mounted = mounts
+        .iter()
+        .any(|it| it.fs_type == "bpf" && it.mount_point == Path::new(BPFFS));
     let filesystems = root.read_text("/proc/filesystems").unwrap_or_default();
     let is_known = filesystems
         .lines()
         .any(|it| it.split_whitespace().next_back() == Some("bpf"));
-    match mounted {
-        Some(mount_point) => Bpffs::Mounted(mount_point),
-        None if is_known => Bpffs::Mountable,
-        None => Bpffs::Absent,
+    match (is_mounted, is_known) {
+        (true, _) => Bpffs::Mounted(BPFFS.into()),
+        (false, true) => Bpffs::Mountable,
+        (false, false) => Bpffs::Absent,
     }
 }
 

@@ -28,12 +28,9 @@ use nix::unistd::{AccessFlags, faccessat};
 use sha2::{Digest, Sha256};
 
 use super::{Stream, load};
-use crate::model::check::Bpffs;
+use crate::model::check::{BPFFS, Bpffs};
 use crate::sources::{mounts, probe};
 use crate::sys::{FsError, Root, durable};
-
-/// The one place where a bpffs is mounted when there is none.
-pub(super) const BPFFS: &str = "/sys/fs/bpf";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PinsError {
