@@ -11,6 +11,7 @@
     reason = "the lane speaks to the cluster beside the code under test"
 )]
 
+mod account;
 mod asked_kubelet;
 mod events;
 mod kills;

@@ -143,6 +143,11 @@ impl ApiWay {
         ));
     }
 
+    /// Where it begins.
+    pub fn address(&self) -> SocketAddr {
+        self.way.address
+    }
+
     /// Nobody gets through any more.
     pub fn cut(&self) {
         self.way.cut();
