@@ -136,6 +136,39 @@ fn an_adopted_containers_end_is_seen() -> Result<()> {
     Ok(())
 }
 
+/// A restart while the record of the pod cannot be replaced, as on a full disk: the container's own says which one runs.
+#[cfg_attr(feature = "privileged", test)]
+fn a_restart_that_was_not_stored_with_its_pod_is_adopted() -> Result<()> {
+    let mut agent = Agent::new("unstored")?.with_quick_passes();
+    agent.start()?;
+    let (go, first) = (agent.dir.join("go"), agent.dir.join("first"));
+    let crash = after(&go, "exit 1");
+    let first = first.display();
+    let script = format!("[ -e {first} ] && exec sleep 3600; touch {first}; {crash}");
+    let pod = Manifest::new("pod").with("restartPolicy", json!("Always"));
+    agent.put(&pod.container(Container::sh("app", &script)))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    agent.wait_full_passes(1)?;
+    // No new record can be written beside the old one.
+    let in_the_way = agent.state().join(format!("pods/{}.json.tmp", pod.uid));
+    fs::create_dir(&in_the_way)?;
+    fs::write(&go, "")?;
+    let before = agent.wait_pod("pod", "runs again", |it| {
+        is_running(it) && it.containers[0].restarts == 1
+    })?;
+    agent.kill()?;
+    agent.start()?;
+    agent.wait_full_passes(3)?;
+    let after = agent.wait_pod("pod", "goes on", is_running)?;
+    assert_eq!(pid_of(&after, "app"), pid_of(&before, "app"));
+    assert_eq!(after.containers[0].restarts, 1);
+    fs::remove_dir(&in_the_way)?;
+    agent.wait_events("it is stored", "node", |it| {
+        it.iter().any(|it| it.event.reason == "StateStored")
+    })?;
+    Ok(())
+}
+
 /// The cgroup of a pod whose record was spoilt and whose manifest is gone is removed, with what runs
 /// in it: the name of the record still says whose it is.
 #[cfg_attr(feature = "privileged", test)]

@@ -14,8 +14,8 @@ use super::lifecycle::BackoffState;
 use crate::config::KubeletConfig;
 use crate::model::admission::Admission;
 use crate::model::container::{
-    ContainerExit, ContainerState, ContainerStatus, Deletion, DeletionReason, PodPhase, SpecHash,
-    Termination,
+    ContainerAction, ContainerExit, ContainerState, ContainerStatus, Deletion, DeletionReason,
+    PodPhase, SpecHash, Termination,
 };
 use crate::model::eviction::{Eviction, EvictionCause};
 use crate::model::pod::{Container, FieldFault, Pod, Redefinition, RestartPolicy};
@@ -111,6 +111,23 @@ impl PodState {
     pub fn begin_instance(&mut self, container: &str) {
         let kills = self.oom_kills.get(container).copied().unwrap_or(0);
         self.oom_kills_before.insert(container.to_owned(), kills);
+    }
+
+    /// Takes the attempt of a container's own record, which is stored before its program runs, if it is a later one than
+    /// this state has: when that one began, this state could not be stored. True: it is.
+    pub fn catch_up(&mut self, begun: &Begun) -> bool {
+        let status = self.container_mut(&begun.name);
+        let Some(status) = status.filter(|it| it.attempt < begun.attempt) else {
+            return false;
+        };
+        let start = ContainerAction::Start {
+            container: begun.name.clone(),
+            attempt: begun.attempt,
+            spec_hash: begun.spec_hash.clone(),
+        };
+        status.record(&start, begun.started_at);
+        self.begin_instance(&begun.name);
+        true
     }
 
     /// So many OOM kills are known in a container since its last start, whatever this record has of them: it is
@@ -244,5 +261,35 @@ mod tests {
         // Still among its init containers: the others have yet to begin.
         assert_eq!(of("Never", &["second"]), [done, new, runs, new, new]);
         assert_eq!(of("Never", &["first"]), [runs, new, new, new, new]);
+    }
+
+    #[test]
+    fn a_record_of_a_later_attempt_is_what_has_begun() {
+        let pod = crate::decide::testing::pod("app {}");
+        let mut state = PodState::new(pod, "boot".to_owned(), WallTime::default());
+        let running = ContainerState::Running {
+            started_at: Duration::ZERO,
+        };
+        state.containers[0].attempt = 1;
+        state.containers[0].state = running.clone();
+        state.oom_kills.insert("app0".to_owned(), 2);
+        let begun = |attempt| Begun {
+            name: "app0".to_owned(),
+            attempt,
+            spec_hash: SpecHash("hash".to_owned()),
+            started_at: Duration::from_secs(7),
+        };
+        for attempt in [0, 1] {
+            assert!(!state.catch_up(&begun(attempt)), "attempt {attempt}");
+            assert_eq!(state.containers[0].state, running);
+        }
+        assert!(state.catch_up(&begun(3)));
+        let status = &state.containers[0];
+        assert_eq!(
+            (status.attempt, &status.state),
+            (3, &ContainerState::Starting)
+        );
+        assert_eq!(status.spec_hash, Some(SpecHash("hash".to_owned())));
+        assert_eq!(state.oom_kills_before["app0"], 2);
     }
 }

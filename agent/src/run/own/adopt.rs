@@ -374,7 +374,7 @@ impl Loop {
         self.node.identity.boot_id.clone().unwrap_or_default()
     }
 
-    /// Ties a record of the runtime to the pod that it belongs to.
+    /// Ties a record of the runtime to the pod that it belongs to. `None`: it is not of the container's last attempt.
     fn adopt(
         &mut self,
         record: &ContainerRecord,
@@ -383,6 +383,10 @@ impl Loop {
         let owner = &record.owner;
         let entry = self.pods.get_mut(&owner.pod_uid)?;
         let cgroup = entry.cgroup.join(record.id.as_str()).ok()?;
+        if entry.instances.contains_key(&owner.container) {
+            return None;
+        }
+        entry.is_unsaved |= entry.state.catch_up(&begun(record));
         let status = entry.state.container_mut(&owner.container)?;
         if status.attempt != owner.attempt || status.state.termination().is_some() {
             return None;

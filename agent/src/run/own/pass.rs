@@ -31,7 +31,7 @@ use crate::observe::metrics::labels::{
 };
 use crate::run::kernel::Remade;
 use crate::run::missed::Origin;
-use crate::runtime::Signal;
+use crate::runtime::{RuntimeError, Signal};
 use crate::sources::cgroupfs::ReadError;
 use crate::sources::manifests::Witness;
 use crate::sources::{oom_counters, stats};
@@ -503,9 +503,15 @@ impl Loop {
         for warning in start::not_applicable(&devices).into_iter().chain(unknown) {
             self.told.start_warning(&entry.pod_ref, container, warning);
         }
-        self.runtime
-            .start(spec)
-            .map_err(|error| crate::observe::chain(&error))?;
+        if let Err(error) = self.runtime.start(spec) {
+            let message = crate::observe::chain(&error);
+            // One of this id may run: its cgroup stays, and the runtime tells of its end.
+            if let RuntimeError::Duplicate { .. } = error {
+                self.hold_start(uid, container, message, clock::boottime());
+                return Ok(());
+            }
+            return Err(message);
+        }
         if let Some(memory) = &mut self.placement.managers.memory {
             // The init containers before it are done with theirs.
             memory.container_starts(&entry.state.pod, container);
