@@ -489,25 +489,32 @@ fn a_pod_beyond_its_limit_of_local_storage_is_evicted() -> Result<()> {
     Ok(())
 }
 
-/// A threshold far from acting shows pressure at once, and lets in who has requested what it needs.
-#[cfg_attr(feature = "privileged", test)]
-fn a_node_under_memory_pressure_lets_in_who_has_requests() -> Result<()> {
+/// An agent with a threshold far from acting, which shows pressure at once, and a pod that crosses it.
+fn agent_with_soft_line(test: &str) -> Result<(Agent, Manifest)> {
     let signal = "allocatableMemory.available";
     let line = u64::from(scaled(300, 64)?);
     let room = u64::from(scaled(1024, 192)?);
-    let mut agent = Agent::new("admit-short")?
+    let agent = Agent::new(test)?
         .with_memory(room, 1)?
         .with_quick_passes()
         .with_kubelet("evictionPressureTransitionPeriod: 1s")
         .with_kubelet(&format!("evictionSoft: {{{signal}: {}Mi}}", room - line))
         .with_kubelet(&format!("evictionSoftGracePeriod: {{{signal}: 1h}}"));
+    Ok((agent, holds("holds", line + 16)?))
+}
+
+fn is_short_of_memory(status: &Status) -> bool {
+    let pressure = status.node.pressure.as_ref();
+    pressure.is_some_and(|it| it.conditions.contains(&NodeCondition::MemoryPressure))
+}
+
+/// Who has requested what it needs is let in.
+#[cfg_attr(feature = "privileged", test)]
+fn a_node_under_memory_pressure_lets_in_who_has_requests() -> Result<()> {
+    let (mut agent, holds) = agent_with_soft_line("admit-short")?;
     agent.start()?;
-    agent.put(&holds("holds", line + 16)?)?;
-    let is_short = |it: &Status| {
-        let pressure = it.node.pressure.as_ref();
-        pressure.is_some_and(|it| it.conditions.contains(&NodeCondition::MemoryPressure))
-    };
-    agent.wait("memory pressure", is_short)?;
+    agent.put(&holds)?;
+    agent.wait("memory pressure", is_short_of_memory)?;
     let idle = |name: &str| Manifest::new(name).container(Container::idle("app"));
     let amounts = json!({"cpu": "10m", "memory": "8Mi"});
     let guaranteed = Container::idle("app").resources(amounts.clone(), amounts);
@@ -521,12 +528,37 @@ fn a_node_under_memory_pressure_lets_in_who_has_requests() -> Result<()> {
         agent.wait_pod(admitted, "runs", is_running)?;
     }
     agent.remove_pod("holds")?;
-    agent.wait("no memory pressure", |it| !is_short(it))?;
+    agent.wait("no memory pressure", |it| !is_short_of_memory(it))?;
     agent.put(&idle("late"))?;
     // It never ran, so it is to run once as much as before.
     for admitted in ["late", "besteffort"] {
         agent.wait_pod(admitted, "runs", is_running)?;
     }
+    Ok(())
+}
+
+/// A pod that is there is judged by what it would be.
+#[cfg_attr(feature = "privileged", test)]
+fn a_new_definition_is_let_in_under_pressure_if_it_has_requests() -> Result<()> {
+    let (mut agent, holds) = agent_with_soft_line("redefined-short")?;
+    agent.start()?;
+    let bare = |name: &str| Manifest::new(name).with_uid(name);
+    let requests = Container::idle("app").resources(json!({"memory": "8Mi"}), json!({}));
+    agent.put(&bare("loses").container(requests.clone()))?;
+    agent.put(&bare("gains").container(Container::idle("app")))?;
+    let [loses, gains] = ["loses", "gains"].map(|name| agent.wait_pod(name, "runs", is_running));
+    let [loses, gains] = [pid_of(&loses?, "app"), pid_of(&gains?, "app")];
+    agent.put(&holds)?;
+    agent.wait("memory pressure", is_short_of_memory)?;
+    agent.put(&bare("loses").container(Container::idle("app")))?;
+    agent.put(&bare("gains").container(requests))?;
+    agent.wait_pod("loses", "goes on and says why", |it| {
+        let why = it.message.as_deref().unwrap_or_default();
+        pid_of(it, "app") == loses && why.contains("MemoryPressure")
+    })?;
+    agent.wait_pod("gains", "begins anew", |it| {
+        is_running(it) && pid_of(it, "app") != gains
+    })?;
     Ok(())
 }
 

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::facts::is_critical;
+use crate::config::Compat;
+use crate::decide::qos::qos_class;
 use crate::model::eviction::NodeCondition;
-use crate::model::pod::QosClass;
+use crate::model::pod::node_requirements::Taint;
+use crate::model::pod::{Pod, QosClass};
 
 /// What of a pod decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +15,17 @@ pub struct Applicant {
     pub qos: QosClass,
     pub is_critical: bool,
     pub tolerates_memory_pressure: bool,
+}
+
+impl Applicant {
+    /// A pod by this definition, whatever it runs by now.
+    pub fn of(pod: &Pod, compat: Compat) -> Self {
+        Self {
+            qos: qos_class(pod),
+            is_critical: is_critical(pod, compat),
+            tolerates_memory_pressure: pod.tolerates(&Taint::memory_pressure()),
+        }
+    }
 }
 
 /// Whether the pod may run on a node with these conditions. The words for a refusal:

@@ -12,7 +12,7 @@ use crate::model::eviction::{
     Amount, ContainerFigures, DiskUse, EvictionCause, PodFacts, PodFigures, Snapshot, StorageLimit,
     VolumeFacts,
 };
-use crate::model::pod::{PodOrigin, QosClass};
+use crate::model::pod::{Pod, PodOrigin, QosClass};
 use crate::model::record::PodRef;
 
 const MI: u64 = 1 << 20;
@@ -236,6 +236,25 @@ fn a_who_is_admitted_under_pressure() {
     let both = BTreeSet::from([disk, memory]);
     let text = "The node had condition: [MemoryPressure DiskPressure]. ";
     assert_eq!(message::admission_message(&both), text);
+}
+
+#[test]
+fn a_definition_says_who_applies() {
+    let memory = BTreeSet::from([NodeCondition::MemoryPressure]);
+    let critical = || Pod {
+        priority: Some(2_000_000_000),
+        ..testing::pod("app {}")
+    };
+    for (row, pod, wanted) in [
+        ("requests nothing", testing::pod("app {}"), false),
+        ("requests", testing::pod("app {req memory=1Mi}"), true),
+        ("critical", critical(), true),
+    ] {
+        for compat in COMPATS {
+            let applicant = Applicant::of(&pod, compat);
+            assert_eq!(is_admitted(&memory, applicant), wanted, "{row}");
+        }
+    }
 }
 
 /// Bytes in one emptyDir `v`, which may hold `limit`.

@@ -219,7 +219,7 @@ impl Loop {
                 .or_else(|| forbidden.filter(|_| self.forbidden_sysctl(now).is_none()));
         }
         refusal
-            .or_else(|| self.first_refusal(entry, new))
+            .or_else(|| self.first_refusal(new))
             .or_else(|| self.managers_refusal(new))
     }
 

@@ -38,7 +38,6 @@ use crate::model::container::ContainerState;
 use crate::model::eviction::{Eviction, EvictionCause, Victim};
 use crate::model::kubelet_state::PodEntries;
 use crate::model::placement::{CpuState, DeviceState, MemoryState};
-use crate::model::pod::node_requirements::Taint;
 use crate::model::pod::{Pod, PodUid};
 use crate::model::record::PodRef;
 use crate::model::time::WallTime;
@@ -221,14 +220,9 @@ fn asks_before(open: &BTreeMap<PodUid, OpenAdmission>, pod: &Pod, now: Duration)
 }
 
 /// Why the pod is not let in while the node is short of something.
-fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
+fn pressure_refusal(pod: &Pod, compat: Compat, pressure: &Pressure) -> Option<Refusal> {
     let conditions = pressure.conditions();
-    let applicant = Applicant {
-        qos: entry.qos,
-        is_critical: entry.facts.is_critical,
-        tolerates_memory_pressure: entry.state.pod.tolerates(&Taint::memory_pressure()),
-    };
-    (!is_admitted(&conditions, applicant)).then(|| Refusal {
+    (!is_admitted(&conditions, Applicant::of(pod, compat))).then(|| Refusal {
         reason: RefusalReason::Evicted,
         message: admission_message(&conditions),
         container: None,
@@ -237,8 +231,9 @@ fn pressure_refusal(entry: &PodEntry, pressure: &Pressure) -> Option<Refusal> {
 
 impl Loop {
     /// Why a pod with this definition is not let in, whatever the managers say and whatever room there is.
-    pub(super) fn first_refusal(&self, entry: &PodEntry, pod: &Pod) -> Option<Refusal> {
-        pressure_refusal(entry, &self.pressure).or_else(|| self.forbidden_sysctl(pod))
+    pub(super) fn first_refusal(&self, pod: &Pod) -> Option<Refusal> {
+        pressure_refusal(pod, self.own.compat, &self.pressure)
+            .or_else(|| self.forbidden_sysctl(pod))
     }
 
     /// What it may not ask for, however much room there is.
@@ -262,7 +257,7 @@ impl Loop {
         }
         // What has begun goes on.
         if !entry.has_begun()
-            && let Some(refusal) = self.first_refusal(entry, &entry.state.pod)
+            && let Some(refusal) = self.first_refusal(&entry.state.pod)
         {
             self.bar(uid, refusal);
             return;

@@ -108,7 +108,7 @@ impl Loop {
         let mut due = Vec::new();
         for entry in waiting {
             let pod = &entry.state.pod;
-            let is_calm = is_pressure_known && self.first_refusal(entry, pod).is_none();
+            let is_calm = is_pressure_known && self.first_refusal(pod).is_none();
             let is_awaiting = managers.devices.awaited(pod).is_some();
             if !is_calm || is_awaiting || node_info.refusal(pod).is_some() {
                 continue;
