@@ -138,22 +138,29 @@ fn freezer() -> (&'static str, &'static str) {
     }
 }
 
-/// Nobody else would ever thaw it.
-#[cfg_attr(feature = "privileged", test)]
-fn a_pod_that_a_dead_agent_left_frozen_goes_on() -> Result<()> {
-    let mut agent = Agent::new("thawed")?;
+/// A pod that an agent which died has left frozen. Between that and the next start, and once that has been made,
+/// something else happens.
+fn check_thawed(
+    test: &str,
+    before_start: impl Fn(&Agent, &PodEntry) -> Result<()>,
+    after_start: impl Fn(&Agent, &Manifest) -> Result<()>,
+) -> Result<()> {
+    let mut agent = Agent::new(test)?.with_quick_passes();
     agent.start()?;
     let ticks = agent.dir.join("ticks");
     let script = format!(
         "while :; do echo tick >>{}; sleep 0.1; done",
         ticks.display()
     );
-    agent.put(&Manifest::new("pod").container(Container::sh("app", &script)))?;
+    let manifest = Manifest::new("pod").container(Container::sh("app", &script));
+    agent.put(&manifest)?;
     let pod = agent.wait_pod("pod", "runs", is_running)?;
     agent.kill()?;
     let (file, frozen) = freezer();
     cgroup::write("freezer", pod_path(&pod)?, file, frozen)?;
+    before_start(&agent, &pod)?;
     agent.start()?;
+    after_start(&agent, &manifest)?;
     agent.wait_events("it is told", "pod", |it| {
         it.iter().any(|it| it.event.reason == "PodThawed")
     })?;
@@ -163,6 +170,28 @@ fn a_pod_that_a_dead_agent_left_frozen_goes_on() -> Result<()> {
     let after = agent.wait_pod("pod", "runs", is_running)?;
     assert_eq!(pid_of(&after, "app"), pid_of(&pod, "app"));
     Ok(())
+}
+
+/// Nobody else would ever thaw it.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_that_a_dead_agent_left_frozen_goes_on() -> Result<()> {
+    check_thawed("thawed", |_, _| Ok(()), |_, _| Ok(()))
+}
+
+/// One of which nobody can say at the start what it is, too.
+#[cfg_attr(feature = "privileged", test)]
+fn a_frozen_pod_that_nobody_can_name_goes_on_once_it_is_known() -> Result<()> {
+    let lose = |agent: &Agent, pod: &PodEntry| {
+        let record = agent.state().join(format!("pods/{}.json", pod.uid));
+        fs::write(record, "spoilt")?;
+        agent.put_file("pod.yaml", "kind: Pod\nmetadata: {name: pod\n")
+    };
+    check_thawed("thawed-late", lose, |agent, manifest| {
+        agent.wait_events("that nobody knows the pod", "node", |it| {
+            it.iter().any(|it| it.event.reason == "PodUndecided")
+        })?;
+        agent.put(manifest)
+    })
 }
 
 /// As a container can do it to itself below, and anybody to the pod.

@@ -115,11 +115,8 @@ impl Loop {
                 _ if self.undecided.is_unread(&uid) => self.undecided.add(uid, left),
                 Some(pod) => {
                     self.rebuild(pod, &left, now);
-                    for it in left {
-                        self.take_up(it, now);
-                    }
-                    self.reopen_unsettled();
-                    self.register_pod(&uid);
+                    self.undecided.add(uid.clone(), left);
+                    self.go_on(&[uid], now);
                 }
                 None if is_complete => {
                     self.told.pod_unclaimed(&uid);
@@ -171,7 +168,7 @@ impl Loop {
         self.go_on(&loaded, now);
     }
 
-    /// Pods whose records were read late, as at a start.
+    /// Pods that are known late, as at a start.
     fn go_on(&mut self, uids: &[PodUid], now: Duration) {
         if uids.is_empty() {
             return;
