@@ -84,6 +84,11 @@ impl Instance {
         }
     }
 
+    /// Its start was decided, and waits for something before the runtime is asked.
+    fn is_yet_to_be_started(&self) -> bool {
+        self.held.is_some() || !self.pre_start.waiting.is_empty()
+    }
+
     /// Its first process is known now.
     pub(super) fn set_process(&mut self, process: HostProcess) {
         self.process = Some(process);
@@ -243,15 +248,14 @@ impl PodEntry {
         })
     }
 
-    /// Nothing of it runs and nothing will.
     /// Another definition, in place.
     pub(super) fn take(&mut self, new: Pod, digest: String, redefinition: Redefinition) {
         for status in &mut self.state.containers {
             let instance = self.instances.get(&status.name);
             let container = new.all_containers().find(|it| it.name == status.name);
-            // A start that is held has not been made: it will be of this definition.
+            // It will be of this definition. One that the runtime has is of the earlier, and is restarted once it is known.
             if status.state == ContainerState::Starting
-                && instance.is_some_and(|it| it.process.is_none())
+                && instance.is_some_and(Instance::is_yet_to_be_started)
                 && let Some(container) = container
             {
                 status.spec_hash = Some(spec_hash(container));
@@ -270,6 +274,7 @@ impl PodEntry {
         self.is_known_stale = true;
     }
 
+    /// Nothing of it runs and nothing will.
     pub(super) fn is_finished(&self) -> bool {
         self.decision.as_ref().is_some_and(|it| it.is_finished)
     }
@@ -483,5 +488,37 @@ mod tests {
         let entry = pods.get_mut(&uid).expect("it is there");
         entry.finish_instance("app0").expect("it has ended");
         assert_eq!(owner_of(&pods, &id(3)), None);
+    }
+
+    #[test]
+    fn a_start_that_the_runtime_has_is_of_the_definition_before() {
+        type Wait = fn(&mut Instance);
+        let waits: [(&str, Wait, bool); 3] = [
+            ("held", |it| it.held = Some("CPUs".to_owned()), true),
+            (
+                "devices are prepared",
+                |it| it.pre_start.waiting.extend(["a/b".to_owned()]),
+                true,
+            ),
+            ("handed over", |_| {}, false),
+        ];
+        for (row, wait, is_of_new) in waits {
+            let mut entry = entry(0);
+            let hash_of = |pod: &Pod| spec_hash(&pod.containers[0]);
+            let before = hash_of(&entry.state.pod);
+            let status = &mut entry.state.containers[0];
+            status.state = ContainerState::Starting;
+            status.spec_hash = Some(before.clone());
+            wait(entry.instances.get_mut("app0").expect("it is there"));
+            let mut new = entry.state.pod.clone();
+            new.containers[0].command = vec!["other".to_owned()];
+            let wanted = if is_of_new { hash_of(&new) } else { before };
+            let redefinition = Redefinition {
+                at: WallTime::default(),
+                fields: Vec::new(),
+            };
+            entry.take(new, "digest".to_owned(), redefinition);
+            assert_eq!(entry.state.containers[0].spec_hash, Some(wanted), "{row}");
+        }
     }
 }
