@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, bail};
+use ballast::config::Compat;
 use ballast::decide::predicates::{Node, NodeInfo};
 use ballast::decide::preemption::resolve;
 use ballast::model::admission::RefusalReason;
@@ -55,7 +56,7 @@ fn predicates(input: &Value) -> anyhow::Result<Value> {
     // Killing a victim may fail, which changes nothing.
     let outcome = decision(|| {
         let failures = NodeInfo::new(node, &admitted).failures(&pod, fresh.as_ref());
-        resolve(&pod, &failures, &admitted, &Pod::is_critical)
+        resolve(&pod, &failures, &admitted, Compat::Kubelet)
     });
     Ok(match outcome {
         Ok(victims) if victims.is_empty() => json!({"admit": true}),

@@ -10,8 +10,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::eviction::facts::{is_critical, priority};
 use super::predicates::{CPU, Failure, MEMORY, PODS, figure};
 use super::qos::qos_class;
+use crate::config::Compat;
 use crate::model::admission::{Refusal, RefusalReason};
 use crate::model::pod::{Pod, QosClass, ResourceList};
 
@@ -73,15 +75,15 @@ pub struct Requirement {
 }
 
 /// Whom to kill so that the pod can come; nobody where nothing speaks against it. `active`: the pods
-/// that are in. `is_critical`: to kubelet [`Pod::is_critical`].
+/// that are in.
 pub fn resolve<'a>(
     pod: &Pod,
     failures: &[Failure],
     active: impl IntoIterator<Item = &'a Pod>,
-    is_critical: &dyn Fn(&Pod) -> bool,
+    compat: Compat,
 ) -> Result<Vec<&'a Pod>, Rejection> {
     let is_about_resources = |it: &Failure| matches!(it, Failure::InsufficientResource(_));
-    let decisive = match is_critical(pod) {
+    let decisive = match is_critical(pod, compat) {
         // Whatever is short can be freed, if there is nothing else.
         true => failures.iter().find(|it| !is_about_resources(it)),
         false => failures.first(),
@@ -97,20 +99,20 @@ pub fn resolve<'a>(
         resource: it.resource.clone(),
         amount: it.missing(),
     });
-    victims(pod, requirements.collect(), active, is_critical)
+    victims(pod, requirements.collect(), active, compat)
 }
 
 fn victims<'a>(
     preemptor: &Pod,
     requirements: Vec<Requirement>,
     active: impl IntoIterator<Item = &'a Pod>,
-    is_critical: &dyn Fn(&Pod) -> bool,
+    compat: Compat,
 ) -> Result<Vec<&'a Pod>, Rejection> {
     let mut best_effort = Vec::new();
     let mut burstable = Vec::new();
     let mut guaranteed = Vec::new();
     for pod in active {
-        if is_preemptable(preemptor, pod, is_critical) {
+        if is_preemptable(preemptor, pod, compat) {
             let candidates = match qos_class(pod) {
                 QosClass::BestEffort => &mut best_effort,
                 QosClass::Burstable => &mut burstable,
@@ -134,12 +136,12 @@ fn victims<'a>(
     Ok(victims.map(|it| it.pod).collect())
 }
 
-fn is_preemptable(preemptor: &Pod, pod: &Pod, is_critical: &dyn Fn(&Pod) -> bool) -> bool {
+fn is_preemptable(preemptor: &Pod, pod: &Pod, compat: Compat) -> bool {
     let is_below = matches!(
-        (preemptor.priority, pod.priority),
+        (priority(preemptor, compat), priority(pod, compat)),
         (Some(preemptors), Some(own)) if preemptors > own
     );
-    is_below || (is_critical(preemptor) && !is_critical(pod))
+    is_below || (is_critical(preemptor, compat) && !is_critical(pod, compat))
 }
 
 /// A pod that may go.

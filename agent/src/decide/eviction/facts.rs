@@ -31,7 +31,7 @@ pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
             uid: pod.uid.clone(),
         },
         qos,
-        priority: priority(pod, compat),
+        priority: priority(pod, compat).unwrap_or(0),
         is_critical: is_critical(pod, compat),
         termination_grace: pod.termination_grace,
         memory_request: pod.request_to_rank(MEMORY, unnamed),
@@ -43,14 +43,14 @@ pub fn pod_facts(pod: &Pod, qos: QosClass, compat: Compat) -> PodFacts {
     }
 }
 
-/// An API server puts the number of a class into each pod; nobody does into a manifest, and kubelet counts 0. The
-/// classes that every cluster has mean the same here.
-fn priority(pod: &Pod, compat: Compat) -> i32 {
+/// An API server puts the number of a class into each pod; nobody does into a manifest, and kubelet knows none. The
+/// classes that every cluster has mean the same here. `None`: it counts as 0 where pods are ranked.
+pub fn priority(pod: &Pod, compat: Compat) -> Option<i32> {
     let of_class = || match compat {
         Compat::Kubelet => None,
         Compat::Ballast => built_in_priority(pod.priority_class_name.as_deref()?),
     };
-    pod.priority.or_else(of_class).unwrap_or(0)
+    pod.priority.or_else(of_class)
 }
 
 /// Whether the pod is never evicted, and others make room for it.
@@ -65,7 +65,9 @@ pub fn is_critical(pod: &Pod, compat: Compat) -> bool {
     match compat {
         Compat::Kubelet => pod.is_critical(),
         Compat::Ballast => {
-            is_static() || pod.is_mirror() || priority(pod, compat) >= SYSTEM_CRITICAL_PRIORITY
+            is_static()
+                || pod.is_mirror()
+                || priority(pod, compat).is_some_and(|it| it >= SYSTEM_CRITICAL_PRIORITY)
         }
     }
 }

@@ -33,7 +33,7 @@ fn short(amounts: &[(&str, i64)]) -> Vec<Failure> {
 
 /// Names of the victims, or the message.
 fn outcome(preemptor: &Pod, failures: &[Failure], active: &[Pod]) -> Result<Vec<String>, String> {
-    match resolve(preemptor, failures, active, &Pod::is_critical) {
+    match resolve(preemptor, failures, active, Compat::Kubelet) {
         Ok(victims) => Ok(victims.iter().map(|it| it.name.clone()).collect()),
         Err(rejection) => Err(rejection.to_string()),
     }
@@ -120,6 +120,33 @@ fn a_critical_pod_goes_for_none_but_a_critical_pod_of_higher_priority() {
     assert!(!goes(&of_priority, of_manifest(with("static", Some(10)))));
 }
 
+/// As eviction counts them; kubelet knows no number of a class that no API server has put there.
+#[test]
+fn classes_that_every_cluster_has_count_by_their_numbers() {
+    let of_class = |name: &str, class: &str| Pod {
+        priority_class_name: Some(class.to_owned()),
+        ..pod(name, "app {req memory=100Mi}")
+    };
+    let of_node = of_class("node", "system-node-critical");
+    let of_cluster = of_class("cluster", "system-cluster-critical");
+    let failures = short(&[("memory", MIB)]);
+    for (compat, preemptor, victim, goes) in [
+        (Compat::Ballast, &of_node, &of_cluster, true),
+        (Compat::Ballast, &of_cluster, &of_node, false),
+        (Compat::Ballast, &of_node, &of_node, false),
+        (Compat::Kubelet, &of_node, &of_cluster, false),
+    ] {
+        let victims = resolve(preemptor, &failures, [victim], compat);
+        assert_eq!(
+            victims.is_ok(),
+            goes,
+            "{} for {}",
+            victim.name,
+            preemptor.name
+        );
+    }
+}
+
 #[test]
 fn overhead_counts_beside_a_request_and_pod_level_requests_in_place_of_the_containers() {
     let over = pod(
@@ -155,7 +182,7 @@ fn what_cannot_be_freed_is_told_in_kubelets_words() {
         Err(message.to_owned())
     );
     let rejection =
-        resolve(&critical(), &failures, &small, &Pod::is_critical).expect_err("too small");
+        resolve(&critical(), &failures, &small, Compat::Kubelet).expect_err("too small");
     assert_eq!(rejection.reason(), "UnexpectedAdmissionError");
 }
 
@@ -166,7 +193,7 @@ fn nobody_goes_where_something_else_speaks_against_the_pod() {
     failures.push(Failure::NodePorts);
     let decisive = |preemptor: &Pod, failures: &[Failure]| {
         let rejection =
-            resolve(preemptor, failures, &victim, &Pod::is_critical).expect_err("refused");
+            resolve(preemptor, failures, &victim, Compat::Kubelet).expect_err("refused");
         rejection.reason().into_owned()
     };
     assert_eq!(decisive(&critical(), &failures), "NodePorts");
@@ -216,7 +243,7 @@ fn victims_free_what_is_missing_and_nobody_goes_for_nothing() {
                 .all(|(resource, amount)| freed(pods, resource) >= *amount)
         };
         let preemptable: Vec<&Pod> = active.iter().filter(|it| !it.is_critical()).collect();
-        match resolve(&critical(), &short(&missing), &active, &Pod::is_critical) {
+        match resolve(&critical(), &short(&missing), &active, Compat::Kubelet) {
             Err(_) => assert!(!is_enough(&preemptable)),
             Ok(victims) => {
                 assert!(victims.iter().all(|it| !it.is_critical()));

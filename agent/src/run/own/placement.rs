@@ -439,7 +439,7 @@ impl Loop {
         let Some(first) = failures.first() else {
             return Room::Comes("waits until pods that end have made room".to_owned());
         };
-        let found = resolve(pod, &failures, staying, &|it| is_critical(it, compat));
+        let found = resolve(pod, &failures, staying, compat);
         let victims = match found {
             Ok(victims) => victims,
             Err(rejection) if compat == Compat::Kubelet => {
