@@ -491,7 +491,10 @@ impl CgroupWriter {
     /// On v1 a frozen process does not die, so the cgroup is thawed, with those below it and the one
     /// above it: of a container that is its pod. A cgroup that is gone is fine.
     ///
-    /// The agent never kills itself: it leaves the cgroup first, or the round fails.
+    /// The agent leaves the cgroup first, or the round fails. Where it was inside, somebody may put it back at once: that
+    /// round freezes nobody and kills each process but the agent. Whoever puts it there after the last look, some 10 us
+    /// before the kernel kills or freezes the whole cgroup, still ends it or stops it; no file of the kernel says "all
+    /// but one".
     pub fn kill(&self, path: &CgroupPath) -> Result<Killed, ApplyError> {
         let failed = |source| ApplyError::Kill {
             path: path.clone(),
@@ -505,7 +508,8 @@ impl CgroupWriter {
                 Err(source) => return Err(failed(source)),
             };
             killed.agent_left |= leave(&dir, &tree.dir).map_err(failed)?;
-            killed.was_frozen |= kill_below(&dir).map_err(failed)?;
+            let kill = kill_round(killed.agent_left);
+            killed.was_frozen |= kill(&dir).map_err(failed)?;
             if let Some(parent) = path.parent().filter(|_| !self.trees.unified) {
                 let thawed = tree.dir.descend(parent.components());
                 killed.was_frozen |= thawed.and_then(|it| thaw(&it)).unwrap_or(false);
@@ -606,10 +610,13 @@ struct Frozen<'a> {
 }
 
 impl<'a> Frozen<'a> {
-    /// `None` where the cgroup has no freezer, or it refuses: the round is then a plain one, and
-    /// the caller's next round catches what was forked meanwhile.
+    /// `None` where the cgroup has no freezer, it refuses, or the agent is inside, whose threads would thaw nobody: the
+    /// round is then a plain one, and the caller's next round catches what was forked meanwhile.
     fn freeze(dir: &'a Dir) -> Option<Self> {
         let freezer = Freezer::of(dir)?;
+        if holds_agent(dir).unwrap_or(true) {
+            return None;
+        }
         dir.write(freezer.file, freezer.frozen).ok()?;
         Some(Self { dir, freezer })
     }
@@ -626,10 +633,21 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// Sends SIGKILL to every process in and below a cgroup of one hierarchy, see [`CgroupWriter::kill`].
-/// The agent has left it before. True: some of it was frozen, and has been thawed.
+/// How to send one round of SIGKILL, see [`CgroupWriter::kill`]. It gives true where some of the cgroup was frozen, and
+/// has been thawed.
+pub(super) fn kill_round(agent_was_inside: bool) -> fn(&Dir) -> Result<bool, FsError> {
+    match agent_was_inside {
+        true => kill_each_below,
+        false => kill_below,
+    }
+}
+
+/// All processes in and below a cgroup of one hierarchy, which the agent has left before.
 pub(super) fn kill_below(dir: &Dir) -> Result<bool, FsError> {
     if dir.has("cgroup.kill") {
+        if holds_agent(dir)? {
+            return kill_each_below(dir);
+        }
         return match dir.write("cgroup.kill", "1") {
             Ok(()) | Err(FsError::Gone { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -638,20 +656,38 @@ pub(super) fn kill_below(dir: &Dir) -> Result<bool, FsError> {
     let was_frozen = thaw_below(dir)?;
     let frozen = Frozen::freeze(dir);
     let pids = procs_below(dir)?;
-    for pid in pids.iter().filter_map(|&pid| i32::try_from(pid).ok()) {
-        // A process that has ended since is what was wanted.
-        kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
-    }
+    // The agent would wait for itself.
+    let frozen = frozen.filter(|_| !pids.contains(&std::process::id()));
+    kill_each(&pids);
     drop(frozen);
     Ok(was_frozen)
 }
 
+/// The same process by process, and without the agent.
+fn kill_each_below(dir: &Dir) -> Result<bool, FsError> {
+    let was_frozen = thaw_below(dir)?;
+    kill_each(&procs_below(dir)?);
+    Ok(was_frozen)
+}
+
+fn kill_each(pids: &BTreeSet<u32>) {
+    let own = std::process::id();
+    let others = pids.iter().filter(|it| **it != own);
+    for pid in others.filter_map(|&pid| i32::try_from(pid).ok()) {
+        // A process that has ended since is what was wanted.
+        kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+    }
+}
+
+fn holds_agent(dir: &Dir) -> Result<bool, FsError> {
+    Ok(procs_below(dir)?.contains(&std::process::id()))
+}
+
 /// Moves the agent to the root of the hierarchy if it is in `dir` or below. True: it was.
 fn leave(dir: &Dir, root: &Dir) -> Result<bool, FsError> {
-    let own = std::process::id();
-    let is_inside = procs_below(dir)?.contains(&own);
+    let is_inside = holds_agent(dir)?;
     if is_inside {
-        root.write("cgroup.procs", &own.to_string())?;
+        root.write("cgroup.procs", &std::process::id().to_string())?;
     }
     Ok(is_inside)
 }
@@ -726,4 +762,41 @@ fn inherit_cpuset(parent: &Dir, child: &Dir) -> Result<(), FsError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed fixture fails the test")]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::sys::scratch::Scratch;
+
+    /// As of a container that puts the agent back between its leaving and the kill.
+    #[test]
+    fn a_cgroup_that_holds_the_agent_is_killed_without_it() {
+        type Files = &'static [(&'static str, &'static str)];
+        let versions: [Files; 3] = [
+            &[("cgroup.kill", "")],
+            &[("freezer.state", "THAWED"), ("freezer.self_freezing", "0")],
+            &[("cgroup.freeze", "0")],
+        ];
+        for files in versions {
+            let scratch = Scratch::new("captive");
+            let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+            let procs = format!("{}\n{}\n", std::process::id(), other.id());
+            scratch.write("cgroup.procs", &procs);
+            for (file, before) in files {
+                scratch.write(file, before);
+            }
+            let dir = Dir::open(&scratch.path("")).unwrap();
+            kill_below(&dir).unwrap();
+            for (file, before) in files {
+                assert_eq!(dir.read_text(file).unwrap(), *before, "{file}");
+            }
+            let signal = other.wait().unwrap().signal();
+            assert_eq!(signal, Some(9), "it has ended by itself");
+        }
+    }
 }

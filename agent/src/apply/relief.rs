@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use super::cgroupfs::{ApplyError, CgroupWriter, kill_below, procs_below};
+use super::cgroupfs::{ApplyError, CgroupWriter, kill_below, kill_round, procs_below};
 use super::freezer::{self, Freezer};
 use crate::model::cgroup::{Controller, FileKind, FileValue, InterfaceFile};
 use crate::model::cgroup_path::CgroupPath;
@@ -95,12 +95,12 @@ impl ReliefWriter {
             path: path.clone(),
             source,
         };
-        self.writer.leave(path)?;
+        let agent_was_inside = self.writer.leave(path)?;
         let dirs = self.kill_dirs(path).map_err(failed)?;
         let before = self.usage(path);
         let mut signalled = processes(&dirs).map_err(failed)?;
         let large = self.large(&signalled);
-        signal(&dirs).map_err(failed)?;
+        signal(&dirs, kill_round(agent_was_inside)).map_err(failed)?;
         let signalled_after = clock.elapsed();
         let is_released = |it: &&OwnedFd| syscall::process_mrelease(it.as_fd()).is_ok();
         let n_released = large.iter().filter(is_released).count();
@@ -113,7 +113,7 @@ impl ReliefWriter {
                 wait = (wait * 2).min(LONGEST_WAIT);
             } else {
                 signalled.append(&mut left);
-                signal(&dirs).map_err(failed)?;
+                signal(&dirs, kill_below).map_err(failed)?;
             }
             left = processes(&dirs).map_err(failed)?;
         }
@@ -198,8 +198,12 @@ impl ReliefWriter {
         Ok(left == 0)
     }
 
-    /// True when every process has stopped; they go on stopping after that time.
+    /// True when every process has stopped; they go on stopping after that time. False also where the agent was inside:
+    /// who puts it back would have it stopped too, and it would thaw nobody.
     fn freeze(&self, path: &CgroupPath, clock: &Stopwatch) -> Result<bool, ApplyError> {
+        if self.writer.leave(path)? {
+            return Ok(false);
+        }
         let freezer = self.freezer();
         let dir = self.dir_with(path, "freezer", freezer.file)?;
         let failed = |error| write_failed(path, freezer.file, freezer.frozen, error);
@@ -273,24 +277,25 @@ fn write_failed(path: &CgroupPath, file: &str, value: &str, source: FsError) -> 
 
 /// One round of SIGKILL. A hierarchy all of whose processes had it in another is left alone: to freeze
 /// them would only hold them up.
-fn signal(dirs: &[Dir]) -> Result<(), FsError> {
+fn signal(dirs: &[Dir], kill: fn(&Dir) -> Result<bool, FsError>) -> Result<(), FsError> {
     let mut signalled = BTreeSet::new();
     for dir in dirs {
         let mut present = procs_below(dir)?;
         if !present.is_subset(&signalled) {
-            kill_below(dir)?;
+            kill(dir)?;
             signalled.append(&mut present);
         }
     }
     Ok(())
 }
 
-/// Who is in these directories. One that is gone has nobody.
+/// Who is in these directories beside the agent, if somebody has put it there. One that is gone has nobody.
 fn processes(dirs: &[Dir]) -> Result<BTreeSet<u32>, FsError> {
     let mut pids = BTreeSet::new();
     for dir in dirs {
         pids.append(&mut procs_below(dir)?);
     }
+    pids.remove(&std::process::id());
     Ok(pids)
 }
 
