@@ -15,6 +15,9 @@ pub enum RuntimeError {
     /// The same attempt twice; ids are never reused.
     #[error("container {id} is known already")]
     Duplicate { id: ContainerId },
+    /// As [`RuntimeError::Duplicate`], of one whose end was told.
+    #[error("container {id} has ended, and what is stored of it is not removed")]
+    NotForgotten { id: ContainerId },
     /// Not started yet, ended, or never heard of. Normal when a stop and an exit cross.
     #[error("container {id} is not running")]
     NotRunning { id: ContainerId },

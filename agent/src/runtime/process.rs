@@ -166,6 +166,9 @@ impl Runtime for ProcessRuntime {
         };
         {
             let mut state = lock(&self.shared.state);
+            if state.ended.contains(&spec.id) {
+                return Err(RuntimeError::NotForgotten { id: spec.id });
+            }
             if state.knows(&spec.id) {
                 return Err(RuntimeError::Duplicate { id: spec.id });
             }

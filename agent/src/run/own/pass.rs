@@ -18,7 +18,7 @@ use crate::apply::{checkpoint, host_path};
 use crate::decide::cgroup_files::{WeightMap, files_for};
 use crate::decide::cgroup_plan::plan_cgroups;
 use crate::decide::cpusets::pod_pinning;
-use crate::decide::lifecycle::{PodView, decide_pod};
+use crate::decide::lifecycle::{PodView, decide_pod, spec_hash};
 use crate::decide::pod_resources::reduced_cpu;
 use crate::decide::qos_cgroups::tiers;
 use crate::model::attribution::{Level, Owner};
@@ -505,7 +505,7 @@ impl Loop {
         }
         if let Err(error) = self.runtime.start(spec) {
             let message = crate::observe::chain(&error);
-            // One of this id may run: its cgroup stays, and the runtime tells of its end.
+            // It runs: its cgroup stays, and the runtime tells of its end.
             if let RuntimeError::Duplicate { .. } = error {
                 self.hold_start(uid, container, message, clock::boottime());
                 return Ok(());
@@ -577,6 +577,14 @@ impl Loop {
             return;
         };
         let action = entry.start_action(container);
+        // The next try is of the definition that there is by then.
+        let hash = {
+            let mut all = entry.state.pod.all_containers();
+            all.find(|it| it.name == container).map(spec_hash)
+        };
+        if let Some(status) = entry.state.container_mut(container) {
+            status.spec_hash = hash.or(status.spec_hash.take());
+        }
         let instance = entry.instances.get_mut(container);
         let (Some(action), Some(instance)) = (action, instance) else {
             return;

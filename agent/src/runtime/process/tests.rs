@@ -218,6 +218,10 @@ fn a_signal_goes_to_a_running_container_only() {
     ));
     it.runtime.signal(&id, Signal::TERM).unwrap();
     assert_eq!(it.exited(), signal(15));
+    assert!(matches!(
+        it.runtime.start(spec(dir.0.directory(), "c", &["true"])),
+        Err(RuntimeError::NotForgotten { .. })
+    ));
     assert!(not_running(it.runtime.signal(&id, Signal::TERM)));
 }
 
