@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use ballast::model::kernel::effective_mask;
 use ballast::model::record::OomScope;
 use ballast::model::status::{ContainerEntry, ProgramState, Status};
-use ballast_tests::agent::Agent;
+use ballast_tests::agent::{Agent, hog};
 use ballast_tests::cgroup;
 use ballast_tests::kube::{Driver, KubeContainer, KubeTree, Naming};
 use ballast_tests::scrape::{free_address, text};
@@ -123,7 +123,7 @@ fn with_the_capabilities_for_programs_alone_kills_are_told() -> Result<()> {
 fn in_a_cgroup_namespace_of_its_own_everything_is_told() -> Result<()> {
     let change = |tree: &KubeTree, agent: &mut Agent| {
         let home = tree.pod(STATIC_UID)?.container(Naming::Containerd, 505)?;
-        let script = format!("{}exec unshare --cgroup \"$@\"", home.joins());
+        let script = format!("{}exec {} own-namespaces \"$@\"", home.joins(), hog()?);
         agent.starter = ["sh", "-ec", &script, "sh"].map(str::to_owned).to_vec();
         Ok(())
     };
