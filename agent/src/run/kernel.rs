@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::mem;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
@@ -498,21 +497,20 @@ impl Listener {
             return;
         };
         let watched = self.streams.watch(remade.root);
-        let failed_before = mem::replace(&mut self.fails_to_follow, watched.is_err());
-        let followed = match &remade.device_directory {
-            Some(directory) if watched.is_ok() => {
-                self.streams.attach_device_counter(directory.as_fd())
-            }
-            _ => watched,
-        };
+        let is_watched = watched.is_ok();
+        let followed = watched.and_then(|()| match &remade.device_directory {
+            Some(directory) => self.streams.attach_device_counter(directory.as_fd()),
+            None => Ok(()),
+        });
         if let Err(error) = followed {
-            if !(failed_before && self.fails_to_follow) {
+            if is_watched || !self.fails_to_follow {
                 let error = crate::observe::chain(&error);
                 tracing::warn!(error, "follow the cgroup of all pods");
             }
             self.metrics.source_error(Source::Bpf, SourceFault::Io);
         }
-        if self.fails_to_follow {
+        self.fails_to_follow = !is_watched;
+        if !is_watched {
             self.shared.follow_later(remade);
         }
     }

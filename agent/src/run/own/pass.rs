@@ -576,15 +576,14 @@ impl Loop {
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
         };
-        let action = entry.start_action(container);
         // The next try is of the definition that there is by then.
-        let hash = {
-            let mut all = entry.state.pod.all_containers();
-            all.find(|it| it.name == container).map(spec_hash)
-        };
-        if let Some(status) = entry.state.container_mut(container) {
-            status.spec_hash = hash.or(status.spec_hash.take());
+        let mut all = entry.state.pod.all_containers();
+        let hash = all.find(|it| it.name == container).map(spec_hash);
+        drop(all);
+        if let Some((status, hash)) = entry.state.container_mut(container).zip(hash) {
+            status.spec_hash = Some(hash);
         }
+        let action = entry.start_action(container);
         let instance = entry.instances.get_mut(container);
         let (Some(action), Some(instance)) = (action, instance) else {
             return;
