@@ -55,9 +55,7 @@ impl Mounted {
             exec \"$@\"",
             directory.display()
         );
-        agent.starter = ["unshare", "-m", "sh", "-ec", &script, "sh"]
-            .map(str::to_owned)
-            .to_vec();
+        agent.start_by(&["unshare", "-m"], &script);
         let address = way.address();
         agent.environment.extend([
             ("KUBERNETES_SERVICE_HOST", address.ip().to_string()),

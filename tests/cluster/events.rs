@@ -9,7 +9,7 @@ use ballast::model::api_server::EventsStatus;
 use ballast::model::status::PodEntry;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup::kernel_kills;
-use ballast_tests::cluster::{NAME, Namespace, asking, pod_spec, text};
+use ballast_tests::cluster::{NAME, Namespace, asking, text};
 use ballast_tests::kube::KubeContainer;
 use ballast_tests::scratch::{Scratch, own_name};
 use ballast_tests::wait::{patience, until, until_within};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::kills::stays;
 use super::neighbours::told;
-use super::workloads::pods_of;
+use super::workloads::{controller, pods_of};
 
 fn events_status(agent: &Agent) -> Result<EventsStatus> {
     let status = agent.status()?.node.api_server.context("it is asked")?;
@@ -113,22 +113,11 @@ fn kills_in_all_pods_of_a_full_node_are_told_by_few_events() -> Result<()> {
     let (agent, _way) = asking("cluster-full")?;
     let namespace = Namespace::new("full")?;
     let gate = Gate::new()?;
-    let mut spec = pod_spec(
-        "read it < /gate/fifo; tail /dev/zero; exec sleep 3600",
-        "32Mi",
-        "Always",
-    );
-    gate.mount(&mut spec);
-    namespace.create(&json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "full"},
-        "spec": {
-            "replicas": N,
-            "selector": {"matchLabels": {"app": "full"}},
-            "template": {"metadata": {"labels": {"app": "full"}}, "spec": spec},
-        },
-    }))?;
+    let script = "read it < /gate/fifo; tail /dev/zero; exec sleep 3600";
+    let mut deployment = controller("Deployment", "full", script);
+    deployment["spec"]["replicas"] = json!(N);
+    gate.mount(&mut deployment["spec"]["template"]["spec"]);
+    namespace.create(&deployment)?;
     let is_named = |it: &&PodEntry| {
         let workload = it.workload.as_ref();
         it.containers.len() == 1

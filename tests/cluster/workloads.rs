@@ -20,7 +20,7 @@ fn template(name: &str, script: &str, restart: &str) -> Value {
     })
 }
 
-fn controller(kind: &str, name: &str, script: &str) -> Value {
+pub(super) fn controller(kind: &str, name: &str, script: &str) -> Value {
     let selector = json!({"matchLabels": {"app": name}});
     let template = |restart| template(name, script, restart);
     let (version, spec) = match kind {

@@ -240,8 +240,7 @@ fn pins_that_would_end_with_a_container_are_not_made() -> Result<()> {
         ("mount -o remount,bind,ro /sys/fs/bpf", read_only),
     ] {
         let script = format!("{mounts} && exec \"$@\"");
-        let container = ["unshare", "-m", "sh", "-ec", &script, "sh"];
-        agent.starter = container.map(str::to_owned).to_vec();
+        agent.start_by(&["unshare", "-m"], &script);
         agent.start()?;
         let is_told = |status: &Status| status.node.ebpf.not_pinned.is_some();
         let status = agent.wait("it is told", is_told)?;

@@ -154,9 +154,7 @@ fn a_pod_of_the_longest_name_runs_and_goes() -> Result<()> {
 fn an_agent_that_takes_no_clients_is_said_to_be_busy() -> Result<()> {
     let mut agent = Agent::new("busy")?;
     let script = "echo 8 > /proc/sys/net/core/somaxconn; exec \"$@\"";
-    agent.starter = ["unshare", "-n", "sh", "-ec", script, "sh"]
-        .map(str::to_owned)
-        .to_vec();
+    agent.start_by(&["unshare", "-n"], script);
     agent.start()?;
     let pid = Pid::from_raw(i32::try_from(agent.pid().context("it runs")?)?);
     kill(pid, Signal::SIGSTOP)?;

@@ -221,6 +221,13 @@ impl Agent {
         Ok(path)
     }
 
+    /// The agent is started by a shell script, which `words` start and which becomes it by `exec "$@"`.
+    pub fn start_by(&mut self, words: &[&str], script: &str) {
+        let shell = ["sh", "-ec", script, "sh"];
+        let all = words.iter().chain(&shell);
+        self.starter = all.map(|it| (*it).to_owned()).collect();
+    }
+
     /// Starts the agent and waits until it answers on its socket.
     pub fn start(&mut self) -> Result<()> {
         self.spawn()?;

@@ -260,8 +260,7 @@ fn host_names_need_no_library_of_the_host() -> Result<()> {
     let by_name = by_address.replace("127.0.0.1", "api.test");
     assert_ne!(by_name, by_address);
     fs::write(&kubeconfig, by_name)?;
-    let starter = ["unshare", "-m", "sh", "-ec", script, "sh"];
-    agent.starter = starter.map(str::to_owned).to_vec();
+    agent.start_by(&["unshare", "-m"], script);
     agent.start()?;
     agent.wait("it is followed", is_followed)?;
     Ok(())

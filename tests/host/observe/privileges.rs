@@ -124,7 +124,7 @@ fn in_a_cgroup_namespace_of_its_own_everything_is_told() -> Result<()> {
     let change = |tree: &KubeTree, agent: &mut Agent| {
         let home = tree.pod(STATIC_UID)?.container(Naming::Containerd, 505)?;
         let script = format!("{}exec {} own-namespaces \"$@\"", home.joins(), hog()?);
-        agent.starter = ["sh", "-ec", &script, "sh"].map(str::to_owned).to_vec();
+        agent.start_by(&[], &script);
         Ok(())
     };
     check("namespace", change, |pid| {
