@@ -893,6 +893,15 @@ fn kubelet(facts: &FactSheet, is_own: bool) -> CheckItem {
             CheckItem::ok(NAME, found)
         };
     }
+    if found.pods_left > 0 {
+        let n = found.pods_left;
+        return CheckItem::degraded(
+            NAME,
+            format!("not running; {n} of its pods run on"),
+            "a pod of them that is given here too runs twice, unless its manifest has the UID of the other",
+        )
+        .with_remedy("end them by their runtime (crictl stopp, crictl rmp), or set mode to observe");
+    }
     if !is_own && facts.namespaces.is_initial_pid == Some(false) {
         return unknown(NAME, "none can be seen from a PID namespace of its own");
     }

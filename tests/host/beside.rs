@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use ballast_tests::agent::{Agent, hog};
+use ballast_tests::kube::{Driver, KubeTree, Naming};
 use ballast_tests::manifest::{Container, Manifest};
 use ballast_tests::wait::{until, wait_for};
 use ballast_tests::{cgroup, scrape};
@@ -340,6 +341,50 @@ fn a_lost_state_directory_doubles_and_kills_nothing() -> Result<()> {
     nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL)?;
     let after = agent.wait_pod("pod", "runs", is_running)?;
     assert!(pid_of(&after, "app").is_some_and(|it| it != pid));
+    Ok(())
+}
+
+/// A kubelet with the systemd driver is stopped, and its containers run on: none runs a second time, none is ended,
+/// and the pod begins when its container has ended.
+#[cfg_attr(feature = "privileged", test)]
+fn pods_that_a_kubelet_has_left_do_not_run_twice() -> Result<()> {
+    let uid = "6f1e2d3c-0b1a-4958-8776-a5b4c3d2e1f0";
+    let tree = KubeTree::new("left", Driver::Systemd)?;
+    let theirs = tree.pod(uid)?;
+    let container = theirs.container(Naming::Containerd, 1)?;
+    let program = container.run_on_host("sleep 3600")?;
+    let mut agent = Agent::new("heir")?.with_quick_passes();
+    agent.cgroup_root = tree.root.trim_end_matches(".slice").to_owned();
+    agent.metrics = scrape::free_address()?;
+    let said = String::from_utf8(agent.check_command()?.output()?.stdout)?;
+    assert!(said.contains("1 of its pods run on"), "{said}");
+
+    agent.start()?;
+    agent.put(&pod().with_uid(uid))?;
+    agent.put(&Manifest::new("own").container(Container::idle("app")))?;
+    agent.wait_pod("own", "runs", is_running)?;
+    agent.wait_pod("pod", "says what it waits for", |it| {
+        let message = it.message.as_deref().unwrap_or_default();
+        it.reason.as_deref() == Some("Blocked") && message.contains(&theirs.path)
+    })?;
+    agent.wait_full_passes(3)?;
+    assert!(is_alive(program.id()) && cgroup::dir_of("memory", &container.path).exists());
+    let told = agent.events("node")?;
+    let told = told
+        .iter()
+        .filter(|it| it.event.reason == "UnknownPodCgroup");
+    let told: Vec<&str> = told.map(|it| it.event.message.as_str()).collect();
+    assert!(
+        matches!(told[..], [it] if it.contains(&theirs.path)),
+        "{told:#?}"
+    );
+    let page = scrape::text(&agent.metrics, "/metrics")?;
+    assert!(page.contains("\nballast_unknown_cgroups 1\n"), "{page}");
+
+    drop(program);
+    container.kill();
+    container.remove();
+    agent.wait_pod("pod", "runs", is_running)?;
     Ok(())
 }
 

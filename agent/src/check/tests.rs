@@ -187,7 +187,7 @@ fn a_threshold_that_kubelets_formula_cannot_meet_is_told() {
 fn each_missing_thing_changes_its_own_item() {
     let own = config(OWN, "");
     type Take = fn(&mut FactSheet);
-    let rows: [(&str, CheckLevel, Take); 26] = [
+    let rows: [(&str, CheckLevel, Take); 27] = [
         ("kernel", CheckLevel::Degraded, |it| it.kernel = None),
         ("kernel", CheckLevel::Degraded, |it| {
             it.kernel = Some(KernelVersion::new(5, 7));
@@ -253,6 +253,9 @@ fn each_missing_thing_changes_its_own_item() {
         }),
         ("kubelet", CheckLevel::Degraded, |it| {
             it.kubelet.is_port_taken = true;
+        }),
+        ("kubelet", CheckLevel::Degraded, |it| {
+            it.kubelet.pods_left = 3;
         }),
         ("agent", CheckLevel::Degraded, |it| {
             it.agent = AgentPresence::Running;

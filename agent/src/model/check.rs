@@ -213,6 +213,10 @@ pub struct KubeletFacts {
     pub is_port_taken: bool,
     /// `/var/lib/kubelet/config.yaml` is there: installed, running or not.
     pub is_configured: bool,
+    /// Pods below the configured `cgroupRoot`, of either driver, that a kubelet has started and that run. Looked for
+    /// where the agent would run pods itself.
+    #[serde(default)]
+    pub pods_left: usize,
 }
 
 /// Whether another agent serves the configured socket.

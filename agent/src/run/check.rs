@@ -1,6 +1,6 @@
 //! `ballast check`: gathers what the pure report is made from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{RunError, observe};
@@ -10,6 +10,7 @@ use crate::config::{Compat, Config, KubeletConfig, Mode};
 use crate::decide::cgroup_files::FileRules;
 use crate::decide::device_access::device_access;
 use crate::decide::reserved::{ReservedCgroup, reserved_cgroups};
+use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::check::{
     BPFFS, Bpffs, CgroupDetection, CheckReport, FactSheet, KubeletSettingsFacts, ProgramCheck,
     ReservedCgroupFacts,
@@ -17,6 +18,7 @@ use crate::model::check::{
 use crate::model::mounts::CgroupFacts;
 use crate::sources::bpf::{self, LoadOptions, ProgramReport, ProgramState, Stream, Streams};
 use crate::sources::cgroupfs::CgroupReader;
+use crate::sources::kube_tree::pods_of_kubelet;
 use crate::sources::mounts::open_trees;
 use crate::sources::probe;
 use crate::sys::{Root, page_size};
@@ -65,6 +67,7 @@ fn facts(config: &Config) -> FactSheet {
     }
     if let (Mode::Own(own), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups) {
         facts.reserved_cgroups = reserved_facts(&config.kubelet, own.compat, found);
+        facts.kubelet.pods_left = count_pods_left(&config.kubelet.cgroup_root, found);
     }
     if let (Mode::Observe(settings), CgroupDetection::Found(found)) = (&config.mode, &facts.cgroups)
     {
@@ -73,6 +76,17 @@ fn facts(config: &Config) -> FactSheet {
         facts.kubelet_settings = kubelet;
     }
     facts
+}
+
+/// 0 where the hierarchies cannot be looked at, which is told elsewhere.
+fn count_pods_left(root: &CgroupName, found: &CgroupFacts) -> usize {
+    let Ok(trees) = open_trees(&Root::host(), &found.layout) else {
+        return 0;
+    };
+    let reader = CgroupReader::new(Arc::new(trees), BTreeSet::new(), page_size());
+    let drivers = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd];
+    let pods = drivers.map(|it| pods_of_kubelet(&reader, root, it).unwrap_or_default());
+    pods.iter().map(BTreeMap::len).sum()
 }
 
 /// Which of the cgroups that are to be limited are there, with the files to do it. None, where the

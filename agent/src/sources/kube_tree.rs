@@ -3,15 +3,17 @@
 //! Goes by names alone (`model::kube_cgroup`), in the hierarchy that memory is accounted in, and never
 //! deeper than containers: what those make below their own is theirs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nix::libc::EACCES;
 
 use crate::model::attribution::{Level, Owner};
-use crate::model::cgroup_name::CgroupDriver;
+use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::event::{CgroupId, CgroupLineage};
 use crate::model::kube_cgroup::{KubeLevel, is_slice_of_services, parse};
+use crate::model::pod::PodUid;
+use crate::sources::cgroupfs::CgroupReader;
 use crate::sys::{Dir, FsError, Tree, Trees};
 
 /// Every cgroup below which a kubelet has its `kubepods`, whatever the driver: of those that are at most one
@@ -134,6 +136,42 @@ pub fn walk(
         walk_below(&dir, root, root, found)?;
     }
     walk_misplaced(&memory.dir, root, found)
+}
+
+/// The pods that a kubelet with this driver has started below `root`, its `cgroupRoot`, and in which somebody runs, also
+/// while it is down; with the cgroups that they run in. With the names of cgroupfs a container of a runtime tells them
+/// from those of an agent.
+pub fn pods_of_kubelet(
+    reader: &CgroupReader,
+    root: &CgroupName,
+    driver: CgroupDriver,
+) -> Result<BTreeMap<PodUid, BTreeSet<CgroupPath>>, FsError> {
+    let mut pods = BTreeMap::<_, BTreeSet<_>>::new();
+    let Some(memory) = memory(reader.trees()) else {
+        return Ok(pods);
+    };
+    let (kubepods, root) = (CgroupName::kubepods(root).at(driver), root.at(driver));
+    let mut found = |_, Owner { level, path }: Owner| {
+        let (uid, path) = match (level, driver) {
+            (Level::Pod { uid, .. }, CgroupDriver::Systemd) => (uid, Some(path)),
+            (Level::Container { uid, .. }, CgroupDriver::Cgroupfs) => (uid, path.parent()),
+            (Level::Container { uid, .. }, CgroupDriver::Systemd) => (uid, Some(path)),
+            _ => return,
+        };
+        pods.entry(uid).or_default().extend(path);
+    };
+    if let Some(dir) = descend(memory, &kubepods)? {
+        walk_below(&dir, &kubepods, &root, &mut found)?;
+    }
+    if driver == CgroupDriver::Systemd {
+        walk_misplaced(&memory.dir, &root, &mut found)?;
+    }
+    for cgroups in pods.values_mut() {
+        // Who cannot be looked at may run.
+        cgroups.retain(|it| reader.pids(it).map_or(true, |it| !it.is_empty()));
+    }
+    pods.retain(|_, cgroups| !cgroups.is_empty());
+    Ok(pods)
 }
 
 /// Where a cgroup lies among those of pods.
@@ -328,6 +366,8 @@ fn id_of(dir: &Dir, name: &str) -> Result<Option<CgroupId>, FsError> {
 )]
 mod tests {
     use std::fs;
+    use std::path::Path;
+    use std::sync::Arc;
 
     use super::*;
     use crate::sys::scratch::Scratch;
@@ -388,6 +428,48 @@ mod tests {
         let expected = ["/", "/a.slice/a-b.slice", "/kind", "/kubelet.slice"];
         assert_eq!(node.roots(), expected);
         assert_eq!(Node::new("none", &[]).roots(), [""; 0]);
+    }
+
+    #[test]
+    fn pods_of_a_kubelet_are_those_that_run_as_its_runtime_has_them() {
+        let class = "a.slice/a-kubepods.slice/a-kubepods-besteffort.slice";
+        let slice = |uid: &str| format!("{class}/a-kubepods-besteffort-pod{uid}.slice");
+        let misplaced =
+            format!("system.slice/a-kubepods-besteffort-podm.slice:cri-containerd:{ID}");
+        let runs = [
+            format!("a/kubepods/podruns/{ID}"),
+            // Of an agent of this project.
+            "a/kubepods/burstable/podown/app-0-5f1c9a4e7b2d".into(),
+            format!("{}/cri-containerd-{ID}.scope", slice("1_2")),
+            // Of a runtime with ids of its own.
+            format!("{}/kata_1.scope", slice("kata")),
+            misplaced.clone(),
+            format!("kubepods/podother/{ID}"),
+        ];
+        let ended = ["a/kubepods/burstable/podover".into(), slice("over")];
+        let node = Node::new("left", &[&runs[..], &ended].concat());
+        for it in runs {
+            let procs = Path::new(&it).join("cgroup.procs");
+            fs::write(node.0.path(procs), "7\n").unwrap();
+        }
+        let reader = CgroupReader::new(Arc::new(node.trees()), BTreeSet::new(), 4096);
+        let root = CgroupName::new(["a"]).unwrap();
+        let found = |driver| {
+            let found = pods_of_kubelet(&reader, &root, driver).unwrap();
+            let found = found.into_iter().flat_map(|(uid, cgroups)| {
+                let cgroups = cgroups.into_iter();
+                cgroups.map(move |it| format!("{uid} {it}"))
+            });
+            found.collect::<Vec<_>>()
+        };
+        assert_eq!(found(CgroupDriver::Cgroupfs), ["runs /a/kubepods/podruns"]);
+        let expected = [
+            format!("1-2 /{}", slice("1_2")),
+            format!("1-2 /{}/cri-containerd-{ID}.scope", slice("1_2")),
+            format!("kata /{}", slice("kata")),
+            format!("m /{misplaced}"),
+        ];
+        assert_eq!(found(CgroupDriver::Systemd), expected);
     }
 
     #[test]

@@ -212,6 +212,7 @@ fn kubelet(root: &Root) -> KubeletFacts {
         processes: processes.map(|it| (it.pid, it.name)).collect(),
         is_port_taken,
         is_configured: root.exists("/var/lib/kubelet/config.yaml"),
+        pods_left: 0,
     }
 }
 

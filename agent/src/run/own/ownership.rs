@@ -13,9 +13,11 @@ use super::pods::PodEntry;
 use crate::apply::checkpoint;
 use crate::decide::strangers::never_lower;
 use crate::model::cgroup::{DesiredCgroup, ObservedCgroup};
-use crate::model::cgroup_name::{CgroupName, POD_PREFIX};
+use crate::model::cgroup_name::{CgroupDriver, CgroupName, POD_PREFIX};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::pod::PodUid;
+use crate::sources::cgroupfs::CgroupReader;
+use crate::sources::kube_tree::pods_of_kubelet;
 use crate::sys::{FsError, Root};
 
 /// See the module.
@@ -27,7 +29,10 @@ pub(super) struct Ownership {
     /// Pod cgroups of others, as they were found last.
     unknown: BTreeSet<CgroupPath>,
     /// The same, as the last full pass has found them.
-    strangers: BTreeSet<CgroupPath>,
+    strangers: BTreeMap<CgroupPath, PodUid>,
+    /// Where pods run that a kubelet with the systemd driver has started, as the last full pass has found them. This
+    /// agent makes nothing there.
+    of_kubelet: BTreeMap<PodUid, BTreeSet<CgroupPath>>,
     /// What stays above what is wanted because of them, once told.
     spared: BTreeSet<(CgroupPath, String)>,
 }
@@ -96,21 +101,19 @@ impl Loop {
         if self.ownership.has(uid) && is_known || entry.state.deletion.is_some() {
             return false;
         }
-        let cgroup = &entry.cgroup;
-        let why = match self.node.reader.pids(&entry.cgroup) {
-            Ok(pids) if pids.is_empty() => {
-                entry.occupied = None;
-                return false;
-            }
-            Ok(pids) => {
-                let pids: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
-                format!(
-                    "waits: cgroup {cgroup} is there already, and processes that this agent has not \
-                     started run in it ({}); end them, or set pods.removeUnknownCgroups",
-                    pids.join(", ")
-                )
-            }
-            Err(error) => format!("waits: cgroup {cgroup}: {}", crate::observe::chain(&error)),
+        let strangers = self.ownership.strangers.iter();
+        let by_another_class = strangers.filter(|(_, it)| *it == uid).map(|(it, _)| it);
+        let below = std::iter::once(&entry.cgroup).chain(by_another_class);
+        let below = below.map(|it| (it, "end them, or set pods.removeUnknownCgroups"));
+        let of_kubelet = self.ownership.of_kubelet.get(uid).into_iter().flatten();
+        let of_kubelet =
+            of_kubelet.map(|it| (it, "they are of a kubelet; end the pod by its runtime"));
+        let reader = &self.node.reader;
+        let mut places = below.chain(of_kubelet);
+        let why = places.find_map(|(cgroup, remedy)| why_occupied(reader, cgroup, remedy));
+        let Some(why) = why else {
+            entry.occupied = None;
+            return false;
         };
         self.told.waits(&entry.pod_ref, &mut entry.occupied, why);
         true
@@ -138,11 +141,21 @@ impl Loop {
         }
     }
 
-    /// Finds the pod cgroups of others.
+    /// Finds the pod cgroups of others, and those of a kubelet that lie elsewhere.
     pub(super) fn look_for_strangers(&mut self) {
         let mut strangers = self.pod_cgroups_there();
         strangers.retain(|(_, uid)| !self.ownership.has(uid));
-        self.ownership.strangers = strangers.into_iter().map(|(pod, _)| pod).collect();
+        self.ownership.strangers = strangers.into_iter().collect();
+        let root = &self.config.kubelet.cgroup_root;
+        match pods_of_kubelet(&self.node.reader, root, CgroupDriver::Systemd) {
+            Ok(pods) => self.ownership.of_kubelet = pods,
+            Err(error) => {
+                tracing::warn!(
+                    error = crate::observe::chain(&error),
+                    "list pods of a kubelet"
+                );
+            }
+        }
     }
 
     /// Nothing of a cgroup of the node is lowered while it holds pods of others, whose manager may be away for a
@@ -155,7 +168,7 @@ impl Loop {
         let mut spared = BTreeSet::new();
         for cgroup in wanted {
             let path = cgroup.path.clone();
-            let mut strangers = self.ownership.strangers.iter();
+            let mut strangers = self.ownership.strangers.keys();
             let holds_some = strangers.any(|it| it.below(&path).is_some());
             if !holds_some || !self.hands.is_node_level(&path) {
                 continue;
@@ -224,6 +237,13 @@ impl Loop {
         for pod in unknown.difference(&self.ownership.unknown) {
             self.told.unknown_cgroup(pod);
         }
+        let of_kubelet = self.ownership.of_kubelet.values();
+        for cgroup in of_kubelet.filter_map(BTreeSet::first) {
+            if !self.ownership.unknown.contains(cgroup) {
+                self.told.pod_of_kubelet(cgroup);
+            }
+            unknown.insert(cgroup.clone());
+        }
         self.metrics.set_unknown_cgroups(unknown.len());
         self.ownership.unknown = unknown;
     }
@@ -266,6 +286,25 @@ impl Loop {
                 Vec::new()
             }
         }
+    }
+}
+
+/// Why nothing is started for a pod that has this cgroup. `None`: nobody runs in it.
+fn why_occupied(reader: &CgroupReader, cgroup: &CgroupPath, remedy: &str) -> Option<String> {
+    match reader.pids(cgroup) {
+        Ok(pids) if pids.is_empty() => None,
+        Ok(pids) => {
+            let pids: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
+            let pids = pids.join(", ");
+            Some(format!(
+                "waits: cgroup {cgroup} is there already, and processes that this agent has not \
+                 started run in it ({pids}); {remedy}"
+            ))
+        }
+        Err(error) => Some(format!(
+            "waits: cgroup {cgroup}: {}",
+            crate::observe::chain(&error)
+        )),
     }
 }
 

@@ -504,6 +504,16 @@ impl Told {
         );
     }
 
+    pub(super) fn pod_of_kubelet(&self, path: &CgroupPath) {
+        self.node(
+            "UnknownPodCgroup",
+            format!(
+                "cgroup {path} is of a pod that a kubelet with the systemd driver has started; it is left as it is, \
+                 and ends by its runtime"
+            ),
+        );
+    }
+
     pub(super) fn spared(&self, path: &CgroupPath, kept: &Kept) {
         self.node(
             "LimitKept",
