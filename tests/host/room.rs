@@ -199,6 +199,44 @@ fn the_higher_priority_comes_first() -> Result<()> {
     Ok(())
 }
 
+/// Who waits is before who comes, also between two full passes.
+#[cfg_attr(feature = "privileged", test)]
+fn a_pod_that_comes_does_not_pass_one_that_waits() -> Result<()> {
+    let mut agent = Agent::new("queue")?.with_memory(256, 64)?;
+    agent.start()?;
+    let wants = |name: &str| always(name, json!({"memory": "100Mi"}));
+    agent.put(&wants("first"))?;
+    agent.wait_pod("first", "runs", is_running)?;
+    refusal(&agent, &wants("second"), "OutOfmemory")?;
+    agent.remove_pod("first")?;
+    agent.wait("the first is gone", |it| {
+        it.pods.iter().all(|it| it.name != "first")
+    })?;
+    agent.put(&wants("late"))?;
+    agent.wait_pod("second", "runs", is_running)?;
+    agent.wait_pod("late", "is refused", is_refused("OutOfmemory"))?;
+    Ok(())
+}
+
+/// A critical pod for which too little could be freed is let in once enough can.
+#[cfg_attr(feature = "privileged", test)]
+fn a_refused_critical_pod_makes_room_when_it_can() -> Result<()> {
+    let mut agent = Agent::new("critical-later")?.with_memory(256, 64)?;
+    agent.start()?;
+    let wants = |name: &str, mib: u32| always(name, json!({"memory": format!("{mib}Mi")}));
+    let critical = |pod: Manifest| pod.with("priorityClassName", json!("system-node-critical"));
+    agent.put(&critical(wants("first", 100)))?;
+    agent.put(&wants("plain", 60))?;
+    for name in ["first", "plain"] {
+        agent.wait_pod(name, "runs", is_running)?;
+    }
+    refusal(&agent, &critical(wants("second", 150)), "OutOfmemory")?;
+    agent.remove_pod("first")?;
+    agent.wait_pod("second", "runs", is_running)?;
+    agent.wait_pod("plain", "has ended for it", is_refused("Preempting"))?;
+    Ok(())
+}
+
 /// A node that is made smaller, or whose reservations grow, keeps what runs on it.
 #[cfg_attr(feature = "privileged", test)]
 fn pods_are_counted_and_those_that_run_are_never_refused() -> Result<()> {

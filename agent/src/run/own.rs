@@ -503,10 +503,12 @@ impl Loop {
             self.pass(scope);
             let reads_again = std::mem::take(&mut self.reads_again);
             let has_room = std::mem::take(&mut self.has_room);
-            if reads_again {
+            // Who has waited for it is before who comes after this pass.
+            let begins_anew = has_room && self.return_refused(now) || reads_again;
+            if begins_anew {
                 self.read_manifests();
             }
-            if reads_again || has_room && self.pods.values().any(|it| it.waits_for_room) {
+            if begins_anew || has_room && self.pods.values().any(|it| it.waits_for_room) {
                 self.pass(Scope::Dirty);
             }
             self.shared.set_emptying(self.removals.is_emptying());

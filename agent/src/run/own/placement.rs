@@ -425,29 +425,14 @@ impl Loop {
         let Some(entry) = self.pods.get(uid) else {
             return Room::Is;
         };
-        let (pod, by) = (&entry.state.pod, &entry.pod_ref);
-        let compat = self.own.compat;
-        let stays =
-            |it: &&PodEntry| it.is_active() && it.aside.is_none() && it.state.ending().is_none();
-        let mut staying: Vec<&PodEntry> = self.pods.values().filter(stays).collect();
-        staying.sort_by_key(|it| it.state.accepted_at);
-        let staying: Vec<&Pod> = staying.iter().map(|it| &it.state.pod).collect();
-        let node_info = NodeInfo::new(self.node_without_pods(), staying.iter().copied());
-        let mut node_info = node_info;
-        self.take_for_waiting(&mut node_info, Some(uid));
-        let failures = node_info.failures(pod, None);
-        let Some(first) = failures.first() else {
-            return Room::Comes("waits until pods that end have made room".to_owned());
-        };
-        let found = resolve(pod, &failures, staying, compat);
-        let victims = match found {
-            Ok(victims) => victims,
-            Err(rejection) if compat == Compat::Kubelet => {
-                return Room::IsNot(rejection.refusal());
+        let (resource, victims) = match self.victims_for(entry) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                return Room::Comes("waits until pods that end have made room".to_owned());
             }
-            // What it lacks says more.
-            Err(_) => return Room::IsNot(first.refusal()),
+            Err(refusal) => return Room::IsNot(refusal),
         };
+        let by = &entry.pod_ref;
         let names: Vec<String> = victims.iter().map(|it| it.full_name()).collect();
         let at = clock::boottime();
         let eviction = |victim: &Pod| Eviction {
@@ -468,14 +453,39 @@ impl Loop {
             conditions: BTreeSet::new(),
         };
         let evictions: Vec<Eviction> = victims.into_iter().map(eviction).collect();
-        let Failure::InsufficientResource(short) = first else {
-            return Room::IsNot(first.refusal());
-        };
         for eviction in evictions {
             self.evict(eviction);
-            self.metrics.pod_preempted(&short.resource);
+            self.metrics.pod_preempted(&resource);
         }
         Room::Comes(format!("waits until room is made by {}", names.join(", ")))
+    }
+
+    /// What a critical pod lacks, and who would end for it. `None`: those that end already make enough room.
+    pub(super) fn victims_for(
+        &self,
+        entry: &PodEntry,
+    ) -> Result<Option<(String, Vec<&Pod>)>, Refusal> {
+        let (pod, compat) = (&entry.state.pod, self.own.compat);
+        let stays =
+            |it: &&PodEntry| it.is_active() && it.aside.is_none() && it.state.ending().is_none();
+        let mut staying: Vec<&PodEntry> = self.pods.values().filter(stays).collect();
+        staying.sort_by_key(|it| it.state.accepted_at);
+        let staying: Vec<&Pod> = staying.iter().map(|it| &it.state.pod).collect();
+        let mut node_info = NodeInfo::new(self.node_without_pods(), staying.iter().copied());
+        self.take_for_waiting(&mut node_info, Some(entry.uid()));
+        let failures = node_info.failures(pod, None);
+        let Some(first) = failures.first() else {
+            return Ok(None);
+        };
+        let victims = resolve(pod, &failures, staying, compat).map_err(|it| match compat {
+            Compat::Kubelet => it.refusal(),
+            // What it lacks says more.
+            Compat::Ballast => first.refusal(),
+        })?;
+        match first {
+            Failure::InsufficientResource(short) => Ok(Some((short.resource.clone(), victims))),
+            _ => Err(first.refusal()),
+        }
     }
 
     /// The node with what those pods take of it that are in. Linear in their number.

@@ -56,6 +56,11 @@ impl Loop {
                 self.metrics.pod_returned();
             }
         }
+        self.return_refused(now);
+    }
+
+    /// The same for refused pods alone. True: some begin anew.
+    pub(super) fn return_refused(&mut self, now: Duration) -> bool {
         let pods = &self.pods;
         self.tries.0.retain(|uid, _| {
             let entry = pods.get(uid);
@@ -64,12 +69,15 @@ impl Loop {
                 it.state.admission != Admission::Admitted || it.state.eviction.is_some()
             })
         });
+        let mut begin = false;
         for uid in self.refused_to_return(now) {
             if let Some(pod_ref) = self.begin_anew(&uid, now) {
                 self.told.refused_returns(&pod_ref);
                 self.tries.tried(&uid, now);
+                begin = true;
             }
         }
+        begin
     }
 
     fn evicted_to_return(&self, now: Duration) -> Vec<PodUid> {
@@ -91,7 +99,7 @@ impl Loop {
         due.map(|it| it.uid().clone()).collect()
     }
 
-    /// Those that would be let in now, one after the other.
+    /// Those that would be let in now, one after the other, or for which room would be made.
     fn refused_to_return(&self, now: Duration) -> Vec<PodUid> {
         let is_due = |it: &&PodEntry| {
             is_to_be_tried(it) && !self.noted.contains(it.uid()) && self.tries.is_due(it.uid(), now)
@@ -106,12 +114,20 @@ impl Loop {
         self.take_for_waiting(&mut node_info, None);
         let mut managers = self.placement.managers.clone();
         let mut due = Vec::new();
+        let mut takes_room = false;
         for entry in waiting {
             let pod = &entry.state.pod;
             let is_calm = is_pressure_known && self.first_refusal(pod).is_none();
             let is_awaiting = managers.devices.awaited(pod).is_some();
-            if !is_calm || is_awaiting || node_info.refusal(pod).is_some() {
+            if !is_calm || is_awaiting {
                 continue;
+            }
+            if node_info.refusal(pod).is_some() {
+                // For one at a time: the next one's victims are seen when those of this one end.
+                if takes_room || !entry.facts.is_critical || self.victims_for(entry).is_err() {
+                    continue;
+                }
+                takes_room = true;
             }
             match admit(&managers, pod, &PluginAnswers::default()) {
                 Outcome::Decided(decided) if decided.report.refusal.is_some() => continue,
