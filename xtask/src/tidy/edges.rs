@@ -97,13 +97,15 @@ const IMPURE: &[&str] = &[
     "tracing::",
 ];
 
-/// A room within a module: what lies in it must not use some of the others.
+/// A room within a module: what lies in it must not use some of the others. Paths are from the root of the crate.
 struct Room {
     /// Beginnings of the paths of its files.
     of: &'static [&'static str],
     /// Files with such a beginning that are not of it.
     but: &'static [&'static str],
     must_not_use: &'static [&'static str],
+    /// Within `must_not_use`.
+    may_use: &'static [&'static str],
 }
 
 const ROOMS: &[Room] = &[
@@ -115,27 +117,21 @@ const ROOMS: &[Room] = &[
             "agent/src/run/observe",
             "agent/src/run/check.rs",
         ],
-        must_not_use: &[
-            "crate::run::own",
-            "super::own",
-            "crate::run::observe",
-            "super::observe",
-        ],
+        must_not_use: &["run::own", "run::observe"],
+        may_use: &[],
     },
     // What looks on has no hands: of the writers it may use those of the state directory.
     Room {
         of: &["agent/src/run/observe"],
         but: &[],
         must_not_use: &[
-            "crate::run::own",
-            "super::own",
-            "super::super::own",
-            "crate::apply::cgroupfs",
-            "crate::apply::devices",
-            "crate::apply::relief",
-            "crate::device_plugin",
-            "crate::sources::wakers::Wakers",
+            "run::own",
+            "apply",
+            "runtime",
+            "device_plugin",
+            "sources::wakers::Wakers",
         ],
+        may_use: &["apply::checkpoint", "runtime::HostProcess"],
     },
 ];
 
@@ -150,21 +146,34 @@ fn check_rooms(file: &SourceFile) -> Vec<Finding> {
             .any(|it| file.path.to_string_lossy().starts_with(it))
     };
     let rooms = ROOMS.iter().filter(|it| begins(it.of) && !begins(it.but));
-    let used = rooms.flat_map(|it| it.must_not_use);
-    used.flat_map(|path| {
-        words(&file.code, path)
-            .filter(|at| identifier(&file.code, at + path.len()).is_none())
-            .map(move |at| Finding {
-                path: file.path.clone(),
-                line: line_of(&file.code, at),
-                what: format!("this room must not use {path}"),
-            })
-    })
-    .collect()
+    let rooms: Vec<&Room> = rooms.collect();
+    let mut findings = Vec::new();
+    for (at, used) in paths(&file.code, &module_path(&file.path)) {
+        for room in &rooms {
+            let refused = room.must_not_use.iter().find(|it| is_below(&used, it));
+            if let Some(path) = refused
+                && !room.may_use.iter().any(|it| is_below(&used, it))
+            {
+                findings.push(Finding {
+                    path: file.path.clone(),
+                    line: line_of(&file.code, at),
+                    what: format!("this room must not use crate::{path}"),
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// Whether a path leads to `place` or into it.
+fn is_below(path: &[&str], place: &str) -> bool {
+    let mut names = path.iter();
+    place.split("::").all(|it| names.next() == Some(&it))
 }
 
 fn check_file(file: &SourceFile) -> Vec<Finding> {
-    let Some((top, depth)) = module_of(&file.path) else {
+    let module = module_path(&file.path);
+    let Some(top) = module.first().copied() else {
         return Vec::new();
     };
     let finding = |offset, what| Finding {
@@ -172,22 +181,25 @@ fn check_file(file: &SourceFile) -> Vec<Finding> {
         line: line_of(&file.code, offset),
         what,
     };
-    let Some(module) = MODULES.iter().find(|it| it.name == top) else {
+    let Some(row) = MODULES.iter().find(|it| it.name == top) else {
         return vec![finding(
             0,
             format!("module {top} is not in the table of {}", file!()),
         )];
     };
     let mut findings = Vec::new();
-    if let Uses::Only(allowed) = module.may_use {
-        for (offset, used) in uses(&file.code, depth) {
+    if let Uses::Only(allowed) = row.may_use {
+        for (offset, path) in paths(&file.code, &module) {
+            let Some(&used) = path.first() else {
+                continue;
+            };
             let is_module = MODULES.iter().any(|it| it.name == used);
             if is_module && used != top && !allowed.contains(&used) {
                 findings.push(finding(offset, format!("{top} must not use {used}")));
             }
         }
     }
-    if module.is_pure {
+    if row.is_pure {
         for path in IMPURE {
             for offset in words(&file.code, path) {
                 let what = format!(
@@ -201,23 +213,73 @@ fn check_file(file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// The top-level module that a file of the agent belongs to, and how many modules deep the file is.
-fn module_of(path: &Path) -> Option<(&str, usize)> {
-    let inside = path.strip_prefix("agent/src").ok()?;
-    let top = Path::new(inside.iter().next()?).file_stem()?.to_str()?;
-    Some((top, inside.components().count()))
+/// The modules that lead to that of a file of the agent, the top one first. Empty: of another file.
+fn module_path(path: &Path) -> Vec<&str> {
+    let Ok(inside) = path.strip_prefix("agent/src") else {
+        return Vec::new();
+    };
+    let names = inside.iter().filter_map(|it| Path::new(it).file_stem());
+    names.filter_map(|it| it.to_str()).collect()
 }
 
-/// The first segment after each `crate::` and after each chain of `super::` long enough to reach
-/// the root, with its offset.
-fn uses(code: &str, depth: usize) -> Vec<(usize, &str)> {
+/// Each path that begins with `crate` or `super` in the code of a module, from the root of the crate, with its
+/// offset; of a group in braces, that of each member.
+fn paths<'a>(code: &'a str, module: &[&'a str]) -> Vec<(usize, Vec<&'a str>)> {
+    const SUPER: &str = "super::";
     let mut found = Vec::new();
     for at in words(code, "crate::") {
-        found.extend(segments(code, at + "crate::".len()));
+        expand(code, at + "crate::".len(), &[], &mut found);
     }
-    let to_root = "super::".repeat(depth);
-    for at in words(code, &to_root) {
-        found.extend(segments(code, at + to_root.len()));
+    for at in words(code, SUPER) {
+        let rest = &code[at..];
+        let names = rest.trim_start_matches(SUPER);
+        let n_up = (rest.len() - names.len()) / SUPER.len();
+        // A module within the file may have one more.
+        let above = &module[..module.len().saturating_sub(n_up)];
+        expand(code, code.len() - names.len(), above, &mut found);
+    }
+    found
+}
+
+/// What stands at `at` behind `above`.
+fn expand<'a>(code: &'a str, at: usize, above: &[&'a str], found: &mut Vec<(usize, Vec<&'a str>)>) {
+    if code[at..].starts_with('{') {
+        for member in members(code, at + 1) {
+            expand(code, member, above, found);
+        }
+        return;
+    }
+    let Some(name) = identifier(code, at) else {
+        // All that is there.
+        found.push((at, above.to_vec()));
+        return;
+    };
+    let mut path = above.to_vec();
+    if name != "self" {
+        path.push(name);
+    }
+    let end = at + name.len();
+    match code[end..].strip_prefix("::") {
+        Some(_) => expand(code, end + "::".len(), &path, found),
+        None => found.push((at, path)),
+    }
+}
+
+/// Where the members of a group in braces begin.
+fn members(code: &str, start: usize) -> Vec<usize> {
+    let (mut depth, mut begins, mut found) = (0, true, Vec::new());
+    for (offset, it) in code[start..].char_indices() {
+        match it {
+            '}' if depth == 0 => break,
+            ',' if depth == 0 => begins = true,
+            it if it.is_whitespace() => {}
+            it => {
+                if std::mem::take(&mut begins) {
+                    found.push(start + offset);
+                }
+                depth += i32::from(it == '{') - i32::from(it == '}');
+            }
+        }
     }
     found
 }
@@ -230,36 +292,12 @@ fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     })
 }
 
-/// The names at `at`: one, or the first segment of each member of a group in braces.
-fn segments(code: &str, at: usize) -> Vec<(usize, &str)> {
-    let Some(group) = code[at..].strip_prefix('{') else {
-        return identifier(code, at).into_iter().collect();
-    };
-    let start = at + 1;
-    let (mut depth, mut member_starts, mut found) = (0, true, Vec::new());
-    for (offset, it) in group.char_indices() {
-        match it {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => member_starts = true,
-            _ if it.is_whitespace() => {}
-            _ if member_starts => {
-                found.extend(identifier(code, start + offset));
-                member_starts = false;
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
-fn identifier(code: &str, at: usize) -> Option<(usize, &str)> {
+fn identifier(code: &str, at: usize) -> Option<&str> {
     let rest = &code[at..];
     let length = rest
         .find(|it: char| !it.is_alphanumeric() && it != '_')
         .unwrap_or(rest.len());
-    (length > 0).then_some((at, &rest[..length]))
+    (length > 0).then_some(&rest[..length])
 }
 
 #[cfg(test)]
@@ -329,6 +367,19 @@ mod tests {
             0
         );
         assert_eq!(found("agent/src/run/kernel.rs", "super::ownership"), 0);
+        let grouped =
+            "use crate::{\n  apply::{checkpoint, cgroupfs::CgroupWriter},\n  run::{own, node},\n};";
+        assert_eq!(found("agent/src/run/observe/tree.rs", grouped), 2);
+        let above = "use super::super::{node, own::hands::Hands};";
+        assert_eq!(found("agent/src/run/observe/tree.rs", above), 1);
+        assert_eq!(
+            found("agent/src/run/observe/tree.rs", "use crate::apply;"),
+            1
+        );
+        assert_eq!(
+            found("agent/src/run/observe/tree.rs", "use crate::apply::*;"),
+            1
+        );
     }
 
     #[test]
