@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 pub use self::endpoint::known_sockets;
 
 use self::follower::Follower;
-use crate::model::runtime_names::{Identified, RuntimeStatus};
+use crate::model::runtime_names::{Follows, Identified, RuntimeStatus};
 
 /// For each call, and to connect. A list of some hundred containers takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -72,17 +72,23 @@ struct Shared {
 
 impl Cri {
     /// Follows the first of `sockets` on which a runtime answers, as long as it is one of them: they are asked for when
-    /// none is followed, and before each list. `sink` is called on a thread where it may block;
-    /// while it does, nothing is asked.
+    /// none is followed, and before each list. `at_most`: [`Follows::Events`], or another if its events are not wanted.
+    /// `sink` is called on a thread where it may block; while it does, nothing is asked.
     pub fn start(
         sockets: impl Fn() -> Vec<PathBuf> + Send + 'static,
+        at_most: Follows,
         sink: impl Fn(Told) + Send + 'static,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let shared = Arc::<Shared>::default();
-        let follower = Follower::new(Box::new(sockets), Arc::clone(&shared), Box::new(sink));
+        let follower = Follower::new(
+            Box::new(sockets),
+            at_most,
+            Arc::clone(&shared),
+            Box::new(sink),
+        );
         let thread = thread::Builder::new()
             .name("cri".to_owned())
             .spawn(move || runtime.block_on(follower.run()))?;

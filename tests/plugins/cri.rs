@@ -29,12 +29,16 @@ impl Heard {
     }
 
     fn start_of(sockets: Vec<PathBuf>, pause: Duration) -> (Cri, Self) {
+        Self::start_with(sockets, Follows::Events, pause)
+    }
+
+    fn start_with(sockets: Vec<PathBuf>, at_most: Follows, pause: Duration) -> (Cri, Self) {
         let (sender, told) = mpsc::channel();
         let sink = move |told| {
             thread::sleep(pause);
             sender.send(told).unwrap_or_default();
         };
-        let cri = Cri::start(move || sockets.clone(), sink).unwrap();
+        let cri = Cri::start(move || sockets.clone(), at_most, sink).unwrap();
         let heard = Self {
             told,
             known: BTreeMap::new(),
@@ -164,6 +168,23 @@ fn a_runtime_that_tells_no_events_is_asked_and_not_tried_again_and_again() {
     heard.wait("the answer", |it| it.known.contains_key(&container_id(2)));
     thread::sleep(Duration::from_secs(2));
     assert!(fake.n_lists() <= 3, "{} lists", fake.n_lists());
+}
+
+#[test]
+fn events_that_are_not_wanted_are_not_asked_for() {
+    let directory = Scratch::new("cri-unwanted").unwrap();
+    let fake = runtime(&directory, Manner::Events);
+    let sockets = vec![fake.socket.clone()];
+    let (cri, mut heard) = Heard::start_with(sockets, Follows::Lists, Duration::ZERO);
+    heard.wait("it is connected", |it| it.status.is_connected());
+    assert_eq!(heard.status.follows, Follows::Lists);
+    let shop = pod("shop", 1);
+    fake.add_sandbox(&shop);
+    fake.add_container(&shop, "app", 0, &container_id(2));
+    cri.asker().ask(&container_id(2));
+    heard.wait("the answer", |it| it.known.contains_key(&container_id(2)));
+    wait_for("two lists", || Ok(fake.n_lists() >= 2)).unwrap();
+    assert_eq!(fake.n_subscribers(), 0);
 }
 
 /// Names stand, and who came meanwhile is in the next list.

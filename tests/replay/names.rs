@@ -20,7 +20,7 @@ use ballast::model::cgroup_path::CgroupPath;
 use ballast::model::event::CgroupId;
 use ballast::model::kube_cgroup;
 use ballast::model::pod::PodUid;
-use ballast::model::runtime_names::{Identified, Role};
+use ballast::model::runtime_names::{Follows, Identified, Role};
 use ballast_tests::api_server::{FakeApiServer, Manner as ApiManner};
 use ballast_tests::cri::{FakeRuntime, Manner, socket_in};
 use ballast_tests::scratch::Scratch;
@@ -75,7 +75,7 @@ fn each_container_is_named_by_the_event_that_it_was_made() -> Result<()> {
     let runtime = FakeRuntime::start(socket_in(scratch.directory()), Manner::Events)?;
     let (heard, sink) = Heard::new();
     let socket = runtime.socket.clone();
-    let _cri = Cri::start(move || vec![socket.clone()], sink)?;
+    let _cri = Cri::start(move || vec![socket.clone()], Follows::Events, sink)?;
     heard.first("a list", all)?;
     until("the events are followed", || {
         ensure!(runtime.n_subscribers() == 1, "nobody follows them");
@@ -292,7 +292,7 @@ fn of_lists() -> Result<Vec<Identified>> {
         .for_each(|it| runtime.put_container(it));
     let (heard, sink) = Heard::new();
     let socket = runtime.socket.clone();
-    let _cri = Cri::start(move || vec![socket.clone()], sink)?;
+    let _cri = Cri::start(move || vec![socket.clone()], Follows::Events, sink)?;
     heard.first("a list", all)
 }
 

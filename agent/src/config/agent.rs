@@ -9,7 +9,7 @@ use super::checked::*;
 use super::duration::{self, SignedDuration};
 use super::fault::{Faults, FieldPath};
 use super::pressure;
-use super::raw::{RawConfig, RawTls};
+use super::raw::{RawConfig, RawRuntime, RawTls};
 use crate::model::pod::is_dns_subdomain;
 use crate::model::status::DEFAULT_SOCKET;
 
@@ -322,11 +322,10 @@ fn observed_runtime(raw: &RawConfig, faults: &mut Faults) -> ObservedRuntime {
             endpoint: runtime
                 .endpoint
                 .and_then(|it| endpoint(&it, &endpoint_at, faults)),
+            events: runtime.events.unwrap_or(true),
         },
         Some("none") => {
-            if runtime.endpoint.is_some() {
-                faults.add(&endpoint_at, ONLY_CRI_HAS_ENDPOINT);
-            }
+            only_cri_has(&runtime, &at, faults);
             ObservedRuntime::None
         }
         Some("process") => {
@@ -369,7 +368,18 @@ fn socket_path(path: PathBuf, at: &FieldPath, faults: &mut Faults) -> Option<Pat
     Some(path)
 }
 
-const ONLY_CRI_HAS_ENDPOINT: &str = "only a runtime of type cri has an endpoint";
+fn only_cri_has(runtime: &RawRuntime, at: &FieldPath, faults: &mut Faults) {
+    if runtime.endpoint.is_some() {
+        let problem = "only a runtime of type cri has an endpoint";
+        faults.add(&at.field("endpoint"), problem);
+    }
+    if runtime.events.is_some() {
+        faults.add(
+            &at.field("events"),
+            "only a runtime of type cri tells events",
+        );
+    }
+}
 
 const LOG_FORMATS: &[(&str, LogFormat)] = &[
     ("auto", LogFormat::Auto),
@@ -438,9 +448,7 @@ fn check_runtime(raw: &RawConfig, faults: &mut Faults) {
     let runtime = raw.runtime.clone().unwrap_or_default();
     match runtime.kind.as_deref() {
         None | Some("process") => {
-            if runtime.endpoint.is_some() {
-                faults.add(&at.field("endpoint"), ONLY_CRI_HAS_ENDPOINT);
-            }
+            only_cri_has(&runtime, &at, faults);
         }
         Some("cri") => faults.add(
             &at.field("type"),

@@ -118,13 +118,18 @@ pub enum ObservedRuntime {
         /// Its socket. `None`: that of the first runtime that answers where runtimes have theirs.
         #[serde(skip_serializing_if = "Option::is_none")]
         endpoint: Option<PathBuf>,
+        /// Its stream of events is followed. `false`: it is asked for each new container.
+        events: bool,
     },
 }
 
 impl Default for ObservedRuntime {
     /// Every kubelet has one that speaks CRI.
     fn default() -> Self {
-        Self::Cri { endpoint: None }
+        Self::Cri {
+            endpoint: None,
+            events: true,
+        }
     }
 }
 

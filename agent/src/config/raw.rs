@@ -98,6 +98,7 @@ section! {
     pub(super) struct RawRuntime {
         kind = "type": String,
         endpoint = "endpoint": String,
+        events = "events": bool,
     }
 }
 

@@ -116,6 +116,10 @@ fn every_fault_of_the_agent_section_names_its_field() {
             "runtime.endpoint: only a runtime of type cri has an endpoint",
         ),
         (
+            "runtime: {events: false}\n",
+            "runtime.events: only a runtime of type cri tells events",
+        ),
+        (
             "stateDirectory: /var/../lib\n",
             "stateDirectory: `/var/../lib` has a `.` or `..` in it; right would be as /etc/ballast/pods",
         ),
@@ -713,6 +717,7 @@ fn mode_observe_has_settings_of_its_own() {
             "runtime: {type: none, endpoint: unix:///x}",
             "runtime.endpoint",
         ),
+        ("runtime: {type: none, events: true}", "runtime.events"),
         ("runtime: {endpoint: /run/x.sock}", "runtime.endpoint"),
         ("runtime: {endpoint: tcp://127.0.0.1:1}", "runtime.endpoint"),
         ("runtime: {endpoint: unix://run/x.sock}", "runtime.endpoint"),
@@ -772,6 +777,7 @@ fn mode_observe_asks_the_runtime_unless_it_is_told_not_to() {
     };
     let cri = |endpoint: Option<&str>| ObservedRuntime::Cri {
         endpoint: endpoint.map(Into::into),
+        events: true,
     };
     assert_eq!(runtime(""), cri(None));
     assert_eq!(runtime("runtime: {}"), cri(None));
@@ -779,6 +785,11 @@ fn mode_observe_asks_the_runtime_unless_it_is_told_not_to() {
     assert_eq!(runtime("runtime: {type: none}"), ObservedRuntime::None);
     let endpoint = "runtime: {type: cri, endpoint: unix:///run/x.sock}";
     assert_eq!(runtime(endpoint), cri(Some("/run/x.sock")));
+    let quiet = ObservedRuntime::Cri {
+        endpoint: None,
+        events: false,
+    };
+    assert_eq!(runtime("runtime: {events: false}"), quiet);
     let long = format!("runtime: {{endpoint: unix:///{}}}", "x".repeat(108));
     let error = Config::from_yaml(&format!("{head}{long}"), None, &[]).expect_err("too long");
     assert!(error.to_string().contains("longer than"), "{error}");

@@ -67,6 +67,7 @@ const STAYS: Duration = Duration::from_secs(60);
 /// See the module. Times are boottime.
 pub(super) struct Follower {
     sockets: Box<dyn Fn() -> Vec<PathBuf> + Send>,
+    at_most: Follows,
     shared: Arc<Shared>,
     sink: Box<dyn Fn(Told) + Send>,
     status: RuntimeStatus,
@@ -118,11 +119,13 @@ impl Lists {
 impl Follower {
     pub(super) fn new(
         sockets: Box<dyn Fn() -> Vec<PathBuf> + Send>,
+        at_most: Follows,
         shared: Arc<Shared>,
         sink: Box<dyn Fn(Told) + Send>,
     ) -> Self {
         Self {
             sockets,
+            at_most,
             shared,
             sink,
             status: RuntimeStatus::default(),
@@ -218,11 +221,16 @@ impl Follower {
     }
 
     async fn follow(&mut self, found: Found) -> Left {
-        let started = Events::start(found.endpoint.clone(), Arc::clone(&self.shared));
-        let mut events = match started {
-            Ok(events) => Some(events),
-            Err(error) => return Left::Failed(format!("start a reader of its events: {error}")),
-        };
+        let mut events = None;
+        if self.at_most == Follows::Events {
+            let started = Events::start(found.endpoint.clone(), Arc::clone(&self.shared));
+            match started {
+                Ok(started) => events = Some(started),
+                Err(error) => {
+                    return Left::Failed(format!("start a reader of its events: {error}"));
+                }
+            }
+        }
         let left = self.follow_events(&found, &mut events).await;
         // Whoever was told of until then has the name.
         if let Some(events) = &events {
@@ -231,7 +239,7 @@ impl Follower {
         left
     }
 
-    /// `events` is `None` once it is known that the runtime tells none.
+    /// `events` is `None` if they are not wanted, and once it is known that the runtime tells none.
     async fn follow_events(&mut self, found: &Found, events: &mut Option<Events>) -> Left {
         let now = clock::boottime();
         let mut lists = Lists {
@@ -241,7 +249,10 @@ impl Follower {
         };
         // Said when there are names, or it is known that there are none yet.
         let mut status = RuntimeStatus {
-            follows: Follows::Events,
+            follows: match events {
+                Some(_) => Follows::Events,
+                None => Follows::Lists,
+            },
             dropped_events: self.status.dropped_events,
             ..found.status()
         };

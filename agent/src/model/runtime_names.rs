@@ -56,7 +56,7 @@ pub enum Follows {
     #[default]
     Nothing,
     Events,
-    /// The runtime tells no events: it is asked for each new id, and for lists.
+    /// The runtime tells no events, or they are not wanted: it is asked for each new id, and for lists.
     Lists,
 }
 

@@ -229,7 +229,7 @@ fn find_place(
 pub(super) fn find_runtime(observe: &ObserveConfig) -> Option<RuntimeStatus> {
     match &observe.runtime {
         ObservedRuntime::None => None,
-        ObservedRuntime::Cri { endpoint } => Some(names::probe(endpoint.as_deref(), observe)),
+        ObservedRuntime::Cri { endpoint, .. } => Some(names::probe(endpoint.as_deref(), observe)),
     }
 }
 

@@ -51,8 +51,12 @@ pub(super) fn ask_runtime(
     tree: &Arc<KubeTree>,
     log: &EventLog,
 ) -> Result<Option<Cri>, RunError> {
-    let ObservedRuntime::Cri { endpoint } = observe.runtime.clone() else {
+    let ObservedRuntime::Cri { endpoint, events } = observe.runtime.clone() else {
         return Ok(None);
+    };
+    let at_most = match events {
+        true => Follows::Events,
+        false => Follows::Lists,
     };
     let (observe, of_sockets) = (observe.clone(), Arc::clone(tree));
     // One that does not tell on its command line was asked.
@@ -66,7 +70,7 @@ pub(super) fn ask_runtime(
         of_sink.hear_runtime(told);
         amend(&log, &of_sink);
     };
-    let cri = Cri::start(sockets, sink).map_err(RunError::Thread)?;
+    let cri = Cri::start(sockets, at_most, sink).map_err(RunError::Thread)?;
     tree.set_asker(cri.asker());
     Ok(Some(cri))
 }
@@ -199,7 +203,7 @@ impl Loop {
             let how = match status.follows {
                 Follows::Events => "its events are followed",
                 Follows::Lists | Follows::Nothing => {
-                    "it tells no events, so it is asked for each new container"
+                    "its events are not followed, and it is asked for each new container"
                 }
             };
             let text = format!("names come from {whose} at {at}; {how}");

@@ -84,6 +84,7 @@ const CASES: &[Case] = &[
     ("kubernetes.nodeName", At(OBSERVED_PODS, "kubernetes.node_name.clone()"), "mode: observe", "mode: observe\nkubernetes: {nodeName: node1}"),
     ("kubernetes.kubeconfigFile", At(OBSERVED_PODS, "kubernetes.kubeconfig_file.clone()"), "mode: observe", "mode: observe\nkubernetes: {kubeconfigFile: /k}"),
     ("kubernetes.events.enabled", At(OBSERVE, "match observe.kubernetes.events"), "mode: observe", "mode: observe\nkubernetes: {events: {enabled: false}}"),
+    ("runtime.events", At(OBSERVED_NAMES, "match events"), "mode: observe", "mode: observe\nruntime: {events: false}"),
     ("runtime.endpoint", At(OBSERVED_NAMES, "endpoint.as_deref()"), "mode: observe", "mode: observe\nruntime: {endpoint: unix:///run/cri.sock}"),
     ("stateDirectory", At(RUN, "StatePaths(config.state_directory"), "", "stateDirectory: /state"),
     ("kubeletDirectory", At(PLACEMENT, "own.kubelet_directory"), "", "kubeletDirectory: /kubelet"),
