@@ -773,7 +773,7 @@ fn a_program_that_an_adopted_set_lacks_is_attached_anew() -> Result<()> {
     root.limit_memory(16 * MIB)?;
     let oom = names_in(&pins)?.first().context("a set")?.clone();
     let set = pins.0.join(&oom);
-    for round in 1..=2 {
+    for round in 1..=3 {
         assert_eq!(bpf::why_no_pins_in(&pins.0), None);
         if round == 1 {
             fs::remove_file(set.join(victim))?;
@@ -786,9 +786,15 @@ fn a_program_that_an_adopted_set_lacks_is_attached_anew() -> Result<()> {
                 "{gone:?}"
             );
         } else {
-            // What the kernel refused to somebody who may do nothing is tried again.
-            fs::remove_file(set.join("oom_signal"))?;
-            fs::create_dir(set.join("refused-0-oom_signal"))?;
+            // What the kernel refused to somebody who may do nothing is tried again, and where another form runs too.
+            let noted = if round == 2 {
+                fs::remove_file(set.join("oom_signal"))?;
+                "oom_signal_raw"
+            } else {
+                fs::rename(set.join("oom_signal"), set.join("oom_signal_raw"))?;
+                "oom_signal"
+            };
+            fs::create_dir(set.join(format!("refused-0-{noted}")))?;
             assert_eq!(bpf::why_no_pins_in(&pins.0), None);
         }
         let mut again = Watcher::with(options.clone())?;

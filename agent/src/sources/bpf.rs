@@ -266,7 +266,7 @@ pub enum LoadError {
     },
     #[error("the pinned link of {program} is gone")]
     LinkGone { program: &'static str },
-    #[error("{program} was refused to an agent of fewer capabilities")]
+    #[error("{program} was refused to an agent of fewer capabilities, or for the moment")]
     MayDoMore { program: &'static str },
     #[error("unpin")]
     Unpin { source: PinsError },

@@ -102,7 +102,9 @@ impl LinkOf {
             return Self::Needless;
         }
         let program = &duty.programs[0];
-        match refused.iter().find(|it| it.0 == program.name) {
+        // The note of the last form stands for all: a set in which another form runs has none of it.
+        let last = duty.programs.last().unwrap_or(program);
+        match refused.iter().find(|it| it.0 == last.name) {
             Some((_, capabilities)) => Self::Refused(program, *capabilities),
             None => Self::Gone(program),
         }
@@ -120,6 +122,22 @@ pub(super) fn gone(
         LinkOf::Gone(program) => Some(program.name),
         _ => None,
     })
+}
+
+/// A form of `pinned` that tells more, and that the kernel refused to an agent that may do less than one of these
+/// capabilities.
+fn better_form(
+    duty: &Duty,
+    pinned: &Program,
+    refused: &[(String, u64)],
+    capabilities: u64,
+) -> Option<&'static str> {
+    let mut better = duty.programs.iter().take_while(|it| it.name != pinned.name);
+    let may_do_more = |name: &str| {
+        let mut notes = refused.iter();
+        notes.any(|(program, then)| program == name && capabilities & !then != 0)
+    };
+    better.find(|it| may_do_more(it.name)).map(|it| it.name)
 }
 
 /// Takes over a stream that an earlier agent pinned. Where a program is missing that the kernel might
@@ -143,6 +161,9 @@ pub(super) fn adopt(
     for duty in DUTIES.iter().filter(|it| it.stream == stream) {
         let (program, state, fallback) = match LinkOf::duty(duty, &names, &pinned.refused) {
             LinkOf::Pinned(program) => {
+                if let Some(program) = better_form(duty, program, &pinned.refused, capabilities) {
+                    return Err(LoadError::MayDoMore { program });
+                }
                 let link = pinned.links.iter().find(|it| it.0 == program.name);
                 if let Some(info) = link.and_then(|it| it.1.info().ok()) {
                     programs.push((program.name, info.program_id()));
@@ -298,14 +319,9 @@ pub(super) fn load(
             continue;
         }
         let attached: Vec<&str> = programs.iter().map(|it| it.0).collect();
-        let (program, id, link) = match attach_first(duty, &attached, loader, &mut ebpf, reports) {
-            Ok(attached) => attached,
-            Err(refusal) => {
-                if refusal == Refusal::Lasting {
-                    not_done.push(duty.programs[0].name);
-                }
-                continue;
-            }
+        let first = attach_first(duty, &attached, loader, &mut ebpf, &mut not_done, reports);
+        let Some((program, id, link)) = first else {
+            continue;
         };
         programs.push((program.name, id));
         links.push((program.name, link));
@@ -335,8 +351,9 @@ pub(super) fn load(
 /// A stream whose programs run, before it is decided whether it is pinned.
 pub(super) struct Attached {
     stream: Stream,
-    /// The first program of each duty that nothing does, and that the next agent need not try again.
-    refused: Vec<&'static str>,
+    /// Programs that the next agent need not try again: those in whose place another form runs, and the last form of
+    /// each duty that nothing does.
+    refused: Vec<(&'static str, Refusal)>,
     ring: Map,
     watch: Map,
     losses: Map,
@@ -357,8 +374,13 @@ impl Attached {
     ) -> Result<Self, PinsError> {
         let set = pins.begin(name)?;
         set.maps(&self.ring, &self.watch, &self.losses)?;
-        for program in &self.refused {
-            set.refused(program, capabilities)?;
+        for (program, refusal) in &self.refused {
+            let refused_to = match refusal {
+                Refusal::Lasting => capabilities,
+                // Whoever comes next may do more.
+                Refusal::OfTheMoment => 0,
+            };
+            set.refused(program, refused_to)?;
         }
         self.links = self
             .links
@@ -428,17 +450,18 @@ impl Refusal {
     }
 }
 
-/// Goes down the list of a duty until the kernel takes a program.
+/// Goes down the list of a duty until the kernel takes a program. `None`: it takes none.
 fn attach_first(
     duty: &'static Duty,
     attached: &[&str],
     loader: &Loader<'_>,
     ebpf: &mut Ebpf,
+    not_done: &mut Vec<(&'static str, Refusal)>,
     reports: &mut Vec<ProgramReport>,
-) -> Result<(&'static Program, u32, FdLink), Refusal> {
+) -> Option<(&'static Program, u32, FdLink)> {
     let plan = plan(duty, loader.support, attached);
     let mut failures = Vec::new();
-    let mut refused_for = Refusal::Lasting;
+    let mut refusals = Vec::new();
     for program in plan.fit {
         match attach(program, ebpf, &loader.hook_types) {
             Ok((id, link)) => {
@@ -455,12 +478,11 @@ fn attach_first(
                     },
                     fallback: None,
                 });
-                return Ok((program, id, link));
+                not_done.extend(refusals);
+                return Some((program, id, link));
             }
             Err(error) => {
-                if Refusal::of(&error) == Refusal::OfTheMoment {
-                    refused_for = Refusal::OfTheMoment;
-                }
+                refusals.push((program.name, Refusal::of(&error)));
                 failures.push((program.name, refusal(&error)));
             }
         }
@@ -473,7 +495,11 @@ fn attach_first(
     for (failed, reason) in failures {
         reports.push(refused(duty, failed, reason));
     }
-    Err(refused_for)
+    if refusals.iter().all(|(_, it)| *it == Refusal::Lasting) {
+        let last = duty.programs.last().map(|it| it.name);
+        not_done.extend(last.map(|it| (it, Refusal::Lasting)));
+    }
+    None
 }
 
 fn attach(program: &Program, ebpf: &mut Ebpf, btf: &Btf) -> Result<(u32, FdLink), ProgramError> {
