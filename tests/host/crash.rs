@@ -169,6 +169,36 @@ fn a_restart_that_was_not_stored_with_its_pod_is_adopted() -> Result<()> {
     Ok(())
 }
 
+/// The same for one that ended well: it does not run a second time.
+#[cfg_attr(feature = "privileged", test)]
+fn an_end_that_was_not_stored_with_its_pod_is_known_to_the_next_agent() -> Result<()> {
+    let mut agent = Agent::new("unstored-end")?.with_quick_passes();
+    agent.start()?;
+    let (go, journal) = (agent.dir.join("go"), agent.dir.join("journal"));
+    let script = format!("echo >> {}; {}", journal.display(), after(&go, "exit 0"));
+    let pod = Manifest::new("pod").with("restartPolicy", json!("OnFailure"));
+    agent.put(&pod.container(Container::sh("app", &script)))?;
+    let pod = agent.wait_pod("pod", "runs", is_running)?;
+    agent.wait_full_passes(1)?;
+    let in_the_way = agent.state().join(format!("pods/{}.json.tmp", pod.uid));
+    fs::create_dir(&in_the_way)?;
+    fs::write(&go, "")?;
+    let ended = |it: &PodEntry| end_of(it, "app") == Some(("Completed".to_owned(), Some(0)));
+    agent.wait_pod("pod", "has ended", ended)?;
+    agent.kill()?;
+    agent.start()?;
+    agent.wait_full_passes(2)?;
+    agent.wait_pod("pod", "has ended", ended)?;
+    fs::remove_dir(&in_the_way)?;
+    agent.wait_events("it is stored", "node", |it| {
+        it.iter().any(|it| it.event.reason == "StateStored")
+    })?;
+    assert_eq!(fs::read_to_string(&journal)?.lines().count(), 1);
+    agent.wait_for("its record goes", || {
+        Ok(fs::read_dir(agent.state().join("containers"))?.count() == 0)
+    })
+}
+
 /// The cgroup of a pod whose record was spoilt and whose manifest is gone is removed, with what runs
 /// in it: the name of the record still says whose it is.
 #[cfg_attr(feature = "privileged", test)]

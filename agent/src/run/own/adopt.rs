@@ -140,7 +140,10 @@ impl Loop {
             self.told
                 .node("ContainerRecordUnusable", crate::observe::chain(fault));
         }
-        let left = recovered.running.into_iter().chain(recovered.ended);
+        let mut ended = recovered.ended;
+        // Of several of a container, whose ends no pod's record could say, the last counts.
+        ended.sort_by_key(|it| Reverse(it.owner.attempt));
+        let left = recovered.running.into_iter().chain(ended);
         let left = left.map(|record| LeftContainer {
             was_oom_killed: victims.contains(&record.process),
             record,

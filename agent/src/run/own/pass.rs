@@ -763,19 +763,16 @@ impl Loop {
         if let Some(process) = instance.process {
             self.first_processes.retire(process);
         }
-        // The outcome is stored before the runtime forgets it, so that a crash between the two
-        // tells it twice rather than never.
         self.save_pods();
-        if let Err(error) = self.runtime.forget(&instance.id) {
-            tracing::warn!(id = %instance.id, error = crate::observe::chain(&error), "forget");
-        }
     }
 
-    /// Stores what changed. A failure is told once, counted, and tried again with the next pass.
+    /// Stores what changed. A failure is told once, counted, and tried again with the next pass. How a container ended
+    /// is stored before the runtime forgets it, so that a crash between the two tells it twice rather than never.
     pub(super) fn save_pods(&mut self) {
         let mut fault = None;
         let is_behind = |it: &&mut PodEntry| it.is_unsaved && it.occupied.is_none();
         let mut saved_pods = Vec::new();
+        let mut over = Vec::new();
         for entry in self.pods.values_mut().filter(is_behind) {
             let started = clock::boottime();
             let saved = pods::save(&self.paths, &entry.state);
@@ -788,6 +785,7 @@ impl Loop {
             match saved {
                 Ok(()) => {
                     entry.is_unsaved = false;
+                    over.append(&mut entry.unforgotten);
                     self.ownership.add(entry.uid().clone());
                     saved_pods.push(entry.uid().clone());
                 }
@@ -812,6 +810,9 @@ impl Loop {
         }
         for uid in saved_pods {
             self.remove_aside(&uid);
+        }
+        for id in over {
+            self.forget_container(&id);
         }
     }
 
@@ -870,7 +871,10 @@ impl Loop {
         self.remove_aside(uid);
         // Where somebody else removed it.
         self.unregister(&cgroup);
-        self.pods.remove(uid);
+        let entry = self.pods.remove(uid);
+        for id in entry.into_iter().flat_map(|it| it.unforgotten) {
+            self.forget_container(&id);
+        }
         self.ownership.remove(uid);
         self.forget_admission(uid);
     }

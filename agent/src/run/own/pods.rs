@@ -155,6 +155,8 @@ pub(super) struct PodEntry {
     /// First processes of the instances that ended last: the word of an OOM kill may come later
     /// than that of the exit.
     ended: BTreeMap<String, HostProcess>,
+    /// Instances that are over, until the stored state says so: till then the runtime has a record of each.
+    pub unforgotten: Vec<ContainerId>,
     pub decision: Option<PodDecision>,
     /// What the sweep knows of it; stale: something of that changed since.
     pub known: Option<Arc<KnownPod>>,
@@ -215,6 +217,7 @@ impl PodEntry {
             seen_at: None,
             instances: BTreeMap::new(),
             ended: BTreeMap::new(),
+            unforgotten: Vec::new(),
             decision: None,
             known: None,
             is_known_stale: false,
@@ -341,6 +344,7 @@ impl PodEntry {
         }
         self.is_dirty = true;
         self.is_unsaved = true;
+        self.unforgotten.push(instance.id.clone());
         Some((instance, termination))
     }
 }
