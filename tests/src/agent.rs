@@ -60,6 +60,8 @@ pub struct Agent {
     pub capabilities: Option<&'static str>,
     /// Mode `observe`; the cgroup root is somebody else's.
     pub observes: bool,
+    /// Its configuration is what is shipped for mode `observe`, on its own cgroup root.
+    pub is_as_shipped: bool,
     /// Socket of the container runtime that is asked for names in mode `observe`. `None`: nobody is asked.
     pub runtime: Option<PathBuf>,
     /// How many open files it may have, if not as many as the test.
@@ -97,6 +99,7 @@ impl Agent {
             is_without_programs: false,
             capabilities: None,
             observes: false,
+            is_as_shipped: false,
             runtime: None,
             descriptors: None,
             starter: Vec::new(),
@@ -173,6 +176,42 @@ impl Agent {
     }
 
     fn write_config(&self) -> Result<PathBuf> {
+        let text = match self.is_as_shipped {
+            true => self.shipped_config()?,
+            false => self.config(),
+        };
+        let path = self.dir.join("config.yaml");
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// What is shipped for mode `observe`, with places of its own.
+    fn shipped_config(&self) -> Result<String> {
+        let mut text = include_str!("../../deploy/config-observe.yaml").to_owned();
+        let kubelet = format!("kubelet: {{cgroupRoot: /{}}}", self.cgroup_root);
+        for (line, own) in [
+            (
+                "stateDirectory: /var/lib/ballast",
+                format!("stateDirectory: {}", self.state().display()),
+            ),
+            (
+                "socket: /run/ballast/ballast.sock",
+                format!("socket: {}", self.socket().display()),
+            ),
+            (
+                "pinDirectory: /sys/fs/bpf/ballast",
+                format!("pinDirectory: {}", self.pin_directory.display()),
+            ),
+            ("127.0.0.1:9464", self.metrics.clone()),
+            ("kubelet: {}", kubelet),
+        ] {
+            ensure!(text.contains(line), "{line} is not in {text}");
+            text = text.replace(line, &own);
+        }
+        Ok(text)
+    }
+
+    fn config(&self) -> String {
         let dir = self.dir.display();
         let mode = match self.observes {
             true => match &self.runtime {
@@ -190,7 +229,7 @@ impl Agent {
                 pods = self.pods,
             ),
         };
-        let text = format!(
+        format!(
             "apiVersion: ballast.dev/v1alpha1\n\
              kind: AgentConfiguration\n\
              {mode}\
@@ -215,10 +254,7 @@ impl Agent {
                 hard => format!("  evictionHard: {hard}\n"),
             },
             more = self.kubelet,
-        );
-        let path = self.dir.join("config.yaml");
-        fs::write(&path, text)?;
-        Ok(path)
+        )
     }
 
     /// The agent is started by a shell script, which `words` start and which becomes it by `exec "$@"`.
@@ -282,6 +318,9 @@ impl Agent {
             .args(&words[1..])
             .args([verb, "--config"])
             .arg(self.write_config()?)
+            // Of a pod that the tests run in: the cluster is not theirs.
+            .env_remove("NODE_NAME")
+            .env_remove("KUBERNETES_SERVICE_HOST")
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null());
         Ok(command)

@@ -118,6 +118,16 @@ fn with_the_capabilities_for_programs_alone_kills_are_told() -> Result<()> {
     check_with("least", "BPF,PERFMON")
 }
 
+#[cfg_attr(feature = "privileged", test)]
+fn as_it_is_shipped_everything_is_told() -> Result<()> {
+    let names = on_this_kernel(COMPLETE);
+    let change = |_: &KubeTree, agent: &mut Agent| {
+        (agent.is_as_shipped, agent.capabilities) = (true, Some(names));
+        Ok(())
+    };
+    check("shipped", change, |_| Ok(()))
+}
+
 /// As a container has one on cgroup v2: all paths of cgroups that the kernel shows it begin at its own.
 #[cfg_attr(feature = "privileged", test)]
 fn in_a_cgroup_namespace_of_its_own_everything_is_told() -> Result<()> {
