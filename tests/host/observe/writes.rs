@@ -1,8 +1,8 @@
-//! Nothing below the mounts of the cgroups is changed by the agent: the kernel tells who opens a file for
-//! writing there, and who makes or removes a directory.
+//! Nothing below the mounts of the cgroups is changed by the agent, and of other files its own alone: the kernel tells
+//! who opens a file for writing, and who makes or removes a directory of cgroups.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
@@ -10,8 +10,9 @@ use anyhow::{Context, Result, ensure};
 use ballast::sys::syscall;
 use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
-use ballast_tests::cgroup_writes::Watch;
+use ballast_tests::cgroup_writes::{FileWatch, Watch};
 use ballast_tests::kube::{Driver, KubeTree};
+use ballast_tests::scratch::own_name;
 
 use super::{STATIC_UID, UID, eat, limited, pod_of, wait_kills};
 
@@ -43,13 +44,18 @@ fn held_for_writing(pid: u32) -> Result<Vec<PathBuf>> {
 fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
     let tree = KubeTree::new("writes", Driver::Cgroupfs)?;
     let mut agent = Agent::observing("observe-writes", &tree)?;
-    let watch = Watch::new()?;
+    let (watch, files) = (Watch::new()?, FileWatch::new()?);
     // The watch works: this process has made what is seen.
     let first = tree.pod(UID)?;
     ensure!(
         watch.writers()?.contains(&std::process::id()),
         "nothing is watched"
     );
+    let own = std::env::temp_dir().join(own_name("seen"));
+    fs::write(&own, "")?;
+    let seen = files.files_of(&BTreeSet::from([std::process::id()]))?;
+    fs::remove_file(&own)?;
+    ensure!(seen.contains(&own), "{seen:?}");
     let mut agents = BTreeSet::new();
     let attached = device_programs(&tree)?;
     for round in 0..3 {
@@ -75,6 +81,14 @@ fn nothing_is_written_below_the_cgroup_mounts() -> Result<()> {
     let writers: BTreeSet<u32> = watch.writers()?.into_iter().collect();
     let own: Vec<_> = writers.intersection(&agents).collect();
     assert_eq!(own, Vec::<&u32>::new(), "the agent has written");
+    let written = files.files_of(&agents)?;
+    let is_own = |it: &&PathBuf| {
+        [&agent.dir, &agent.pin_directory]
+            .iter()
+            .any(|own| it.starts_with(own))
+    };
+    let (own, others): (Vec<_>, Vec<_>) = written.iter().partition(is_own);
+    assert!(!own.is_empty() && others.is_empty(), "{others:?}");
     Ok(())
 }
 
