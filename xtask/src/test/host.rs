@@ -64,6 +64,8 @@ const TOGETHER: &[&str] = &[
     "observe::events::",
     "observe::kills::",
     "observe::names::",
+    "observe::pages::",
+    "observe::privileges::",
     "placement::",
     "redefined::",
     "repair::",
