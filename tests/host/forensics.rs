@@ -147,8 +147,9 @@ fn a_burst_is_kept_in_few_records_and_counted_exactly() -> Result<()> {
 fn records_and_counts_are_there_after_a_restart() -> Result<()> {
     let mut agent = agent("forensics-restart")?;
     agent.put(&burst("burst", 3)?)?;
-    agent.wait_for("three kills in records", || {
-        Ok(n_kills(&of_pods(&agent)?) == 3)
+    agent.wait_for("three kills in records, with their scenes", || {
+        let records = of_pods(&agent)?;
+        Ok(n_kills(&records) == 3 && records.iter().all(|it| it.scene.limit.is_some()))
     })?;
     let before = of_pods(&agent)?;
     for is_orderly in [true, false] {

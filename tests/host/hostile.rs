@@ -158,6 +158,12 @@ fn an_agent_that_takes_no_clients_is_said_to_be_busy() -> Result<()> {
     agent.start()?;
     let pid = Pid::from_raw(i32::try_from(agent.pid().context("it runs")?)?);
     kill(pid, Signal::SIGSTOP)?;
+    agent.wait_for("all its threads have stopped", || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
+        let states = tasks.map(|it| Ok(fs::read_to_string(it?.path().join("status"))?));
+        let states: Vec<String> = states.collect::<Result<_>>()?;
+        Ok(states.iter().all(|it| it.contains("\nState:\tT")))
+    })?;
     let mut waiting = Vec::new();
     while let Ok(client) = unix_socket::connect(&agent.socket(), Duration::from_millis(100)) {
         waiting.push(client);
