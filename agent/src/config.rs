@@ -25,6 +25,7 @@ use serde_json::{Map, Value};
 pub use checked::*;
 pub use fault::{ConfigError, Fault, FieldPath};
 pub use kubelet_flags::{DEFAULT_ROOT_DIRECTORY, KubeletFlags};
+pub use merge::Origins;
 pub use serving::Serving;
 
 use crate::model::cgroup_path::CgroupPath;
@@ -72,6 +73,35 @@ pub struct Loaded {
     /// What is set and has no effect, a line each.
     pub warnings: Vec<String>,
     pub kubelet_fields: FieldCounts,
+    /// Which file has set what of the kubelet configuration.
+    pub origins: Origins,
+}
+
+/// A configuration as far as it is understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// What stands in a field with a fault is its default.
+    pub loaded: Loaded,
+    pub faults: Vec<Fault>,
+}
+
+impl Draft {
+    /// The configuration, if it has no faults.
+    pub fn finish(self) -> Result<Loaded, ConfigError> {
+        finish(self.loaded, Faults(self.faults))
+    }
+
+    /// Whether what the configuration has at `field` is not what was meant.
+    pub fn is_doubtful(&self, field: &FieldPath) -> bool {
+        self.faults.iter().any(|it| {
+            let at = match &it.file {
+                Some(_) => it.field.below("kubelet"),
+                None if it.field.is_of_kubelet_files() => FieldPath::of("kubelet"),
+                None => it.field.clone(),
+            };
+            at.is_prefix_of(field) || field.is_prefix_of(&at)
+        })
+    }
 }
 
 /// How many fields of KubeletConfiguration are set, in all files together, by what becomes of them.
@@ -91,21 +121,19 @@ pub struct FilesNeeded {
     pub kubelet_config_directory: Option<PathBuf>,
 }
 
-/// Which files [`Config::from_yaml`] wants besides `text`. Faults of other fields are left to it.
-pub fn files_needed(text: &str) -> Result<FilesNeeded, ConfigError> {
+/// Which files [`Config::draft`] wants besides `text`. What is wrong with `text` is left to it.
+pub fn files_needed(text: &str) -> FilesNeeded {
     let mut faults = Faults::default();
-    let mut files = FilesNeeded::default();
-    if let Some(fields) = document(text, None, &mut faults) {
-        let mut path_of = |name: &str| {
-            let at = FieldPath::root().field(name);
-            let value = fields.get(name).filter(|value| !value.is_null())?;
-            let text = String::read(value, &at, &mut faults)?;
-            agent::absolute_path(&text, &at, &mut faults)
-        };
-        files.kubelet_config_file = path_of("kubeletConfigFile");
-        files.kubelet_config_directory = path_of("kubeletConfigDirectory");
+    let fields = document(text, None, &mut faults).unwrap_or_default();
+    let mut path_of = |name: &str| {
+        let at = FieldPath::root().field(name);
+        let text = String::read(fields.get(name)?, &at, &mut faults)?;
+        agent::absolute_path(&text, &at, &mut faults)
+    };
+    FilesNeeded {
+        kubelet_config_file: path_of(fault::KUBELET_FILE),
+        kubelet_config_directory: path_of(fault::KUBELET_DIRECTORY),
     }
-    finish(files, faults)
 }
 
 /// Every field of the agent's own configuration, by path; those of the `kubelet` section are in
@@ -150,16 +178,27 @@ pub fn is_drop_in(file_name: &str) -> bool {
 }
 
 impl Config {
-    /// Checks a configuration. `kubelet_file` and `drop_ins` are the files that [`files_needed`]
-    /// named, each with its path; drop-ins are applied in the order of their paths.
-    ///
-    /// Fields of KubeletConfiguration are merged by name: the file, then the drop-ins, then the
-    /// `kubelet` section.
+    /// A configuration without faults, read as by [`Config::draft`].
     pub fn from_yaml(
         text: &str,
         kubelet_file: Option<(&Path, &str)>,
         drop_ins: &[(PathBuf, String)],
     ) -> Result<Loaded, ConfigError> {
+        Self::draft(text, kubelet_file, drop_ins, Vec::new())?.finish()
+    }
+
+    /// Checks a configuration. `kubelet_file` and `drop_ins` are the files that [`files_needed`]
+    /// named, each with its path; drop-ins are applied in the order of their paths. `unread`: those that
+    /// could not be read. The error is that of a text of which nothing is understood.
+    ///
+    /// Fields of KubeletConfiguration are merged by name: the file, then the drop-ins, then the
+    /// `kubelet` section.
+    pub fn draft(
+        text: &str,
+        kubelet_file: Option<(&Path, &str)>,
+        drop_ins: &[(PathBuf, String)],
+        unread: Vec<Fault>,
+    ) -> Result<Draft, ConfigError> {
         let mut faults = Faults::default();
         let mut warnings = Vec::new();
         let root = FieldPath::root();
@@ -169,8 +208,10 @@ impl Config {
         }
         raw::refuse_unknown(&fields, RawConfig::FIELDS, &root, &mut faults);
         let raw = RawConfig::from_fields(&fields, &root, &mut faults);
-        if raw.kubelet_config_file.is_some() && kubelet_file.is_none() {
-            faults.add(&root.field("kubeletConfigFile"), "the file was not read");
+        let file_at = root.field(fault::KUBELET_FILE);
+        faults.0.extend(unread);
+        if raw.kubelet_config_file.is_some() && kubelet_file.is_none() && !faults.has(&file_at) {
+            faults.add(&file_at, "the file was not read");
         }
 
         let has_files = kubelet_file.is_some() || !drop_ins.is_empty();
@@ -207,8 +248,12 @@ impl Config {
             config: agent.with(kubelet),
             warnings,
             kubelet_fields,
+            origins: layers.origins,
         };
-        finish(loaded, faults)
+        Ok(Draft {
+            loaded,
+            faults: faults.0,
+        })
     }
 }
 

@@ -11,7 +11,9 @@ use std::{env, fs, io, panic, process, thread};
 
 use anyhow::{Context, Result};
 use ballast::cli::{self, CheckArgs, Command, LogFormatArg, Output, ReplayArgs, RunArgs, Screen};
-use ballast::config::{self, Config, Loaded, LogFormat, LogLevel};
+use ballast::config::{
+    self, Config, ConfigError, Draft, Fault, FieldPath, Loaded, LogFormat, LogLevel,
+};
 use ballast::observe::log::{self, LogError, LogStyle};
 use ballast::run::Replayed;
 use ballast::sys::input::{self, MAX_CONFIG_BYTES};
@@ -104,13 +106,17 @@ fn abort_on_panic() {
 fn run_agent(args: &RunArgs) -> ExitCode {
     abort_on_panic();
     syscall::limit_heap();
-    let loaded = match load(&args.config) {
-        Ok(loaded) => loaded,
+    let draft = match load(&args.config) {
+        Ok(draft) => draft,
         Err(error) => {
             eprintln!("ballast: {error:#}");
             return ExitCode::from(BAD_CONFIG);
         }
     };
+    if !draft.faults.is_empty() {
+        return refuse(&args.config, run::config_faults(&draft));
+    }
+    let loaded = draft.loaded;
     let config = loaded.config;
     let style = match (args.log_format, config.log.format) {
         (Some(LogFormatArg::Text), _) | (None, LogFormat::Text) => LogStyle::Text,
@@ -141,7 +147,8 @@ fn run_agent(args: &RunArgs) -> ExitCode {
     match run::run(config, loaded.kubelet_fields) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_of_config() => {
-            let error = observe::chain(&error);
+            let faults = error.faults(&loaded.origins);
+            let error = ConfigError { faults }.to_string();
             tracing::error!(config = %args.config.display(), error, "the configuration does not fit");
             ExitCode::from(BAD_CONFIG)
         }
@@ -152,20 +159,37 @@ fn run_agent(args: &RunArgs) -> ExitCode {
     }
 }
 
+fn refuse(config: &Path, faults: Vec<Fault>) -> ExitCode {
+    let config = config.display();
+    eprintln!(
+        "ballast: configuration {config}: {}",
+        ConfigError { faults }
+    );
+    ExitCode::from(BAD_CONFIG)
+}
+
 /// What the node gives the agent, with every eBPF program tried for a moment and nothing pinned.
 fn check_node(args: &CheckArgs) -> ExitCode {
     let loaded = match &args.config {
         Some(path) => load(path),
-        None => Config::from_yaml(DEFAULT_CONFIG, None, &[]).context("default configuration"),
+        None => {
+            Config::draft(DEFAULT_CONFIG, None, &[], Vec::new()).context("default configuration")
+        }
     };
-    let config = match loaded {
-        Ok(loaded) => loaded.config,
+    let draft = match loaded {
+        Ok(draft) => draft,
         Err(error) => {
             eprintln!("ballast: {error:#}");
             return ExitCode::from(BAD_CONFIG);
         }
     };
-    let report = run::check(&config);
+    let faults = run::config_faults(&draft);
+    let path = args.config.as_deref().unwrap_or(Path::new("default"));
+    // Of what is at fault a report would take the defaults.
+    if !draft.faults.is_empty() {
+        return refuse(path, faults);
+    }
+    let report = run::check(&draft.loaded.config);
     let text = match args.output {
         Output::Text => report.to_string(),
         Output::Json => match serde_json::to_string_pretty(&report) {
@@ -180,15 +204,10 @@ fn check_node(args: &CheckArgs) -> ExitCode {
     if let Err(error) = Screen::stdout(&mut out, is_plain()).write(&text) {
         return finish(Err(error));
     }
-    match run::check_config(&config) {
-        Err(error) if error.is_of_config() => {
-            let config = args.config.as_deref().unwrap_or(Path::new("default"));
-            let error = observe::chain(&error);
-            eprintln!("ballast: configuration {}: {error}", config.display());
-            ExitCode::from(BAD_CONFIG)
-        }
+    match faults.is_empty() {
         // What else there is to say of the node is in the report.
-        _ => ExitCode::from(report.exit_status()),
+        true => ExitCode::from(report.exit_status()),
+        false => refuse(path, faults),
     }
 }
 
@@ -245,7 +264,8 @@ fn load_part(path: &Path) -> Result<Loaded> {
         .lines()
         .any(|it| it.starts_with("apiVersion:") || it.starts_with('{'));
     if is_whole {
-        return load(path);
+        let in_file = || format!("configuration {}", path.display());
+        return load(path)?.finish().with_context(in_file);
     }
     let whole = format!("{DEFAULT_HEAD}{text}");
     Config::from_yaml(&whole, None, &[]).with_context(|| format!("policy {}", path.display()))
@@ -280,32 +300,43 @@ fn drop_ins_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The configuration with the files that it names.
-fn load(path: &Path) -> Result<Loaded> {
+/// The configuration with the files that it names, as far as they can be read.
+fn load(path: &Path) -> Result<Draft> {
     let text = input::text(path, MAX_CONFIG_BYTES)?;
-    let in_file = || format!("configuration {}", path.display());
-    let needed = config::files_needed(&text).with_context(in_file)?;
-    let kubelet = match &needed.kubelet_config_file {
-        Some(path) => Some((path, read_named(path, "kubeletConfigFile")?)),
-        None => None,
-    };
-    let mut drop_ins: Vec<(PathBuf, String)> = Vec::new();
-    if let Some(directory) = &needed.kubelet_config_directory {
-        let paths = drop_ins_below(directory)
-            .with_context(|| format!("kubeletConfigDirectory: list {}", directory.display()))?;
-        for path in paths {
-            let text = read_named(&path, "kubeletConfigDirectory")?;
-            drop_ins.push((path, text));
+    let needed = config::files_needed(&text);
+    let mut unread = Vec::new();
+    let mut read = |path: PathBuf, field: &str| match input::text(&path, MAX_CONFIG_BYTES) {
+        Ok(text) => Some((path, text)),
+        Err(error) => {
+            unread.push(unreadable(field, observe::chain(&error)));
+            None
         }
+    };
+    let kubelet = needed
+        .kubelet_config_file
+        .and_then(|path| read(path, "kubeletConfigFile"));
+    let field = "kubeletConfigDirectory";
+    let directory = needed.kubelet_config_directory;
+    let paths = directory.as_deref().map_or(Ok(Vec::new()), drop_ins_below);
+    let drop_ins = paths.as_deref().unwrap_or_default().iter();
+    let drop_ins: Vec<_> = drop_ins.filter_map(|it| read(it.clone(), field)).collect();
+    if let (Err(error), Some(directory)) = (paths, directory) {
+        let message = format!("list {}: {error}", directory.display());
+        unread.push(unreadable(field, message));
     }
     let kubelet = kubelet
         .as_ref()
         .map(|(path, text)| (path.as_path(), text.as_str()));
-    Config::from_yaml(&text, kubelet, &drop_ins).with_context(in_file)
+    Config::draft(&text, kubelet, &drop_ins, unread)
+        .with_context(|| format!("configuration {}", path.display()))
 }
 
-fn read_named(path: &Path, field: &str) -> Result<String> {
-    input::text(path, MAX_CONFIG_BYTES).with_context(|| field.to_owned())
+fn unreadable(field: &str, message: String) -> Fault {
+    Fault {
+        file: None,
+        field: FieldPath::of(field),
+        message,
+    }
 }
 
 #[cfg(test)]

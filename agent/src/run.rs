@@ -4,6 +4,7 @@ mod amounts;
 mod check;
 mod directories;
 mod exclusive;
+mod faults;
 mod forensics;
 mod identity;
 mod kernel;
@@ -21,11 +22,11 @@ mod told;
 mod usage;
 mod worker;
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 
 pub use self::check::check;
 use self::exclusive::Holder;
+pub use self::faults::config_faults;
 use self::node::NodeError;
 use self::observe::{PlaceError, PodSourceError};
 use self::own::SettingError;
@@ -36,7 +37,6 @@ pub use self::replay::{
 use crate::config::{Config, FieldCounts, Mode};
 use crate::decide::placement::managers::PlacementError;
 use crate::model::check::CheckReport;
-use crate::observe::http;
 use crate::runtime::RuntimeError;
 use crate::sources::oom_counters::OomCountersError;
 use crate::sys::FsError;
@@ -57,7 +57,7 @@ pub enum RunError {
     #[error("prepare the state directory")]
     State(#[source] FsError),
     #[error(
-        "pods.manifestDirectory is {} and stateDirectory {}, one in the other; right would be two that \
+        "pods.manifestDirectory: {} and stateDirectory {} lie one in the other; right would be two that \
          are apart, since the agent removes and renames files of its own",
         .manifests.display(), .state.display()
     )]
@@ -105,30 +105,6 @@ impl RunError {
             }
         }
     }
-
-    /// The user has to change the configuration, or a file that it names.
-    pub fn is_of_config(&self) -> bool {
-        match self {
-            Self::Setting(_)
-            | Self::Placement(_)
-            | Self::Place(PlaceError::Ambiguous(_))
-            | Self::Pods(
-                PodSourceError::NoNode
-                | PodSourceError::NoServer
-                | PodSourceError::NoService
-                | PodSourceError::Kubeconfig(_)
-                | PodSourceError::ServiceAccount(_),
-            )
-            | Self::Nested { .. }
-            | Self::Directory { .. } => true,
-            Self::Serve(serve::ServeError::Http(error)) => match error {
-                http::ServeError::Access(_) => true,
-                http::ServeError::Bind { source, .. } => source.kind() != ErrorKind::AddrInUse,
-            },
-            Self::Several(all) => all.iter().any(Self::is_of_config),
-            _ => false,
-        }
-    }
 }
 
 /// Runs the agent until it is told to stop. Containers go on when it returns. `fields`: what becomes of the
@@ -141,7 +117,7 @@ pub fn run(config: Config, fields: FieldCounts) -> Result<(), RunError> {
 }
 
 /// Whether `run` could go by the configuration on this node, found out without making anything.
-pub fn check_config(config: &Config) -> Result<(), RunError> {
+fn check_config(config: &Config) -> Result<(), RunError> {
     match &config.mode {
         Mode::Own(own) => own::check_config(config, own),
         Mode::Observe(observe) => observe::check_config(config, observe),

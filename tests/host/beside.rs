@@ -139,7 +139,8 @@ fn what_does_not_fit_is_found_at_once_and_by_check_as_by_run() -> Result<()> {
         .with_kubelet("reservedSystemCPUs: \"99\"")
         .with_kubelet("memoryManagerPolicy: Static")
         .with_kubelet("reservedMemory: [{numaNode: 0, limits: {memory: 7Mi}}]")
-        .with_kubelet("systemReserved: {memory: 100Ti, ephemeral-storage: 1Ei}");
+        .with_kubelet("systemReserved: {memory: 100Ti, ephemeral-storage: 1Ei}")
+        .with_kubelet("maxPods: -1");
     agent.metrics = scrape::free_address()?;
     let program = agent.run_command()?.get_program().to_owned();
     let path = agent.dir.join("config.yaml");
@@ -150,6 +151,7 @@ fn what_does_not_fit_is_found_at_once_and_by_check_as_by_run() -> Result<()> {
             "tls: {certificateFile: /none/cert, keyFile: /none/key}, bearerTokenFile: /none/token, statsInterval",
         ),
         ("stateDirectory: ", "stateDirectory: /proc/self/stat"),
+        ("log: {format: text}", "log: {level: loud}"),
         (
             &format!("cgroupRoot: /{}", agent.cgroup_root),
             "cgroupRoot: /cgroup.procs",
@@ -170,11 +172,13 @@ fn what_does_not_fit_is_found_at_once_and_by_check_as_by_run() -> Result<()> {
             "/none/key",
             "/none/token",
             "kubelet.cpuManagerPolicyOptions",
-            "kubelet.reservedSystemCPUs 99",
+            "kubelet.reservedSystemCPUs: 99",
             "kubelet.reservedMemory",
-            "keep more memory",
-            "keep more ephemeral-storage",
+            "kubelet.systemReserved.memory: more memory is kept from pods",
+            "more ephemeral-storage is kept from pods",
             "cgroupRoot",
+            "kubelet.maxPods: -1",
+            "log.level: `loud`",
             &path.display().to_string(),
         ] {
             assert!(said.contains(fault), "{verb}: no {fault} in {said}");
@@ -570,7 +574,7 @@ fn a_configuration_that_does_not_fit_is_found_by_check() -> Result<()> {
         (
             "kubelet:",
             "kubelet:\n  kubeReserved: {cpu: 5000}",
-            "kubelet.systemReserved, kubeReserved",
+            "kubelet.kubeReserved.cpu",
         ),
     ];
     for (line, instead, named) in cases {

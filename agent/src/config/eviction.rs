@@ -69,11 +69,13 @@ pub(super) fn check(raw: &RawKubelet, faults: &mut Faults) -> Eviction {
                 .or_insert_with(|| threshold.into());
         }
     }
-    let hard = hard.unwrap_or_default();
-
     let soft_at = root.field("evictionSoft");
-    thresholds(&hard, &root.field("evictionHard"), faults);
-    thresholds(&soft, &soft_at, faults);
+    let hard = thresholds(
+        hard.unwrap_or_default(),
+        &root.field("evictionHard"),
+        faults,
+    );
+    let soft = thresholds(soft, &soft_at, faults);
     for signal in soft.keys().filter(|signal| !graces.contains_key(*signal)) {
         let message = "a soft threshold needs a grace period in evictionSoftGracePeriod";
         faults.add(&soft_at.field(signal), message);
@@ -104,9 +106,11 @@ fn check_signal(signal: &str, at: &FieldPath, faults: &mut Faults) {
     }
 }
 
-fn thresholds(values: &TextMap, at: &FieldPath, faults: &mut Faults) {
-    for (signal, value) in values {
+/// Those without a fault.
+fn thresholds(mut values: TextMap, at: &FieldPath, faults: &mut Faults) -> TextMap {
+    values.retain(|signal, value| {
         let at = at.field(signal);
+        let n_faults = faults.0.len();
         check_signal(signal, &at, faults);
         match Amount::parse_threshold(value) {
             // Kubelet takes `NaN%` and `10%%`; nobody means the first, and the second is a slip.
@@ -117,7 +121,9 @@ fn thresholds(values: &TextMap, at: &FieldPath, faults: &mut Faults) {
             }
             Err(error) => faults.add(&at, error.to_string()),
         }
-    }
+        faults.0.len() == n_faults
+    });
+    values
 }
 
 fn check_reclaim(value: &str, at: &FieldPath, faults: &mut Faults) {

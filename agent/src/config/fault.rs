@@ -4,6 +4,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
+/// The fields of the agent's configuration that name files of kubelet's.
+pub(super) const KUBELET_FILE: &str = "kubeletConfigFile";
+pub(super) const KUBELET_DIRECTORY: &str = "kubeletConfigDirectory";
+
 /// Where a value stands, as an operator would write it: `kubelet.evictionHard["memory.available"]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldPath(Vec<Step>);
@@ -18,6 +22,12 @@ impl FieldPath {
     /// The document itself.
     pub fn root() -> Self {
         Self::default()
+    }
+
+    /// Names of fields, as in `kubelet.maxPods`.
+    pub fn of(dotted: &str) -> Self {
+        let steps = dotted.split('.').map(|it| Step::Field(it.to_owned()));
+        Self(steps.collect())
     }
 
     #[must_use]
@@ -38,6 +48,14 @@ impl FieldPath {
         Self(steps)
     }
 
+    /// The path as seen from the field `name`; `None`: it is not below it.
+    pub fn within(&self, name: &str) -> Option<Self> {
+        match self.0.split_first()? {
+            (Step::Field(first), rest) if first == name => Some(Self(rest.to_vec())),
+            _ => None,
+        }
+    }
+
     /// The path of what holds this value; `None` at the document itself.
     pub fn parent(&self) -> Option<Self> {
         let (_, parent) = self.0.split_last()?;
@@ -50,6 +68,12 @@ impl FieldPath {
             Step::Field(name) => Some(name.as_str()),
             Step::Index(_) => None,
         })
+    }
+
+    pub(super) fn is_of_kubelet_files(&self) -> bool {
+        [KUBELET_FILE, KUBELET_DIRECTORY]
+            .iter()
+            .any(|it| self.within(it).is_some())
     }
 
     /// Whether `self` is `other` or holds it.
@@ -138,6 +162,12 @@ impl Faults {
             field: field.clone(),
             message: message.into(),
         });
+    }
+
+    pub(super) fn has(&self, field: &FieldPath) -> bool {
+        self.0
+            .iter()
+            .any(|it| it.file.is_none() && it.field == *field)
     }
 
     /// The value, or a fault at `field`.

@@ -25,18 +25,21 @@ pub(super) enum Origin {
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     pub(super) fields: Map<String, Value>,
-    /// Paths start at the KubeletConfiguration itself. A path that is missing has the origin of
-    /// the nearest one above it.
-    origins: BTreeMap<FieldPath, Origin>,
+    pub(super) origins: Origins,
 }
+
+/// Which layer set a field. Paths start at the KubeletConfiguration itself. A path that is missing
+/// has the origin of the nearest one above it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins(BTreeMap<FieldPath, Origin>);
 
 impl Layers {
     pub(super) fn apply(&mut self, layer: &Map<String, Value>, origin: &Origin) {
         let Self { fields, origins } = self;
         patch(fields, layer, &FieldPath::root(), &mut |path, is_set| {
-            origins.retain(|known, _| !path.is_prefix_of(known));
+            origins.0.retain(|known, _| !path.is_prefix_of(known));
             if is_set {
-                origins.insert(path.clone(), origin.clone());
+                origins.0.insert(path.clone(), origin.clone());
             }
         });
     }
@@ -64,9 +67,28 @@ impl Layers {
         fields.remove(*last);
     }
 
-    /// The same fault, said of the file that holds the field, of the command line, or of the `kubelet` section.
     pub(super) fn locate(&self, fault: Fault) -> Fault {
-        match self.origin(&fault.field) {
+        let because = [fault.field.clone()];
+        self.origins.locate(fault, &because)
+    }
+}
+
+impl Origins {
+    /// A fault of the configuration, whose paths start at the agent's own, told of the file that sets the first
+    /// of the fields that it is concluded from.
+    pub fn locate_fault(&self, fault: Fault, because: &[FieldPath]) -> Fault {
+        match fault.field.within("kubelet") {
+            Some(field) => {
+                let because = because.iter().filter_map(|it| it.within("kubelet"));
+                self.locate(Fault { field, ..fault }, &because.collect::<Vec<_>>())
+            }
+            None => fault,
+        }
+    }
+
+    /// The same fault, said of the file that holds the field, of the command line, or of the `kubelet` section.
+    fn locate(&self, fault: Fault, because: &[FieldPath]) -> Fault {
+        match because.iter().find_map(|it| self.origin(it)) {
             Some(Origin::File(file)) => Fault {
                 file: Some(file.clone()),
                 ..fault
@@ -89,12 +111,12 @@ impl Layers {
     fn origin(&self, path: &FieldPath) -> Option<&Origin> {
         // The path itself or the first thing below it, since a fault can be about a whole mapping;
         // else what holds it.
-        let below = self.origins.range(path..).next();
+        let below = self.0.range(path..).next();
         if let Some((_, origin)) = below.filter(|(known, _)| path.is_prefix_of(known)) {
             return Some(origin);
         }
         let above = std::iter::successors(path.parent(), FieldPath::parent);
-        above.filter_map(|it| self.origins.get(&it)).next()
+        above.filter_map(|it| self.0.get(&it)).next()
     }
 }
 

@@ -41,6 +41,7 @@ fn an_empty_configuration_has_the_documented_defaults() {
         config,
         warnings,
         kubelet_fields,
+        ..
     } = good("");
     assert_eq!(kubelet_fields, FieldCounts::default());
     assert_eq!(warnings, [""; 0]);
@@ -526,7 +527,7 @@ fn files_merge_in_order_and_inline_wins() {
     let text = format!(
         "{HEAD}kubeletConfigFile: /k/config.yaml\nkubeletConfigDirectory: /k/conf.d\nkubelet: {{maxPods: 3}}\n"
     );
-    let needed = files_needed(&text).expect("the fixture has no faults");
+    let needed = files_needed(&text);
     assert_eq!(
         needed.kubelet_config_file.as_deref(),
         Some(Path::new("/k/config.yaml"))
@@ -582,6 +583,51 @@ fn faults_of_files_name_the_file() {
         );
     }
     assert_eq!(found.len(), 5, "{found:#?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_one_fault_among_others() {
+    let text = format!(
+        "{HEAD}kubeletConfigFile: /k/config.yaml\nkubeletConfigDirectory: k\nbogus: 1\n\
+         kubelet: {{evictionHard: {{memory.available: 200%, nodefs.available: 5%}}}}\n"
+    );
+    let needed = files_needed(&text);
+    assert_eq!(
+        needed.kubelet_config_file.as_deref(),
+        Some(Path::new("/k/config.yaml"))
+    );
+    assert_eq!(needed.kubelet_config_directory, None);
+    assert_eq!(files_needed("a: ["), FilesNeeded::default());
+    let unread = Fault {
+        file: None,
+        field: FieldPath::of("kubeletConfigFile"),
+        message: "/k/config.yaml is not there".to_owned(),
+    };
+    let draft = Config::draft(&text, None, &[], vec![unread]).expect("it is a mapping");
+    let found: Vec<String> = draft.faults.iter().map(Fault::to_string).collect();
+    assert_eq!(
+        found,
+        [
+            "bogus: unknown field",
+            "kubeletConfigFile: /k/config.yaml is not there",
+            "kubeletConfigDirectory: `k` is not an absolute path; right would be as /etc/ballast/pods",
+            "kubelet.evictionHard[\"memory.available\"]: `200%` is above 100%; right would be 0% to 100%",
+        ]
+    );
+    for (field, is_doubtful) in [
+        ("kubelet.maxPods", true),
+        ("bogus", true),
+        ("socket", false),
+        ("mode", false),
+    ] {
+        assert_eq!(
+            draft.is_doubtful(&FieldPath::of(field)),
+            is_doubtful,
+            "{field}"
+        );
+    }
+    let hard = draft.loaded.config.kubelet.eviction_hard;
+    assert_eq!(Vec::from_iter(hard.keys()), ["nodefs.available"]);
 }
 
 /// What kubeadm writes on a node, shortened; the cgroup driver is the one thing to change.

@@ -66,7 +66,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(
-        "listen on {address}: is another agent running, or is metrics.address not of this node?"
+        "metrics.address: listen on {address}: is another agent running, or is it no address of this node?"
     )]
     Bind {
         address: SocketAddr,

@@ -44,14 +44,16 @@ pub fn check(config: &Config) -> CheckReport {
     check::report(&facts, config, &programs)
 }
 
-/// The judgement of [`check`] without the programs, none of which an agent needs.
-pub(super) fn check_fitness(config: &Config) -> Result<(), RunError> {
-    let facts = facts(config);
-    let report = check::report(&facts, config, &[]).fatal();
-    match report.items.is_empty() {
-        true => Ok(()),
-        false => Err(RunError::Unfit(report)),
+/// `found`, where the node is fit by the judgement of [`check`] without the programs, none of which an agent needs.
+/// What stands against either is told at once.
+pub(super) fn with_fitness<T>(config: &Config, found: Result<T, RunError>) -> Result<T, RunError> {
+    let report = check::report(&facts(config), config, &[]).fatal();
+    if report.items.is_empty() {
+        return found;
     }
+    let mut faults: Vec<RunError> = found.err().into_iter().collect();
+    faults.push(RunError::Unfit(report));
+    Err(RunError::all(faults))
 }
 
 fn facts(config: &Config) -> FactSheet {

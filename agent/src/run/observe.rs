@@ -289,13 +289,12 @@ fn find(root: &Root, config: &Config, observe: &ObserveConfig) -> Result<Found, 
 /// Runs the agent until it is told to stop.
 pub(super) fn run(config: Config, observe: &ObserveConfig) -> Result<(), RunError> {
     let root = Root::host();
-    check::check_fitness(&config)?;
     let Found {
         node,
         kubelet,
         place,
         pod_source,
-    } = find(&root, &config, observe)?;
+    } = check::with_fitness(&config, find(&root, &config, observe))?;
     root.create_dir_all(&config.state_directory)
         .map_err(RunError::State)?;
     let _exclusive = Exclusive::take(&config)?;

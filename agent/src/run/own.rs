@@ -207,12 +207,11 @@ pub(super) fn run(config: Config, own: OwnConfig, fields: FieldCounts) -> Result
     let root = Root::host();
     // Before it is raised for maps of programs.
     let locked_memory = steady::locked_memory().ok();
-    check::check_fitness(&config)?;
     let Fit {
         node,
         mut hands,
         placement,
-    } = fitness::find(&root, &config, &own)?;
+    } = check::with_fitness(&config, fitness::find(&root, &config, &own))?;
     root.create_dir_all(config.state_directory.join("pods"))
         .map_err(RunError::State)?;
     let mut exclusive = Exclusive::take(&config)?;

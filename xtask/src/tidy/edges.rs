@@ -116,6 +116,7 @@ const ROOMS: &[Room] = &[
             "agent/src/run/own",
             "agent/src/run/observe",
             "agent/src/run/check.rs",
+            "agent/src/run/faults.rs",
         ],
         must_not_use: &["run::own", "run::observe"],
         may_use: &[],

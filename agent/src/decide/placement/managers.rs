@@ -64,6 +64,40 @@ pub enum PlacementError {
     Topology(#[from] TopologyConfigError),
 }
 
+impl PlacementError {
+    /// The fields of the configuration that it is concluded from; the first is at fault.
+    pub const fn fields(&self) -> &'static [&'static str] {
+        match self {
+            Self::CpuOptions(_) => &[
+                "kubelet.cpuManagerPolicyOptions",
+                "kubelet.cpuManagerPolicy",
+                "kubelet.featureGates",
+            ],
+            Self::Cpu(_) => &[
+                "kubelet.cpuManagerPolicy",
+                "kubelet.cpuManagerPolicyOptions",
+                "kubelet.reservedSystemCPUs",
+                "kubelet.systemReserved",
+                "kubelet.kubeReserved",
+            ],
+            Self::CpuTopology(_) => &["kubelet.cpuManagerPolicy"],
+            Self::ReservedMemory(_) => &[
+                "kubelet.reservedMemory",
+                "kubelet.memoryManagerPolicy",
+                "kubelet.systemReserved",
+                "kubelet.kubeReserved",
+                "kubelet.evictionHard",
+            ],
+            Self::Memory(_) => &["kubelet.memoryManagerPolicy", "kubelet.reservedMemory"],
+            Self::Topology(_) => &[
+                "kubelet.topologyManagerPolicy",
+                "kubelet.topologyManagerPolicyOptions",
+                "kubelet.topologyManagerScope",
+            ],
+        }
+    }
+}
+
 /// Something given out that this machine cannot keep; it was taken back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateFault {

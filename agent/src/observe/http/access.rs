@@ -77,6 +77,18 @@ pub enum AccessError {
     },
 }
 
+impl AccessError {
+    /// The field of the configuration that names the file.
+    pub const fn field(&self) -> &'static str {
+        match self {
+            Self::Read { field, .. } | Self::Content { field, .. } | Self::Pem { field, .. } => {
+                field
+            }
+            Self::Pair { .. } => KEY,
+        }
+    }
+}
+
 /// What is in use now.
 pub(super) struct Access {
     files: AccessFiles,

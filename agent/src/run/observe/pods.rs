@@ -58,6 +58,18 @@ pub enum PodSourceError {
     Io(#[from] std::io::Error),
 }
 
+impl PodSourceError {
+    /// The fields of the configuration that it is concluded from.
+    pub(in crate::run) const fn fields(&self) -> &'static [&'static str] {
+        match self {
+            Self::NoNode => &["kubernetes.nodeName", "pods.source"],
+            Self::NoServer | Self::Kubeconfig(_) => &["kubernetes.kubeconfigFile", "pods.source"],
+            Self::ServiceAccount(_) => &["pods.source"],
+            Self::NoService | Self::Io(_) => &[],
+        }
+    }
+}
+
 /// Asks nobody.
 pub(super) fn source(observe: &ObserveConfig) -> Result<PodSource, PodSourceError> {
     let kubernetes = &observe.kubernetes;

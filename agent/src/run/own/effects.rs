@@ -262,7 +262,7 @@ fn aspects(sections: &str) -> BTreeMap<&'static str, String> {
     let head: String = head.map(|(field, it)| format!("{field}: {it}\n")).collect();
     let text = format!("{head}{sections}\n");
     let kubelet_file = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-    let files = files_needed(&text).expect("a document");
+    let files = files_needed(&text);
     let kubelet_path = files.kubelet_config_file.clone();
     let kubelet_file = kubelet_path.as_deref().map(|path| (path, kubelet_file));
     let config = match Config::from_yaml(&text, kubelet_file, &[]) {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::apply::cgroupfs::{ApplyError, CgroupWriter};
 use crate::apply::devices::DevicePrograms;
-use crate::config::{Compat, CpuManagerPolicy, Enforcement, KubeletConfig, MemoryManagerPolicy};
+use crate::config::{
+    Compat, CpuManagerPolicy, Enforcement, FieldPath, KubeletConfig, MemoryManagerPolicy,
+};
 use crate::decide::cgroup_files::{FileRules, hugepage_size_name};
 use crate::decide::desired::{AncestorCpuset, NodePlan};
 use crate::decide::device_access::device_access;
@@ -17,7 +19,9 @@ use crate::model::cgroup_name::{CgroupDriver, CgroupName};
 use crate::model::cgroup_path::CgroupPath;
 use crate::model::cpuset::CpuSet;
 use crate::model::device_access::DeviceRules;
+use crate::model::eviction::Signal;
 use crate::model::numa::NumaMask;
+use crate::model::pod::ResourceList;
 use crate::model::topology::{NumaNodeId, Topology};
 use crate::run::RunError;
 use crate::run::amounts;
@@ -34,24 +38,23 @@ const ENABLED: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
     #[error(
-        "the cgroup driver `systemd` is not in this version of ballast; set kubelet.cgroupDriver to cgroupfs"
+        "kubelet.cgroupDriver: `systemd` is not in this version of ballast; right would be cgroupfs"
     )]
     SystemdDriver,
     #[error(
-        "kubelet.singleProcessOOMKill is false, which needs memory.oom.group of cgroup v2, and this \
-         node has its controllers on cgroup v1; leave it out or set it to true"
+        "kubelet.singleProcessOOMKill: false needs memory.oom.group of cgroup v2, and this node has its \
+         controllers on cgroup v1; right would be true, or to leave it out"
     )]
     OomGroup,
     #[error(
-        "kubelet.reservedSystemCPUs {wanted} is not among the CPUs {usable} that are online and that \
-         kubelet.cgroupRoot may use; name only those"
+        "kubelet.reservedSystemCPUs: {wanted} is not among the CPUs {usable} that are online and that \
+         cgroupRoot may use; right would be only those"
     )]
     ReservedCpus { wanted: CpuSet, usable: CpuSet },
-    #[error(
-        "kubelet.systemReserved, kubeReserved and evictionHard keep more {resource} ({reserved}) than the \
-         node has ({capacity})"
-    )]
+    #[error("{}: more {resource} is kept from pods ({reserved}) than the node has ({capacity}){}", .by[0], together(.by))]
     OverReserved {
+        /// What reserves some of it, never empty.
+        by: Vec<FieldPath>,
         resource: String,
         reserved: String,
         capacity: String,
@@ -61,6 +64,30 @@ pub enum SettingError {
         field: &'static str,
         message: String,
     },
+}
+
+fn together(by: &[FieldPath]) -> String {
+    let others = by.iter().skip(1).filter_map(|it| it.within("kubelet"));
+    let others: Vec<String> = others.map(|it| it.to_string()).collect();
+    match others.is_empty() {
+        true => String::new(),
+        false => format!(", together with {}", others.join(" and ")),
+    }
+}
+
+impl SettingError {
+    /// The fields of the configuration that it is concluded from; the first is at fault.
+    pub(in crate::run) fn fields(&self) -> Vec<FieldPath> {
+        let kubelet = FieldPath::of("kubelet");
+        let of = |names: &[&str]| names.iter().map(|it| kubelet.field(it)).collect();
+        match self {
+            Self::SystemdDriver => of(&["cgroupDriver"]),
+            Self::OomGroup => of(&["singleProcessOOMKill"]),
+            Self::ReservedCpus { .. } => of(&["reservedSystemCPUs", "cgroupRoot"]),
+            Self::OverReserved { by, .. } => by.clone(),
+            Self::Setting { field, .. } => of(&[field]),
+        }
+    }
 }
 
 /// See the module.
@@ -128,7 +155,7 @@ impl Hands {
         let allocatable = allocatable(kubelet, &capacity)?;
         let fault = check_reserved_cpus(kubelet, &online)
             .err()
-            .or_else(|| over_reserved(&allocatable).into_iter().next());
+            .or_else(|| over_reserved(kubelet, &allocatable).into_iter().next());
         node.topology = topology;
         node.capacity = capacity;
         self.plan.allocatable = allocatable;
@@ -239,7 +266,7 @@ pub(super) fn faults(node: &Node, kubelet: &KubeletConfig) -> Vec<SettingError> 
     faults.extend(check_reserved_cpus(kubelet, &node.topology.online()).err());
     faults.extend(check_cgroup_root(kubelet, node.reader.trees()).err());
     match allocatable(kubelet, &node.capacity) {
-        Ok(allocatable) => faults.extend(over_reserved(&allocatable)),
+        Ok(allocatable) => faults.extend(over_reserved(kubelet, &allocatable)),
         Err(fault) => faults.push(fault),
     }
     faults
@@ -342,16 +369,42 @@ fn allocatable(
     })
 }
 
-fn over_reserved(allocatable: &NodeAllocatable) -> Vec<SettingError> {
+fn over_reserved(kubelet: &KubeletConfig, allocatable: &NodeAllocatable) -> Vec<SettingError> {
     let all = allocatable.overcommitted();
     let fault = all.iter().map(
         |(resource, reserved, capacity)| SettingError::OverReserved {
+            by: who_reserves(kubelet, resource),
             resource: (*resource).to_owned(),
             reserved: reserved.to_string(),
             capacity: capacity.to_string(),
         },
     );
     fault.collect()
+}
+
+/// The fields that keep some of a resource from pods.
+fn who_reserves(kubelet: &KubeletConfig, resource: &str) -> Vec<FieldPath> {
+    let at = FieldPath::of("kubelet");
+    let has = |list: &ResourceList| list.get(resource).is_some_and(|it| !it.is_zero());
+    let system = match resource == "cpu" && kubelet.reserved_system_cpus.is_some() {
+        true => at.field("reservedSystemCPUs"),
+        false => at.field("systemReserved").field(resource),
+    };
+    let signal = match resource {
+        "memory" => Some(Signal::MemoryAvailable),
+        "ephemeral-storage" => Some(Signal::NodeFsAvailable),
+        _ => None,
+    };
+    let signal = signal.map(Signal::as_str);
+    let kept = signal.filter(|it| kubelet.eviction_hard.contains_key(*it));
+    let mut by = Vec::new();
+    by.extend(has(&kubelet.system_reserved).then(|| system.clone()));
+    by.extend(has(&kubelet.kube_reserved).then(|| at.field("kubeReserved").field(resource)));
+    by.extend(kept.map(|it| at.field("evictionHard").field(it)));
+    if by.is_empty() {
+        by.push(system);
+    }
+    by
 }
 
 fn node_plan(

@@ -1,0 +1,203 @@
+//! What stands against a start by a configuration on this node, each fault told of its field and of the file that
+//! sets it: one judgement, for `run` and for `check`.
+
+use std::io::ErrorKind;
+
+use super::observe::{PlaceError, PodSourceError};
+use super::serve::ServeError;
+use super::{RunError, check_config};
+use crate::config::{Draft, Fault, FieldPath, Origins};
+use crate::observe::http;
+
+/// All faults of a configuration: its own, and what of it does not fit the node.
+pub fn config_faults(draft: &Draft) -> Vec<Fault> {
+    let mut faults = draft.faults.clone();
+    // Each mode wants another node.
+    if draft.is_doubtful(&FieldPath::of("mode")) {
+        return faults;
+    }
+    if let Err(error) = check_config(&draft.loaded.config)
+        && error.is_of_config()
+    {
+        faults.extend(of_node(draft, &error));
+    }
+    faults
+}
+
+/// What a node has against a configuration, less what could follow from a fault of its own.
+fn of_node(draft: &Draft, error: &RunError) -> Vec<Fault> {
+    let follows = |it: &RunError| it.fields().iter().any(|it| draft.is_doubtful(it));
+    let all = error.each().into_iter().filter(|it| !follows(it));
+    all.map(|it| it.fault(&draft.loaded.origins)).collect()
+}
+
+impl RunError {
+    /// The user has to change the configuration, or a file that it names.
+    pub fn is_of_config(&self) -> bool {
+        match self {
+            Self::Setting(_)
+            | Self::Placement(_)
+            | Self::Place(PlaceError::Ambiguous(_))
+            | Self::Pods(
+                PodSourceError::NoNode
+                | PodSourceError::NoServer
+                | PodSourceError::NoService
+                | PodSourceError::Kubeconfig(_)
+                | PodSourceError::ServiceAccount(_),
+            )
+            | Self::Nested { .. }
+            | Self::Directory { .. } => true,
+            Self::Serve(ServeError::Http(error)) => match error {
+                http::ServeError::Access(_) => true,
+                http::ServeError::Bind { source, .. } => source.kind() != ErrorKind::AddrInUse,
+            },
+            Self::Several(all) => all.iter().any(Self::is_of_config),
+            _ => false,
+        }
+    }
+
+    /// As faults of the configuration. One that is none has no field.
+    pub fn faults(&self, origins: &Origins) -> Vec<Fault> {
+        self.each().iter().map(|it| it.fault(origins)).collect()
+    }
+
+    fn each(&self) -> Vec<&Self> {
+        match self {
+            Self::Several(all) => all.iter().flat_map(Self::each).collect(),
+            one => vec![one],
+        }
+    }
+
+    fn fault(&self, origins: &Origins) -> Fault {
+        let fields = self.fields();
+        let field = fields.first().cloned().unwrap_or_default();
+        let text = crate::observe::chain(self);
+        let message = text.strip_prefix(&format!("{field}: ")).unwrap_or(&text);
+        let fault = Fault {
+            file: None,
+            message: message.to_owned(),
+            field,
+        };
+        origins.locate_fault(fault, &fields)
+    }
+
+    /// The fields that it is concluded from. The first is at fault, and the text begins with it.
+    fn fields(&self) -> Vec<FieldPath> {
+        let fields: &[&str] = match self {
+            Self::Setting(error) => return error.fields(),
+            Self::Placement(error) => error.fields(),
+            Self::Place(_) => &["kubelet.cgroupRoot"],
+            Self::Pods(error) => error.fields(),
+            Self::Nested { .. } => &["pods.manifestDirectory", "stateDirectory"],
+            Self::Directory { field, .. } => &[field],
+            Self::Serve(ServeError::Http(http::ServeError::Access(error))) => &[error.field()],
+            Self::Serve(ServeError::Http(http::ServeError::Bind { .. })) => &["metrics.address"],
+            _ => &[],
+        };
+        fields.iter().map(|it| FieldPath::of(it)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::decide::placement::managers::PlacementError;
+    use crate::decide::placement::memory::MemoryConfigError;
+    use crate::run::own::SettingError;
+
+    const KUBELET_FILE: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+                                memoryManagerPolicy: Static\nreservedSystemCPUs: \"9\"\n\
+                                kubeReserved: {memory: 1Ti}\n";
+
+    fn draft(sections: &str) -> Draft {
+        let text = format!(
+            "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+             kubeletConfigFile: /k/config.yaml\n{sections}\n"
+        );
+        let file = Some((Path::new("/k/config.yaml"), KUBELET_FILE));
+        let drop_in = KUBELET_FILE.replace("memory: 1Ti", "cpu: 300");
+        let drop_ins = [("/k/d/10.conf".into(), drop_in)];
+        Config::draft(&text, file, &drop_ins, Vec::new()).expect("it is a mapping")
+    }
+
+    fn over_reserved(resource: &str, by: &[&str]) -> RunError {
+        let by = by.iter().map(|it| FieldPath::of(it)).collect();
+        RunError::from(SettingError::OverReserved {
+            by,
+            resource: resource.to_owned(),
+            reserved: "2".to_owned(),
+            capacity: "1".to_owned(),
+        })
+    }
+
+    fn all() -> RunError {
+        RunError::Several(vec![
+            RunError::Directory {
+                field: "stateDirectory",
+                path: "/a".into(),
+                source: None,
+            },
+            RunError::from(SettingError::ReservedCpus {
+                wanted: "9".parse().expect("a set"),
+                usable: "0-1".parse().expect("a set"),
+            }),
+            RunError::Several(vec![
+                over_reserved(
+                    "memory",
+                    &["kubelet.kubeReserved.memory", "kubelet.evictionHard"],
+                ),
+                over_reserved("cpu", &["kubelet.kubeReserved.cpu"]),
+            ]),
+            RunError::from(PlacementError::from(MemoryConfigError::NothingReserved)),
+        ])
+    }
+
+    fn told(sections: &str) -> Vec<String> {
+        let draft = draft(sections);
+        let faults = of_node(&draft, &all());
+        faults.iter().map(Fault::to_string).collect()
+    }
+
+    const DIRECTORY: &str = "stateDirectory: /a is no directory";
+    const CPUS: &str = "9 is not among the CPUs 0-1 that are online and that cgroupRoot may use; right would be only \
+                        those";
+
+    #[test]
+    fn what_does_not_fit_the_node_is_told_of_the_file_that_sets_it() {
+        assert_eq!(
+            told(""),
+            [
+                DIRECTORY,
+                &format!("/k/d/10.conf: reservedSystemCPUs: {CPUS}"),
+                "/k/config.yaml: kubeReserved.memory: more memory is kept from pods (2) than the node has (1), \
+                 together with evictionHard",
+                "/k/d/10.conf: kubeReserved.cpu: more cpu is kept from pods (2) than the node has (1)",
+                "/k/d/10.conf: memoryManagerPolicy: [memorymanager] you should specify the system reserved memory",
+            ]
+        );
+        let inline = format!("kubelet.reservedSystemCPUs: {CPUS}");
+        assert_eq!(told("kubelet: {reservedSystemCPUs: \"9\"}")[1], inline);
+    }
+
+    #[test]
+    fn what_may_follow_from_another_fault_is_not_told() {
+        assert_eq!(
+            told("kubelet: {reservedSystemCPUs: 9-, kubeReserved: {cpu: x}}").len(),
+            3
+        );
+        assert_eq!(told("stateDirectory: a").len(), 4);
+        // Of a file that cannot be read nobody knows what it sets.
+        let text = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+                    kubeletConfigFile: /k/config.yaml\n";
+        let draft = Config::draft(text, None, &[], Vec::new()).expect("it is a mapping");
+        assert_eq!(draft.faults.len(), 1);
+        let faults = of_node(&draft, &all());
+        assert_eq!(
+            faults.iter().map(Fault::to_string).collect::<Vec<_>>(),
+            [DIRECTORY]
+        );
+    }
+}
