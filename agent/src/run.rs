@@ -1,5 +1,6 @@
 //! The agent at work: each mode is a pipeline of its own, put together from parts that all of them share.
 
+mod addresses;
 mod amounts;
 mod check;
 mod directories;
@@ -68,6 +69,18 @@ pub enum RunError {
         path: PathBuf,
         source: Option<FsError>,
     },
+    /// By another process than the agent of this configuration.
+    #[error(
+        "{field}: {address} is in use by {}; right would be one that is free",
+        .holder.as_deref().unwrap_or("a process that is not seen from here")
+    )]
+    InUse {
+        field: &'static str,
+        address: String,
+        holder: Option<String>,
+    },
+    #[error("socket")]
+    Socket(#[source] crate::sys::unix_socket::ListenError),
     /// What `ballast check` calls fatal.
     #[error("this node is not fit for the agent:\n{0}")]
     Unfit(CheckReport),

@@ -22,6 +22,7 @@ pub mod kube_tree;
 pub mod kubelet_process;
 pub mod kubelet_state;
 pub mod largest;
+pub mod listeners;
 pub mod manifests;
 pub mod mounts;
 pub mod node_address;

@@ -85,6 +85,30 @@ fn a_second_agent_on_the_same_state_pins_or_cgroups_refuses_to_start() -> Result
     first.start()
 }
 
+/// An agent that runs holds its own addresses. For another configuration they are in use.
+#[cfg_attr(feature = "privileged", test)]
+fn an_address_of_a_running_agent_is_in_use_for_others_alone() -> Result<()> {
+    let mut first = Agent::new("holder")?;
+    first.metrics = scrape::free_address()?;
+    first.start()?;
+    let checked = output_of(&mut first.check_command()?)?;
+    let said = String::from_utf8_lossy(&checked.stderr);
+    ensure!(!said.contains("in use"), "{said}");
+    let mut second = Agent::new("held")?;
+    second.metrics.clone_from(&first.metrics);
+    let holder = format!("(pid {})", first.pid().context("it runs")?);
+    let words = ["metrics.address", &first.metrics, "in use by", &holder];
+    ends_with(2, &second, &words)?;
+    let checked = output_of(&mut second.check_command()?)?;
+    let said = String::from_utf8_lossy(&checked.stderr);
+    ensure!(checked.status.code() == Some(2), "{said}");
+    for word in words {
+        ensure!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    ensure!(!second.state().exists(), "it has begun");
+    Ok(())
+}
+
 /// Where the names do not show it, the links do.
 #[cfg_attr(feature = "privileged", test)]
 fn manifests_in_the_state_directory_are_refused_and_kept() -> Result<()> {

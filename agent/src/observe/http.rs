@@ -117,6 +117,12 @@ pub fn faults(listen: &Listen) -> Vec<ServeError> {
     faults
 }
 
+/// Whether somebody listens at an address of this node.
+pub fn is_in_use(address: SocketAddr) -> bool {
+    let bound = std::net::TcpListener::bind(address);
+    bound.is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse)
+}
+
 /// Binds and serves on the current runtime until `shutdown`.
 pub async fn serve(
     listen: Listen,

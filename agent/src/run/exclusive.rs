@@ -12,6 +12,9 @@ use crate::sources::bpf;
 use crate::sys::FsError;
 use crate::sys::lock::{Lock, Taken};
 
+/// The file of the state directory that is locked.
+pub(super) const STATE_LOCK: &str = "lock";
+
 /// The locks of this agent.
 #[derive(Debug)]
 pub(super) struct Exclusive {
@@ -23,7 +26,7 @@ impl Exclusive {
     /// Locks the state directory and the directory of pins, which is made. One that cannot be made
     /// is nobody's; nothing is pinned then.
     pub(super) fn take(config: &Config) -> Result<Self, RunError> {
-        let file = config.state_directory.join("lock");
+        let file = config.state_directory.join(STATE_LOCK);
         let state = lock("state directory", &config.state_directory, &file)?;
         let mut locks = vec![state.map_err(RunError::State)?];
         let pins = &config.bpf.pin_directory;

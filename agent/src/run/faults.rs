@@ -46,7 +46,9 @@ impl RunError {
                 | PodSourceError::ServiceAccount(_),
             )
             | Self::Nested { .. }
-            | Self::Directory { .. } => true,
+            | Self::Directory { .. }
+            | Self::InUse { .. }
+            | Self::Socket(_) => true,
             Self::Serve(ServeError::Http(error)) => match error {
                 http::ServeError::Access(_) => true,
                 http::ServeError::Bind { source, .. } => source.kind() != ErrorKind::AddrInUse,
@@ -89,7 +91,8 @@ impl RunError {
             Self::Place(_) => &["kubelet.cgroupRoot"],
             Self::Pods(error) => error.fields(),
             Self::Nested { .. } => &["pods.manifestDirectory", "stateDirectory"],
-            Self::Directory { field, .. } => &[field],
+            Self::Directory { field, .. } | Self::InUse { field, .. } => &[field],
+            Self::Socket(_) => &["socket"],
             Self::Serve(ServeError::Http(http::ServeError::Access(error))) => &[error.field()],
             Self::Serve(ServeError::Http(http::ServeError::Bind { .. })) => &["metrics.address"],
             _ => &[],

@@ -77,6 +77,21 @@ impl Drop for Lock {
     }
 }
 
+/// The process that holds the lock of `path`, found out without making or keeping anything. The outer `None`: nobody
+/// does, or it is not known; the inner one: a process that is not seen from here.
+pub fn held_by(path: &Path) -> Option<Option<u32>> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(nix::libc::O_NONBLOCK);
+    match Flock::lock(file.open(path).ok()?, FlockArg::LockSharedNonblock) {
+        Err((file, nix::Error::EWOULDBLOCK)) => {
+            let metadata = file.metadata().ok()?;
+            let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+            Some(holder(&locks, metadata.dev(), metadata.ino()))
+        }
+        Ok(_) | Err(_) => None,
+    }
+}
+
 /// What the thread of a lock tells.
 enum Held {
     ByUs,
@@ -171,9 +186,13 @@ mod tests {
                 holder.is_none_or(|it| it == std::process::id()),
                 "{holder:?}"
             );
+            assert!(held_by(&path).is_some());
             drop(first);
+            assert_eq!(held_by(&path), None);
             assert!(is_taken(&path));
         }
+        assert_eq!(held_by(&base.path("none")), None);
+        assert!(!base.path("none").exists());
     }
 
     #[test]

@@ -23,7 +23,11 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum ListenError {
     /// Somebody accepts connections there.
     #[error("{} is in use by another process", .path.display())]
-    InUse { path: PathBuf },
+    InUse {
+        path: PathBuf,
+        /// `None`: it is not known, or not seen from here.
+        holder: Option<u32>,
+    },
     /// Never removed: it is somebody's file.
     #[error("{} is there and is not a socket", .path.display())]
     NotASocket { path: PathBuf },
@@ -113,6 +117,12 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     }
 }
 
+/// The process that listened first at the other end. `None`: it is not seen from here.
+fn listener(stream: &UnixStream) -> Option<u32> {
+    let peer = socket::getsockopt(stream, socket::sockopt::PeerCredentials).ok()?;
+    u32::try_from(peer.pid()).ok().filter(|it| *it > 0)
+}
+
 /// Whether nothing is at `path`, or a socket on which nobody answers.
 pub fn check_free(path: &Path) -> Result<(), ListenError> {
     let failed = |source| ListenError::Io {
@@ -135,8 +145,9 @@ pub fn check_free(path: &Path) -> Result<(), ListenError> {
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(()),
         Err(e) if e.kind() != ErrorKind::WouldBlock => Err(failed(e)),
         // Connected, or too many wait for that.
-        _ => Err(ListenError::InUse {
+        connected => Err(ListenError::InUse {
             path: path.to_owned(),
+            holder: connected.ok().and_then(|it| listener(&it)),
         }),
     }
 }

@@ -8,7 +8,7 @@ use super::placement::Placement;
 use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::decide::placement::managers::{Managers, PlacementSettings};
 use crate::run::node::Node;
-use crate::run::{RunError, directories, serve};
+use crate::run::{RunError, addresses, directories, serve};
 use crate::sys::{FsError, Root};
 
 /// For `ballast check`.
@@ -33,6 +33,7 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
     let mut faults = directories::faults(root, config, &more);
     faults.extend(check_apart(root, config, own).err());
     faults.extend(serve::faults(&config.metrics));
+    faults.extend(addresses::faults(root, config));
     let node = match find_node(root, config) {
         Ok(node) => node,
         Err(error) => {
