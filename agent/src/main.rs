@@ -117,7 +117,7 @@ fn run_agent(args: &RunArgs) -> ExitCode {
         return refuse(&args.config, run::config_faults(&draft));
     }
     let loaded = draft.loaded;
-    let config = loaded.config;
+    let config = loaded.config.clone();
     let style = match (args.log_format, config.log.format) {
         (Some(LogFormatArg::Text), _) | (None, LogFormat::Text) => LogStyle::Text,
         (Some(LogFormatArg::Json), _) | (None, LogFormat::Json) => LogStyle::Json,
@@ -137,7 +137,7 @@ fn run_agent(args: &RunArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    for warning in &loaded.warnings {
+    for warning in run::config_warnings(&loaded) {
         tracing::warn!(config = %args.config.display(), "{warning}");
     }
     match serde_json::to_string(&config) {
@@ -203,6 +203,9 @@ fn check_node(args: &CheckArgs) -> ExitCode {
     let mut out = io::stdout().lock();
     if let Err(error) = Screen::stdout(&mut out, is_plain()).write(&text) {
         return finish(Err(error));
+    }
+    for warning in run::config_warnings(&draft.loaded) {
+        eprintln!("ballast: configuration {}: {warning}", path.display());
     }
     match faults.is_empty() {
         // What else there is to say of the node is in the report.

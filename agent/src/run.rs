@@ -27,7 +27,7 @@ use std::path::PathBuf;
 
 pub use self::check::check;
 use self::exclusive::Holder;
-pub use self::faults::config_faults;
+pub use self::faults::{config_faults, config_warnings};
 use self::node::NodeError;
 use self::observe::{PlaceError, PodSourceError};
 use self::own::SettingError;

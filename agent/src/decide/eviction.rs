@@ -12,6 +12,7 @@ pub mod admission;
 pub mod brake;
 pub mod counterfactual;
 pub mod facts;
+pub mod hidden;
 pub mod layout;
 mod local_storage;
 pub mod message;

@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 
 use super::observe::{PlaceError, PodSourceError};
 use super::serve::ServeError;
-use super::{RunError, check_config};
-use crate::config::{Draft, Fault, FieldPath, Origins};
+use super::{RunError, check_config, own};
+use crate::config::{Draft, Fault, FieldPath, Loaded, Origins};
+use crate::decide::eviction::hidden::{Hidden, hidden_thresholds};
 use crate::observe::http;
 
 /// All faults of a configuration: its own, and what of it does not fit the node.
@@ -22,6 +23,31 @@ pub fn config_faults(draft: &Draft) -> Vec<Fault> {
         faults.extend(of_node(draft, &error));
     }
     faults
+}
+
+/// What of a configuration has no effect on this node, a line each.
+pub fn config_warnings(loaded: &Loaded) -> Vec<String> {
+    let mut warnings = loaded.warnings.clone();
+    if loaded.config.mode.own().is_some() {
+        let capacity = own::capacity(&loaded.config);
+        let hidden = hidden_thresholds(&loaded.config.kubelet, capacity.as_ref());
+        warnings.extend(hidden.iter().map(|it| without_effect(it, &loaded.origins)));
+    }
+    warnings
+}
+
+fn without_effect(Hidden { signal, soft, hard }: &Hidden, origins: &Origins) -> String {
+    let field = FieldPath::of("kubelet.evictionSoft").field(signal.as_str());
+    let because = [field.clone()];
+    let message = format!(
+        "{soft} has no effect: evictionHard of {hard} is met no later, and gives no grace; right would be more than that"
+    );
+    let fault = Fault {
+        file: None,
+        field,
+        message,
+    };
+    origins.locate_fault(fault, &because).to_string()
 }
 
 /// What a node has against a configuration, less what could follow from a fault of its own.
@@ -183,6 +209,29 @@ mod tests {
         );
         let inline = format!("kubelet.reservedSystemCPUs: {CPUS}");
         assert_eq!(told("kubelet: {reservedSystemCPUs: \"9\"}")[1], inline);
+    }
+
+    #[test]
+    fn a_hidden_threshold_is_told_of_the_file_that_sets_the_soft_one() {
+        let file = KUBELET_FILE.to_owned()
+            + "evictionSoft: {memory.available: 1Mi}\n\
+                                              evictionSoftGracePeriod: {memory.available: 1m}\n";
+        let text = "apiVersion: ballast.dev/v1alpha1\nkind: AgentConfiguration\nmode: own\n\
+                    kubeletConfigFile: /k/config.yaml\n";
+        let file = Some((Path::new("/k/config.yaml"), file.as_str()));
+        let loaded = Config::from_yaml(text, file, &[]).expect("no faults");
+        let hidden = hidden_thresholds(&loaded.config.kubelet, None);
+        let told: Vec<_> = hidden
+            .iter()
+            .map(|it| without_effect(it, &loaded.origins))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "/k/config.yaml: evictionSoft[\"memory.available\"]: 1Mi has no effect: evictionHard of 100Mi is met no \
+                 later, and gives no grace; right would be more than that"
+            ]
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::hands::{self, Hands};
 use super::placement::Placement;
 use crate::config::{Config, OwnConfig, PodsConfig};
 use crate::decide::placement::managers::{Managers, PlacementSettings};
+use crate::model::capacity::NodeCapacity;
 use crate::run::node::Node;
 use crate::run::{RunError, addresses, directories, serve};
 use crate::sys::{FsError, Root};
@@ -65,6 +66,12 @@ pub(super) fn find(root: &Root, config: &Config, own: &OwnConfig) -> Result<Fit,
         hands,
         placement,
     })
+}
+
+/// `None`: it cannot be read, which is told by itself.
+pub(in crate::run) fn capacity(config: &Config) -> Option<NodeCapacity> {
+    let node = find_node(&Root::host(), config).ok()?;
+    Some(node.capacity)
 }
 
 fn find_node(root: &Root, config: &Config) -> Result<Node, RunError> {
