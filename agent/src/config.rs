@@ -39,7 +39,7 @@ const KUBELET_KIND: &str = "KubeletConfiguration";
 
 /// What mode `observe` looks at, beside the place of the cgroups: what kubelet evicts for, keeps from pods, and places
 /// them by.
-const OBSERVED: [&str; 21] = [
+const OBSERVED: [&str; 23] = [
     "cpuManagerPolicy",
     "cpuManagerPolicyOptions",
     "enforceNodeAllocatable",
@@ -52,12 +52,14 @@ const OBSERVED: [&str; 21] = [
     "failSwapOn",
     "featureGates",
     "kubeReserved",
+    "kubeReservedCgroup",
     "maxPods",
     "memoryManagerPolicy",
     "podsPerCore",
     "reservedMemory",
     "reservedSystemCPUs",
     "systemReserved",
+    "systemReservedCgroup",
     "topologyManagerPolicy",
     "topologyManagerPolicyOptions",
     "topologyManagerScope",
@@ -297,6 +299,13 @@ fn kubelet_of_another(
     if let Some(Value::Object(gates)) = layers.fields.get_mut("featureGates") {
         feature_gates::retain_known(gates);
     }
+    // That they are set is looked at; names of either driver are right.
+    for name in ["kubeReservedCgroup", "systemReservedCgroup"] {
+        match layers.fields.get_mut(name) {
+            Some(Value::String(text)) if !text.is_empty() => *text = format!("/{name}"),
+            _ => {}
+        }
+    }
     let mut kubelet_faults = Faults::default();
     let compat = Compat::Kubelet;
     let mut kubelet = kubelet::check(&layers.fields, compat, warnings, &mut kubelet_faults);
@@ -313,6 +322,7 @@ fn kubelet_of_another(
             &mut Faults::default(),
         );
     }
+    (kubelet.kube_reserved_cgroup, kubelet.system_reserved_cgroup) = (None, None);
     for fault in place_faults.0.into_iter().chain(kubelet_faults.0) {
         let fault = layers.locate(fault);
         match fault.file {

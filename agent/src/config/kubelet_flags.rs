@@ -85,6 +85,7 @@ const FLAGS: &[(&str, &str, Kind)] = &[
     ),
     ("fail-swap-on", "failSwapOn", Kind::Bool),
     ("kube-reserved", "kubeReserved", Kind::Map('=')),
+    ("kube-reserved-cgroup", "kubeReservedCgroup", Kind::Text),
     ("max-pods", "maxPods", Kind::Number),
     ("memory-manager-policy", "memoryManagerPolicy", Kind::Text),
     ("pods-per-core", "podsPerCore", Kind::Number),
@@ -92,6 +93,7 @@ const FLAGS: &[(&str, &str, Kind)] = &[
     ("reserved-cpus", "reservedSystemCPUs", Kind::Text),
     ("reserved-memory", "reservedMemory", Kind::ReservedMemory),
     ("system-reserved", "systemReserved", Kind::Map('=')),
+    ("system-reserved-cgroup", "systemReservedCgroup", Kind::Text),
     ("tls-cert-file", "tlsCertFile", Kind::Text),
     (
         "topology-manager-policy",

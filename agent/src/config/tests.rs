@@ -1066,6 +1066,15 @@ fn a_kubelet_of_another_kind_is_no_reason_not_to_observe_it() {
         roots(["/kubelet", "/kubelet.slice"])
     );
     assert_eq!(load("cgroupRoot: /kubelet.slice").0, ["/kubelet.slice"]);
+    // What a field needs is looked at with it.
+    let reserved = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReserved: {cpu: 100m}";
+    let (_, warnings) = load(&format!("{reserved}\nsystemReservedCgroup: /system.slice"));
+    assert_eq!(warnings, none);
+    let file = format!("{KUBELET_HEAD}{reserved}\n");
+    let file = Some((Path::new("/k"), file.as_str()));
+    let flags = KubeletFlags::parse(["--system-reserved-cgroup=/system.slice"]);
+    let settings = KubeletSettings::new(file, &[], &flags, &Map::new()).expect("they are parsed");
+    assert_eq!(settings.warnings, none);
     let (_, warnings) = load("evictionHard: {memory.available: many}");
     assert!(warnings[0].starts_with("/k: evictionHard"), "{warnings:?}");
     assert!(warnings[0].ends_with("taken as not set"), "{warnings:?}");
