@@ -12,6 +12,7 @@ pub mod fields;
 pub mod node_requirements;
 mod numbers;
 mod resize;
+mod rules;
 mod totals;
 
 use std::collections::BTreeMap;

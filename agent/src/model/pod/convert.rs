@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource;
 use super::{
     Container, DEFAULT_TERMINATION_GRACE, FieldFault, HostPathKind, Pod, PodOrigin, PodUid,
     QosClass, ResourceList, Resources, RestartPolicy, Volume, VolumeSource, built_in_priority,
-    check, env, fields, node_requirements, resize,
+    check, env, fields, node_requirements, resize, rules,
 };
 use crate::model::quantity::Quantity;
 
@@ -99,6 +99,7 @@ pub(super) fn pod(source: &v1::Pod, origin: PodOrigin) -> Result<Pod, Vec<FieldF
     env::resolve(source, &mut pod, &mut found);
     if origin == PodOrigin::Manifest {
         fields::judge(&pod.annotations, spec, &mut found);
+        rules::judge(spec, &mut found);
     }
     if found.faults.is_empty() {
         pod.warnings = found.warnings;
