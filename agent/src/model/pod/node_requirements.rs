@@ -226,8 +226,8 @@ fn node_selector(
     selector
 }
 
-const KEY_RULE: &str = "must be a label key, as app or example.org/app";
-const VALUE_RULE: &str =
+pub(super) const KEY_RULE: &str = "must be a label key, as app or example.org/app";
+pub(super) const VALUE_RULE: &str =
     "must be a label value: at most 63 letters, digits and inner dashes, dots and underscores";
 
 fn node_affinity(

@@ -4,7 +4,9 @@
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
+use super::check::{is_label_value, is_qualified_name};
 use super::convert::Findings;
+use super::node_requirements::{KEY_RULE, TaintEffect, VALUE_RULE};
 
 /// In the order in which the API server looks: the first that is set counts (`validateVolumeSource`).
 const VOLUME_KINDS: [&str; 30] = [
@@ -43,6 +45,55 @@ const VOLUME_KINDS: [&str; 30] = [
 pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
     for (i, volume) in spec.volumes.iter().flatten().enumerate() {
         volume_kinds(volume, &format!("spec.volumes[{i}]"), found);
+    }
+    for (i, it) in spec.tolerations.iter().flatten().enumerate() {
+        toleration(it, &format!("spec.tolerations[{i}]"), found);
+    }
+}
+
+/// `ValidateTolerations`
+fn toleration(source: &v1::Toleration, path: &str, found: &mut Findings) {
+    let text = |it: &Option<String>| it.clone().unwrap_or_default();
+    let [key, value] = [&source.key, &source.value].map(text);
+    let [operator, effect] = [&source.operator, &source.effect].map(text);
+    let operator_at = format!("{path}.operator");
+    if !key.is_empty() && !is_qualified_name(&key) {
+        found.fault(format!("{path}.key"), format!("`{key}` {KEY_RULE}"));
+    }
+    if key.is_empty() && operator != "Exists" {
+        found.fault(
+            &operator_at,
+            "operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
+        );
+    }
+    if source.toleration_seconds.is_some() && effect != "NoExecute" {
+        found.fault(
+            format!("{path}.effect"),
+            "effect must be 'NoExecute' when `tolerationSeconds` is set",
+        );
+    }
+    match operator.as_str() {
+        "" | "Equal" if !is_label_value(&value) => {
+            found.fault(operator_at, format!("`{value}` {VALUE_RULE}"));
+        }
+        "Exists" if !value.is_empty() => {
+            found.fault(operator_at, "value must be empty when `operator` is 'Exists'");
+        }
+        "" | "Equal" | "Exists" => {}
+        "Lt" | "Gt" => found.fault(
+            operator_at,
+            format!(
+                "`{operator}` needs the feature gate TaintTolerationComparisonOperators, which is off; right would be \
+                 Equal or Exists"
+            ),
+        ),
+        _ => found.fault(operator_at, format!("`{operator}` is none of Equal, Exists")),
+    }
+    if !effect.is_empty() && TaintEffect::parse(&effect).is_none() {
+        found.fault(
+            format!("{path}.effect"),
+            format!("`{effect}` is none of NoSchedule, PreferNoSchedule, NoExecute"),
+        );
     }
 }
 
@@ -86,6 +137,64 @@ mod tests {
             |field: &str| format!("spec.volumes{field}: may not specify more than 1 volume type");
         let right = [of("[0].hostPath"), of("[1].configMap"), of("[1].image")];
         assert_eq!(faults(json!({"volumes": volumes})), right);
+    }
+
+    #[test]
+    fn a_toleration_is_as_the_api_server_takes_it() {
+        for (toleration, right) in [
+            (json!({"operator": "Exists"}), &[][..]),
+            (
+                json!({"key": "a", "effect": "NoExecute", "tolerationSeconds": 5}),
+                &[],
+            ),
+            (
+                json!({"key": "a.example/b", "operator": "Equal", "value": "c"}),
+                &[],
+            ),
+            (
+                json!({"key": "a", "operator": "", "value": "", "effect": ""}),
+                &[],
+            ),
+            (
+                json!({"key": "a", "operator": "Exists", "value": "b"}),
+                &["operator: value must be empty when `operator` is 'Exists'"],
+            ),
+            (
+                json!({"key": "a", "operator": "Foo"}),
+                &["operator: `Foo` is none of Equal, Exists"],
+            ),
+            (
+                json!({"key": "a", "operator": "Lt", "value": "1"}),
+                &[
+                    "operator: `Lt` needs the feature gate TaintTolerationComparisonOperators, which is off; right would \
+                   be Equal or Exists",
+                ],
+            ),
+            (
+                json!({"key": "a", "effect": "NoSchedule", "tolerationSeconds": 5}),
+                &["effect: effect must be 'NoExecute' when `tolerationSeconds` is set"],
+            ),
+            (
+                json!({"key": "a", "effect": "Foo"}),
+                &["effect: `Foo` is none of NoSchedule, PreferNoSchedule, NoExecute"],
+            ),
+            (
+                json!({"value": "b c"}),
+                &[
+                    "operator: operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
+                    "operator: `b c` LABEL",
+                ],
+            ),
+            (json!({"key": "a b"}), &["key: `a b` KEY"]),
+        ] {
+            let found = faults(json!({"tolerations": [{"operator": "Exists"}, toleration]}));
+            let right: Vec<String> = right
+                .iter()
+                .map(|it| it.replace("LABEL", VALUE_RULE).replace("KEY", KEY_RULE))
+                .map(|it| format!("spec.tolerations[1].{it}"))
+                .collect();
+            assert_eq!(found, right, "{toleration}");
+        }
     }
 
     #[test]
