@@ -49,6 +49,14 @@ pub(super) fn judge(spec: &v1::PodSpec, found: &mut Findings) {
     for (i, it) in spec.tolerations.iter().flatten().enumerate() {
         toleration(it, &format!("spec.tolerations[{i}]"), found);
     }
+    let policy = spec.security_context.as_ref();
+    let policy = policy.and_then(|it| it.supplemental_groups_policy.as_deref());
+    if let Some(policy) = policy.filter(|it| !matches!(*it, "Merge" | "Strict")) {
+        found.fault(
+            "spec.securityContext.supplementalGroupsPolicy",
+            format!("`{policy}` is none of Merge, Strict"),
+        );
+    }
 }
 
 /// `ValidateTolerations`
@@ -195,6 +203,17 @@ mod tests {
                 .collect();
             assert_eq!(found, right, "{toleration}");
         }
+    }
+
+    #[test]
+    fn a_policy_of_groups_is_one_that_there_is() {
+        let of =
+            |policy: &str| faults(json!({"securityContext": {"supplementalGroupsPolicy": policy}}));
+        assert_eq!(of("Merge"), [""; 0]);
+        assert_eq!(of("Strict"), [""; 0]);
+        let right =
+            "spec.securityContext.supplementalGroupsPolicy: `strict` is none of Merge, Strict";
+        assert_eq!(of("strict"), [right]);
     }
 
     #[test]
