@@ -8,12 +8,12 @@ use ballast_tests::agent::Agent;
 use ballast_tests::cgroup;
 use ballast_tests::scratch::own_name;
 
-/// A cgroup of somebody else's in every hierarchy; gone when it is dropped.
+/// A cgroup of somebody else's in every hierarchy, as systemd names those of daemons; gone when it is dropped.
 struct Daemons(String);
 
 impl Daemons {
     fn new(test: &str) -> Result<Self> {
-        let daemons = Self(format!("/{}", own_name(test)));
+        let daemons = Self(format!("/{}.slice", own_name(test)));
         if cgroup::is_unified() {
             cgroup::write("", "/", "cgroup.subtree_control", "+cpu +memory +pids")?;
         }

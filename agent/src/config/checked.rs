@@ -303,9 +303,9 @@ pub struct KubeletConfig {
     /// Never empty.
     pub reserved_system_cpus: Option<CpuSet>,
     /// Never the root.
-    pub kube_reserved_cgroup: Option<CgroupName>,
+    pub kube_reserved_cgroup: Option<CgroupPath>,
     /// Never the root.
-    pub system_reserved_cgroup: Option<CgroupName>,
+    pub system_reserved_cgroup: Option<CgroupPath>,
     pub enforce_node_allocatable: BTreeSet<Enforcement>,
     /// Those that kubelet calls safe, and `allowedUnsafeSysctls`.
     pub allowed_sysctls: AllowedSysctls,

@@ -355,7 +355,7 @@ impl Checker<'_> {
         &mut self,
         raw: &RawKubelet,
         driver: CgroupDriver,
-    ) -> [Option<CgroupName>; 2] {
+    ) -> [Option<CgroupPath>; 2] {
         let system = raw.system_reserved_cgroup.as_deref();
         let system = self.reserved_cgroup("systemReservedCgroup", system, driver);
         let kube = raw.kube_reserved_cgroup.as_deref();
@@ -372,11 +372,11 @@ impl Checker<'_> {
         name: &str,
         text: Option<&str>,
         driver: CgroupDriver,
-    ) -> Option<CgroupName> {
+    ) -> Option<CgroupPath> {
         let text = text.filter(|it| !it.is_empty())?;
-        let parsed = CgroupName::from_reserved_cgroup(text, driver);
+        let parsed = CgroupName::reserved_cgroup(text, driver);
         let parsed = self.faults.keep(&field(name), parsed)?;
-        if parsed.components().is_empty() {
+        if parsed.is_root() {
             let message = "the root cgroup cannot be limited; right would be a cgroup below it";
             self.faults.add(&field(name), message);
         }

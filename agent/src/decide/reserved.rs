@@ -49,13 +49,13 @@ pub fn reserved_cgroups(
     ]
     .into_iter()
     .filter(|(enforcement, ..)| kubelet.enforce_node_allocatable.contains(enforcement))
-    .filter_map(|(_, part, (field, name, reserved))| {
+    .filter_map(|(_, part, (field, cgroup, reserved))| {
         let protects_memory = protects_memory && part == Part::All;
         let resources = reserved_resources(reserved, part, protects_memory, compat);
         Some(ReservedCgroup {
             field,
             cgroup: DesiredCgroup {
-                path: name.as_ref()?.at(kubelet.cgroup_driver),
+                path: cgroup.clone()?,
                 files: files_for(&resources, WeightMap::Linear, rules),
             },
         })

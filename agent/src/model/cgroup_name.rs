@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use self::algebra::SLICE;
-use super::cgroup_path::CgroupPath;
+use super::cgroup_path::{CgroupPath, CgroupPathError};
 use super::pod::{PodUid, QosClass};
 
 /// The cgroup of all pods, below the configured root.
@@ -46,6 +46,8 @@ pub enum CgroupNameError {
     RootTooLong { n_bytes: usize },
     #[error("`{path}` lies where systemd puts no slice of that name: want `{expected}`")]
     Misplaced { path: String, expected: String },
+    #[error(transparent)]
+    Path(#[from] CgroupPathError),
 }
 
 /// Components below the cgroup mount; empty is the root. Every component is valid for both
@@ -179,14 +181,18 @@ impl CgroupName {
         Ok(name)
     }
 
-    /// Reads `kubeReservedCgroup` or `systemReservedCgroup` of the configuration: a path under the
-    /// cgroupfs driver; the unit or path of a slice under the systemd driver, where `.slice` may be
-    /// left out. A service or scope is refused: kubelet would look for `x.service.slice`.
-    pub fn from_reserved_cgroup(text: &str, driver: CgroupDriver) -> Result<Self, CgroupNameError> {
+    /// Reads `kubeReservedCgroup` or `systemReservedCgroup` of the configuration: under the cgroupfs driver
+    /// the path of any cgroup, as of those that systemd makes; the unit or path of a slice under the systemd
+    /// driver, where `.slice` may be left out. A service or scope is refused: kubelet would look for
+    /// `x.service.slice`.
+    pub fn reserved_cgroup(text: &str, driver: CgroupDriver) -> Result<CgroupPath, CgroupNameError> {
         let trimmed = text.trim_end_matches('/');
         match driver {
-            CgroupDriver::Cgroupfs => Self::parse(text, driver),
-            CgroupDriver::Systemd if trimmed.is_empty() => Ok(Self::root()),
+            CgroupDriver::Cgroupfs => {
+                let path = format!("/{}", trimmed.trim_start_matches('/'));
+                Ok(CgroupPath::new(path)?)
+            }
+            CgroupDriver::Systemd if trimmed.is_empty() => Ok(CgroupPath::root()),
             CgroupDriver::Systemd
                 if trimmed.ends_with(".service") || trimmed.ends_with(".scope") =>
             {
@@ -194,7 +200,7 @@ impl CgroupName {
                     path: text.to_owned(),
                 })
             }
-            CgroupDriver::Systemd => Self::new(algebra::parse_systemd(trimmed)),
+            CgroupDriver::Systemd => Ok(Self::new(algebra::parse_systemd(trimmed))?.at(driver)),
         }
     }
 
@@ -353,8 +359,8 @@ mod tests {
             assert!(root(&text, driver).is_err(), "{driver:?}");
         }
         let reserved = |text| {
-            CgroupName::from_reserved_cgroup(text, CgroupDriver::Systemd)
-                .map(|it| it.path(CgroupDriver::Systemd))
+            let path = CgroupName::reserved_cgroup(text, CgroupDriver::Systemd);
+            path.map(|it| it.to_string())
         };
         assert_eq!(reserved("/system.slice"), Ok("/system.slice".into()));
         assert_eq!(reserved("kubereserved"), Ok("/kubereserved.slice".into()));
@@ -363,6 +369,18 @@ mod tests {
             Ok("/kube.slice/kube-reserved.slice".into())
         );
         assert!(reserved("/system.slice/kubelet.service").is_err());
+        let reserved = |text| {
+            let path = CgroupName::reserved_cgroup(text, CgroupDriver::Cgroupfs);
+            path.ok().map(|it| it.to_string())
+        };
+        for (text, path) in [
+            ("/system.slice", Some("/system.slice")),
+            ("system.slice/kube_let.service/", Some("/system.slice/kube_let.service")),
+            ("/", Some("/")),
+            ("/a/../b", None),
+        ] {
+            assert_eq!(reserved(text).as_deref(), path, "{text}");
+        }
     }
 
     /// Any valid list comes back from both drivers' paths; any text at all is read without panic.
@@ -394,7 +412,7 @@ mod tests {
                         );
                     }
                     let _ = CgroupName::from_cgroup_root(text, driver);
-                    let _ = CgroupName::from_reserved_cgroup(text, driver);
+                    let _ = CgroupName::reserved_cgroup(text, driver);
                 }
             }
             let _ = algebra::to_systemd(&components);
